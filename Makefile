@@ -1,0 +1,45 @@
+# make install | demo | test | bench | lint. Each does its own set-up; needs Python 3.11+, a C++20 compiler and make.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+EXTRAS ?= dev,plots
+SOURCES := pyproject.toml CMakeLists.txt $(shell find switchagg worker_lib -name '*.cpp' -o -name '*.h')
+
+.PHONY: install demo test bench lint format native clean
+
+install: $(VENV)/.installed-$(EXTRAS)
+
+$(VENV)/.installed-$(EXTRAS): $(SOURCES)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "switchagg needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) -V). Set PYTHON=..."; exit 1; }
+	@command -v c++ >/dev/null || command -v g++ >/dev/null || command -v clang++ >/dev/null || { echo "switchagg needs a C++20 compiler: install g++ or clang++"; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$(EXTRAS)]'
+	touch $@
+
+demo: install
+	$(BIN)/switchagg demo
+
+test: install
+	$(BIN)/python -m pytest
+
+bench: install
+	$(BIN)/switchagg bench allreduce
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format:
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+# For work on the C++ code: an incremental build, its modules beside the Python sources.
+native:
+	test -f build/dev/build.ninja || PATH=$(CURDIR)/$(BIN):$$PATH $(BIN)/cmake -S . -B build/dev -G Ninja -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python
+	PATH=$(CURDIR)/$(BIN):$$PATH $(BIN)/cmake --build build/dev
+	cp build/dev/out/switchagg/emulator/_native*.so switchagg/emulator/
+	cp build/dev/out/worker_lib/_native*.so worker_lib/
+
+clean:
+	rm -rf build .venv
