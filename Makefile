@@ -34,12 +34,15 @@ format:
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# For work on the C++ code: an incremental build, its modules beside the Python sources.
-native:
-	test -f build/dev/build.ninja || PATH=$(CURDIR)/$(BIN):$$PATH $(BIN)/cmake -S . -B build/dev -G Ninja -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python
-	PATH=$(CURDIR)/$(BIN):$$PATH $(BIN)/cmake --build build/dev
-	cp build/dev/out/switchagg/emulator/_native*.so switchagg/emulator/
-	cp build/dev/out/worker_lib/_native*.so worker_lib/
+# For work on the C++ code: incremental builds, the modules beside the Python sources.
+native: native-switch native-worker
+
+native-%:
+	mkdir -p build/dev-$*
+	flock build/dev-$*.lock sh -ec 'export PATH=$(CURDIR)/$(BIN):$$PATH; \
+	  test -f build/dev-$*/build.ninja || cmake -S . -B build/dev-$* -G Ninja -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python; \
+	  cmake --build build/dev-$* --target $(if $(filter switch,$*),switchagg_native,worker_native)'
+	cp --remove-destination build/dev-$*/out/$(if $(filter switch,$*),switchagg/emulator,worker_lib)/_native*.so $(if $(filter switch,$*),switchagg/emulator,worker_lib)/
 
 clean:
 	rm -rf build .venv

@@ -55,6 +55,9 @@ class Port {
   // Ends a wait() from any thread.
   virtual void wake() = 0;
 
+  // In a forked child: closes this process's copies of what the parent's port holds open.
+  virtual void abandon() {}
+
   virtual Endpoint local() const = 0;
   virtual const PortCounters& counters() const = 0;
 };

@@ -35,10 +35,11 @@ class UdpPort : public Port {
   int receive_buffer() const { return receive_buffer_; }  // bytes of datagrams that the kernel will hold
   bool gso() const { return gso_; }
   bool gro() const { return gro_; }
-  void close_descriptors();  // for a forked child: drop the copies without touching the parent's socket
+  void abandon() override { close_descriptors(); }
 
  private:
   struct Buffers;
+  void close_descriptors();
   void send_plain(std::span<const Endpoint> to, std::span<const Segment> segments);
 
   int fd_ = -1, event_ = -1;
@@ -50,8 +51,10 @@ class UdpPort : public Port {
   std::unique_ptr<Buffers> buffers_;
 };
 
-// At most this many datagrams and bytes travel in one UDP_SEGMENT call.
+// At most this many datagrams and bytes travel in one UDP_SEGMENT call. A packet that with its Ethernet, IP and UDP headers
+// (42 bytes) reaches an interface's gso_max_size, 65,536, is cut up in software on its way out, even on loopback, and the
+// receiver then takes it in datagram by datagram.
 inline constexpr size_t kMaxSegments = 64;
-inline constexpr size_t kMaxBatchBytes = 65507;
+inline constexpr size_t kMaxBatchBytes = 65535 - 42;
 
 }  // namespace switchagg

@@ -1,0 +1,1 @@
+"""How the controller reaches a switch: one interface, one file per way."""

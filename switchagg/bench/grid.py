@@ -1,0 +1,249 @@
+"""What a benchmark measures: its parameters, their limits, and the cells that they span. No I/O.
+
+A *cell* is one workload (workers, size, dtype, density, overlap); a *variant* is one way to reduce it (a
+system, and for switchagg also its lanes and the loss that its switch injects). All variants of a cell are
+measured in turn, round by round, on the same data.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import product
+from typing import Any, TypeVar, cast
+
+import numpy as np
+
+from switchagg.errors import UsageError
+
+MAX_WORKERS = 32
+SMALL_SAMPLE_BYTES = 4 << 20
+"""Calls smaller than this are timed several to a sample, back to back, each on its own tensor."""
+MAX_CALLS_PER_SAMPLE = 64
+
+LANES: dict[str, tuple[int, ...]] = {
+    "float32": (32, 16, 8),
+    "float64": (64, 32, 16, 8),
+    "float16": (32, 16, 8),
+    "bfloat16": (32, 16, 8),
+    "int32": (32,),
+    "int64": (64,),
+}
+"""The lane widths that each element type can travel in; the first one is its default."""
+
+
+class Overlap(StrEnum):
+    """How the non-zero blocks of different workers lie to each other."""
+
+    ALL = "all"
+    RANDOM = "random"
+    NONE = "none"
+
+
+def numpy_dtype(name: str) -> np.dtype[Any]:
+    """The numpy dtype of an element type's name.
+
+    Raises:
+        UsageError: `bfloat16` without the ml_dtypes package.
+    """
+    if name == "bfloat16":
+        try:
+            import ml_dtypes
+        except ImportError:
+            raise UsageError("dtype bfloat16 needs the ml_dtypes package: pip install ml_dtypes") from None
+        return cast("np.dtype[Any]", np.dtype(ml_dtypes.bfloat16))
+    return np.dtype(name)
+
+
+def is_float(name: str) -> bool:
+    """Whether an element type's name is that of a floating-point type."""
+    return "float" in name
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One workload. `size`: bytes of a tensor; `density`: the share of its blocks that is non-zero."""
+
+    workers: int
+    size: int
+    dtype: str
+    density: float
+    overlap: Overlap
+    block_size: int
+
+    @property
+    def elements(self) -> int:
+        """Elements of one worker's tensor."""
+        return self.size // numpy_dtype(self.dtype).itemsize
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of one worker's tensor, the last of which may be short."""
+        return -(-self.elements // self.block_size)
+
+    @property
+    def calls(self) -> int:
+        """Calls to a timed sample: one, or several back to back where one is too short to time alone."""
+        return max(1, min(MAX_CALLS_PER_SAMPLE, SMALL_SAMPLE_BYTES // self.size))
+
+    def describe(self) -> str:
+        """One line for people."""
+        text = f"{self.workers} workers, {format_size(self.size)} {self.dtype}, density {self.density:g}"
+        return text if self.density == 1 else f"{text}, overlap {self.overlap}"
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One way to reduce a cell's tensors. `bits` is the width of an element on the wire."""
+
+    system: str
+    bits: int
+    loss: float = 0.0
+
+    def describe(self) -> str:
+        """One line for people."""
+        lossy = f", {self.loss:.3g} loss" if self.loss else ""
+        return f"{self.system} {self.bits}-bit{lossy}"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Everything that `switchagg bench allreduce` is told. Lists span the grid; the rest holds for all of it.
+
+    Attributes:
+        sizes: bytes of one worker's tensor.
+        bits: lane widths of switchagg; those that a dtype cannot travel in are left out for that dtype.
+        compare: the other systems, by name; None for every one that is installed.
+        mask: pass each worker's block mask to switchagg, where it would scan the tensor for zero blocks.
+        block_size: elements to a block, of the data and of the job.
+        words, slots: the job's words a packet and slots; None leaves them to the controller.
+        duplicate, reorder: shares of packets that the switch duplicates or reorders, beside each `loss`.
+        timeout: seconds that one call may take.
+        measure_switchagg: unset by who wants the peers alone.
+    """
+
+    workers: tuple[int, ...] = (4,)
+    sizes: tuple[int, ...] = (4 << 10, 64 << 20)
+    densities: tuple[float, ...] = (1.0, 0.01)
+    overlaps: tuple[Overlap, ...] = (Overlap.RANDOM,)
+    bits: tuple[int, ...] | None = None
+    losses: tuple[float, ...] = (0.0,)
+    dtypes: tuple[str, ...] = ("float32",)
+    compare: tuple[str, ...] | None = None
+    repeat: int = 7
+    warmup: int = 2
+    mask: bool = False
+    block_size: int = 64
+    words: int | None = None
+    slots: int | None = None
+    duplicate: float = 0.0
+    reorder: float = 0.0
+    seed: int = 1
+    timeout: float = 60.0
+    measure_switchagg: bool = True
+
+    def __post_init__(self) -> None:
+        for workers in self.workers:
+            _require(2 <= workers <= MAX_WORKERS, "workers", workers, f"2 to {MAX_WORKERS}")
+        for dtype in self.dtypes:
+            _require(dtype in LANES, "dtype", dtype, ", ".join(LANES))
+            itemsize = numpy_dtype(dtype).itemsize
+            for size in self.sizes:
+                _require(size > 0, "size", size, "1 byte or more, such as 4K or 64M")
+                accepted = f"multiples of {itemsize} bytes, the size of a {dtype}"
+                _require(size % itemsize == 0, "size", size, accepted)
+            if self.bits is not None and not set(self.bits) & set(LANES[dtype]):
+                _require(False, f"bits for {dtype}", format_list(self.bits), format_list(LANES[dtype]))
+        for bits in self.bits or ():
+            _require(bits in (8, 16, 32, 64), "bits", bits, "8, 16, 32, 64")
+        for density in self.densities:
+            _require(0 < density <= 1, "density", density, "more than 0, up to 1")
+        for loss in self.losses:
+            _require(0 <= loss < 1, "loss", loss, "0 up to, but not including, 1")
+        _require(0 <= self.duplicate < 1, "duplicate", self.duplicate, "0 up to, but not including, 1")
+        _require(0 <= self.reorder < 1, "reorder", self.reorder, "0 up to, but not including, 1")
+        _require(self.repeat >= 1, "repeat", self.repeat, "1 or more")
+        _require(self.warmup >= 0, "warmup", self.warmup, "0 or more")
+        _require(1 <= self.block_size <= 65536, "block-size", self.block_size, "1 to 65536 elements")
+        _require(self.words is None or self.words >= 16, "words", self.words, "16 or more")
+        power = self.slots is None or (self.slots >= 2 and self.slots & (self.slots - 1) == 0)
+        _require(power, "slots", self.slots, "powers of two from 2")
+        _require(self.seed >= 0, "seed", self.seed, "0 or more")
+        _require(
+            self.timeout > 0 and math.isfinite(self.timeout), "timeout", self.timeout, "more than 0 seconds"
+        )
+
+    def lanes(self, dtype: str) -> tuple[int, ...]:
+        """The lane widths to measure for an element type: those asked for that it can travel in."""
+        if self.bits is None:
+            return LANES[dtype]
+        return tuple(bits for bits in self.bits if bits in LANES[dtype])
+
+    def cells(self) -> Iterator[Cell]:
+        """The grid, workers outermost. At density 1 overlap means nothing: one cell there, as `all`."""
+        done: set[Cell] = set()
+        grid = product(self.workers, self.dtypes, self.sizes, self.densities, self.overlaps)
+        for workers, dtype, size, density, overlap in grid:
+            cell = Cell(
+                workers, size, dtype, density, Overlap.ALL if density == 1 else overlap, self.block_size
+            )
+            if cell not in done:
+                done.add(cell)
+                yield cell
+
+
+def _require(condition: bool, name: str, value: object, accepted: str) -> None:
+    if not condition:
+        raise UsageError(f"{name} {value}: accepted are {accepted}")
+
+
+T = TypeVar("T")
+
+
+def parse_list(text: str, name: str, convert: Callable[[str], T]) -> tuple[T, ...]:
+    """`"2,4,8"` to a tuple, duplicates dropped, order kept.
+
+    Raises:
+        UsageError: an empty list, or an item that `convert` refuses with a ValueError.
+    """
+    items = [item.strip() for item in text.split(",")]
+    values: list[T] = []
+    for item in items:
+        try:
+            value = convert(item)
+        except UsageError:
+            raise
+        except ValueError:
+            raise UsageError(f"{name}: cannot read {item!r} in {text!r}") from None
+        if value not in values:
+            values.append(value)
+    return tuple(values)
+
+
+def parse_size(text: str) -> int:
+    """Bytes from `4096`, `4K`, `64M` or `1G` (powers of 1024).
+
+    Raises:
+        UsageError: anything else.
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMG]?)(?:i?B)?", text.strip(), re.IGNORECASE)
+    size = float(match[1]) * 1024 ** " KMG".index(match[2].upper() or " ") if match else 0.5
+    if size != int(size):
+        raise UsageError(f"size {text}: accepted are whole bytes, such as 4096, 4K or 64M")
+    return int(size)
+
+
+def format_size(size: int) -> str:
+    """`67108864` to `64M`."""
+    for exponent, suffix in ((30, "G"), (20, "M"), (10, "K")):
+        if size >= 1 << exponent and size % (1 << (exponent - 3)) == 0:
+            return f"{size / (1 << exponent):g}{suffix}"
+    return f"{size}B"
+
+
+def format_list(values: Sequence[object]) -> str:
+    """`(32, 16)` to `32, 16`."""
+    return ", ".join(str(value) for value in values)

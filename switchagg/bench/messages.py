@@ -1,0 +1,66 @@
+"""What the parent and a rank's process say to each other, pickled over a Unix socket. `rank.py` says when.
+
+A module of its own because `python -m switchagg.bench.rank` is `__main__` in the rank and would have
+classes of its own there. A `Cell` is a command too: make room for its tensors.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from switchagg.bench.data import Draw
+
+
+@dataclass(frozen=True, slots=True)
+class Fill:
+    """Get ready for one sample: write the tensors of these draws, one a call, and all else that is not timed.
+
+    Attributes:
+        pass_masks: pass the block masks to the system.
+        union_bytes: bytes of each call's blocks that are non-zero at any rank.
+    """
+
+    system: str
+    bits: int
+    draws: tuple[Draw, ...]
+    pass_masks: bool
+    union_bytes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Reduce what was filled, from `start` of the monotonic clock on; then write the results to `result`."""
+
+    start: float
+    result: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What a rank saw of a run.
+
+    Attributes:
+        seconds: from the common start until this rank's last call returned.
+        late: how much later than the common start this rank woke.
+        digest: CRC-32 of the bytes of each call's result.
+        counters: growth of the system's counters over the run.
+        cpu_seconds: processor time of this process over the run.
+    """
+
+    seconds: float
+    late: float
+    digest: tuple[int, ...]
+    counters: dict[str, float]
+    cpu_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A command raised; the rank ends."""
+
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Quit:
+    """Leave the group and end."""

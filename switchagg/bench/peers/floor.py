@@ -1,0 +1,66 @@
+"""The floor: switchagg's processes, datagrams, window and GSO batches both ways, the words untouched.
+
+Nothing is quantized, added or decoded, so the floor is what the kernel's UDP costs. It carries the bytes of
+the blocks that are non-zero at any worker, as data from every worker: at density 1 exactly what a 32-bit
+all-reduce carries; below it more, because a worker sends no data for blocks that are zero at itself.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from switchagg.bench.grid import Settings
+from switchagg.bench.peers.base import Endpoint, Place, Work
+from switchagg.bench.peers.switchagg import SwitchaggEndpoint, SwitchaggPeer
+
+
+class FloorPeer(SwitchaggPeer):
+    """A switch of its own, without faults, whose job leaves the words alone."""
+
+    name = "floor"
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(settings)
+
+    def missing(self) -> str | None:
+        reason = super().missing()
+        if reason is not None:
+            return reason
+        worker_lib: Any = importlib.import_module("worker_lib")
+        if not hasattr(getattr(worker_lib, "Session", None), "_floor"):
+            return "this worker_lib cannot move packets without summing them"
+        return None
+
+
+class FloorEndpoint(SwitchaggEndpoint):
+    """A rank's session in a job whose payloads the switch neither stores nor adds."""
+
+    def _connect(self, place: Place) -> Any:
+        # The module, not the function of the same name that the package exports. No user asks for such a job,
+        # so the public connect() has no word for it.
+        joining: Any = importlib.import_module("worker_lib.connect")
+        return joining._join(
+            place.options["controller"],
+            "bench",
+            place.rank,
+            place.workers,
+            address=None,
+            timeout=place.timeout,
+            patience=place.timeout,
+            words=place.options["words"],
+            slots=place.options["slots"],
+            retry=False,
+            may_group=False,
+            touch=False,
+        )
+
+    def reduce(self, work: Work) -> None:
+        move: Any = self.session._floor
+        for size in work.union_bytes:
+            move(size)
+
+
+def open_endpoint(place: Place) -> Endpoint:
+    """Join the job; returns when all ranks are there."""
+    return FloorEndpoint(place)

@@ -1,0 +1,82 @@
+"""OpenMPI over TCP on loopback, through mpi4py: `Allreduce` in place on a numpy array.
+
+Every rank polls while it is in a call. `--oversubscribe` lets more ranks than cores run and makes them
+yield between polls.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from importlib.util import find_spec
+from typing import Any
+
+from switchagg.bench.grid import Variant
+from switchagg.bench.peers.base import Endpoint, Peer, Place, Work
+
+
+class OpenMpiPeer(Peer):
+    """Starts all ranks by one `mpirun`."""
+
+    name = "openmpi"
+
+    def missing(self) -> str | None:
+        mpirun = shutil.which("mpirun")
+        if mpirun is None:
+            return "mpirun is not installed (Debian: apt install openmpi-bin)"
+        if find_spec("mpi4py") is None:
+            return "mpi4py is not installed (pip install 'switchagg[mpi]')"
+        asked = subprocess.run([mpirun, "--version"], capture_output=True, text=True, timeout=30, check=False)
+        if "Open MPI" not in asked.stdout:
+            return f"{mpirun} is not OpenMPI's"
+        return None
+
+    def start(self, workers: int) -> dict[str, Any]:
+        del workers
+        return {}
+
+    def commands(self, workers: int, rank_command: Sequence[str]) -> list[list[str]]:
+        mpirun = ["mpirun", "--oversubscribe", "--bind-to", "none", "-n", str(workers)]
+        for key, value in (("pml", "ob1"), ("btl", "tcp,self"), ("btl_tcp_if_include", "lo")):
+            mpirun += ["--mca", key, value]
+        if os.geteuid() == 0:
+            mpirun.append("--allow-run-as-root")
+        return [[*mpirun, *(part.replace("{rank}", "-1") for part in rank_command)]]
+
+    def refuses(self, variant: Variant, dtype: str) -> str | None:
+        del variant
+        if "float16" in dtype:
+            return f"MPI has no {dtype}"
+        return None
+
+
+class OpenMpiEndpoint:
+    """A rank of MPI.COMM_WORLD."""
+
+    def __init__(self) -> None:
+        from mpi4py import MPI
+
+        self._in_place = MPI.IN_PLACE
+        self._world = MPI.COMM_WORLD
+        self._world.Barrier()
+
+    def prepare(self, work: Work) -> None:
+        """Nothing: mpi4py takes the arrays as they are."""
+
+    def reduce(self, work: Work) -> None:
+        for tensor in work.tensors:
+            self._world.Allreduce(self._in_place, tensor)
+
+    def counters(self) -> dict[str, float]:
+        return {}
+
+    def close(self) -> None:
+        """Nothing: mpi4py finalizes MPI when the process ends."""
+
+
+def open_endpoint(place: Place) -> Endpoint:
+    """Join the group; returns when all ranks are there."""
+    del place
+    return OpenMpiEndpoint()

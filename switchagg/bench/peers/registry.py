@@ -1,0 +1,100 @@
+"""Which systems there are, and the groups of ranks that serve them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from switchagg.bench.grid import Settings, Variant, format_list, numpy_dtype
+from switchagg.bench.peers.base import Peer
+from switchagg.bench.peers.floor import FloorPeer
+from switchagg.bench.peers.gloo import GlooPeer
+from switchagg.bench.peers.openmpi import OpenMpiPeer
+from switchagg.bench.peers.switchagg import SwitchaggPeer
+from switchagg.errors import UsageError
+
+COMPARABLE = ("gloo", "gloo-fp16", "openmpi-tcp", "udp-floor")
+"""The systems that `--compare` accepts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lineup:
+    """What will be measured: groups by a key of their own, and for what cannot run, why.
+
+    Attributes:
+        groups: a peer for each group of ranks; gloo's ranks serve two systems, each loss has a switch.
+        systems: the systems that run, in the order of the table.
+        notes: a line for each system that is left out.
+    """
+
+    groups: dict[str, Peer]
+    systems: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    def variants(self, settings: Settings, dtype: str) -> tuple[list[tuple[str, Variant]], list[str]]:
+        """Group keys and variants to measure on an element type, and notes on those that are refused."""
+        natural = 8 * numpy_dtype(dtype).itemsize
+        wanted: list[tuple[str, Variant]] = []
+        for system in self.systems:
+            if system == "switchagg":
+                wanted += [
+                    (f"switchagg {loss}", Variant(system, bits, loss))
+                    for loss in settings.losses
+                    for bits in settings.lanes(dtype)
+                ]
+            else:
+                bits = {"gloo-fp16": 16, "udp-floor": 32}.get(system, natural)
+                wanted.append((_group_of(system), Variant(system, bits)))
+        accepted, notes = [], []
+        for key, variant in wanted:
+            reason = self.groups[key].refuses(variant, dtype)
+            if reason is None:
+                accepted.append((key, variant))
+            else:
+                notes.append(f"{variant.system}: left out: {reason}")
+        return accepted, notes
+
+
+def _group_of(system: str) -> str:
+    return "gloo" if system.startswith("gloo") else system
+
+
+def line_up(settings: Settings) -> Lineup:
+    """Find out what can run here.
+
+    Raises:
+        UsageError: `compare` names a system that there is not, or nothing at all can run.
+    """
+    check_names(settings.compare or ())
+    systems: list[str] = []
+    groups: dict[str, Peer] = {}
+    notes: list[str] = []
+    wanted = settings.compare if settings.compare is not None else COMPARABLE
+    if settings.measure_switchagg:
+        wanted = ("switchagg", *wanted)
+    for system in wanted:
+        candidates: dict[str, Peer]
+        if system == "switchagg":
+            candidates = {f"switchagg {loss}": SwitchaggPeer(settings, loss) for loss in settings.losses}
+        elif system == "udp-floor":
+            candidates = {system: FloorPeer(settings)}
+        elif system == "openmpi-tcp":
+            candidates = {system: OpenMpiPeer()}
+        else:
+            candidates = {_group_of(system): GlooPeer()}
+        reason = next(iter(candidates.values())).missing()
+        if reason is None:
+            systems.append(system)
+            groups |= {key: peer for key, peer in candidates.items() if key not in groups}
+        else:
+            notes.append(f"{system}: left out: {reason}")
+    if not systems:
+        raise UsageError("nothing to measure: " + "; ".join(notes or ["no system was named"]))
+    return Lineup(groups, tuple(systems), tuple(notes))
+
+
+def check_names(names: Iterable[str]) -> None:
+    """Raise UsageError for a name that is no system's."""
+    for name in names:
+        if name not in COMPARABLE:
+            raise UsageError(f"compare {name}: accepted are {format_list(COMPARABLE)}, none")

@@ -1,0 +1,179 @@
+"""This project: worker_lib sessions through an emulated switch on loopback, under an embedded controller."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import selectors
+import subprocess
+import sys
+import time
+from typing import IO, Any
+
+from switchagg.bench.grid import Settings, is_float
+from switchagg.bench.peers.base import Endpoint, Peer, Place, Work
+from switchagg.errors import SwitchError
+
+START_SECONDS = 20.0
+
+
+class Host:
+    """A child process that hosts controller and switch. It ends with us: its standard input closes then.
+
+    Attributes:
+        url: the controller's address.
+        warnings: what a user should know about how the switch runs here.
+
+    Raises:
+        SwitchError: it ended, or said nothing that names a controller, within START_SECONDS.
+    """
+
+    def __init__(self, arguments: list[str]) -> None:
+        command = [sys.executable, "-m", "switchagg.cli.main", "host", *arguments]
+        # A session of its own: Ctrl-C reaches the parent alone, which then stops everything in order.
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+        )
+        try:
+            announced = self._read_announcement()
+            self.url: str = announced["controller"]
+            self.warnings: list[str] = announced.get("warnings", [])
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    def _read_announcement(self) -> dict[str, Any]:
+        output = self._process.stdout
+        assert output is not None
+        line = _read_line(output, time.monotonic() + START_SECONDS)
+        try:
+            announced = json.loads(line)
+        except ValueError:
+            announced = None
+        if not isinstance(announced, dict) or "controller" not in announced:
+            raise SwitchError(
+                f"the embedded controller did not start: `switchagg host` said {line.strip()[:200]!r} "
+                f"(exit status {self._process.poll()})"
+            )
+        return announced
+
+    def close(self) -> None:
+        """Ask it to stop; kill it if it has not after 5 seconds. Safe to call twice."""
+        if self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.wait(5)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                stream.close()
+
+
+def _read_line(stream: IO[str], deadline: float) -> str:
+    with selectors.DefaultSelector() as selector:
+        selector.register(stream, selectors.EVENT_READ)
+        if not selector.select(max(0.0, deadline - time.monotonic())):
+            return ""
+    return stream.readline()
+
+
+class SwitchaggPeer(Peer):
+    """One switch with one job, injecting `loss` and what else the settings say."""
+
+    name = "switchagg"
+
+    def __init__(self, settings: Settings, loss: float = 0.0) -> None:
+        self._settings = settings
+        self._loss = loss
+        self._host: Host | None = None
+
+    def missing(self) -> str | None:
+        try:
+            if hasattr(importlib.import_module("worker_lib"), "connect"):
+                return None
+        except ImportError as error:
+            return f"worker_lib cannot be imported: {error} (make install, or make native)"
+        return "worker_lib has no connect()"
+
+    def start(self, workers: int) -> dict[str, Any]:
+        del workers
+        settings = self._settings
+        arguments: list[str] = []
+        faults = {"--loss": self._loss, "--duplicate": settings.duplicate, "--reorder": settings.reorder}
+        for flag, share in faults.items():
+            if share:
+                arguments += [flag, str(share)]
+        if arguments:
+            arguments += ["--seed", str(settings.seed)]
+        self._host = Host(arguments)
+        return {"controller": self._host.url, "words": settings.words, "slots": settings.slots}
+
+    def processes(self) -> list[int]:
+        return [self._host.pid] if self._host else []
+
+    def warnings(self) -> list[str]:
+        return self._host.warnings if self._host else []
+
+    def stop(self) -> None:
+        if self._host is not None:
+            self._host.close()
+            self._host = None
+
+
+class SwitchaggEndpoint:
+    """A rank's session."""
+
+    def __init__(self, place: Place) -> None:
+        self.session = self._connect(place)
+
+    def _connect(self, place: Place) -> Any:
+        worker_lib: Any = importlib.import_module("worker_lib")
+        return worker_lib.connect(
+            place.options["controller"],
+            job="bench",
+            rank=place.rank,
+            world_size=place.workers,
+            timeout=place.timeout,
+            words=place.options["words"],
+            slots=place.options["slots"],
+        )
+
+    def prepare(self, work: Work) -> None:
+        """Nothing: a session takes the arrays as they are."""
+
+    def reduce(self, work: Work) -> None:
+        allreduce = self.session.allreduce
+        # Only integers of 64 bits have no choice of lanes to name.
+        bits = work.bits if is_float(work.tensors[0].dtype.name) else None
+        for index, tensor in enumerate(work.tensors):
+            blocks = "auto" if work.masks is None else work.masks[index]
+            allreduce(tensor, bits=bits, blocks=blocks, block_size=work.block_size)
+
+    def counters(self) -> dict[str, float]:
+        return flatten(self.session.stats())
+
+    def close(self) -> None:
+        self.session.close()
+
+
+def flatten(stats: dict[str, Any], prefix: str = "") -> dict[str, float]:
+    """Counters on one level: `{"seconds": {"wire": 1}}` becomes `{"seconds.wire": 1}`; numbers only."""
+    flat: dict[str, float] = {}
+    for key, value in stats.items():
+        if isinstance(value, dict):
+            flat |= flatten(value, f"{prefix}{key}.")
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            flat[prefix + key] = value
+    return flat
+
+
+def open_endpoint(place: Place) -> Endpoint:
+    """Join the job; returns when all ranks are there."""
+    return SwitchaggEndpoint(place)

@@ -1,0 +1,139 @@
+"""`switchagg demo`: train a language model through the software switch, and write a report."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from switchagg.errors import SwitchAggError, UsageError
+
+if TYPE_CHECKING:
+    from switchagg.demo.progress import LiveProgress, PlainProgress
+    from switchagg.demo.settings import Settings
+
+_EPILOG = """\
+Nothing is written outside the report's folder, and no process outlives the command.
+Exit status: 0 all went well and all weights were identical, 1 something failed, 2 an option that cannot
+work, 130 interrupted.
+"""
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add `demo` to the commands of an argparse parser."""
+    parser = subparsers.add_parser(
+        "demo",
+        help="train a language model through the software switch, and write a report",
+        description="Worker processes train one language model on the source of the Python standard library. "
+        "A software switch sums their gradients. The same batches then run in a single process, and a report "
+        "shows both curves, the bytes on the wire and the time.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--workers", type=int, default=4, help="worker processes, 1 to 32 (%(default)s)")
+    parser.add_argument("--steps", type=int, default=400, help="optimizer steps (%(default)s)")
+    parser.add_argument("--bits", type=int, default=32, help="width of lanes: 32, 16 or 8 (%(default)s)")
+    parser.add_argument(
+        "--compare-bits", action="store_true", help="train with 32-, 16- and 8-bit lanes, one after the other"
+    )
+    parser.add_argument("--loss", type=float, default=0.0, help="share of packets that the switch loses (0)")
+    parser.add_argument("--duplicate", type=float, default=0.0, help="share that it duplicates (0)")
+    parser.add_argument("--reorder", type=float, default=0.0, help="share that it reorders (0)")
+    parser.add_argument("--seed", type=int, default=0, help="of weights, batches and faults (%(default)s)")
+    parser.add_argument(
+        "--embedding",
+        default="65536x64",
+        metavar="ROWSxCOLUMNS",
+        help="size of the embedding table (%(default)s)",
+    )
+    parser.add_argument("--batch", type=int, default=128, help="examples a worker and step (%(default)s)")
+    parser.add_argument("--rate", type=float, default=0.2, help="learning rate (%(default)s)")
+    parser.add_argument(
+        "--report",
+        type=Path,
+        default=Path("report"),
+        metavar="DIR",
+        help="folder of the report (./%(default)s)",
+    )
+    parser.set_defaults(run=run)
+
+
+def settings_from(args: argparse.Namespace) -> Settings:
+    """The settings that the command line asks for.
+
+    Raises:
+        UsageError: a value that cannot work; the message names the option.
+    """
+    from switchagg.demo.settings import Settings, parse_embedding
+
+    rows, dimension = parse_embedding(args.embedding)
+    return Settings(
+        workers=args.workers,
+        steps=args.steps,
+        bits=args.bits,
+        packet_loss=args.loss,
+        packet_duplicate=args.duplicate,
+        packet_reorder=args.reorder,
+        seed=args.seed,
+        rows=rows,
+        dimension=dimension,
+        batch=args.batch,
+        rate=args.rate,
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the demo; the exit status as the command's help says it."""
+    from switchagg.demo import report
+    from switchagg.demo.run import run as run_demo
+    from switchagg.demo.settings import LANES
+
+    before = signal.signal(signal.SIGTERM, _stop)
+    try:
+        settings = settings_from(args)
+        report.check_folder(args.report)
+        lanes = [settings.bits]
+        if args.compare_bits:
+            lanes += [bits for bits in LANES if bits != settings.bits]
+        with _progress() as progress:
+            outcome = run_demo(settings, lanes, progress)
+            progress.phase("writing the report")
+            page, has_plots = report.write(outcome, args.report)
+    except UsageError as error:
+        print(f"switchagg demo: {error}", file=sys.stderr)
+        return 2
+    except SwitchAggError as error:
+        print(f"switchagg demo: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print(
+            "switchagg demo: interrupted; all processes are stopped, no report was written", file=sys.stderr
+        )
+        return 130
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    print()
+    for line in report.summary_lines(outcome):
+        print(line)
+    if not has_plots:
+        print(report.PLOTS_HINT)
+    print(f"report     {page}  ({outcome.seconds:.0f} s in all)")
+    return 0 if outcome.identical else 1
+
+
+def _progress() -> LiveProgress | PlainProgress:
+    from rich.console import Console
+
+    from switchagg.demo.progress import LiveProgress, PlainProgress
+
+    console = Console()
+    return LiveProgress(console) if console.is_terminal else PlainProgress(sys.stdout)
+
+
+def _stop(number: int, frame: FrameType | None) -> NoReturn:
+    """SIGTERM unwinds like an exit, so that every child process is ended."""
+    del frame
+    raise SystemExit(128 + number)

@@ -1,0 +1,139 @@
+"""`switchagg host`: a software switch and its controller in one process, which others start as a child.
+
+Prints one line of JSON when it serves, ``{"controller": url, "switch": {...}, "pid": ..., "warnings":
+[...]}``, and ends on SIGTERM or SIGINT, when its standard input (a pipe or a terminal) closes, or when the
+process named by --parent
+ends: whatever becomes of the parent, no host is left behind.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import selectors
+import signal
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from switchagg.cli.options import add_network_options, faults_from
+from switchagg.errors import UsageError
+
+
+def add_parser(subparsers: Any) -> None:
+    """Adds `host` to the commands of an argparse parser."""
+    parser = subparsers.add_parser(
+        "host",
+        help="run a software switch and its controller in one process",
+        description="Runs a software switch and its controller, for workers that set SWITCHAGG_CONTROLLER. "
+        "Prints one line of JSON when it serves. Ends on SIGTERM, Ctrl-C, or the end of standard input.",
+    )
+    parser.add_argument("--host", default="127.0.0.1", help="IPv4 address to serve at (%(default)s)")
+    parser.add_argument("--port", type=int, default=0, help="UDP port of the switch (any)")
+    parser.add_argument("--controller-host", help="IPv4 address of the controller (that of the switch)")
+    parser.add_argument("--controller-port", type=int, default=0, help="TCP port of the controller (any)")
+    parser.add_argument("--capacity", type=int, default=65536, help="slots of the switch (%(default)s)")
+    parser.add_argument("--slots", type=int, help="of a job that asks for no number (1024)")
+    parser.add_argument("--words", type=int, help="in a packet of a job that asks for no number (352)")
+    parser.add_argument("--ignore-stdin", action="store_true", help="go on when standard input closes")
+    parser.add_argument("--parent", type=int, metavar="PID", help="end when this process does")
+    add_network_options(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serves until told to stop. Raises `UsageError` and `SwitchError` where it cannot start."""
+    for name in ("port", "controller_port"):
+        if not 0 <= getattr(args, name) <= 0xFFFF:
+            raise UsageError(f"{name} is {getattr(args, name)}; accepted: 1..65535, or 0 for any free one")
+    with _stop_signals() as stop, _parent_end(args.parent) as parent:
+        from switchagg.control.embedded import EmbeddedController
+
+        with EmbeddedController(
+            args.host,
+            args.port,
+            controller_host=args.controller_host,
+            controller_port=args.controller_port,
+            capacity=args.capacity,
+            faults=faults_from(args),
+            pcap=args.pcap,
+            words=args.words,
+            slots=args.slots,
+        ) as host:
+            address, port = host.switch.address
+            announcement = {
+                "controller": host.url,
+                "switch": {"address": address, "port": port},
+                "pid": os.getpid(),
+                "warnings": host.warnings,
+            }
+            print(json.dumps(announcement), flush=True)
+            _wait(stop, parent, read_stdin=not args.ignore_stdin)
+    return 0
+
+
+def _wait(stop: int, parent: int | None, *, read_stdin: bool) -> None:
+    """Blocks until one of the file descriptors says that it is time."""
+    with selectors.DefaultSelector() as selector:
+        selector.register(stop, selectors.EVENT_READ)
+        if parent is not None:
+            selector.register(parent, selectors.EVENT_READ)
+        if read_stdin and sys.stdin is not None:
+            # epoll takes no regular file and no /dev/null: nobody holds the other end of these.
+            with contextlib.suppress(PermissionError):
+                selector.register(0, selectors.EVENT_READ)
+        while True:
+            ready = {key.fd for key, _ in selector.select()}
+            if stop in ready or parent in ready:
+                return
+            if 0 in ready and not _read(0):
+                return
+
+
+def _read(descriptor: int) -> bytes:
+    try:
+        return os.read(descriptor, 4096)
+    except OSError:  # such as a terminal that has gone
+        return b""
+
+
+@contextlib.contextmanager
+def _stop_signals() -> Iterator[int]:
+    """A file descriptor that becomes readable on SIGTERM, SIGINT or SIGHUP, from here on."""
+    reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    before = {
+        number: signal.signal(number, lambda *_: None)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+        if signal.getsignal(number) is not signal.SIG_IGN  # as nohup leaves it
+    }
+    wakeup = signal.set_wakeup_fd(writer)
+    try:
+        yield reader
+    finally:
+        signal.set_wakeup_fd(wakeup)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        os.close(reader)
+        os.close(writer)
+
+
+@contextlib.contextmanager
+def _parent_end(pid: int | None) -> Iterator[int | None]:
+    """A file descriptor that becomes readable when `pid` ends; None where there is none to be had."""
+    if pid is None:
+        yield None
+        return
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        raise UsageError(f"parent is {pid}: no such process") from None
+    except (OSError, OverflowError) as error:
+        print(f"switchagg host: cannot watch process {pid}: {error}", file=sys.stderr)
+        yield None
+        return
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,71 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from switchagg.emulator.faults import Faults
+
+_FAULTS = (
+    ("loss", "probability that a packet is lost"),
+    ("duplicate", "probability that it arrives twice"),
+    ("reorder", "probability that later ones overtake it"),
+    ("corrupt", "probability that one of its bits is flipped"),
+    ("delay", "seconds by which every packet is late"),
+    ("jitter", "seconds, up to which it is later still, at random"),
+)
+
+
+def add_network_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the faults that a switch injects, ``--seed`` and ``--pcap``."""
+    group = parser.add_argument_group(
+        "network", "what the switch does to packets, in each direction independently"
+    )
+    for name, meaning in _FAULTS:
+        group.add_argument(f"--{name}", type=float, default=0.0, metavar="X", help=f"{meaning} (0)")
+    group.add_argument("--seed", type=int, metavar="N", help="of these random decisions (any)")
+    group.add_argument("--pcap", type=Path, metavar="FILE", help="write all packets there")
+
+
+def faults_from(args: argparse.Namespace) -> Faults:
+    """Returns the faults asked for. Raises `UsageError` for a value out of range."""
+    from switchagg.emulator.faults import Faults
+
+    return Faults(seed=args.seed, **{name: getattr(args, name) for name, _ in _FAULTS})
+
+
+def network_arguments(args: argparse.Namespace) -> list[str]:
+    """Returns the same options again, for another command's line."""
+    line: list[str] = []
+    for name, _ in _FAULTS:
+        if getattr(args, name):
+            line += [f"--{name}", repr(getattr(args, name))]
+    if args.seed is not None:
+        line += ["--seed", str(args.seed)]
+    if args.pcap is not None:
+        line += ["--pcap", str(args.pcap.absolute())]
+    return line
+
+
+def add_controller_options(parser: argparse.ArgumentParser) -> None:
+    """Adds which controller to ask, and ``--json``."""
+    parser.add_argument("--controller", metavar="URL", help="http://host:port (SWITCHAGG_CONTROLLER)")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def table(headings: tuple[str, ...], rows: list[tuple[Any, ...]]) -> str:
+    """Returns rows in columns; numbers to the right, all else to the left."""
+    texts = [headings, *(tuple(str(cell) for cell in row) for row in rows)]
+    widths = [max(len(line[column]) for line in texts) for column in range(len(headings))]
+    columns = range(len(headings))
+    right = [bool(rows) and all(isinstance(row[i], int | float) for row in rows) for i in columns]
+    return "\n".join(
+        "  ".join(
+            cell.rjust(width) if to_right else cell.ljust(width)
+            for cell, width, to_right in zip(line, widths, right, strict=True)
+        ).rstrip()
+        for line in texts
+    )

@@ -1,0 +1,196 @@
+"""`switchagg run`: n local processes with an embedded switch between them."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import sys
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from switchagg.cli.options import add_network_options, network_arguments
+from switchagg.errors import UsageError
+from switchagg.wire import MAX_WORKERS
+
+if TYPE_CHECKING:
+    from worker_lib.embedded import Embedded
+
+_EPILOG = """\
+Each process finds RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT in its
+environment, as under torchrun, and SWITCHAGG_CONTROLLER and SWITCHAGG_JOB, which worker_lib.connect() reads.
+OMP_NUM_THREADS is 1 where it is not set and there are several processes, PYTHONUNBUFFERED is 1 where it is
+not set. Their standard input is empty.
+
+When a rank fails, the others have --grace seconds to end, then they get SIGTERM and after 5 more seconds
+SIGKILL. Ctrl-C, SIGTERM and SIGHUP are passed on to all of them; a second one kills them.
+
+Exit status: 0, or that of the first rank that failed (128 + n where signal n killed it); 126 the command
+cannot be executed, 127 it is not there, 128 + n after signal n.
+
+  switchagg run -n 4 -- python train.py --epochs 3
+  switchagg run -n 2 --loss 0.01 --seed 1 --pcap run.pcap -- python train.py
+"""
+
+
+def add_parser(subparsers: Any) -> None:
+    """Adds `run` to the commands of an argparse parser."""
+    parser = subparsers.add_parser(
+        "run",
+        help="start n local processes with a switch between them",
+        usage="switchagg run -n N [options] -- command [argument ...]",
+        description="Starts a software switch with its controller, and N processes that find it.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("-n", "--workers", type=int, required=True, metavar="N", help="processes, 1 to 32")
+    parser.add_argument("--job", default="default", help="SWITCHAGG_JOB of the processes (%(default)s)")
+    parser.add_argument("--controller", metavar="URL", help="use the switch of this controller; start none")
+    parser.add_argument("--slots", type=int, help="of a job that asks for no number (1024)")
+    parser.add_argument("--words", type=int, help="in a packet of a job that asks for no number (352)")
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        metavar="SECONDS",
+        help="SWITCHAGG_TIMEOUT of the processes: what connect() and collectives may take (30)",
+    )
+    parser.add_argument(
+        "--grace", type=float, default=5.0, metavar="SECONDS", help="to end in, see below (%(default)g)"
+    )
+    parser.add_argument("--no-prefix", action="store_true", help="do not mark lines with their rank")
+    add_network_options(parser)
+    parser.add_argument("command_line", nargs=argparse.REMAINDER, metavar="command ...", help="what to run")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Runs the processes; the exit status is as the command's help says.
+
+    Raises `UsageError` for an option that cannot work, `SwitchError` where the switch does not start.
+    """
+    command = args.command_line[1:] if args.command_line[:1] == ["--"] else args.command_line
+    _check(args, command)
+    if (status := _unusable(command[0])) is not None:
+        return status
+    from switchagg.cli.workers import Workers, ending
+
+    with contextlib.ExitStack() as stack:
+        signals = stack.enter_context(_signal_numbers())
+        watched: dict[int, Any] = {}
+        controller = args.controller
+        if controller is None:
+            embedded = stack.enter_context(_embedded(args))
+            controller = embedded.controller
+            descriptor = os.pidfd_open(embedded.pid)
+            stack.callback(os.close, descriptor)
+
+            def switch_ended() -> None:
+                _say(f"the switch (pid {embedded.pid}) {ending(embedded.process.wait())}")
+
+            watched[descriptor] = switch_ended
+        workers = Workers(command, prefix=not args.no_prefix, grace=args.grace, say=_say)
+        stack.callback(workers.close)
+        try:
+            workers.start(_environments(args, controller))
+        except OSError as error:
+            _say(f"cannot execute {command[0]!r}: {error.strerror}")
+            return 126
+        return workers.wait(watched, signals)
+
+
+def _check(args: argparse.Namespace, command: list[str]) -> None:
+    if not 1 <= args.workers <= MAX_WORKERS:
+        raise UsageError(f"-n is {args.workers}; accepted: 1..{MAX_WORKERS} processes")
+    if not command:
+        raise UsageError("no command: switchagg run -n 4 -- python train.py")
+    for name in ("timeout", "grace"):
+        value = getattr(args, name)
+        if value is not None and not 0 <= value <= 86_400:
+            raise UsageError(f"{name} is {value}; accepted: 0..86400 seconds")
+    if args.timeout == 0:
+        raise UsageError("timeout is 0; accepted: more than 0 seconds")
+    if not args.job:
+        raise UsageError("job is empty; accepted: a name")
+    if args.controller is not None:
+        own = [*network_arguments(args), *_settings(args)]
+        if own:
+            raise UsageError(
+                f"{own[0]} is for a switch that this command starts; with --controller it does not"
+            )
+
+
+def _unusable(program: str) -> int | None:
+    """Returns the shell's exit status for a program that cannot be run, and says so; None for a good one."""
+    if shutil.which(program) is not None:
+        return None
+    if os.path.sep in program and os.path.exists(program):
+        _say(f"{program}: not an executable file")
+        return 126
+    _say(f"{program}: command not found")
+    return 127
+
+
+def _settings(args: argparse.Namespace) -> list[str]:
+    line: list[str] = []
+    for name in ("slots", "words"):
+        if getattr(args, name) is not None:
+            line += [f"--{name}", str(getattr(args, name))]
+    return line
+
+
+def _embedded(args: argparse.Namespace) -> Embedded:
+    from worker_lib.embedded import start_embedded
+
+    return start_embedded(arguments=[*network_arguments(args), *_settings(args)])
+
+
+def _environments(args: argparse.Namespace, controller: str) -> list[Mapping[str, str]]:
+    common = dict(os.environ)
+    common.setdefault("PYTHONUNBUFFERED", "1")
+    if args.workers > 1:
+        common.setdefault("OMP_NUM_THREADS", "1")
+    if args.timeout is not None:
+        common["SWITCHAGG_TIMEOUT"] = repr(args.timeout)
+    common |= {
+        "WORLD_SIZE": str(args.workers),
+        "LOCAL_WORLD_SIZE": str(args.workers),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(_free_port()),
+        "SWITCHAGG_CONTROLLER": controller,
+        "SWITCHAGG_JOB": args.job,
+    }
+    return [common | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(args.workers)]
+
+
+def _free_port() -> int:
+    """A TCP port that nobody listens at now; the ranks take it as they please, as under torchrun."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _say(message: str) -> None:
+    print(f"switchagg run: {message}", file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def _signal_numbers() -> Iterator[int]:
+    """A file descriptor from which the numbers of SIGINT, SIGTERM and SIGHUP can be read as they come."""
+    reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    before = {
+        number: signal.signal(number, lambda *_: None)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        if signal.getsignal(number) is not signal.SIG_IGN  # as nohup leaves it
+    }
+    wakeup = signal.set_wakeup_fd(writer)
+    try:
+        yield reader
+    finally:
+        signal.set_wakeup_fd(wakeup)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        os.close(reader)
+        os.close(writer)

@@ -1,0 +1,194 @@
+"""`switchagg switch`: a software switch alone, until SIGINT or SIGTERM."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+from switchagg.cli.options import add_network_options, faults_from
+from switchagg.errors import UsageError
+from switchagg.wire import DEFAULT_PORT
+
+if TYPE_CHECKING:
+    from switchagg.emulator.switch import Switch
+
+_EPILOG = """\
+Prints a line when it is ready, and its counters at the end. With --json every line is an object with
+"event": "ready", "stats" or "stopped". Exit status: 0 stopped by SIGINT or SIGTERM, 1 it could not start or
+go on, 2 a value that cannot work.
+"""
+
+_STOP_SIGNALS = {signal.SIGINT, signal.SIGTERM}
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add `switch` to the commands of an argparse parser."""
+    parser = subparsers.add_parser(
+        "switch",
+        help="start a software switch",
+        description=__doc__,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--engine", choices=("native",), default="native", help="what executes (%(default)s)")
+    parser.add_argument("--host", default="127.0.0.1", help="address of this host to serve on (%(default)s)")
+    parser.add_argument("--port", type=int, default=DEFAULT_PORT, help="UDP port, 0 any (%(default)s)")
+    parser.add_argument("--capacity", type=int, default=65536, help="slots, at most 65536 (%(default)s)")
+    parser.add_argument(
+        "--job",
+        action="append",
+        default=[],
+        type=Path,
+        metavar="FILE.json",
+        help="admit its jobs (repeatable)",
+    )
+    add_network_options(parser)
+    parser.add_argument(
+        "--no-offload", action="store_true", help="do without the kernel's UDP_SEGMENT and UDP_GRO"
+    )
+    parser.add_argument(
+        "--stats-interval", type=float, default=0.0, metavar="SECONDS", help="print counters that often"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON lines")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serves until a signal comes; returns the exit status as the command's help says it."""
+    with _stop_signals_blocked():
+        return _serve(args)
+
+
+@contextmanager
+def _stop_signals_blocked() -> Iterator[None]:
+    """They stay pending until somebody waits for them, so that one that comes early is not lost."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _serve(args: argparse.Namespace) -> int:
+    from switchagg.cli.static_jobs import admit, load_jobs
+    from switchagg.emulator.switch import Switch
+
+    if not 0.0 <= args.stats_interval <= 86400.0:
+        raise UsageError(f"stats-interval is {args.stats_interval}; accepted: seconds, 0 (never) to 86400")
+    jobs = [job for path in args.job for job in load_jobs(path)]
+    report = _JsonReport() if args.json else _TextReport()
+    switch = Switch(
+        args.host,
+        args.port,
+        capacity=args.capacity,
+        faults=faults_from(args),
+        pcap=args.pcap,
+        offload=not args.no_offload,
+    )
+    with switch:
+        for job in jobs:
+            admit(switch, job)
+        report.ready(switch, args, [job.entry.job for job in jobs])
+        while signal.sigtimedwait(_STOP_SIGNALS, args.stats_interval or 1.0) is None:
+            if switch.failure:
+                break
+            if args.stats_interval:
+                report.stats(switch)
+    report.stopped(switch)
+    return 1 if switch.failure else 0
+
+
+def _counters(switch: Switch) -> dict[str, dict[str, int]]:
+    return {
+        "counters": switch.counters(),
+        "port": switch.port_counters(),
+        "faults": switch.fault_counters(),
+        "capture": switch.capture_counters(),
+    }
+
+
+def _print(line: str, stream: TextIO | None = None) -> None:
+    """A reader who went away does not stop the switch."""
+    try:
+        print(line, file=stream or sys.stdout, flush=True)
+    except BrokenPipeError:
+        # What is still in the stream's buffer would raise again at exit.
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, (stream or sys.stdout).fileno())
+        os.close(nowhere)
+
+
+class _TextReport:
+    def __init__(self) -> None:
+        self._warned: set[str] = set()
+
+    def ready(self, switch: Switch, args: argparse.Namespace, jobs: list[int]) -> None:
+        self._warn(switch)
+        ip, port = switch.address
+        offload = " and ".join(name for name, on in (("GSO", switch.gso), ("GRO", switch.gro)) if on)
+        _print(
+            f"switch ready on {ip}:{port}, {args.capacity} slots, {len(jobs)} jobs, "
+            f"receive buffer {switch.receive_buffer / 2**20:.1f} MB, {offload or 'no offload'}"
+        )
+        if switch.faults:
+            _print(f"faults: {switch.faults}")
+
+    def stats(self, switch: Switch) -> None:
+        self._warn(switch)
+        counters, port = switch.counters(), switch.port_counters()
+        _print(
+            f"in {port['packets_in']} packets, {port['bytes_in']} bytes; out {port['packets_out']} packets, "
+            f"{port['bytes_out']} bytes; accepted {counters['accepted']}, results {counters['results']}, "
+            f"repeats answered {counters['duplicates_answered']}"
+        )
+
+    def stopped(self, switch: Switch) -> None:
+        self._warn(switch)
+        _print("switch stopped")
+        for group, counters in _counters(switch).items():
+            # Zero says nothing here, except of what the switch is for.
+            shown = {name: n for name, n in counters.items() if n or name in ("received", "results")}
+            if shown:
+                _print(f"{group}: " + ", ".join(f"{name} {n}" for name, n in shown.items()))
+
+    def _warn(self, switch: Switch) -> None:
+        for warning in switch.warnings:
+            if warning not in self._warned:
+                self._warned.add(warning)
+                _print(f"switchagg switch: warning: {warning}", sys.stderr)
+
+
+class _JsonReport:
+    def ready(self, switch: Switch, args: argparse.Namespace, jobs: list[int]) -> None:
+        ip, port = switch.address
+        self._event(
+            "ready",
+            address=ip,
+            port=port,
+            pid=os.getpid(),
+            engine=args.engine,
+            capacity=args.capacity,
+            jobs=jobs,
+            receive_buffer=switch.receive_buffer,
+            gso=switch.gso,
+            gro=switch.gro,
+            seed=switch.faults.seed if switch.faults else None,
+            warnings=switch.warnings,
+        )
+
+    def stats(self, switch: Switch) -> None:
+        self._event("stats", **_counters(switch), warnings=switch.warnings)
+
+    def stopped(self, switch: Switch) -> None:
+        self._event("stopped", **_counters(switch), warnings=switch.warnings)
+
+    @staticmethod
+    def _event(event: str, **values: Any) -> None:
+        _print(json.dumps({"event": event, **values}))

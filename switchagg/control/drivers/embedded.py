@@ -1,0 +1,108 @@
+"""A `Switch` in the controller's own process."""
+
+from __future__ import annotations
+
+import fcntl
+import socket
+import struct
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from switchagg.control.drivers.base import Capacity
+from switchagg.errors import SwitchAggError, SwitchError
+from switchagg.slots import JobEntry, SlotState
+from switchagg.wire import max_words
+
+if TYPE_CHECKING:
+    from switchagg.emulator.switch import Switch
+
+DEFAULT_MEMORY: Final = 1 << 30  # bytes for the slots of all jobs
+LOOPBACK_WORDS: Final = 16_000  # the loopback interface takes any datagram
+ETHERNET_MTU: Final = 1500  # assumed of an interface that does not say
+
+_SIOCGIFADDR: Final = 0x8915
+_SIOCGIFMTU: Final = 0x8921
+_IFREQ: Final = struct.Struct("16s24s")
+
+_T = TypeVar("_T")
+
+
+def interface_mtu(address: str) -> int:
+    """Returns the MTU in bytes of the interface that has this IPv4 address, 1500 where none says so."""
+    wanted = socket.inet_aton(address)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            request = _IFREQ.pack(name.encode(), b"")
+            try:
+                found = fcntl.ioctl(probe, _SIOCGIFADDR, request)[20:24]
+                if found == wanted or (found[0] == 127 and wanted[0] == 127):
+                    return int(struct.unpack_from("i", fcntl.ioctl(probe, _SIOCGIFMTU, request), 16)[0])
+            except OSError:  # an interface without an IPv4 address
+                continue
+    return ETHERNET_MTU
+
+
+def words_at(address: str) -> int:
+    """Returns the largest K that fits the packets of the interface with this address."""
+    if address.startswith("127."):
+        return LOOPBACK_WORDS
+    return max_words(interface_mtu(address))
+
+
+class EmbeddedDriver:
+    """Drives a started `Switch`; `SwitchDriver` says what each member is.
+
+    Args:
+        switch: started, at a concrete address. The driver does not close it.
+        capacity: slots that the switch was made with.
+        memory: bytes that slots may take.
+    """
+
+    def __init__(self, switch: Switch, capacity: int, memory: int = DEFAULT_MEMORY) -> None:
+        self._switch = switch
+        self._address = switch.address
+        self._capacity = Capacity(capacity, words_at(self._address[0]), memory)
+
+    @property
+    def capacity(self) -> Capacity:
+        return self._capacity
+
+    @property
+    def address(self) -> tuple[str, int]:
+        return self._address
+
+    @property
+    def receive_buffer(self) -> int:
+        return self._switch.receive_buffer
+
+    @property
+    def warnings(self) -> list[str]:
+        return list(self._switch.warnings)
+
+    def install_job(self, entry: JobEntry) -> None:
+        _asked(self._switch.add_job, entry)
+
+    def remove_job(self, job_id: int) -> None:
+        _asked(self._switch.remove_job, job_id)
+
+    def packet_out(self, packet: bytes) -> list[bytes]:
+        return _asked(self._switch.packet_out, packet)
+
+    def counters(self) -> Mapping[str, int]:
+        return _asked(self._switch.counters)
+
+    def job_counters(self, job_id: int) -> Mapping[str, int]:
+        return _asked(self._switch.job_counters, job_id)
+
+    def slot(self, index: int) -> SlotState | None:
+        return _asked(self._switch.slot, index)
+
+
+def _asked(method: Callable[..., _T], *arguments: Any) -> _T:
+    """Calls the switch. Whatever it or its native half raises becomes a `SwitchError`."""
+    try:
+        return method(*arguments)
+    except SwitchError:
+        raise
+    except (SwitchAggError, OSError, RuntimeError, ValueError, KeyError, IndexError, MemoryError) as error:
+        raise SwitchError(f"{error}" or type(error).__name__) from error

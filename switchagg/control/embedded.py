@@ -1,0 +1,96 @@
+"""Switch and controller in one process: what `switchagg host` runs, and tests in theirs."""
+
+from __future__ import annotations
+
+import ipaddress
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from switchagg.control.controller import Controller
+from switchagg.control.drivers.embedded import DEFAULT_MEMORY, EmbeddedDriver
+from switchagg.control.jobs import SkipPolicy
+from switchagg.control.service import ControlServer
+from switchagg.errors import UsageError
+
+if TYPE_CHECKING:
+    from switchagg.emulator.faults import Faults
+    from switchagg.emulator.switch import Switch
+
+
+class EmbeddedController:
+    """A software switch with its controller, from construction to `close()`. A context manager.
+
+    Args:
+        host: IPv4 address that the switch is bound to and, unless `controller_host` says otherwise, the
+            controller.
+        port: UDP port of the switch; 0 takes a free one.
+        controller_host, controller_port: where the HTTP service listens; port 0 takes a free one.
+        capacity: slots in the switch.
+        memory: bytes that slots may take.
+        faults, pcap: passed on to the switch.
+        words, slots, policy: what jobs get whose ranks ask for nothing.
+
+    Raises:
+        UsageError: `host` is not one concrete address, or a value is out of range.
+        SwitchError: an address or port cannot be had.
+    """
+
+    def __init__(
+        self,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        *,
+        controller_host: str | None = None,
+        controller_port: int = 0,
+        capacity: int = 65536,
+        memory: int = DEFAULT_MEMORY,
+        faults: Faults | None = None,
+        pcap: Path | None = None,
+        words: int | None = None,
+        slots: int | None = None,
+        policy: SkipPolicy | None = None,
+    ) -> None:
+        from switchagg.emulator.switch import Switch
+
+        if _concrete(host).is_unspecified:
+            raise UsageError(
+                f"host is {host}; workers are told where to send: name the address of one interface"
+            )
+        self.switch: Switch = Switch(host, port, capacity=capacity, faults=faults, pcap=pcap)
+        self.switch.start()
+        try:
+            self.driver = EmbeddedDriver(self.switch, capacity, memory)
+            controller = Controller(self.driver, words=words, slots=slots, policy=policy)
+            self._server = ControlServer(controller, controller_host or host, controller_port)
+            self._server.start()
+        except BaseException:
+            self.switch.close()
+            raise
+
+    @property
+    def url(self) -> str:
+        """Where the controller answers: ``http://host:port``."""
+        return self._server.url
+
+    @property
+    def warnings(self) -> list[str]:
+        """What a person should know about how the switch runs here, a sentence each."""
+        return self.driver.warnings
+
+    def close(self) -> None:
+        """Ends every job, connection and thread. Safe to call twice."""
+        self._server.close()
+        self.switch.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+def _concrete(host: str) -> ipaddress.IPv4Address:
+    try:
+        return ipaddress.IPv4Address(host)
+    except ValueError:
+        raise UsageError(f"host is {host!r}; accepted: an IPv4 address such as 127.0.0.1") from None

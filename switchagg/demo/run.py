@@ -1,0 +1,268 @@
+"""The parent of the demo: start everything, listen, and make an `Outcome` of it.
+
+corpus ─memfd─> worker 0..n-1 <─UDP─> switch
+                  └── JSON lines ──> here ──> Progress
+then the same batches again in two reference processes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Any, Protocol
+
+from switchagg.demo import corpus, messages
+from switchagg.demo.outcome import (
+    CorpusFacts,
+    Outcome,
+    ReferenceRun,
+    StepRecord,
+    TrainingRun,
+    combine,
+)
+from switchagg.demo.processes import ONE_THREAD, Child, ChildError, Ended, Line, Processes
+from switchagg.demo.settings import Settings
+from switchagg.errors import SwitchError
+
+HOST_SECONDS = 20.0
+COLLECTIVE_SECONDS = 30.0
+SILENCE_SECONDS = 2 * COLLECTIVE_SECONDS
+
+
+class Progress(Protocol):
+    """What the run tells while it goes on."""
+
+    def phase(self, text: str) -> None:
+        """A new part of the run begins."""
+        ...
+
+    def note(self, text: str) -> None:
+        """Something worth a line of its own, which stays on the screen."""
+        ...
+
+    def training(self, bits: int, settings: Settings) -> None:
+        """A training through the switch begins."""
+        ...
+
+    def step(self, record: StepRecord) -> None:
+        """All workers have done a step."""
+        ...
+
+    def reference(self, done: int, of: int) -> None:
+        """The references have done this many of their steps."""
+        ...
+
+
+def run(settings: Settings, lanes: Sequence[int], progress: Progress) -> Outcome:
+    """Train through the switch once for each of `lanes`, then in single processes.
+
+    Raises:
+        SwitchError: the switch did not start, or ended early.
+        ChildError: a worker or reference failed; the message says which, how and when.
+        CorpusError: there is no source text to train on.
+    """
+    started = time.monotonic()
+    progress.phase("reading the standard library's source")
+    text = corpus.load(settings.corpus_bytes)
+    facts = CorpusFacts(
+        text.files, text.size, len(text.tokens), len(text.words), 1 - text.training / len(text.tokens)
+    )
+    descriptor = corpus.share(text.tokens)
+    try:
+        common = {
+            "settings": asdict(settings),
+            "corpus": descriptor,
+            "training": text.training,
+            "parent": os.getpid(),
+        }
+        with Processes() as processes:
+            progress.phase("starting the switch")
+            host, controller = _start_host(processes, settings, progress)
+            runs = []
+            for bits in lanes:
+                config = {
+                    **common,
+                    "settings": {**asdict(settings), "bits": bits},
+                    "controller": controller,
+                    "job": f"demo-{bits}",
+                    "timeout": COLLECTIVE_SECONDS,
+                }
+                progress.training(bits, settings)
+                workers = [
+                    _start_python(
+                        processes, f"worker {rank}", "switchagg.demo.worker", {**config, "rank": rank}
+                    )
+                    for rank in range(settings.workers)
+                ]
+                runs.append(_train(processes, host, workers, bits, progress))
+        progress.phase("the same batches in one process")
+        reference, shuffled = _run_references(common, settings, progress)
+    finally:
+        os.close(descriptor)
+    outcome = Outcome(settings, facts, runs, reference, shuffled)
+    sample = runs[0].sample
+    if sample is not None:
+        words = [text.words[word] for word in sample.words]
+        outcome.sample_text = "".join(words[: sample.given]), "".join(words[sample.given :])
+    outcome.seconds = time.monotonic() - started
+    return outcome
+
+
+def _start_python(processes: Processes, name: str, module: str, config: dict[str, Any]) -> Child:
+    return processes.start(
+        name,
+        [sys.executable, "-m", module, json.dumps(config)],
+        environment=ONE_THREAD,
+        descriptors=[config["corpus"]],
+    )
+
+
+def _start_host(processes: Processes, settings: Settings, progress: Progress) -> tuple[Child, str]:
+    """Start controller and switch in a process of their own; returns it, and the controller's URL."""
+    command = [sys.executable, "-m", "switchagg.cli.main", "host"]
+    command += ["--ignore-stdin", "--parent", str(os.getpid())]
+    for option, share in (
+        ("--loss", settings.packet_loss),
+        ("--duplicate", settings.packet_duplicate),
+        ("--reorder", settings.packet_reorder),
+    ):
+        if share:
+            command += [option, str(share)]
+    command += ["--seed", str(settings.seed)]
+    host = processes.start("the switch", command)
+    try:
+        for event in processes.events(HOST_SECONDS):
+            if isinstance(event, Ended):
+                raise SwitchError(f"the switch did not start: {host.ending()}")
+            try:
+                announced = json.loads(event.text)
+                for warning in announced.get("warnings", []):
+                    progress.note(f"the switch warns: {warning}")
+                return host, str(announced["controller"])
+            except (ValueError, KeyError, TypeError, AttributeError):
+                raise SwitchError(
+                    f"the switch did not start: instead of its address it said {event.text[:200]!r}"
+                ) from None
+    except ChildError:
+        raise SwitchError(
+            f"the switch did not start: it has not given its address within {HOST_SECONDS:g} s"
+        ) from None
+    raise AssertionError("events() ends by an exception only")
+
+
+def _messages(
+    processes: Processes, host: Child | None, members: Sequence[Child]
+) -> Iterator[tuple[Child, messages.Message]]:
+    """Messages of `members` until all have ended well.
+
+    Raises:
+        SwitchError: the host ended.
+        ChildError: a member failed, or ended without saying Done.
+    """
+    running = set(members)
+    done: set[Child] = set()
+    for event in processes.events(SILENCE_SECONDS):
+        child = event.child
+        if isinstance(event, Line):
+            if child not in running:
+                continue
+            try:
+                message = messages.decode(event.text)
+            except ValueError:
+                child.last_words.append(event.text)
+                continue
+            if isinstance(message, messages.Failed):
+                cause = processes.first_cause()
+                if cause is host and cause is not None:
+                    raise SwitchError(f"the switch is gone: {cause.ending()}")
+                if cause is not None and cause is not child:
+                    raise ChildError(cause.ending())
+                raise ChildError(f"{child.name}: {message.message}")
+            if isinstance(message, messages.Done):
+                done.add(child)
+            yield child, message
+        elif child is host:
+            raise SwitchError(f"the switch is gone: {child.ending()}")
+        elif child in running:
+            if child not in done or child.process.returncode:
+                raise ChildError(child.ending())
+            running.discard(child)
+            if not running:
+                return
+
+
+def _train(
+    processes: Processes, host: Child, workers: Sequence[Child], bits: int, progress: Progress
+) -> TrainingRun:
+    result = TrainingRun(bits)
+    pending: dict[int, list[messages.Step]] = {}
+    started = time.monotonic()
+    try:
+        for _, message in _messages(processes, host, workers):
+            match message:
+                case messages.Ready():
+                    started = time.monotonic()
+                case messages.Step():
+                    steps = pending.setdefault(message.step, [])
+                    steps.append(message)
+                    if len(steps) == len(workers):
+                        record = combine(pending.pop(message.step))
+                        result.steps.append(record)
+                        result.seconds = time.monotonic() - started
+                        progress.step(record)
+                case messages.Digest():
+                    digests = result.digests.setdefault(message.step, {})
+                    digests[message.rank] = message.sha256
+                    if len(digests) == len(workers):
+                        _note_digests(message.step, digests, progress)
+                case messages.HeldOut():
+                    result.held_out[message.step] = message.loss
+                case messages.Comparison():
+                    result.comparisons.append(message)
+                case messages.Sample():
+                    result.sample = message
+    except (ChildError, SwitchError) as error:
+        done = result.steps[-1].step if result.steps else 0
+        where = f"after step {done}" if done else "before the first step"
+        raise type(error)(f"{error} ({where}; the run was stopped)") from None
+    return result
+
+
+def _note_digests(step: int, digests: dict[int, str], progress: Progress) -> None:
+    distinct = set(digests.values())
+    if len(distinct) == 1:
+        progress.note(
+            f"step {step}: all {len(digests)} workers hold the same weights, {distinct.pop()[:16]}…"
+        )
+    else:
+        shown = ", ".join(f"{rank}: {sha256[:16]}…" for rank, sha256 in sorted(digests.items()))
+        progress.note(f"step {step}: THE WEIGHTS DIFFER: {shown}")
+
+
+def _run_references(
+    common: dict[str, Any], settings: Settings, progress: Progress
+) -> tuple[ReferenceRun, ReferenceRun]:
+    results = (ReferenceRun(), ReferenceRun())
+    with Processes() as processes:
+        children = [
+            _start_python(
+                processes,
+                "the shuffled reference" if shuffled else "the reference",
+                "switchagg.demo.reference",
+                {**common, "shuffled": shuffled},
+            )
+            for shuffled in (False, True)
+        ]
+        for child, message in _messages(processes, None, children):
+            result = results[children.index(child)]
+            match message:
+                case messages.Step():
+                    result.losses.append(message.loss)
+                    progress.reference(sum(len(part.losses) for part in results), 2 * settings.steps)
+                case messages.HeldOut():
+                    result.held_out[message.step] = message.loss
+    return results

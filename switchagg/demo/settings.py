@@ -1,0 +1,117 @@
+"""What one demo run is: sizes, seeds and faults, checked once and handed to every process as JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, dataclass
+from typing import Self
+
+from switchagg.errors import UsageError
+
+LANES = (32, 16, 8)
+MAX_WORKERS = 32
+MAX_PARAMETERS = 64_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """One training run. Immutable; every process of the run holds an equal copy.
+
+    Attributes:
+        workers: worker processes, 1 to 32; each takes an equal share of every batch.
+        steps: optimizer steps.
+        bits: lane width of the all-reduce, 32, 16 or 8.
+        packet_loss, packet_duplicate, packet_reorder: shares of packets, 0 up to 1, that the switch's fault
+            injector drops, repeats or delays past a later one.
+        seed: seeds initial weights, the order of batches, the fault injector and the sampled text.
+        rows, dimension: the embedding table, float32[rows, dimension]. Half of the rows stand for words, half
+            for hashed pairs of neighbouring words.
+        context: words of context that predict the next word.
+        hidden: units of the hidden layer.
+        vocabulary: words that the model can predict; the last of them stands for every other word.
+        batch: examples a worker sees in a step; a step's batch has workers * batch examples.
+        rate: Adagrad's learning rate.
+        corpus_bytes: how much of the standard library's source is read.
+        digests: how often during training the workers' weights are compared.
+        dense_steps: batches that are summed once with zero-skip and once dense when training is over.
+    """
+
+    workers: int = 4
+    steps: int = 400
+    bits: int = 32
+    packet_loss: float = 0.0
+    packet_duplicate: float = 0.0
+    packet_reorder: float = 0.0
+    seed: int = 0
+    rows: int = 65_536
+    dimension: int = 64
+    context: int = 5
+    hidden: int = 128
+    vocabulary: int = 1024
+    batch: int = 128
+    rate: float = 0.2
+    corpus_bytes: int = 6_000_000
+    digests: int = 4
+    dense_steps: int = 5
+
+    def __post_init__(self) -> None:
+        _within("--workers", self.workers, 1, MAX_WORKERS)
+        _within("--steps", self.steps, 1, 1_000_000)
+        if self.bits not in LANES:
+            raise UsageError(f"--bits {self.bits}: lanes are 32, 16 or 8 bits wide")
+        for option, value in (
+            ("--loss", self.packet_loss),
+            ("--duplicate", self.packet_duplicate),
+            ("--reorder", self.packet_reorder),
+        ):
+            if not 0.0 <= value < 1.0:
+                raise UsageError(f"{option} {value:g}: a share of packets, from 0 up to but not including 1")
+        _within("--seed", self.seed, 0, 2**32 - 1)
+        _within("--batch", self.batch, 1, 4096)
+        _within("vocabulary", self.vocabulary, 2, 65_536)
+        _within("context", self.context, 2, 64)
+        if self.rows < 2 * self.vocabulary or self.dimension < 1:
+            raise UsageError(
+                f"--embedding {self.rows}x{self.dimension}: at least {2 * self.vocabulary} rows, "
+                "and at least 1 column"
+            )
+        if self.rows * self.dimension > MAX_PARAMETERS:
+            raise UsageError(
+                f"--embedding {self.rows}x{self.dimension} has {self.rows * self.dimension:,} parameters: "
+                f"at most {MAX_PARAMETERS:,}"
+            )
+        if not (math.isfinite(self.rate) and self.rate > 0):
+            raise UsageError(f"--rate {self.rate:g}: a positive learning rate")
+
+    def to_json(self) -> str:
+        """The settings as one line of JSON, the inverse of `from_json`."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Read what `to_json` wrote."""
+        return cls(**json.loads(text))
+
+    def checkpoints(self) -> frozenset[int]:
+        """Numbers of the steps (from 1) after which weights are compared; always includes the last."""
+        return frozenset(
+            max(1, round(self.steps * part / self.digests)) for part in range(1, self.digests + 1)
+        ) | {self.steps}
+
+
+def parse_embedding(text: str) -> tuple[int, int]:
+    """Read ``ROWSxCOLUMNS``, for example ``65536x64``.
+
+    Raises:
+        UsageError: the text is not two whole numbers joined by an x.
+    """
+    rows, _, columns = text.lower().partition("x")
+    if not (rows.isdecimal() and columns.isdecimal()):
+        raise UsageError(f"--embedding {text}: expected ROWSxCOLUMNS, for example 65536x64")
+    return int(rows), int(columns)
+
+
+def _within(name: str, value: int, least: int, most: int) -> None:
+    if not least <= value <= most:
+        raise UsageError(f"{name} {value}: a whole number from {least} to {most}")

@@ -1,0 +1,180 @@
+#include "switchagg/emulator/native/fault_port.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <limits>
+
+namespace switchagg {
+namespace {
+
+constexpr uint64_t kHeldOverhead = 128;  // what a held datagram costs besides its bytes
+constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+
+int64_t steady_now() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+uint64_t threshold(double probability) {
+  if (!(probability > 0)) return 0;
+  if (probability >= 1) return std::numeric_limits<uint64_t>::max();
+  return static_cast<uint64_t>(std::ldexp(probability, 64));
+}
+
+}  // namespace
+
+FaultLine::FaultLine(const FaultSettings& settings, uint64_t direction)
+    : settings_(settings), loss_(threshold(settings.loss)), duplicate_(threshold(settings.duplicate)),
+      reorder_(threshold(settings.reorder)), corrupt_(threshold(settings.corrupt)) {
+  std::seed_seq fates{settings.seed & 0xFFFFFFFF, settings.seed >> 32, direction, uint64_t{0}};
+  std::seed_seq times{settings.seed & 0xFFFFFFFF, settings.seed >> 32, direction, uint64_t{1}};
+  random_.seed(fates);
+  jitter_.seed(times);
+}
+
+void FaultLine::pass(const Received& datagram, int64_t now, std::vector<Received>& out) {
+  const bool lost = draw(loss_), duplicated = draw(duplicate_), reordered = draw(reorder_), corrupted = draw(corrupt_);
+  const uint64_t which = random_();  // the bit to flip, and how many later datagrams to wait for
+  if (lost) {
+    ++counters_.lost;
+    return;
+  }
+  Received view = datagram;
+  if (corrupted && datagram.size) {
+    ++counters_.corrupted;
+    Bytes& copy = left_.emplace_back(datagram.data, datagram.data + datagram.size);
+    const uint64_t bit = (which >> 3) % (8 * uint64_t{datagram.size});
+    copy[bit / 8] ^= static_cast<uint8_t>(1 << bit % 8);
+    view.data = copy.data();
+  }
+  if (duplicated) {
+    ++counters_.duplicated;
+    emit(view, now, out);
+  }
+  const size_t earlier = reordering_.size();
+  if (reordered && hold(reordering_, view, now + kLongestReorderNs, 1 + which % 8))
+    ++counters_.reordered;
+  else if (!reordered)
+    emit(view, now, out);
+  size_t kept = 0;
+  for (size_t i = 0; i < reordering_.size(); ++i) {
+    if (i < earlier && --reordering_[i].passes == 0) {
+      emit(std::move(reordering_[i]), now, out);
+    } else {
+      if (kept != i) reordering_[kept] = std::move(reordering_[i]);
+      ++kept;
+    }
+  }
+  reordering_.erase(reordering_.begin() + static_cast<ptrdiff_t>(kept), reordering_.end());
+}
+
+void FaultLine::release(int64_t now, std::vector<Received>& out) {
+  for (size_t i = 0; i < reordering_.size();) {
+    if (reordering_[i].due > now) {
+      ++i;
+      continue;
+    }
+    Held held = std::move(reordering_[i]);
+    reordering_.erase(reordering_.begin() + static_cast<ptrdiff_t>(i));
+    emit(std::move(held), now, out);
+  }
+  while (!delayed_.empty() && delayed_.front().due <= now) {
+    std::pop_heap(delayed_.begin(), delayed_.end(), Later{});
+    leave(std::move(delayed_.back()), out);
+    delayed_.pop_back();
+  }
+}
+
+int64_t FaultLine::next_due() const {
+  int64_t next = delayed_.empty() ? kNever : delayed_.front().due;
+  for (const Held& held : reordering_) next = std::min(next, held.due);
+  return next;
+}
+
+bool FaultLine::hold(std::vector<Held>& in, const Received& datagram, int64_t due, uint32_t passes) {
+  if (held_bytes_ + datagram.size + kHeldOverhead > kHeldBytes) {
+    ++counters_.overflowed;
+    return false;
+  }
+  held_bytes_ += datagram.size + kHeldOverhead;
+  in.push_back({Bytes(datagram.data, datagram.data + datagram.size), datagram.peer, due, order_++, passes});
+  return true;
+}
+
+int64_t FaultLine::due(int64_t now) {
+  ++counters_.delayed;
+  const int64_t more =
+      settings_.jitter_ns > 0 ? static_cast<int64_t>(jitter_() % (static_cast<uint64_t>(settings_.jitter_ns) + 1)) : 0;
+  return now + settings_.delay_ns + more;
+}
+
+void FaultLine::emit(const Received& datagram, int64_t now, std::vector<Received>& out) {
+  if (!delays())
+    out.push_back(datagram);
+  else if (hold(delayed_, datagram, due(now), 0))
+    std::push_heap(delayed_.begin(), delayed_.end(), Later{});
+}
+
+void FaultLine::emit(Held&& held, int64_t now, std::vector<Received>& out) {
+  if (!delays()) return leave(std::move(held), out);
+  held.due = due(now);
+  held.order = order_++;
+  delayed_.push_back(std::move(held));
+  std::push_heap(delayed_.begin(), delayed_.end(), Later{});
+}
+
+void FaultLine::leave(Held&& held, std::vector<Received>& out) {
+  held_bytes_ -= held.bytes.size() + kHeldOverhead;
+  const Bytes& bytes = left_.emplace_back(std::move(held.bytes));
+  out.push_back({bytes.data(), static_cast<uint32_t>(bytes.size()), held.peer});
+}
+
+FaultPort::FaultPort(std::unique_ptr<Port> inner, const FaultSettings& settings)
+    : inner_(std::move(inner)), in_(settings, 0), out_(settings, 1) {}
+
+bool FaultPort::wait(int64_t timeout_ns) {
+  int64_t now = steady_now();
+  const int64_t deadline = timeout_ns < 0 || timeout_ns > kNever - now ? kNever : now + timeout_ns;
+  for (;;) {
+    out_.release(now, leaving_);
+    transmit();
+    if (in_.next_due() <= now) return true;
+    const int64_t until = std::min({deadline, in_.next_due(), out_.next_due()});
+    if (inner_->wait(until == kNever ? -1 : std::max<int64_t>(until - now, 0))) return true;
+    now = steady_now();
+    if (now >= deadline && in_.next_due() > now) return false;
+  }
+}
+
+void FaultPort::receive(std::vector<Received>& into) {
+  arrived_.clear();
+  in_.recycle();
+  inner_->receive(arrived_);
+  const int64_t now = steady_now();
+  for (const Received& datagram : arrived_) in_.pass(datagram, now, into);
+  in_.release(now, into);
+  out_.release(now, leaving_);  // here too: under steady traffic nobody calls wait()
+  transmit();
+}
+
+void FaultPort::send(std::span<const Endpoint> to, std::span<const Segment> segments) {
+  const int64_t now = steady_now();
+  for (const Endpoint& peer : to)
+    for (const Segment& segment : segments) out_.pass({segment.data, segment.size, peer}, now, leaving_);
+  out_.release(now, leaving_);
+  transmit();
+}
+
+void FaultPort::transmit() {
+  for (size_t at = 0; at < leaving_.size();) {
+    const Endpoint peer = leaving_[at].peer;
+    run_.clear();
+    for (; at < leaving_.size() && leaving_[at].peer == peer; ++at) run_.push_back({leaving_[at].data, leaving_[at].size});
+    inner_->send({&peer, 1}, run_);
+  }
+  leaving_.clear();
+  out_.recycle();
+}
+
+}  // namespace switchagg

@@ -1,0 +1,146 @@
+#include "switchagg/emulator/native/loop.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <exception>
+#include <system_error>
+#include <tuple>
+#include <utility>
+
+namespace switchagg {
+namespace {
+
+constexpr size_t kScratchBytes = 16 * size_t{wire::kMaxPacketBytes};
+
+// After a batch of at least this many datagrams more are probably there already: look before sleeping.
+constexpr size_t kBusyBatch = 32;
+
+}  // namespace
+
+SwitchLoop::SwitchLoop(uint32_t capacity) : table_(capacity), scratch_(new uint8_t[kScratchBytes]) {}
+
+void SwitchLoop::start(Port& port) {
+  port_ = &port;
+  process_ = getpid();
+  // Signals are for the threads of the program that this one lives in.
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  try {
+    thread_ = std::thread([this] { serve(); });
+  } catch (...) {
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    throw;
+  }
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+void SwitchLoop::stop() {
+  if (!thread_.joinable()) return;
+  stopping_ = true;
+  port_->wake();
+  thread_.join();
+}
+
+bool SwitchLoop::in_own_process() const { return process_ == 0 || process_ == getpid(); }
+
+std::vector<std::vector<uint8_t>> SwitchLoop::packet_out(std::span<const uint8_t> packet) {
+  std::lock_guard<FairMutex> guard(lock_);
+  const Verdict verdict = table_.process(packet.data(), static_cast<uint32_t>(packet.size()), {}, true);
+  if (verdict.action == Action::to_controller) return {{packet.begin(), packet.end()}};
+  return {};
+}
+
+PortCounters SwitchLoop::port_counters() {
+  std::lock_guard<FairMutex> guard(lock_);
+  return port_counters_;
+}
+
+std::string SwitchLoop::failure() {
+  std::lock_guard<FairMutex> guard(lock_);
+  return failure_;
+}
+
+void SwitchLoop::serve() {
+  try {
+    serve_batches();
+  } catch (const std::exception& error) {
+    std::lock_guard<FairMutex> guard(lock_);
+    failure_ = error.what();
+  }
+}
+
+void SwitchLoop::serve_batches() {
+  while (!stopping_.load(std::memory_order_relaxed)) {
+    arrived_.clear();
+    port_->receive(arrived_);
+    {
+      std::lock_guard<FairMutex> guard(lock_);
+      for (const Received& datagram : arrived_) take(datagram);
+      flush();
+      port_counters_ = port_->counters();
+    }
+    if (arrived_.size() < kBusyBatch) port_->wait(-1);
+  }
+}
+
+void SwitchLoop::take(const Received& datagram) {
+  Verdict verdict = table_.process(datagram.data, datagram.size, datagram.peer, false);
+  if (verdict.action == Action::flush) {
+    flush();
+    verdict = table_.process(datagram.data, datagram.size, datagram.peer, false);
+  }
+  if (verdict.action == Action::multicast) finish(verdict);
+  if (verdict.action == Action::unicast) repeat(verdict);
+}
+
+void SwitchLoop::finish(const Verdict& verdict) {
+  if (verdict.job_index >= finished_.size()) finished_.resize(verdict.job_index + 1);
+  Finished& job = finished_[verdict.job_index];
+  if (job.with_words.empty() && job.without.empty()) to_multicast_.push_back(verdict.job_index);
+  const Segment result = table_.result(verdict.job_index, verdict.slot);
+  (result.size > wire::kHeaderBytes ? job.with_words : job.without).push_back(result);
+}
+
+void SwitchLoop::repeat(const Verdict& verdict) {
+  if (verdict.reply == 0) {
+    repeats_.push_back({verdict.to, table_.result(verdict.job_index, verdict.slot)});
+    return;
+  }
+  // Room first: flush() would end the verdict's claim on the slot, but nothing is processed in between.
+  if (kScratchBytes - scratch_used_ < wire::kMaxPacketBytes) flush();
+  const Segment result = table_.result_with_reply(verdict, scratch_.get() + scratch_used_);
+  scratch_used_ += result.size;
+  repeats_.push_back({verdict.to, result});
+}
+
+void SwitchLoop::flush() {
+  for (const uint32_t index : to_multicast_) {
+    Finished& job = finished_[index];
+    job.with_words.insert(job.with_words.end(), job.without.begin(), job.without.end());
+    port_->send(table_.workers(index), job.with_words);
+    job.with_words.clear();
+    job.without.clear();
+  }
+  to_multicast_.clear();
+
+  if (!repeats_.empty()) {
+    // Of one worker and size together, in the order of memory: neighbours then merge.
+    const auto key = [](const Repeat& r) { return std::tuple(r.to.ip, r.to.port, ~r.result.size, r.result.data); };
+    std::sort(repeats_.begin(), repeats_.end(), [&](const Repeat& a, const Repeat& b) { return key(a) < key(b); });
+    for (size_t at = 0; at < repeats_.size();) {
+      const Endpoint to = repeats_[at].to;
+      run_.clear();
+      for (; at < repeats_.size() && repeats_[at].to == to; ++at) run_.push_back(repeats_[at].result);
+      port_->send({&to, 1}, run_);
+    }
+    repeats_.clear();
+    scratch_used_ = 0;
+  }
+  table_.flushed();
+}
+
+}  // namespace switchagg

@@ -1,0 +1,262 @@
+// switchagg.emulator._native: the slot table, and the switch that serves it on a UDP socket.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <unistd.h>
+
+#include <memory>
+#include <optional>
+#include <system_error>
+
+#include "switchagg/emulator/native/fault_port.h"
+#include "switchagg/emulator/native/loop.h"
+#include "switchagg/emulator/native/pcap_port.h"
+#include "switchagg/emulator/native/slot_bindings.h"
+#include "switchagg/native/udp_port.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace switchagg {
+namespace {
+
+// Calls `function` without the GIL; a std::system_error becomes an OSError, which Python narrows by errno.
+template <typename Function>
+decltype(auto) without_gil(Function&& function) {
+  try {
+    nb::gil_scoped_release released;
+    return function();
+  } catch (const std::system_error& error) {
+    nb::object value = nb::module_::import_("builtins").attr("OSError")(error.code().value(), error.what());
+    PyErr_SetObject(value.type().ptr(), value.ptr());
+    throw nb::python_error();
+  }
+}
+
+struct CloseDescriptor {
+  void operator()(const int* descriptor) const { ::close(*descriptor); }
+};
+
+// The socket, the devices round it, and the loop. Everything here may be called from any Python thread; no call waits for
+// the loop with the GIL held, and none holds the loop's lock while it wants the GIL.
+class NativeSwitch {
+ public:
+  explicit NativeSwitch(uint32_t capacity) : loop_(std::make_unique<SwitchLoop>(capacity)) {}
+
+  ~NativeSwitch() {
+    if (loop_->in_own_process()) {
+      nb::gil_scoped_release released;
+      close();
+      return;
+    }
+    // A forked child: let go of the descriptors, leak what has the parent's thread and locks in it.
+    if (port_) port_->abandon();
+    static_cast<void>(loop_.release());
+  }
+
+  // Takes over `capture`, the descriptor of a file, whatever comes of it; -1: none.
+  void open(const Address& address, int receive_buffer, bool offload, const std::optional<FaultSettings>& faults,
+            int capture) {
+    std::unique_ptr<const int, CloseDescriptor> file(capture >= 0 ? &capture : nullptr);
+    UdpOptions options;
+    options.bind = to_endpoint(address);
+    options.receive_buffer = receive_buffer;
+    options.offload = offload;
+    without_gil([&] {
+      auto udp = std::make_unique<UdpPort>(options);
+      udp_ = udp.get();
+      port_ = std::move(udp);
+      if (faults) {
+        auto device = std::make_unique<FaultPort>(std::move(port_), *faults);
+        faults_ = device.get();
+        port_ = std::move(device);
+      }
+      if (file) {
+        auto device = std::make_unique<PcapPort>(std::move(port_), *file.release());
+        capture_ = device.get();
+        port_ = std::move(device);
+      }
+      loop_->start(*port_);
+    });
+  }
+
+  void close() {
+    loop_->stop();
+    if (capture_) capture_->finish();
+    if (port_) port_->abandon();
+  }
+
+  SwitchLoop& loop() {
+    if (!loop_->in_own_process()) throw std::runtime_error("this switch lives in the process that started it");
+    return *loop_;
+  }
+  bool in_own_process() const { return loop_->in_own_process(); }
+  const UdpPort& udp() const {
+    if (!udp_) throw std::runtime_error("not open");
+    return *udp_;
+  }
+  const FaultPort* faults() const { return faults_; }
+  const PcapPort* capture() const { return capture_; }
+
+ private:
+  std::unique_ptr<Port> port_;  // closed but not destroyed by close(): its counters stay
+  UdpPort* udp_ = nullptr;
+  FaultPort* faults_ = nullptr;
+  PcapPort* capture_ = nullptr;
+  std::unique_ptr<SwitchLoop> loop_;
+};
+
+// A view of a slot with words of its own, taken under the lock.
+struct SlotCopy {
+  SlotTable::SlotView view;
+  std::vector<uint8_t> words;
+
+  explicit SlotCopy(const SlotTable::SlotView& slot) : view(slot), words(slot.words.begin(), slot.words.end()) {}
+  SlotTable::SlotView get() const { return {view.seq, view.seen, view.filled, words}; }
+};
+
+nb::dict port_counters(NativeSwitch& self) {
+  const PortCounters counters = without_gil([&] { return self.loop().port_counters(); });
+  nb::dict by_name;
+  by_name["packets_in"] = counters.packets_in;
+  by_name["bytes_in"] = counters.bytes_in;
+  by_name["packets_out"] = counters.packets_out;
+  by_name["bytes_out"] = counters.bytes_out;
+  by_name["receive_calls"] = counters.receive_calls;
+  by_name["send_calls"] = counters.send_calls;
+  by_name["refused"] = counters.refused;
+  by_name["send_errors"] = counters.send_errors;
+  return by_name;
+}
+
+nb::dict fault_counters(NativeSwitch& self) {
+  nb::dict by_name;
+  if (!self.faults()) return by_name;
+  const std::pair<const char*, const FaultCounters*> directions[] = {{"_in", &self.faults()->faults_in()},
+                                                                     {"_out", &self.faults()->faults_out()}};
+  for (const auto& [suffix, counters] : directions) {
+    const auto put = [&](const std::string& name, const Tally& tally) {
+      by_name[(name + suffix).c_str()] = uint64_t{tally};
+    };
+    put("lost", counters->lost);
+    put("corrupted", counters->corrupted);
+    put("duplicated", counters->duplicated);
+    put("reordered", counters->reordered);
+    put("delayed", counters->delayed);
+    put("overflowed", counters->overflowed);
+  }
+  return by_name;
+}
+
+nb::dict capture_counters(NativeSwitch& self) {
+  nb::dict by_name;
+  if (!self.capture()) return by_name;
+  by_name["captured"] = self.capture()->captured();
+  by_name["missing"] = self.capture()->missing();
+  by_name["error"] = self.capture()->error();
+  return by_name;
+}
+
+void bind_switch(nb::module_& module) {
+  nb::class_<FaultSettings>(module, "FaultSettings")
+      .def("__init__",
+           [](FaultSettings* self, double loss, double duplicate, double reorder, double corrupt, int64_t delay_ns,
+              int64_t jitter_ns, uint64_t seed) {
+             new (self) FaultSettings{loss, duplicate, reorder, corrupt, delay_ns, jitter_ns, seed};
+           },
+           nb::kw_only(), "loss"_a, "duplicate"_a, "reorder"_a, "corrupt"_a, "delay_ns"_a, "jitter_ns"_a, "seed"_a);
+
+  nb::class_<NativeSwitch>(module, "NativeSwitch")
+      .def("__init__",
+           [](NativeSwitch* self, int64_t capacity) {
+             with_usage_errors([&] { new (self) NativeSwitch(narrow<uint32_t>("capacity of", capacity)); });
+           },
+           "capacity"_a)
+      .def("open",
+           [](NativeSwitch& self, const Address& address, int receive_buffer, bool offload, nb::handle faults,
+              int capture) {
+             std::optional<FaultSettings> settings;
+             if (!faults.is_none()) settings = nb::cast<FaultSettings>(faults);
+             self.open(address, receive_buffer, offload, settings, capture);
+           },
+           "address"_a, nb::kw_only(), "receive_buffer"_a, "offload"_a, "faults"_a.none(), "capture"_a)
+      .def("close",
+           [](NativeSwitch& self) {
+             self.loop();
+             without_gil([&] { self.close(); });
+           })
+      .def_prop_ro("in_own_process", [](NativeSwitch& self) { return self.in_own_process(); })
+      .def_prop_ro("address", [](NativeSwitch& self) { return to_address(self.udp().local()); })
+      .def_prop_ro("receive_buffer", [](NativeSwitch& self) { return self.udp().receive_buffer(); })
+      .def_prop_ro("gso", [](NativeSwitch& self) { return self.udp().gso(); })
+      .def_prop_ro("gro", [](NativeSwitch& self) { return self.udp().gro(); })
+      .def_prop_ro("failure", [](NativeSwitch& self) { return without_gil([&] { return self.loop().failure(); }); })
+      .def("add_job",
+           [](NativeSwitch& self, nb::handle job) {
+             const JobAdmission admission = to_admission(job);
+             with_usage_errors([&] {
+               without_gil([&] { self.loop().with_table([&](SlotTable& table) { table.add_job(admission); }); });
+             });
+           },
+           "job"_a)
+      .def("remove_job",
+           [](NativeSwitch& self, int64_t job_id) {
+             with_usage_errors([&] {
+               const auto id = narrow<uint16_t>("job", job_id);
+               without_gil([&] { self.loop().with_table([&](SlotTable& table) { table.remove_job(id); }); });
+             });
+           },
+           "job_id"_a)
+      .def("packet_out",
+           [](NativeSwitch& self, nb::bytes packet) {
+             const std::span<const uint8_t> bytes(static_cast<const uint8_t*>(packet.data()), packet.size());
+             const auto answers = without_gil([&] { return self.loop().packet_out(bytes); });
+             std::vector<nb::bytes> out;
+             for (const auto& answer : answers) out.emplace_back(answer.data(), answer.size());
+             return out;
+           },
+           "packet"_a)
+      .def("counters",
+           [](NativeSwitch& self) {
+             return to_dict(without_gil([&] {
+               return self.loop().with_table([](const SlotTable& table) { return table.counters(); });
+             }));
+           })
+      .def("job_counters",
+           [](NativeSwitch& self, int64_t job_id) {
+             return with_usage_errors([&] {
+               const auto id = narrow<uint16_t>("job", job_id);
+               const auto [counters, packets] = without_gil([&] {
+                 return self.loop().with_table([&](const SlotTable& table) {
+                   return std::pair(table.job_counters(id), table.worker_packets(id));
+                 });
+               });
+               return to_dict(counters, packets);
+             });
+           },
+           "job_id"_a)
+      .def("slot",
+           [](NativeSwitch& self, int64_t index) {
+             return with_usage_errors([&] {
+               const auto slot = narrow<uint32_t>("slot", index);
+               const SlotCopy copy = without_gil([&] {
+                 return self.loop().with_table([&](const SlotTable& table) { return SlotCopy(table.slot(slot)); });
+               });
+               return to_slot_state(copy.get());
+             });
+           },
+           "index"_a)
+      .def("port_counters", &port_counters)
+      .def("fault_counters", &fault_counters)
+      .def("capture_counters", &capture_counters);
+}
+
+}  // namespace
+}  // namespace switchagg
+
+NB_MODULE(_native, module) {
+  switchagg::bind_slot_table(module);
+  switchagg::bind_switch(module);
+}

@@ -1,0 +1,315 @@
+#include "switchagg/emulator/native/slot_table.h"
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+
+namespace switchagg {
+
+using wire::DropReason;
+using wire::Event;
+using wire::Header;
+using wire::Op;
+
+const SlotKernels& slot_kernels() {
+#ifdef SWITCHAGG_X86
+  static const SlotKernels& best = __builtin_cpu_supports("x86-64-v4")   ? slot_kernels_v4
+                                   : __builtin_cpu_supports("x86-64-v3") ? slot_kernels_v3
+                                                                         : slot_kernels_base;
+  return best;
+#else
+  return slot_kernels_base;
+#endif
+}
+
+const SlotKernels& untouched_slot_kernels() {
+  static constexpr WordKernel nothing = [](uint8_t*, const uint8_t*, size_t) {};
+  static constexpr SlotKernels kernels = {nothing, nothing, nothing};
+  return kernels;
+}
+
+namespace {
+
+constexpr uint32_t kMaxCapacity = 1 << 16;
+constexpr uint16_t kNoJob = 0xFFFF;  // job indices stay below: a job has at least 2 of at most 65,536 slots
+
+template <typename Index>
+void count(Counters& counters, Index what) {
+  ++counters[static_cast<size_t>(what)];
+}
+
+Verdict drop(Counters& counters, DropReason reason) {
+  count(counters, Event::received);
+  count(counters, reason);
+  Verdict verdict;
+  verdict.reason = reason;
+  return verdict;
+}
+
+void add_counters(Counters& to, const Counters& from) {
+  for (size_t i = 0; i < to.size(); ++i) to[i] += from[i];
+}
+
+}  // namespace
+
+struct SlotTable::Job {
+  struct Slot {
+    uint32_t seq = 0, seen = 0;
+    uint32_t pending_epoch = 0;  // pending while this is the table's epoch
+    bool filled = false;
+  };
+  struct Worker {
+    Endpoint endpoint;
+    uint32_t bit, token;
+    uint64_t packets;
+  };
+  // At most 32 workers in 64 places: a search always ends at an empty place, and nothing grows with traffic.
+  static constexpr uint32_t kPlaces = 64;
+  static constexpr uint8_t kEmpty = 0xFF;
+
+  Job(const JobAdmission& entry, uint32_t index)
+      : index(index), id(entry.job), base(entry.base), mask(entry.slots - 1), words(entry.words),
+        result_token(entry.result_token), stride(wire::kHeaderBytes + 4 * entry.words),
+        kernels(entry.touch ? slot_kernels() : untouched_slot_kernels()), slots(entry.slots),
+        records(size_t{stride} * entry.slots) {
+    places.fill(kEmpty);
+    for (const WorkerAdmission& worker : entry.workers)
+      workers.push_back({worker.endpoint, uint32_t{1} << worker.bit, worker.token, 0});
+    std::sort(workers.begin(), workers.end(), [](const Worker& a, const Worker& b) { return a.bit < b.bit; });
+    for (const Worker& worker : workers) {
+      uint32_t place = first_place(worker.endpoint);
+      while (places[place] != kEmpty) place = (place + 1) % kPlaces;
+      places[place] = static_cast<uint8_t>(endpoints.size());
+      endpoints.push_back(worker.endpoint);
+      full |= worker.bit;
+    }
+  }
+
+  static uint32_t first_place(Endpoint source) {
+    return ((source.ip * 0x9E3779B1u) ^ (source.port * 0x85EBCA6Bu)) >> 26;  // the top 6 bits
+  }
+
+  Worker* find(Endpoint source) {
+    if (workers[last].endpoint == source) return &workers[last];  // packets of one worker come in runs
+    for (uint32_t place = first_place(source); places[place] != kEmpty; place = (place + 1) % kPlaces) {
+      if (workers[places[place]].endpoint == source) {
+        last = places[place];
+        return &workers[last];
+      }
+    }
+    return nullptr;
+  }
+
+  uint8_t* record(uint32_t slot) { return records.data() + size_t{stride} * slot; }
+  const uint8_t* record(uint32_t slot) const { return records.data() + size_t{stride} * slot; }
+
+  void write_result(uint32_t slot) {
+    Header header;
+    header.op = static_cast<uint8_t>(Op::RESULT);
+    header.flags = slots[slot].filled ? wire::kFlagPayload : 0;
+    header.job = id;
+    header.token = result_token;
+    header.seq = slots[slot].seq;
+    header.slot = static_cast<uint16_t>(base + slot);
+    header.write(record(slot));
+  }
+
+  const uint32_t index;
+  const uint16_t id;
+  const uint32_t base, mask, words, result_token, stride;
+  const SlotKernels& kernels;
+  uint32_t full = 0, last = 0;
+  std::array<uint8_t, kPlaces> places;
+  std::vector<Worker> workers;  // in bit order
+  std::vector<Endpoint> endpoints;
+  std::vector<Slot> slots;
+  std::vector<uint8_t> records;
+  Counters counters{};
+};
+
+SlotTable::SlotTable(uint32_t capacity) : capacity_(capacity), index_of_job_(size_t{1} << 16, kNoJob) {
+  if (capacity < 1 || capacity > kMaxCapacity)
+    throw std::invalid_argument("capacity is " + std::to_string(capacity) + "; accepted: 1..65536");
+}
+
+SlotTable::~SlotTable() = default;
+
+void SlotTable::add_job(const JobAdmission& entry) {
+  if (find(entry.job)) throw std::invalid_argument("job " + std::to_string(entry.job) + " is already in the table");
+  const uint32_t end = entry.base + entry.slots;
+  if (end > capacity_)
+    throw std::invalid_argument("slots " + std::to_string(entry.base) + ".." + std::to_string(end - 1) +
+                                " are outside the switch's " + std::to_string(capacity_));
+  for (const auto& other : jobs_) {
+    if (other && entry.base <= other->base + other->mask && other->base < end)
+      throw std::invalid_argument("slots " + std::to_string(entry.base) + ".." + std::to_string(end - 1) +
+                                  " overlap those of job " + std::to_string(other->id));
+  }
+  size_t index = 0;
+  while (index < jobs_.size() && jobs_[index]) ++index;
+  if (index == jobs_.size()) jobs_.emplace_back();
+  jobs_[index] = std::make_unique<Job>(entry, static_cast<uint32_t>(index));
+  index_of_job_[entry.job] = static_cast<uint16_t>(index);
+}
+
+void SlotTable::remove_job(uint16_t id) {
+  Job& job = get(id);
+  add_counters(unattributed_, job.counters);
+  index_of_job_[id] = kNoJob;
+  jobs_[job.index].reset();
+}
+
+SlotTable::Job* SlotTable::find(uint16_t id) const {
+  const uint16_t index = index_of_job_[id];
+  return index == kNoJob ? nullptr : jobs_[index].get();
+}
+
+SlotTable::Job& SlotTable::get(uint16_t id) const {
+  if (Job* job = find(id)) return *job;
+  throw std::invalid_argument("there is no job " + std::to_string(id) + " in the table");
+}
+
+Verdict SlotTable::process(const uint8_t* data, uint32_t size, Endpoint source, bool from_controller) {
+  if (size < wire::kHeaderBytes) return drop(unattributed_, DropReason::truncated);
+  const Header header = Header::parse(data);
+  if (header.version != wire::kVersion) return drop(unattributed_, DropReason::version);
+  const Op op = static_cast<Op>(header.op);
+  if (from_controller ? op != Op::INIT : op != Op::SUM && op != Op::OR) return drop(unattributed_, DropReason::op);
+  const uint32_t payload = size - wire::kHeaderBytes;
+  const bool filled = header.flags & wire::kFlagPayload;
+  if (filled ? payload % 4 || payload < 4 * wire::kMinWords || op == Op::INIT : payload != 0)
+    return drop(unattributed_, DropReason::length);
+  Job* job = find(header.job);
+  if (!job) return drop(unattributed_, DropReason::job);
+  if (from_controller) return initialise(*job, header);
+  if (filled && payload != 4 * job->words) return drop(job->counters, DropReason::length);
+  return contribute(*job, header, filled ? data + wire::kHeaderBytes : nullptr, source);
+}
+
+Verdict SlotTable::contribute(Job& job, const Header& header, const uint8_t* words, Endpoint source) {
+  Job::Worker* worker = job.find(source);
+  if (!worker) return drop(job.counters, DropReason::source);
+  if (worker->token != header.token) return drop(job.counters, DropReason::token);
+  const uint32_t index = header.seq & job.mask;
+  if (header.slot != job.base + index) return drop(job.counters, DropReason::slot);
+
+  Job::Slot& slot = job.slots[index];
+  Verdict verdict;
+  verdict.job_index = job.index;
+  verdict.slot = index;
+  const bool fresh = header.seq == slot.seq + job.mask + 1;
+  if (fresh && slot.pending_epoch == epoch_) {
+    verdict.action = Action::flush;
+    return verdict;
+  }
+  ++worker->packets;
+  if (header.flags & wire::kFlagRetransmission) count(job.counters, Event::retransmissions);
+  if (!fresh && header.seq != slot.seq) return drop(job.counters, DropReason::stale);
+  if (!fresh && slot.seen & worker->bit) {
+    if (slot.seen != job.full) return drop(job.counters, DropReason::duplicate);
+    count(job.counters, Event::received);
+    count(job.counters, Event::duplicates_answered);
+    slot.pending_epoch = epoch_;
+    verdict.action = Action::unicast;
+    verdict.to = source;
+    verdict.reply = header.reply;
+    return verdict;
+  }
+
+  if (fresh) {
+    slot.seq = header.seq;
+    slot.seen = 0;
+    slot.filled = false;
+    count(job.counters, Event::fresh);
+  }
+  slot.seen |= worker->bit;
+  if (words) {
+    uint8_t* stored = job.record(index) + wire::kHeaderBytes;
+    if (!slot.filled) {
+      job.kernels.copy(stored, words, job.words);
+      count(job.counters, Event::stored);
+    } else if (header.op == static_cast<uint8_t>(Op::SUM)) {
+      job.kernels.add(stored, words, job.words);
+      count(job.counters, Event::added);
+    } else {
+      job.kernels.or_words(stored, words, job.words);
+      count(job.counters, Event::ored);
+    }
+    slot.filled = true;
+  } else {
+    count(job.counters, Event::skips);
+  }
+  count(job.counters, Event::received);
+  count(job.counters, Event::accepted);
+  if (slot.seen == job.full) {
+    job.write_result(index);
+    slot.pending_epoch = epoch_;
+    count(job.counters, Event::results);
+    if (!slot.filled) count(job.counters, Event::empty_results);
+    verdict.action = Action::multicast;
+  }
+  return verdict;
+}
+
+Verdict SlotTable::initialise(Job& job, const Header& header) {
+  const uint32_t index = header.seq & job.mask;
+  if (header.slot != job.base + index) return drop(job.counters, DropReason::slot);
+  Job::Slot& slot = job.slots[index];
+  Verdict verdict;
+  verdict.job_index = job.index;
+  verdict.slot = index;
+  if (slot.pending_epoch == epoch_) {
+    verdict.action = Action::flush;
+    return verdict;
+  }
+  slot.seq = header.seq;
+  slot.seen = job.full;
+  slot.filled = false;
+  job.write_result(index);
+  count(job.counters, Event::received);
+  count(job.counters, Event::inits);
+  verdict.action = Action::to_controller;
+  return verdict;
+}
+
+Segment SlotTable::result(uint32_t job_index, uint32_t slot) const {
+  const Job& job = *jobs_[job_index];
+  return {job.record(slot), job.slots[slot].filled ? job.stride : wire::kHeaderBytes};
+}
+
+std::span<const Endpoint> SlotTable::workers(uint32_t job_index) const { return jobs_[job_index]->endpoints; }
+
+Segment SlotTable::result_with_reply(const Verdict& verdict, uint8_t* scratch) const {
+  const Segment stored = result(verdict.job_index, verdict.slot);
+  std::memcpy(scratch, stored.data, stored.size);
+  wire::store16(scratch + wire::kReplyOffset, verdict.reply);
+  return {scratch, stored.size};
+}
+
+Counters SlotTable::counters() const {
+  Counters total = unattributed_;
+  for (const auto& job : jobs_)
+    if (job) add_counters(total, job->counters);
+  return total;
+}
+
+Counters SlotTable::job_counters(uint16_t job) const { return get(job).counters; }
+
+std::vector<SlotTable::WorkerPackets> SlotTable::worker_packets(uint16_t job) const {
+  std::vector<WorkerPackets> all;
+  for (const Job::Worker& worker : get(job).workers)
+    all.push_back({static_cast<uint32_t>(__builtin_ctz(worker.bit)), worker.packets});
+  return all;
+}
+
+SlotTable::SlotView SlotTable::slot(uint32_t index) const {
+  for (const auto& job : jobs_) {
+    if (!job || index < job->base || index > job->base + job->mask) continue;
+    const Job::Slot& slot = job->slots[index - job->base];
+    const uint8_t* words = job->record(index - job->base) + wire::kHeaderBytes;
+    return {slot.seq, slot.seen, slot.filled, {words, slot.filled ? 4 * job->words : 0}};
+  }
+  throw std::invalid_argument("slot " + std::to_string(index) + " belongs to no job");
+}
+
+}  // namespace switchagg

@@ -1,0 +1,118 @@
+// The slot machine, per packet: admission, the slot rules, counters. No I/O, no clock, no thread; after add_job() no
+// allocation. The rules are written down in switchagg/slots.py, which this agrees with packet for packet.
+//
+//      packet, source  ->  process()  ->  Verdict: nothing | answer one worker | multicast | echo | flush first
+//
+// A finished slot is sent from where it lies: result() is a view of its record, header and words together. The records
+// of a job lie one after the other (stride 16 + 4K), so that a run of finished slots is one range of memory.
+//
+// Who may overwrite a record, and when. By the window rule nobody can send what would overwrite a slot before having its
+// RESULT, but a faulty worker that was admitted could. So the table remembers whose views it has handed out: a slot is
+// *pending* from the Verdict that names it (multicast or unicast) until flushed(). A packet that would overwrite a pending
+// slot changes and counts nothing; its Verdict is `flush`. The loop's side of the bargain:
+//
+//      - Views stay valid, with their bytes unchanged, until flushed().
+//      - On Action::flush: send everything outstanding, call flushed(), process() the same packet again; the second
+//        Verdict is never `flush`.
+//      - After sending a batch, call flushed(). Before remove_job(), send everything or forget it.
+//
+// Not thread-safe: one lock around the table, or one thread.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "switchagg/emulator/native/slot_kernels.h"
+#include "switchagg/native/port.h"
+#include "switchagg/native/wire.h"
+
+namespace switchagg {
+
+struct WorkerAdmission {
+  Endpoint endpoint;
+  uint32_t bit = 0;  // 0..31
+  uint32_t token = 0;
+};
+
+struct JobAdmission {  // checked where it is made: switchagg.slots.JobEntry
+  uint16_t job = 0;
+  uint32_t base = 0, slots = 0, words = 0;
+  uint32_t result_token = 0;
+  std::vector<WorkerAdmission> workers;
+  bool touch = true;
+};
+
+enum class Action : uint8_t {
+  none,           // dropped (see reason), or taken into a slot that is not full yet
+  multicast,      // send result(job_index, slot) to every endpoint of workers(job_index)
+  unicast,        // send it to `to` alone; where `reply` is not zero, send result_with_reply() instead
+  to_controller,  // send the packet back, unchanged, to the controller
+  flush,          // nothing was done: send what is outstanding, call flushed(), and process() this packet again
+};
+
+struct Verdict {
+  Action action = Action::none;
+  uint32_t job_index = 0;
+  uint32_t slot = 0;  // within the job: 0..P-1
+  Endpoint to;
+  uint16_t reply = 0;
+  wire::DropReason reason = wire::DropReason::none;
+};
+
+using Counters = std::array<uint64_t, wire::kCounters>;  // indexed by DropReason and Event
+
+class SlotTable {
+ public:
+  explicit SlotTable(uint32_t capacity);  // slots, 1..65536; throws std::invalid_argument
+  ~SlotTable();
+  SlotTable(const SlotTable&) = delete;
+  SlotTable& operator=(const SlotTable&) = delete;
+
+  // Throws std::invalid_argument where the id is in use, or the range leaves the capacity or overlaps another job's.
+  void add_job(const JobAdmission& job);
+  void remove_job(uint16_t job);  // throws std::invalid_argument where there is no such job
+
+  // `source` is ignored for what comes from the controller's port.
+  Verdict process(const uint8_t* data, uint32_t size, Endpoint source, bool from_controller);
+  void flushed() { ++epoch_; }
+
+  // Of a job_index and slot that a Verdict named:
+  Segment result(uint32_t job_index, uint32_t slot) const;  // the stored RESULT, 16 bytes where nothing was filled
+  std::span<const Endpoint> workers(uint32_t job_index) const;  // in bit order
+  // The stored RESULT with `reply` in its header, written to `scratch` of wire::kMaxPacketBytes.
+  Segment result_with_reply(const Verdict& verdict, uint8_t* scratch) const;
+
+  // For people and tests, not per packet. The last three throw std::invalid_argument for what is not there.
+  struct WorkerPackets {
+    uint32_t bit;
+    uint64_t packets;  // admitted, whatever became of them
+  };
+  struct SlotView {
+    uint32_t seq, seen;
+    bool filled;
+    std::span<const uint8_t> words;  // big-endian; empty where nothing is filled
+  };
+  uint32_t capacity() const { return capacity_; }
+  Counters counters() const;  // since the table was made, jobs that are gone included
+  Counters job_counters(uint16_t job) const;
+  std::vector<WorkerPackets> worker_packets(uint16_t job) const;
+  SlotView slot(uint32_t index) const;
+
+ private:
+  struct Job;
+  Job* find(uint16_t job) const;
+  Job& get(uint16_t job) const;
+  Verdict initialise(Job& job, const wire::Header& header);
+  Verdict contribute(Job& job, const wire::Header& header, const uint8_t* words, Endpoint source);
+
+  uint32_t capacity_;
+  uint32_t epoch_ = 1;                      // a slot is pending if it was marked in this epoch
+  std::vector<uint16_t> index_of_job_;      // by job id
+  std::vector<std::unique_ptr<Job>> jobs_;  // by job index; indices of removed jobs are used again
+  Counters unattributed_{};                 // packets of no job, and all packets of jobs that are gone
+};
+
+}  // namespace switchagg

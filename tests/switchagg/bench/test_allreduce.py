@@ -1,0 +1,331 @@
+"""Whole runs with tiny tensors and real processes."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from switchagg.bench import allreduce
+from switchagg.bench.allreduce import Outcome
+from switchagg.bench.grid import Cell, Settings, Variant
+from switchagg.bench.group import Group, GroupError
+from switchagg.bench.peers.gloo import GlooPeer
+from switchagg.bench.peers.openmpi import OpenMpiPeer
+from switchagg.bench.peers.registry import line_up
+from switchagg.bench.peers.switchagg import SwitchaggPeer, flatten
+from switchagg.bench.report import machine, table, to_json
+from switchagg.cli.main import main
+from switchagg.errors import UsageError
+
+SWITCHAGG_MISSING = SwitchaggPeer(Settings()).missing()
+needs_switchagg = pytest.mark.skipif(SWITCHAGG_MISSING is not None, reason=str(SWITCHAGG_MISSING))
+needs_gloo = pytest.mark.skipif(GlooPeer().missing() is not None, reason="no torch")
+needs_openmpi = pytest.mark.skipif(OpenMpiPeer().missing() is not None, reason="no OpenMPI with mpi4py")
+
+
+class Quiet:
+    """A progress that remembers."""
+
+    def __init__(self) -> None:
+        self.samples = 0
+        self.taken = 0
+        self.notes: list[str] = []
+
+    def begin(self, samples: int) -> None:
+        self.samples = samples
+
+    def cell(self, cell: Cell) -> None:
+        pass
+
+    def sample(self, variant: Variant, round_number: int, rounds: int) -> None:
+        assert 0 <= round_number < rounds, variant
+        self.taken += 1
+
+    def note(self, line: str) -> None:
+        self.notes.append(line)
+
+
+@pytest.fixture(autouse=True)
+def _no_process_is_left() -> object:
+    before = {child.pid for child in psutil.Process().children(recursive=True)}
+    yield
+    left = [child for child in psutil.Process().children(recursive=True) if child.pid not in before]
+    assert not left
+
+
+def measure(**changes: object) -> tuple[Outcome, Quiet]:
+    progress = Quiet()
+    given = {
+        "workers": (2,),
+        "sizes": (65536,),
+        "densities": (1.0,),
+        "repeat": 2,
+        "warmup": 1,
+        "timeout": 20.0,
+    } | changes
+    outcome = allreduce.run(Settings(**given), progress)  # type: ignore[arg-type]
+    return outcome, progress
+
+
+def command(*arguments: str) -> int:
+    return main(["bench", "allreduce", *arguments])
+
+
+RUN_KEYS = {
+    "system", "workers", "bytes", "dtype", "bits", "density", "overlap", "loss",
+    "seconds", "algbw_GBps", "busbw_GBps", "exact",
+}  # fmt: skip
+
+
+def check_runs(outcome: Outcome, progress: Quiet) -> list[dict[str, object]]:
+    assert outcome.ok, progress.notes
+    assert progress.taken == progress.samples
+    document = json.loads(json.dumps(to_json(Settings(), outcome)))
+    assert set(document) >= {"machine", "runs"}
+    assert len(document["runs"]) == len(outcome.tallies)
+    for run in document["runs"]:
+        assert set(run) >= RUN_KEYS
+        assert 0 < run["seconds"]["min"] <= run["seconds"]["median"] <= run["seconds"]["max"]
+        assert run["algbw_GBps"] == pytest.approx(run["bytes"] / run["seconds"]["median"] / 1e9)
+        n = run["workers"]
+        assert run["busbw_GBps"] == pytest.approx(run["algbw_GBps"] * 2 * (n - 1) / n)
+        assert run["exact"] is (None if run["system"] == "udp-floor" else True)
+        assert run["system"] in table(outcome)
+    return document["runs"]
+
+
+@needs_gloo
+def test_gloo_on_a_grid() -> None:
+    outcome, progress = measure(
+        compare=("gloo", "gloo-fp16"),
+        measure_switchagg=False,
+        densities=(1.0, 0.1),
+        dtypes=("float32", "int32"),
+    )
+    runs = check_runs(outcome, progress)
+    assert [(run["system"], run["dtype"]) for run in runs] == [
+        *[("gloo", "float32"), ("gloo-fp16", "float32")] * 2,
+        *[("gloo", "int32")] * 2,
+    ]
+    half = [run for run in runs if run["system"] == "gloo-fp16"]
+    assert all(55 < run["snr_db"]["normal"] < 90 for run in half)  # type: ignore[index]
+    assert all("student_t3" in run["snr_db"] for run in half)  # type: ignore[operator]
+    assert any("gloo-fp16" in line for line in progress.notes)
+
+
+@needs_openmpi
+def test_openmpi() -> None:
+    outcome, progress = measure(
+        compare=("openmpi-tcp",), measure_switchagg=False, workers=(3,), sizes=(4096,)
+    )
+    runs = check_runs(outcome, progress)
+    assert [run["system"] for run in runs] == ["openmpi-tcp"]
+
+
+@needs_switchagg
+@pytest.mark.parametrize("mask", [False, True])
+def test_switchagg(mask: bool) -> None:
+    outcome, progress = measure(compare=(), densities=(1.0, 0.1), mask=mask, sizes=(65536, 1 << 20))
+    runs = check_runs(outcome, progress)
+    assert [run["bits"] for run in runs] == [32, 16, 8] * 4
+    assert all(run["stats"]["bytes_sent"] > 0 for run in runs)  # type: ignore[index]
+
+
+@needs_switchagg
+def test_switchagg_through_loss() -> None:
+    outcome, progress = measure(compare=(), losses=(0.0, 0.05), bits=(32,), sizes=(1 << 20,), duplicate=0.02)
+    runs = check_runs(outcome, progress)
+    assert [run["loss"] for run in runs] == [0.0, 0.05]
+    assert runs[1]["stats"]["retransmissions"] > 0  # type: ignore[index]
+
+
+@needs_switchagg
+@pytest.mark.parametrize("dtype", ["int32", "int64", "float64", "float16"])
+def test_switchagg_on_other_types(dtype: str) -> None:
+    check_runs(*measure(compare=(), dtypes=(dtype,)))
+
+
+@needs_switchagg
+def test_the_floor() -> None:
+    outcome, progress = measure(compare=("udp-floor",), bits=(32,), sizes=(1 << 20,))
+    runs = check_runs(outcome, progress)
+    assert [run["system"] for run in runs] == ["switchagg", "udp-floor"]
+
+
+def test_a_wrong_sum_counts_as_wrong_everywhere() -> None:
+    settings = Settings(workers=(2,), sizes=(65536,), densities=(1.0,))
+    (cell,) = settings.cells()
+    draws = [allreduce.Draw(1, 0, call) for call in range(cell.calls)]
+    references = allreduce.reference(cell, draws)
+    tally = allreduce.Tally(cell, Variant("gloo", 32))
+    results = [np.ones(cell.elements, np.float32) for _ in draws]
+    allreduce._check(tally, draws[0].distribution, references, [(1,), (1,)], results)
+    assert tally.exact is False
+    assert "elements wrong" in tally.complaint
+    tally.seconds.append(1.0)
+    outcome = Outcome((tally,), ())
+    assert not outcome.ok
+    assert "WRONG" in table(outcome)
+    assert to_json(settings, outcome)["runs"][0]["exact"] is False
+
+
+def test_ranks_that_differ_count_as_wrong() -> None:
+    (cell, *_) = Settings(sizes=(65536,), densities=(1.0,)).cells()
+    draws = [allreduce.Draw(1, 0, call) for call in range(cell.calls)]
+    references = allreduce.reference(cell, draws)
+    results = [answer.total.astype(np.float32) for answer in references]
+    tally = allreduce.Tally(cell, Variant("gloo", 32))
+    allreduce._check(tally, draws[0].distribution, references, [(1,)] * 4, results)
+    assert tally.exact is True
+    allreduce._check(tally, draws[0].distribution, references, [(1,), (1,), (2,), (1,)], results)
+    assert tally.exact is False
+    assert tally.complaint == "ranks [2] have other results than rank 0"
+
+
+@needs_gloo
+def test_a_rank_that_dies_is_a_failure_with_a_reason() -> None:
+    with Group(GlooPeer(), 2, timeout=20.0) as group:
+        os.kill(group._processes[1].pid, signal.SIGKILL)
+        group._processes[1].wait()
+        (cell, *_) = Settings(workers=(2,), sizes=(4096,)).cells()
+        with pytest.raises(GroupError, match=r"rank 1 ended|a rank hung up|status -9"):
+            group.command(lambda _: cell, type(None), 20.0)
+
+
+@needs_gloo
+def test_what_a_rank_raises_reaches_the_parent() -> None:
+    with (
+        Group(GlooPeer(), 2, timeout=20.0) as group,
+        pytest.raises(GroupError, match="TypeError: no such command: 'dance'"),
+    ):
+        group.command(lambda _: "dance", type(None), 20.0)
+
+
+@needs_gloo
+def test_ranks_end_when_the_parent_is_killed() -> None:
+    code = (
+        "import time\n"
+        "from switchagg.bench.group import Group\n"
+        "from switchagg.bench.peers.gloo import GlooPeer\n"
+        "group = Group(GlooPeer(), 2, 20.0)\n"
+        "print(*[process.pid for process in group._processes], flush=True); time.sleep(60)"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    ranks = [psutil.Process(int(pid)) for pid in parent.stdout.readline().split()]
+    assert len(ranks) == 2
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    _, alive = psutil.wait_procs(ranks, timeout=10)
+    assert not alive
+
+
+@needs_gloo
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_leaves_no_process(number: signal.Signals) -> None:
+    arguments = ["bench", "allreduce", "--size", "4K", "--compare", "gloo", "--repeat", "1000"]
+    run = subprocess.Popen(
+        [sys.executable, "-m", "switchagg.cli.main", *arguments], stderr=subprocess.PIPE, text=True
+    )
+    assert run.stderr is not None
+    for line in run.stderr:
+        if line.startswith("[0/"):
+            break
+    deadline = time.monotonic() + 20
+    parent = psutil.Process(run.pid)
+    while len(children := parent.children(recursive=True)) < 4 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    run.send_signal(number)
+    assert run.wait(20) in (130, 143)
+    run.stderr.close()
+    _, alive = psutil.wait_procs(children, timeout=5)
+    assert not alive
+
+
+def test_what_is_not_there_is_left_out_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nonexistent")
+    lineup_notes = []
+    try:
+        lineup_notes += line_up(Settings(compare=("openmpi-tcp",))).notes
+    except UsageError as error:
+        lineup_notes.append(str(error))
+    assert "mpirun is not installed" in "".join(lineup_notes)
+    with pytest.raises(UsageError, match="nothing to measure"):
+        line_up(Settings(compare=("openmpi-tcp",), measure_switchagg=False))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--size", "0"), "size 0"),
+        (("--workers", "1"), "workers 1: accepted are 2 to 32"),
+        (("--workers", "33"), "workers 33"),
+        (("--workers", "two"), "workers: cannot read 'two'"),
+        (("--density", "0"), "density 0"),
+        (("--density", "1.5"), "density 1.5"),
+        (("--overlap", "some"), "overlap"),
+        (
+            ("--compare", "gloo,nccl"),
+            "compare nccl: accepted are gloo, gloo-fp16, openmpi-tcp, udp-floor, none",
+        ),
+        (("--bits", "7"), "bits"),
+        (("--json", "/nonexistent/out.json"), "no folder"),
+    ],
+)
+def test_bad_parameters_end_with_status_2_and_a_clear_line(
+    arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command(*arguments) == 2
+    captured = capsys.readouterr()
+    assert message in captured.err
+    assert len(captured.err.splitlines()) == 1
+
+
+@needs_gloo
+def test_the_command_writes_table_and_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out.json"
+    arguments = [
+        "--workers",
+        "2",
+        "--size",
+        "4K",
+        "--density",
+        "1",
+        "--bits",
+        "32",
+        "--repeat",
+        "1",
+        "--warmup",
+        "0",
+    ]
+    status = command(*arguments, "--compare", "gloo", "--json", str(out))
+    captured = capsys.readouterr()
+    if SWITCHAGG_MISSING is None:
+        assert status == 0, captured.err
+    document = json.loads(out.read_text())
+    assert "gloo" in {run["system"] for run in document["runs"]}
+    assert "2 workers, 4K float32, density 1" in captured.out
+    assert "x gloo" in captured.out
+    assert "\x1b" not in captured.out + captured.err
+
+
+def test_the_machine_is_described() -> None:
+    facts = machine()
+    assert set(facts) >= {"cpu", "cores", "kernel", "memory_bytes", "python", "numpy", "torch", "rmem_max"}
+    assert facts["cores"] >= 1
+    assert facts["memory_bytes"] > 1 << 20
+
+
+def test_counters_come_out_flat() -> None:
+    assert flatten({"a": 1, "seconds": {"wire": 0.5}, "name": "x", "on": True}) == {
+        "a": 1,
+        "seconds.wire": 0.5,
+    }

@@ -1,0 +1,1 @@
+"""One suite of packets in and packets out, for every engine."""

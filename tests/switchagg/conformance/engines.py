@@ -1,0 +1,25 @@
+"""The engines that the suite drives. A new one joins by an entry in `ENGINES`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from switchagg import slots
+from switchagg.emulator import _native
+from switchagg.slots import Address, JobEntry, Out, SlotState
+
+
+class Engine(Protocol):
+    """A switch without sockets: packets come in, packets go out."""
+
+    def add_job(self, job: JobEntry) -> None: ...
+    def remove_job(self, job_id: int) -> None: ...
+    def receive(self, payload: bytes, source: Address | None) -> list[Out]: ...
+    def counters(self) -> dict[str, int]: ...
+    def job_counters(self, job_id: int) -> dict[str, int]: ...
+    def slot(self, index: int) -> SlotState: ...
+
+
+ENGINES: dict[str, Callable[[int], Engine]] = {"reference": slots.SlotTable, "native": _native.SlotTable}
+"""By name: makes an engine of so many slots."""

@@ -1,0 +1,115 @@
+"""Thousands of random packet sequences: every engine sends what the reference sends, packet for packet.
+
+SWITCHAGG_TEST_SEED repeats a run.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections import Counter
+from random import Random
+
+import pytest
+
+from switchagg.emulator import _native
+from switchagg.slots import Out, SlotTable
+from switchagg.wire import COUNTERS
+
+from .engines import ENGINES, Engine
+from .traffic import HARMLESS, HOSTILE, Packet, Traffic
+
+SEQUENCES = 2000
+PACKETS = 80  # at most, in a sequence
+CAPACITY = 64
+
+
+def _seed() -> int:
+    seed = int(os.environ.get("SWITCHAGG_TEST_SEED", secrets.randbelow(2**32)))
+    print(f"SWITCHAGG_TEST_SEED={seed}")
+    return seed
+
+
+def _open(engine: Engine, traffic: Traffic) -> None:
+    for sender in traffic.senders:
+        engine.add_job(sender.job)
+        for payload, source in sender.inits():
+            assert engine.receive(payload, source) == [(None, payload)]
+
+
+def _assert_same(engine: Engine, reference: Engine, traffic: Traffic) -> None:
+    assert engine.counters() == reference.counters()
+    for sender in traffic.senders:
+        job = sender.job
+        assert engine.job_counters(job.job) == reference.job_counters(job.job)
+        for index in range(job.base, job.base + job.slots):
+            ours, theirs = engine.slot(index), reference.slot(index)
+            assert (ours.seq, ours.seen, ours.filled) == (theirs.seq, theirs.seen, theirs.filled)
+            assert (ours.words is None) == (theirs.words is None)
+            assert ours.words is None or (ours.words == theirs.words).all()
+
+
+@pytest.mark.parametrize("name", sorted(set(ENGINES) - {"reference"}))
+def test_an_engine_agrees_with_the_reference(name: str) -> None:
+    seed = _seed()
+    hits: Counter[str] = Counter()
+    tricks: Counter[str] = Counter()
+    following = adversarial = finished = flushes = 0
+    for number in range(SEQUENCES):
+        rng = Random(f"{seed}/{number}")
+        hostile = number % 3 == 0
+        traffic = Traffic(rng, hostile=hostile)
+        reference, engine = SlotTable(CAPACITY), ENGINES[name](CAPACITY)
+        _open(reference, traffic)
+        _open(engine, traffic)
+        history: list[Packet] = []
+        sent: list[Out] = []
+        for payload, source in traffic.packets(PACKETS):
+            history.append((payload, source))
+            outs = reference.receive(payload, source)
+            assert engine.receive(payload, source) == outs, f"sequence {number}, packet {len(history)}"
+            traffic.answer(outs)
+            sent += outs
+        _assert_same(engine, reference, traffic)
+        if name == "native":
+            flushes += _check_zero_copy(rng, traffic, history, sent, reference)
+        if not hostile:
+            finished += _check_results(traffic)
+        hits.update(reference.counters())
+        tricks.update(traffic.adversary.used)
+        following += traffic.following
+        adversarial += traffic.adversarial
+    print(f"{following} packets by the window rule, {adversarial} others; {finished=}; {flushes=}; {hits}")
+    assert following > adversarial
+    assert finished > SEQUENCES // 10
+    assert all(hits[counter] for counter in COUNTERS), hits
+    assert set(tricks) == {*HARMLESS, *HOSTILE}
+    assert flushes or name != "native"
+
+
+def _check_results(traffic: Traffic) -> int:
+    """Whatever came of the noise, a worker's results are the sums; returns the senders that were done."""
+    for sender in traffic.senders:
+        for worker in sender.workers:
+            for place, result in worker.results.items():
+                assert result == sender.expected(place)
+    return sum(sender.done for sender in traffic.senders)
+
+
+def _check_zero_copy(
+    rng: Random, traffic: Traffic, history: list[Packet], sent: list[Out], reference: Engine
+) -> int:
+    """The same packets in batches whose results are read from slot memory as late as possible."""
+    table = _native.SlotTable(CAPACITY)
+    _open(table, traffic)
+    outs: list[Out] = []
+    flushes = at = 0
+    while at < len(history):
+        batch = history[at : at + rng.choice([1, 5, 64])]
+        more, flushed = table.receive_batch(batch)
+        outs += more
+        flushes += flushed
+        at += len(batch)
+    assert outs == sent
+    _assert_same(table, reference, traffic)
+    return flushes

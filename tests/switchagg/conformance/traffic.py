@@ -1,0 +1,286 @@
+"""Random packet sequences: workers that follow the window rule over a bad network, and an adversary.
+
+    workers --packets--> uplink --(lost, duplicated, reordered)--> switch
+       ^                                                            |
+       +------------------- downlink, as bad as the uplink <--------+
+
+A worker sends again what has no RESULT. Only the switch is missing: the test puts an engine in its place.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from random import Random
+
+import numpy as np
+
+from switchagg.slots import Address, JobEntry, Out, WorkerEntry
+from switchagg.wire import Flag, Header, Op, decode, encode
+
+from .scenario import RESULT_TOKEN, Words, first_seqs
+
+Packet = tuple[bytes, Address | None]
+
+# What an adversary does. The first change nothing, whoever sends them.
+HARMLESS = (
+    "version",
+    "op",
+    "flags",
+    "job",
+    "token",
+    "slot",
+    "cut",
+    "stretch",
+    "source",
+    "garbage",
+    "controller",
+    "unknown init",
+    "init elsewhere",
+    "init with words",
+)
+HOSTILE = ("ahead", "stale", "any seq", "other words", "reply", "init", "mutate")
+
+
+@dataclass
+class Worker:
+    """One worker of a job. It sends seq q only when it holds the RESULT of q - P/2."""
+
+    entry: WorkerEntry
+    job: JobEntry
+    ops: list[Op]  # of every seq, counted from the first
+    contributions: list[Words | None]
+    first_seq: int
+    results: dict[int, bytes] = field(default_factory=dict)  # by place in the job
+    sent: int = 0
+
+    def packet(self, place: int, *, again: bool = False) -> Packet:
+        seq = (self.first_seq + place) % 2**32
+        flags = Flag.RETRANSMISSION if again else 0
+        slot = self.job.base + seq % self.job.slots
+        header = Header(self.ops[place], flags, self.job.job, self.entry.token, seq, slot)
+        return encode(header, self.contributions[place]), self.entry.address
+
+    def may_send(self) -> bool:
+        before = self.sent - self.job.slots // 2
+        return self.sent < len(self.ops) and (before < 0 or before in self.results)
+
+    def outstanding(self) -> list[int]:
+        return [place for place in range(self.sent) if place not in self.results]
+
+
+@dataclass
+class Sender:
+    """The workers of one job, and what they must end up with."""
+
+    job: JobEntry
+    first_seq: int
+    workers: list[Worker]
+
+    @classmethod
+    def random(cls, rng: Random, base: int, job_id: int) -> Sender:
+        count, slots, rounds = rng.randint(1, 4), rng.choice([2, 4, 8]), rng.randint(1, 3)
+        first_seq = rng.choice([0, 2**32 - rng.randint(1, 8), rng.randrange(2**32)])
+        entries = tuple(
+            WorkerEntry(bit, f"10.0.0.{bit + 1}", 4000 + job_id, rng.randrange(2**32))
+            for bit in sorted(rng.sample(range(32), count))
+        )
+        job = JobEntry(job_id, base, slots, rng.choice([16, 17, 20]), RESULT_TOKEN, entries)
+        ops = [rng.choice([Op.SUM, Op.OR]) for _ in range(slots * rounds)]
+        density = rng.choice([0.0, 0.5, 0.9, 1.0])
+        source = np.random.default_rng(rng.randrange(2**32))
+        workers = [
+            Worker(
+                entry,
+                job,
+                ops,
+                [
+                    source.integers(0, 2**32, job.words, np.uint32) if rng.random() < density else None
+                    for _ in ops
+                ],
+                first_seq,
+            )
+            for entry in entries
+        ]
+        return cls(job, first_seq, workers)
+
+    def inits(self) -> Iterator[Packet]:
+        for seq in first_seqs(self.first_seq, self.job.slots):
+            slot = self.job.base + seq % self.job.slots
+            yield encode(Header(Op.INIT, 0, self.job.job, 0, (seq - self.job.slots) % 2**32, slot)), None
+
+    def expected(self, place: int) -> bytes:
+        """The RESULT of one seq, computed without a slot machine."""
+        seq = (self.first_seq + place) % 2**32
+        header = Header(Op.RESULT, 0, self.job.job, RESULT_TOKEN, seq, self.job.base + seq % self.job.slots)
+        present = [w for worker in self.workers if (w := worker.contributions[place]) is not None]
+        if not present:
+            return encode(header)
+        combine = np.add if self.workers[0].ops[place] is Op.SUM else np.bitwise_or
+        return encode(header, combine.reduce(np.stack(present), axis=0, dtype=np.uint32))
+
+    @property
+    def done(self) -> bool:
+        return all(len(worker.results) == len(worker.ops) for worker in self.workers)
+
+
+class Adversary:
+    """Makes packets out of those that were seen.
+
+    Args:
+        hostile: whether it is also an admitted worker that breaks the window rule, and a controller that
+            initialises slots in the middle of a job.
+    """
+
+    def __init__(self, rng: Random, senders: list[Sender], *, hostile: bool) -> None:
+        self._rng = rng
+        self._senders = senders
+        self._tricks = (*HARMLESS, *HOSTILE) if hostile else HARMLESS
+        self.used: Counter[str] = Counter()
+
+    def packet(self, seen: list[Packet]) -> Packet:
+        trick = self._rng.choice(self._tricks)
+        self.used[trick] += 1
+        return self._make(trick, *self._rng.choice(seen))
+
+    def _make(self, trick: str, payload: bytes, source: Address | None) -> Packet:
+        rng = self._rng
+        changed = bytearray(payload)
+        header, words = decode(payload)
+        job = rng.choice(self._senders).job
+        init = Header(Op.INIT, 0, job.job, 0, rng.randrange(2**32), 0)
+        init = replace(init, slot=job.base + init.seq % job.slots)
+        match trick:
+            case "version":
+                changed[0] = rng.choice([0, *range(2, 16)]) << 4 | changed[0] & 15
+            case "op":
+                changed[0] = 0x10 | rng.randrange(2, 16)
+            case "flags":
+                changed[1] ^= Flag.PAYLOAD
+            case "job":
+                changed[2:4] = rng.choice([1000, 0xFFFF]).to_bytes(2, "big")
+            case "token":
+                changed[4 + rng.randrange(4)] ^= 1 << rng.randrange(8)
+            case "slot":
+                changed[12 + rng.randrange(2)] ^= 1 << rng.randrange(8)
+            case "cut":
+                del changed[rng.randrange(len(changed)) :]
+                if len(changed) == 16:
+                    changed[1] |= Flag.PAYLOAD
+            case "stretch":
+                changed += bytes(rng.randint(1, 8))
+            case "source":
+                return payload, (
+                    f"10.0.{rng.randrange(1, 4)}.{rng.randrange(1, 256)}",
+                    rng.randrange(1, 65536),
+                )
+            case "garbage":
+                return bytes([0x60]) + rng.randbytes(rng.randrange(100)), source
+            case "controller":
+                return payload, None
+            case "unknown init":
+                return encode(replace(init, job=1000)), None
+            case "init elsewhere":
+                return encode(replace(init, slot=(init.slot + 1) % 2**16)), None
+            case "init with words":
+                return encode(init, np.zeros(job.words, np.uint32)), None
+            case "init":
+                return encode(init), None
+            case "ahead":
+                jump = self._job(header).slots
+                return encode(replace(header, seq=(header.seq + jump) % 2**32), words), source
+            case "stale":
+                jump = self._job(header).slots * rng.choice([-2, -1, 2, 3])
+                return encode(replace(header, seq=(header.seq + jump) % 2**32), words), source
+            case "any seq":
+                seq = rng.randrange(2**32)
+                slots = self._job(header)
+                return encode(replace(header, seq=seq, slot=slots.base + seq % slots.slots), words), source
+            case "reply":
+                return encode(replace(header, reply=rng.randrange(1, 2**16)), words), source
+            case "other words":
+                other = None if words is not None else np.full(self._job(header).words, 3, np.uint32)
+                return encode(replace(header, op=rng.choice([Op.SUM, Op.OR])), other), source
+            case "mutate":
+                for _ in range(rng.randint(1, 3)):
+                    changed[rng.randrange(min(len(changed), 16))] ^= 1 << rng.randrange(8)
+        return bytes(changed), source
+
+    def _job(self, header: Header) -> JobEntry:
+        return next(sender.job for sender in self._senders if sender.job.job == header.job)
+
+
+class Traffic:
+    """Packets for the switch: `packets()` yields them, `answer()` takes what the switch sent."""
+
+    def __init__(self, rng: Random, *, hostile: bool) -> None:
+        self._rng = rng
+        self._hostile = hostile
+        self.senders: list[Sender] = []
+        base = 0
+        for job_id in rng.sample(range(16), rng.randint(1, 2)):
+            sender = Sender.random(rng, base, job_id)
+            self.senders.append(sender)
+            base += 16
+        self._workers = [worker for sender in self.senders for worker in sender.workers]
+        self.adversary = Adversary(rng, self.senders, hostile=hostile)
+        self._noise = rng.choice([0.0, 0.1, 0.3])
+        self._loss = rng.choice([0.0, 0.1, 0.4])
+        self._reorder = rng.choice([1, 3, 100])
+        self._uplink: list[Packet] = []
+        self._downlink: list[tuple[Worker, bytes]] = []
+        self.following = 0  # packets from workers that follow the rule
+        self.adversarial = 0
+
+    def packets(self, limit: int) -> Iterator[Packet]:
+        """Yields what arrives at the switch, until every worker is done or `limit` packets have arrived."""
+        rng = self._rng
+        seen: list[Packet] = []
+        while self.following + self.adversarial < limit and not all(sender.done for sender in self.senders):
+            if seen and rng.random() < self._noise:
+                self.adversarial += 1
+                yield self.adversary.packet(seen)
+                continue
+            self._downlink = [down for down in self._downlink if not self._arrives(down)]
+            self._let_workers_send()
+            if not self._uplink:
+                continue
+            packet = self._uplink[rng.randrange(min(len(self._uplink), self._reorder))]
+            if rng.random() >= 0.1:  # else it will arrive again
+                self._uplink.remove(packet)
+            if rng.random() >= self._loss:
+                seen.append(packet)
+                self.following += 1
+                yield packet
+
+    def answer(self, outs: list[Out]) -> None:
+        """Puts what the switch sent to workers on their downlink, or loses it."""
+        for destination, payload in outs:
+            job = decode(payload)[0].job
+            for worker in self._workers:
+                if (worker.entry.address, worker.job.job) == (
+                    destination,
+                    job,
+                ) and self._rng.random() >= self._loss:
+                    self._downlink.append((worker, payload))
+
+    def _arrives(self, down: tuple[Worker, bytes]) -> bool:
+        if self._rng.random() < 0.5:
+            return False
+        worker, payload = down
+        place = (decode(payload)[0].seq - worker.first_seq) % 2**32
+        if self._hostile and place >= worker.sent:
+            return True  # of a packet that the adversary sent in the worker's name
+        assert place < worker.sent, "a RESULT of what was never sent"
+        known = worker.results.setdefault(place, payload)
+        assert self._hostile or known == payload, "two RESULTs of one seq differ"
+        return True
+
+    def _let_workers_send(self) -> None:
+        worker = self._rng.choice(self._workers)
+        if worker.may_send():
+            self._uplink.append(worker.packet(worker.sent))
+            worker.sent += 1
+        elif (outstanding := worker.outstanding()) and self._rng.random() < 0.3:
+            self._uplink.append(worker.packet(self._rng.choice(outstanding), again=True))

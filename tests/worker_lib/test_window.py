@@ -1,0 +1,174 @@
+"""The window's rules, and the native window against the readable one on random events."""
+
+from __future__ import annotations
+
+import os
+import random
+
+import pytest
+
+from worker_lib import _native
+from worker_lib.window import OVERTAKEN, RTO_CEILING_NS, RTO_FLOOR_NS, RTO_INITIAL_NS, Window
+
+MS = 1_000_000
+
+
+@pytest.fixture(params=[Window, _native.Window], ids=["python", "native"])
+def make(request: pytest.FixtureRequest):
+    return request.param
+
+
+def results(window, positions, now):
+    accepted = [q for q in positions if window.accept(q)]
+    window.settle(accepted, now)
+    return accepted
+
+
+def test_no_position_is_sent_before_the_result_half_a_pool_back(make):
+    w = make(16, 4, 1000)
+    assert w.room() == 8
+    w.sent(8, 0)
+    assert w.room() == 0
+    results(w, [1, 2, 3, 4, 5, 6, 7], MS)  # all but the first
+    assert w.base == 0
+    assert w.room() == 0, "position 8 needs the RESULT of position 0"
+    results(w, [0], MS)
+    assert w.base == 8
+    assert w.room() == 8
+
+
+def test_results_outside_the_window_or_twice_are_refused(make):
+    w = make(16, 4, 8)
+    w.sent(4, 0)
+    assert not w.accept(4), "not sent yet"
+    assert results(w, [0, 0, 2, 2], MS) == [0, 2]
+    assert w.base == 1
+    assert not w.accept(0), "already passed"
+
+
+def test_timer_starts_at_the_initial_value_doubles_and_stops_at_the_ceiling(make):
+    w = make(16, 4, 8)
+    w.sent(1, 0)
+    assert w.next_timer() == RTO_INITIAL_NS
+    assert w.due(RTO_INITIAL_NS - 1) == []
+    now, waits = 0, []
+    for _ in range(6):
+        later = w.next_timer()
+        waits.append(later - now)
+        now = later
+        assert w.due(now) == [0]
+    assert waits == [50 * MS, 100 * MS, 200 * MS, 200 * MS, 200 * MS, 200 * MS]
+    assert waits[-1] == RTO_CEILING_NS
+
+
+def test_estimator_follows_rfc_6298_with_a_floor(make):
+    w = make(64, 4, 32)
+    w.sent(1, 0)
+    results(w, [0], 8 * MS)
+    assert (w.srtt, w.rttvar, w.rto) == (8 * MS, 4 * MS, 24 * MS)
+    w.sent(1, 8 * MS)
+    results(w, [1], 24 * MS)  # 16 ms: |8-16| = 8
+    assert (w.srtt, w.rttvar, w.rto) == (9 * MS, 5 * MS, 29 * MS)
+    for q in range(2, 200):
+        w.sent(1, 0)
+        results(w, [q], 1000)
+    assert w.rto == RTO_FLOOR_NS
+
+
+def test_a_repeated_position_gives_no_sample(make):
+    w = make(64, 4, 32)
+    w.sent(1, 0)
+    assert w.due(RTO_INITIAL_NS) == [0]
+    results(w, [0], RTO_INITIAL_NS + 10)
+    assert w.srtt == 0
+
+
+def test_an_overtaken_position_is_resent_at_once_and_not_again_before_news(make):
+    w = make(1024, 46, 512)
+    w.sent(200, 0)
+    results(w, range(1, OVERTAKEN), MS)
+    assert w.due(MS) == [], "63 later results do not overtake"
+    results(w, [OVERTAKEN], MS)
+    assert w.due(MS) == [0]
+    results(w, range(OVERTAKEN + 1, 200), MS)
+    assert w.due(MS) == [], "all of these were sent before the repeat"
+    w.sent(100, MS)
+    results(w, range(200, 200 + OVERTAKEN), 2 * MS)
+    assert w.due(2 * MS) == [0], "these were sent after it"
+    assert w.repeats == 2
+
+
+def test_congestion_window_shrinks_once_a_round_trip_and_keeps_a_batch(make):
+    w = make(1024, 46, 512)
+    w.sent(512, 0)
+    results(w, range(100, 300), 10 * MS)
+    before = w.cwnd
+    assert w.due(10 * MS) != []
+    assert w.cwnd == before * 7 // 8
+    shrunk = w.cwnd
+    w.due(10 * MS + 1)
+    assert w.cwnd == shrunk, "the same round trip"
+    now = 10 * MS
+    for _ in range(40):
+        now = max(w.next_timer(), now + 300 * MS)
+        w.due(now)
+    assert w.cwnd == 46
+
+
+def test_congestion_window_grows_by_a_batch_a_round_trip_up_to_the_limit(make):
+    w = make(1024, 46, 512)
+    w.sent(1, 0)
+    for _ in range(12):  # time-outs halve it down to a batch
+        w.due(w.next_timer())
+    assert w.cwnd == 46
+    results(w, [0], w.next_timer())
+    before = w.cwnd
+    w.sent(before, 0)
+    results(w, range(1, 1 + before), MS)
+    assert w.cwnd == before + 46
+    q = 1 + before
+    for _ in range(100):
+        n = w.room()
+        w.sent(n, 0)
+        results(w, range(q, q + n), MS)
+        q += n
+    assert w.cwnd == 512
+
+
+@pytest.mark.parametrize("case", range(40))
+def test_native_and_python_windows_are_the_same_machine(case):
+    seed = int(os.environ.get("SWITCHAGG_TEST_SEED", "20211")) + case
+    print("seed", seed)
+    rng = random.Random(seed)
+    slots = 2 ** rng.randint(1, 10)
+    batch, limit = rng.randint(1, 64), rng.randint(1, 600)
+    pair = Window(slots, batch, limit), _native.Window(slots, batch, limit)
+    now = 0
+    in_flight: list[tuple[int, int]] = []
+    loss = rng.choice([0.0, 0.01, 0.2])
+    repeats = 0
+    for _ in range(400):
+        now += rng.choice([1, 1000, 50_000, 900_000, 30 * MS])
+        room = pair[0].room()
+        assert room == pair[1].room()
+        n = rng.randint(0, room)
+        first = pair[0].next
+        for w in pair:
+            w.sent(n, now)
+        in_flight += [(q, now + rng.randint(1, 3 * MS)) for q in range(first, first + n) if rng.random() >= loss]
+        rng.shuffle(in_flight)
+        here = [q for q, at in in_flight if at <= now]
+        in_flight = [(q, at) for q, at in in_flight if at > now]
+        if rng.random() < 0.1:
+            here.append(rng.randint(0, first + n + 5))
+        accepted = [results(w, here, now) for w in pair]
+        assert accepted[0] == accepted[1]
+        due = [w.due(now) for w in pair]
+        assert due[0] == due[1]
+        repeats += len(due[0])
+        in_flight += [(q, now + rng.randint(1, 3 * MS)) for q in due[0] if rng.random() >= loss]
+        a, b = pair
+        state = [(w.base, w.next, w.cwnd, w.srtt, w.rttvar, w.rto, w.repeats, w.outstanding, w.next_timer()) for w in pair]
+        assert state[0] == state[1]
+    assert pair[0].base > 0
+    assert loss == 0.0 or slots < 8 or repeats > 0

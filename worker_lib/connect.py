@@ -1,0 +1,204 @@
+"""From arguments and environment to a `Session`: who am I, where is the controller, join, start the engine.
+
+    argument            environment                       otherwise
+    controller=         SWITCHAGG_CONTROLLER              rank 0 starts one on MASTER_ADDR, where that is set
+    job=                SWITCHAGG_JOB                     "default"
+    rank=               RANK                              an error, unless world_size is 1
+    world_size=         WORLD_SIZE                        1
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import time
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+from switchagg.errors import SwitchError, UsageError
+from switchagg.planner import DEFAULT_BLOCK
+from switchagg.wire import MAX_WORKERS
+from worker_lib import _native
+from worker_lib.session import Session, close_all, warn
+from worker_lib.transport import udp
+
+_embedded: list[Any] = []  # controllers that this process started; they end with it
+
+
+def connect(
+    controller: str | None = None,
+    job: str | None = None,
+    rank: int | None = None,
+    world_size: int | None = None,
+    *,
+    address: str | None = None,
+    timeout: float = 30.0,
+    join_timeout: float | None = None,
+    words: int | None = None,
+    slots: int | None = None,
+) -> Session:
+    """Joins a job and returns this worker's session. Blocks until all ranks have joined.
+
+    Args:
+        controller: its URL, such as ``http://127.0.0.1:8080``.
+        job: name that all ranks of the job share.
+        rank: this worker's number, 0 to world_size - 1.
+        world_size: number of workers, at most 32. A group of one needs no controller and no switch.
+        address: IPv4 address of this host to use; the one that leads to the controller by default.
+        timeout: seconds that a collective may take unless its call says otherwise.
+        join_timeout: seconds to wait for the other ranks; `timeout` by default.
+        words: 32-bit words a packet (K, at least 16); the job's first rank decides, the controller's default is 352.
+        slots: slots of the job on the switch (P, a power of two); the controller's default is 1,024.
+
+    Raises:
+        UsageError: an argument or variable is missing or out of range.
+        AdmissionError: the controller refused: rank taken, no room on the switch, ranks missing after `join_timeout`.
+        SwitchError: nobody answers at the controller's address.
+    """
+    size = _integer("world_size", world_size, "WORLD_SIZE", 1)
+    if not 1 <= size <= MAX_WORKERS:
+        raise UsageError(f"world_size is {size}; accepted: 1 to {MAX_WORKERS} (a slot has a bit for each worker)")
+    me = _integer("rank", rank, "RANK", 0 if size == 1 else None)
+    if not 0 <= me < size:
+        raise UsageError(f"rank is {me}; accepted: 0 to {size - 1} in a world of {size}")
+    if not timeout > 0:
+        raise UsageError(f"timeout is {timeout!r}; accepted: seconds greater than 0")
+    name = job if job is not None else os.environ.get("SWITCHAGG_JOB", "default")
+    if size == 1:
+        return Session(
+            0, 1, engine=None, membership=None, block_size=DEFAULT_BLOCK, timeout=timeout, name=name, group=_alone
+        )
+    patience = timeout if join_timeout is None else join_timeout
+    url, retry = _controller(controller, me, patience)
+    return _join(
+        url, name, me, size, address=address, timeout=timeout, patience=patience, words=words, slots=slots,
+        retry=retry, may_group=True,
+    )  # fmt: skip
+
+
+def _alone(session: Session, _: Sequence[int]) -> Session:
+    return Session(
+        0, 1, engine=None, membership=None, block_size=session.block_size, timeout=session.timeout, name=session.name
+    )
+
+
+def _join(
+    url: str,
+    name: str,
+    rank: int,
+    size: int,
+    *,
+    address: str | None,
+    timeout: float,
+    patience: float,
+    words: int | None,
+    slots: int | None,
+    retry: bool,
+    may_group: bool,
+    touch: bool = True,
+) -> Session:
+    from worker_lib.join import join
+
+    where = urlsplit(url)
+    if where.scheme not in ("http", "https") or not where.hostname:
+        raise UsageError(f"controller is {url!r}; accepted: a URL such as http://127.0.0.1:8080")
+    own = address or udp.local_address_towards(where.hostname, where.port or 80)
+    sock = udp.bind(own)
+    if sock.warning:
+        warn(sock.warning)
+    try:
+        member = join(
+            url, name, rank, size, sock.address, sock.port, words=words, slots=slots, timeout=patience, retry=retry,
+            touch=touch,
+        )  # fmt: skip
+    except BaseException:
+        sock.native.close()
+        raise
+    try:
+        engine = _native.Engine(
+            sock.native,
+            switch_ip=_number(member.switch_address), switch_port=member.switch_port,
+            job=member.job, token=member.token, result_token=member.result_token,
+            base=member.base, slots=member.slots, words=member.words, first_seq=member.first_seq,
+            rank=rank, workers=size,
+            window_limit=udp.window_limit(
+                words=member.words, workers=size, own_buffer=sock.receive_buffer,
+                switch_buffer=member.switch_receive_buffer,
+            ),
+        )  # fmt: skip
+    except OSError as error:
+        member.leave()
+        raise SwitchError(
+            f"no route to the switch at {member.switch_address}:{member.switch_port}: {error.strerror}"
+        ) from error
+
+    def group(session: Session, ranks: Sequence[int]) -> Session:
+        label = f"{name}.group{session._groups_made}"
+        if len(ranks) == 1:
+            return _alone(session, ranks)
+        return _join(
+            url, label, list(ranks).index(rank), len(ranks), address=own, timeout=timeout, patience=patience,
+            words=member.words, slots=member.slots, retry=False, may_group=False,
+        )  # fmt: skip
+
+    return Session(
+        rank, size, engine=engine, membership=member, block_size=member.block, timeout=timeout, name=name,
+        group=group if may_group else None,
+    )  # fmt: skip
+
+
+def _controller(given: str | None, rank: int, patience: float) -> tuple[str, bool]:
+    """The controller's URL, and whether it may still be starting."""
+    url = given if given is not None else os.environ.get("SWITCHAGG_CONTROLLER")
+    if url:
+        return url, False
+    master, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")
+    if not master or not port:
+        raise UsageError(
+            "no controller named: pass controller='http://host:port', set SWITCHAGG_CONTROLLER, run under `switchagg run`, "
+            "or set MASTER_ADDR and MASTER_PORT (as torchrun does) so that rank 0 starts one"
+        )
+    own = os.environ.get("SWITCHAGG_CONTROLLER_PORT")
+    try:
+        number = int(own) if own else int(port) + 1
+    except ValueError:
+        raise UsageError(f"MASTER_PORT is {port!r}, SWITCHAGG_CONTROLLER_PORT {own!r}; accepted: port numbers") from None
+    if rank == 0:
+        from worker_lib.embedded import start_embedded
+
+        started = time.monotonic()
+        _embedded.append(start_embedded(master, number, timeout=patience))
+        patience -= time.monotonic() - started
+    return f"http://{master}:{number}", True
+
+
+def _integer(name: str, value: int | None, variable: str, default: int | None) -> int:
+    if value is not None:
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise UsageError(f"{name} is {value!r}; accepted: an integer")
+        return value
+    text = os.environ.get(variable)
+    if text is None:
+        if default is None:
+            raise UsageError(f"{name} is not given and {variable} is not set")
+        return default
+    try:
+        return int(text)
+    except ValueError:
+        raise UsageError(f"{variable} is {text!r}; accepted: an integer") from None
+
+
+def _number(address: str) -> int:
+    import ipaddress
+
+    return int(ipaddress.IPv4Address(address))
+
+
+def _leave_at_exit() -> None:
+    close_all()
+    for controller in _embedded:
+        controller.close()
+
+
+atexit.register(_leave_at_exit)

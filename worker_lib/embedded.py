@@ -1,0 +1,188 @@
+"""Starts a switch with its controller as a child process: `switchagg host`.
+
+The child lives as long as the process that started it: it ends on SIGTERM, when its standard input closes, or
+when that process does. It is in a session of its own, so that Ctrl-C at a terminal does not stop it before
+its workers.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from selectors import EVENT_READ, DefaultSelector
+from typing import IO, Final, Self
+
+from switchagg.errors import SwitchError, UsageError
+
+START_TIMEOUT: Final = 20.0  # seconds
+STOP_TIMEOUT: Final = 5.0
+PORT_VARIABLE: Final = "SWITCHAGG_CONTROLLER_PORT"
+
+
+@dataclass(frozen=True, slots=True)
+class Embedded:
+    """A running child. A context manager that ends it.
+
+    Attributes:
+        controller: its URL.
+        switch: IPv4 address and UDP port of the switch.
+    """
+
+    controller: str
+    switch: tuple[str, int]
+    process: subprocess.Popen[bytes]
+
+    @property
+    def pid(self) -> int:
+        """Process id of the child."""
+        return self.process.pid
+
+    def close(self) -> None:
+        """Ends the child and waits for it; kills it after 5 seconds. Safe to call twice."""
+        _end(self.process)
+
+    def close_descriptors(self) -> None:
+        """For a forked child of this process: closes its copies of the pipes, and ends nothing."""
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                pipe.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+def start_embedded(
+    host: str = "127.0.0.1",
+    port: int = 0,
+    *,
+    arguments: Sequence[str] = (),
+    timeout: float = START_TIMEOUT,
+) -> Embedded:
+    """Starts `switchagg host` and waits until it serves.
+
+    Args:
+        host: IPv4 address for switch and controller, or a name that has one.
+        port: TCP port of the controller; 0 takes a free one. The switch takes a free UDP port.
+        arguments: more of the command's options, such as ``["--loss", "0.01"]``.
+        timeout: seconds to wait.
+
+    Raises:
+        SwitchError: it did not start; the message has what it said.
+        UsageError: `host` has no IPv4 address.
+    """
+    host = _resolve("host", host)
+    command = [
+        sys.executable,
+        "-P",  # a random.py in the folder where training is started must not replace the standard library's
+        "-m",
+        "switchagg.cli.main",
+        "host",
+        "--host",
+        host,
+        "--controller-port",
+        str(port),
+        "--parent",
+        str(os.getpid()),
+        *arguments,
+    ]
+    # A file, not a pipe: nobody reads it later, and a full pipe would stop the switch.
+    with tempfile.TemporaryFile() as said:
+        process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, start_new_session=True
+        )
+        try:
+            assert process.stdout is not None
+            line = _read_line(process.stdout, time.monotonic() + timeout)
+            try:
+                announced = json.loads(line)
+                address, udp_port = announced["switch"]["address"], announced["switch"]["port"]
+                warnings = [str(each) for each in announced.get("warnings", [])]
+                embedded = Embedded(str(announced["controller"]), (str(address), int(udp_port)), process)
+            except (ValueError, KeyError, TypeError):
+                _end(process)
+                said.seek(0)
+                reason = said.read().decode(errors="replace").strip()[-2000:]
+                if not reason:
+                    reason = f"it said nothing within {timeout:g} seconds (exit status {process.returncode})"
+                raise SwitchError(f"the embedded switch did not start: {reason}") from None
+        except BaseException:
+            _end(process)
+            raise
+    for warning in warnings:
+        print(f"switchagg: {warning}", file=sys.stderr)
+    return embedded
+
+
+def controller_address(environment: Mapping[str, str]) -> tuple[str, int] | None:
+    """Returns where ranks that were told of no controller meet one: on the node of rank 0.
+
+    That is MASTER_ADDR as an IPv4 address, and SWITCHAGG_CONTROLLER_PORT or else MASTER_PORT + 1. Rank 0
+    starts it there (`start_embedded`), the others join with `retry`. None where MASTER_ADDR, or both ports,
+    are not set.
+
+    Raises `UsageError` for a port that is none, or a name that has no IPv4 address.
+    """
+    host = environment.get("MASTER_ADDR")
+    if not host:
+        return None
+    if given := environment.get(PORT_VARIABLE):
+        port = _port(PORT_VARIABLE, given)
+    elif given := environment.get("MASTER_PORT"):
+        port = _port("MASTER_PORT", given) + 1
+        if port > 0xFFFF:
+            raise UsageError(
+                f"MASTER_PORT is {given}; the controller takes the next port: set {PORT_VARIABLE}"
+            )
+    else:
+        return None
+    return _resolve("MASTER_ADDR", host), port
+
+
+def _resolve(name: str, host: str) -> str:
+    try:
+        return socket.gethostbyname(host)
+    except (OSError, UnicodeError) as error:
+        raise UsageError(f"{name} is {host!r}, which has no IPv4 address: {error}") from None
+
+
+def _port(name: str, given: str) -> int:
+    if not (given.isascii() and given.isdigit()) or not 1 <= int(given) <= 0xFFFF:
+        raise UsageError(f"{name} is {given!r}; accepted: 1..65535")
+    return int(given)
+
+
+def _read_line(stream: IO[bytes], deadline: float) -> bytes:
+    """Reads up to a newline, the stream's end or `deadline`."""
+    line = b""
+    with DefaultSelector() as selector:
+        selector.register(stream, EVENT_READ)
+        while not line.endswith(b"\n") and selector.select(max(0.0, deadline - time.monotonic())):
+            chunk = os.read(stream.fileno(), 4096)
+            if not chunk:
+                break
+            line += chunk
+    return line
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    if process.stdin is not None:
+        process.stdin.close()  # it ends by itself, and by the signal too if it does not read yet
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(STOP_TIMEOUT)
+        except subprocess.TimeoutExpired:
+            process.kill()
+    process.wait()
+    if process.stdout is not None:
+        process.stdout.close()

@@ -1,0 +1,314 @@
+// Compiled once for each instruction set (KERNEL_LEVEL); plain loops that the compiler turns into vectors.
+#include "worker_lib/native/codec_kernels.h"
+
+#if defined(__F16C__)
+#include <immintrin.h>
+#endif
+
+#define JOIN_(a, b) a##b
+#define JOIN(a, b) JOIN_(a, b)
+#define TEXT_(a) #a
+#define TEXT(a) TEXT_(a)
+
+namespace switchagg {
+namespace {
+
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+inline uint32_t big(uint32_t v) { return __builtin_bswap32(v); }
+#else
+inline uint32_t big(uint32_t v) { return v; }
+#endif
+
+inline void set_bit(uint32_t* bits, size_t i) { bits[i >> 5] |= 1u << (i & 31); }
+
+template <typename T, T kSign>
+void scan(const T* x, size_t blocks, size_t block, uint32_t* bits, size_t at, T* max_abs, bool* negative_zero) {
+  T top = *max_abs;
+  bool negative = false;
+  for (size_t b = 0; b < blocks; ++b, x += block) {
+    T largest = 0, any = 0;
+    for (size_t i = 0; i < block; ++i) {
+      const T magnitude = static_cast<T>(x[i] & static_cast<T>(~kSign));
+      largest = magnitude > largest ? magnitude : largest;
+      any = static_cast<T>(any | x[i]);
+    }
+    if (largest != 0) {
+      set_bit(bits, at + b);
+      top = largest > top ? largest : top;
+    } else {
+      negative |= any != 0;
+    }
+  }
+  *max_abs = top;
+  *negative_zero |= negative;
+}
+
+void scan_words(const uint32_t* x, size_t blocks, size_t block, uint32_t* bits, size_t at) {
+  for (size_t b = 0; b < blocks; ++b, x += block) {
+    uint32_t any = 0;
+    for (size_t i = 0; i < block; ++i) any |= x[i];
+    if (any != 0) set_bit(bits, at + b);
+  }
+}
+
+#if defined(__AVX512F__)
+// One vector of maxima runs through the whole chunk; a block asks only whether anything in it was set.
+void scan32_v4(const uint32_t* x, size_t blocks, size_t block, uint32_t* bits, size_t at, uint32_t* max_abs,
+               bool* negative_zero) {
+  if (block % 16 != 0) return scan<uint32_t, 0x80000000u>(x, blocks, block, bits, at, max_abs, negative_zero);
+  const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
+  __m512i top = _mm512_setzero_si512();
+  bool negative = false;
+  for (size_t b = 0; b < blocks; ++b, x += block) {
+    __m512i any = _mm512_setzero_si512();
+    for (size_t i = 0; i < block; i += 16) {
+      const __m512i v = _mm512_loadu_si512(x + i);
+      any = _mm512_or_si512(any, v);
+      top = _mm512_max_epu32(top, _mm512_and_si512(v, magnitude));
+    }
+    if (_mm512_test_epi32_mask(any, magnitude)) {
+      set_bit(bits, at + b);
+    } else if (_mm512_test_epi32_mask(any, any)) {
+      negative = true;
+    }
+  }
+  const uint32_t largest = _mm512_reduce_max_epu32(top);
+  if (largest > *max_abs) *max_abs = largest;
+  *negative_zero |= negative;
+}
+#endif
+
+void quantize_f32(const float* __restrict x, size_t n, ScaleF s, int32_t* __restrict q) {
+  for (size_t i = 0; i < n; ++i) q[i] = static_cast<int32_t>(__builtin_rintf((x[i] * s.f1) * s.f2));
+}
+
+void quantize_f32_be(const float* __restrict x, size_t n, ScaleF s, uint32_t* __restrict words) {
+  for (size_t i = 0; i < n; ++i)
+    words[i] = big(static_cast<uint32_t>(static_cast<int32_t>(__builtin_rintf((x[i] * s.f1) * s.f2))));
+}
+
+void quantize_f64(const double* __restrict x, size_t n, ScaleD s, int32_t* __restrict q) {
+  for (size_t i = 0; i < n; ++i) q[i] = static_cast<int32_t>(__builtin_rint((x[i] * s.f1) * s.f2));
+}
+
+void quantize_f64_limbs(const double* __restrict x, size_t n, ScaleD s, int64_t* __restrict q) {
+  for (size_t i = 0; i < n; ++i) q[i] = static_cast<int64_t>(__builtin_rint((x[i] * s.f1) * s.f2));
+}
+
+inline uint32_t random16(uint32_t index, uint32_t key) {
+  uint32_t h = index * 0x9E3779B1u + key;
+  h ^= h >> 16;
+  h *= 0x85EBCA6Bu;
+  h ^= h >> 13;
+  h *= 0xC2B2AE35u;
+  return h >> 16;
+}
+
+void dither_f32(const float* __restrict x, size_t n, ScaleF s, int32_t top, uint32_t key, uint32_t index,
+                int32_t* __restrict q) {
+  for (size_t i = 0; i < n; ++i) {
+    const uint32_t r = random16(index + static_cast<uint32_t>(i), key);
+    const float u = (static_cast<float>(static_cast<int32_t>(r)) + 0.5f) * (1.0f / 65536.0f);
+    const float v = ((x[i] * s.f1) * s.f2) * s.m;
+    const int32_t down = static_cast<int32_t>(__builtin_floorf(v + u));
+    q[i] = down < top ? down : top;
+  }
+}
+
+void dither_f64(const double* __restrict x, size_t n, ScaleD s, int32_t top, uint32_t key, uint32_t index,
+                int32_t* __restrict q) {
+  for (size_t i = 0; i < n; ++i) {
+    const uint32_t r = random16(index + static_cast<uint32_t>(i), key);
+    const double u = (static_cast<double>(static_cast<int32_t>(r)) + 0.5) * (1.0 / 65536.0);
+    const double v = ((x[i] * s.f1) * s.f2) * s.m;
+    const int32_t down = static_cast<int32_t>(__builtin_floor(v + u));
+    q[i] = down < top ? down : top;
+  }
+}
+
+void dequantize_f32(const int32_t* __restrict q, size_t n, ScaleF s, float* __restrict x) {
+  for (size_t i = 0; i < n; ++i) x[i] = ((static_cast<float>(q[i]) * s.m) * s.f1) * s.f2;
+}
+
+void dequantize_f32_be(const uint32_t* __restrict words, size_t n, ScaleF s, float* __restrict x) {
+  for (size_t i = 0; i < n; ++i)
+    x[i] = ((static_cast<float>(static_cast<int32_t>(big(words[i]))) * s.m) * s.f1) * s.f2;
+}
+
+void dequantize_f64(const int32_t* __restrict q, size_t n, ScaleD s, double* __restrict x) {
+  for (size_t i = 0; i < n; ++i) x[i] = ((static_cast<double>(q[i]) * s.m) * s.f1) * s.f2;
+}
+
+void dequantize_f64_limbs(const int64_t* __restrict q, size_t n, ScaleD s, double* __restrict x) {
+  for (size_t i = 0; i < n; ++i) x[i] = ((static_cast<double>(q[i]) * s.m) * s.f1) * s.f2;
+}
+
+void pack32(const int32_t* __restrict q, size_t words, uint32_t* __restrict out) {
+  for (size_t i = 0; i < words; ++i) out[i] = big(static_cast<uint32_t>(q[i]));
+}
+
+void pack16(const int32_t* __restrict q, size_t words, uint32_t* __restrict out) {
+  const int32_t* high = q + words;
+  for (size_t i = 0; i < words; ++i)
+    out[i] = big((static_cast<uint32_t>(high[i]) << 16) + static_cast<uint32_t>(q[i]));
+}
+
+void pack8(const int32_t* __restrict q, size_t words, uint32_t* __restrict out) {
+  const int32_t *q1 = q + words, *q2 = q1 + words, *q3 = q2 + words;
+  for (size_t i = 0; i < words; ++i)
+    out[i] = big((static_cast<uint32_t>(q3[i]) << 24) + (static_cast<uint32_t>(q2[i]) << 16) +
+                 (static_cast<uint32_t>(q1[i]) << 8) + static_cast<uint32_t>(q[i]));
+}
+
+void peel32(const uint32_t* __restrict in, size_t words, int32_t* __restrict q) {
+  for (size_t i = 0; i < words; ++i) q[i] = static_cast<int32_t>(big(in[i]));
+}
+
+// A negative lane has borrowed from the lane above it; taking it away gives the borrow back.
+void peel16(const uint32_t* __restrict in, size_t words, int32_t* __restrict q) {
+  int32_t* high = q + words;
+  for (size_t i = 0; i < words; ++i) {
+    const uint32_t w = big(in[i]);
+    const int32_t low = static_cast<int32_t>(w << 16) >> 16;
+    q[i] = low;
+    high[i] = static_cast<int32_t>(w - static_cast<uint32_t>(low)) >> 16;
+  }
+}
+
+void peel8(const uint32_t* __restrict in, size_t words, int32_t* __restrict q) {
+  int32_t *q1 = q + words, *q2 = q1 + words, *q3 = q2 + words;
+  for (size_t i = 0; i < words; ++i) {
+    uint32_t w = big(in[i]);
+    const int32_t a = static_cast<int32_t>(w << 24) >> 24;
+    w -= static_cast<uint32_t>(a);
+    const int32_t b = static_cast<int32_t>(w << 16) >> 24;
+    w -= static_cast<uint32_t>(b) << 8;
+    const int32_t c = static_cast<int32_t>(w << 8) >> 24;
+    w -= static_cast<uint32_t>(c) << 16;
+    q[i] = a;
+    q1[i] = b;
+    q2[i] = c;
+    q3[i] = static_cast<int32_t>(w) >> 24;
+  }
+}
+
+constexpr uint64_t kLimb = (1u << 22) - 1;
+
+void pack_limbs(const int64_t* __restrict q, size_t n, uint32_t* __restrict out) {
+  for (size_t i = 0; i < n; ++i) {
+    const uint64_t v = static_cast<uint64_t>(q[i]);
+    out[i] = big(static_cast<uint32_t>(v & kLimb));
+    out[i + n] = big(static_cast<uint32_t>((v >> 22) & kLimb));
+    out[i + 2 * n] = big(static_cast<uint32_t>(v >> 44));
+  }
+}
+
+void peel_limbs(const uint32_t* __restrict in, size_t n, int64_t* __restrict q) {
+  for (size_t i = 0; i < n; ++i)
+    q[i] = static_cast<int64_t>(static_cast<uint64_t>(big(in[i])) + (static_cast<uint64_t>(big(in[i + n])) << 22) +
+                                (static_cast<uint64_t>(big(in[i + 2 * n])) << 44));
+}
+
+inline uint32_t as_bits(float x) {
+  uint32_t bits;
+  __builtin_memcpy(&bits, &x, sizeof bits);
+  return bits;
+}
+
+inline float as_float(uint32_t bits) {
+  float x;
+  __builtin_memcpy(&x, &bits, sizeof x);
+  return x;
+}
+
+inline float one_f16(uint16_t h) {
+  const uint32_t sign = static_cast<uint32_t>(h & 0x8000u) << 16;
+  const uint32_t magnitude = h & 0x7fffu;
+  if (magnitude >= 0x7c00u) return as_float(sign | 0x7f800000u | ((magnitude & 0x3ffu) << 13));
+  if (magnitude >= 0x0400u) return as_float(sign | ((magnitude << 13) + 0x38000000u));
+  return as_float(sign | as_bits(static_cast<float>(static_cast<int32_t>(magnitude)) * 0x1p-24f));
+}
+
+inline uint16_t to_f16(float x) {
+  const uint32_t bits = as_bits(x);
+  const uint32_t sign = (bits >> 16) & 0x8000u;
+  const uint32_t magnitude = bits & 0x7fffffffu;
+  if (magnitude > 0x7f800000u) return static_cast<uint16_t>(sign | 0x7e00u);
+  if (magnitude >= 0x477ff000u) return static_cast<uint16_t>(sign | 0x7c00u);  // rounds past the largest finite value
+  if (magnitude < 0x38800000u) {  // subnormal: let the float adder round at 2^-24
+    const float rounded = as_float(magnitude) + 0.5f;
+    return static_cast<uint16_t>(sign | (as_bits(rounded) - 0x3f000000u));
+  }
+  const uint32_t rounded = magnitude + 0xfffu + ((magnitude >> 13) & 1u);
+  return static_cast<uint16_t>(sign | ((rounded - 0x38000000u) >> 13));
+}
+
+void widen_f16(const uint16_t* __restrict x, size_t n, float* __restrict out) {
+  size_t i = 0;
+#if defined(__F16C__)
+  for (; i + 8 <= n; i += 8)
+    _mm256_storeu_ps(out + i, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(x + i))));
+#endif
+  for (; i < n; ++i) out[i] = one_f16(x[i]);
+}
+
+void narrow_f16(const float* __restrict x, size_t n, uint16_t* __restrict out) {
+  size_t i = 0;
+#if defined(__F16C__)
+  for (; i + 8 <= n; i += 8)
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(out + i), _mm256_cvtps_ph(_mm256_loadu_ps(x + i), 0));
+#endif
+  for (; i < n; ++i) out[i] = to_f16(x[i]);
+}
+
+void widen_bf16(const uint16_t* __restrict x, size_t n, float* __restrict out) {
+  for (size_t i = 0; i < n; ++i) out[i] = as_float(static_cast<uint32_t>(x[i]) << 16);
+}
+
+void narrow_bf16(const float* __restrict x, size_t n, uint16_t* __restrict out) {
+  for (size_t i = 0; i < n; ++i) {
+    const uint32_t bits = as_bits(x[i]);
+    const uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+    const bool nan = (bits & 0x7fffffffu) > 0x7f800000u;
+    out[i] = static_cast<uint16_t>(nan ? 0x7fc0u : rounded);
+  }
+}
+
+}  // namespace
+
+extern const CodecKernels JOIN(codec_kernels_, KERNEL_LEVEL);
+const CodecKernels JOIN(codec_kernels_, KERNEL_LEVEL) = {
+    TEXT(KERNEL_LEVEL),
+#if defined(__AVX512F__)
+    scan32_v4,
+#else
+    scan<uint32_t, 0x80000000u>,
+#endif
+    scan<uint64_t, 0x8000000000000000u>,
+    scan<uint16_t, 0x8000u>,
+    scan_words,
+    quantize_f32,
+    quantize_f32_be,
+    quantize_f64,
+    quantize_f64_limbs,
+    dither_f32,
+    dither_f64,
+    dequantize_f32,
+    dequantize_f32_be,
+    dequantize_f64,
+    dequantize_f64_limbs,
+    pack32,
+    pack16,
+    pack8,
+    peel32,
+    peel16,
+    peel8,
+    pack_limbs,
+    peel_limbs,
+    widen_f16,
+    narrow_f16,
+    widen_bf16,
+    narrow_bf16,
+};
+
+}  // namespace switchagg

@@ -1,0 +1,67 @@
+// The loops that touch every element: scan, quantize, dequantize, pack and peel lanes. One table of functions for each
+// instruction set; choose_codec_kernels() picks the best that this processor has. The arithmetic is fixed by
+// docs/protocol.md and by worker_lib/quantize.py, which computes the same to the bit.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace switchagg {
+
+// What two multiplications by powers of two and one by a plain factor do to a value; see scale_of() in codec.cpp.
+struct ScaleF {
+  float f1, f2, m;
+};
+struct ScaleD {
+  double f1, f2, m;
+};
+
+struct CodecKernels {
+  const char* name;
+
+  // Scan `blocks` consecutive blocks of `block` elements. Sets bit i of `bits` (first bit `at`) for every block with a
+  // non-zero element, raises *max_abs to the largest element's bits without its sign, and sets *negative_zero where a
+  // block holds nothing but zeros and one of them is negative.
+  void (*scan32)(const uint32_t* x, size_t blocks, size_t block, uint32_t* bits, size_t at, uint32_t* max_abs, bool* negative_zero);
+  void (*scan64)(const uint64_t* x, size_t blocks, size_t block, uint32_t* bits, size_t at, uint64_t* max_abs, bool* negative_zero);
+  void (*scan16)(const uint16_t* x, size_t blocks, size_t block, uint32_t* bits, size_t at, uint16_t* max_abs, bool* negative_zero);
+
+  // The same for integers and bytes, a block being `block` words; there is no sign to leave out.
+  void (*scan_words)(const uint32_t* x, size_t blocks, size_t block, uint32_t* bits, size_t at);
+
+  // 32-bit lanes: rint(x * f1 * f2); the _be forms write and read big-endian words directly.
+  void (*quantize_f32)(const float* x, size_t n, ScaleF s, int32_t* q);
+  void (*quantize_f32_be)(const float* x, size_t n, ScaleF s, uint32_t* words);
+  void (*quantize_f64)(const double* x, size_t n, ScaleD s, int32_t* q);
+  void (*quantize_f64_limbs)(const double* x, size_t n, ScaleD s, int64_t* q);
+
+  // 16- and 8-bit lanes: min(top, floor(x * f1 * f2 * m + u)), u from a counter-based hash of (key, index).
+  void (*dither_f32)(const float* x, size_t n, ScaleF s, int32_t top, uint32_t key, uint32_t index, int32_t* q);
+  void (*dither_f64)(const double* x, size_t n, ScaleD s, int32_t top, uint32_t key, uint32_t index, int32_t* q);
+
+  // q * m * f1 * f2
+  void (*dequantize_f32)(const int32_t* q, size_t n, ScaleF s, float* x);
+  void (*dequantize_f32_be)(const uint32_t* words, size_t n, ScaleF s, float* x);
+  void (*dequantize_f64)(const int32_t* q, size_t n, ScaleD s, double* x);
+  void (*dequantize_f64_limbs)(const int64_t* q, size_t n, ScaleD s, double* x);
+
+  // Lanes to big-endian words and back; q holds 1, 2 or 4 planes of `words` lanes.
+  void (*pack32)(const int32_t* q, size_t words, uint32_t* out);
+  void (*pack16)(const int32_t* q, size_t words, uint32_t* out);
+  void (*pack8)(const int32_t* q, size_t words, uint32_t* out);
+  void (*peel32)(const uint32_t* in, size_t words, int32_t* q);
+  void (*peel16)(const uint32_t* in, size_t words, int32_t* q);
+  void (*peel8)(const uint32_t* in, size_t words, int32_t* q);
+  // Three limbs of 22, 22 and 20 bits, each limb a plane of n words.
+  void (*pack_limbs)(const int64_t* q, size_t n, uint32_t* out);
+  void (*peel_limbs)(const uint32_t* in, size_t n, int64_t* q);
+
+  void (*widen_f16)(const uint16_t* x, size_t n, float* out);
+  void (*narrow_f16)(const float* x, size_t n, uint16_t* out);
+  void (*widen_bf16)(const uint16_t* x, size_t n, float* out);
+  void (*narrow_bf16)(const float* x, size_t n, uint16_t* out);
+};
+
+const CodecKernels& choose_codec_kernels();
+
+}  // namespace switchagg

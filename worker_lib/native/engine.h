@@ -1,0 +1,135 @@
+// One worker's engine in one job: a queue of collectives, run in call order over a port. It plans, streams, retransmits
+// and decodes; it knows no transport, no Python and no policy.
+//
+// Who drives: a thread that waits for a collective runs the engine itself, so a synchronous call costs no thread switch.
+// A background thread drives collectives that nobody waits for, and sleeps otherwise. One thread drives at a time;
+// `mutex_` guards everything and is released while the driver waits for packets.
+//
+// Buffers: a Call's `in`, `out` and `mask` belong to the caller, who keeps them until the collective's status is no
+// longer pending, or until abort() has returned.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "switchagg/native/port.h"
+#include "worker_lib/native/codec.h"
+#include "worker_lib/native/plan.h"
+#include "worker_lib/native/window.h"
+
+namespace switchagg {
+
+struct Membership {  // what the controller told this worker
+  uint16_t job = 0;
+  uint32_t token = 0, result_token = 0;
+  uint32_t base = 0, slots = 0, words = 0, first_seq = 0;
+  uint32_t rank = 0, workers = 1;
+  Endpoint switch_at;
+  uint32_t window_limit = 0;  // packets that the socket buffers hold for this worker
+};
+
+enum class Status : uint8_t { pending = 0, done = 1, mismatch = 2, timeout = 3, aborted = 4 };
+
+struct Collective {
+  Call call;
+  int64_t deadline = 0;
+  std::atomic<Status> status{Status::pending};
+  uint32_t difference[5] = {};  // for a mismatch: the bits of each fingerprint word in which ranks differ
+  uint32_t policy = 0;          // rank 0's policy word of this collective
+  // Progress, for messages.
+  uint64_t plan_packets = 0, stream_packets = 0, results = 0;
+
+ private:
+  friend class Engine;
+  std::unique_ptr<Plan> plan;
+  std::unique_ptr<Stream> stream;
+  uint64_t start = 0, end = 0;      // positions; end grows when the stream's length is known
+  uint64_t plan_results = 0;
+  bool opened = false;              // packet 0's RESULT is there
+};
+
+struct EngineStats {
+  uint64_t collectives = 0, data_packets = 0, skip_packets = 0, retransmissions = 0, results = 0, ignored = 0;
+  uint64_t blocks_total = 0, blocks_union = 0, blocks_own = 0;
+  int64_t scan_ns = 0, quantize_ns = 0, send_ns = 0, receive_ns = 0, wait_ns = 0, decode_ns = 0;
+  int64_t srtt_ns = 0, rto_ns = 0;
+  uint32_t cwnd = 0;
+};
+
+class Engine {
+ public:
+  Engine(std::unique_ptr<Port> port, const Membership& membership);
+  ~Engine();
+
+  // Queues a collective; its position in the job is the order of these calls. `background`: start on it now, before
+  // anybody waits for it.
+  void submit(std::shared_ptr<Collective> work, int64_t timeout_ns, bool background);
+
+  // Drives or waits until `work` is no longer pending, or for `slice_ns`.
+  Status wait(Collective& work, int64_t slice_ns);
+
+  // Ends every collective as aborted; no buffer is touched after this returns. The engine cannot be used any more.
+  void abort();
+  void close();
+  bool broken() const { return broken_; }
+
+  EngineStats stats();
+  PortCounters port_counters();
+  uint32_t next_position() const { return calls_; }
+  // How long nothing has come from the switch while something was outstanding.
+  int64_t silence_ns();
+  // In a forked child: forget the parent's sockets and thread; nothing else may be called any more.
+  void abandon();
+  bool abandoned() const { return abandoned_; }
+
+ private:
+  std::unique_lock<std::mutex> contend();
+  void background();
+  void drive(std::unique_lock<std::mutex>& lock, Collective* until, int64_t until_ns);
+  bool receive(int64_t now);
+  void take(uint64_t position, const uint8_t* payload);
+  bool send_new(int64_t now);
+  bool resend(int64_t now);
+  bool advance();
+  uint32_t sendable() const;
+  void open_stream(Collective& c);
+  bool build(Collective& c, uint64_t position);
+  void transmit();
+  void complete(Collective& c, Status status);
+  void break_all(Status status);
+  uint8_t* record(uint64_t position) { return ring_.get() + (position & (membership_.slots - 1)) * stride_; }
+
+  std::unique_ptr<Port> port_;
+  const Membership membership_;
+  const uint32_t stride_;
+  Window window_;
+  std::unique_ptr<uint8_t[]> ring_;  // the last P packets sent, where retransmissions come from
+  std::vector<uint8_t> has_payload_;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::shared_ptr<Collective>> queue_;  // in call order; the front ones may be done sending
+  size_t sending_ = 0;                             // index in queue_ of the collective whose packets go out now
+  bool driving_ = false, closing_ = false, background_wanted_ = false;
+  std::atomic<bool> broken_{false};
+  std::atomic<int> contenders_{0};  // threads that want the mutex while somebody drives
+  bool abandoned_ = false;
+  std::optional<std::thread> thread_;
+
+  uint32_t calls_ = 0;
+  int64_t heard_ = 0;
+  EngineStats stats_;
+  std::vector<Received> received_;
+  std::vector<uint64_t> accepted_, due_;
+  std::vector<Segment> data_, skips_;
+};
+
+}  // namespace switchagg

@@ -1,0 +1,192 @@
+#include "worker_lib/native/plan.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "switchagg/native/wire.h"
+
+namespace switchagg {
+
+uint32_t Call::element_bytes() const {
+  switch (dtype) {
+    case DType::f64:
+    case DType::i64:
+      return 8;
+    case DType::f16:
+    case DType::bf16:
+      return 2;
+    default:
+      return 4;
+  }
+}
+
+Plan::Plan(const Call& call, uint32_t words) : call_(call), kernels_(choose_codec_kernels()), words_(words) {
+  bitmap_words_ = call.sparse ? (call.blocks() + 31) / 32 : 0;
+  const uint64_t rest = bitmap_words_ + call.chunks() * call.exponent_words();
+  packets_ = kPlanHeaderWords + rest <= words ? 1 : 1 + (rest + words - 1) / words;
+  own_.assign(kPlanHeaderWords + rest, 0);
+  agreed_.assign(kPlanHeaderWords + rest, 0);
+  const uint32_t fingerprint[5] = {
+      static_cast<uint32_t>(call.kind) << 24 | static_cast<uint32_t>(call.op) << 16 |
+          static_cast<uint32_t>(call.dtype) << 8 | call.bits,
+      call.position,
+      static_cast<uint32_t>(call.fingerprint_count),
+      call.shape_crc,
+      static_cast<uint32_t>(call.root) << 24 | (call.sparse ? 1u << 20 : 0) | call.block,
+  };
+  for (int i = 0; i < 5; ++i) {
+    own_[i] = fingerprint[i];
+    own_[5 + i] = ~fingerprint[i];
+  }
+  own_[10] = call.rank == 0 ? call.policy : 0;
+  scanned_ = rest == 0;
+  seen_ = call.in_begin;
+}
+
+bool Plan::scan(uint64_t budget) {
+  if (scanned_) return true;
+  const uint64_t to = std::min(call_.in_end, seen_ + budget);
+  if (to > seen_) scan_range(seen_, to);
+  seen_ = std::max(seen_, to);
+  if (seen_ < call_.in_end) return false;
+  if (call_.chunks() && call_.in_end > call_.in_begin) note_exponent((call_.in_end - 1) / call_.chunk());
+  scanned_ = true;
+  return true;
+}
+
+// Walks whole blocks of one chunk at a time wherever blocks and chunks line up, pieces of blocks elsewhere.
+void Plan::scan_range(uint64_t from, uint64_t to) {
+  const uint64_t chunk = call_.scaled() ? call_.chunk() : UINT64_MAX;
+  const uint32_t block = call_.block;
+  std::vector<uint32_t> unused;
+  uint32_t* bits = own_.data() + kPlanHeaderWords;
+  if (!call_.sparse) {
+    unused.assign((call_.blocks() + 31) / 32, 0);
+    bits = unused.data();
+  }
+  const bool scaled = call_.scaled();
+  uint64_t at = from;
+  while (at < to) {
+    const uint64_t chunk_end = scaled ? std::min((at / chunk + 1) * chunk, to) : to;
+    if (scaled && at % chunk == 0 && at > call_.in_begin) note_exponent(at / chunk - 1);
+    while (at < chunk_end) {
+      const uint64_t b = at / block;
+      uint64_t blocks = 1, length = block;
+      if (at % block == 0 && chunk_end - at >= block) {
+        blocks = (chunk_end - at) / block;
+      } else {
+        length = std::min((b + 1) * block, chunk_end) - at;
+      }
+      if (call_.mask) {
+        const auto wanted = [&](uint64_t i) { return (call_.mask[i >> 5] >> (i & 31)) & 1; };
+        uint64_t run = 0;
+        if (wanted(b)) {
+          while (run < blocks && wanted(b + run)) ++run;
+          blocks = run;
+        } else {
+          while (run < blocks && !wanted(b + run)) {
+            // Whole words of zeros are stepped over at once.
+            if (((b + run) & 31) == 0 && run + 32 <= blocks && call_.mask[(b + run) >> 5] == 0) {
+              run += 32;
+            } else {
+              ++run;
+            }
+          }
+          at += run * length;
+          continue;
+        }
+      }
+      const uint8_t* x = call_.in + (at - call_.in_begin) * call_.element_bytes();
+      if (!scaled) {
+        const size_t factor = call_.element_bytes() / 4;
+        kernels_.scan_words(reinterpret_cast<const uint32_t*>(x), blocks, length * factor, bits, b);
+      } else if (call_.dtype == DType::f32) {
+        uint32_t top = static_cast<uint32_t>(top_);
+        kernels_.scan32(reinterpret_cast<const uint32_t*>(x), blocks, length, bits, b, &top, &negative_zero_);
+        top_ = top;
+      } else if (call_.dtype == DType::f64) {
+        kernels_.scan64(reinterpret_cast<const uint64_t*>(x), blocks, length, bits, b, &top_, &negative_zero_);
+      } else {
+        uint16_t top = static_cast<uint16_t>(top_);
+        kernels_.scan16(reinterpret_cast<const uint16_t*>(x), blocks, length, bits, b, &top, &negative_zero_);
+        top_ = top;
+      }
+      at += blocks * length;
+    }
+  }
+}
+
+void Plan::note_exponent(uint64_t chunk) {
+  if (top_ == 0) return;
+  uint32_t exponent = 0;
+  switch (call_.dtype) {
+    case DType::f32:
+      exponent = static_cast<uint32_t>(top_ >> 23);
+      break;
+    case DType::f64:
+      exponent = static_cast<uint32_t>(top_ >> 52);
+      break;
+    case DType::bf16:
+      exponent = static_cast<uint32_t>(top_ >> 7);
+      break;
+    default: {
+      float wide;
+      const uint16_t half = static_cast<uint16_t>(top_);
+      kernels_.widen_f16(&half, 1, &wide);
+      exponent = std::bit_cast<uint32_t>(wide) >> 23;
+    }
+  }
+  own_[kPlanHeaderWords + bitmap_words_ + chunk * call_.exponent_words() + exponent / 32] |= 1u << (exponent % 32);
+  top_ = 0;
+}
+
+bool Plan::encode(uint64_t packet, uint8_t* payload) const {
+  uint64_t from = 0, to = own_.size();
+  if (packets_ > 1) {
+    from = packet == 0 ? 0 : kPlanHeaderWords + (packet - 1) * words_;
+    to = packet == 0 ? kPlanHeaderWords : std::min<uint64_t>(from + words_, own_.size());
+  }
+  uint32_t any = 0;
+  for (uint64_t i = from; i < to; ++i) {
+    any |= own_[i];
+    wire::store32(payload + 4 * (i - from), own_[i]);
+  }
+  std::fill(payload + 4 * (to - from), payload + 4 * static_cast<uint64_t>(words_), uint8_t{0});
+  return any != 0;
+}
+
+void Plan::decode(uint64_t packet, const uint8_t* payload) {
+  if (!payload) return;
+  uint64_t from = 0, to = own_.size();
+  if (packets_ > 1) {
+    from = packet == 0 ? 0 : kPlanHeaderWords + (packet - 1) * words_;
+    to = packet == 0 ? kPlanHeaderWords : std::min<uint64_t>(from + words_, own_.size());
+  }
+  for (uint64_t i = from; i < to; ++i) agreed_[i] = wire::load32(payload + 4 * (i - from));
+}
+
+uint32_t Plan::mismatch(uint32_t* difference) const {
+  uint32_t fields = 0;
+  for (int i = 0; i < 5; ++i) {
+    difference[i] = agreed_[i] & agreed_[5 + i];
+    if (difference[i]) fields |= 1u << i;
+  }
+  return fields;
+}
+
+std::vector<int16_t> Plan::exponents() const {
+  std::vector<int16_t> out(call_.chunks(), static_cast<int16_t>(kNoExponent));
+  const uint32_t each = call_.exponent_words();
+  const uint32_t* words = agreed_.data() + kPlanHeaderWords + bitmap_words_;
+  for (uint64_t c = 0; c < out.size(); ++c, words += each) {
+    for (uint32_t w = each; w-- > 0;) {
+      if (words[w]) {
+        out[c] = static_cast<int16_t>(w * 32 + 31 - static_cast<uint32_t>(std::countl_zero(words[w])));
+        break;
+      }
+    }
+  }
+  return out;
+}
+
+}  // namespace switchagg

@@ -1,0 +1,92 @@
+// The plan that opens every collective: what this rank calls, which of its blocks are not zero, how large each chunk's
+// largest value is. Plans are reduced with OR; worker_lib/plan.py is the readable twin. No I/O.
+//
+//      packet 0: fingerprint, its complement, policy | rest, where it fits
+//      packets 1..: bitmap (a bit a block), then exponents (one-hot, 256 or 2,048 bits a chunk)
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "worker_lib/native/codec_kernels.h"
+
+namespace switchagg {
+
+enum class DType : uint8_t { f32 = 0, f64 = 1, f16 = 2, bf16 = 3, i32 = 4, i64 = 5, raw = 6 };
+enum class Kind : uint8_t { allreduce = 0, broadcast = 1, allgather = 2, reduce_scatter = 3, barrier = 4, floor = 5 };
+enum class ReduceOp : uint8_t { sum = 0, avg = 1, bit_or = 2 };
+
+inline constexpr uint32_t kPlanHeaderWords = 12;
+inline constexpr int kNoExponent = -1;
+
+// One rank's part in one collective. The tensor that is reduced has `count` elements; this rank holds elements
+// [in_begin, in_end) of it (the others count as zero) and wants [out_begin, out_end). The buffers belong to the caller
+// and must outlive the collective; `in` and `out` are the same or do not overlap.
+struct Call {
+  Kind kind = Kind::barrier;
+  ReduceOp op = ReduceOp::sum;
+  DType dtype = DType::raw;
+  uint8_t bits = 32;
+  uint8_t root = 0;
+  bool sparse = false;
+  uint32_t block = 64;      // elements
+  uint64_t count = 0;
+  uint64_t fingerprint_count = 0;  // elements of the rank's own input, as the caller sees it
+  uint32_t shape_crc = 0;
+  uint32_t workers = 1, rank = 0;
+  uint32_t position = 0;    // of the collective in the job
+  uint32_t policy = 0;      // rank 0's policy word
+  const uint8_t* in = nullptr;
+  uint64_t in_begin = 0, in_end = 0;
+  uint8_t* out = nullptr;
+  uint64_t out_begin = 0, out_end = 0;
+  const uint32_t* mask = nullptr;  // a bit a block: the only blocks that may be non-zero here; null: look for yourself
+  bool zero_fill = false;   // write zeros where no rank has data; else those elements are left as they are
+
+  uint32_t element_bytes() const;
+  bool scaled() const { return op != ReduceOp::bit_or && dtype <= DType::bf16; }
+  uint64_t chunk() const { return bits == 32 || bits == 64 ? 65536 : 1024; }
+  uint64_t chunks() const { return scaled() ? (count + chunk() - 1) / chunk() : 0; }
+  uint64_t blocks() const { return (count + block - 1) / block; }
+  uint32_t exponent_words() const { return dtype == DType::f64 ? 64 : 8; }
+  int not_finite() const { return dtype == DType::f64 ? 2047 : 255; }
+};
+
+class Plan {
+ public:
+  Plan(const Call& call, uint32_t words);
+
+  uint64_t packets() const { return packets_; }
+  // Looks at up to `budget` more elements; true when all have been seen.
+  bool scan(uint64_t budget);
+  bool scanned() const { return scanned_; }
+  bool needs_scan(uint64_t packet) const { return packet > 0 || packets_ == 1; }
+
+  // Writes packet p's words; false: they are all zero, and a SKIP says so.
+  bool encode(uint64_t packet, uint8_t* payload) const;
+  void decode(uint64_t packet, const uint8_t* payload);  // null: all zero
+  // After packet 0's RESULT: a bit for each of the five fingerprint words in which ranks differ.
+  uint32_t mismatch(uint32_t* difference) const;
+  uint32_t agreed_policy() const { return agreed_[10]; }
+
+  // After all RESULTs.
+  const uint32_t* own_bitmap() const { return own_.data() + kPlanHeaderWords; }
+  const uint32_t* union_bitmap() const { return agreed_.data() + kPlanHeaderWords; }
+  std::vector<int16_t> exponents() const;
+  bool negative_zero() const { return negative_zero_; }
+
+ private:
+  void scan_range(uint64_t from, uint64_t to);
+  void note_exponent(uint64_t chunk);
+
+  const Call& call_;
+  const CodecKernels& kernels_;
+  uint32_t words_;
+  uint64_t bitmap_words_, packets_;
+  std::vector<uint32_t> own_, agreed_;  // all plan words, host order
+  uint64_t seen_ = 0;
+  bool scanned_ = false, negative_zero_ = false;
+  uint64_t top_ = 0;  // the current chunk's largest magnitude, as bits
+};
+
+}  // namespace switchagg

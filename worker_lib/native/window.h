@@ -1,0 +1,54 @@
+// The sender's window, the same machine as worker_lib/window.py (where its rules stand). No I/O, no clock.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace switchagg {
+
+class Window {
+ public:
+  Window(uint32_t slots, uint32_t batch, uint32_t limit);
+
+  uint64_t base() const { return base_; }
+  uint64_t next() const { return next_; }
+  uint32_t batch() const { return batch_; }
+  uint32_t cwnd() const { return cwnd_; }
+  int64_t srtt() const { return srtt_; }
+  int64_t rttvar() const { return rttvar_; }
+  int64_t rto() const { return rto_; }
+  uint64_t repeats() const { return repeats_; }
+  uint32_t outstanding() const { return static_cast<uint32_t>(next_ - base_) - held_; }
+
+  uint32_t room() const;
+  void sent(uint32_t count, int64_t now);
+  bool accept(uint64_t position);
+  void settle(std::span<const uint64_t> accepted, int64_t now);
+  // Appends the positions to send again now; at most a batch.
+  void due(int64_t now, std::vector<uint64_t>& out);
+  int64_t next_timer() const;  // -1: nothing is outstanding
+
+ private:
+  struct Entry {
+    int64_t sent_at, deadline, timeout;
+    uint64_t mark;
+    bool repeated, done;
+  };
+  Entry& at(uint64_t position) { return entries_[position & (span_ - 1)]; }
+  const Entry& at(uint64_t position) const { return entries_[position & (span_ - 1)]; }
+  void sample(int64_t rtt);
+  void shrink(uint32_t numerator, uint32_t denominator, int64_t now);
+
+  uint32_t span_, limit_, batch_, overtaken_, cwnd_;
+  uint64_t base_ = 0, next_ = 0, high_ = 0;
+  uint32_t held_ = 0;
+  uint64_t credit_ = 0;
+  int64_t srtt_ = 0, rttvar_ = 0, rto_;
+  int64_t shrunk_at_ = -1;
+  uint64_t repeats_ = 0;
+  std::vector<Entry> entries_;      // a ring of P/2
+  std::vector<uint32_t> held_from_;  // scratch of due()
+};
+
+}  // namespace switchagg

@@ -1,0 +1,715 @@
+"""What a user holds: one worker's place in one job, with the collectives as methods.
+
+    connect() -> Session --submit--> native engine (worker_lib/native/engine.h) --UDP--> switch
+                    |
+                    +-- Work: one collective on its way; keeps its tensors alive until it is done
+
+This file checks arguments, says which elements go where, and turns the engine's end states into exceptions. What
+travels, and when, is the engine's.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import warnings
+import weakref
+import zlib
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from switchagg.errors import (
+    CollectiveTimeout,
+    MismatchError,
+    SessionBrokenError,
+    SwitchAggError,
+    SwitchError,
+    UsageError,
+    WorkerLostError,
+)
+from worker_lib import _native
+from worker_lib.plan import DType, Kind, ReduceOp
+from worker_lib.tensors import SUMMABLE, TensorView, view
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from worker_lib.join import Membership
+
+_SLICE_NS: Final = 50_000_000  # how often a waiting thread looks for signals
+_SILENCE_NS: Final = 1_000_000_000  # nothing heard for this long: ask the controller who is missing
+_POLICY_VALID: Final = 1 << 31
+_PENDING, _DONE, _MISMATCH, _TIMEOUT, _ABORTED = range(5)
+
+_sessions: weakref.WeakSet[Session] = weakref.WeakSet()
+
+
+class Work:
+    """One collective on its way, as `allreduce_async` returns it.
+
+    Its tensors stay alive until it is done, whether anybody waits for it or not.
+    """
+
+    def __init__(
+        self, session: Session, native: _native.Collective | None, result: Any, name: str, keep: tuple[Any, ...]
+    ) -> None:
+        self._session = session
+        self._native = native
+        self._result = result
+        self._name = name
+        self._keep = keep
+        self._after: Callable[[], None] | None = None
+        self._lock = threading.Lock()
+
+    def done(self) -> bool:
+        """Whether `wait` would return or raise at once."""
+        return self._native is None or self._native.status != _PENDING
+
+    def wait(self, timeout: float | None = None) -> Any:
+        """Waits until the collective is done, and returns its result.
+
+        Args:
+            timeout: seconds, counted from now; None for the timeout that the call was given.
+
+        Returns:
+            The array that holds the result.
+
+        Raises:
+            MismatchError: ranks called different things; the session can go on.
+            WorkerLostError: a rank's process ended before it took part; the session is broken.
+            CollectiveTimeout: not done in time; the session is broken, an in-place tensor undefined.
+            SwitchError: the switch is gone; the session is broken.
+            SessionBrokenError: the session was broken before.
+        """
+        if self._native is not None:
+            self._session._wait(self._native, self._name, timeout)
+        with self._lock:
+            after, self._after = self._after, None
+            self._keep = ()
+        if after is not None:
+            after()
+        return self._result
+
+
+class Session:
+    """One worker's place in a job. Made by `worker_lib.connect`.
+
+    Collectives must be called in the same order by all ranks. Calls from several threads are put in the order in which
+    they arrive. A session belongs to the process that made it: a forked child may drop it but not use it.
+
+    Attributes:
+        rank: this worker's number, 0 to world_size - 1.
+        world_size: number of workers in the job.
+        timeout: seconds that a collective may take unless the call says otherwise.
+        block_size: elements a block unless the call says otherwise.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        world_size: int,
+        *,
+        engine: _native.Engine | None,
+        membership: Membership | None,
+        block_size: int,
+        timeout: float,
+        name: str,
+        group: Callable[[Session, Sequence[int]], Session] | None = None,
+    ) -> None:
+        self.rank = rank
+        self.world_size = world_size
+        self.timeout = timeout
+        self.block_size = block_size
+        self.name = name
+        self._engine = engine
+        self._membership = membership
+        self._make_group = group
+        self._pid = os.getpid()
+        self._broken: str | None = None
+        self._closed = False
+        self._pending: list[Work] = []
+        self._lock = threading.Lock()
+        self._groups_made = 0
+        _sessions.add(self)
+
+    # ------------------------------------------------------------------ collectives
+
+    def allreduce(
+        self,
+        x: Any,
+        op: str = "sum",
+        bits: int | None = None,
+        blocks: Any = "auto",
+        out: Any = None,
+        block_size: int | None = None,
+        timeout: float | None = None,
+    ) -> Any:
+        """Sums or averages an array over all ranks, in place or into `out`.
+
+        The result is the same to the bit on every rank. Integers are exact (modulo 2^32 or 2^64); floats are within the
+        bound of docs/protocol.md. A chunk in which any rank has NaN or Inf is NaN at every rank.
+
+        Args:
+            x: C-contiguous NumPy array or CPU torch tensor, any shape; float32, float64, float16, bfloat16, int32,
+                int64 (or unsigned). The same shape and type at all ranks.
+            op: ``"sum"`` or ``"avg"`` (floats only).
+            bits: width of the lanes on the wire. Floats: 32, 16 or 8, the narrow ones with stochastic rounding;
+                float64 also 64, its default. Integers: their own width.
+            blocks: ``"auto"`` finds zero blocks and does not send them; ``"dense"`` sends everything; a bool array,
+                one entry a block, says which blocks may be non-zero on this rank.
+            out: array like `x` for the result; `x` is then left as it is.
+            block_size: elements a block, 1 to 65,536; the job's setting by default.
+            timeout: seconds; the session's setting by default.
+
+        Returns:
+            `out` if given, else `x`.
+
+        Raises:
+            UsageError: an argument cannot work; nothing was sent.
+            MismatchError, WorkerLostError, CollectiveTimeout, SwitchError, SessionBrokenError: see `Work.wait`.
+        """
+        return self._allreduce(x, op, bits, blocks, out, block_size, timeout, background=False).wait()
+
+    def allreduce_async(
+        self,
+        x: Any,
+        op: str = "sum",
+        bits: int | None = None,
+        blocks: Any = "auto",
+        out: Any = None,
+        block_size: int | None = None,
+        timeout: float | None = None,
+    ) -> Work:
+        """Starts an `allreduce` and returns at once; `x` must not be touched until the `Work` is done."""
+        return self._allreduce(x, op, bits, blocks, out, block_size, timeout, background=True)
+
+    def broadcast(self, x: Any, root: int = 0, timeout: float | None = None) -> Any:
+        """Copies rank `root`'s array to all ranks, byte for byte, in place.
+
+        Args:
+            x: C-contiguous array of any type; same shape and type at all ranks.
+            root: rank whose contents win.
+            timeout: seconds; the session's setting by default.
+
+        Returns:
+            `x`.
+
+        Raises:
+            UsageError: as in `allreduce`, or `root` is not a rank.
+        """
+        self._check_open()
+        if not isinstance(root, int) or not 0 <= root < self.world_size:
+            raise UsageError(f"root is {root!r}; accepted: a rank, 0 to {self.world_size - 1}")
+        here = self.rank == root
+        v = view(x, "x", write=not here)
+        if self.world_size == 1:
+            return x
+        words = -(-v.nbytes // 4)
+        source, after = v.address, None
+        keep: tuple[Any, ...] = (x,)
+        if v.nbytes % 4:  # the wire moves whole words
+            padded = np.zeros(words, np.uint32)
+            if here:
+                _bytes_of(padded)[: v.nbytes] = _raw(v)
+            else:
+                after = _copier(_raw(v), _bytes_of(padded)[: v.nbytes])
+            source, keep = padded.ctypes.data, (x, padded)
+        work = self._submit(
+            x, v, Kind.BROADCAST, "broadcast", timeout, keep, exact=True, root=root, count=words,
+            source=source, in_range=(0, words) if here else (0, 0),
+            target=source, out_range=(0, 0) if here else (0, words), zero_fill=not here,
+        )  # fmt: skip
+        work._after = after
+        return work.wait()
+
+    def allgather(self, x: Any, out: Any = None, timeout: float | None = None) -> Any:
+        """Collects every rank's array, byte for byte.
+
+        Args:
+            x: C-contiguous array of any type; same shape and type at all ranks.
+            out: array of shape (world_size, *x.shape) and x's type; made if None.
+            timeout: seconds; the session's setting by default.
+
+        Returns:
+            `out`; row r is rank r's array.
+
+        Raises:
+            UsageError: as in `allreduce`, or `out` has another shape or type.
+        """
+        self._check_open()
+        v = view(x, "x", write=False)
+        shape = (self.world_size, *v.shape)
+        if out is None:
+            out = v.like(shape)
+        o = _checked_out(out, v, shape)
+        if self.world_size == 1:
+            _raw(o)[:] = _raw(v)
+            return out
+        each = -(-v.nbytes // 4)
+        n = self.world_size
+        source, target, after = v.address, o.address, None
+        keep: tuple[Any, ...] = (x, out)
+        if v.nbytes % 4:
+            part = np.zeros(each, np.uint32)
+            _bytes_of(part)[: v.nbytes] = _raw(v)
+            whole = np.empty((n, each), np.uint32)
+            rows = whole.view(np.uint8).reshape(n, each * 4)[:, : v.nbytes]
+            after = _copier(_raw(o).reshape(n, v.nbytes), rows)
+            source, target, keep = part.ctypes.data, whole.ctypes.data, (x, out, part, whole)
+        work = self._submit(
+            out, v, Kind.ALLGATHER, "allgather", timeout, keep, exact=True, count=n * each,
+            source=source, in_range=(self.rank * each, (self.rank + 1) * each),
+            target=target, out_range=(0, n * each), zero_fill=True,
+        )  # fmt: skip
+        work._after = after
+        return work.wait()
+
+    def reduce_scatter(
+        self,
+        x: Any,
+        out: Any = None,
+        op: str = "sum",
+        bits: int | None = None,
+        timeout: float | None = None,
+    ) -> Any:
+        """Sums or averages an array over all ranks; rank r gets the r-th of world_size equal parts.
+
+        Args:
+            x: as in `allreduce`; its first dimension is a multiple of world_size.
+            out: array of shape (x.shape[0] / world_size, *x.shape[1:]) and x's type; made if None.
+            op, bits, timeout: as in `allreduce`.
+
+        Returns:
+            `out`.
+
+        Raises:
+            UsageError: as in `allreduce`, or the first dimension cannot be divided.
+        """
+        self._check_open()
+        v = view(x, "x", write=False)
+        n = self.world_size
+        if not v.shape or v.shape[0] % n:
+            raise UsageError(f"x has shape {v.shape}; reduce_scatter over {n} ranks needs a first dimension divisible by {n}")
+        dtype, width, reduce = self._lanes(v, op, bits)
+        shape = (v.shape[0] // n, *v.shape[1:])
+        if out is None:
+            out = v.like(shape)
+        o = _checked_out(out, v, shape)
+        if n == 1:
+            _raw(o)[:] = _raw(v)
+            return out
+        part = v.count // n
+        work = self._submit(
+            out, v, Kind.REDUCE_SCATTER, "reduce_scatter", timeout, (x, out), dtype=dtype, bits=width, op=reduce,
+            count=v.count, source=v.address, in_range=(0, v.count),
+            target=o.address, out_range=(self.rank * part, (self.rank + 1) * part), zero_fill=True,
+        )  # fmt: skip
+        return work.wait()
+
+    def barrier(self, timeout: float | None = None) -> None:
+        """Returns when every rank has called it."""
+        self._check_open()
+        if self.world_size == 1:
+            return
+        nothing = np.empty(0, np.uint32)
+        self._submit(None, view(nothing, "x", write=False), Kind.BARRIER, "barrier", timeout, (), exact=True).wait()
+
+    def group(self, ranks: Sequence[int]) -> Session | None:
+        """A sub-group of this job's ranks, with its own slots on the switch.
+
+        Every rank of this session calls it with the same list. The group's ranks are numbered in the list's order.
+
+        Returns:
+            The group's session; None on ranks that are not in it.
+
+        Raises:
+            UsageError: a rank twice, or out of range.
+            SwitchError: the switch has no room for it.
+        """
+        self._check_open()
+        ranks = list(ranks)
+        if not ranks or len(set(ranks)) != len(ranks) or not all(0 <= r < self.world_size for r in ranks):
+            raise UsageError(f"ranks is {ranks}; accepted: different ranks of this session, 0 to {self.world_size - 1}")
+        if self._make_group is None:
+            raise UsageError("a group of a group is not supported; make it from the session that connect() returned")
+        self._groups_made += 1
+        if self.rank not in ranks:
+            return None
+        return self._make_group(self, ranks)
+
+    # ------------------------------------------------------------------ looking and leaving
+
+    def stats(self) -> dict[str, Any]:
+        """Counters since the session began: packets, bytes, blocks, time.
+
+        Returns:
+            ``packets_sent``, ``packets_received``, ``packets_data``, ``packets_skip``; ``bytes_sent`` and
+            ``bytes_received`` (UDP payload); ``retransmissions``; ``rtt_seconds`` (smoothed); ``blocks_total``,
+            ``blocks_union`` (non-zero at any rank) and ``blocks_skipped``; ``collectives``; ``seconds``: a dict of time spent in
+            ``scan``, ``quantize``, ``wire`` (send and receive calls), ``wait`` (for packets) and ``decode``; ``window``
+            (packets allowed in flight). All zero in a group of one.
+        """
+        raw: dict[str, int] = self._engine.stats() if self._engine is not None else {}
+        return _stats(raw)
+
+    def close(self) -> None:
+        """Leaves the job. Collectives still on their way are aborted. Safe to call twice, and in a forked child."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._pid != os.getpid():
+            return
+        if self._engine is not None:
+            self._engine.close()
+        self._pending.clear()
+        if self._membership is not None:
+            try:
+                self._membership.leave()
+            except SwitchAggError:
+                pass  # the controller sees the connection close
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"broken: {self._broken}" if self._broken else "open"
+        return f"<worker_lib.Session {self.name!r} rank {self.rank} of {self.world_size}, {state}>"
+
+    # ------------------------------------------------------------------ inside
+
+    def _allreduce(
+        self,
+        x: Any,
+        op: str,
+        bits: int | None,
+        blocks: Any,
+        out: Any,
+        block_size: int | None,
+        timeout: float | None,
+        *,
+        background: bool,
+    ) -> Work:
+        self._check_open()
+        v = view(x, "x", write=out is None)
+        dtype, width, reduce = self._lanes(v, op, bits)
+        block = self.block_size if block_size is None else _checked_block(block_size)
+        sparse, mask = _checked_blocks(blocks, v.count, block)
+        o = v if out is None else _checked_out(out, v, v.shape)
+        if self.world_size == 1:
+            if o is not v:
+                _raw(o)[:] = _raw(v)
+            return Work(self, None, o.owner, "allreduce", ())
+        return self._submit(
+            o.owner, v, Kind.ALLREDUCE, "allreduce", timeout, (x, out, mask), dtype=dtype, bits=width, op=reduce,
+            sparse=sparse, block=block, count=v.count, source=v.address, in_range=(0, v.count),
+            target=o.address, out_range=(0, v.count), zero_fill=o is not v,
+            mask=0 if mask is None else mask.ctypes.data, background=background,
+        )  # fmt: skip
+
+    def _lanes(self, v: TensorView, op: str, bits: int | None) -> tuple[DType, int, ReduceOp]:
+        dtype = v.summable
+        if dtype is None:
+            raise UsageError(
+                f"x has type {v.dtype}, which cannot be summed; accepted: {', '.join(SUMMABLE)} "
+                "(any type can be broadcast and gathered)"
+            )
+        if op not in ("sum", "avg"):
+            raise UsageError(f"op is {op!r}; accepted: 'sum', 'avg'")
+        integer = dtype in (DType.I32, DType.I64)
+        if integer and op == "avg":
+            raise UsageError(f"op is 'avg' on {v.dtype}; an average of integers is not an integer: sum them and divide")
+        own = 64 if dtype in (DType.I64, DType.F64) else 32
+        accepted = (own,) if integer else (64, 32, 16, 8) if dtype is DType.F64 else (32, 16, 8)
+        width = own if bits is None else bits
+        if width not in accepted:
+            raise UsageError(f"bits is {bits!r}; accepted for {v.dtype}: {', '.join(map(str, accepted))}")
+        if width < 32 and (2 ** (width - 1) - 1) // self.world_size < 1:
+            raise UsageError(f"bits is {width}: {self.world_size} workers cannot share lanes so narrow; use more bits")
+        return dtype, width, ReduceOp.AVG if op == "avg" else ReduceOp.SUM
+
+    def _submit(
+        self,
+        result: Any,
+        v: TensorView,
+        kind: Kind,
+        name: str,
+        timeout: float | None,
+        keep: tuple[Any, ...],
+        *,
+        exact: bool = False,
+        dtype: DType = DType.RAW,
+        bits: int = 32,
+        op: ReduceOp = ReduceOp.OR,
+        root: int = 0,
+        sparse: bool = True,
+        block: int | None = None,
+        count: int = 0,
+        source: int = 0,
+        in_range: tuple[int, int] = (0, 0),
+        target: int = 0,
+        out_range: tuple[int, int] = (0, 0),
+        zero_fill: bool = False,
+        mask: int = 0,
+        background: bool = False,
+    ) -> Work:
+        seconds = self.timeout if timeout is None else timeout
+        if not seconds > 0:
+            raise UsageError(f"timeout is {seconds!r}; accepted: seconds greater than 0")
+        # For exact moves the engine sees only words, so the element type is part of the shape's fingerprint.
+        shape = repr((v.dtype, *v.shape) if exact else tuple(v.shape))
+        assert self._engine is not None
+        call = _native.Call(
+            kind=int(kind), op=int(op), dtype=int(dtype), bits=bits, root=root, sparse=sparse,
+            block=self.block_size if block is None else block, count=count, fingerprint_count=v.count,
+            shape_crc=zlib.crc32(shape.encode()), workers=self.world_size, rank=self.rank,
+            policy=_POLICY_VALID | self.block_size, input=source, in_begin=in_range[0], in_end=in_range[1],
+            output=target, out_begin=out_range[0], out_end=out_range[1], mask=mask, zero_fill=zero_fill,
+        )  # fmt: skip
+        label = f"{name}({v.dtype}, shape {v.shape}{'' if exact else f', {op.name.lower()}, {bits} bits'})"
+        with self._lock:
+            native = self._engine.submit(call, int(min(seconds, 1e9) * 1e9), background)
+            work = Work(self, native, result, label, (*keep, v.owner))
+            if self._pending:
+                self._pending = [w for w in self._pending if not w.done()]
+            if background:
+                self._pending.append(work)
+        return work
+
+    def _wait(self, native: _native.Collective, name: str, timeout: float | None) -> None:
+        assert self._engine is not None
+        if self._pid != os.getpid():
+            self._check_open()
+        limit = None if timeout is None else time.monotonic() + timeout
+        asked = 0.0
+        try:
+            while True:
+                status = self._engine.wait(native, _SLICE_NS)
+                if status == _DONE:
+                    return
+                if status != _PENDING:
+                    break
+                if limit is not None and time.monotonic() >= limit:
+                    self._break(f"{name} was not done within {timeout} s")
+                    raise self._timeout_error(native, name, timeout)
+                if self._engine.silence_ns > _SILENCE_NS and time.monotonic() - asked > 1.0:
+                    asked = time.monotonic()
+                    self._look_for_the_lost(native, name)
+        except BaseException as error:
+            if self._broken is None:
+                self._break(f"{name} was interrupted by {type(error).__name__}")
+            raise
+        if status == _MISMATCH:
+            raise MismatchError(_mismatch_message(native, name, self.rank))
+        if status == _TIMEOUT:
+            self._break(f"{name} timed out")
+            raise self._timeout_error(native, name, None)
+        raise SessionBrokenError(
+            f"{name} was abandoned: {self._broken or 'the session was closed'}. Its tensor is undefined; connect again."
+        )
+
+    def _break(self, why: str) -> None:
+        """From here on no buffer is touched and every call raises."""
+        self._broken = why
+        if self._engine is not None:
+            self._engine.abort()
+
+    def _missing(self) -> tuple[tuple[int, ...], bool]:
+        """Ranks that are gone, as the controller knows, and whether the controller answered at all."""
+        if self._membership is None:
+            return (), True
+        try:
+            return tuple(self._membership.lost_ranks()), True
+        except SwitchAggError:
+            return (), False
+
+    def _look_for_the_lost(self, native: _native.Collective, name: str) -> None:
+        assert self._engine is not None
+        ranks, answered = self._missing()
+        if ranks:
+            self._break(f"{_ranks(ranks)} left the job")
+            raise WorkerLostError(
+                f"{_ranks(ranks)} left the job or died while rank {self.rank} was in {name}; "
+                f"{native.results} results had come. The session is broken: connect again.",
+                ranks,
+            )
+        if not answered and self._engine.stats()["refused"]:
+            self._break("the switch is gone")
+            raise SwitchError(
+                f"the switch of job {self.name!r} is gone: its port refuses packets and its controller does not answer. "
+                f"Rank {self.rank} was in {name}. The session is broken: connect again."
+            )
+
+    def _timeout_error(self, native: _native.Collective, name: str, timeout: float | None) -> SwitchAggError:
+        assert self._engine is not None
+        ranks, answered = self._missing()
+        seconds = f"{timeout:g} s" if timeout is not None else "its timeout"
+        if ranks:
+            return WorkerLostError(f"{_ranks(ranks)} left the job or died; {name} could not be done within {seconds}", ranks)
+        stats = self._engine.stats()
+        parts = [
+            f"{name} was not done within {seconds} on rank {self.rank} of {self.world_size}",
+            f"{native.results} of {native.plan_packets + native.stream_packets or '?'} results had come",
+            f"{stats['retransmissions']} packets had been sent again",
+        ]
+        if stats["refused"]:
+            parts.append("the switch's port refuses packets: no switch is running there")
+        elif not stats["results"]:
+            parts.append("nothing has ever come from the switch: is there a firewall, or are the other ranks late?")
+        elif native.results == 0:
+            parts.append("perhaps a rank has not called it")
+        if not answered:
+            parts.append("the controller does not answer either")
+        return CollectiveTimeout("; ".join(parts) + ". The session is broken: connect again.")
+
+    def _check_open(self) -> None:
+        if self._pid != os.getpid():
+            raise SessionBrokenError(
+                f"this session belongs to process {self._pid}; a forked child (here {os.getpid()}) must connect() itself"
+            )
+        if self._closed:
+            raise SessionBrokenError("this session is closed; connect again")
+        if self._broken is not None:
+            raise SessionBrokenError(f"this session is broken ({self._broken}); connect again")
+
+    def _floor(self, nbytes: int, timeout: float | None = None) -> None:
+        """For the benchmark: as many data packets as `nbytes` need, both ways, with the words left untouched."""
+        self._check_open()
+        words = -(-nbytes // 4)
+        v = TensorView(None, 0, "untouched", (nbytes,), nbytes, nbytes)
+        self._submit(
+            None, v, Kind.FLOOR, "floor", timeout, (), op=ReduceOp.SUM, dtype=DType.RAW, sparse=False, count=words,
+        ).wait()  # fmt: skip
+
+    def _after_fork(self) -> None:
+        if self._engine is not None:
+            self._engine.abandon()
+        if self._membership is not None:
+            self._membership.close_descriptors()
+
+
+def _forget_sessions_in_child() -> None:
+    for session in list(_sessions):
+        session._after_fork()
+
+
+os.register_at_fork(after_in_child=_forget_sessions_in_child)
+
+
+def close_all() -> None:
+    """Closes every session of this process; runs at exit, so that leaving without `close` is still leaving."""
+    for session in list(_sessions):
+        if session._pid == os.getpid():
+            session.close()
+
+
+# ---------------------------------------------------------------------- checks and small things
+
+
+def _checked_out(out: Any, x: TensorView, shape: tuple[int, ...]) -> TensorView:
+    o = view(out, "out", write=True)
+    if o.dtype != x.dtype or o.shape != shape:
+        raise UsageError(f"out is {o.dtype} of shape {o.shape}; needed: {x.dtype} of shape {shape}")
+    if o.address == x.address and o.shape == x.shape:
+        return x
+    if o.overlaps(x):
+        raise UsageError("out overlaps x; pass x itself to work in place, or an array of its own")
+    return o
+
+
+def _checked_block(block_size: int) -> int:
+    if not isinstance(block_size, int) or not 1 <= block_size <= 65536:
+        raise UsageError(f"block_size is {block_size!r}; accepted: 1 to 65536 elements")
+    return block_size
+
+
+def _checked_blocks(blocks: Any, count: int, block: int) -> tuple[bool, np.ndarray[Any, Any] | None]:
+    """Whether zero blocks are skipped, and the caller's mask as a bit a block (little-endian words)."""
+    if isinstance(blocks, str):
+        if blocks not in ("auto", "dense"):
+            raise UsageError(f"blocks is {blocks!r}; accepted: 'auto', 'dense', or a bool array with one entry a block")
+        return blocks == "auto", None
+    flags = np.asarray(blocks)
+    needed = -(-count // block)
+    if flags.dtype != np.bool_ or flags.shape != (needed,):
+        raise UsageError(
+            f"blocks is {flags.dtype} of shape {flags.shape}; needed: bool of shape ({needed},), one entry for each {block} elements"
+        )
+    packed = np.zeros(-(-needed // 32) * 4, np.uint8)
+    bits = np.packbits(flags, bitorder="little")
+    packed[: bits.size] = bits
+    return True, packed.view("<u4").astype(np.uint32, copy=False)
+
+
+def _raw(v: TensorView) -> np.ndarray[Any, Any]:
+    """The array's bytes, flat, without a copy."""
+    if isinstance(v.owner, np.ndarray):
+        return v.owner.reshape(-1).view(np.uint8)
+    import torch
+
+    flat: np.ndarray[Any, Any] = v.owner.detach().reshape(-1).view(torch.uint8).numpy()
+    return flat
+
+
+def _bytes_of(words: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    return words.view(np.uint8)
+
+
+def _copier(target: np.ndarray[Any, Any], source: np.ndarray[Any, Any]) -> Callable[[], None]:
+    def copy() -> None:
+        target[...] = source
+
+    return copy
+
+
+def _ranks(ranks: tuple[int, ...]) -> str:
+    return f"rank {ranks[0]}" if len(ranks) == 1 else "ranks " + ", ".join(map(str, ranks))
+
+
+_FIELDS: Final = ("operation, type or bits", "position in the job", "number of elements", "shape", "root, mode or block size")
+
+
+def _mismatch_message(native: _native.Collective, name: str, rank: int) -> str:
+    fields = [f for f, d in zip(_FIELDS, native.difference, strict=True) if d]
+    first = native.difference[0]
+    if first:
+        parts = [n for n, mask in (("operation", 0xFF000000), ("reduction", 0xFF0000), ("type", 0xFF00), ("bits", 0xFF)) if first & mask]
+        fields[0] = ", ".join(parts)
+    return (
+        f"ranks called different things: they disagree on {'; '.join(fields)}. Rank {rank} called {name}. "
+        "Nothing was changed; the session can go on."
+    )
+
+
+def _stats(raw: dict[str, int]) -> dict[str, Any]:
+    def seconds(*keys: str) -> float:
+        return sum(raw.get(k, 0) for k in keys) / 1e9
+
+    names = (
+        "collectives", "packets_sent", "packets_received", "packets_data", "packets_skip", "bytes_sent", "bytes_received",
+        "retransmissions", "results_ignored", "send_calls", "receive_calls", "refused", "blocks_total", "blocks_union",
+    )  # fmt: skip
+    out: dict[str, Any] = {name: raw.get(name, 0) for name in names}
+    out["blocks_skipped"] = out["blocks_total"] - out["blocks_union"]
+    out["rtt_seconds"] = seconds("rtt_ns")
+    out["window"] = raw.get("cwnd", 0)
+    out["seconds"] = {
+        "scan": seconds("scan_ns"),
+        "quantize": seconds("quantize_ns"),
+        "wire": seconds("send_ns", "receive_ns"),
+        "wait": seconds("wait_ns"),
+        "decode": seconds("decode_ns"),
+    }
+    return out
+
+
+def warn(message: str) -> None:
+    """Tells the user something that works, but not as well as it could."""
+    warnings.warn(message, stacklevel=3)

@@ -1,0 +1,179 @@
+"""The sender's window: which positions may be sent, which must be sent again, and when. No I/O and no clock.
+
+A *position* counts a worker's packets in the job from 0; its sequence number on the wire is (first_seq + position)
+mod 2^32 and its slot is base + (seq mod P). The rules that this file enforces:
+
+* Positions are sent in order the first time, and position q only when every RESULT up to q - P/2 is held. This is what
+  makes it safe for the switch to overwrite a slot (docs/protocol.md, "Window").
+* Every outstanding position has a timer: RFC 6298's estimator with a floor of 1 ms; a position that was sent again gives
+  no round-trip sample (Karn's rule) and waits twice as long each time, up to 200 ms.
+* A position that 64 later RESULTs have overtaken is sent again at once; after a repeat, only RESULTs of positions first
+  sent after that repeat count.
+* The congestion window counts outstanding positions. It shrinks at most once a round trip (to 7/8 for an overtaken
+  position, to 1/2 for a timer that ran out), never under one batch, and grows by a batch a round trip, up to `limit`.
+
+`worker_lib/native/window.cpp` is the same machine for the engine; the tests drive both with the same events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+RTO_FLOOR_NS = 1_000_000
+RTO_CEILING_NS = 200_000_000
+RTO_INITIAL_NS = 50_000_000
+OVERTAKEN = 64
+
+
+@dataclass(slots=True)
+class _Outstanding:
+    sent_at: int
+    deadline: int
+    timeout: int
+    mark: int  # RESULTs of positions from here on count as overtaking
+    repeated: bool = False
+    done: bool = False
+
+
+class Window:
+    """Sender state of one worker in one job. Times are integers in nanoseconds from any fixed start.
+
+    Args:
+        slots: P, the job's slots; a power of two, at least 2.
+        batch: positions that one batch of datagrams holds; the congestion window never falls under it.
+        limit: most outstanding positions that the socket buffers hold; capped at P/2.
+    """
+
+    def __init__(self, slots: int, batch: int, limit: int) -> None:
+        self.span = slots // 2
+        self.limit = max(1, min(limit, self.span))
+        self.batch = max(1, min(batch, self.limit))
+        self.overtaken = max(1, min(OVERTAKEN, self.span // 4))
+        self.base = 0
+        self.next = 0
+        self.cwnd = self.limit
+        self.srtt = 0
+        self.rttvar = 0
+        self.rto = RTO_INITIAL_NS
+        self.repeats = 0
+        self._credit = 0
+        self._shrunk_at: int | None = None
+        self._held = 0
+        self._high = 0  # one past the highest position whose RESULT is held
+        self._entries: dict[int, _Outstanding] = {}
+
+    @property
+    def outstanding(self) -> int:
+        """Positions sent whose RESULT is not held."""
+        return self.next - self.base - self._held
+
+    def room(self) -> int:
+        """How many new positions may be sent now."""
+        return max(0, min(self.span - (self.next - self.base), self.cwnd - self.outstanding))
+
+    def sent(self, count: int, now: int) -> None:
+        """Positions next .. next + count - 1 have been sent for the first time."""
+        for q in range(self.next, self.next + count):
+            self._entries[q] = _Outstanding(now, now + self.rto, self.rto, q + 1)
+        self.next += count
+
+    def accept(self, position: int) -> bool:
+        """Marks a RESULT as held. False if it is outside the window or already held: to be ignored."""
+        entry = self._entries.get(position)
+        if entry is None or entry.done:
+            return False
+        entry.done = True
+        self._held += 1
+        self._high = max(self._high, position + 1)
+        return True
+
+    def settle(self, accepted: Iterable[int], now: int) -> None:
+        """Takes in one batch of accepted positions: one round-trip sample, window growth, new base."""
+        sample = -1
+        count = 0
+        for q in accepted:
+            entry = self._entries[q]
+            count += 1
+            if not entry.repeated:
+                sample = max(sample, now - entry.sent_at)
+        if sample >= 0:
+            self._sample(sample)
+        self._grow(count)
+        while self.base < self.next and self._entries[self.base].done:
+            del self._entries[self.base]
+            self.base += 1
+            self._held -= 1
+
+    def due(self, now: int) -> list[int]:
+        """Positions to send again now, at most one batch, lowest first; their timers are set anew."""
+        out: list[int] = []
+        held_from = self._held_from_top()
+        loss = timer = False
+        for q in range(self.base, self.next):
+            if len(out) >= self.batch:
+                break
+            entry = self._entries[q]
+            if entry.done:
+                continue
+            if now >= entry.deadline:
+                timer = True
+                entry.timeout = min(entry.timeout * 2, RTO_CEILING_NS)
+            elif entry.mark < self._high and held_from(entry.mark) >= self.overtaken:
+                loss = True
+            else:
+                continue
+            entry.repeated = True
+            entry.mark = self.next
+            entry.deadline = now + entry.timeout
+            out.append(q)
+        self.repeats += len(out)
+        if timer:
+            self._shrink(1, 2, now)
+        elif loss:
+            self._shrink(7, 8, now)
+        return out
+
+    def next_timer(self) -> int | None:
+        """Time at which the earliest timer runs out; None with nothing outstanding."""
+        return min((e.deadline for e in self._entries.values() if not e.done), default=None)
+
+    def _held_from_top(self) -> _HeldFrom:
+        return _HeldFrom(self._entries, self._high)
+
+    def _sample(self, rtt: int) -> None:
+        if self.srtt == 0:
+            self.srtt = max(rtt, 1)
+            self.rttvar = rtt // 2
+        else:
+            self.rttvar += (abs(self.srtt - rtt) - self.rttvar) // 4
+            self.srtt = max(self.srtt + (rtt - self.srtt) // 8, 1)
+        self.rto = min(max(self.srtt + 4 * self.rttvar, RTO_FLOOR_NS), RTO_CEILING_NS)
+
+    def _grow(self, count: int) -> None:
+        self._credit += count * self.batch
+        steps, self._credit = divmod(self._credit, self.cwnd)
+        self.cwnd = min(self.cwnd + steps, self.limit)
+
+    def _shrink(self, numerator: int, denominator: int, now: int) -> None:
+        if self._shrunk_at is not None and now - self._shrunk_at < self.srtt:
+            return
+        self._shrunk_at = now
+        self.cwnd = max(self.cwnd * numerator // denominator, self.batch)
+
+
+class _HeldFrom:
+    """Counts held RESULTs at or after a position, each position looked at once."""
+
+    def __init__(self, entries: dict[int, _Outstanding], high: int) -> None:
+        self._entries, self._high = entries, high
+        self._counts: dict[int, int] = {}
+
+    def __call__(self, position: int) -> int:
+        if not self._counts:
+            total = 0
+            for q in range(self._high - 1, min(self._entries, default=self._high) - 1, -1):
+                entry = self._entries.get(q)
+                total += entry is not None and entry.done
+                self._counts[q] = total
+        return self._counts.get(position, 0)
