@@ -5,6 +5,7 @@
     job=                SWITCHAGG_JOB                     "default"
     rank=               RANK                              an error, unless world_size is 1
     world_size=         WORLD_SIZE                        1
+    timeout=            SWITCHAGG_TIMEOUT                 30 seconds
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def connect(
     world_size: int | None = None,
     *,
     address: str | None = None,
-    timeout: float = 30.0,
+    timeout: float | None = None,
     join_timeout: float | None = None,
     words: int | None = None,
     slots: int | None = None,
@@ -62,6 +63,8 @@ def connect(
     me = _integer("rank", rank, "RANK", 0 if size == 1 else None)
     if not 0 <= me < size:
         raise UsageError(f"rank is {me}; accepted: 0 to {size - 1} in a world of {size}")
+    if timeout is None:
+        timeout = _seconds("SWITCHAGG_TIMEOUT", 30.0)
     if not timeout > 0:
         raise UsageError(f"timeout is {timeout!r}; accepted: seconds greater than 0")
     name = job if job is not None else os.environ.get("SWITCHAGG_JOB", "default")
@@ -100,10 +103,14 @@ def _join(
 ) -> Session:
     from worker_lib.join import join
 
-    where = urlsplit(url)
-    if where.scheme not in ("http", "https") or not where.hostname:
+    try:
+        where = urlsplit(url)
+        host, port = where.hostname, where.port or 80
+    except ValueError:  # the port is no number
+        host, port = None, 0
+    if host is None or where.scheme != "http":
         raise UsageError(f"controller is {url!r}; accepted: a URL such as http://127.0.0.1:8080")
-    own = address or udp.local_address_towards(where.hostname, where.port or 80)
+    own = address or udp.local_address_towards(host, port)
     sock = udp.bind(own)
     if sock.warning:
         warn(sock.warning)
@@ -164,7 +171,9 @@ def _controller(given: str | None, rank: int, patience: float) -> tuple[str, boo
         number = int(own) if own else int(port) + 1
     except ValueError:
         raise UsageError(f"MASTER_PORT is {port!r}, SWITCHAGG_CONTROLLER_PORT {own!r}; accepted: port numbers") from None
-    if rank == 0:
+    if rank == 0 and not any(
+        each.process.poll() is None and each.controller.endswith(f":{number}") for each in _embedded
+    ):
         from worker_lib.embedded import start_embedded
 
         started = time.monotonic()
@@ -189,6 +198,14 @@ def _integer(name: str, value: int | None, variable: str, default: int | None) -
         raise UsageError(f"{variable} is {text!r}; accepted: an integer") from None
 
 
+def _seconds(variable: str, default: float) -> float:
+    text = os.environ.get(variable)
+    try:
+        return float(text) if text else default
+    except ValueError:
+        raise UsageError(f"{variable} is {text!r}; accepted: seconds greater than 0") from None
+
+
 def _number(address: str) -> int:
     import ipaddress
 
@@ -199,6 +216,15 @@ def _leave_at_exit() -> None:
     close_all()
     for controller in _embedded:
         controller.close()
+
+
+def _forget_controllers_in_child() -> None:
+    for controller in _embedded:
+        controller.close_descriptors()  # they are the parent's children, and its to end
+    _embedded.clear()
+
+
+os.register_at_fork(after_in_child=_forget_controllers_in_child)
 
 
 atexit.register(_leave_at_exit)

@@ -1,8 +1,7 @@
 """Starts a switch with its controller as a child process: `switchagg host`.
 
-The child lives as long as the process that started it: it ends on SIGTERM, when its standard input closes, or
-when that process does. It is in a session of its own, so that Ctrl-C at a terminal does not stop it before
-its workers.
+The child ends when it is told to, or when the process that started it does. It is in a session of its own, so
+that Ctrl-C at a terminal does not stop it before its workers.
 """
 
 from __future__ import annotations
@@ -22,7 +21,8 @@ from typing import IO, Final, Self
 from switchagg.errors import SwitchError, UsageError
 
 START_TIMEOUT: Final = 20.0  # seconds
-STOP_TIMEOUT: Final = 5.0
+LINGER: Final = 5.0  # seconds that the child gives the ranks that are still in a job
+STOP_TIMEOUT: Final = 5.0  # seconds
 PORT_VARIABLE: Final = "SWITCHAGG_CONTROLLER_PORT"
 
 
@@ -45,8 +45,12 @@ class Embedded:
         return self.process.pid
 
     def close(self) -> None:
-        """Ends the child and waits for it; kills it after 5 seconds. Safe to call twice."""
-        _end(self.process)
+        """Ends the child and waits for it. Safe to call twice.
+
+        Ranks of other processes that are still in a job have 5 seconds to leave it: the last result may have
+        come here and not yet there.
+        """
+        _end(self.process, LINGER + STOP_TIMEOUT)
 
     def close_descriptors(self) -> None:
         """For a forked child of this process: closes its copies of the pipes, and ends nothing."""
@@ -109,14 +113,14 @@ def start_embedded(
                 warnings = [str(each) for each in announced.get("warnings", [])]
                 embedded = Embedded(str(announced["controller"]), (str(address), int(udp_port)), process)
             except (ValueError, KeyError, TypeError):
-                _end(process)
+                _end(process, 0)
                 said.seek(0)
                 reason = said.read().decode(errors="replace").strip()[-2000:]
                 if not reason:
                     reason = f"it said nothing within {timeout:g} seconds (exit status {process.returncode})"
                 raise SwitchError(f"the embedded switch did not start: {reason}") from None
         except BaseException:
-            _end(process)
+            _end(process, 0)
             raise
     for warning in warnings:
         print(f"switchagg: {warning}", file=sys.stderr)
@@ -174,15 +178,15 @@ def _read_line(stream: IO[bytes], deadline: float) -> bytes:
     return line
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _end(process: subprocess.Popen[bytes], patience: float) -> None:
     if process.stdin is not None:
-        process.stdin.close()  # it ends by itself, and by the signal too if it does not read yet
-    if process.poll() is None:
-        process.terminate()
+        process.stdin.close()
+    for seconds, insist in ((patience, process.terminate), (STOP_TIMEOUT, process.kill)):
         try:
-            process.wait(STOP_TIMEOUT)
+            process.wait(seconds)
+            break
         except subprocess.TimeoutExpired:
-            process.kill()
+            insist()
     process.wait()
     if process.stdout is not None:
         process.stdout.close()

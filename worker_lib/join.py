@@ -94,13 +94,16 @@ class Membership:
         finally:
             self._line.close()
 
-    def lost_ranks(self) -> tuple[int, ...]:
+    def lost_ranks(self, timeout: float = SHORT_TIMEOUT) -> tuple[int, ...]:
         """Returns the ranks that the controller has lost in this job, in order.
+
+        Args:
+            timeout: seconds that each step of the question may take.
 
         Raises `SwitchError` where the controller does not answer, or no longer knows the job.
         """
         host, port = _endpoint(self.controller)
-        connection = _connect(self.controller, host, port, SHORT_TIMEOUT)
+        connection = _connect(self.controller, host, port, timeout)
         try:
             job = _call(connection, "GET", f"/v1/jobs/{quote(self.name, safe='')}?id={self.job}")
             return tuple(int(rank) for rank in job["lost"])

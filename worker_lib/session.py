@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 _SLICE_NS: Final = 50_000_000  # how often a waiting thread looks for signals
 _SILENCE_NS: Final = 1_000_000_000  # nothing heard for this long: ask the controller who is missing
+_ASK_TIMEOUT: Final = 0.5  # seconds for that; the engine stands still meanwhile, and the caller's timeout goes on
+_ASK_PAUSE: Final = 1.0  # seconds until the next time; doubled when the controller does not answer
 _POLICY_VALID: Final = 1 << 31
 _PENDING, _DONE, _MISMATCH, _TIMEOUT, _ABORTED = range(5)
 
@@ -54,13 +56,20 @@ class Work:
     """
 
     def __init__(
-        self, session: Session, native: _native.Collective | None, result: Any, name: str, keep: tuple[Any, ...]
+        self,
+        session: Session,
+        native: _native.Collective | None,
+        result: Any,
+        name: str,
+        keep: tuple[Any, ...],
+        seconds: float = 0.0,
     ) -> None:
         self._session = session
         self._native = native
         self._result = result
         self._name = name
         self._keep = keep
+        self._seconds = seconds  # that the call was given
         self._after: Callable[[], None] | None = None
         self._lock = threading.Lock()
 
@@ -85,7 +94,7 @@ class Work:
             SessionBrokenError: the session was broken before.
         """
         if self._native is not None:
-            self._session._wait(self._native, self._name, timeout)
+            self._session._wait(self._native, self._name, timeout, self._seconds)
         with self._lock:
             after, self._after = self._after, None
             self._keep = ()
@@ -352,6 +361,8 @@ class Session:
             ``scan``, ``quantize``, ``wire`` (send and receive calls), ``wait`` (for packets) and ``decode``; ``window``
             (packets allowed in flight). All zero in a group of one.
         """
+        if self._pid != os.getpid():
+            self._check_open()  # a lock of the engine may be held by a thread that the child does not have
         raw: dict[str, int] = self._engine.stats() if self._engine is not None else {}
         return _stats(raw)
 
@@ -476,32 +487,39 @@ class Session:
         label = f"{name}({v.dtype}, shape {v.shape}{'' if exact else f', {op.name.lower()}, {bits} bits'})"
         with self._lock:
             native = self._engine.submit(call, int(min(seconds, 1e9) * 1e9), background)
-            work = Work(self, native, result, label, (*keep, v.owner))
-            if self._pending:
-                self._pending = [w for w in self._pending if not w.done()]
+            work = Work(self, native, result, label, (*keep, v.owner), seconds)
             if background:
                 self._pending.append(work)
+        self._forget_done()
         return work
 
-    def _wait(self, native: _native.Collective, name: str, timeout: float | None) -> None:
+    def _forget_done(self) -> None:
+        """Lets go of the tensors of collectives that nobody waited for."""
+        if self._pending:
+            with self._lock:
+                self._pending = [w for w in self._pending if not w.done()]
+
+    def _wait(self, native: _native.Collective, name: str, timeout: float | None, seconds: float) -> None:
         assert self._engine is not None
         if self._pid != os.getpid():
             self._check_open()
         limit = None if timeout is None else time.monotonic() + timeout
-        asked = 0.0
+        ask_at, pause = 0.0, _ASK_PAUSE
         try:
             while True:
                 status = self._engine.wait(native, _SLICE_NS)
                 if status == _DONE:
+                    self._forget_done()
                     return
                 if status != _PENDING:
                     break
                 if limit is not None and time.monotonic() >= limit:
                     self._break(f"{name} was not done within {timeout} s")
                     raise self._timeout_error(native, name, timeout)
-                if self._engine.silence_ns > _SILENCE_NS and time.monotonic() - asked > 1.0:
-                    asked = time.monotonic()
-                    self._look_for_the_lost(native, name)
+                if self._engine.silence_ns > _SILENCE_NS and time.monotonic() >= ask_at:
+                    if not self._look_for_the_lost(native, name):
+                        pause *= 2
+                    ask_at = time.monotonic() + pause
         except BaseException as error:
             if self._broken is None:
                 self._break(f"{name} was interrupted by {type(error).__name__}")
@@ -510,7 +528,7 @@ class Session:
             raise MismatchError(_mismatch_message(native, name, self.rank))
         if status == _TIMEOUT:
             self._break(f"{name} timed out")
-            raise self._timeout_error(native, name, None)
+            raise self._timeout_error(native, name, seconds)
         raise SessionBrokenError(
             f"{name} was abandoned: {self._broken or 'the session was closed'}. Its tensor is undefined; connect again."
         )
@@ -526,11 +544,12 @@ class Session:
         if self._membership is None:
             return (), True
         try:
-            return tuple(self._membership.lost_ranks()), True
+            return self._membership.lost_ranks(_ASK_TIMEOUT), True
         except SwitchAggError:
             return (), False
 
-    def _look_for_the_lost(self, native: _native.Collective, name: str) -> None:
+    def _look_for_the_lost(self, native: _native.Collective, name: str) -> bool:
+        """Raises if a rank or the switch is gone. Returns whether the controller answered."""
         assert self._engine is not None
         ranks, answered = self._missing()
         if ranks:
@@ -546,17 +565,18 @@ class Session:
                 f"the switch of job {self.name!r} is gone: its port refuses packets and its controller does not answer. "
                 f"Rank {self.rank} was in {name}. The session is broken: connect again."
             )
+        return answered
 
-    def _timeout_error(self, native: _native.Collective, name: str, timeout: float | None) -> SwitchAggError:
+    def _timeout_error(self, native: _native.Collective, name: str, timeout: float) -> SwitchAggError:
         assert self._engine is not None
         ranks, answered = self._missing()
-        seconds = f"{timeout:g} s" if timeout is not None else "its timeout"
+        seconds = f"{timeout:g} s"
         if ranks:
             return WorkerLostError(f"{_ranks(ranks)} left the job or died; {name} could not be done within {seconds}", ranks)
         stats = self._engine.stats()
         parts = [
             f"{name} was not done within {seconds} on rank {self.rank} of {self.world_size}",
-            f"{native.results} of {native.plan_packets + native.stream_packets or '?'} results had come",
+            f"{native.results} of {native.packets or '?'} results so far asked for had come",
             f"{stats['retransmissions']} packets had been sent again",
         ]
         if stats["refused"]:
@@ -617,9 +637,8 @@ def _checked_out(out: Any, x: TensorView, shape: tuple[int, ...]) -> TensorView:
     o = view(out, "out", write=True)
     if o.dtype != x.dtype or o.shape != shape:
         raise UsageError(f"out is {o.dtype} of shape {o.shape}; needed: {x.dtype} of shape {shape}")
-    if o.address == x.address and o.shape == x.shape:
-        return x
-    if o.overlaps(x):
+    in_place = o.address == x.address and o.shape == x.shape
+    if o.overlaps(x) and not in_place:
         raise UsageError("out overlaps x; pass x itself to work in place, or an array of its own")
     return o
 

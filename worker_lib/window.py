@@ -6,7 +6,12 @@ mod 2^32 and its slot is base + (seq mod P). The rules that this file enforces:
 * Positions are sent in order the first time, and position q only when every RESULT up to q - P/2 is held. This is what
   makes it safe for the switch to overwrite a slot (docs/protocol.md, "Window").
 * Every outstanding position has a timer: RFC 6298's estimator with a floor of 1 ms; a position that was sent again gives
-  no round-trip sample (Karn's rule) and waits twice as long each time, up to 200 ms.
+  no round-trip sample (Karn's rule). Timers double, up to 200 ms, while they run out and no RESULT comes at all; they
+  fall back with the first that does, so that random loss of a packet and its repeats does not add up to long waits.
+  One sample is taken a flight, since many samples a round trip would make the estimator forget (RFC 7323, appendix G): its
+  lower quartile, since a RESULT also waits for other workers' repeats, which say nothing of the network, and timers fed
+  with those would wait longer the more is lost. At most one batch is sent again for its timers in a round trip: a peer that is only late does not
+  need the whole window once more.
 * A position that 64 later RESULTs have overtaken is sent again at once; after a repeat, only RESULTs of positions first
   sent after that repeat count.
 * The congestion window counts outstanding positions. It shrinks at most once a round trip (to 7/8 for an overtaken
@@ -30,7 +35,6 @@ OVERTAKEN = 64
 class _Outstanding:
     sent_at: int
     deadline: int
-    timeout: int
     mark: int  # RESULTs of positions from here on count as overtaking
     repeated: bool = False
     done: bool = False
@@ -58,6 +62,12 @@ class Window:
         self.rto = RTO_INITIAL_NS
         self.repeats = 0
         self._credit = 0
+        self._samples: list[int] = []  # round trips of this flight
+        self._flight_end = 0
+        self._timers_held_until = 0
+        self._backoff = 0
+        self._backed_off_at = 0
+        self._progress = False  # has a RESULT come since the last time-out?
         self._shrunk_at: int | None = None
         self._held = 0
         self._high = 0  # one past the highest position whose RESULT is held
@@ -68,6 +78,11 @@ class Window:
         """Positions sent whose RESULT is not held."""
         return self.next - self.base - self._held
 
+    @property
+    def timeout(self) -> int:
+        """What a timer that starts now is set to."""
+        return min(self.rto << self._backoff, RTO_CEILING_NS)
+
     def room(self) -> int:
         """How many new positions may be sent now."""
         return max(0, min(self.span - (self.next - self.base), self.cwnd - self.outstanding))
@@ -75,7 +90,7 @@ class Window:
     def sent(self, count: int, now: int) -> None:
         """Positions next .. next + count - 1 have been sent for the first time."""
         for q in range(self.next, self.next + count):
-            self._entries[q] = _Outstanding(now, now + self.rto, self.rto, q + 1)
+            self._entries[q] = _Outstanding(now, now + self.timeout, q + 1)
         self.next += count
 
     def accept(self, position: int) -> bool:
@@ -84,26 +99,28 @@ class Window:
         if entry is None or entry.done:
             return False
         entry.done = True
+        self._progress = True
         self._held += 1
         self._high = max(self._high, position + 1)
         return True
 
     def settle(self, accepted: Iterable[int], now: int) -> None:
         """Takes in one batch of accepted positions: one round-trip sample, window growth, new base."""
-        sample = -1
         count = 0
         for q in accepted:
             entry = self._entries[q]
             count += 1
             if not entry.repeated:
-                sample = max(sample, now - entry.sent_at)
-        if sample >= 0:
-            self._sample(sample)
+                self._samples.append(now - entry.sent_at)
         self._grow(count)
         while self.base < self.next and self._entries[self.base].done:
             del self._entries[self.base]
             self.base += 1
             self._held -= 1
+        if self.base >= self._flight_end and self._samples:
+            self._sample(sorted(self._samples)[(len(self._samples) - 1) // 4])
+            self._samples.clear()
+            self._flight_end = self.next
 
     def due(self, now: int) -> list[int]:
         """Positions to send again now, at most one batch, lowest first; their timers are set anew."""
@@ -116,19 +133,21 @@ class Window:
             entry = self._entries[q]
             if entry.done:
                 continue
-            if now >= entry.deadline:
+            if now >= max(entry.deadline, self._timers_held_until):
+                if not timer:
+                    self._back_off(now)
                 timer = True
-                entry.timeout = min(entry.timeout * 2, RTO_CEILING_NS)
             elif entry.mark < self._high and held_from(entry.mark) >= self.overtaken:
                 loss = True
             else:
                 continue
             entry.repeated = True
             entry.mark = self.next
-            entry.deadline = now + entry.timeout
+            entry.deadline = now + self.timeout
             out.append(q)
         self.repeats += len(out)
         if timer:
+            self._timers_held_until = now + self.srtt
             self._shrink(1, 2, now)
         elif loss:
             self._shrink(7, 8, now)
@@ -136,7 +155,8 @@ class Window:
 
     def next_timer(self) -> int | None:
         """Time at which the earliest timer runs out; None with nothing outstanding."""
-        return min((e.deadline for e in self._entries.values() if not e.done), default=None)
+        earliest = min((e.deadline for e in self._entries.values() if not e.done), default=None)
+        return None if earliest is None else max(earliest, self._timers_held_until)
 
     def _held_from_top(self) -> _HeldFrom:
         return _HeldFrom(self._entries, self._high)
@@ -149,6 +169,16 @@ class Window:
             self.rttvar += (abs(self.srtt - rtt) - self.rttvar) // 4
             self.srtt = max(self.srtt + (rtt - self.srtt) // 8, 1)
         self.rto = min(max(self.srtt + 4 * self.rttvar, RTO_FLOOR_NS), RTO_CEILING_NS)
+
+    def _back_off(self, now: int) -> None:
+        if self._progress:
+            self._backoff = 0
+        elif now - self._backed_off_at >= self.timeout and self.timeout < RTO_CEILING_NS:
+            self._backoff += 1
+        else:
+            return
+        self._progress = False
+        self._backed_off_at = now
 
     def _grow(self, count: int) -> None:
         self._credit += count * self.batch

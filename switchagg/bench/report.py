@@ -63,7 +63,13 @@ def _version(package: str) -> str | None:
 
 
 def to_json(settings: Settings, outcome: Outcome) -> dict[str, Any]:
-    """The whole outcome as JSON values; docs/benchmark.md says what each means."""
+    """The whole outcome as JSON values.
+
+    `runs` has an entry for each variant of each cell that was measured, `failed` for each that failed.
+    `stats` are counters a call, summed over the ranks; its `seconds` are of a call and rank. `exact` and
+    `worst_error_of_bound` (the largest error in units of the bound on it) are null where there is no sum to
+    check. `wake_up_seconds` is how late a rank was for the common start, at worst; the times include it.
+    """
     return {
         "machine": machine(),
         "settings": {

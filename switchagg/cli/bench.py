@@ -40,7 +40,7 @@ def add_parser(subparsers: Any) -> None:
         "--overlap", default="random", help="of the workers' non-zero blocks: all, random, none (%(default)s)"
     )
     lists.add_argument("--bits", help="lanes of switchagg: 32, 16, 8, 64 (all that the dtype has)")
-    lists.add_argument("--loss", default="0", help="share of packets that the switch loses (%(default)s)")
+    lists.add_argument("--loss", default="0", help="share of packets lost, either way (%(default)s)")
     lists.add_argument(
         "--dtype",
         default="float32",

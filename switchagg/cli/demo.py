@@ -34,7 +34,7 @@ def add_parser(subparsers: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--workers", type=int, default=4, help="worker processes, 1 to 32 (%(default)s)")
-    parser.add_argument("--steps", type=int, default=400, help="optimizer steps (%(default)s)")
+    parser.add_argument("--steps", type=int, default=300, help="optimizer steps (%(default)s)")
     parser.add_argument("--bits", type=int, default=32, help="width of lanes: 32, 16 or 8 (%(default)s)")
     parser.add_argument(
         "--compare-bits", action="store_true", help="train with 32-, 16- and 8-bit lanes, one after the other"
@@ -50,7 +50,10 @@ def add_parser(subparsers: Any) -> None:
         help="size of the embedding table (%(default)s)",
     )
     parser.add_argument("--batch", type=int, default=128, help="examples a worker and step (%(default)s)")
-    parser.add_argument("--rate", type=float, default=0.2, help="learning rate (%(default)s)")
+    parser.add_argument(
+        "--corpus-bytes", type=int, default=6_000_000, metavar="N", help="of source to read (%(default)s)"
+    )
+    parser.add_argument("--rate", type=float, default=0.1, help="learning rate (%(default)s)")
     parser.add_argument(
         "--report",
         type=Path,
@@ -82,6 +85,7 @@ def settings_from(args: argparse.Namespace) -> Settings:
         dimension=dimension,
         batch=args.batch,
         rate=args.rate,
+        corpus_bytes=args.corpus_bytes,
     )
 
 

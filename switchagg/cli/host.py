@@ -1,9 +1,9 @@
 """`switchagg host`: a software switch and its controller in one process, which others start as a child.
 
-Prints one line of JSON when it serves, ``{"controller": url, "switch": {...}, "pid": ..., "warnings":
-[...]}``, and ends on SIGTERM or SIGINT, when its standard input (a pipe or a terminal) closes, or when the
-process named by --parent
-ends: whatever becomes of the parent, no host is left behind.
+Prints one line of JSON when it serves, ``{"controller": url, "switch": {...}, "pid": ..., "warnings": []}``.
+Ends on SIGTERM or SIGINT. It also ends when its standard input (a pipe or a terminal) closes, or when the
+process named by --parent does: whatever becomes of the parent, no host is left behind. In these cases ranks
+that are still in a job, perhaps asking once more for the last result, have 5 seconds to leave it.
 """
 
 from __future__ import annotations
@@ -15,11 +15,14 @@ import os
 import selectors
 import signal
 import sys
-from collections.abc import Iterator
-from typing import Any
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Final
 
 from switchagg.cli.options import add_network_options, faults_from
 from switchagg.errors import UsageError
+
+LINGER: Final = 5.0  # seconds
 
 
 def add_parser(subparsers: Any) -> None:
@@ -70,12 +73,13 @@ def run(args: argparse.Namespace) -> int:
                 "warnings": host.warnings,
             }
             print(json.dumps(announcement), flush=True)
-            _wait(stop, parent, read_stdin=not args.ignore_stdin)
+            if not _wait(stop, parent, read_stdin=not args.ignore_stdin):
+                _linger(stop, lambda: host.controller.busy)
     return 0
 
 
-def _wait(stop: int, parent: int | None, *, read_stdin: bool) -> None:
-    """Blocks until one of the file descriptors says that it is time."""
+def _wait(stop: int, parent: int | None, *, read_stdin: bool) -> bool:
+    """Blocks until one of the file descriptors says that it is time. Returns whether it was a signal."""
     with selectors.DefaultSelector() as selector:
         selector.register(stop, selectors.EVENT_READ)
         if parent is not None:
@@ -86,10 +90,19 @@ def _wait(stop: int, parent: int | None, *, read_stdin: bool) -> None:
                 selector.register(0, selectors.EVENT_READ)
         while True:
             ready = {key.fd for key, _ in selector.select()}
-            if stop in ready or parent in ready:
-                return
-            if 0 in ready and not _read(0):
-                return
+            if stop in ready:
+                return True
+            if parent in ready or (0 in ready and not _read(0)):
+                return False
+
+
+def _linger(stop: int, busy: Callable[[], bool]) -> None:
+    """Blocks while there are jobs, until a signal, for at most LINGER seconds."""
+    end = time.monotonic() + LINGER
+    with selectors.DefaultSelector() as selector:
+        selector.register(stop, selectors.EVENT_READ)
+        while busy() and time.monotonic() < end and not selector.select(0.01):
+            pass
 
 
 def _read(descriptor: int) -> bytes:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import select
 import signal
+import socket
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from switchagg.cli.options import add_network_options, faults_from
 from switchagg.errors import UsageError
@@ -62,21 +63,44 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Serves until a signal comes; returns the exit status as the command's help says it."""
-    with _stop_signals_blocked():
-        return _serve(args)
+    with _StopSignals() as stop:
+        return _serve(args, stop)
 
 
-@contextmanager
-def _stop_signals_blocked() -> Iterator[None]:
-    """They stay pending until somebody waits for them, so that one that comes early is not lost."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+class _StopSignals:
+    """Waits for SIGINT or SIGTERM. While one is obeyed, more of them change nothing.
+
+    A handler and Python's wake-up descriptor, not a signal mask: masked in this thread, the signal goes to
+    another one of the process, such as those that numpy's linear algebra starts, and there it kills.
+    """
+
+    def __enter__(self) -> Self:
+        self._reader, self._writer = socket.socketpair()
+        self._writer.setblocking(False)
+        self._wakeup = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
+        self._handlers = {number: signal.signal(number, _do_nothing) for number in _STOP_SIGNALS}
+        return self
+
+    def wait(self, seconds: float) -> bool:
+        """Returns whether one has come, at the latest after `seconds`."""
+        readable, _, _ = select.select([self._reader], [], [], seconds)
+        return bool(readable) and not _STOP_SIGNALS.isdisjoint(self._reader.recv(4096))
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(self._wakeup)
+        self._reader.close()
+        self._writer.close()
 
 
-def _serve(args: argparse.Namespace) -> int:
+def _do_nothing(_number: int, _frame: FrameType | None) -> None:
+    """The wake-up descriptor has been written to already."""
+
+
+def _serve(args: argparse.Namespace, stop: _StopSignals) -> int:
     from switchagg.cli.static_jobs import admit, load_jobs
     from switchagg.emulator.switch import Switch
 
@@ -96,7 +120,7 @@ def _serve(args: argparse.Namespace) -> int:
         for job in jobs:
             admit(switch, job)
         report.ready(switch, args, [job.entry.job for job in jobs])
-        while signal.sigtimedwait(_STOP_SIGNALS, args.stats_interval or 1.0) is None:
+        while not stop.wait(args.stats_interval or 1.0):
             if switch.failure:
                 break
             if args.stats_interval:

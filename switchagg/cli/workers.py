@@ -26,7 +26,7 @@ from typing import IO, Final
 
 KILL_AFTER: Final = 5.0  # seconds between SIGTERM and SIGKILL
 DRAIN: Final = 0.5  # seconds to wait for output that somebody else still holds the pipe of
-MAX_LINE: Final = 1 << 16  # bytes; a longer line is passed on in pieces
+MAX_LINE: Final = 1 << 16  # bytes; a longer line is broken
 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -69,16 +69,25 @@ class _Lines:
     prefix: bytes
     out: IO[bytes]
     rest: bytes = b""
+    after_return: bool = False
 
     def feed(self, chunk: bytes) -> None:
         """Passes on the lines that are whole. A carriage return ends one too, as progress bars use it."""
+        if self.after_return and chunk.startswith(b"\n"):  # the two ends of one line came apart
+            self.out.write(b"\n")
+            chunk = chunk[1:]
+        self.after_return = chunk.endswith(b"\r")
         pieces = (self.rest + chunk).replace(b"\r\n", b"\n").splitlines(keepends=True)
-        self.rest = b""
-        if pieces and pieces[-1][-1:] not in (b"\n", b"\r") and len(pieces[-1]) < MAX_LINE:
-            self.rest = pieces.pop()
+        self.rest = pieces.pop() if pieces and not pieces[-1].endswith((b"\n", b"\r")) else b""
+        while len(self.rest) > MAX_LINE:
+            cut = MAX_LINE
+            while self.rest[cut] & 0xC0 == 0x80 and cut > MAX_LINE - 4:  # inside a UTF-8 character
+                cut -= 1
+            pieces.append(self.rest[:cut] + b"\n")
+            self.rest = self.rest[cut:]
         if pieces:
             self.out.write(b"".join(self.prefix + piece for piece in pieces))
-            self.out.flush()
+        self.out.flush()
 
     def end(self) -> None:
         """Passes on what came after the last newline."""
@@ -203,6 +212,7 @@ class Workers:
             match key.data:
                 case _Worker() as worker:
                     self._reap(worker)
+                    self._judge(worker)
                 case _Lines() as lines:
                     self._pass_on(key.fd, key.fileobj, lines)
                 case "signals":
@@ -251,7 +261,10 @@ class Workers:
         if worker.pidfd in self._selector.get_map():
             self._selector.unregister(worker.pidfd)
         os.close(worker.pidfd)
-        if worker.status == 0 or self.failed is not None or self._signal is not None:
+
+    def _judge(self, worker: _Worker) -> None:
+        """What the end of a rank means for the others."""
+        if worker.status is None or worker.status == 0 or self.failed is not None or self._signal is not None:
             return
         self.failed = worker.rank
         others = self._running()

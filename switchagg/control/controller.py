@@ -24,9 +24,9 @@ from switchagg.control.jobs import (
     MemberState,
     Remove,
     Settle,
-    SkipPolicy,
 )
 from switchagg.errors import SwitchAggError, SwitchError
+from switchagg.planner import SkipPolicy
 
 INIT_ATTEMPTS = 10  # a packet that was lost this often was not lost by accident
 INIT_PAUSE = 0.01  # seconds between attempts
@@ -84,6 +84,12 @@ class Controller:
             self._wake.pop(member, None)
             self._book.lost(member)
             self._act()
+
+    @property
+    def busy(self) -> bool:
+        """Whether there is a job whose ranks have been admitted and have not all left."""
+        with self._lock:
+            return any(job.entry is not None for job in self._book.jobs())
 
     def close(self) -> None:
         """Refuses whoever waits and ends all jobs."""

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Self
 
 from switchagg.control.controller import Controller
 from switchagg.control.drivers.embedded import DEFAULT_MEMORY, EmbeddedDriver
-from switchagg.control.jobs import SkipPolicy
 from switchagg.control.service import ControlServer
 from switchagg.errors import UsageError
+from switchagg.planner import SkipPolicy
 
 if TYPE_CHECKING:
     from switchagg.emulator.faults import Faults
@@ -60,8 +60,8 @@ class EmbeddedController:
         self.switch.start()
         try:
             self.driver = EmbeddedDriver(self.switch, capacity, memory)
-            controller = Controller(self.driver, words=words, slots=slots, policy=policy)
-            self._server = ControlServer(controller, controller_host or host, controller_port)
+            self.controller = Controller(self.driver, words=words, slots=slots, policy=policy)
+            self._server = ControlServer(self.controller, controller_host or host, controller_port)
             self._server.start()
         except BaseException:
             self.switch.close()

@@ -39,12 +39,10 @@ from typing import Final
 from switchagg.control.allocator import SlotAllocator, is_power_of_two
 from switchagg.control.drivers.base import Capacity
 from switchagg.errors import AdmissionError, SwitchAggError, UsageError
+from switchagg.planner import DEFAULT_SLOTS, DEFAULT_WORDS, SkipPolicy
 from switchagg.slots import JobEntry, WorkerEntry
 from switchagg.wire import MAX_WORKERS, MIN_WORDS, Header, Op, WireError
 
-DEFAULT_WORDS: Final = 352
-DEFAULT_SLOTS: Final = 1024
-DEFAULT_BLOCK: Final = 64
 MIN_SLOTS: Final = 2  # a window is half of them
 MAX_TIMEOUT: Final = 86_400.0  # seconds
 MAX_NAME: Final = 128
@@ -67,14 +65,6 @@ class MemberState(StrEnum):
     joined = "joined"
     left = "left"
     lost = "lost"
-
-
-@dataclass(frozen=True, slots=True)
-class SkipPolicy:
-    """What workers of a job skip."""
-
-    block: int = DEFAULT_BLOCK  # elements that are sent or skipped together
-    dense: bool = False  # send every block, without looking for zeros
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +170,7 @@ class Job:
     words: int | None = None
     slots: int | None = None
     first_seq: int = 0
-    policy: SkipPolicy = SkipPolicy()
+    policy: SkipPolicy = field(default_factory=SkipPolicy)
     entry: JobEntry | None = None
     _pending: dict[int, bytes] = field(default_factory=dict)  # slot -> its INIT, not yet echoed
 

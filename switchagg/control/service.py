@@ -36,6 +36,7 @@ MAX_BODY: Final = 64 * 1024  # bytes
 REQUEST_TIMEOUT: Final = (
     30.0  # seconds for a request to arrive, and that a connection without a member may be idle
 )
+CLOSE_TIMEOUT: Final = 2.0  # seconds for the last answers when the service stops
 KEEPALIVE: Final = (5, 2, 3)  # seconds of silence before probes, seconds between them, probes
 
 _FOREVER: Final = 86_400.0  # seconds between looks at whether to stop; close() does not wait for them
@@ -148,22 +149,31 @@ class _Server(HTTPServer):
         except Exception:
             self.handle_error(request, client_address)
         finally:
+            self.shutdown_request(request)
             with self._lock:
                 self._connections.pop(threading.current_thread(), None)
-            self.shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         del request
         _log.debug("connection from %s", client_address, exc_info=True)
 
     def end_connections(self) -> None:
+        """Ends every connection; answers that are being written still go out, unless nobody reads them."""
+        self._shut(socket.SHUT_RD)
+        deadline = time.monotonic() + CLOSE_TIMEOUT
         with self._lock:
-            connections = dict(self._connections)
-            for connection in connections.values():
-                with contextlib.suppress(OSError):  # its peer was faster
-                    connection.shutdown(socket.SHUT_RDWR)
-        for thread in connections:
+            threads = list(self._connections)
+        for thread in threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        self._shut(socket.SHUT_RDWR)
+        for thread in threads:
             thread.join()
+
+    def _shut(self, how: int) -> None:
+        with self._lock:
+            for connection in self._connections.values():
+                with contextlib.suppress(OSError):  # its peer was faster
+                    connection.shutdown(how)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -416,6 +426,7 @@ class _Handler(BaseHTTPRequestHandler):
         del explain
         status = HTTPStatus(code)
         self.close_connection = True
+        self.request_version = self.protocol_version  # until it is known the base class thinks of HTTP/0.9
         self._send_failure(status, "bad_request", message or status.phrase)
 
     def log_message(self, format: str, *args: Any) -> None:

@@ -25,7 +25,7 @@ Integers = NDArray[np.int64]
 
 # Adagrad starts from this much of squared gradient. With none, its first steps would scale every coordinate
 # to full size, rounding noise included, and no two orders of summation would stay near each other.
-ADAGRAD_START = 1e-3
+ADAGRAD_START = 3e-4
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,7 +122,6 @@ class LiveProgress:
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._live = Live(console=console, refresh_per_second=8, transient=True, get_renderable=self._render)
         self._phase = "starting"
         self._settings: Settings | None = None
         self._record: StepRecord | None = None
@@ -132,6 +131,8 @@ class LiveProgress:
         self._rate = Rate()
         self._bar: tuple[int, int] = (0, 1)
         self._spinner = Spinner("dots")
+        # Last: it renders once at birth.
+        self._live = Live(console=console, refresh_per_second=8, transient=True, get_renderable=self._render)
 
     def phase(self, text: str) -> None:
         """A new part of the run begins."""

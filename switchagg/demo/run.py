@@ -12,6 +12,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict
 from typing import Any, Protocol
 
@@ -66,43 +67,42 @@ def run(settings: Settings, lanes: Sequence[int], progress: Progress) -> Outcome
         CorpusError: there is no source text to train on.
     """
     started = time.monotonic()
-    progress.phase("reading the standard library's source")
-    text = corpus.load(settings.corpus_bytes)
-    facts = CorpusFacts(
-        text.files, text.size, len(text.tokens), len(text.words), 1 - text.training / len(text.tokens)
-    )
-    descriptor = corpus.share(text.tokens)
-    try:
+    with Processes() as processes, ExitStack() as stack:
+        # The switch starts up while this process reads.
+        host = processes.start("the switch", host_command(settings))
+        progress.phase("reading the standard library's source")
+        text = corpus.load(settings.corpus_bytes)
+        descriptor = corpus.share(text.tokens)
+        stack.callback(os.close, descriptor)
         common = {
             "settings": asdict(settings),
             "corpus": descriptor,
             "training": text.training,
             "parent": os.getpid(),
         }
-        with Processes() as processes:
-            progress.phase("starting the switch")
-            host, controller = _start_host(processes, settings, progress)
-            runs = []
-            for bits in lanes:
-                config = {
-                    **common,
-                    "settings": {**asdict(settings), "bits": bits},
-                    "controller": controller,
-                    "job": f"demo-{bits}",
-                    "timeout": COLLECTIVE_SECONDS,
-                }
-                progress.training(bits, settings)
-                workers = [
-                    _start_python(
-                        processes, f"worker {rank}", "switchagg.demo.worker", {**config, "rank": rank}
-                    )
-                    for rank in range(settings.workers)
-                ]
-                runs.append(_train(processes, host, workers, bits, progress))
+        progress.phase("starting the switch")
+        controller = _controller_url(processes, host, progress)
+        runs = []
+        for bits in lanes:
+            config = {
+                **common,
+                "settings": {**asdict(settings), "bits": bits},
+                "controller": controller,
+                "job": f"demo-{bits}",
+                "timeout": COLLECTIVE_SECONDS,
+            }
+            progress.training(bits, settings)
+            workers = [
+                _start_python(processes, f"worker {rank}", "switchagg.demo.worker", {**config, "rank": rank})
+                for rank in range(settings.workers)
+            ]
+            runs.append(_train(processes, host, workers, bits, progress))
+        processes.close()
         progress.phase("the same batches in one process")
         reference, shuffled = _run_references(common, settings, progress)
-    finally:
-        os.close(descriptor)
+    facts = CorpusFacts(
+        text.files, text.size, len(text.tokens), len(text.words), 1 - text.training / len(text.tokens)
+    )
     outcome = Outcome(settings, facts, runs, reference, shuffled)
     sample = runs[0].sample
     if sample is not None:
@@ -121,10 +121,10 @@ def _start_python(processes: Processes, name: str, module: str, config: dict[str
     )
 
 
-def _start_host(processes: Processes, settings: Settings, progress: Progress) -> tuple[Child, str]:
-    """Start controller and switch in a process of their own; returns it, and the controller's URL."""
+def host_command(settings: Settings) -> list[str]:
+    """Command line of the process that holds controller and switch."""
     command = [sys.executable, "-m", "switchagg.cli.main", "host"]
-    command += ["--ignore-stdin", "--parent", str(os.getpid())]
+    command += ["--ignore-stdin", "--parent", str(os.getpid()), "--seed", str(settings.seed)]
     for option, share in (
         ("--loss", settings.packet_loss),
         ("--duplicate", settings.packet_duplicate),
@@ -132,8 +132,11 @@ def _start_host(processes: Processes, settings: Settings, progress: Progress) ->
     ):
         if share:
             command += [option, str(share)]
-    command += ["--seed", str(settings.seed)]
-    host = processes.start("the switch", command)
+    return command
+
+
+def _controller_url(processes: Processes, host: Child, progress: Progress) -> str:
+    """Wait until the host serves, and return its controller's URL."""
     try:
         for event in processes.events(HOST_SECONDS):
             if isinstance(event, Ended):
@@ -142,7 +145,7 @@ def _start_host(processes: Processes, settings: Settings, progress: Progress) ->
                 announced = json.loads(event.text)
                 for warning in announced.get("warnings", []):
                     progress.note(f"the switch warns: {warning}")
-                return host, str(announced["controller"])
+                return str(announced["controller"])
             except (ValueError, KeyError, TypeError, AttributeError):
                 raise SwitchError(
                     f"the switch did not start: instead of its address it said {event.text[:200]!r}"

@@ -38,7 +38,7 @@ class Settings:
     """
 
     workers: int = 4
-    steps: int = 400
+    steps: int = 300
     bits: int = 32
     packet_loss: float = 0.0
     packet_duplicate: float = 0.0
@@ -50,7 +50,7 @@ class Settings:
     hidden: int = 128
     vocabulary: int = 1024
     batch: int = 128
-    rate: float = 0.2
+    rate: float = 0.1
     corpus_bytes: int = 6_000_000
     digests: int = 4
     dense_steps: int = 5
@@ -69,6 +69,7 @@ class Settings:
                 raise UsageError(f"{option} {value:g}: a share of packets, from 0 up to but not including 1")
         _within("--seed", self.seed, 0, 2**32 - 1)
         _within("--batch", self.batch, 1, 4096)
+        _within("--corpus-bytes", self.corpus_bytes, 100_000, 1_000_000_000)
         _within("vocabulary", self.vocabulary, 2, 65_536)
         _within("context", self.context, 2, 64)
         if self.rows < 2 * self.vocabulary or self.dimension < 1:

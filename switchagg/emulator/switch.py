@@ -15,7 +15,9 @@ import os
 import secrets
 import socket
 import sys
+from contextlib import suppress
 from dataclasses import replace
+from ipaddress import IPv4Address
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -260,6 +262,8 @@ def _fault_settings(faults: Faults | None) -> FaultSettings | None:
 
 
 def _resolve(host: str) -> str:
+    with suppress(ValueError):
+        return str(IPv4Address(host))
     try:
         found = socket.getaddrinfo(host, None, socket.AF_INET, socket.SOCK_DGRAM)
     except (OSError, UnicodeError):

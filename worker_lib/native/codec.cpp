@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstdlib>
 #include <cstring>
 
 namespace switchagg {
@@ -65,6 +66,7 @@ Stream::Stream(const Call& call, const Plan* plan, uint32_t words)
     top_ = static_cast<int32_t>(((1u << (call.bits - 1)) - 1) / call.workers);
     key_ = dither_key(call.position, call.rank);
   }
+  top_exponent_ = call.dtype == DType::f64 ? 2046 : call.dtype == DType::f16 ? 142 : 254;
   floor_ = plan == nullptr;
   union_blocks_ = call.blocks();
   elements_ = call.count;
@@ -129,12 +131,12 @@ void Stream::runs_of(uint64_t packet, bool by_owner) {
 
 template <typename F>
 void Stream::each_chunk(const Run& run, F&& f) const {
-  const uint64_t chunk = call_.chunk();
+  const uint32_t shift = call_.chunk_shift();
   uint64_t element = run.element;
   uint32_t at = run.at, left = run.count;
   while (left) {
-    const uint64_t c = element / chunk;
-    const uint32_t count = static_cast<uint32_t>(std::min<uint64_t>(left, (c + 1) * chunk - element));
+    const uint64_t c = element >> shift;
+    const uint32_t count = static_cast<uint32_t>(std::min<uint64_t>(left, ((c + 1) << shift) - element));
     f(element, count, at, exponents_[c]);
     element += count;
     at += count;
@@ -143,31 +145,40 @@ void Stream::each_chunk(const Run& run, F&& f) const {
 }
 
 // The exponent E of docs/protocol.md: |x| < 2^(E+1).
-static int unbiased_f(int e) { return (e ? e : 1) - 127; }
-static int unbiased_d(int e) { return (e ? e : 1) - 1023; }
+namespace {
+
+int unbiased_f(int e) { return (e ? e : 1) - 127; }
+int unbiased_d(int e) { return (e ? e : 1) - 1023; }
+
+// Powers of two are exact, so they and the third factor can be one factor, unless that or a result could leave the
+// range of normal numbers.
+ScaleF folded(int k, float m) {
+  if (k > -60 && k < 60) return {pow2f(k) * m, 1.0f, 1.0f};
+  return {pow2f(k / 2), pow2f(k - k / 2), m};
+}
+
+}  // namespace
 
 ScaleF Stream::up_f(int exponent) const {
   const int e = unbiased_f(exponent);
-  const int k = call_.bits == 32 ? 30 - log_workers_ - e : -(e + 1);
-  return {pow2f(k / 2), pow2f(k - k / 2), static_cast<float>(top_)};
+  if (call_.bits == 32) return folded(30 - log_workers_ - e, 1.0f);
+  return folded(-(e + 1), static_cast<float>(top_));
 }
 
 ScaleF Stream::down_f(int exponent) const {
   const int e = unbiased_f(exponent);
   const bool average = call_.op == ReduceOp::avg;
-  if (call_.bits == 32) {
-    const int k = e - (30 - log_workers_);
-    return {pow2f(k / 2), pow2f(k - k / 2), average ? 1.0f / static_cast<float>(call_.workers) : 1.0f};
-  }
-  const int k = e + 1;
+  if (call_.bits == 32)
+    return folded(e - (30 - log_workers_), average ? 1.0f / static_cast<float>(call_.workers) : 1.0f);
   const double whole = average ? static_cast<double>(top_) * call_.workers : static_cast<double>(top_);
-  return {pow2f(k / 2), pow2f(k - k / 2), static_cast<float>(1.0 / whole)};
+  return folded(e + 1, static_cast<float>(1.0 / whole));
 }
 
 ScaleD Stream::up_d(int exponent) const {
   const int e = unbiased_d(exponent);
   const int k = call_.bits >= 32 ? (call_.bits == 64 ? 62 : 30) - log_workers_ - e : -(e + 1);
-  return {pow2d(k / 2), pow2d(k - k / 2), static_cast<double>(top_)};
+  const double most = call_.bits == 32 ? static_cast<double>((int64_t{1} << (31 - log_workers_)) - 1) : top_;
+  return {pow2d(k / 2), pow2d(k - k / 2), most};
 }
 
 ScaleD Stream::down_d(int exponent) const {
@@ -259,7 +270,7 @@ void Stream::encode_lanes(uint8_t* payload) {
         } else if (call_.bits == 32) {
           kernels_.quantize_f64(x, count, s, q_.data() + at);
         } else {
-          kernels_.dither_f64(x, count, s, top_, key_, static_cast<uint32_t>(element), q_.data() + at);
+          kernels_.dither_f64(x, count, s, top_, key_, call_.first_element + static_cast<uint32_t>(element), q_.data() + at);
         }
         return;
       }
@@ -273,7 +284,7 @@ void Stream::encode_lanes(uint8_t* payload) {
       if (call_.bits == 32) {
         kernels_.quantize_f32(x, count, s, q_.data() + at);
       } else {
-        kernels_.dither_f32(x, count, s, top_, key_, static_cast<uint32_t>(element), q_.data() + at);
+        kernels_.dither_f32(x, count, s, top_, key_, call_.first_element + static_cast<uint32_t>(element), q_.data() + at);
       }
     });
   }
@@ -322,6 +333,7 @@ void Stream::decode(uint64_t packet, const uint8_t* payload) {
         if (exponent == kNoExponent) return write_zeros(element, count);
         if (exponent == call_.not_finite()) return;  // finish() writes the whole chunk
         kernels_.dequantize_f32_be(words + at, count, down_f(exponent), x + (element - call_.out_begin));
+        if (exponent == top_exponent_) saturate(element - call_.out_begin, count, at);
       });
     return;
   }
@@ -357,15 +369,40 @@ void Stream::decode_lanes(const uint8_t* payload) {
         } else {
           kernels_.dequantize_f64(q_.data() + at, count, down_d(exponent), x);
         }
-        return;
+      } else if (call_.dtype == DType::f32) {
+        kernels_.dequantize_f32(q_.data() + at, count, down_f(exponent), reinterpret_cast<float*>(call_.out) + place);
+      } else {
+        kernels_.dequantize_f32(q_.data() + at, count, down_f(exponent), wide_.data());
+        uint16_t* half = reinterpret_cast<uint16_t*>(call_.out) + place;
+        (call_.dtype == DType::f16 ? kernels_.narrow_f16 : kernels_.narrow_bf16)(wide_.data(), count, half);
       }
-      if (call_.dtype == DType::f32)
-        return kernels_.dequantize_f32(q_.data() + at, count, down_f(exponent),
-                                       reinterpret_cast<float*>(call_.out) + place);
-      kernels_.dequantize_f32(q_.data() + at, count, down_f(exponent), wide_.data());
-      uint16_t* half = reinterpret_cast<uint16_t*>(call_.out) + place;
-      (call_.dtype == DType::f16 ? kernels_.narrow_f16 : kernels_.narrow_bf16)(wide_.data(), count, half);
+      if (exponent == top_exponent_) saturate(place, count, at);
     });
+  }
+}
+
+// In a chunk with the type's largest exponent, rounding up can make an infinity of finite values whose average, or only
+// one of which, is finite: it becomes the largest finite value. Such chunks are rare enough for a plain loop.
+void Stream::saturate(uint64_t place, uint32_t count, uint32_t at) {
+  const auto allowed = [&](uint32_t i) {
+    return call_.op == ReduceOp::avg || (top_ != 0 && std::abs(static_cast<int64_t>(q_[at + i])) <= top_);
+  };
+  const auto pass = [&](auto* x, auto infinity, auto largest) {
+    using Bits = decltype(infinity);
+    constexpr Bits sign = static_cast<Bits>(Bits{1} << (8 * sizeof(Bits) - 1));
+    for (uint32_t i = 0; i < count; ++i)
+      if (static_cast<Bits>(x[i] & static_cast<Bits>(~sign)) == infinity && allowed(i))
+        x[i] = static_cast<Bits>((x[i] & sign) | largest);
+  };
+  switch (call_.dtype) {
+    case DType::f64:
+      return pass(reinterpret_cast<uint64_t*>(call_.out) + place, uint64_t{0x7ff0000000000000}, uint64_t{0x7fefffffffffffff});
+    case DType::f32:
+      return pass(reinterpret_cast<uint32_t*>(call_.out) + place, uint32_t{0x7f800000}, uint32_t{0x7f7fffff});
+    case DType::f16:
+      return pass(reinterpret_cast<uint16_t*>(call_.out) + place, uint16_t{0x7c00}, uint16_t{0x7bff});
+    default:
+      return pass(reinterpret_cast<uint16_t*>(call_.out) + place, uint16_t{0x7f80}, uint16_t{0x7f7f});
   }
 }
 

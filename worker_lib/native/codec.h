@@ -34,6 +34,7 @@ class Stream {
   void each_chunk(const Run& run, F&& f) const;
   void encode_lanes(uint8_t* payload);
   void decode_lanes(const uint8_t* payload);
+  void saturate(uint64_t place, uint32_t count, uint32_t at);
   void write_zeros(uint64_t element, uint64_t count);
   void write_nan(uint64_t element, uint64_t count);
 
@@ -58,6 +59,7 @@ class Stream {
   uint32_t key_ = 0;                  // of the stochastic rounding
   int32_t top_ = 0;                   // largest lane value
   int log_workers_ = 0;
+  int top_exponent_ = 254;            // of the type's largest finite value
   std::vector<Run> runs_;
   std::vector<int32_t> q_;
   std::vector<int64_t> q64_;

@@ -83,12 +83,22 @@ void quantize_f32(const float* __restrict x, size_t n, ScaleF s, int32_t* __rest
 }
 
 void quantize_f32_be(const float* __restrict x, size_t n, ScaleF s, uint32_t* __restrict words) {
+  if (s.f2 == 1.0f) {
+    for (size_t i = 0; i < n; ++i)
+      words[i] = big(static_cast<uint32_t>(static_cast<int32_t>(__builtin_rintf(x[i] * s.f1))));
+    return;
+  }
   for (size_t i = 0; i < n; ++i)
     words[i] = big(static_cast<uint32_t>(static_cast<int32_t>(__builtin_rintf((x[i] * s.f1) * s.f2))));
 }
 
+// A double can round up to the first value that n workers could not share: stop before it.
 void quantize_f64(const double* __restrict x, size_t n, ScaleD s, int32_t* __restrict q) {
-  for (size_t i = 0; i < n; ++i) q[i] = static_cast<int32_t>(__builtin_rint((x[i] * s.f1) * s.f2));
+  for (size_t i = 0; i < n; ++i) {
+    const double v = __builtin_rint((x[i] * s.f1) * s.f2);
+    const double below = v < s.m ? v : s.m;
+    q[i] = static_cast<int32_t>(below > -s.m ? below : -s.m);
+  }
 }
 
 void quantize_f64_limbs(const double* __restrict x, size_t n, ScaleD s, int64_t* __restrict q) {
@@ -99,16 +109,30 @@ inline uint32_t random16(uint32_t index, uint32_t key) {
   uint32_t h = index * 0x9E3779B1u + key;
   h ^= h >> 16;
   h *= 0x85EBCA6Bu;
-  h ^= h >> 13;
-  h *= 0xC2B2AE35u;
   return h >> 16;
 }
 
+inline float as_float(uint32_t bits) {
+  float x;
+  __builtin_memcpy(&x, &bits, sizeof x);
+  return x;
+}
+
+// (r + 0.5) / 65536, by way of the mantissa of a number between 1 and 2.
+inline float unit(uint32_t r) { return as_float(0x3f800040u | r << 7) - 1.0f; }
+
 void dither_f32(const float* __restrict x, size_t n, ScaleF s, int32_t top, uint32_t key, uint32_t index,
                 int32_t* __restrict q) {
+  if (s.f2 == 1.0f && s.m == 1.0f) {
+    for (size_t i = 0; i < n; ++i) {
+      const float u = unit(random16(index + static_cast<uint32_t>(i), key));
+      const int32_t down = static_cast<int32_t>(__builtin_floorf(x[i] * s.f1 + u));
+      q[i] = down < top ? down : top;
+    }
+    return;
+  }
   for (size_t i = 0; i < n; ++i) {
-    const uint32_t r = random16(index + static_cast<uint32_t>(i), key);
-    const float u = (static_cast<float>(static_cast<int32_t>(r)) + 0.5f) * (1.0f / 65536.0f);
+    const float u = unit(random16(index + static_cast<uint32_t>(i), key));
     const float v = ((x[i] * s.f1) * s.f2) * s.m;
     const int32_t down = static_cast<int32_t>(__builtin_floorf(v + u));
     q[i] = down < top ? down : top;
@@ -118,8 +142,7 @@ void dither_f32(const float* __restrict x, size_t n, ScaleF s, int32_t top, uint
 void dither_f64(const double* __restrict x, size_t n, ScaleD s, int32_t top, uint32_t key, uint32_t index,
                 int32_t* __restrict q) {
   for (size_t i = 0; i < n; ++i) {
-    const uint32_t r = random16(index + static_cast<uint32_t>(i), key);
-    const double u = (static_cast<double>(static_cast<int32_t>(r)) + 0.5) * (1.0 / 65536.0);
+    const double u = static_cast<double>(unit(random16(index + static_cast<uint32_t>(i), key)));
     const double v = ((x[i] * s.f1) * s.f2) * s.m;
     const int32_t down = static_cast<int32_t>(__builtin_floor(v + u));
     q[i] = down < top ? down : top;
@@ -127,10 +150,18 @@ void dither_f64(const double* __restrict x, size_t n, ScaleD s, int32_t top, uin
 }
 
 void dequantize_f32(const int32_t* __restrict q, size_t n, ScaleF s, float* __restrict x) {
+  if (s.f2 == 1.0f && s.m == 1.0f) {
+    for (size_t i = 0; i < n; ++i) x[i] = static_cast<float>(q[i]) * s.f1;
+    return;
+  }
   for (size_t i = 0; i < n; ++i) x[i] = ((static_cast<float>(q[i]) * s.m) * s.f1) * s.f2;
 }
 
 void dequantize_f32_be(const uint32_t* __restrict words, size_t n, ScaleF s, float* __restrict x) {
+  if (s.f2 == 1.0f && s.m == 1.0f) {
+    for (size_t i = 0; i < n; ++i) x[i] = static_cast<float>(static_cast<int32_t>(big(words[i]))) * s.f1;
+    return;
+  }
   for (size_t i = 0; i < n; ++i)
     x[i] = ((static_cast<float>(static_cast<int32_t>(big(words[i]))) * s.m) * s.f1) * s.f2;
 }
@@ -213,12 +244,6 @@ inline uint32_t as_bits(float x) {
   uint32_t bits;
   __builtin_memcpy(&bits, &x, sizeof bits);
   return bits;
-}
-
-inline float as_float(uint32_t bits) {
-  float x;
-  __builtin_memcpy(&x, &bits, sizeof x);
-  return x;
 }
 
 inline float one_f16(uint16_t h) {

@@ -8,7 +8,8 @@
 
 namespace switchagg {
 
-// What two multiplications by powers of two and one by a plain factor do to a value; see scale_of() in codec.cpp.
+// Two factors that are powers of two and one that is not; folded into f1 (the others 1) wherever that is exact. For
+// quantize_f64, m is the largest value instead.
 struct ScaleF {
   float f1, f2, m;
 };

@@ -33,6 +33,10 @@ class DefaultArithmetic {
 };
 
 constexpr uint64_t kScanBudget = 1 << 20;  // elements between two looks at the clock and at the port
+// Elements a segment, and how many segments plans run ahead. Dense tensors are cut so that what was scanned is quantized
+// from the cache; sparse ones, of which little is read again, in few pieces.
+constexpr uint64_t kDenseSegment = 1 << 18, kSparseSegment = 1 << 22;
+constexpr uint32_t kLead = 2;
 
 }  // namespace
 
@@ -61,6 +65,9 @@ std::unique_lock<std::mutex> Engine::contend() {
 void Engine::abandon() {
   abandoned_ = true;
   port_->abandon();
+  // Their owner and waiters do not exist in this process, so they must be neither used nor destroyed as they are.
+  new (&mutex_) std::mutex;
+  new (&changed_) std::condition_variable;
   if (thread_) (void)new std::thread(std::move(*thread_));  // it does not exist in this process: never join it
   thread_.reset();
 }
@@ -205,52 +212,129 @@ void Engine::drive(std::unique_lock<std::mutex>& lock, Collective* until, int64_
   changed_.notify_all();
 }
 
-// Takes the sending collective to its next phase where that needs no packet. True if a step was made.
+// Takes the sending collective to its next step where that needs no packet. True if something was done.
 bool Engine::advance() {
   if (sending_ >= queue_.size()) return false;
   Collective& c = *queue_[sending_];
-  if (!c.plan) {
-    c.start = window_.next();
-    c.plan = std::make_unique<Plan>(c.call, membership_.words);
-    c.plan_packets = c.plan->packets();
-    c.end = c.start + c.plan_packets;
-  }
-  if (!c.plan->scanned() && (c.plan->needs_scan(0) || window_.next() > c.start)) {
-    const int64_t before = now_ns();
-    c.plan->scan(kScanBudget);
-    stats_.scan_ns += now_ns() - before;
+  if (!c.begun) begin(c);
+  if (!c.active.empty() && window_.next() < c.active.back().end) return false;  // packets to send first
+  if (c.next_step == c.steps) {
+    sparse_ = c.call.sparse && c.blocks_union * 8 < c.call.blocks();
+    ++sending_;
     return true;
   }
-  return false;
+  return start_step(c);
+}
+
+void Engine::begin(Collective& c) {
+  c.begun = true;
+  c.start = c.end = window_.next();
+  c.segment_elements = c.call.segment_elements(sparse_ ? kSparseSegment : kDenseSegment);
+  if (c.call.kind == Kind::floor) c.segment_elements = std::max<uint64_t>(c.call.count, 1);
+  const uint64_t segments = (c.call.count + c.segment_elements - 1) / c.segment_elements;
+  for (uint64_t from = 0; from < c.call.count; from += c.segment_elements) {
+    SegmentState& s = c.segments.emplace_back();
+    s.call = c.call.segment(from, std::min(c.segment_elements, c.call.count - from));
+  }
+  c.header_has_plan = segments == 1 && kPlanHeaderWords + c.call.rest_words() <= membership_.words;
+  c.lead = static_cast<uint32_t>(std::min<uint64_t>(segments, kLead));
+  c.steps = static_cast<uint32_t>(1 + 2 * segments);
+  stats_.blocks_total += c.call.blocks();
+}
+
+// Step 0 is the header; then `lead` plans; then a stream and a plan in turn; then the last streams.
+static Step step_at(uint32_t index, uint32_t segments, uint32_t lead) {
+  Step step{Step::Kind::header, 0, 0, 0, 0};
+  if (index == 0) return step;
+  const uint32_t i = index - 1;
+  if (i < lead) {
+    step.kind = Step::Kind::plan;
+    step.segment = i;
+  } else if (const uint32_t j = i - lead; j < 2 * (segments - lead)) {
+    step.kind = j % 2 ? Step::Kind::plan : Step::Kind::stream;
+    step.segment = j % 2 ? lead + j / 2 : j / 2;
+  } else {
+    step.kind = Step::Kind::stream;
+    step.segment = segments - lead + (j - 2 * (segments - lead));
+  }
+  return step;
+}
+
+// Starts the next step if it can be: a plan needs its segment scanned, a stream its plan agreed, and everything but the
+// header needs the header's RESULT.
+bool Engine::start_step(Collective& c) {
+  Step step = step_at(c.next_step, static_cast<uint32_t>(c.segments.size()), c.lead);
+  uint64_t packets = 1;
+  const int64_t before = now_ns();
+  if (step.kind == Step::Kind::plan || (step.kind == Step::Kind::header && c.header_has_plan)) {
+    SegmentState& s = c.segments[step.segment];
+    if (!s.plan && !s.agreed) s.plan = std::make_unique<Plan>(s.call, membership_.words, c.header_has_plan);
+    if (s.plan && !s.plan->scanned()) {
+      s.plan->scan(kScanBudget);
+      stats_.scan_ns += now_ns() - before;
+      return true;
+    }
+  }
+  if (step.kind == Step::Kind::plan) {
+    if (!c.opened) return false;
+    SegmentState& s = c.segments[step.segment];
+    packets = c.header_has_plan ? 0 : s.plan->packets();
+    if (packets == 0) s.agreed = true;
+  } else if (step.kind == Step::Kind::stream) {
+    SegmentState& s = c.segments[step.segment];
+    if (!c.opened || !s.agreed) return false;
+    s.stream = std::make_unique<Stream>(s.call, c.call.kind == Kind::floor ? nullptr : s.plan.get(), membership_.words);
+    packets = s.stream->packets();
+    c.blocks_union += s.stream->union_blocks();
+    stats_.blocks_union += s.stream->union_blocks();
+    stats_.scan_ns += now_ns() - before;
+  }
+  ++c.next_step;
+  step.start = window_.next();
+  step.end = step.start + packets;
+  c.end = step.end;
+  c.packets += packets;
+  if (packets > 0) {
+    c.active.push_back(step);
+  } else {
+    if (step.kind == Step::Kind::stream) c.segments[step.segment].stream->finish();
+    step_done(c);
+  }
+  return true;
+}
+
+void Engine::step_done(Collective& c) {
+  if (++c.done_steps < c.steps) return;
+  if (sending_ < queue_.size() && queue_[sending_].get() == &c) {
+    sparse_ = c.call.sparse && c.blocks_union * 8 < c.call.blocks();
+    ++sending_;
+  }
+  complete(c, Status::done);
 }
 
 // How many positions the sending collective has ready.
 uint32_t Engine::sendable() const {
   if (sending_ >= queue_.size()) return 0;
   const Collective& c = *queue_[sending_];
-  if (!c.plan) return 0;
-  const uint64_t next = window_.next();
-  uint64_t limit;
-  if (next == c.start) {
-    limit = c.plan->needs_scan(0) && !c.plan->scanned() ? c.start : c.start + 1;
-  } else if (!c.opened) {
-    limit = c.start + 1;
-  } else if (next < c.start + c.plan_packets) {
-    limit = c.plan->scanned() ? c.start + c.plan_packets : next;
-  } else {
-    limit = c.stream ? c.end : next;
-  }
-  return static_cast<uint32_t>(std::min<uint64_t>(limit - next, membership_.slots));
+  if (c.active.empty() || window_.next() >= c.active.back().end) return 0;
+  return static_cast<uint32_t>(std::min<uint64_t>(c.active.back().end - window_.next(), membership_.slots));
 }
 
 bool Engine::build(Collective& c, uint64_t position) {
   uint8_t* to = record(position);
   uint8_t* payload = to + wire::kHeaderBytes;
-  const bool plan = position - c.start < c.plan_packets;
-  const bool filled = plan ? c.plan->encode(position - c.start, payload)
-                           : c.stream->encode(position - c.start - c.plan_packets, payload);
+  const Step& step = c.active.back();
+  const uint64_t packet = position - step.start;
+  bool filled = true;
+  if (step.kind == Step::Kind::stream) {
+    filled = c.segments[step.segment].stream->encode(packet, payload);
+  } else if (step.kind == Step::Kind::plan || c.header_has_plan) {
+    filled = c.segments[step.segment].plan->encode(packet, payload);
+  } else {
+    Opening::encode(c.call, membership_.words, payload);
+  }
   wire::Header header;
-  header.op = static_cast<uint8_t>(plan || c.call.op == ReduceOp::bit_or ? wire::Op::OR : wire::Op::SUM);
+  header.op = static_cast<uint8_t>(step.kind != Step::Kind::stream || c.call.op == ReduceOp::bit_or ? wire::Op::OR : wire::Op::SUM);
   header.flags = filled ? wire::kFlagPayload : 0;
   header.job = membership_.job;
   header.token = membership_.token;
@@ -280,7 +364,6 @@ bool Engine::send_new(int64_t now) {
   stats_.quantize_ns += built - before;
   window_.sent(count, now);
   transmit();
-  if (window_.next() == c.end && c.stream) ++sending_;
   return true;
 }
 
@@ -342,52 +425,56 @@ bool Engine::receive(int64_t now) {
   if (!accepted_.empty()) {
     heard_ = decoded;
     window_.settle(accepted_, got);
-    resend(decoded);
   }
   return true;
 }
 
 // One RESULT, already accepted by the window.
 void Engine::take(uint64_t position, const uint8_t* payload) {
-  size_t index = 0;
-  while (index < queue_.size() && (!queue_[index]->plan || position >= queue_[index]->end)) ++index;
-  if (index == queue_.size() || position < queue_[index]->start) return;
-  Collective& c = *queue_[index];
-  const uint64_t packet = position - c.start;
-  ++c.results;
-  if (packet >= c.plan_packets) {
-    c.stream->decode(packet - c.plan_packets, payload);
-  } else {
-    c.plan->decode(packet, payload);
-    ++c.plan_results;
-    if (packet == 0) {
-      c.opened = true;
-      if (c.plan->mismatch(c.difference)) {
-        // Every rank sees the same, sends nothing more of this collective, and goes on to the next one.
-        c.end = c.start + 1;
-        ++sending_;
-        return complete(c, Status::mismatch);
-      }
-      c.policy = c.plan->agreed_policy();
+  Collective* found = nullptr;
+  for (auto& candidate : queue_) {
+    if (candidate->begun && position >= candidate->start && position < candidate->end) {
+      found = candidate.get();
+      break;
     }
-    if (c.plan_results == c.plan_packets) open_stream(c);
   }
-  if (c.stream && c.results == c.end - c.start) {
-    c.stream->finish();
-    complete(c, Status::done);
+  if (!found) return;
+  Collective& c = *found;
+  size_t index = 0;
+  while (index < c.active.size() && position >= c.active[index].end) ++index;
+  if (index == c.active.size() || position < c.active[index].start) return;
+  Step& step = c.active[index];
+  const uint64_t packet = position - step.start;
+  ++c.results;
+  ++step.results;
+  SegmentState* s = step.segment < c.segments.size() ? &c.segments[step.segment] : nullptr;
+  if (step.kind == Step::Kind::stream) {
+    s->stream->decode(packet, payload);
+  } else if (step.kind == Step::Kind::plan) {
+    s->plan->decode(packet, payload);
+  } else {
+    // A RESULT without words is no header, whoever sent it.
+    if (!payload || Opening::mismatch(payload, c.difference, &c.policy)) {
+      // Every rank sees the same, sends nothing more of this collective, and goes on to the next one.
+      ++sending_;
+      return complete(c, Status::mismatch);
+    }
+    c.opened = true;
+    if (c.header_has_plan) {
+      s->plan->decode(0, payload);
+      s->agreed = true;
+    }
   }
-}
-
-void Engine::open_stream(Collective& c) {
-  const int64_t before = now_ns();
-  c.stream = std::make_unique<Stream>(c.call, c.call.kind == Kind::floor ? nullptr : c.plan.get(), membership_.words);
-  c.stream_packets = c.stream->packets();
-  c.end += c.stream_packets;
-  stats_.blocks_total += c.call.blocks();
-  stats_.blocks_union += c.stream->union_blocks();
-  stats_.scan_ns += now_ns() - before;
-  // An empty stream has nothing left to send: the next collective may begin.
-  if (window_.next() == c.end) ++sending_;
+  if (step.results < step.end - step.start) return;
+  const Step finished = step;
+  c.active.erase(c.active.begin() + static_cast<std::ptrdiff_t>(index));
+  if (finished.kind == Step::Kind::plan) s->agreed = true;
+  if (finished.kind == Step::Kind::stream) {
+    s->stream->finish();
+    s->stream.reset();
+    s->plan.reset();
+  }
+  step_done(c);
 }
 
 void Engine::complete(Collective& c, Status status) {
@@ -396,8 +483,8 @@ void Engine::complete(Collective& c, Status status) {
       const auto keep = *it;  // the caller may hold the only other reference
       queue_.erase(it);
       --sending_;
-      keep->plan.reset();
-      keep->stream.reset();
+      keep->segments.clear();
+      keep->active.clear();
       keep->status = status;
       break;
     }

@@ -38,6 +38,24 @@ struct Membership {  // what the controller told this worker
 
 enum class Status : uint8_t { pending = 0, done = 1, mismatch = 2, timeout = 3, aborted = 4 };
 
+// A collective is sent in steps, each a range of positions. The header comes first, alone until its RESULT is there. Then
+// the tensor's segments, plans a few segments ahead of streams, so that a segment is still in the processor's cache when it
+// is quantized after it was scanned, and nobody waits for a plan's round trip (`lead` is 2 here):
+//
+//      header  plan 0  plan 1  stream 0  plan 2  stream 1  plan 3  stream 2 ...
+struct Step {
+  enum class Kind : uint8_t { header, plan, stream } kind;
+  uint32_t segment;
+  uint64_t start, end, results;
+};
+
+struct SegmentState {
+  Call call;
+  std::unique_ptr<Plan> plan;
+  std::unique_ptr<Stream> stream;
+  bool agreed = false;  // the plan's RESULTs are all there
+};
+
 struct Collective {
   Call call;
   int64_t deadline = 0;
@@ -45,15 +63,19 @@ struct Collective {
   uint32_t difference[5] = {};  // for a mismatch: the bits of each fingerprint word in which ranks differ
   uint32_t policy = 0;          // rank 0's policy word of this collective
   // Progress, for messages.
-  uint64_t plan_packets = 0, stream_packets = 0, results = 0;
+  uint64_t packets = 0, results = 0;
 
  private:
   friend class Engine;
-  std::unique_ptr<Plan> plan;
-  std::unique_ptr<Stream> stream;
-  uint64_t start = 0, end = 0;      // positions; end grows when the stream's length is known
-  uint64_t plan_results = 0;
-  bool opened = false;              // packet 0's RESULT is there
+  bool begun = false, opened = false;
+  bool header_has_plan = false;       // one packet holds all of the plan
+  uint64_t start = 0, end = 0;        // positions given out so far
+  uint64_t segment_elements = 0;
+  uint32_t lead = 0;                  // segments whose plans go out before the first stream
+  uint32_t next_step = 0, steps = 0, done_steps = 0;
+  std::deque<SegmentState> segments;  // all of them; plan and stream only while in use
+  std::deque<Step> active;            // started, results missing; the last one may have packets to send
+  uint64_t blocks_union = 0;
 };
 
 struct EngineStats {
@@ -99,8 +121,10 @@ class Engine {
   bool send_new(int64_t now);
   bool resend(int64_t now);
   bool advance();
+  void begin(Collective& c);
+  bool start_step(Collective& c);
+  void step_done(Collective& c);
   uint32_t sendable() const;
-  void open_stream(Collective& c);
   bool build(Collective& c, uint64_t position);
   void transmit();
   void complete(Collective& c, Status status);
@@ -125,6 +149,8 @@ class Engine {
   std::optional<std::thread> thread_;
 
   uint32_t calls_ = 0;
+  // The last finished plan said that under an eighth of the blocks travel. All ranks know the same, so they cut alike.
+  bool sparse_ = false;
   int64_t heard_ = 0;
   EngineStats stats_;
   std::vector<Received> received_;

@@ -83,23 +83,29 @@ struct CallArguments {
   }
 };
 
-// Plan and stream of one call without a network, for the tests that compare them with the Python twins.
+// Plan and stream of one call, as one segment, without a network, for the tests that compare them with the Python twins.
 class Codec {
  public:
   Codec(const CallArguments& arguments, uint32_t position, uint32_t words) : call_(arguments.call()), words_(words) {
     call_.position = position;
-    plan_ = std::make_unique<Plan>(call_, words);
+    header_has_plan_ = kPlanHeaderWords + call_.rest_words() <= words;
+    plan_ = std::make_unique<Plan>(call_, words, header_has_plan_);
     while (!plan_->scan(1 << 20)) {
     }
   }
-  uint64_t plan_packets() const { return plan_->packets(); }
+  uint64_t plan_packets() const { return header_has_plan_ ? 1 : 1 + plan_->packets(); }
   nb::object plan_packet(uint64_t p) const {
     std::vector<uint8_t> out(4 * static_cast<size_t>(words_));
-    if (!plan_->encode(p, out.data())) return nb::none();
+    if (!header_has_plan_ && p == 0) {
+      Opening::encode(call_, words_, out.data());
+    } else if (!plan_->encode(header_has_plan_ ? p : p - 1, out.data())) {
+      return nb::none();
+    }
     return nb::bytes(out.data(), out.size());
   }
   void plan_result(uint64_t p, std::optional<nb::bytes> payload) {
-    plan_->decode(p, payload ? reinterpret_cast<const uint8_t*>(check(*payload)) : nullptr);
+    if (!header_has_plan_ && p == 0) return;
+    plan_->decode(header_has_plan_ ? p : p - 1, payload ? reinterpret_cast<const uint8_t*>(check(*payload)) : nullptr);
   }
   uint64_t open() {
     stream_ = std::make_unique<Stream>(call_, plan_.get(), words_);
@@ -122,6 +128,7 @@ class Codec {
   }
   Call call_;
   uint32_t words_;
+  bool header_has_plan_ = false;
   std::unique_ptr<Plan> plan_;
   std::unique_ptr<Stream> stream_;
 };
@@ -204,8 +211,7 @@ NB_MODULE(_native, m) {
       .def_prop_ro("difference", [](const Collective& c) { return std::vector<uint32_t>(c.difference, c.difference + 5); })
       .def_prop_ro("policy", [](const Collective& c) { return c.policy; })
       .def_prop_ro("position", [](const Collective& c) { return c.call.position; })
-      .def_prop_ro("plan_packets", [](const Collective& c) { return c.plan_packets; })
-      .def_prop_ro("stream_packets", [](const Collective& c) { return c.stream_packets; })
+      .def_prop_ro("packets", [](const Collective& c) { return c.packets; })
       .def_prop_ro("results", [](const Collective& c) { return c.results; });
 
   nb::class_<Engine>(m, "Engine")

@@ -20,12 +20,31 @@ uint32_t Call::element_bytes() const {
   }
 }
 
-Plan::Plan(const Call& call, uint32_t words) : call_(call), kernels_(choose_codec_kernels()), words_(words) {
-  bitmap_words_ = call.sparse ? (call.blocks() + 31) / 32 : 0;
-  const uint64_t rest = bitmap_words_ + call.chunks() * call.exponent_words();
-  packets_ = kPlanHeaderWords + rest <= words ? 1 : 1 + (rest + words - 1) / words;
-  own_.assign(kPlanHeaderWords + rest, 0);
-  agreed_.assign(kPlanHeaderWords + rest, 0);
+Call Call::segment(uint64_t from, uint64_t length) const {
+  Call c = *this;
+  const uint64_t to = from + length;
+  const uint64_t size = element_bytes();
+  c.count = length;
+  c.first_element = first_element + static_cast<uint32_t>(from);
+  const auto cut = [&](uint64_t& begin, uint64_t& end, auto& data) {
+    const uint64_t first = std::max(begin, from), last = std::min(end, to);
+    if (first >= last) {
+      begin = end = 0;
+      return;
+    }
+    data += (first - begin) * size;
+    begin = first - from;
+    end = last - from;
+  };
+  cut(c.in_begin, c.in_end, c.in);
+  cut(c.out_begin, c.out_end, c.out);
+  if (mask) c.mask = mask + from / block / 32;
+  return c;
+}
+
+namespace {
+
+void write_header(const Call& call, uint32_t* words) {
   const uint32_t fingerprint[5] = {
       static_cast<uint32_t>(call.kind) << 24 | static_cast<uint32_t>(call.op) << 16 |
           static_cast<uint32_t>(call.dtype) << 8 | call.bits,
@@ -35,11 +54,44 @@ Plan::Plan(const Call& call, uint32_t words) : call_(call), kernels_(choose_code
       static_cast<uint32_t>(call.root) << 24 | (call.sparse ? 1u << 20 : 0) | call.block,
   };
   for (int i = 0; i < 5; ++i) {
-    own_[i] = fingerprint[i];
-    own_[5 + i] = ~fingerprint[i];
+    words[i] = fingerprint[i];
+    words[5 + i] = ~fingerprint[i];
   }
-  own_[10] = call.rank == 0 ? call.policy : 0;
-  scanned_ = rest == 0;
+  words[10] = call.rank == 0 ? call.policy : 0;
+  words[11] = 0;
+}
+
+}  // namespace
+
+void Opening::encode(const Call& call, uint32_t words, uint8_t* payload) {
+  uint32_t header[kPlanHeaderWords];
+  write_header(call, header);
+  for (uint32_t i = 0; i < kPlanHeaderWords; ++i) wire::store32(payload + 4 * i, header[i]);
+  std::fill(payload + 4 * kPlanHeaderWords, payload + 4 * static_cast<uint64_t>(words), uint8_t{0});
+}
+
+uint32_t Opening::mismatch(const uint8_t* payload, uint32_t* difference, uint32_t* policy) {
+  uint32_t fields = 0;
+  for (int i = 0; i < 5; ++i) {
+    difference[i] = wire::load32(payload + 4 * i) & wire::load32(payload + 4 * (5 + i));
+    if (difference[i]) fields |= 1u << i;
+  }
+  *policy = wire::load32(payload + 40);
+  return fields;
+}
+
+Plan::Plan(const Call& call, uint32_t words, bool with_header)
+    : call_(call),
+      kernels_(choose_codec_kernels()),
+      words_(words),
+      header_words_(with_header ? kPlanHeaderWords : 0),
+      bitmap_words_(call.sparse ? (call.blocks() + 31) / 32 : 0) {
+  const uint64_t total = header_words_ + call.rest_words();
+  packets_ = (total + words - 1) / words;
+  own_.assign(total, 0);
+  agreed_.assign(total, 0);
+  if (with_header) write_header(call, own_.data());
+  scanned_ = call.rest_words() == 0;
   seen_ = call.in_begin;
 }
 
@@ -59,7 +111,7 @@ void Plan::scan_range(uint64_t from, uint64_t to) {
   const uint64_t chunk = call_.scaled() ? call_.chunk() : UINT64_MAX;
   const uint32_t block = call_.block;
   std::vector<uint32_t> unused;
-  uint32_t* bits = own_.data() + kPlanHeaderWords;
+  uint32_t* bits = own_.data() + header_words_;
   if (!call_.sparse) {
     unused.assign((call_.blocks() + 31) / 32, 0);
     bits = unused.data();
@@ -136,16 +188,12 @@ void Plan::note_exponent(uint64_t chunk) {
       exponent = std::bit_cast<uint32_t>(wide) >> 23;
     }
   }
-  own_[kPlanHeaderWords + bitmap_words_ + chunk * call_.exponent_words() + exponent / 32] |= 1u << (exponent % 32);
+  own_[header_words_ + bitmap_words_ + chunk * call_.exponent_words() + exponent / 32] |= 1u << (exponent % 32);
   top_ = 0;
 }
 
 bool Plan::encode(uint64_t packet, uint8_t* payload) const {
-  uint64_t from = 0, to = own_.size();
-  if (packets_ > 1) {
-    from = packet == 0 ? 0 : kPlanHeaderWords + (packet - 1) * words_;
-    to = packet == 0 ? kPlanHeaderWords : std::min<uint64_t>(from + words_, own_.size());
-  }
+  const uint64_t from = packet * words_, to = std::min<uint64_t>(from + words_, own_.size());
   uint32_t any = 0;
   for (uint64_t i = from; i < to; ++i) {
     any |= own_[i];
@@ -157,27 +205,14 @@ bool Plan::encode(uint64_t packet, uint8_t* payload) const {
 
 void Plan::decode(uint64_t packet, const uint8_t* payload) {
   if (!payload) return;
-  uint64_t from = 0, to = own_.size();
-  if (packets_ > 1) {
-    from = packet == 0 ? 0 : kPlanHeaderWords + (packet - 1) * words_;
-    to = packet == 0 ? kPlanHeaderWords : std::min<uint64_t>(from + words_, own_.size());
-  }
+  const uint64_t from = packet * words_, to = std::min<uint64_t>(from + words_, own_.size());
   for (uint64_t i = from; i < to; ++i) agreed_[i] = wire::load32(payload + 4 * (i - from));
-}
-
-uint32_t Plan::mismatch(uint32_t* difference) const {
-  uint32_t fields = 0;
-  for (int i = 0; i < 5; ++i) {
-    difference[i] = agreed_[i] & agreed_[5 + i];
-    if (difference[i]) fields |= 1u << i;
-  }
-  return fields;
 }
 
 std::vector<int16_t> Plan::exponents() const {
   std::vector<int16_t> out(call_.chunks(), static_cast<int16_t>(kNoExponent));
   const uint32_t each = call_.exponent_words();
-  const uint32_t* words = agreed_.data() + kPlanHeaderWords + bitmap_words_;
+  const uint32_t* words = agreed_.data() + header_words_ + bitmap_words_;
   for (uint64_t c = 0; c < out.size(); ++c, words += each) {
     for (uint32_t w = each; w-- > 0;) {
       if (words[w]) {

@@ -1,8 +1,10 @@
-// The plan that opens every collective: what this rank calls, which of its blocks are not zero, how large each chunk's
-// largest value is. Plans are reduced with OR; worker_lib/plan.py is the readable twin. No I/O.
+// The plan: what this rank calls, which of its blocks are not zero, how large each chunk's largest value is. Plans are
+// reduced with OR; worker_lib/plan.py is the readable twin. No I/O.
 //
-//      packet 0: fingerprint, its complement, policy | rest, where it fits
-//      packets 1..: bitmap (a bit a block), then exponents (one-hot, 256 or 2,048 bits a chunk)
+//      header:  fingerprint, its complement, policy          once a collective
+//      rest:    bitmap (a bit a block), then exponents (one-hot, 256 or 2,048 bits a chunk)     once a segment
+//
+// Header and rest share one packet where the collective is one segment and both fit; else the header has a packet alone.
 #pragma once
 
 #include <cstdint>
@@ -35,6 +37,7 @@ struct Call {
   uint32_t shape_crc = 0;
   uint32_t workers = 1, rank = 0;
   uint32_t position = 0;    // of the collective in the job
+  uint32_t first_element = 0;  // of a segment, in the whole tensor, mod 2^32: for the stochastic rounding
   uint32_t policy = 0;      // rank 0's policy word
   const uint8_t* in = nullptr;
   uint64_t in_begin = 0, in_end = 0;
@@ -45,33 +48,44 @@ struct Call {
 
   uint32_t element_bytes() const;
   bool scaled() const { return op != ReduceOp::bit_or && dtype <= DType::bf16; }
-  uint64_t chunk() const { return bits == 32 || bits == 64 ? 65536 : 1024; }
+  uint32_t chunk_shift() const { return bits == 32 || bits == 64 ? 16 : 10; }
+  uint64_t chunk() const { return uint64_t{1} << chunk_shift(); }
   uint64_t chunks() const { return scaled() ? (count + chunk() - 1) / chunk() : 0; }
   uint64_t blocks() const { return (count + block - 1) / block; }
   uint32_t exponent_words() const { return dtype == DType::f64 ? 64 : 8; }
   int not_finite() const { return dtype == DType::f64 ? 2047 : 255; }
+  uint64_t rest_words() const { return (sparse ? (blocks() + 31) / 32 : 0) + chunks() * exponent_words(); }
+
+  // Elements a segment where the tensor is cut in segments of about `wanted` elements; a multiple of 32 blocks.
+  uint64_t segment_elements(uint64_t wanted) const {
+    const uint64_t step = 32 * static_cast<uint64_t>(block);
+    return (wanted + step - 1) / step * step;
+  }
+  // Elements [from, from + length) as a collective of their own.
+  Call segment(uint64_t from, uint64_t length) const;
+};
+
+// Which words of the header the ranks differ in.
+struct Opening {
+  static void encode(const Call& call, uint32_t words, uint8_t* payload);  // the header, zero padded
+  // A bit for each of the five fingerprint words in which ranks differ; what differs, and rank 0's policy word.
+  static uint32_t mismatch(const uint8_t* payload, uint32_t* difference, uint32_t* policy);
 };
 
 class Plan {
  public:
-  Plan(const Call& call, uint32_t words);
+  Plan(const Call& call, uint32_t words, bool with_header);
 
-  uint64_t packets() const { return packets_; }
+  uint64_t packets() const { return packets_; }  // with a header: one
   // Looks at up to `budget` more elements; true when all have been seen.
   bool scan(uint64_t budget);
   bool scanned() const { return scanned_; }
-  bool needs_scan(uint64_t packet) const { return packet > 0 || packets_ == 1; }
-
   // Writes packet p's words; false: they are all zero, and a SKIP says so.
   bool encode(uint64_t packet, uint8_t* payload) const;
   void decode(uint64_t packet, const uint8_t* payload);  // null: all zero
-  // After packet 0's RESULT: a bit for each of the five fingerprint words in which ranks differ.
-  uint32_t mismatch(uint32_t* difference) const;
-  uint32_t agreed_policy() const { return agreed_[10]; }
-
   // After all RESULTs.
-  const uint32_t* own_bitmap() const { return own_.data() + kPlanHeaderWords; }
-  const uint32_t* union_bitmap() const { return agreed_.data() + kPlanHeaderWords; }
+  const uint32_t* own_bitmap() const { return own_.data() + header_words_; }
+  const uint32_t* union_bitmap() const { return agreed_.data() + header_words_; }
   std::vector<int16_t> exponents() const;
   bool negative_zero() const { return negative_zero_; }
 
@@ -81,7 +95,7 @@ class Plan {
 
   const Call& call_;
   const CodecKernels& kernels_;
-  uint32_t words_;
+  uint32_t words_, header_words_;
   uint64_t bitmap_words_, packets_;
   std::vector<uint32_t> own_, agreed_;  // all plan words, host order
   uint64_t seen_ = 0;

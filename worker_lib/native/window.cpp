@@ -27,7 +27,7 @@ uint32_t Window::room() const {
 }
 
 void Window::sent(uint32_t count, int64_t now) {
-  for (uint32_t i = 0; i < count; ++i, ++next_) at(next_) = {now, now + rto_, rto_, next_ + 1, false, false};
+  for (uint32_t i = 0; i < count; ++i, ++next_) at(next_) = {now, now + timeout(), next_ + 1, false, false};
 }
 
 bool Window::accept(uint64_t position) {
@@ -35,18 +35,17 @@ bool Window::accept(uint64_t position) {
   Entry& e = at(position);
   if (e.done) return false;
   e.done = true;
+  progress_ = true;
   ++held_;
   high_ = std::max(high_, position + 1);
   return true;
 }
 
 void Window::settle(std::span<const uint64_t> accepted, int64_t now) {
-  int64_t longest = -1;
   for (uint64_t q : accepted) {
     const Entry& e = at(q);
-    if (!e.repeated) longest = std::max(longest, now - e.sent_at);
+    if (!e.repeated) samples_.push_back(now - e.sent_at);
   }
-  if (longest >= 0) sample(longest);
   credit_ += static_cast<uint64_t>(accepted.size()) * batch_;
   const uint64_t steps = credit_ / cwnd_;
   credit_ %= cwnd_;
@@ -54,6 +53,13 @@ void Window::settle(std::span<const uint64_t> accepted, int64_t now) {
   while (base_ < next_ && at(base_).done) {
     ++base_;
     --held_;
+  }
+  if (base_ >= flight_end_ && !samples_.empty()) {
+    const auto quartile = samples_.begin() + static_cast<std::ptrdiff_t>((samples_.size() - 1) / 4);
+    std::nth_element(samples_.begin(), quartile, samples_.end());
+    sample(*quartile);
+    samples_.clear();
+    flight_end_ = next_;
   }
 }
 
@@ -64,9 +70,9 @@ void Window::due(int64_t now, std::vector<uint64_t>& out) {
   for (uint64_t q = base_; q < next_ && out.size() - before < batch_; ++q) {
     Entry& e = at(q);
     if (e.done) continue;
-    if (now >= e.deadline) {
+    if (now >= std::max(e.deadline, timers_held_until_)) {
+      if (!timer) back_off(now);
       timer = true;
-      e.timeout = std::min(e.timeout * 2, kRtoCeiling);
     } else if (e.mark < high_) {
       if (!counted) {  // held_from_[i]: RESULTs held of positions base + i and later
         uint32_t total = 0;
@@ -80,11 +86,12 @@ void Window::due(int64_t now, std::vector<uint64_t>& out) {
     }
     e.repeated = true;
     e.mark = next_;
-    e.deadline = now + e.timeout;
+    e.deadline = now + timeout();
     out.push_back(q);
   }
   repeats_ += out.size() - before;
   if (timer) {
+    timers_held_until_ = now + srtt_;
     shrink(1, 2, now);
   } else if (loss) {
     shrink(7, 8, now);
@@ -97,7 +104,21 @@ int64_t Window::next_timer() const {
     const Entry& e = at(q);
     if (!e.done && (earliest < 0 || e.deadline < earliest)) earliest = e.deadline;
   }
-  return earliest;
+  return earliest < 0 ? -1 : std::max(earliest, timers_held_until_);
+}
+
+int64_t Window::timeout() const { return std::min(rto_ << backoff_, kRtoCeiling); }
+
+void Window::back_off(int64_t now) {
+  if (progress_) {
+    backoff_ = 0;
+  } else if (now - backed_off_at_ >= timeout() && timeout() < kRtoCeiling) {
+    ++backoff_;
+  } else {
+    return;
+  }
+  progress_ = false;
+  backed_off_at_ = now;
 }
 
 void Window::sample(int64_t rtt) {

@@ -31,12 +31,14 @@ class Window {
 
  private:
   struct Entry {
-    int64_t sent_at, deadline, timeout;
+    int64_t sent_at, deadline;
     uint64_t mark;
     bool repeated, done;
   };
   Entry& at(uint64_t position) { return entries_[position & (span_ - 1)]; }
   const Entry& at(uint64_t position) const { return entries_[position & (span_ - 1)]; }
+  int64_t timeout() const;
+  void back_off(int64_t now);
   void sample(int64_t rtt);
   void shrink(uint32_t numerator, uint32_t denominator, int64_t now);
 
@@ -46,6 +48,12 @@ class Window {
   uint64_t credit_ = 0;
   int64_t srtt_ = 0, rttvar_ = 0, rto_;
   int64_t shrunk_at_ = -1;
+  std::vector<int64_t> samples_;  // round trips of this flight
+  uint64_t flight_end_ = 0;
+  int64_t timers_held_until_ = 0;
+  uint32_t backoff_ = 0;
+  int64_t backed_off_at_ = 0;
+  bool progress_ = false;
   uint64_t repeats_ = 0;
   std::vector<Entry> entries_;      // a ring of P/2
   std::vector<uint32_t> held_from_;  // scratch of due()

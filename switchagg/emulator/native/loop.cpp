@@ -15,9 +15,6 @@ namespace {
 
 constexpr size_t kScratchBytes = 16 * size_t{wire::kMaxPacketBytes};
 
-// After a batch of at least this many datagrams more are probably there already: look before sleeping.
-constexpr size_t kBusyBatch = 32;
-
 }  // namespace
 
 SwitchLoop::SwitchLoop(uint32_t capacity) : table_(capacity), scratch_(new uint8_t[kScratchBytes]) {}
@@ -75,15 +72,13 @@ void SwitchLoop::serve() {
 
 void SwitchLoop::serve_batches() {
   while (!stopping_.load(std::memory_order_relaxed)) {
+    port_->wait(-1);
     arrived_.clear();
     port_->receive(arrived_);
-    {
-      std::lock_guard<FairMutex> guard(lock_);
-      for (const Received& datagram : arrived_) take(datagram);
-      flush();
-      port_counters_ = port_->counters();
-    }
-    if (arrived_.size() < kBusyBatch) port_->wait(-1);
+    std::lock_guard<FairMutex> guard(lock_);
+    for (const Received& datagram : arrived_) take(datagram);
+    flush();
+    port_counters_ = port_->counters();
   }
 }
 

@@ -121,6 +121,7 @@ void PcapPort::record(Endpoint from, Endpoint to, const uint8_t* data, uint32_t 
 }
 
 void PcapPort::write_out() {
+  if (buffer_.empty()) return;
   size_t done = 0;
   while (done < buffer_.size() && !error_) {
     const ssize_t n = write(file_, buffer_.data() + done, buffer_.size() - done);
@@ -142,7 +143,7 @@ void PcapPort::write_out() {
       ++records;
     }
     const off_t end = lseek(file_, 0, SEEK_CUR);
-    if (end >= 0 && ftruncate(file_, end - static_cast<off_t>(done - whole)) != 0) lseek(file_, 0, SEEK_END);
+    if (end >= 0) [[maybe_unused]] const int cut = ftruncate(file_, end - static_cast<off_t>(done - whole));
     captured_.add(records);
     missing_.add(buffered_ - records);
   } else {

@@ -250,6 +250,35 @@ def test_an_interrupted_run_leaves_no_process(number: signal.Signals) -> None:
     assert not alive
 
 
+@needs_switchagg
+def test_switch_and_ranks_end_when_the_command_is_killed() -> None:
+    arguments = [
+        "bench",
+        "allreduce",
+        "--workers",
+        "2",
+        "--size",
+        "4K",
+        "--compare",
+        "none",
+        "--repeat",
+        "100000",
+    ]
+    run = subprocess.Popen(
+        [sys.executable, "-m", "switchagg.cli.main", *arguments], stderr=subprocess.DEVNULL
+    )
+    parent = psutil.Process(run.pid)
+    deadline = time.monotonic() + 20
+    while len(children := parent.children(recursive=True)) < 3 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    time.sleep(1)
+    assert len(children) == 3
+    run.kill()
+    run.wait()
+    _, alive = psutil.wait_procs(children, timeout=10)
+    assert not alive
+
+
 def test_what_is_not_there_is_left_out_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
     lineup_notes = []

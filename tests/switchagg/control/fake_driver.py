@@ -1,4 +1,4 @@
-"""A switch for tests of the controller: keeps what it is told, echoes INIT packets, and can be made to misbehave."""
+"""A switch for tests of the controller: keeps what it is told, echoes INITs, can be made to misbehave."""
 
 from __future__ import annotations
 

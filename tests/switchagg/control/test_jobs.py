@@ -296,7 +296,7 @@ def test_a_lost_rank_comes_back_into_the_next_job() -> None:
 def test_ranks_that_disagree(first: dict[str, int], second: dict[str, int], code: str, said: str) -> None:
     jobs = book()
     jobs.join("a", request(0, **first), 0.0)
-    error = refused(jobs, "a", request(1, **second))  # type: ignore[arg-type]
+    error = refused(jobs, "a", request(1, **second))
     assert (error.code, said in str(error)) == (code, True), error
 
 

@@ -62,7 +62,8 @@ def test_a_killed_child_is_named_as_the_first_cause() -> None:
         assert "SIGKILL" in child.ending()
 
 
-def test_leaving_ends_children_that_ignore_sigterm() -> None:
+def test_leaving_ends_children_that_ignore_sigterm(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("switchagg.demo.processes._STOP_SECONDS", 0.2)
     with Processes() as processes:
         child = processes.start("mule", [sys.executable, "-c", STUBBORN])
         assert next(processes.events(20)) == Line(child, "up")

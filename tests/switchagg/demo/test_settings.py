@@ -20,6 +20,7 @@ from switchagg.errors import UsageError
         ({"packet_reorder": float("nan")}, "--reorder nan"),
         ({"seed": -1}, "--seed -1"),
         ({"batch": 0}, "--batch 0"),
+        ({"corpus_bytes": 99}, "--corpus-bytes 99"),
         ({"rows": 100}, "--embedding 100x64: at least 2048 rows"),
         ({"rows": 10_000_000}, "--embedding 10000000x64 has 640,000,000 parameters"),
         ({"rate": 0.0}, "--rate 0"),

@@ -6,7 +6,7 @@ import socket
 import time
 from collections.abc import Callable
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -78,17 +78,8 @@ class PlainWorkers:
         slot = self.entry.base + seq % self.entry.slots
         return encode(Header(op, 0, self.entry.job, token or 100 + bit, seq % 2**32, slot, reply), words)
 
-    def send(
-        self,
-        bit: int,
-        seq: int,
-        words: Words | None = None,
-        *,
-        op: Op = Op.SUM,
-        reply: int = 0,
-        token: int = 0,
-    ) -> None:
-        self.send_bytes(bit, self.packet(bit, seq, words, op=op, reply=reply, token=token))
+    def send(self, bit: int, seq: int, words: Words | None = None, **fields: Any) -> None:
+        self.send_bytes(bit, self.packet(bit, seq, words, **fields))
 
     def send_bytes(self, bit: int, packet: bytes) -> None:
         assert self._switch is not None
@@ -152,7 +143,7 @@ def reduce_rounds(workers: PlainWorkers, rounds: int, rng: np.random.Generator) 
                     sums[seq % 2**32] = words if before is None else before + words
                 workers.send(bit, seq, words)
         for bit in range(count):
-            results = dict((header.seq, words) for header, words in (workers.receive(bit) for _ in seqs))
+            results = {header.seq: words for header, words in (workers.receive(bit) for _ in seqs)}
             assert results.keys() == sums.keys()
             for key, words in sums.items():
                 np.testing.assert_array_equal(results[key], words)

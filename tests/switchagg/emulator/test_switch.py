@@ -10,9 +10,10 @@ import sys
 import textwrap
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
-import psutil
+import psutil  # type: ignore[import-untyped]
 import pytest
 
 from switchagg.emulator.switch import Switch
@@ -160,7 +161,7 @@ def test_skips_and_words_in_one_batch(rng: np.random.Generator) -> None:
         block = rng.integers(0, 2**32, (60, 64), dtype=np.uint32)
         workers.send_train(0, [workers.packet(0, seq, block[seq]) for seq in range(0, 60, 2)])
         workers.send_train(0, [workers.packet(0, seq) for seq in range(1, 60, 2)])
-        results = dict((header.seq, words) for header, words in (workers.receive(0) for _ in range(60)))
+        results = {header.seq: words for header, words in (workers.receive(0) for _ in range(60))}
         for seq in range(60):
             if seq % 2:
                 assert results[seq] is None
@@ -256,7 +257,7 @@ def test_memory_does_not_grow_with_traffic() -> None:
                 workers.send_train(0, train)
                 sent += len(train)
                 if sent % 1000 == 1:
-                    until(lambda: switch.port_counters()["packets_in"] == sent)
+                    until(lambda all_=sent: switch.port_counters()["packets_in"] == all_)  # type: ignore[misc]
                     workers.pending(0)
 
         send(200)
@@ -357,7 +358,7 @@ def test_jobs_that_cannot_be() -> None:
 
 def test_other_systems_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
-    with pytest.raises(SwitchError, match="Linux only.*darwin"):
+    with pytest.raises(SwitchError, match=r"Linux only.*darwin"):
         Switch()
 
 
@@ -392,7 +393,7 @@ def test_without_privileges() -> None:
             print(switch.warnings)
         """
     )
-    if int(open("/proc/sys/net/ipv4/ip_unprivileged_port_start").read()) > 77:
+    if int(Path("/proc/sys/net/ipv4/ip_unprivileged_port_start").read_text()) > 77:
         assert "no permission for UDP port 77 of 127.0.0.1" in output
     assert "True" in output
     assert "sysctl -w net.core.rmem_max=536870912" in output

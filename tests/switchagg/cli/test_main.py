@@ -1,0 +1,66 @@
+"""The program as a whole."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import switchagg
+from switchagg.cli.main import COMMANDS, main
+from tests.switchagg.cli.processes import command, outcome
+
+
+def test_help_has_a_line_for_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["--help"])
+    assert end.value.code == 0
+    said = capsys.readouterr().out
+    for name, meaning in COMMANDS.items():
+        assert f"    {name} " in said
+        assert meaning.split()[0] in said
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main([name, "--help"])
+    assert end.value.code == 0
+    assert f"usage: switchagg {name}" in capsys.readouterr().out
+
+
+def test_help_imports_no_command() -> None:
+    program = """
+import sys
+from switchagg.cli.main import main
+try:
+    main(["--help"])
+except SystemExit:
+    pass
+heavy = {"numpy", "rich", "worker_lib", "http.client", "switchagg.cli.run"} & set(sys.modules)
+assert not heavy, heavy
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, stdout=subprocess.DEVNULL)
+
+
+def test_version() -> None:
+    assert outcome("--version") == (0, f"switchagg {switchagg.__version__}\n", "")
+
+
+@pytest.mark.parametrize("line", [[], ["nonsense"], ["jobs", "--nonsense"], ["run"]])
+def test_what_it_does_not_know(line: list[str]) -> None:
+    status, out, err = outcome(*line)
+    assert (status, out) == (2, "")
+    assert err.startswith("usage: switchagg")
+
+
+def test_a_reader_that_goes_away() -> None:
+    """As `head` does, before there is anything to read."""
+    with command(["run", "-n", "1", "--", "sh", "-c", "yes"]) as running:
+        assert running.process.stdout is not None
+        running.process.stdout.readline()
+        running.process.stdout.close()
+        running.process.stdout = None
+        status, _, err = running.finish()
+    assert (status, err) == (141, "")

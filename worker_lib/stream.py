@@ -1,0 +1,117 @@
+"""The stream of one collective: the elements of the union's blocks, packet by packet, out and back.
+
+    x --quantize--> q --pack--> words of packets  --(switch)-->  words --peel--> sums --dequantize--> result
+
+A thin composition of `switchagg.planner`, `plan` and `quantize`, on whole arrays: the readable twin of
+`worker_lib/native/codec.cpp`, which does the same a packet at a time. No I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from switchagg.errors import UsageError
+from switchagg.planner import Schedule, elements_per_packet
+from worker_lib.plan import NO_EXPONENT, Agreed, Call, ReduceOp, Words
+from worker_lib.quantize import STORAGE, Values, dequantize, dither_key, pack, peel, quantize
+
+
+def schedule(call: Call, agreed: Agreed, words: int) -> Schedule:
+    """Which elements ride in which packet, with K = `words`."""
+    return Schedule(
+        call.count, call.block, elements_per_packet(words, call.bits), agreed.union if call.sparse else None
+    )
+
+
+def encode(
+    call: Call,
+    agreed: Agreed,
+    x: Values,
+    own: npt.NDArray[np.bool_],
+    *,
+    words: int,
+    workers: int,
+    rank: int,
+) -> list[Words | None]:
+    """One rank's packets; None for a SKIP.
+
+    Args:
+        call: what all ranks called.
+        agreed: what its plan said.
+        x: this rank's elements, of shape (count,), typed as `STORAGE` says; for exact moves, zero where it
+            has none.
+        own: bool of shape (blocks,): this rank's non-zero blocks; not looked at where every block is sent.
+        words: K.
+        workers, rank: n, and this rank.
+    """
+    plan = schedule(call, agreed, words)
+    index = plan.stream()
+    q = quantize(
+        x[index],
+        _exponents(call, agreed, index),
+        dtype=call.dtype,
+        bits=call.bits,
+        workers=workers,
+        index=index,
+        key=dither_key(call.position, rank),
+    )
+    if call.sparse:
+        q = np.where(own[index // call.block], q, q.dtype.type(0))
+    lanes = np.zeros(plan.packets * plan.per_packet, q.dtype)
+    lanes[: q.size] = q
+    packed = pack(lanes.reshape(plan.packets, plan.per_packet), call.bits, words)
+    skipped = plan.skips(own) if call.sparse else np.zeros(plan.packets, np.bool_)
+    return [None if skip else packet for skip, packet in zip(skipped, packed, strict=True)]
+
+
+def decode(
+    call: Call, agreed: Agreed, results: Sequence[Words | None], *, words: int, workers: int
+) -> Values:
+    """The result, of shape (count,): +0 where no rank had data, NaN in chunks where one had NaN or Inf.
+
+    Args:
+        call, agreed, words, workers: as in `encode`.
+        results: the RESULT of every packet, in order; None is one without words.
+
+    Raises:
+        UsageError: not as many results as the stream has packets.
+    """
+    plan = schedule(call, agreed, words)
+    if len(results) != plan.packets:
+        raise UsageError(f"{len(results)} results of a stream of {plan.packets} packets")
+    out = np.zeros(call.count, STORAGE[call.dtype])
+    index = plan.stream()
+    if plan.packets:
+        received = np.stack([np.zeros(words, np.uint32) if r is None else r for r in results])
+        total = peel(received, call.bits).reshape(-1)[: index.size]
+        out[index] = dequantize(
+            total,
+            _exponents(call, agreed, index),
+            dtype=call.dtype,
+            bits=call.bits,
+            workers=workers,
+            op=call.op,
+        )
+    for chunk in np.flatnonzero(agreed.exponents == call.dtype.not_finite):
+        # Also the blocks that nobody sent: the whole chunk says that something is wrong with it.
+        part = slice(chunk * call.chunk, (chunk + 1) * call.chunk)
+        size = out[part].size
+        nan = np.full(size, call.dtype.not_finite, np.int16)
+        out[part] = dequantize(
+            np.zeros(size, np.int64 if call.bits == 64 else np.int32),
+            nan,
+            dtype=call.dtype,
+            bits=call.bits,
+            workers=workers,
+        )
+    return out
+
+
+def _exponents(call: Call, agreed: Agreed, index: npt.NDArray[np.int64]) -> npt.NDArray[np.int16]:
+    """Of each element's chunk."""
+    if call.op is ReduceOp.OR or not call.scaled:
+        return np.full(index.shape, NO_EXPONENT, np.int16)
+    return agreed.exponents[index // call.chunk]
