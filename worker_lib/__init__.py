@@ -1,8 +1,9 @@
 """What a training process imports: collectives that are summed by a switch on the way.
 
-    import worker_lib
-    with worker_lib.connect() as session:   # address, job, rank and world size from the environment, or as arguments
-        session.allreduce(x)                # NumPy array or CPU torch tensor, in place
+import worker_lib
+with worker_lib.connect() as session:   # address, job, rank and world size from the environment, or as
+arguments
+    session.allreduce(x)                # NumPy array or CPU torch tensor, in place
 """
 
 from switchagg.errors import (

@@ -1,11 +1,11 @@
 """From arguments and environment to a `Session`: who am I, where is the controller, join, start the engine.
 
-    argument            environment                       otherwise
-    controller=         SWITCHAGG_CONTROLLER              rank 0 starts one on MASTER_ADDR, where that is set
-    job=                SWITCHAGG_JOB                     "default"
-    rank=               RANK                              an error, unless world_size is 1
-    world_size=         WORLD_SIZE                        1
-    timeout=            SWITCHAGG_TIMEOUT                 30 seconds
+argument            environment                       otherwise
+controller=         SWITCHAGG_CONTROLLER              rank 0 starts one on MASTER_ADDR, where that is set
+job=                SWITCHAGG_JOB                     "default"
+rank=               RANK                              an error, unless world_size is 1
+world_size=         WORLD_SIZE                        1
+timeout=            SWITCHAGG_TIMEOUT                 30 seconds
 """
 
 from __future__ import annotations
@@ -49,17 +49,19 @@ def connect(
         address: IPv4 address of this host to use; the one that leads to the controller by default.
         timeout: seconds that a collective may take unless its call says otherwise.
         join_timeout: seconds to wait for the other ranks; `timeout` by default.
-        words: 32-bit words a packet (K, at least 16); the job's first rank decides, the controller's default is 352.
-        slots: slots of the job on the switch (P, a power of two); the controller's default is 1,024.
+        words: 32-bit words a packet (K, at least 16); the job's first rank decides, the controller's default
+        is 352. slots: slots of the job on the switch (P, a power of two); the controller's default is 1,024.
 
     Raises:
         UsageError: an argument or variable is missing or out of range.
-        AdmissionError: the controller refused: rank taken, no room on the switch, ranks missing after `join_timeout`.
-        SwitchError: nobody answers at the controller's address.
+        AdmissionError: the controller refused: rank taken, no room on the switch, ranks missing after
+        `join_timeout`. SwitchError: nobody answers at the controller's address.
     """
     size = _integer("world_size", world_size, "WORLD_SIZE", 1)
     if not 1 <= size <= MAX_WORKERS:
-        raise UsageError(f"world_size is {size}; accepted: 1 to {MAX_WORKERS} (a slot has a bit for each worker)")
+        raise UsageError(
+            f"world_size is {size}; accepted: 1 to {MAX_WORKERS} (a slot has a bit for each worker)"
+        )
     me = _integer("rank", rank, "RANK", 0 if size == 1 else None)
     if not 0 <= me < size:
         raise UsageError(f"rank is {me}; accepted: 0 to {size - 1} in a world of {size}")
@@ -70,7 +72,14 @@ def connect(
     name = job if job is not None else os.environ.get("SWITCHAGG_JOB", "default")
     if size == 1:
         return Session(
-            0, 1, engine=None, membership=None, block_size=DEFAULT_BLOCK, timeout=timeout, name=name, group=_alone
+            0,
+            1,
+            engine=None,
+            membership=None,
+            block_size=DEFAULT_BLOCK,
+            timeout=timeout,
+            name=name,
+            group=_alone,
         )
     patience = timeout if join_timeout is None else join_timeout
     url, retry = _controller(controller, me, patience)
@@ -82,7 +91,13 @@ def connect(
 
 def _alone(session: Session, _: Sequence[int]) -> Session:
     return Session(
-        0, 1, engine=None, membership=None, block_size=session.block_size, timeout=session.timeout, name=session.name
+        0,
+        1,
+        engine=None,
+        membership=None,
+        block_size=session.block_size,
+        timeout=session.timeout,
+        name=session.name,
     )
 
 
@@ -116,8 +131,8 @@ def _join(
         warn(sock.warning)
     try:
         member = join(
-            url, name, rank, size, sock.address, sock.port, words=words, slots=slots, timeout=patience, retry=retry,
-            touch=touch,
+            url, name, rank, size, sock.address, sock.port, words=words, slots=slots,
+            timeout=patience, retry=retry, touch=touch,
         )  # fmt: skip
     except BaseException:
         sock.native.close()
@@ -163,14 +178,17 @@ def _controller(given: str | None, rank: int, patience: float) -> tuple[str, boo
     master, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")
     if not master or not port:
         raise UsageError(
-            "no controller named: pass controller='http://host:port', set SWITCHAGG_CONTROLLER, run under `switchagg run`, "
+            "no controller named: pass controller='http://host:port', set SWITCHAGG_CONTROLLER, run "
+            "under `switchagg run`, "
             "or set MASTER_ADDR and MASTER_PORT (as torchrun does) so that rank 0 starts one"
         )
     own = os.environ.get("SWITCHAGG_CONTROLLER_PORT")
     try:
         number = int(own) if own else int(port) + 1
     except ValueError:
-        raise UsageError(f"MASTER_PORT is {port!r}, SWITCHAGG_CONTROLLER_PORT {own!r}; accepted: port numbers") from None
+        raise UsageError(
+            f"MASTER_PORT is {port!r}, SWITCHAGG_CONTROLLER_PORT {own!r}; accepted: port numbers"
+        ) from None
     if rank == 0 and not any(
         each.process.poll() is None and each.controller.endswith(f":{number}") for each in _embedded
     ):

@@ -4,12 +4,13 @@
                     |
                     +-- Work: one collective on its way; keeps its tensors alive until it is done
 
-This file checks arguments, says which elements go where, and turns the engine's end states into exceptions. What
-travels, and when, is the engine's.
+This file checks arguments, says which elements go where, and turns the engine's end states into exceptions.
+What travels, and when, is the engine's.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -41,7 +42,9 @@ if TYPE_CHECKING:
 
 _SLICE_NS: Final = 50_000_000  # how often a waiting thread looks for signals
 _SILENCE_NS: Final = 1_000_000_000  # nothing heard for this long: ask the controller who is missing
-_ASK_TIMEOUT: Final = 0.5  # seconds for that; the engine stands still meanwhile, and the caller's timeout goes on
+_ASK_TIMEOUT: Final = (
+    0.5  # seconds for that; the engine stands still meanwhile, and the caller's timeout goes on
+)
 _ASK_PAUSE: Final = 1.0  # seconds until the next time; doubled when the controller does not answer
 _POLICY_VALID: Final = 1 << 31
 _PENDING, _DONE, _MISMATCH, _TIMEOUT, _ABORTED = range(5)
@@ -55,7 +58,7 @@ class Work:
     Its tensors stay alive until it is done, whether anybody waits for it or not.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0917
         self,
         session: Session,
         native: _native.Collective | None,
@@ -106,7 +109,8 @@ class Work:
 class Session:
     """One worker's place in a job. Made by `worker_lib.connect`.
 
-    Collectives must be called in the same order by all ranks. Calls from several threads are put in the order in which
+    Collectives must be called in the same order by all ranks. Calls from several threads are put in the
+    order in which
     they arrive. A session belongs to the process that made it: a forked child may drop it but not use it.
 
     Attributes:
@@ -146,7 +150,7 @@ class Session:
 
     # ------------------------------------------------------------------ collectives
 
-    def allreduce(
+    def allreduce(  # noqa: PLR0917
         self,
         x: Any,
         op: str = "sum",
@@ -158,16 +162,19 @@ class Session:
     ) -> Any:
         """Sums or averages an array over all ranks, in place or into `out`.
 
-        The result is the same to the bit on every rank. Integers are exact (modulo 2^32 or 2^64); floats are within the
-        bound of docs/protocol.md. A chunk in which any rank has NaN or Inf is NaN at every rank.
+        The result is the same to the bit on every rank. Integers are exact (modulo 2^32 or 2^64); floats are
+        within the bound of docs/protocol.md. A chunk in which any rank has NaN or Inf is NaN at every rank.
 
         Args:
-            x: C-contiguous NumPy array or CPU torch tensor, any shape; float32, float64, float16, bfloat16, int32,
+            x: C-contiguous NumPy array or CPU torch tensor, any shape; float32, float64, float16, bfloat16,
+            int32,
                 int64 (or unsigned). The same shape and type at all ranks.
             op: ``"sum"`` or ``"avg"`` (floats only).
-            bits: width of the lanes on the wire. Floats: 32, 16 or 8, the narrow ones with stochastic rounding;
+            bits: width of the lanes on the wire. Floats: 32, 16 or 8, the narrow ones with stochastic
+            rounding;
                 float64 also 64, its default. Integers: their own width.
-            blocks: ``"auto"`` finds zero blocks and does not send them; ``"dense"`` sends everything; a bool array,
+            blocks: ``"auto"`` finds zero blocks and does not send them; ``"dense"`` sends everything; a bool
+            array,
                 one entry a block, says which blocks may be non-zero on this rank.
             out: array like `x` for the result; `x` is then left as it is.
             block_size: elements a block, 1 to 65,536; the job's setting by default.
@@ -178,11 +185,12 @@ class Session:
 
         Raises:
             UsageError: an argument cannot work; nothing was sent.
-            MismatchError, WorkerLostError, CollectiveTimeout, SwitchError, SessionBrokenError: see `Work.wait`.
+            MismatchError, WorkerLostError, CollectiveTimeout, SwitchError, SessionBrokenError: see
+            `Work.wait`.
         """
         return self._allreduce(x, op, bits, blocks, out, block_size, timeout, background=False).wait()
 
-    def allreduce_async(
+    def allreduce_async(  # noqa: PLR0917
         self,
         x: Any,
         op: str = "sum",
@@ -301,7 +309,10 @@ class Session:
         v = view(x, "x", write=False)
         n = self.world_size
         if not v.shape or v.shape[0] % n:
-            raise UsageError(f"x has shape {v.shape}; reduce_scatter over {n} ranks needs a first dimension divisible by {n}")
+            raise UsageError(
+                f"x has shape {v.shape}; reduce_scatter over {n} ranks needs a first dimension divisible "
+                f"by {n}"
+            )
         dtype, width, reduce = self._lanes(v, op, bits)
         shape = (v.shape[0] // n, *v.shape[1:])
         if out is None:
@@ -312,8 +323,8 @@ class Session:
             return out
         part = v.count // n
         work = self._submit(
-            out, v, Kind.REDUCE_SCATTER, "reduce_scatter", timeout, (x, out), dtype=dtype, bits=width, op=reduce,
-            count=v.count, source=v.address, in_range=(0, v.count),
+            out, v, Kind.REDUCE_SCATTER, "reduce_scatter", timeout, (x, out),
+            dtype=dtype, bits=width, op=reduce, count=v.count, source=v.address, in_range=(0, v.count),
             target=o.address, out_range=(self.rank * part, (self.rank + 1) * part), zero_fill=True,
         )  # fmt: skip
         return work.wait()
@@ -324,12 +335,15 @@ class Session:
         if self.world_size == 1:
             return
         nothing = np.empty(0, np.uint32)
-        self._submit(None, view(nothing, "x", write=False), Kind.BARRIER, "barrier", timeout, (), exact=True).wait()
+        self._submit(
+            None, view(nothing, "x", write=False), Kind.BARRIER, "barrier", timeout, (), exact=True
+        ).wait()
 
     def group(self, ranks: Sequence[int]) -> Session | None:
         """A sub-group of this job's ranks, with its own slots on the switch.
 
-        Every rank of this session calls it with the same list. The group's ranks are numbered in the list's order.
+        Every rank of this session calls it with the same list. The group's ranks are numbered in the list's
+        order.
 
         Returns:
             The group's session; None on ranks that are not in it.
@@ -341,9 +355,13 @@ class Session:
         self._check_open()
         ranks = list(ranks)
         if not ranks or len(set(ranks)) != len(ranks) or not all(0 <= r < self.world_size for r in ranks):
-            raise UsageError(f"ranks is {ranks}; accepted: different ranks of this session, 0 to {self.world_size - 1}")
+            raise UsageError(
+                f"ranks is {ranks}; accepted: different ranks of this session, 0 to {self.world_size - 1}"
+            )
         if self._make_group is None:
-            raise UsageError("a group of a group is not supported; make it from the session that connect() returned")
+            raise UsageError(
+                "a group of a group is not supported; make it from the session that connect() returned"
+            )
         self._groups_made += 1
         if self.rank not in ranks:
             return None
@@ -356,10 +374,12 @@ class Session:
 
         Returns:
             ``packets_sent``, ``packets_received``, ``packets_data``, ``packets_skip``; ``bytes_sent`` and
-            ``bytes_received`` (UDP payload); ``retransmissions``; ``rtt_seconds`` (smoothed); ``blocks_total``,
-            ``blocks_union`` (non-zero at any rank) and ``blocks_skipped``; ``collectives``; ``seconds``: a dict of time spent in
-            ``scan``, ``quantize``, ``wire`` (send and receive calls), ``wait`` (for packets) and ``decode``; ``window``
-            (packets allowed in flight). All zero in a group of one.
+            ``bytes_received`` (UDP payload); ``retransmissions``; ``rtt_seconds`` (smoothed);
+            ``blocks_total``,
+            ``blocks_union`` (non-zero at any rank) and ``blocks_skipped``; ``collectives``; ``seconds``: a
+            dict of time spent in
+            ``scan``, ``quantize``, ``wire`` (send and receive calls), ``wait`` (for packets) and ``decode``;
+            ``window`` (packets allowed in flight). All zero in a group of one.
         """
         if self._pid != os.getpid():
             self._check_open()  # a lock of the engine may be held by a thread that the child does not have
@@ -367,7 +387,8 @@ class Session:
         return _stats(raw)
 
     def close(self) -> None:
-        """Leaves the job. Collectives still on their way are aborted. Safe to call twice, and in a forked child."""
+        """Leaves the job. Collectives still on their way are aborted. Safe to call twice, and in a forked
+        child."""
         if self._closed:
             return
         self._closed = True
@@ -377,10 +398,8 @@ class Session:
             self._engine.close()
         self._pending.clear()
         if self._membership is not None:
-            try:
+            with contextlib.suppress(SwitchAggError):  # the controller sees the connection close
                 self._membership.leave()
-            except SwitchAggError:
-                pass  # the controller sees the connection close
 
     def __enter__(self) -> Session:
         return self
@@ -396,7 +415,7 @@ class Session:
 
     # ------------------------------------------------------------------ inside
 
-    def _allreduce(
+    def _allreduce(  # noqa: PLR0917
         self,
         x: Any,
         op: str,
@@ -419,8 +438,9 @@ class Session:
                 _raw(o)[:] = _raw(v)
             return Work(self, None, o.owner, "allreduce", ())
         return self._submit(
-            o.owner, v, Kind.ALLREDUCE, "allreduce", timeout, (x, out, mask), dtype=dtype, bits=width, op=reduce,
-            sparse=sparse, block=block, count=v.count, source=v.address, in_range=(0, v.count),
+            o.owner, v, Kind.ALLREDUCE, "allreduce", timeout, (x, out, mask),
+            dtype=dtype, bits=width, op=reduce, sparse=sparse, block=block,
+            count=v.count, source=v.address, in_range=(0, v.count),
             target=o.address, out_range=(0, v.count), zero_fill=o is not v,
             mask=0 if mask is None else mask.ctypes.data, background=background,
         )  # fmt: skip
@@ -436,17 +456,21 @@ class Session:
             raise UsageError(f"op is {op!r}; accepted: 'sum', 'avg'")
         integer = dtype in (DType.I32, DType.I64)
         if integer and op == "avg":
-            raise UsageError(f"op is 'avg' on {v.dtype}; an average of integers is not an integer: sum them and divide")
+            raise UsageError(
+                f"op is 'avg' on {v.dtype}; an average of integers is not an integer: sum them and divide"
+            )
         own = 64 if dtype in (DType.I64, DType.F64) else 32
         accepted = (own,) if integer else (64, 32, 16, 8) if dtype is DType.F64 else (32, 16, 8)
         width = own if bits is None else bits
         if width not in accepted:
             raise UsageError(f"bits is {bits!r}; accepted for {v.dtype}: {', '.join(map(str, accepted))}")
         if width < 32 and (2 ** (width - 1) - 1) // self.world_size < 1:
-            raise UsageError(f"bits is {width}: {self.world_size} workers cannot share lanes so narrow; use more bits")
+            raise UsageError(
+                f"bits is {width}: {self.world_size} workers cannot share lanes so narrow; use more bits"
+            )
         return dtype, width, ReduceOp.AVG if op == "avg" else ReduceOp.SUM
 
-    def _submit(
+    def _submit(  # noqa: PLR0917
         self,
         result: Any,
         v: TensorView,
@@ -503,7 +527,7 @@ class Session:
         assert self._engine is not None
         if self._pid != os.getpid():
             self._check_open()
-        limit = None if timeout is None else time.monotonic() + timeout
+        limit = time.monotonic() + (timeout or 0.0)
         ask_at, pause = 0.0, _ASK_PAUSE
         try:
             while True:
@@ -513,7 +537,7 @@ class Session:
                     return
                 if status != _PENDING:
                     break
-                if limit is not None and time.monotonic() >= limit:
+                if timeout is not None and time.monotonic() >= limit:
                     self._break(f"{name} was not done within {timeout} s")
                     raise self._timeout_error(native, name, timeout)
                 if self._engine.silence_ns > _SILENCE_NS and time.monotonic() >= ask_at:
@@ -530,7 +554,8 @@ class Session:
             self._break(f"{name} timed out")
             raise self._timeout_error(native, name, seconds)
         raise SessionBrokenError(
-            f"{name} was abandoned: {self._broken or 'the session was closed'}. Its tensor is undefined; connect again."
+            f"{name} was abandoned: {self._broken or 'the session was closed'}. Its tensor is undefined; "
+            "connect again."
         )
 
     def _break(self, why: str) -> None:
@@ -562,7 +587,8 @@ class Session:
         if not answered and self._engine.stats()["refused"]:
             self._break("the switch is gone")
             raise SwitchError(
-                f"the switch of job {self.name!r} is gone: its port refuses packets and its controller does not answer. "
+                f"the switch of job {self.name!r} is gone: its port refuses packets and its controller "
+                "does not answer. "
                 f"Rank {self.rank} was in {name}. The session is broken: connect again."
             )
         return answered
@@ -572,7 +598,9 @@ class Session:
         ranks, answered = self._missing()
         seconds = f"{timeout:g} s"
         if ranks:
-            return WorkerLostError(f"{_ranks(ranks)} left the job or died; {name} could not be done within {seconds}", ranks)
+            return WorkerLostError(
+                f"{_ranks(ranks)} left the job or died; {name} could not be done within {seconds}", ranks
+            )
         stats = self._engine.stats()
         parts = [
             f"{name} was not done within {seconds} on rank {self.rank} of {self.world_size}",
@@ -582,7 +610,9 @@ class Session:
         if stats["refused"]:
             parts.append("the switch's port refuses packets: no switch is running there")
         elif not stats["results"]:
-            parts.append("nothing has ever come from the switch: is there a firewall, or are the other ranks late?")
+            parts.append(
+                "nothing has ever come from the switch: is there a firewall, or are the other ranks late?"
+            )
         elif native.results == 0:
             parts.append("perhaps a rank has not called it")
         if not answered:
@@ -592,7 +622,8 @@ class Session:
     def _check_open(self) -> None:
         if self._pid != os.getpid():
             raise SessionBrokenError(
-                f"this session belongs to process {self._pid}; a forked child (here {os.getpid()}) must connect() itself"
+                f"this session belongs to process {self._pid}; a forked child (here {os.getpid()}) must "
+                "connect() itself"
             )
         if self._closed:
             raise SessionBrokenError("this session is closed; connect again")
@@ -600,12 +631,14 @@ class Session:
             raise SessionBrokenError(f"this session is broken ({self._broken}); connect again")
 
     def _floor(self, nbytes: int, timeout: float | None = None) -> None:
-        """For the benchmark: as many data packets as `nbytes` need, both ways, with the words left untouched."""
+        """For the benchmark: as many data packets as `nbytes` need, both ways, with the words left
+        untouched."""
         self._check_open()
         words = -(-nbytes // 4)
         v = TensorView(None, 0, "untouched", (nbytes,), nbytes, nbytes)
         self._submit(
-            None, v, Kind.FLOOR, "floor", timeout, (), op=ReduceOp.SUM, dtype=DType.RAW, sparse=False, count=words,
+            None, v, Kind.FLOOR, "floor", timeout, (),
+            op=ReduceOp.SUM, dtype=DType.RAW, sparse=False, count=words,
         ).wait()  # fmt: skip
 
     def _after_fork(self) -> None:
@@ -624,7 +657,8 @@ os.register_at_fork(after_in_child=_forget_sessions_in_child)
 
 
 def close_all() -> None:
-    """Closes every session of this process; runs at exit, so that leaving without `close` is still leaving."""
+    """Closes every session of this process; runs at exit, so that leaving without `close` is still
+    leaving."""
     for session in list(_sessions):
         if session._pid == os.getpid():
             session.close()
@@ -653,13 +687,16 @@ def _checked_blocks(blocks: Any, count: int, block: int) -> tuple[bool, np.ndarr
     """Whether zero blocks are skipped, and the caller's mask as a bit a block (little-endian words)."""
     if isinstance(blocks, str):
         if blocks not in ("auto", "dense"):
-            raise UsageError(f"blocks is {blocks!r}; accepted: 'auto', 'dense', or a bool array with one entry a block")
+            raise UsageError(
+                f"blocks is {blocks!r}; accepted: 'auto', 'dense', or a bool array with one entry a block"
+            )
         return blocks == "auto", None
     flags = np.asarray(blocks)
     needed = -(-count // block)
     if flags.dtype != np.bool_ or flags.shape != (needed,):
         raise UsageError(
-            f"blocks is {flags.dtype} of shape {flags.shape}; needed: bool of shape ({needed},), one entry for each {block} elements"
+            f"blocks is {flags.dtype} of shape {flags.shape}; needed: bool of shape ({needed},), one "
+            f"entry for each {block} elements"
         )
     packed = np.zeros(-(-needed // 32) * 4, np.uint8)
     bits = np.packbits(flags, bitorder="little")
@@ -692,14 +729,29 @@ def _ranks(ranks: tuple[int, ...]) -> str:
     return f"rank {ranks[0]}" if len(ranks) == 1 else "ranks " + ", ".join(map(str, ranks))
 
 
-_FIELDS: Final = ("operation, type or bits", "position in the job", "number of elements", "shape", "root, mode or block size")
+_FIELDS: Final = (
+    "operation, type or bits",
+    "position in the job",
+    "number of elements",
+    "shape",
+    "root, mode or block size",
+)
 
 
 def _mismatch_message(native: _native.Collective, name: str, rank: int) -> str:
     fields = [f for f, d in zip(_FIELDS, native.difference, strict=True) if d]
     first = native.difference[0]
     if first:
-        parts = [n for n, mask in (("operation", 0xFF000000), ("reduction", 0xFF0000), ("type", 0xFF00), ("bits", 0xFF)) if first & mask]
+        parts = [
+            n
+            for n, mask in (
+                ("operation", 0xFF000000),
+                ("reduction", 0xFF0000),
+                ("type", 0xFF00),
+                ("bits", 0xFF),
+            )
+            if first & mask
+        ]
         fields[0] = ", ".join(parts)
     return (
         f"ranks called different things: they disagree on {'; '.join(fields)}. Rank {rank} called {name}. "
@@ -712,8 +764,9 @@ def _stats(raw: dict[str, int]) -> dict[str, Any]:
         return sum(raw.get(k, 0) for k in keys) / 1e9
 
     names = (
-        "collectives", "packets_sent", "packets_received", "packets_data", "packets_skip", "bytes_sent", "bytes_received",
-        "retransmissions", "results_ignored", "send_calls", "receive_calls", "refused", "blocks_total", "blocks_union",
+        "collectives", "packets_sent", "packets_received", "packets_data", "packets_skip",
+        "bytes_sent", "bytes_received", "retransmissions", "results_ignored",
+        "send_calls", "receive_calls", "refused", "blocks_total", "blocks_union",
     )  # fmt: skip
     out: dict[str, Any] = {name: raw.get(name, 0) for name in names}
     out["blocks_skipped"] = out["blocks_total"] - out["blocks_union"]

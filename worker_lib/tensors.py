@@ -1,7 +1,8 @@
-"""What a user's array looks like to the engine: address, type, count; and whether the engine may use it at all.
+"""What a user's array looks like to the engine: address, type, count; and whether the engine may use it at
+all.
 
-NumPy arrays and CPU torch tensors are taken as they lie in memory, never copied here. torch is not imported: a tensor
-can only exist where its caller has imported it.
+NumPy arrays and CPU torch tensors are taken as they lie in memory, never copied here. torch is not imported:
+a tensor can only exist where its caller has imported it.
 """
 
 from __future__ import annotations
@@ -82,18 +83,24 @@ def view(x: Any, name: str, *, write: bool) -> TensorView:
     if torch is not None and isinstance(x, torch.Tensor):
         return _torch_view(x, name, write=write)
     raise UsageError(
-        f"{name} is a {type(x).__name__}; accepted: a NumPy array or a CPU torch tensor (for a number: np.array([value]))"
+        f"{name} is a {type(x).__name__}; accepted: a NumPy array or a CPU torch tensor (for a number: "
+        "np.array([value]))"
     )
 
 
 def _numpy_view(x: np.ndarray[Any, Any], name: str, *, write: bool) -> TensorView:
     if x.dtype.hasobject:
-        raise UsageError(f"{name} holds Python objects (dtype {x.dtype}); accepted: plain numbers, bool or bytes")
+        raise UsageError(
+            f"{name} holds Python objects (dtype {x.dtype}); accepted: plain numbers, bool or bytes"
+        )
     if not x.dtype.isnative:
-        raise UsageError(f"{name} has byte order {x.dtype.byteorder!r}; pass {name}.astype({name}.dtype.newbyteorder('='))")
+        raise UsageError(
+            f"{name} has byte order {x.dtype.byteorder!r}; pass {name}.astype({name}.dtype.newbyteorder('='))"
+        )
     if not x.flags.c_contiguous:
         raise UsageError(
-            f"{name} is not contiguous (shape {x.shape}, strides {x.strides}); pass np.ascontiguousarray({name}) "
+            f"{name} is not contiguous (shape {x.shape}, strides {x.strides}); pass "
+            f"np.ascontiguousarray({name}) "
             "and copy the result back"
         )
     if write and not x.flags.writeable:
@@ -103,16 +110,27 @@ def _numpy_view(x: np.ndarray[Any, Any], name: str, *, write: bool) -> TensorVie
 
 def _torch_view(x: Any, name: str, *, write: bool) -> TensorView:
     if x.device.type != "cpu":
-        raise UsageError(f"{name} is on {x.device}; accepted: CPU tensors. Pass {name}.cpu() and copy the result back")
+        raise UsageError(
+            f"{name} is on {x.device}; accepted: CPU tensors. Pass {name}.cpu() and copy the result back"
+        )
     if str(x.layout) != "torch.strided":
-        raise UsageError(f"{name} has layout {x.layout}; accepted: dense (torch.strided) tensors, such as {name}.to_dense()")
+        raise UsageError(
+            f"{name} has layout {x.layout}; accepted: dense (torch.strided) tensors, such as "
+            f"{name}.to_dense()"
+        )
     if not x.is_contiguous():
         raise UsageError(
-            f"{name} is not contiguous (shape {tuple(x.shape)}, strides {x.stride()}); pass {name}.contiguous() "
+            f"{name} is not contiguous (shape {tuple(x.shape)}, strides {x.stride()}); pass "
+            f"{name}.contiguous() "
             "and copy the result back"
         )
     if write and x.requires_grad and x.is_leaf:
-        raise UsageError(f"{name} is a leaf that requires grad and cannot be written in place; pass {name}.data or {name}.grad")
+        raise UsageError(
+            f"{name} is a leaf that requires grad and cannot be written in place; pass {name}.data or "
+            f"{name}.grad"
+        )
     shape = tuple(x.shape)
     count = math.prod(shape)
-    return TensorView(x, x.data_ptr(), str(x.dtype).removeprefix("torch."), shape, count, count * x.element_size())
+    return TensorView(
+        x, x.data_ptr(), str(x.dtype).removeprefix("torch."), shape, count, count * x.element_size()
+    )

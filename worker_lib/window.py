@@ -1,21 +1,29 @@
 """The sender's window: which positions may be sent, which must be sent again, and when. No I/O and no clock.
 
-A *position* counts a worker's packets in the job from 0; its sequence number on the wire is (first_seq + position)
-mod 2^32 and its slot is base + (seq mod P). The rules that this file enforces:
+A *position* counts a worker's packets in the job from 0; its sequence number on the wire is (first_seq +
+position) mod 2^32 and its slot is base + (seq mod P). The rules that this file enforces:
 
-* Positions are sent in order the first time, and position q only when every RESULT up to q - P/2 is held. This is what
-  makes it safe for the switch to overwrite a slot (docs/protocol.md, "Window").
-* Every outstanding position has a timer: RFC 6298's estimator with a floor of 1 ms; a position that was sent again gives
-  no round-trip sample (Karn's rule). Timers double, up to 200 ms, while they run out and no RESULT comes at all; they
-  fall back with the first that does, so that random loss of a packet and its repeats does not add up to long waits.
-  One sample is taken a flight, since many samples a round trip would make the estimator forget (RFC 7323, appendix G): its
-  lower quartile, since a RESULT also waits for other workers' repeats, which say nothing of the network, and timers fed
-  with those would wait longer the more is lost. At most one batch is sent again for its timers in a round trip: a peer that is only late does not
-  need the whole window once more.
-* A position that 64 later RESULTs have overtaken is sent again at once; after a repeat, only RESULTs of positions first
-  sent after that repeat count.
-* The congestion window counts outstanding positions. It shrinks at most once a round trip (to 7/8 for an overtaken
-  position, to 1/2 for a timer that ran out), never under one batch, and grows by a batch a round trip, up to `limit`.
+* Positions are sent in order the first time, and position q only when every RESULT up to q - P/2 is held.
+  This is what makes it safe for the switch to overwrite a slot (docs/protocol.md, "Window").
+* Every outstanding position has a timer: RFC 6298's estimator with a floor of 1 ms; a position that was sent
+  again gives
+  no round-trip sample (Karn's rule). Timers double, up to 50 ms, while they run out and no RESULT comes at
+  all; they
+  fall back with the first that does, so that random loss of a packet and its repeats does not add up to long
+  waits.
+  One sample is taken a flight, since many samples a round trip would make the estimator forget (RFC 7323,
+  appendix G): its
+  lower quartile, since a RESULT also waits for other workers' repeats, which say nothing of the network, and
+  timers fed
+  with those would wait longer the more is lost. Positions that wait for other ranks to arrive, not for the network (plans),
+  are never sampled. At most one batch is sent again for its timers in a round
+  trip: a peer that is only late does not need the whole window once more.
+* A position that 64 later RESULTs have overtaken is sent again at once; after a repeat, only RESULTs of
+  positions first sent after that repeat count.
+* The congestion window counts outstanding positions. It shrinks at most once a round trip (to 7/8 for an
+  overtaken
+  position, to 1/2 for a timer that ran out), never under one batch, and grows by a batch a round trip, up to
+  `limit`.
 
 `worker_lib/native/window.cpp` is the same machine for the engine; the tests drive both with the same events.
 """
@@ -26,8 +34,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 RTO_FLOOR_NS = 1_000_000
-RTO_CEILING_NS = 200_000_000
-RTO_INITIAL_NS = 50_000_000
+RTO_CEILING_NS = 50_000_000
+RTO_INITIAL_NS = 10_000_000
 OVERTAKEN = 64
 
 
@@ -36,7 +44,7 @@ class _Outstanding:
     sent_at: int
     deadline: int
     mark: int  # RESULTs of positions from here on count as overtaking
-    repeated: bool = False
+    timed: bool  # sent once, and its RESULT is a measure of the round trip
     done: bool = False
 
 
@@ -81,16 +89,17 @@ class Window:
     @property
     def timeout(self) -> int:
         """What a timer that starts now is set to."""
-        return min(self.rto << self._backoff, RTO_CEILING_NS)
+        return min(self.rto << self._backoff, max(self.rto, RTO_CEILING_NS))
 
     def room(self) -> int:
         """How many new positions may be sent now."""
         return max(0, min(self.span - (self.next - self.base), self.cwnd - self.outstanding))
 
-    def sent(self, count: int, now: int) -> None:
-        """Positions next .. next + count - 1 have been sent for the first time."""
+    def sent(self, count: int, now: int, timed: bool = True) -> None:
+        """Positions next .. next + count - 1 have been sent for the first time; `timed`: they give "
+        "round-trip samples."""
         for q in range(self.next, self.next + count):
-            self._entries[q] = _Outstanding(now, now + self.timeout, q + 1)
+            self._entries[q] = _Outstanding(now, now + self.timeout, q + 1, timed)
         self.next += count
 
     def accept(self, position: int) -> bool:
@@ -110,7 +119,7 @@ class Window:
         for q in accepted:
             entry = self._entries[q]
             count += 1
-            if not entry.repeated:
+            if entry.timed:
                 self._samples.append(now - entry.sent_at)
         self._grow(count)
         while self.base < self.next and self._entries[self.base].done:
@@ -141,7 +150,7 @@ class Window:
                 loss = True
             else:
                 continue
-            entry.repeated = True
+            entry.timed = False
             entry.mark = self.next
             entry.deadline = now + self.timeout
             out.append(q)
@@ -168,12 +177,12 @@ class Window:
         else:
             self.rttvar += (abs(self.srtt - rtt) - self.rttvar) // 4
             self.srtt = max(self.srtt + (rtt - self.srtt) // 8, 1)
-        self.rto = min(max(self.srtt + 4 * self.rttvar, RTO_FLOOR_NS), RTO_CEILING_NS)
+        self.rto = max(self.srtt + 4 * self.rttvar, RTO_FLOOR_NS)
 
     def _back_off(self, now: int) -> None:
         if self._progress:
             self._backoff = 0
-        elif now - self._backed_off_at >= self.timeout and self.timeout < RTO_CEILING_NS:
+        elif now - self._backed_off_at >= self.timeout < RTO_CEILING_NS:
             self._backoff += 1
         else:
             return

@@ -1,13 +1,15 @@
-"""Runs n ranks of a job for the tests: as threads of this process, or as processes of their own; never without a limit.
+"""Runs n ranks of a job for the tests: as threads of this process, or as processes of their own; never
+without a limit.
 
     together(host.url, 3, function, ...)       n sessions in n threads; `function(session, ...)` in each
-    Processes(host.url, 3, function, ...)      n fresh interpreters; `function` is a top-level function of a test module
+    Processes(host.url, 3, function, ...)      n fresh interpreters; `function` is a top-level function of a
+    test module
 
-The engine releases the GIL, so threads are as good as processes wherever the process itself is not the point. Either
-way an `Outcome` a rank comes back: what `function` returned, or what it raised.
+The engine releases the GIL, so threads are as good as processes wherever the process itself is not the
+point. Either way an `Outcome` a rank comes back: what `function` returned, or what it raised.
 
-`python -m tests.worker_lib.harness` is what a process runs: pickled instructions come on its standard input, and on its
-standard output go the lines that `function` says and, last, the pickled outcome.
+`python -m tests.worker_lib.harness` is what a process runs: pickled instructions come on its standard input,
+and on its standard output go the lines that `function` says and, last, the pickled outcome.
 """
 
 from __future__ import annotations
@@ -112,7 +114,7 @@ def in_threads(calls: Sequence[Callable[[], Any]], limit: float = LIMIT) -> list
     def run(i: int) -> None:
         try:
             outcomes[i] = Outcome(calls[i]())
-        except BaseException as error:  # noqa: BLE001  (it is the outcome)
+        except BaseException as error:
             outcomes[i] = Outcome(error=error)
 
     threads = [threading.Thread(target=run, args=(i,), daemon=True) for i in range(len(calls))]
@@ -133,7 +135,9 @@ def in_threads(calls: Sequence[Callable[[], Any]], limit: float = LIMIT) -> list
 class Process:
     """A fresh interpreter that runs `function(*args)`, a top-level function of an importable module."""
 
-    def __init__(self, function: Callable[..., Any], *args: Any, environment: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, function: Callable[..., Any], *args: Any, environment: dict[str, str] | None = None
+    ) -> None:
         self._said = tempfile.TemporaryFile()  # noqa: SIM115  (closed in finish)
         self._buffer = b""
         self._popen = subprocess.Popen(
@@ -224,13 +228,17 @@ class ProcessEnded(Exception):
 
 
 @contextlib.contextmanager
-def processes(url: str, n: int, function: Callable[..., Any], *args: Any, **settings: Any) -> Iterator[list[Process]]:
+def processes(
+    url: str, n: int, function: Callable[..., Any], *args: Any, **settings: Any
+) -> Iterator[list[Process]]:
     """n processes that each connect to a job and run `function(session, *args)`; none outlives the block."""
     name = job_name()
     settings = {"timeout": 20.0, **settings}
     with contextlib.ExitStack() as stack:
         yield [
-            stack.enter_context(Process(_connect_and_run, url, name, r, n, settings, _reference(function), args))
+            stack.enter_context(
+                Process(_connect_and_run, url, name, r, n, settings, _reference(function), args)
+            )
             for r in range(n)
         ]
 
@@ -249,8 +257,14 @@ def _resolve(module: str, name: str) -> Callable[..., Any]:
     return function
 
 
-def _connect_and_run(
-    url: str, name: str, rank: int, n: int, settings: dict[str, Any], function: tuple[str, str], args: tuple[Any, ...]
+def _connect_and_run(  # noqa: PLR0917
+    url: str,
+    name: str,
+    rank: int,
+    n: int,
+    settings: dict[str, Any],
+    function: tuple[str, str],
+    args: tuple[Any, ...],
 ) -> Any:
     with worker_lib.connect(url, name, rank, n, **settings) as session:
         return _resolve(*function)(session, *args)
@@ -261,7 +275,7 @@ _out = sys.stdout
 
 def _main() -> None:
     # This module is `__main__` here and `tests.worker_lib.harness` for the functions that it runs.
-    from tests.worker_lib import harness
+    harness = importlib.import_module("tests.worker_lib.harness")
 
     harness._out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print is not for the test
@@ -269,11 +283,11 @@ def _main() -> None:
     value, error = None, None
     try:
         value = _resolve(module, name)(*args)
-    except BaseException as caught:  # noqa: BLE001  (it is the outcome)
+    except BaseException as caught:
         error = caught
     try:
         told = pickle.dumps((value, error))
-    except Exception:  # noqa: BLE001
+    except Exception:
         told = pickle.dumps((None, RuntimeError(f"{value!r} {error!r}")))
     print(f"={base64.b64encode(told).decode()}", file=harness._out, flush=True)
     harness._out.close()

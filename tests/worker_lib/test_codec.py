@@ -1,4 +1,5 @@
-"""The native codec against its Python twins, to the bit: plan packets, stream packets, results. No network."""
+"""The native codec against its Python twins, to the bit: plan packets, stream packets, results. No
+network."""
 
 from __future__ import annotations
 
@@ -32,7 +33,9 @@ class Rank:
     packed: Words | None
 
 
-def open_rank(call: Call, x: Values, rank: int, n: int, words: int, *, mask: npt.NDArray[np.bool_] | None) -> Rank:
+def open_rank(
+    call: Call, x: Values, rank: int, n: int, words: int, *, mask: npt.NDArray[np.bool_] | None
+) -> Rank:
     result = np.full_like(x, 1)
     packed = None if mask is None else plan.pack_bitmap(mask).astype(np.uint32)
     code = _native.Call(
@@ -58,7 +61,7 @@ def random_values(rng: np.random.Generator, dtype: DType, count: int) -> Values:
         x = rng.integers(0, np.iinfo(pattern).max, count, dtype=pattern, endpoint=True)
         magnitude = x & pattern(np.iinfo(pattern).max >> 1)
         return np.where(magnitude < infinity(dtype), x, pattern(3)).view(storage)
-    scale = 10.0 ** rng.integers(-6, 5) if style == 1 else 2.0 ** -149 * 40 if style == 2 else 1.0
+    scale = 10.0 ** rng.integers(-6, 5) if style == 1 else 2.0**-149 * 40 if style == 2 else 1.0
     x = rng.standard_normal(count) * scale
     if dtype is DType.BF16:
         return (x.astype(np.float32).view(np.uint32) >> np.uint32(16)).astype(np.uint16)
@@ -68,7 +71,9 @@ def random_values(rng: np.random.Generator, dtype: DType, count: int) -> Values:
 
 
 def infinity(dtype: DType) -> int:
-    return {DType.F32: 0x7F800000, DType.F64: 0x7FF0000000000000, DType.F16: 0x7C00, DType.BF16: 0x7F80}[dtype]
+    return {DType.F32: 0x7F800000, DType.F64: 0x7FF0000000000000, DType.F16: 0x7C00, DType.BF16: 0x7F80}[
+        dtype
+    ]
 
 
 def sparsify(rng: np.random.Generator, x: Values, block: int, density: float) -> Values:
@@ -118,7 +123,9 @@ def one_case(rng: np.random.Generator, dtype: DType, label: str) -> None:
                 sparse=sparse, block=block)  # fmt: skip
     density = float(rng.choice([0.0, 0.05, 0.5, 1.0]))
     masked = sparse and rng.random() < 0.3
-    label = f"{label}: {call}, n={n}, K={words}, block={block}, density={density}, sparse={sparse}, mask={masked}"
+    label = (
+        f"{label}: {call}, n={n}, K={words}, block={block}, density={density}, sparse={sparse}, mask={masked}"
+    )
 
     ranks = []
     for r in range(n):
@@ -171,16 +178,21 @@ def one_case(rng: np.random.Generator, dtype: DType, label: str) -> None:
             bad = np.flatnonzero(r.result.view(f"u{r.x.itemsize}") != wanted_result.view(f"u{r.x.itemsize}"))
             i = int(bad[0])
             raise AssertionError(
-                f"rank {number}, {bad.size} elements, first {i}: native {r.result[i]!r}, twin {wanted_result[i]!r}; {label}"
+                f"rank {number}, {bad.size} elements, first {i}: native {r.result[i]!r}, twin "
+                f"{wanted_result[i]!r}; {label}"
             )
     if call.scaled:
         check_bound(call, agreed, ranks, wanted_result, n, label)
 
 
-def check_bound(call: Call, agreed: plan.Agreed, ranks: list[Rank], result: Values, n: int, label: str) -> None:
+def check_bound(  # noqa: PLR0917
+    call: Call, agreed: plan.Agreed, ranks: list[Rank], result: Values, n: int, label: str
+) -> None:
     """Every finite result is as near to the exact one as `error_bound` says."""
     looked_at = [
-        np.where(np.repeat(r.mask, call.block)[: call.count], r.x, r.x.dtype.type(0)) if r.mask is not None else r.x
+        np.where(np.repeat(r.mask, call.block)[: call.count], r.x, r.x.dtype.type(0))
+        if r.mask is not None
+        else r.x
         for r in ranks
     ]
     wide = np.stack([widen(x, call.dtype).astype(np.longdouble) for x in looked_at])

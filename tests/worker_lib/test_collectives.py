@@ -15,7 +15,7 @@ import pytest
 import worker_lib
 from switchagg.control.embedded import EmbeddedController
 from switchagg.emulator.faults import Faults
-from worker_lib import Session, SessionBrokenError, UsageError
+from worker_lib import MismatchError, Session, SessionBrokenError, UsageError
 
 from .harness import in_threads, job_name, seed_of_this_run, together
 
@@ -32,7 +32,13 @@ def sizes() -> list[int]:
 def test_every_size(host: EmbeddedController) -> None:
     def call(session: Session) -> None:
         for size in sizes():
-            for kind, bits in ((np.int32, 32), (np.float32, 32), (np.float32, 16), (np.float32, 8), (np.float64, 64)):
+            for kind, bits in (
+                (np.int32, 32),
+                (np.float32, 32),
+                (np.float32, 16),
+                (np.float32, 8),
+                (np.float64, 64),
+            ):
                 x = np.arange(size, dtype=kind) % 5 + session.rank
                 lanes = None if kind is np.int32 else bits
                 expected = 3 * (np.arange(size, dtype=kind) % 5) + 3
@@ -44,6 +50,32 @@ def test_every_size(host: EmbeddedController) -> None:
                     assert np.abs(x - expected).max() <= 3 * step, f"{bits} bits, {size} elements"
 
     together(host.url, 3, call, words=K)
+
+
+def test_tensors_of_several_segments(host: EmbeddedController) -> None:
+    # The engine cuts large tensors, dense and sparse ones differently; a mismatch between them must not
+    # confuse it.
+    seed = seed_of_this_run()
+    cuts = [(1 << 18) - 1, (1 << 18) + 1, 700_001, (1 << 22) + 65]
+
+    def call(session: Session) -> None:
+        rng = np.random.default_rng(seed)  # the same at every rank
+        for turn in range(12):
+            size = cuts[int(rng.integers(len(cuts)))]
+            x = np.zeros(size, np.int32)
+            block = int(rng.choice([1, 64, 100, 4096]))
+            if rng.random() < 0.5:
+                x[rng.integers(0, size, 20)] = session.rank + 1
+            else:
+                x[:] = rng.integers(-1000, 1000)
+            work = session.allreduce_async(x.copy(), block_size=block)
+            if rng.random() < 0.3:
+                with pytest.raises(MismatchError):
+                    session.allreduce(x[: session.rank * 1000])  # nothing at all, at rank 0
+            expected = np.where(x == session.rank + 1, 3, 2 * x) if np.count_nonzero(x) <= 20 else 2 * x
+            assert np.array_equal(work.wait(), expected), f"turn {turn}: {size} elements in blocks of {block}"
+
+    together(host.url, 2, call)
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (3, 0, 2), (1,), (2, 3, 4), (1, 1, 1, 1, 7)])
@@ -168,8 +200,12 @@ def test_a_read_only_array_can_be_sent(host: EmbeddedController) -> None:
 
 
 @pytest.mark.parametrize("rows", [0, 3, 6, 300])
-@pytest.mark.parametrize(("kind", "bits"), [(np.int32, None), (np.int64, None), (np.float32, None), (np.float32, 8)])
-def test_reduce_scatter(host: EmbeddedController, rows: int, kind: type[np.generic], bits: int | None) -> None:
+@pytest.mark.parametrize(
+    ("kind", "bits"), [(np.int32, None), (np.int64, None), (np.float32, None), (np.float32, 8)]
+)
+def test_reduce_scatter(
+    host: EmbeddedController, rows: int, kind: type[np.generic], bits: int | None
+) -> None:
     def call(session: Session) -> None:
         x = np.arange(rows * 7, dtype=kind).reshape(rows, 7) % 9 + session.rank
         kept = x.copy()
@@ -429,7 +465,7 @@ def check_alone(session: Session) -> None:
     assert session.stats()["packets_sent"] == 0
     with pytest.raises(UsageError, match="bits is 4"):
         session.allreduce(x, bits=4)
-    with pytest.raises(UsageError, match="out of range|accepted"):
+    with pytest.raises(UsageError, match="root is 1"):
         session.broadcast(x, root=1)
 
 
@@ -449,7 +485,10 @@ def test_stats_add_up(host: EmbeddedController) -> None:
     for dense, both in together(host.url, 3, call):
         for stats in (dense, both):
             # Not equal: repeats count among the packets sent, plans among both.
-            assert stats["packets_data"] + stats["packets_skip"] + stats["retransmissions"] == stats["packets_sent"]
+            assert (
+                stats["packets_data"] + stats["packets_skip"] + stats["retransmissions"]
+                == stats["packets_sent"]
+            )
             assert stats["blocks_skipped"] == stats["blocks_total"] - stats["blocks_union"]
             assert stats["bytes_received"] > 0
             assert stats["rtt_seconds"] > 0

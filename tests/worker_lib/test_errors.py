@@ -59,7 +59,9 @@ MISMATCHES: dict[str, tuple[Callable[[Session], Any], Callable[[Session], Any], 
 
 @pytest.mark.parametrize("name", MISMATCHES)
 @pytest.mark.parametrize("odd_one", [0, 2])
-def test_ranks_that_disagree_are_all_told_and_go_on(host: EmbeddedController, name: str, odd_one: int) -> None:
+def test_ranks_that_disagree_are_all_told_and_go_on(
+    host: EmbeddedController, name: str, odd_one: int
+) -> None:
     one, other, said = MISMATCHES[name]
 
     def call(session: Session) -> None:
@@ -92,7 +94,8 @@ def test_a_mismatch_among_many_in_flight(host: EmbeddedController) -> None:
     def call(session: Session) -> None:
         arrays = [np.ones(20_000, F32) for _ in range(6)]
         works = [
-            session.allreduce_async(x if i != 3 or session.rank else x.reshape(2, -1)) for i, x in enumerate(arrays)
+            session.allreduce_async(x if i != 3 or session.rank else x.reshape(2, -1))
+            for i, x in enumerate(arrays)
         ]
         for i, work in enumerate(works):
             if i == 3:
@@ -113,7 +116,9 @@ def test_a_mismatch_among_many_in_flight(host: EmbeddedController) -> None:
 def pair(host: EmbeddedController) -> Any:
     """Two sessions of one job, both of this thread: enough for what is refused before anything is sent."""
     name = job_name()
-    sessions = [o.get() for o in in_threads([lambda r=r: worker_lib.connect(host.url, name, r, 2) for r in range(2)])]
+    sessions = [
+        o.get() for o in in_threads([lambda r=r: worker_lib.connect(host.url, name, r, 2) for r in range(2)])
+    ]
     yield sessions[0]
     assert sessions[0].stats()["packets_sent"] == 0
     for session in sessions:
@@ -130,7 +135,10 @@ _X = np.ones(1000, F32)
 _BAD_CALLS: dict[str, tuple[Callable[[Session], Any], list[str]]] = {
     "list": (lambda s: s.allreduce([1.0]), ["x is a list", "NumPy array"]),
     "number": (lambda s: s.allreduce(1.0), ["x is a float", "np.array"]),
-    "strided": (lambda s: s.allreduce(np.ones((4, 4))[:, 1]), ["not contiguous", "strides", "ascontiguousarray"]),
+    "strided": (
+        lambda s: s.allreduce(np.ones((4, 4))[:, 1]),
+        ["not contiguous", "strides", "ascontiguousarray"],
+    ),
     "fortran": (lambda s: s.allreduce(np.ones((4, 4), order="F")), ["not contiguous"]),
     "read-only": (lambda s: s.allreduce(_read_only()), ["read-only", "out="]),
     "read-only broadcast": (lambda s: s.broadcast(_read_only(), root=1), ["read-only"]),
@@ -155,7 +163,10 @@ _BAD_CALLS: dict[str, tuple[Callable[[Session], Any], list[str]]] = {
     "out's shape": (lambda s: s.allreduce(_X, out=np.ones(999, F32)), ["(999,)", "(1000,)"]),
     "overlapping out": (lambda s: s.allreduce(_Y[:-1], out=_Y[1:]), ["overlaps", "array of its own"]),
     "read-only out": (lambda s: s.allreduce(np.ones(4), out=_read_only()), ["out is read-only"]),
-    "gather into too little": (lambda s: s.allgather(_X, out=np.ones((1, 1000), F32)), ["(1, 1000)", "(2, 1000)"]),
+    "gather into too little": (
+        lambda s: s.allgather(_X, out=np.ones((1, 1000), F32)),
+        ["(1, 1000)", "(2, 1000)"],
+    ),
     "gather over itself": (lambda s: s.allgather(_Y[:500], out=_Y.reshape(2, 500)), ["overlaps"]),
     "scatter": (lambda s: s.reduce_scatter(np.ones((3, 2))), ["(3, 2)", "divisible by 2"]),
     "scatter of a number": (lambda s: s.reduce_scatter(np.array(1.0)), ["()", "divisible"]),
@@ -217,6 +228,7 @@ def clean(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 _U = "http://127.0.0.1:9"
 
 
+@pytest.mark.usefixtures("clean")
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -236,9 +248,7 @@ _U = "http://127.0.0.1:9"
     ],
     ids=str,
 )
-def test_connect_with_what_cannot_work(
-    clean: pytest.MonkeyPatch, arguments: dict[str, Any], said: list[str]
-) -> None:
+def test_connect_with_what_cannot_work(arguments: dict[str, Any], said: list[str]) -> None:
     with pytest.raises(UsageError) as caught:
         worker_lib.connect(**arguments)
     for words in said:
@@ -283,7 +293,7 @@ def test_a_rank_that_is_taken(host: EmbeddedController) -> None:
 
 def test_ranks_that_do_not_come(host: EmbeddedController) -> None:
     before = time.monotonic()
-    with pytest.raises(AdmissionError, match="1, 2|rank 1.*2") as caught:
+    with pytest.raises(AdmissionError, match=r"1, 2|rank 1.*2") as caught:
         worker_lib.connect(host.url, job_name(), 0, 3, join_timeout=0.3)
     assert caught.value.code == "join_timeout"
     assert time.monotonic() - before < 5
@@ -311,7 +321,9 @@ def test_a_full_switch() -> None:
     with EmbeddedController(capacity=1024) as host:
 
         def call(session: Session) -> None:
-            outcomes = try_together(host.url, 2, lambda s: s.barrier(), timeout=3) if session.rank == 0 else []
+            outcomes = (
+                try_together(host.url, 2, lambda s: s.barrier(), timeout=3) if session.rank == 0 else []
+            )
             for outcome in outcomes:
                 with pytest.raises(AdmissionError, match="slots") as caught:
                     outcome.get()
@@ -328,9 +340,9 @@ def test_a_full_switch() -> None:
 def test_no_controller() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
-        url = "http://127.0.0.1:%d" % unused.getsockname()[1]
+        url = f"http://127.0.0.1:{unused.getsockname()[1]}"
     before = time.monotonic()
-    with pytest.raises(SwitchError, match=f"no controller at {url}.*refused.*switchagg run"):
+    with pytest.raises(SwitchError, match=rf"no controller at {url}.*refused.*switchagg run"):
         worker_lib.connect(url, "j", 0, 2, timeout=5)
     assert time.monotonic() - before < 2
 
@@ -339,7 +351,7 @@ def test_a_controller_that_never_answers() -> None:
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
-        url = "http://127.0.0.1:%d" % silent.getsockname()[1]
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         before = time.monotonic()
         with pytest.raises(SwitchError, match=r"did not answer within 0.5"):
             worker_lib.connect(url, "j", 0, 2, timeout=0.5)
@@ -347,7 +359,7 @@ def test_a_controller_that_never_answers() -> None:
 
 
 def test_a_host_name_that_does_not_resolve() -> None:
-    with pytest.raises((NetworkError, SwitchError), match="host.invalid"):
+    with pytest.raises((NetworkError, SwitchError), match=r"host\.invalid"):
         worker_lib.connect("http://host.invalid:1", "j", 0, 2, timeout=2)
 
 
@@ -408,14 +420,22 @@ def test_a_switch_that_never_answers(host: EmbeddedController, monkeypatch: pyte
     """The controller admits the ranks, and names a switch that is silent."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as silent:
         silent.bind(("127.0.0.1", 0))
-        monkeypatch.setattr(type(host.driver), "address", property(lambda _: silent.getsockname()), raising=True)
+        monkeypatch.setattr(
+            type(host.driver), "address", property(lambda _: silent.getsockname()), raising=True
+        )
 
         def call(session: Session) -> None:
             before = time.monotonic()
             with pytest.raises(CollectiveTimeout) as caught:
                 session.allreduce(np.ones(10, F32), timeout=0.4)
             assert time.monotonic() - before < 3
-            for words in ("allreduce(float32, shape (10,)", "0.4 s", "nothing has ever come", "sent again", "firewall"):
+            for words in (
+                "allreduce(float32, shape (10,)",
+                "0.4 s",
+                "nothing has ever come",
+                "sent again",
+                "firewall",
+            ):
                 assert words in str(caught.value)
 
         together(host.url, 2, call)
@@ -444,7 +464,7 @@ def test_wait_has_a_timeout_of_its_own(host: EmbeddedController) -> None:
         if session.rank == 0:
             return
         works = [session.allreduce_async(np.ones(10, F32)) for _ in range(2)]
-        with pytest.raises(CollectiveTimeout, match="0.2 s"):
+        with pytest.raises(CollectiveTimeout, match=r"0\.2 s"):
             works[1].wait(timeout=0.2)
         for work in works:
             with pytest.raises(SessionBrokenError):

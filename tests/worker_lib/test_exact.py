@@ -1,4 +1,5 @@
-"""What an all-reduce computes, over real sockets: exact integers, floats within the bound, the same bits everywhere."""
+"""What an all-reduce computes, over real sockets: exact integers, floats within the bound, the same bits
+everywhere."""
 
 from __future__ import annotations
 
@@ -74,7 +75,9 @@ def assert_within_bound(result: Array, inputs: list[Array], dtype: DType, bits: 
         # float64's own bound is finer than long double adds up; one unit there covers that.
         slack = np.abs(exact[part]).max() * np.longdouble(2) ** -61
         error = np.abs(got[part] - exact[part]).max()
-        assert error <= np.longdouble(float(bound)) + slack, f"chunk {c}: off by {error}, bound {float(bound)}"
+        assert error <= np.longdouble(float(bound)) + slack, (
+            f"chunk {c}: off by {error}, bound {float(bound)}"
+        )
 
 
 # ---------------------------------------------------------------------- integers
@@ -131,14 +134,15 @@ def test_from_the_smallest_subnormal_to_the_largest_finite(
     result = allreduce(host.url, inputs, bits=bits)
     assert np.isfinite(result.astype(np.float64)).all()
     assert_within_bound(result, inputs, dtype, bits, ReduceOp.SUM)
-    if bits >= 32:
-        assert result.tobytes() == np.where(x == 0, np.zeros_like(x), x).tobytes()  # powers of two are exact
+    if bits >= 32 and (dtype, bits) != (DType.F64, 32):  # where a lane holds all digits of the largest
+        assert result.tobytes() == np.where(x == 0, np.zeros_like(x), x).tobytes()
 
-    # All ranks have the smallest: n of them. All ranks have the largest: the average is the largest, or next to it.
+    # All ranks have the smallest: n of them. All ranks have the largest: the average is the largest, or next
+    # to it.
     average = allreduce(host.url, [x, x, x], op="avg", bits=bits)
     assert np.isfinite(average.astype(np.float64)).all()
     assert_within_bound(average, [x, x, x], dtype, bits, ReduceOp.AVG)
-    if bits >= 32:
+    if bits >= 32 and (dtype, bits) != (DType.F64, 32):
         subnormals = allreduce(host.url, [x[:2], x[:2], x[:2]], bits=bits)
         assert subnormals[0] == 3 * float(smallest)
         assert subnormals[1] == -3 * float(smallest)
@@ -184,11 +188,11 @@ def test_torch_tensors_of_every_type(host: EmbeddedController) -> None:
     for kind in (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.int64):
 
         def call(session: Session, kind: Any = kind) -> Any:
-            x = torch.arange(1000).to(kind) % 64
+            x = (torch.arange(1000) % 64).to(kind)
             assert session.allreduce(x) is x
-            assert session.rank == 1 or session.allgather(x[:3]).shape == (2, 3)
-            if session.rank == 1:
-                session.allgather(x[:3])
+            gathered = session.allgather(x[:3])
+            assert isinstance(gathered, torch.Tensor)
+            assert torch.equal(gathered, torch.stack([x[:3], x[:3]]))
             return x
 
         for x in together(host.url, 2, call):
@@ -209,8 +213,8 @@ def digest_of_a_session(session: Session, seed: int) -> str:
     """A few collectives of every kind, the same in every run; a hash of all their results."""
     rng = np.random.default_rng((seed, session.rank))
     digest = hashlib.sha256()
-    dense = rng.standard_normal(20_000)
-    sparse = np.where(np.repeat(rng.random(500) < 0.1, 64), rng.standard_normal(32_000), 0).astype(np.float32)
+    dense = rng.standard_normal(8_000)
+    sparse = np.where(np.repeat(rng.random(250) < 0.1, 64), rng.standard_normal(16_000), 0).astype(np.float32)
     for bits in (32, 16, 8):
         digest.update(session.allreduce(dense.astype(np.float32), bits=bits))
         digest.update(session.allreduce(sparse.copy(), op="avg", bits=bits))
@@ -227,7 +231,7 @@ def test_the_same_bits_at_every_rank_in_every_run_whatever_the_network_does() ->
     digests: set[str] = set()
     for faults in _FAULTS:
         with EmbeddedController(faults=faults) as host:
-            for words, slots in ((352, 1024), (352, 64), (64, 1024), (100, 256), (16, 512)):
+            for words, slots in ((352, 1024), (352, 64), (64, 1024), (100, 256), (200, 128)):
                 # Other packets and other windows; the arithmetic is the same.
                 digests.update(
                     together(host.url, 4, digest_of_a_session, seed, words=words, slots=slots, timeout=40.0)

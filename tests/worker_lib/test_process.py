@@ -1,4 +1,5 @@
-"""Living in somebody's process: Ctrl-C, fork, exit, idleness, import; and what happens to the others when one dies."""
+"""Living in somebody's process: Ctrl-C, fork, exit, idleness, import; and what happens to the others when
+one dies."""
 
 from __future__ import annotations
 
@@ -200,7 +201,9 @@ def test_a_forked_child_exits_through_the_interpreter(host: EmbeddedController) 
         "assert x[0] == 2\n"
     )
     ranks = [
-        subprocess.Popen([sys.executable, "-c", code, host.url, name, str(r)], cwd=ROOT, stderr=subprocess.PIPE)
+        subprocess.Popen(
+            [sys.executable, "-c", code, host.url, name, str(r)], cwd=ROOT, stderr=subprocess.PIPE
+        )
         for r in range(2)
     ]
     try:
@@ -312,12 +315,27 @@ def test_import_is_light() -> None:
         "print(took)\n"
         "print(*sorted(set(sys.modules) - before))\n"
     )
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=30, cwd=ROOT)
+    ran = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=30, cwd=ROOT
+    )
     took, names = ran.stdout.splitlines()
     print(f"worker_lib takes {float(took) * 1000:.0f} ms to import after numpy")
-    heavy = {"http", "asyncio", "torch", "rich", "multiprocessing", "ssl", "email", "scapy", "matplotlib", "subprocess"}
+    heavy = {
+        "http",
+        "asyncio",
+        "torch",
+        "rich",
+        "multiprocessing",
+        "ssl",
+        "email",
+        "scapy",
+        "matplotlib",
+        "subprocess",
+    }
     assert not heavy & {name.partition(".")[0] for name in names.split()}
-    assert not {name for name in names.split() if name.startswith(("switchagg.emulator", "switchagg.control"))}
+    assert not {
+        name for name in names.split() if name.startswith(("switchagg.emulator", "switchagg.control"))
+    }
 
 
 LEAVES = """

@@ -362,7 +362,8 @@ bool Engine::send_new(int64_t now) {
   stats_.skip_packets += skips_.size();
   const int64_t built = now_ns();
   stats_.quantize_ns += built - before;
-  window_.sent(count, now);
+  // Plans wait for other ranks to arrive: they say nothing of the network.
+  window_.sent(count, now, c.active.back().kind == Step::Kind::stream);
   transmit();
   return true;
 }

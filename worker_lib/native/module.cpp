@@ -278,7 +278,7 @@ NB_MODULE(_native, m) {
       .def_prop_ro("repeats", &Window::repeats)
       .def_prop_ro("outstanding", &Window::outstanding)
       .def("room", &Window::room)
-      .def("sent", &Window::sent, "count"_a, "now"_a)
+      .def("sent", &Window::sent, "count"_a, "now"_a, "timed"_a = true)
       .def("accept", &Window::accept, "position"_a)
       .def(
           "settle",

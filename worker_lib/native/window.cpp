@@ -4,7 +4,7 @@
 
 namespace switchagg {
 namespace {
-constexpr int64_t kRtoFloor = 1000000, kRtoCeiling = 200000000, kRtoInitial = 50000000;
+constexpr int64_t kRtoFloor = 1000000, kRtoCeiling = 50000000, kRtoInitial = 10000000;
 constexpr uint32_t kOvertaken = 64;
 
 int64_t floor_div(int64_t a, int64_t b) { return a / b - (a % b != 0 && (a < 0) != (b < 0)); }
@@ -26,8 +26,8 @@ uint32_t Window::room() const {
   return std::min(in_span, cwnd_ > in_flight ? cwnd_ - in_flight : 0);
 }
 
-void Window::sent(uint32_t count, int64_t now) {
-  for (uint32_t i = 0; i < count; ++i, ++next_) at(next_) = {now, now + timeout(), next_ + 1, false, false};
+void Window::sent(uint32_t count, int64_t now, bool timed) {
+  for (uint32_t i = 0; i < count; ++i, ++next_) at(next_) = {now, now + timeout(), next_ + 1, timed, false};
 }
 
 bool Window::accept(uint64_t position) {
@@ -44,7 +44,7 @@ bool Window::accept(uint64_t position) {
 void Window::settle(std::span<const uint64_t> accepted, int64_t now) {
   for (uint64_t q : accepted) {
     const Entry& e = at(q);
-    if (!e.repeated) samples_.push_back(now - e.sent_at);
+    if (e.timed) samples_.push_back(now - e.sent_at);
   }
   credit_ += static_cast<uint64_t>(accepted.size()) * batch_;
   const uint64_t steps = credit_ / cwnd_;
@@ -84,7 +84,7 @@ void Window::due(int64_t now, std::vector<uint64_t>& out) {
     } else {
       continue;
     }
-    e.repeated = true;
+    e.timed = false;
     e.mark = next_;
     e.deadline = now + timeout();
     out.push_back(q);
@@ -107,7 +107,7 @@ int64_t Window::next_timer() const {
   return earliest < 0 ? -1 : std::max(earliest, timers_held_until_);
 }
 
-int64_t Window::timeout() const { return std::min(rto_ << backoff_, kRtoCeiling); }
+int64_t Window::timeout() const { return std::min(rto_ << backoff_, std::max(rto_, kRtoCeiling)); }
 
 void Window::back_off(int64_t now) {
   if (progress_) {
@@ -130,7 +130,7 @@ void Window::sample(int64_t rtt) {
     rttvar_ += floor_div(error - rttvar_, 4);
     srtt_ = std::max<int64_t>(srtt_ + floor_div(rtt - srtt_, 8), 1);
   }
-  rto_ = std::min(std::max(srtt_ + 4 * rttvar_, kRtoFloor), kRtoCeiling);
+  rto_ = std::max(srtt_ + 4 * rttvar_, kRtoFloor);
 }
 
 void Window::shrink(uint32_t numerator, uint32_t denominator, int64_t now) {

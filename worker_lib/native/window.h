@@ -22,7 +22,7 @@ class Window {
   uint32_t outstanding() const { return static_cast<uint32_t>(next_ - base_) - held_; }
 
   uint32_t room() const;
-  void sent(uint32_t count, int64_t now);
+  void sent(uint32_t count, int64_t now, bool timed);
   bool accept(uint64_t position);
   void settle(std::span<const uint64_t> accepted, int64_t now);
   // Appends the positions to send again now; at most a batch.
@@ -33,7 +33,7 @@ class Window {
   struct Entry {
     int64_t sent_at, deadline;
     uint64_t mark;
-    bool repeated, done;
+    bool timed, done;
   };
   Entry& at(uint64_t position) { return entries_[position & (span_ - 1)]; }
   const Entry& at(uint64_t position) const { return entries_[position & (span_ - 1)]; }

@@ -1,1 +1,2 @@
-"""How a worker's packets travel. UDP sockets are the first transport; the engine knows only the native Port interface."""
+"""How a worker's packets travel. UDP sockets are the first transport; the engine knows only the native Port
+interface."""

@@ -1,4 +1,5 @@
-"""The worker's UDP socket: bound to the address that it registers with the controller, connected to the switch later."""
+"""The worker's UDP socket: bound to the address that it registers with the controller, connected to the
+switch later."""
 
 from __future__ import annotations
 
@@ -56,7 +57,8 @@ def bind(address: str, *, offload: bool = True) -> BoundSocket:
     warning = ""
     if native.receive_buffer < RECEIVE_BUFFER // 4:
         warning = (
-            f"the kernel allows only {native.receive_buffer:,} bytes of receive buffer (wanted {RECEIVE_BUFFER:,}); the window "
+            f"the kernel allows only {native.receive_buffer:,} bytes of receive buffer (wanted "
+            f"{RECEIVE_BUFFER:,}); the window "
             f"is smaller than it could be. As root: sysctl -w net.core.rmem_max={RECEIVE_BUFFER}"
         )
     return BoundSocket(native, address, native.port, native.receive_buffer, warning)
@@ -76,12 +78,11 @@ def local_address_towards(host: str, port: int) -> str:
         raise NetworkError(f"no route to {host}:{port}: {error.strerror or error}") from error
 
 
-def window_limit(
-    *, words: int, workers: int, own_buffer: int, switch_buffer: int
-) -> int:
+def window_limit(*, words: int, workers: int, own_buffer: int, switch_buffer: int) -> int:
     """Packets that one worker may have outstanding without overrunning a socket buffer.
 
-    The switch's buffer is shared by all workers; a worker's own receives one RESULT for each packet that it sent.
+    The switch's buffer is shared by all workers; a worker's own receives one RESULT for each packet that it
+    sent.
     """
     each = 16 + 4 * words + OVERHEAD_PER_PACKET
     return max(1, min(own_buffer // each, switch_buffer // (each * workers)))

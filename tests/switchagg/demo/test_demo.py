@@ -72,14 +72,14 @@ def check_gone(children: dict[int, str]) -> None:
 
 
 def test_demo_trains_through_a_lossy_switch_and_reports(tmp_path: Path) -> None:
-    options = ["--workers", "3", "--steps", "8", "--seed", "3", "--compare-bits"]
+    options = ["--workers", "2", "--steps", "5", "--seed", "3", "--compare-bits"]
     options += ["--loss", "0.01", "--duplicate", "0.05", "--reorder", "0.05", "--report", "out"]
     result = subprocess.run(
         [*DEMO, *SMALL, *options], cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False
     )
     assert result.returncode == 0, result.stdout + result.stderr
-    assert "identical to the bit on all 3 workers" in result.stdout
-    assert re.search(r"^step 8/8  loss \d", result.stdout, re.MULTILINE)
+    assert "identical to the bit on all 2 workers" in result.stdout
+    assert re.search(r"^step 5/5  loss \d", result.stdout, re.MULTILINE)
     assert "out/index.html" in result.stdout
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
     assert "identical" in (tmp_path / "out" / "index.html").read_text()
@@ -88,7 +88,7 @@ def test_demo_trains_through_a_lossy_switch_and_reports(tmp_path: Path) -> None:
     assert figures["weights_identical"]
     assert [run["bits"] for run in figures["runs"]] == [32, 16, 8]
     for run in figures["runs"]:
-        assert [len(ranks) for ranks in run["digests"].values()] == [3, 3, 3, 3]
+        assert [len(ranks) for ranks in run["digests"].values()] == [2, 2, 2, 2]
         assert all(len(set(ranks.values())) == 1 for ranks in run["digests"].values())
         assert all(0 < step["union"] < 1 for step in run["steps"])
         assert all(step["touched"] <= step["union"] + 0.01 for step in run["steps"])
@@ -97,7 +97,7 @@ def test_demo_trains_through_a_lossy_switch_and_reports(tmp_path: Path) -> None:
     assert run["dense_equals_sparse"]
     assert run["largest_difference"] < 20 * max(figures["rounding_difference"], 1e-6)
     ring, dense, sparse = run["traffic"]
-    assert ring["sent"] == pytest.approx(4 / 3 * figures["gradient_bytes"])
+    assert ring["sent"] == pytest.approx(figures["gradient_bytes"])
     assert sparse["sent"] < dense["sent"]
     assert dense["sent"] > figures["gradient_bytes"]
     sent = [run["traffic"][-1]["sent"] for run in figures["runs"]]
