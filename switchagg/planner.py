@@ -11,8 +11,9 @@ worker, in order, make one stream of elements, and every E of them fill a packet
 Packet p of a stream that begins at position s of the job has sequence number first_seq + s + p (mod 2^32)
 and slot base + (seq mod P). The order is the same at every worker because the union is; a worker whose own
 blocks of a packet are all zero sends a SKIP. Zero blocks: OmniReduce (SIGCOMM'21); many small
-ones to a packet, because independent zeros leave few large blocks empty. No I/O;
-`worker_lib/native/codec.cpp` carries the same schedule out.
+ones to a packet, because independent zeros leave few large blocks empty. Large tensors are cut in segments, each
+with a stream of its own; `steps` has their order. No I/O;
+`worker_lib/native/codec.cpp` and `engine.cpp` carry the same schedule out.
 """
 
 from __future__ import annotations
@@ -32,6 +33,10 @@ DEFAULT_SLOTS: Final = 1024  # P
 DEFAULT_BLOCK: Final = 64  # B, elements
 MAX_BLOCK: Final = 65536
 LANE_BITS: Final = (64, 32, 16, 8)
+
+DENSE_SEGMENT: Final = 1 << 18  # elements, before rounding up; see `segment_elements`
+SPARSE_SEGMENT: Final = 1 << 22
+LEAD: Final = 2  # segments whose plans go out before the first stream
 
 _VALID: Final = 1 << 31
 _DENSE: Final = 1 << 30
@@ -219,6 +224,56 @@ class Schedule:
         flags = np.zeros(self.packets * self.per_packet, np.bool_)
         flags[: self.length] = np.repeat(own[self.sent], self.block)[: self.length]
         return ~np.asarray(flags.reshape(self.packets, self.per_packet).any(axis=1), np.bool_)
+
+
+# ---------------------------------------------------------------------- segments and steps
+
+
+class StepKind(StrEnum):
+    """What a step of a collective sends."""
+
+    HEADER = "header"
+    PLAN = "plan"
+    STREAM = "stream"
+
+
+def segment_elements(block: int, *, sparse: bool) -> int:
+    """Elements of each of a collective's segments but the last, which has what is left.
+
+    Args:
+        block: B. A segment is a multiple of 32 blocks, so that it has whole words of the bitmap.
+        sparse: whether the last collective skipped zero blocks and its union was under an eighth of them.
+    """
+    unit = 32 * block
+    wanted = SPARSE_SEGMENT if sparse else DENSE_SEGMENT
+    return -(-wanted // unit) * unit
+
+
+def steps(segments: int, lead: int = LEAD) -> list[tuple[StepKind, int]]:
+    """The order in which the parts of a collective are sent: (what, which segment); the header has segment 0.
+
+        header  plan 0  plan 1  stream 0  plan 2  stream 1  plan 3  stream 2  stream 3        lead = 2
+
+    The header comes first. Then plans run `lead` segments ahead of streams, so that nobody waits for a plan's
+    round trip, and a segment that was scanned is still in the processor's cache when it is quantized.
+    `worker_lib/native/engine.cpp` (`step_at`) is the same.
+
+    Args:
+        segments: how many; none where there are no elements.
+        lead: at least 1; more than there are segments counts as all of them.
+
+    Raises:
+        UsageError: an argument is out of range.
+    """
+    if segments < 0 or lead < 1:
+        raise UsageError(f"{segments} segments, lead {lead}; accepted: 0 and up, 1 and up")
+    order = [(StepKind.HEADER, 0)]
+    order += [(StepKind.PLAN, i) for i in range(min(lead, segments))]
+    for i in range(segments):
+        order.append((StepKind.STREAM, i))
+        if i + lead < segments:
+            order.append((StepKind.PLAN, i + lead))
+    return order
 
 
 # ---------------------------------------------------------------------- the cost of it

@@ -13,6 +13,8 @@
 #include <cstring>
 #include <system_error>
 
+#include "switchagg/native/memory.h"
+
 #ifndef UDP_SEGMENT
 #define UDP_SEGMENT 103
 #endif
@@ -59,7 +61,7 @@ union Control {
 
 struct UdpPort::Buffers {
   // Receiving.
-  std::unique_ptr<uint8_t[]> bytes;
+  PacketMemory bytes;
   std::vector<mmsghdr> in;
   std::vector<iovec> in_iov;
   std::vector<sockaddr_in> in_from;
@@ -71,7 +73,7 @@ struct UdpPort::Buffers {
   std::vector<iovec> out_iov;
 
   Buffers(size_t slots, size_t each)
-      : bytes(new uint8_t[slots * each]), in(slots), in_iov(slots), in_from(slots), in_control(slots) {
+      : bytes(slots * each), in(slots), in_iov(slots), in_from(slots), in_control(slots) {
     for (size_t i = 0; i < slots; ++i) {
       in_iov[i] = {bytes.get() + i * each, each};
       in[i].msg_hdr.msg_iov = &in_iov[i];

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,14 +14,20 @@ from switchagg.planner import (
     DEFAULT_BLOCK,
     DEFAULT_SLOTS,
     DEFAULT_WORDS,
+    DENSE_SEGMENT,
+    LEAD,
+    SPARSE_SEGMENT,
     Overlap,
     Placement,
     Run,
     Schedule,
     SkipPolicy,
+    StepKind,
     dense_traffic,
     elements_per_packet,
     ring_traffic,
+    segment_elements,
+    steps,
     union_density,
     zero_skip_traffic,
 )
@@ -112,6 +120,54 @@ def test_policy_word() -> None:
     for block in (0, 65537):
         with pytest.raises(UsageError, match=f"block is {block}; accepted: 1 to 65536"):
             SkipPolicy(block)
+
+
+def test_steps_of_the_picture_in_the_docstring() -> None:
+    names = [kind.value if kind is StepKind.HEADER else f"{kind.value} {i}" for kind, i in steps(4, 2)]
+    assert names == [
+        "header", "plan 0", "plan 1", "stream 0", "plan 2", "stream 1", "plan 3", "stream 2", "stream 3",
+    ]  # fmt: skip
+
+
+def test_plans_run_ahead_of_streams_by_the_lead() -> None:
+    for segments in range(12):
+        for lead in range(1, 14):
+            order = steps(segments, lead)
+            assert order[0] == (StepKind.HEADER, 0)
+            assert len(order) == 1 + 2 * segments
+            for kind in (StepKind.PLAN, StepKind.STREAM):
+                assert [i for k, i in order if k is kind] == list(range(segments))
+            for i in range(segments):
+                before = order[: order.index((StepKind.STREAM, i))]
+                assert sum(k is StepKind.PLAN for k, _ in before) == min(segments, i + lead)
+
+
+def test_steps_refuses_what_is_out_of_range() -> None:
+    with pytest.raises(UsageError, match="-1 segments"):
+        steps(-1)
+    with pytest.raises(UsageError, match="lead 0"):
+        steps(1, 0)
+
+
+def test_segments_are_whole_words_of_the_bitmap() -> None:
+    assert segment_elements(64, sparse=False) == DENSE_SEGMENT
+    assert segment_elements(64, sparse=True) == SPARSE_SEGMENT
+    assert segment_elements(65536, sparse=False) == 32 * 65536
+    for block in (1, 3, 7, 1000):
+        for sparse in (False, True):
+            size = segment_elements(block, sparse=sparse)
+            assert size % (32 * block) == 0
+            assert 0 <= size - (SPARSE_SEGMENT if sparse else DENSE_SEGMENT) < 32 * block
+
+
+def test_the_engine_has_the_same_constants() -> None:
+    engine = Path(__file__).parents[2] / "worker_lib" / "native" / "engine.cpp"
+    source = engine.read_text()
+    found = {
+        name: eval(value, {})
+        for name, value in re.findall(r"\b(kDenseSegment|kSparseSegment|kLead) = ([0-9 <]+)[,;]", source)
+    }
+    assert found == {"kDenseSegment": DENSE_SEGMENT, "kSparseSegment": SPARSE_SEGMENT, "kLead": LEAD}
 
 
 def test_union_density() -> None:

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 import time
-from typing import Any
 
 import numpy as np
 import pytest
@@ -33,15 +32,8 @@ def interrupted(session: Session, how: str) -> tuple[str, float, str]:
         say("ready")
         time.sleep(30)
         return "", 0.0, ""
-    struck: list[float] = []
-
-    def note(number: int, frame: Any) -> None:
-        struck.append(time.monotonic())
-        signal.default_int_handler(number, frame)
-
-    signal.signal(signal.SIGINT, note)
-    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
-    fired = time.monotonic() + 0.3
+    threading.Timer(0.327, os.kill, (os.getpid(), signal.SIGINT)).start()
+    fired = time.monotonic() + 0.327  # between two looks of the waiting thread
     x = np.ones(1_000_000, F32)
     try:
         if how == "sync":
@@ -168,20 +160,6 @@ def test_a_forked_child_disturbs_nothing(host: EmbeddedController, when: str) ->
     with processes(host.url, 2, forks, when) as ranks:
         for rank in ranks:
             assert rank.finish(50).get() == [0, 0, 0, 0]
-
-
-def exits_in_child(url: str, name: str, rank: int) -> None:
-    """The child leaves through the interpreter's own exit."""
-    with worker_lib.connect(url, name, rank, 2) as session:
-        session.allreduce_async(np.ones(100, F32)).wait()
-        time.sleep(0.05)
-        pid = os.fork()
-        if pid == 0:
-            sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115
-            # What a program does that was not written with fork in mind: unwind, run atexit, clean up.
-            raise SystemExit(0)
-        wait_for(pid)
-        session.allreduce(np.ones(100, F32))
 
 
 def test_a_forked_child_exits_through_the_interpreter(host: EmbeddedController) -> None:

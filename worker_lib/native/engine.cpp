@@ -35,7 +35,7 @@ class DefaultArithmetic {
 constexpr uint64_t kScanBudget = 1 << 20;  // elements between two looks at the clock and at the port
 // Elements a segment, and how many segments plans run ahead. Dense tensors are cut so that what was scanned is quantized
 // from the cache; sparse ones, of which little is read again, in few pieces.
-constexpr uint64_t kDenseSegment = 1 << 18, kSparseSegment = 1 << 22;
+constexpr uint64_t kDenseSegment = 1 << 20, kSparseSegment = 1 << 22;
 constexpr uint32_t kLead = 2;
 
 }  // namespace
@@ -45,7 +45,7 @@ Engine::Engine(std::unique_ptr<Port> port, const Membership& membership)
       membership_(membership),
       stride_(wire::kHeaderBytes + 4 * membership.words),
       window_(membership.slots, batch_of(stride_), membership.window_limit),
-      ring_(new uint8_t[static_cast<size_t>(membership.slots) * stride_]),
+      ring_(static_cast<size_t>(membership.slots) * stride_),
       has_payload_(membership.slots) {
   received_.reserve(1024);
 }
@@ -219,11 +219,16 @@ bool Engine::advance() {
   if (!c.begun) begin(c);
   if (!c.active.empty() && window_.next() < c.active.back().end) return false;  // packets to send first
   if (c.next_step == c.steps) {
-    sparse_ = c.call.sparse && c.blocks_union * 8 < c.call.blocks();
-    ++sending_;
+    if (!c.opened) return false;  // whether ranks agree decides what comes next, also of a call that is all header
+    sent_all(c);
     return true;
   }
   return start_step(c);
+}
+
+void Engine::sent_all(const Collective& c) {
+  if (c.call.count > 0) sparse_ = c.call.sparse && c.blocks_union * 8 < c.call.blocks();
+  ++sending_;
 }
 
 void Engine::begin(Collective& c) {
@@ -305,10 +310,7 @@ bool Engine::start_step(Collective& c) {
 
 void Engine::step_done(Collective& c) {
   if (++c.done_steps < c.steps) return;
-  if (sending_ < queue_.size() && queue_[sending_].get() == &c) {
-    sparse_ = c.call.sparse && c.blocks_union * 8 < c.call.blocks();
-    ++sending_;
-  }
+  if (sending_ < queue_.size() && queue_[sending_].get() == &c) sent_all(c);
   complete(c, Status::done);
 }
 

@@ -20,6 +20,7 @@
 #include <thread>
 #include <vector>
 
+#include "switchagg/native/memory.h"
 #include "switchagg/native/port.h"
 #include "worker_lib/native/codec.h"
 #include "worker_lib/native/plan.h"
@@ -124,6 +125,7 @@ class Engine {
   void begin(Collective& c);
   bool start_step(Collective& c);
   void step_done(Collective& c);
+  void sent_all(const Collective& c);
   uint32_t sendable() const;
   bool build(Collective& c, uint64_t position);
   void transmit();
@@ -135,7 +137,7 @@ class Engine {
   const Membership membership_;
   const uint32_t stride_;
   Window window_;
-  std::unique_ptr<uint8_t[]> ring_;  // the last P packets sent, where retransmissions come from
+  PacketMemory ring_;  // the last P packets sent, where retransmissions come from
   std::vector<uint8_t> has_payload_;
 
   std::mutex mutex_;

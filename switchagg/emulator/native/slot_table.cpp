@@ -4,6 +4,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "switchagg/native/memory.h"
+
 namespace switchagg {
 
 using wire::DropReason;
@@ -100,8 +102,8 @@ struct SlotTable::Job {
     return nullptr;
   }
 
-  uint8_t* record(uint32_t slot) { return records.data() + size_t{stride} * slot; }
-  const uint8_t* record(uint32_t slot) const { return records.data() + size_t{stride} * slot; }
+  uint8_t* record(uint32_t slot) { return records.get() + size_t{stride} * slot; }
+  const uint8_t* record(uint32_t slot) const { return records.get() + size_t{stride} * slot; }
 
   void write_result(uint32_t slot) {
     Header header;
@@ -123,7 +125,7 @@ struct SlotTable::Job {
   std::vector<Worker> workers;  // in bit order
   std::vector<Endpoint> endpoints;
   std::vector<Slot> slots;
-  std::vector<uint8_t> records;
+  PacketMemory records;
   Counters counters{};
 };
 

@@ -1,0 +1,109 @@
+"""What the engine puts at which position, read off the wire, against `switchagg.planner.steps`."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from switchagg.control.embedded import EmbeddedController
+from switchagg.planner import (
+    DENSE_SEGMENT,
+    Schedule,
+    StepKind,
+    elements_per_packet,
+    segment_elements,
+    steps,
+)
+from switchagg.wire import HEADER_BYTES, Header, Op
+from tests.worker_lib.harness import together
+from worker_lib import Session
+from worker_lib.plan import HEADER_WORDS
+
+WORDS = 352
+BLOCK = 64
+_PCAP_HEADER, _PCAP_RECORD, _IP_UDP = 24, 16, 28
+
+
+def _sent_by_a_worker(capture: bytes) -> list[tuple[int, Op, bool]]:
+    """(seq, op, has payload) of the packets of one worker, in the order of their seqs."""
+    found: dict[int, tuple[int, Op, bool]] = {}
+    at, one = _PCAP_HEADER, None
+    while at < len(capture):
+        size = int.from_bytes(capture[at + 8 : at + 12], "little")
+        packet = capture[at + _PCAP_RECORD : at + _PCAP_RECORD + size]
+        at += _PCAP_RECORD + size
+        header = Header.unpack(packet[_IP_UDP : _IP_UDP + HEADER_BYTES])
+        if header.op not in (Op.SUM, Op.OR):
+            continue
+        one = header.token if one is None else one
+        if header.token == one:
+            found[header.seq] = (header.seq, header.op, size > _IP_UDP + HEADER_BYTES)
+    first = min(found)
+    if first == 0:  # the job's first seq is drawn at random: these have wrapped
+        first = min(seq for seq in found if seq > 1 << 31)
+    return sorted(found.values(), key=lambda each: (each[0] - first) & 0xFFFFFFFF)
+
+
+def _expected(
+    count: int, union: np.ndarray[tuple[int], np.dtype[np.bool_]], size: int
+) -> list[tuple[Op, int]]:
+    """Runs of packets of one op: the header, then plans and streams as `steps` orders them."""
+    parts = [(from_, min(size, count - from_)) for from_ in range(0, count, size)]
+    order: list[tuple[Op, int]] = []
+    for kind, i in steps(len(parts)):
+        if kind is StepKind.HEADER:
+            order.append((Op.OR, 1))
+            continue
+        from_, length = parts[i]
+        blocks = -(-length // BLOCK)
+        if kind is StepKind.PLAN:
+            rest = -(-blocks // 32) + 8 * -(-length // 65536)
+            alone = len(parts) == 1 and HEADER_WORDS + rest <= WORDS
+            order.append((Op.OR, 0 if alone else -(-rest // WORDS)))
+        else:
+            here = union[from_ // BLOCK :][:blocks]
+            order.append((Op.SUM, Schedule(length, BLOCK, elements_per_packet(WORDS, 32), here).packets))
+    return [
+        (op, total) for op, runs in groupby(order, lambda each: each[0]) if (total := sum(n for _, n in runs))
+    ]
+
+
+@pytest.mark.parametrize(
+    "count", [1000, DENSE_SEGMENT, DENSE_SEGMENT + 1, 3 * DENSE_SEGMENT - 70, 5 * DENSE_SEGMENT]
+)
+def test_header_plans_and_streams_lie_as_the_planner_says(count: int, tmp_path: Path) -> None:
+    blocks = -(-count // BLOCK)
+    own = [np.arange(blocks) % 4 == rank for rank in range(2)]  # half of the blocks, so the cut stays dense
+
+    def twice(session: Session) -> None:
+        for _ in range(2):
+            x = np.repeat(own[session.rank], BLOCK)[:count].astype(np.float32)
+            session.allreduce(x)
+
+    with EmbeddedController(pcap=tmp_path / "run.pcap") as host:
+        together(host.url, 2, twice)
+    sent = _sent_by_a_worker((tmp_path / "run.pcap").read_bytes())
+    runs = [(op, len(list(members))) for op, members in groupby(op for _, op, _ in sent)]
+    once = _expected(count, own[0] | own[1], segment_elements(BLOCK, sparse=False))
+    assert runs == once + once
+
+
+def test_after_a_sparse_collective_segments_are_large(tmp_path: Path) -> None:
+    count = 3 * DENSE_SEGMENT
+    union = np.arange(-(-count // BLOCK)) % 100 == 0
+
+    def twice(session: Session) -> None:
+        for _ in range(2):
+            session.allreduce(np.repeat(union, BLOCK)[:count].astype(np.float32))
+
+    with EmbeddedController(pcap=tmp_path / "run.pcap") as host:
+        together(host.url, 2, twice)
+    sent = _sent_by_a_worker((tmp_path / "run.pcap").read_bytes())
+    runs = [(op, len(list(members))) for op, members in groupby(op for _, op, _ in sent)]
+    assert runs == [
+        *_expected(count, union, segment_elements(BLOCK, sparse=False)),
+        *_expected(count, union, segment_elements(BLOCK, sparse=True)),
+    ]
