@@ -8,7 +8,7 @@ The branch says whose fault it was: the caller's, a peer's, the network's or the
     │   ├── MismatchError       ranks called different collectives, or the same one differently
     │   └── WorkerLostError     a rank's process ended or went silent
     ├── NetworkError        packets do not get through
-    │   └── CollectiveTimeout   a collective did not finish in the time that the caller gave (also a TimeoutError)
+    │   └── CollectiveTimeout   a collective did not finish in its caller's time (also a TimeoutError)
     ├── SwitchError         the switch or its controller is missing, full, or refused a request
     │   └── AdmissionError      the controller did not admit the job or this rank
     └── SessionBrokenError  an earlier error left this session unusable; it must rejoin

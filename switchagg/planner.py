@@ -10,10 +10,10 @@ worker, in order, make one stream of elements, and every E of them fill a packet
 
 Packet p of a stream that begins at position s of the job has sequence number first_seq + s + p (mod 2^32)
 and slot base + (seq mod P). The order is the same at every worker because the union is; a worker whose own
-blocks of a packet are all zero sends a SKIP. Zero blocks: OmniReduce (SIGCOMM'21); many small
-ones to a packet, because independent zeros leave few large blocks empty. Large tensors are cut in segments, each
-with a stream of its own; `steps` has their order. No I/O;
-`worker_lib/native/codec.cpp` and `engine.cpp` carry the same schedule out.
+blocks of a packet are all zero sends a SKIP. Zero blocks: OmniReduce (SIGCOMM'21); many small ones to a
+packet, because independent zeros leave few large blocks empty. Large tensors are cut in segments, each with a
+stream of its own; `steps` has their order. No I/O; `worker_lib/native/codec.cpp` and `engine.cpp` carry the
+same schedule out.
 """
 
 from __future__ import annotations
@@ -29,18 +29,36 @@ from switchagg.errors import UsageError
 from switchagg.wire import HEADER_BYTES, IP_UDP_BYTES, MIN_WORDS
 
 DEFAULT_WORDS: Final = 352  # K: with all headers 1,452 bytes, under an Ethernet frame's 1,500
-DEFAULT_SLOTS: Final = 1024  # P
+DEFAULT_SLOTS: Final = 512  # P: a window of 256 packets, 365 KB
+# The same where packets may be large (loopback, jumbo frames): eight of 8,144 bytes fill a 64 KB batch, and
+# the window of 64 packets, 521 KB, stays in a processor's cache.
+LARGE_WORDS: Final = 2032
+LARGE_SLOTS: Final = 128
 DEFAULT_BLOCK: Final = 64  # B, elements
 MAX_BLOCK: Final = 65536
 LANE_BITS: Final = (64, 32, 16, 8)
 
-DENSE_SEGMENT: Final = 1 << 18  # elements, before rounding up; see `segment_elements`
+DENSE_SEGMENT: Final = 1 << 20  # elements, before rounding up; see `segment_elements`
 SPARSE_SEGMENT: Final = 1 << 22
 LEAD: Final = 2  # segments whose plans go out before the first stream
 
 _VALID: Final = 1 << 31
 _DENSE: Final = 1 << 30
 _BLOCK: Final = (1 << 17) - 1
+
+
+def default_shape(max_words: int) -> tuple[int, int]:
+    """K and P of a job whose ranks ask for nothing.
+
+    Args:
+        max_words: most words a packet that the switch's interface can carry.
+
+    Returns:
+        (words a packet, slots).
+    """
+    if max_words >= LARGE_WORDS:
+        return LARGE_WORDS, LARGE_SLOTS
+    return min(DEFAULT_WORDS, max_words), DEFAULT_SLOTS
 
 
 def elements_per_packet(words: int, bits: int) -> int:

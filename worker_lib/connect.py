@@ -49,8 +49,10 @@ def connect(
         address: IPv4 address of this host to use; the one that leads to the controller by default.
         timeout: seconds that a collective may take unless its call says otherwise.
         join_timeout: seconds to wait for the other ranks; `timeout` by default.
-        words: 32-bit words a packet (K, at least 16); the job's first rank decides, the controller's default
-        is 352. slots: slots of the job on the switch (P, a power of two); the controller's default is 1,024.
+        words: 32-bit words a packet (K, at least 16).
+        slots: of the job on the switch (P, a power of two). Of both, the first rank that asks decides; by
+            default 352 and 512 on Ethernet, 2,032 and 128 where the switch's interface takes larger packets,
+            as loopback does.
 
     Raises:
         UsageError: an argument or variable is missing or out of range.

@@ -33,11 +33,13 @@ class Embedded:
     Attributes:
         controller: its URL.
         switch: IPv4 address and UDP port of the switch.
+        warnings: what a person should know about how the switch runs there, a sentence each.
     """
 
     controller: str
     switch: tuple[str, int]
     process: subprocess.Popen[bytes]
+    warnings: tuple[str, ...] = ()
 
     @property
     def pid(self) -> int:
@@ -71,6 +73,7 @@ def start_embedded(
     *,
     arguments: Sequence[str] = (),
     timeout: float = START_TIMEOUT,
+    quiet: bool = False,
 ) -> Embedded:
     """Starts `switchagg host` and waits until it serves.
 
@@ -79,6 +82,7 @@ def start_embedded(
         port: TCP port of the controller; 0 takes a free one. The switch takes a free UDP port.
         arguments: more of the command's options, such as ``["--loss", "0.01"]``.
         timeout: seconds to wait.
+        quiet: leave it to the caller to show the warnings; else they are printed on standard error.
 
     Raises:
         SwitchError: it did not start; the message has what it said.
@@ -110,8 +114,12 @@ def start_embedded(
             try:
                 announced = json.loads(line)
                 address, udp_port = announced["switch"]["address"], announced["switch"]["port"]
-                warnings = [str(each) for each in announced.get("warnings", [])]
-                embedded = Embedded(str(announced["controller"]), (str(address), int(udp_port)), process)
+                embedded = Embedded(
+                    str(announced["controller"]),
+                    (str(address), int(udp_port)),
+                    process,
+                    tuple(str(each) for each in announced.get("warnings", [])),
+                )
             except (ValueError, KeyError, TypeError):
                 _end(process, 0)
                 said.seek(0)
@@ -122,7 +130,7 @@ def start_embedded(
         except BaseException:
             _end(process, 0)
             raise
-    for warning in warnings:
+    for warning in () if quiet else embedded.warnings:
         print(f"switchagg: {warning}", file=sys.stderr)
     return embedded
 

@@ -304,6 +304,11 @@ def difference(words: Words) -> tuple[int, ...]:
     return tuple(int(a & b) for a, b in zip(words[:5], words[5:10], strict=True))
 
 
+def differing_fields(differing: Sequence[int]) -> list[str]:
+    """The names of what ranks called differently, from what `difference` returns."""
+    return [name for word, mask, name in _FIELDS if differing[word] & mask]
+
+
 def mismatch_message(differing: Sequence[int], call: Call) -> str | None:
     """What to tell a user whose ranks called different things; None where they did not.
 
@@ -311,7 +316,7 @@ def mismatch_message(differing: Sequence[int], call: Call) -> str | None:
         differing: as `difference` returns it.
         call: what this rank called.
     """
-    names = [name for word, mask, name in _FIELDS if differing[word] & mask]
+    names = differing_fields(differing)
     return f"ranks disagree on {', '.join(names)}; this rank called {call}" if names else None
 
 

@@ -31,8 +31,9 @@ from switchagg.errors import (
     UsageError,
     WorkerLostError,
 )
+from switchagg.planner import MAX_BLOCK, SkipPolicy
 from worker_lib import _native
-from worker_lib.plan import DType, Kind, ReduceOp
+from worker_lib.plan import DType, Kind, ReduceOp, differing_fields, pack_bitmap
 from worker_lib.tensors import SUMMABLE, TensorView, view
 
 if TYPE_CHECKING:
@@ -46,7 +47,6 @@ _ASK_TIMEOUT: Final = (
     0.5  # seconds for that; the engine stands still meanwhile, and the caller's timeout goes on
 )
 _ASK_PAUSE: Final = 1.0  # seconds until the next time; doubled when the controller does not answer
-_POLICY_VALID: Final = 1 << 31
 _PENDING, _DONE, _MISMATCH, _TIMEOUT, _ABORTED = range(5)
 
 _sessions: weakref.WeakSet[Session] = weakref.WeakSet()
@@ -459,9 +459,8 @@ class Session:
             raise UsageError(
                 f"op is 'avg' on {v.dtype}; an average of integers is not an integer: sum them and divide"
             )
-        own = 64 if dtype in (DType.I64, DType.F64) else 32
-        accepted = (own,) if integer else (64, 32, 16, 8) if dtype is DType.F64 else (32, 16, 8)
-        width = own if bits is None else bits
+        accepted = dtype.lanes
+        width = accepted[0] if bits is None else bits
         if width not in accepted:
             raise UsageError(f"bits is {bits!r}; accepted for {v.dtype}: {', '.join(map(str, accepted))}")
         if width < 32 and (2 ** (width - 1) - 1) // self.world_size < 1:
@@ -505,7 +504,7 @@ class Session:
             kind=int(kind), op=int(op), dtype=int(dtype), bits=bits, root=root, sparse=sparse,
             block=self.block_size if block is None else block, count=count, fingerprint_count=v.count,
             shape_crc=zlib.crc32(shape.encode()), workers=self.world_size, rank=self.rank,
-            policy=_POLICY_VALID | self.block_size, input=source, in_begin=in_range[0], in_end=in_range[1],
+            policy=SkipPolicy(self.block_size).word(), input=source, in_begin=in_range[0], in_end=in_range[1],
             output=target, out_begin=out_range[0], out_end=out_range[1], mask=mask, zero_fill=zero_fill,
         )  # fmt: skip
         label = f"{name}({v.dtype}, shape {v.shape}{'' if exact else f', {op.name.lower()}, {bits} bits'})"
@@ -678,8 +677,8 @@ def _checked_out(out: Any, x: TensorView, shape: tuple[int, ...]) -> TensorView:
 
 
 def _checked_block(block_size: int) -> int:
-    if not isinstance(block_size, int) or not 1 <= block_size <= 65536:
-        raise UsageError(f"block_size is {block_size!r}; accepted: 1 to 65536 elements")
+    if not isinstance(block_size, int) or not 1 <= block_size <= MAX_BLOCK:
+        raise UsageError(f"block_size is {block_size!r}; accepted: 1 to {MAX_BLOCK} elements")
     return block_size
 
 
@@ -698,10 +697,7 @@ def _checked_blocks(blocks: Any, count: int, block: int) -> tuple[bool, np.ndarr
             f"blocks is {flags.dtype} of shape {flags.shape}; needed: bool of shape ({needed},), one "
             f"entry for each {block} elements"
         )
-    packed = np.zeros(-(-needed // 32) * 4, np.uint8)
-    bits = np.packbits(flags, bitorder="little")
-    packed[: bits.size] = bits
-    return True, packed.view("<u4").astype(np.uint32, copy=False)
+    return True, pack_bitmap(flags)
 
 
 def _raw(v: TensorView) -> np.ndarray[Any, Any]:
@@ -729,32 +725,10 @@ def _ranks(ranks: tuple[int, ...]) -> str:
     return f"rank {ranks[0]}" if len(ranks) == 1 else "ranks " + ", ".join(map(str, ranks))
 
 
-_FIELDS: Final = (
-    "operation, type or bits",
-    "position in the job",
-    "number of elements",
-    "shape",
-    "root, mode or block size",
-)
-
-
 def _mismatch_message(native: _native.Collective, name: str, rank: int) -> str:
-    fields = [f for f, d in zip(_FIELDS, native.difference, strict=True) if d]
-    first = native.difference[0]
-    if first:
-        parts = [
-            n
-            for n, mask in (
-                ("operation", 0xFF000000),
-                ("reduction", 0xFF0000),
-                ("type", 0xFF00),
-                ("bits", 0xFF),
-            )
-            if first & mask
-        ]
-        fields[0] = ", ".join(parts)
+    fields = differing_fields(native.difference)
     return (
-        f"ranks called different things: they disagree on {'; '.join(fields)}. Rank {rank} called {name}. "
+        f"ranks called different things: they disagree on {', '.join(fields)}. Rank {rank} called {name}. "
         "Nothing was changed; the session can go on."
     )
 

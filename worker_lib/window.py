@@ -5,25 +5,21 @@ position) mod 2^32 and its slot is base + (seq mod P). The rules that this file 
 
 * Positions are sent in order the first time, and position q only when every RESULT up to q - P/2 is held.
   This is what makes it safe for the switch to overwrite a slot (docs/protocol.md, "Window").
-* Every outstanding position has a timer: RFC 6298's estimator with a floor of 1 ms; a position that was sent
-  again gives
-  no round-trip sample (Karn's rule). Timers double, up to 50 ms, while they run out and no RESULT comes at
-  all; they
-  fall back with the first that does, so that random loss of a packet and its repeats does not add up to long
-  waits.
-  One sample is taken a flight, since many samples a round trip would make the estimator forget (RFC 7323,
-  appendix G): its
-  lower quartile, since a RESULT also waits for other workers' repeats, which say nothing of the network, and
-  timers fed
-  with those would wait longer the more is lost. Positions that wait for other ranks to arrive, not for the network (plans),
-  are never sampled. At most one batch is sent again for its timers in a round
-  trip: a peer that is only late does not need the whole window once more.
+* Every outstanding position has a timer: RFC 6298's estimator with a floor of 1 ms; a position that was
+  sent again gives no round-trip sample (Karn's rule). Timers double, up to 50 ms, while they run out and no
+  RESULT comes at all; they fall back with the first that does, so that random loss of a packet and its
+  repeats does not add up to long waits. One sample is taken a flight, since many samples a round trip would
+  make the estimator forget (RFC 7323, appendix G): its lower quartile, since a RESULT also waits for other
+  workers' repeats, which say nothing of the network, and timers fed with those would wait longer the more
+  is lost. Positions that wait for other ranks to arrive, not for the network (plans), are never sampled. At
+  most one batch is sent again for its timers in a round trip: a peer that is only late does not need the
+  whole window once more.
 * A position that 64 later RESULTs have overtaken is sent again at once; after a repeat, only RESULTs of
   positions first sent after that repeat count.
 * The congestion window counts outstanding positions. It shrinks at most once a round trip (to 7/8 for an
-  overtaken
-  position, to 1/2 for a timer that ran out), never under one batch, and grows by a batch a round trip, up to
-  `limit`.
+  overtaken position, to 3/4 for a timer that ran out), never under one batch, and grows by a quarter of
+  itself a round trip, at least a batch, up to `limit`. `limit` is what the socket buffers hold, so the
+  window guards against what nobody foresaw, and random loss alone does not close it.
 
 `worker_lib/native/window.cpp` is the same machine for the engine; the tests drive both with the same events.
 """
@@ -157,7 +153,7 @@ class Window:
         self.repeats += len(out)
         if timer:
             self._timers_held_until = now + self.srtt
-            self._shrink(1, 2, now)
+            self._shrink(3, 4, now)
         elif loss:
             self._shrink(7, 8, now)
         return out
@@ -190,7 +186,7 @@ class Window:
         self._backed_off_at = now
 
     def _grow(self, count: int) -> None:
-        self._credit += count * self.batch
+        self._credit += count * max(self.batch, self.cwnd // 4)
         steps, self._credit = divmod(self._credit, self.cwnd)
         self.cwnd = min(self.cwnd + steps, self.limit)
 

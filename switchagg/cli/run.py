@@ -49,8 +49,12 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("-n", "--workers", type=int, required=True, metavar="N", help="processes, 1 to 32")
     parser.add_argument("--job", default="default", help="SWITCHAGG_JOB of the processes (%(default)s)")
     parser.add_argument("--controller", metavar="URL", help="use the switch of this controller; start none")
-    parser.add_argument("--slots", type=int, help="of a job that asks for no number (1024)")
-    parser.add_argument("--words", type=int, help="in a packet of a job that asks for no number (352)")
+    parser.add_argument(
+        "--slots", type=int, help="of a job that asks for no number (512, or 128 with large packets)"
+    )
+    parser.add_argument(
+        "--words", type=int, help="in a packet of such a job (352, or 2032 on an interface that carries it)"
+    )
     parser.add_argument(
         "--timeout",
         type=float,

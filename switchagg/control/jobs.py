@@ -39,7 +39,7 @@ from typing import Final
 from switchagg.control.allocator import SlotAllocator, is_power_of_two
 from switchagg.control.drivers.base import Capacity
 from switchagg.errors import AdmissionError, SwitchAggError, UsageError
-from switchagg.planner import DEFAULT_SLOTS, DEFAULT_WORDS, SkipPolicy
+from switchagg.planner import SkipPolicy, default_shape
 from switchagg.slots import JobEntry, WorkerEntry
 from switchagg.wire import MAX_WORKERS, MIN_WORDS, Header, Op, WireError
 
@@ -257,8 +257,9 @@ class JobBook:
         self.capacity = capacity
         self.allocator = SlotAllocator(capacity.slots)
         self.policy = policy or SkipPolicy()
-        self.default_words = min(DEFAULT_WORDS, capacity.words) if words is None else words
-        self.default_slots = min(DEFAULT_SLOTS, self.allocator.largest_free) if slots is None else slots
+        usual_words, usual_slots = default_shape(capacity.words)
+        self.default_words = usual_words if words is None else words
+        self.default_slots = min(usual_slots, self.allocator.largest_free) if slots is None else slots
         try:
             self._check_settings(self.default_words, self.default_slots)
         except AdmissionError as error:

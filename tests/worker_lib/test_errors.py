@@ -44,7 +44,11 @@ MISMATCHES: dict[str, tuple[Callable[[Session], Any], Callable[[Session], Any], 
     "type": (lambda s: s.allreduce(_ones(9)), lambda s: s.allreduce(_ones(9, kind=np.int32)), "type"),
     "op": (lambda s: s.allreduce(_ones(9)), lambda s: s.allreduce(_ones(9), op="avg"), "reduction"),
     "bits": (lambda s: s.allreduce(_ones(9)), lambda s: s.allreduce(_ones(9), bits=16), "bits"),
-    "mode": (lambda s: s.allreduce(_ones(9)), lambda s: s.allreduce(_ones(9), blocks="dense"), "mode"),
+    "mode": (
+        lambda s: s.allreduce(_ones(9)),
+        lambda s: s.allreduce(_ones(9), blocks="dense"),
+        "whether zero blocks are skipped",
+    ),
     "block": (lambda s: s.allreduce(_ones(9)), lambda s: s.allreduce(_ones(9), block_size=7), "block size"),
     "root": (lambda s: s.broadcast(_ones(9), root=0), lambda s: s.broadcast(_ones(9), root=1), "root"),
     "call": (lambda s: s.barrier(), lambda s: s.allreduce(_ones(50_000)), "operation"),
@@ -318,7 +322,7 @@ def test_more_than_the_switch_has(host: EmbeddedController, settings: dict[str, 
 
 
 def test_a_full_switch() -> None:
-    with EmbeddedController(capacity=1024) as host:
+    with EmbeddedController(capacity=1024, slots=1024) as host:
 
         def call(session: Session) -> None:
             outcomes = (

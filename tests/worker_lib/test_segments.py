@@ -43,7 +43,7 @@ def _sent_by_a_worker(capture: bytes) -> list[tuple[int, Op, bool]]:
             found[header.seq] = (header.seq, header.op, size > _IP_UDP + HEADER_BYTES)
     first = min(found)
     if first == 0:  # the job's first seq is drawn at random: these have wrapped
-        first = min(seq for seq in found if seq > 1 << 31)
+        first = min((seq for seq in found if seq > 1 << 31), default=0)
     return sorted(found.values(), key=lambda each: (each[0] - first) & 0xFFFFFFFF)
 
 
@@ -84,7 +84,7 @@ def test_header_plans_and_streams_lie_as_the_planner_says(count: int, tmp_path: 
             session.allreduce(x)
 
     with EmbeddedController(pcap=tmp_path / "run.pcap") as host:
-        together(host.url, 2, twice)
+        together(host.url, 2, twice, words=WORDS, slots=1024)
     sent = _sent_by_a_worker((tmp_path / "run.pcap").read_bytes())
     runs = [(op, len(list(members))) for op, members in groupby(op for _, op, _ in sent)]
     once = _expected(count, own[0] | own[1], segment_elements(BLOCK, sparse=False))
@@ -100,7 +100,7 @@ def test_after_a_sparse_collective_segments_are_large(tmp_path: Path) -> None:
             session.allreduce(np.repeat(union, BLOCK)[:count].astype(np.float32))
 
     with EmbeddedController(pcap=tmp_path / "run.pcap") as host:
-        together(host.url, 2, twice)
+        together(host.url, 2, twice, words=WORDS, slots=1024)
     sent = _sent_by_a_worker((tmp_path / "run.pcap").read_bytes())
     runs = [(op, len(list(members))) for op, members in groupby(op for _, op, _ in sent)]
     assert runs == [

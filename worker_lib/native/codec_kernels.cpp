@@ -19,6 +19,9 @@ inline uint32_t big(uint32_t v) { return __builtin_bswap32(v); }
 inline uint32_t big(uint32_t v) { return v; }
 #endif
 
+// The tensor streams from memory, and the processor's own prefetching stops at every page: ask this many bytes ahead.
+constexpr size_t kAhead = 4096;
+
 inline void set_bit(uint32_t* bits, size_t i) { bits[i >> 5] |= 1u << (i & 31); }
 
 template <typename T, T kSign>
@@ -62,6 +65,7 @@ void scan32_v4(const uint32_t* x, size_t blocks, size_t block, uint32_t* bits, s
   for (size_t b = 0; b < blocks; ++b, x += block) {
     __m512i any = _mm512_setzero_si512();
     for (size_t i = 0; i < block; i += 16) {
+      __builtin_prefetch(x + i + kAhead / 4);
       const __m512i v = _mm512_loadu_si512(x + i);
       any = _mm512_or_si512(any, v);
       top = _mm512_max_epu32(top, _mm512_and_si512(v, magnitude));
@@ -105,11 +109,13 @@ void quantize_f64_limbs(const double* __restrict x, size_t n, ScaleD s, int64_t*
   for (size_t i = 0; i < n; ++i) q[i] = static_cast<int64_t>(__builtin_rint((x[i] * s.f1) * s.f2));
 }
 
-inline uint32_t random16(uint32_t index, uint32_t key) {
-  uint32_t h = index * 0x9E3779B1u + key;
-  h ^= h >> 16;
-  h *= 0x85EBCA6Bu;
-  return h >> 16;
+// 16 random bits from a counter: `counter` is key + index * kStep, so that a loop only adds.
+constexpr uint32_t kStep = 0x9E3779B1u;
+
+inline uint32_t random16(uint32_t counter) {
+  counter ^= counter >> 16;
+  counter *= 0x85EBCA6Bu;
+  return counter >> 16;
 }
 
 inline float as_float(uint32_t bits) {
@@ -121,18 +127,22 @@ inline float as_float(uint32_t bits) {
 // (r + 0.5) / 65536, by way of the mantissa of a number between 1 and 2.
 inline float unit(uint32_t r) { return as_float(0x3f800040u | r << 7) - 1.0f; }
 
+#if defined(__AVX512F__)
+__attribute__((target("prefer-vector-width=512")))  // bound by arithmetic, not by memory: here width pays
+#endif
 void dither_f32(const float* __restrict x, size_t n, ScaleF s, int32_t top, uint32_t key, uint32_t index,
                 int32_t* __restrict q) {
+  uint32_t counter = index * kStep + key;
   if (s.f2 == 1.0f && s.m == 1.0f) {
-    for (size_t i = 0; i < n; ++i) {
-      const float u = unit(random16(index + static_cast<uint32_t>(i), key));
+    for (size_t i = 0; i < n; ++i, counter += kStep) {
+      const float u = unit(random16(counter));
       const int32_t down = static_cast<int32_t>(__builtin_floorf(x[i] * s.f1 + u));
       q[i] = down < top ? down : top;
     }
     return;
   }
-  for (size_t i = 0; i < n; ++i) {
-    const float u = unit(random16(index + static_cast<uint32_t>(i), key));
+  for (size_t i = 0; i < n; ++i, counter += kStep) {
+    const float u = unit(random16(counter));
     const float v = ((x[i] * s.f1) * s.f2) * s.m;
     const int32_t down = static_cast<int32_t>(__builtin_floorf(v + u));
     q[i] = down < top ? down : top;
@@ -141,8 +151,9 @@ void dither_f32(const float* __restrict x, size_t n, ScaleF s, int32_t top, uint
 
 void dither_f64(const double* __restrict x, size_t n, ScaleD s, int32_t top, uint32_t key, uint32_t index,
                 int32_t* __restrict q) {
-  for (size_t i = 0; i < n; ++i) {
-    const double u = static_cast<double>(unit(random16(index + static_cast<uint32_t>(i), key)));
+  uint32_t counter = index * kStep + key;
+  for (size_t i = 0; i < n; ++i, counter += kStep) {
+    const double u = static_cast<double>(unit(random16(counter)));
     const double v = ((x[i] * s.f1) * s.f2) * s.m;
     const int32_t down = static_cast<int32_t>(__builtin_floor(v + u));
     q[i] = down < top ? down : top;

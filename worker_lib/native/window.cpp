@@ -46,7 +46,7 @@ void Window::settle(std::span<const uint64_t> accepted, int64_t now) {
     const Entry& e = at(q);
     if (e.timed) samples_.push_back(now - e.sent_at);
   }
-  credit_ += static_cast<uint64_t>(accepted.size()) * batch_;
+  credit_ += static_cast<uint64_t>(accepted.size()) * std::max(batch_, cwnd_ / 4);
   const uint64_t steps = credit_ / cwnd_;
   credit_ %= cwnd_;
   cwnd_ = static_cast<uint32_t>(std::min<uint64_t>(cwnd_ + steps, limit_));
@@ -92,7 +92,7 @@ void Window::due(int64_t now, std::vector<uint64_t>& out) {
   repeats_ += out.size() - before;
   if (timer) {
     timers_held_until_ = now + srtt_;
-    shrink(1, 2, now);
+    shrink(3, 4, now);
   } else if (loss) {
     shrink(7, 8, now);
   }

@@ -3,85 +3,13 @@
 from __future__ import annotations
 
 import importlib
-import json
-import selectors
-import subprocess
-import sys
-import time
-from typing import IO, Any
+from typing import TYPE_CHECKING, Any
 
 from switchagg.bench.grid import Settings, is_float
 from switchagg.bench.peers.base import Endpoint, Peer, Place, Work
-from switchagg.errors import SwitchError
 
-START_SECONDS = 20.0
-
-
-class Host:
-    """A child process that hosts controller and switch. It ends with us: its standard input closes then.
-
-    Attributes:
-        url: the controller's address.
-        warnings: what a user should know about how the switch runs here.
-
-    Raises:
-        SwitchError: it ended, or said nothing that names a controller, within START_SECONDS.
-    """
-
-    def __init__(self, arguments: list[str]) -> None:
-        command = [sys.executable, "-m", "switchagg.cli.main", "host", *arguments]
-        # A session of its own: Ctrl-C reaches the parent alone, which then stops everything in order.
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
-        )
-        try:
-            announced = self._read_announcement()
-            self.url: str = announced["controller"]
-            self.warnings: list[str] = announced.get("warnings", [])
-        except BaseException:
-            self.close()
-            raise
-
-    @property
-    def pid(self) -> int:
-        """Its process id."""
-        return self._process.pid
-
-    def _read_announcement(self) -> dict[str, Any]:
-        output = self._process.stdout
-        assert output is not None
-        line = _read_line(output, time.monotonic() + START_SECONDS)
-        try:
-            announced = json.loads(line)
-        except ValueError:
-            announced = None
-        if not isinstance(announced, dict) or "controller" not in announced:
-            raise SwitchError(
-                f"the embedded controller did not start: `switchagg host` said {line.strip()[:200]!r} "
-                f"(exit status {self._process.poll()})"
-            )
-        return announced
-
-    def close(self) -> None:
-        """Ask it to stop; kill it if it has not after 5 seconds. Safe to call twice."""
-        if self._process.poll() is None:
-            self._process.terminate()
-            try:
-                self._process.wait(5)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-        self._process.wait()
-        for stream in (self._process.stdin, self._process.stdout):
-            if stream is not None:
-                stream.close()
-
-
-def _read_line(stream: IO[str], deadline: float) -> str:
-    with selectors.DefaultSelector() as selector:
-        selector.register(stream, selectors.EVENT_READ)
-        if not selector.select(max(0.0, deadline - time.monotonic())):
-            return ""
-    return stream.readline()
+if TYPE_CHECKING:
+    from worker_lib.embedded import Embedded
 
 
 class SwitchaggPeer(Peer):
@@ -92,7 +20,7 @@ class SwitchaggPeer(Peer):
     def __init__(self, settings: Settings, loss: float = 0.0) -> None:
         self._settings = settings
         self._loss = loss
-        self._host: Host | None = None
+        self._host: Embedded | None = None
 
     def missing(self) -> str | None:
         try:
@@ -112,14 +40,16 @@ class SwitchaggPeer(Peer):
                 arguments += [flag, str(share)]
         if arguments:
             arguments += ["--seed", str(settings.seed)]
-        self._host = Host(arguments)
-        return {"controller": self._host.url, "words": settings.words, "slots": settings.slots}
+        from worker_lib.embedded import start_embedded
+
+        self._host = start_embedded(arguments=arguments, quiet=True)
+        return {"controller": self._host.controller, "words": settings.words, "slots": settings.slots}
 
     def processes(self) -> list[int]:
         return [self._host.pid] if self._host else []
 
     def warnings(self) -> list[str]:
-        return self._host.warnings if self._host else []
+        return list(self._host.warnings) if self._host else []
 
     def stop(self) -> None:
         if self._host is not None:

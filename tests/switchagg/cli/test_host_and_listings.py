@@ -165,14 +165,14 @@ def test_listings() -> None:
             "lost": "1",
             "left": "2",
             "slots": "16",
-            "words": "352",
+            "words": str(members[0].words),
         }
         (job,) = json.loads(outcome("jobs", "--json", environment=here)[1])["jobs"]
         assert (job["name"], job["lost"]) == ("train", [1])
 
         out = outcome("slots", environment=here)[1]
         assert out.startswith("48 of 64 slots free, 32 in one range; ")
-        assert out.splitlines()[2].split() == ["0", "15", "16", "352", "train"]
+        assert out.splitlines()[2].split() == ["0", "15", "16", str(members[0].words), "train"]
         assert json.loads(outcome("slots", "--json", environment=here)[1])["ranges"][0]["name"] == "train"
         assert "waits for anybody" in outcome("slots", "--job", "train", environment=here)[1]
         status, _, err = outcome("slots", "--job", "other", environment=here)

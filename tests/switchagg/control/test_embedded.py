@@ -120,9 +120,9 @@ def test_200_jobs_in_sequence_leave_nothing_behind() -> None:
         def one(number: int) -> None:
             ranks = start(host.url, f"job{number % 3}", 4)
             for rank in ranks:
-                rank.send(0, np.full(352, rank.rank, np.uint32))
+                rank.send(0, np.full(rank.place["words"], rank.rank, np.uint32))
             for rank in ranks:
-                assert rank.receive()[1].tolist() == [6] * 352
+                assert rank.receive()[1].tolist() == [6] * rank.place["words"]
                 if number % 2:
                     rank.leave()
                 rank.close()

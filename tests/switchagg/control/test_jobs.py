@@ -422,8 +422,10 @@ def test_close_refuses_who_waits_and_ends_what_runs() -> None:
 def test_defaults_fit_the_switch() -> None:
     small = JobBook(Capacity(slots=600, words=64, memory=1 << 20))
     assert (small.default_words, small.default_slots) == (64, 512)
-    usual = JobBook(Capacity(slots=65536, words=16000, memory=1 << 30))
-    assert (usual.default_words, usual.default_slots) == (352, 1024)
+    ethernet = JobBook(Capacity(slots=65536, words=364, memory=1 << 30))
+    assert (ethernet.default_words, ethernet.default_slots) == (352, 512)
+    loopback = JobBook(Capacity(slots=65536, words=16000, memory=1 << 30))
+    assert (loopback.default_words, loopback.default_slots) == (2032, 128)
     with pytest.raises(UsageError, match="words is 365"):
         JobBook(Capacity(64, 364, 1 << 20), words=365)
     with pytest.raises(UsageError, match="slots is 7"):
