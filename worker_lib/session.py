@@ -18,6 +18,7 @@ import warnings
 import weakref
 import zlib
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -49,6 +50,9 @@ _ASK_TIMEOUT: Final = (
 _ASK_PAUSE: Final = 1.0  # seconds until the next time; doubled when the controller does not answer
 _PENDING, _DONE, _MISMATCH, _TIMEOUT, _ABORTED = range(5)
 
+# A call: name, type, shape, and for sums their kind and bits. Made into text only where a message needs it.
+_Label = tuple[str, str, tuple[int, ...], tuple[()] | tuple[ReduceOp, int]]
+
 _sessions: weakref.WeakSet[Session] = weakref.WeakSet()
 
 
@@ -63,14 +67,14 @@ class Work:
         session: Session,
         native: _native.Collective | None,
         result: Any,
-        name: str,
+        label: _Label,
         keep: tuple[Any, ...],
         seconds: float = 0.0,
     ) -> None:
         self._session = session
         self._native = native
         self._result = result
-        self._name = name
+        self._label = label
         self._keep = keep
         self._seconds = seconds  # that the call was given
         self._after: Callable[[], None] | None = None
@@ -97,7 +101,7 @@ class Work:
             SessionBrokenError: the session was broken before.
         """
         if self._native is not None:
-            self._session._wait(self._native, self._name, timeout, self._seconds)
+            self._session._wait(self._native, self._label, timeout, self._seconds)
         with self._lock:
             after, self._after = self._after, None
             self._keep = ()
@@ -136,6 +140,7 @@ class Session:
         self.world_size = world_size
         self.timeout = timeout
         self.block_size = block_size
+        self._policy_word = SkipPolicy(block_size).word()
         self.name = name
         self._engine = engine
         self._membership = membership
@@ -321,10 +326,10 @@ class Session:
         if n == 1:
             _raw(o)[:] = _raw(v)
             return out
-        part = v.count // n
+        part = v.elements // n
         work = self._submit(
             out, v, Kind.REDUCE_SCATTER, "reduce_scatter", timeout, (x, out),
-            dtype=dtype, bits=width, op=reduce, count=v.count, source=v.address, in_range=(0, v.count),
+            dtype=dtype, bits=width, op=reduce, count=v.elements, source=v.address, in_range=(0, v.elements),
             target=o.address, out_range=(self.rank * part, (self.rank + 1) * part), zero_fill=True,
         )  # fmt: skip
         return work.wait()
@@ -431,17 +436,17 @@ class Session:
         v = view(x, "x", write=out is None)
         dtype, width, reduce = self._lanes(v, op, bits)
         block = self.block_size if block_size is None else _checked_block(block_size)
-        sparse, mask = _checked_blocks(blocks, v.count, block)
+        sparse, mask = _checked_blocks(blocks, v.elements, block)
         o = v if out is None else _checked_out(out, v, v.shape)
         if self.world_size == 1:
             if o is not v:
                 _raw(o)[:] = _raw(v)
-            return Work(self, None, o.owner, "allreduce", ())
+            return Work(self, None, o.owner, ("allreduce", v.dtype, v.shape, ()), ())
         return self._submit(
             o.owner, v, Kind.ALLREDUCE, "allreduce", timeout, (x, out, mask),
             dtype=dtype, bits=width, op=reduce, sparse=sparse, block=block,
-            count=v.count, source=v.address, in_range=(0, v.count),
-            target=o.address, out_range=(0, v.count), zero_fill=o is not v,
+            count=v.elements, source=v.address, in_range=(0, v.elements),
+            target=o.address, out_range=(0, v.elements), zero_fill=o is not v,
             mask=0 if mask is None else mask.ctypes.data, background=background,
         )  # fmt: skip
 
@@ -498,16 +503,16 @@ class Session:
         if not seconds > 0:
             raise UsageError(f"timeout is {seconds!r}; accepted: seconds greater than 0")
         # For exact moves the engine sees only words, so the element type is part of the shape's fingerprint.
-        shape = repr((v.dtype, *v.shape) if exact else tuple(v.shape))
+        shape = (v.dtype, *v.shape) if exact else tuple(v.shape)
         assert self._engine is not None
         call = _native.Call(
             kind=int(kind), op=int(op), dtype=int(dtype), bits=bits, root=root, sparse=sparse,
-            block=self.block_size if block is None else block, count=count, fingerprint_count=v.count,
-            shape_crc=zlib.crc32(shape.encode()), workers=self.world_size, rank=self.rank,
-            policy=SkipPolicy(self.block_size).word(), input=source, in_begin=in_range[0], in_end=in_range[1],
+            block=self.block_size if block is None else block, count=count, fingerprint_count=v.elements,
+            shape_crc=_fingerprint(shape), workers=self.world_size, rank=self.rank,
+            policy=self._policy_word, input=source, in_begin=in_range[0], in_end=in_range[1],
             output=target, out_begin=out_range[0], out_end=out_range[1], mask=mask, zero_fill=zero_fill,
         )  # fmt: skip
-        label = f"{name}({v.dtype}, shape {v.shape}{'' if exact else f', {op.name.lower()}, {bits} bits'})"
+        label = (name, v.dtype, tuple(v.shape), () if exact else (op, bits))
         with self._lock:
             native = self._engine.submit(call, int(min(seconds, 1e9) * 1e9), background)
             work = Work(self, native, result, label, (*keep, v.owner), seconds)
@@ -522,7 +527,7 @@ class Session:
             with self._lock:
                 self._pending = [w for w in self._pending if not w.done()]
 
-    def _wait(self, native: _native.Collective, name: str, timeout: float | None, seconds: float) -> None:
+    def _wait(self, native: _native.Collective, label: _Label, timeout: float | None, seconds: float) -> None:
         assert self._engine is not None
         if self._pid != os.getpid():
             self._check_open()
@@ -536,6 +541,7 @@ class Session:
                     return
                 if status != _PENDING:
                     break
+                name = _called(label)
                 if timeout is not None and time.monotonic() >= limit:
                     self._break(f"{name} was not done within {timeout} s")
                     raise self._timeout_error(native, name, timeout)
@@ -545,8 +551,9 @@ class Session:
                     ask_at = time.monotonic() + pause
         except BaseException as error:
             if self._broken is None:
-                self._break(f"{name} was interrupted by {type(error).__name__}")
+                self._break(f"{_called(label)} was interrupted by {type(error).__name__}")
             raise
+        name = _called(label)
         if status == _MISMATCH:
             raise MismatchError(_mismatch_message(native, name, self.rank))
         if status == _TIMEOUT:
@@ -719,6 +726,19 @@ def _copier(target: np.ndarray[Any, Any], source: np.ndarray[Any, Any]) -> Calla
         target[...] = source
 
     return copy
+
+
+@lru_cache(maxsize=256)
+def _fingerprint(shape: tuple[Any, ...]) -> int:
+    return zlib.crc32(repr(shape).encode())
+
+
+def _called(label: _Label) -> str:
+    """A call as messages name it: "allreduce(float32, shape (10,), sum, 32 bits)"."""
+    name, dtype, shape, sum_of = label
+    return (
+        f"{name}({dtype}, shape {shape}{f', {sum_of[0].name.lower()}, {sum_of[1]} bits' if sum_of else ''})"
+    )
 
 
 def _ranks(ranks: tuple[int, ...]) -> str:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 import sys
-from dataclasses import dataclass
-from typing import Any, Final
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -30,8 +30,7 @@ SUMMABLE: Final[dict[str, DType]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class TensorView:
+class TensorView(NamedTuple):
     """One contiguous array in this process's memory.
 
     Attributes:
@@ -39,7 +38,7 @@ class TensorView:
         address: of its first byte.
         dtype: name of its element type, such as ``float32``.
         shape: as the user sees it.
-        count: number of elements.
+        elements: their number.
         nbytes: its size in bytes.
     """
 
@@ -47,7 +46,7 @@ class TensorView:
     address: int
     dtype: str
     shape: tuple[int, ...]
-    count: int
+    elements: int
     nbytes: int
 
     @property
@@ -89,6 +88,7 @@ def view(x: Any, name: str, *, write: bool) -> TensorView:
 
 
 def _numpy_view(x: np.ndarray[Any, Any], name: str, *, write: bool) -> TensorView:
+    flags = x.flags
     if x.dtype.hasobject:
         raise UsageError(
             f"{name} holds Python objects (dtype {x.dtype}); accepted: plain numbers, bool or bytes"
@@ -97,15 +97,22 @@ def _numpy_view(x: np.ndarray[Any, Any], name: str, *, write: bool) -> TensorVie
         raise UsageError(
             f"{name} has byte order {x.dtype.byteorder!r}; pass {name}.astype({name}.dtype.newbyteorder('='))"
         )
-    if not x.flags.c_contiguous:
+    if not flags.c_contiguous:
         raise UsageError(
             f"{name} is not contiguous (shape {x.shape}, strides {x.strides}); pass "
             f"np.ascontiguousarray({name}) "
             "and copy the result back"
         )
-    if write and not x.flags.writeable:
+    if write and not flags.writeable:
         raise UsageError(f"{name} is read-only; pass a copy, or out= with a writable array")
-    return TensorView(x, x.ctypes.data, x.dtype.name, x.shape, x.size, x.nbytes)
+    address: int = x.__array_interface__["data"][0]
+    return TensorView(x, address, _name_of(x.dtype), x.shape, x.size, x.nbytes)
+
+
+@lru_cache(maxsize=64)
+def _name_of(dtype: np.dtype[Any]) -> str:
+    """NumPy makes the name anew every time, which a small collective would feel."""
+    return dtype.name
 
 
 def _torch_view(x: Any, name: str, *, write: bool) -> TensorView:

@@ -94,7 +94,7 @@ Stream::Stream(const Call& call, const Plan* plan, uint32_t words)
   }
   // A rank that holds only a part, or nothing, of an exact move knows its zeros without a bitmap.
   packets_ = (elements_ + lanes_per_packet_ - 1) / lanes_per_packet_;
-  q_.resize(lanes_per_packet_);
+  if (!(call.dtype == DType::f32 && call.bits == 32) && call.dtype != DType::raw) q_.resize(lanes_per_packet_);
   if (call.bits == 64) q64_.resize(lanes_per_packet_);
   if (call.dtype == DType::f16 || call.dtype == DType::bf16) wide_.resize(lanes_per_packet_);
 }

@@ -173,12 +173,18 @@ void Engine::drive(std::unique_lock<std::mutex>& lock, Collective* until, int64_
   driving_ = true;
   int64_t now = now_ns();
   if (heard_ == 0 || window_.outstanding() == 0) heard_ = now;
+  // Whether the socket may hold packets that were not read yet. A look costs a system call, and a small collective is made
+  // of little else, so there is one only between two batches, after a wait, and before a timer is believed.
+  bool unread = true;
   while (!queue_.empty() && !closing_ && (!until || until->status == Status::pending)) {
-    bool busy = advance();
-    busy |= send_new(now);
-    now = now_ns();
-    busy |= receive(now);
-    now = now_ns();
+    const bool stepped = advance();
+    const bool sent = send_new(now);
+    if (stepped || sent || unread) now = now_ns();
+    const bool more = stepped || (sent && window_.room() > 0 && sendable() > 0);
+    if (more || unread) {
+      unread = receive(now);
+      now = now_ns();
+    }
     if (queue_.empty() || (until && until->status != Status::pending)) break;
     if (now >= queue_.front()->deadline) {
       broken_ = true;
@@ -193,15 +199,21 @@ void Engine::drive(std::unique_lock<std::mutex>& lock, Collective* until, int64_
       lock.lock();
       continue;
     }
-    if (busy) continue;
-    busy = resend(now);
-    if (busy) continue;
+    if (more || unread) {
+      unread = false;  // what came may allow to send; whether more came is asked when there is nothing else to do
+      continue;
+    }
     const int64_t timer = window_.next_timer();
+    if ((timer >= 0 && timer <= now) || window_.gaps()) {
+      if (receive(now)) continue;
+      now = now_ns();
+      if (resend(now)) continue;
+    }
     int64_t limit = std::min(queue_.front()->deadline, until_ns);
-    if (timer >= 0) limit = std::min(limit, timer);
+    if (timer >= 0) limit = std::min(limit, window_.next_timer());
     limit = std::max<int64_t>(limit - now, 0);
     lock.unlock();
-    port_->wait(std::min<int64_t>(limit, 1000000000));
+    unread = port_->wait(std::min<int64_t>(limit, 1000000000));
     lock.lock();
     const int64_t woke = now_ns();
     stats_.wait_ns += woke - now;

@@ -21,6 +21,9 @@ class Window {
   uint64_t repeats() const { return repeats_; }
   uint32_t outstanding() const { return static_cast<uint32_t>(next_ - base_) - held_; }
 
+  // Whether a RESULT is held whose forerunners are missing.
+  bool gaps() const { return high_ > base_; }
+
   uint32_t room() const;
   void sent(uint32_t count, int64_t now, bool timed);
   bool accept(uint64_t position);
