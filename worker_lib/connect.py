@@ -13,6 +13,7 @@ from __future__ import annotations
 import atexit
 import os
 import time
+import warnings
 from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlsplit
@@ -21,7 +22,7 @@ from switchagg.errors import SwitchError, UsageError
 from switchagg.planner import DEFAULT_BLOCK
 from switchagg.wire import MAX_WORKERS
 from worker_lib import _native
-from worker_lib.session import Session, close_all, warn
+from worker_lib.session import Session, close_all
 from worker_lib.transport import udp
 
 _embedded: list[Any] = []  # controllers that this process started; they end with it
@@ -130,7 +131,7 @@ def _join(
     own = address or udp.local_address_towards(host, port)
     sock = udp.bind(own)
     if sock.warning:
-        warn(sock.warning)
+        warnings.warn(sock.warning, stacklevel=3)
     try:
         member = join(
             url, name, rank, size, sock.address, sock.port, words=words, slots=slots,
@@ -167,7 +168,8 @@ def _join(
         )  # fmt: skip
 
     return Session(
-        rank, size, engine=engine, membership=member, block_size=member.block, timeout=timeout, name=name,
+        rank, size, engine=engine, membership=member, block_size=member.block, dense=member.dense,
+        timeout=timeout, name=name,
         group=group if may_group else None,
     )  # fmt: skip
 

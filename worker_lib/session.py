@@ -14,11 +14,8 @@ import contextlib
 import os
 import threading
 import time
-import warnings
 import weakref
-import zlib
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -32,9 +29,11 @@ from switchagg.errors import (
     UsageError,
     WorkerLostError,
 )
-from switchagg.planner import MAX_BLOCK, SkipPolicy
+from switchagg.planner import SkipPolicy
 from worker_lib import _native
-from worker_lib.plan import DType, Kind, ReduceOp, differing_fields, pack_bitmap
+from worker_lib.checks import bytes_of, checked_block, checked_blocks, checked_out, copier, raw_bytes
+from worker_lib.messages import Label, called, mismatch_message, ranks_text, shape_fingerprint, stats_of
+from worker_lib.plan import DType, Kind, ReduceOp
 from worker_lib.tensors import SUMMABLE, TensorView, view
 
 if TYPE_CHECKING:
@@ -50,9 +49,6 @@ _ASK_TIMEOUT: Final = (
 _ASK_PAUSE: Final = 1.0  # seconds until the next time; doubled when the controller does not answer
 _PENDING, _DONE, _MISMATCH, _TIMEOUT, _ABORTED = range(5)
 
-# A call: name, type, shape, and for sums their kind and bits. Made into text only where a message needs it.
-_Label = tuple[str, str, tuple[int, ...], tuple[()] | tuple[ReduceOp, int]]
-
 _sessions: weakref.WeakSet[Session] = weakref.WeakSet()
 
 
@@ -67,7 +63,7 @@ class Work:
         session: Session,
         native: _native.Collective | None,
         result: Any,
-        label: _Label,
+        label: Label,
         keep: tuple[Any, ...],
         seconds: float = 0.0,
     ) -> None:
@@ -113,9 +109,9 @@ class Work:
 class Session:
     """One worker's place in a job. Made by `worker_lib.connect`.
 
-    Collectives must be called in the same order by all ranks. Calls from several threads are put in the
-    order in which
-    they arrive. A session belongs to the process that made it: a forked child may drop it but not use it.
+    Collectives must be called in the same order by all ranks. Calls from several threads are put in the order
+    in which they arrive. A session belongs to the process that made it: a forked child may drop it but not
+    use it.
 
     Attributes:
         rank: this worker's number, 0 to world_size - 1.
@@ -132,6 +128,7 @@ class Session:
         engine: _native.Engine | None,
         membership: Membership | None,
         block_size: int,
+        dense: bool = False,
         timeout: float,
         name: str,
         group: Callable[[Session, Sequence[int]], Session] | None = None,
@@ -140,7 +137,8 @@ class Session:
         self.world_size = world_size
         self.timeout = timeout
         self.block_size = block_size
-        self._policy_word = SkipPolicy(block_size).word()
+        self._dense = dense
+        self._policy_word = SkipPolicy(block_size, dense).word()
         self.name = name
         self._engine = engine
         self._membership = membership
@@ -172,15 +170,13 @@ class Session:
 
         Args:
             x: C-contiguous NumPy array or CPU torch tensor, any shape; float32, float64, float16, bfloat16,
-            int32,
-                int64 (or unsigned). The same shape and type at all ranks.
+                int32, int64 (or unsigned). The same shape and type at all ranks.
             op: ``"sum"`` or ``"avg"`` (floats only).
             bits: width of the lanes on the wire. Floats: 32, 16 or 8, the narrow ones with stochastic
-            rounding;
-                float64 also 64, its default. Integers: their own width.
-            blocks: ``"auto"`` finds zero blocks and does not send them; ``"dense"`` sends everything; a bool
-            array,
-                one entry a block, says which blocks may be non-zero on this rank.
+                rounding; float64 also 64, its default. Integers: their own width.
+            blocks: ``"auto"`` finds zero blocks and does not send them, unless the job's policy is dense;
+                ``"dense"`` sends everything; a bool array, one entry a block, says which blocks may be
+                non-zero on this rank (elements outside it must be +0: nobody looks at them).
             out: array like `x` for the result; `x` is then left as it is.
             block_size: elements a block, 1 to 65,536; the job's setting by default.
             timeout: seconds; the session's setting by default.
@@ -191,7 +187,7 @@ class Session:
         Raises:
             UsageError: an argument cannot work; nothing was sent.
             MismatchError, WorkerLostError, CollectiveTimeout, SwitchError, SessionBrokenError: see
-            `Work.wait`.
+                `Work.wait`.
         """
         return self._allreduce(x, op, bits, blocks, out, block_size, timeout, background=False).wait()
 
@@ -235,9 +231,9 @@ class Session:
         if v.nbytes % 4:  # the wire moves whole words
             padded = np.zeros(words, np.uint32)
             if here:
-                _bytes_of(padded)[: v.nbytes] = _raw(v)
+                bytes_of(padded)[: v.nbytes] = raw_bytes(v)
             else:
-                after = _copier(_raw(v), _bytes_of(padded)[: v.nbytes])
+                after = copier(raw_bytes(v), bytes_of(padded)[: v.nbytes])
             source, keep = padded.ctypes.data, (x, padded)
         work = self._submit(
             x, v, Kind.BROADCAST, "broadcast", timeout, keep, exact=True, root=root, count=words,
@@ -266,9 +262,9 @@ class Session:
         shape = (self.world_size, *v.shape)
         if out is None:
             out = v.like(shape)
-        o = _checked_out(out, v, shape)
+        o = checked_out(out, v, shape)
         if self.world_size == 1:
-            _raw(o)[:] = _raw(v)
+            raw_bytes(o)[:] = raw_bytes(v)
             return out
         each = -(-v.nbytes // 4)
         n = self.world_size
@@ -276,10 +272,10 @@ class Session:
         keep: tuple[Any, ...] = (x, out)
         if v.nbytes % 4:
             part = np.zeros(each, np.uint32)
-            _bytes_of(part)[: v.nbytes] = _raw(v)
+            bytes_of(part)[: v.nbytes] = raw_bytes(v)
             whole = np.empty((n, each), np.uint32)
             rows = whole.view(np.uint8).reshape(n, each * 4)[:, : v.nbytes]
-            after = _copier(_raw(o).reshape(n, v.nbytes), rows)
+            after = copier(raw_bytes(o).reshape(n, v.nbytes), rows)
             source, target, keep = part.ctypes.data, whole.ctypes.data, (x, out, part, whole)
         work = self._submit(
             out, v, Kind.ALLGATHER, "allgather", timeout, keep, exact=True, count=n * each,
@@ -322,9 +318,9 @@ class Session:
         shape = (v.shape[0] // n, *v.shape[1:])
         if out is None:
             out = v.like(shape)
-        o = _checked_out(out, v, shape)
+        o = checked_out(out, v, shape)
         if n == 1:
-            _raw(o)[:] = _raw(v)
+            raw_bytes(o)[:] = raw_bytes(v)
             return out
         part = v.elements // n
         work = self._submit(
@@ -389,7 +385,7 @@ class Session:
         if self._pid != os.getpid():
             self._check_open()  # a lock of the engine may be held by a thread that the child does not have
         raw: dict[str, int] = self._engine.stats() if self._engine is not None else {}
-        return _stats(raw)
+        return stats_of(raw)
 
     def close(self) -> None:
         """Leaves the job. Collectives still on their way are aborted. Safe to call twice, and in a forked
@@ -435,12 +431,13 @@ class Session:
         self._check_open()
         v = view(x, "x", write=out is None)
         dtype, width, reduce = self._lanes(v, op, bits)
-        block = self.block_size if block_size is None else _checked_block(block_size)
-        sparse, mask = _checked_blocks(blocks, v.elements, block)
-        o = v if out is None else _checked_out(out, v, v.shape)
+        block = self.block_size if block_size is None else checked_block(block_size)
+        sparse, mask = checked_blocks(blocks, v.elements, block)
+        sparse = sparse and not (self._dense and mask is None)
+        o = v if out is None else checked_out(out, v, v.shape)
         if self.world_size == 1:
             if o is not v:
-                _raw(o)[:] = _raw(v)
+                raw_bytes(o)[:] = raw_bytes(v)
             return Work(self, None, o.owner, ("allreduce", v.dtype, v.shape, ()), ())
         return self._submit(
             o.owner, v, Kind.ALLREDUCE, "allreduce", timeout, (x, out, mask),
@@ -508,7 +505,7 @@ class Session:
         call = _native.Call(
             kind=int(kind), op=int(op), dtype=int(dtype), bits=bits, root=root, sparse=sparse,
             block=self.block_size if block is None else block, count=count, fingerprint_count=v.elements,
-            shape_crc=_fingerprint(shape), workers=self.world_size, rank=self.rank,
+            shape_crc=shape_fingerprint(shape), workers=self.world_size, rank=self.rank,
             policy=self._policy_word, input=source, in_begin=in_range[0], in_end=in_range[1],
             output=target, out_begin=out_range[0], out_end=out_range[1], mask=mask, zero_fill=zero_fill,
         )  # fmt: skip
@@ -527,7 +524,7 @@ class Session:
             with self._lock:
                 self._pending = [w for w in self._pending if not w.done()]
 
-    def _wait(self, native: _native.Collective, label: _Label, timeout: float | None, seconds: float) -> None:
+    def _wait(self, native: _native.Collective, label: Label, timeout: float | None, seconds: float) -> None:
         assert self._engine is not None
         if self._pid != os.getpid():
             self._check_open()
@@ -541,7 +538,7 @@ class Session:
                     return
                 if status != _PENDING:
                     break
-                name = _called(label)
+                name = called(label)
                 if timeout is not None and time.monotonic() >= limit:
                     self._break(f"{name} was not done within {timeout} s")
                     raise self._timeout_error(native, name, timeout)
@@ -551,11 +548,11 @@ class Session:
                     ask_at = time.monotonic() + pause
         except BaseException as error:
             if self._broken is None:
-                self._break(f"{_called(label)} was interrupted by {type(error).__name__}")
+                self._break(f"{called(label)} was interrupted by {type(error).__name__}")
             raise
-        name = _called(label)
+        name = called(label)
         if status == _MISMATCH:
-            raise MismatchError(_mismatch_message(native, name, self.rank))
+            raise MismatchError(mismatch_message(native, name, self.rank))
         if status == _TIMEOUT:
             self._break(f"{name} timed out")
             raise self._timeout_error(native, name, seconds)
@@ -584,18 +581,17 @@ class Session:
         assert self._engine is not None
         ranks, answered = self._missing()
         if ranks:
-            self._break(f"{_ranks(ranks)} left the job")
+            self._break(f"{ranks_text(ranks)} left the job")
             raise WorkerLostError(
-                f"{_ranks(ranks)} left the job or died while rank {self.rank} was in {name}; "
+                f"{ranks_text(ranks)} left the job or died while rank {self.rank} was in {name}; "
                 f"{native.results} results had come. The session is broken: connect again.",
                 ranks,
             )
         if not answered and self._engine.stats()["refused"]:
             self._break("the switch is gone")
             raise SwitchError(
-                f"the switch of job {self.name!r} is gone: its port refuses packets and its controller "
-                "does not answer. "
-                f"Rank {self.rank} was in {name}. The session is broken: connect again."
+                f"the switch of job {self.name!r} is gone: its port refuses packets and its controller does "
+                f"not answer. Rank {self.rank} was in {name}. The session is broken: connect again."
             )
         return answered
 
@@ -605,7 +601,7 @@ class Session:
         seconds = f"{timeout:g} s"
         if ranks:
             return WorkerLostError(
-                f"{_ranks(ranks)} left the job or died; {name} could not be done within {seconds}", ranks
+                f"{ranks_text(ranks)} left the job or died; {name} could not be done within {seconds}", ranks
             )
         stats = self._engine.stats()
         parts = [
@@ -637,8 +633,7 @@ class Session:
             raise SessionBrokenError(f"this session is broken ({self._broken}); connect again")
 
     def _floor(self, nbytes: int, timeout: float | None = None) -> None:
-        """For the benchmark: as many data packets as `nbytes` need, both ways, with the words left
-        untouched."""
+        """For the benchmark: as many data packets as `nbytes` need, both ways, words left untouched."""
         self._check_open()
         words = -(-nbytes // 4)
         v = TensorView(None, 0, "untouched", (nbytes,), nbytes, nbytes)
@@ -663,119 +658,7 @@ os.register_at_fork(after_in_child=_forget_sessions_in_child)
 
 
 def close_all() -> None:
-    """Closes every session of this process; runs at exit, so that leaving without `close` is still
-    leaving."""
+    """Closes every session of this process. Runs at exit: leaving without `close` is still leaving."""
     for session in list(_sessions):
         if session._pid == os.getpid():
             session.close()
-
-
-# ---------------------------------------------------------------------- checks and small things
-
-
-def _checked_out(out: Any, x: TensorView, shape: tuple[int, ...]) -> TensorView:
-    o = view(out, "out", write=True)
-    if o.dtype != x.dtype or o.shape != shape:
-        raise UsageError(f"out is {o.dtype} of shape {o.shape}; needed: {x.dtype} of shape {shape}")
-    in_place = o.address == x.address and o.shape == x.shape
-    if o.overlaps(x) and not in_place:
-        raise UsageError("out overlaps x; pass x itself to work in place, or an array of its own")
-    return o
-
-
-def _checked_block(block_size: int) -> int:
-    if not isinstance(block_size, int) or not 1 <= block_size <= MAX_BLOCK:
-        raise UsageError(f"block_size is {block_size!r}; accepted: 1 to {MAX_BLOCK} elements")
-    return block_size
-
-
-def _checked_blocks(blocks: Any, count: int, block: int) -> tuple[bool, np.ndarray[Any, Any] | None]:
-    """Whether zero blocks are skipped, and the caller's mask as a bit a block (little-endian words)."""
-    if isinstance(blocks, str):
-        if blocks not in ("auto", "dense"):
-            raise UsageError(
-                f"blocks is {blocks!r}; accepted: 'auto', 'dense', or a bool array with one entry a block"
-            )
-        return blocks == "auto", None
-    flags = np.asarray(blocks)
-    needed = -(-count // block)
-    if flags.dtype != np.bool_ or flags.shape != (needed,):
-        raise UsageError(
-            f"blocks is {flags.dtype} of shape {flags.shape}; needed: bool of shape ({needed},), one "
-            f"entry for each {block} elements"
-        )
-    return True, pack_bitmap(flags)
-
-
-def _raw(v: TensorView) -> np.ndarray[Any, Any]:
-    """The array's bytes, flat, without a copy."""
-    if isinstance(v.owner, np.ndarray):
-        return v.owner.reshape(-1).view(np.uint8)
-    import torch
-
-    flat: np.ndarray[Any, Any] = v.owner.detach().reshape(-1).view(torch.uint8).numpy()
-    return flat
-
-
-def _bytes_of(words: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    return words.view(np.uint8)
-
-
-def _copier(target: np.ndarray[Any, Any], source: np.ndarray[Any, Any]) -> Callable[[], None]:
-    def copy() -> None:
-        target[...] = source
-
-    return copy
-
-
-@lru_cache(maxsize=256)
-def _fingerprint(shape: tuple[Any, ...]) -> int:
-    return zlib.crc32(repr(shape).encode())
-
-
-def _called(label: _Label) -> str:
-    """A call as messages name it: "allreduce(float32, shape (10,), sum, 32 bits)"."""
-    name, dtype, shape, sum_of = label
-    return (
-        f"{name}({dtype}, shape {shape}{f', {sum_of[0].name.lower()}, {sum_of[1]} bits' if sum_of else ''})"
-    )
-
-
-def _ranks(ranks: tuple[int, ...]) -> str:
-    return f"rank {ranks[0]}" if len(ranks) == 1 else "ranks " + ", ".join(map(str, ranks))
-
-
-def _mismatch_message(native: _native.Collective, name: str, rank: int) -> str:
-    fields = differing_fields(native.difference)
-    return (
-        f"ranks called different things: they disagree on {', '.join(fields)}. Rank {rank} called {name}. "
-        "Nothing was changed; the session can go on."
-    )
-
-
-def _stats(raw: dict[str, int]) -> dict[str, Any]:
-    def seconds(*keys: str) -> float:
-        return sum(raw.get(k, 0) for k in keys) / 1e9
-
-    names = (
-        "collectives", "packets_sent", "packets_received", "packets_data", "packets_skip",
-        "bytes_sent", "bytes_received", "retransmissions", "results_ignored",
-        "send_calls", "receive_calls", "refused", "blocks_total", "blocks_union",
-    )  # fmt: skip
-    out: dict[str, Any] = {name: raw.get(name, 0) for name in names}
-    out["blocks_skipped"] = out["blocks_total"] - out["blocks_union"]
-    out["rtt_seconds"] = seconds("rtt_ns")
-    out["window"] = raw.get("cwnd", 0)
-    out["seconds"] = {
-        "scan": seconds("scan_ns"),
-        "quantize": seconds("quantize_ns"),
-        "wire": seconds("send_ns", "receive_ns"),
-        "wait": seconds("wait_ns"),
-        "decode": seconds("decode_ns"),
-    }
-    return out
-
-
-def warn(message: str) -> None:
-    """Tells the user something that works, but not as well as it could."""
-    warnings.warn(message, stacklevel=3)

@@ -15,6 +15,7 @@ import pytest
 import worker_lib
 from switchagg.control.embedded import EmbeddedController
 from switchagg.emulator.faults import Faults
+from switchagg.planner import SkipPolicy
 from worker_lib import MismatchError, Session, SessionBrokenError, UsageError
 
 from .harness import in_threads, job_name, seed_of_this_run, together
@@ -519,3 +520,23 @@ def test_a_rank_may_close_before_the_others_have_their_results() -> None:
     with EmbeddedController(faults=Faults(loss=0.2)) as host:
         for _ in range(10):
             assert together(host.url, 3, call) == [6000.0] * 3
+
+
+def test_a_dense_policy_sends_zero_blocks_too() -> None:
+    def traffic(session: Session) -> tuple[int, int]:
+        x = np.zeros(100_000, np.float32)
+        x[:64] = 1
+        session.allreduce(x)
+        assert x[:64].tolist() == [2.0] * 64
+        assert not x[64:].any()
+        stats = session.stats()
+        return stats["packets_data"], stats["blocks_skipped"]
+
+    with EmbeddedController(words=64, slots=64) as host:
+        for packets, skipped in together(host.url, 2, traffic):
+            assert packets < 100
+            assert skipped == 1562
+    with EmbeddedController(words=64, slots=64, policy=SkipPolicy(dense=True)) as host:
+        for packets, skipped in together(host.url, 2, traffic):
+            assert packets > 100_000 // 64
+            assert skipped == 0

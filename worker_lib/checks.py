@@ -1,0 +1,73 @@
+"""What the arguments of a collective must be, and small views of their bytes; see `worker_lib.session`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from switchagg.errors import UsageError
+from switchagg.planner import MAX_BLOCK
+from worker_lib.plan import pack_bitmap
+from worker_lib.tensors import TensorView, view
+
+
+def checked_out(out: Any, x: TensorView, shape: tuple[int, ...]) -> TensorView:
+    """`out` as the place for a result of x's type and this shape, in place or apart from x."""
+    o = view(out, "out", write=True)
+    if o.dtype != x.dtype or o.shape != shape:
+        raise UsageError(f"out is {o.dtype} of shape {o.shape}; needed: {x.dtype} of shape {shape}")
+    in_place = o.address == x.address and o.shape == x.shape
+    if o.overlaps(x) and not in_place:
+        raise UsageError("out overlaps x; pass x itself to work in place, or an array of its own")
+    return o
+
+
+def checked_block(block_size: int) -> int:
+    """A block size that a plan can carry."""
+    if not isinstance(block_size, int) or not 1 <= block_size <= MAX_BLOCK:
+        raise UsageError(f"block_size is {block_size!r}; accepted: 1 to {MAX_BLOCK} elements")
+    return block_size
+
+
+def checked_blocks(blocks: Any, count: int, block: int) -> tuple[bool, np.ndarray[Any, Any] | None]:
+    """Whether zero blocks are skipped, and the caller's mask as a bit a block (little-endian words)."""
+    if isinstance(blocks, str):
+        if blocks not in ("auto", "dense"):
+            raise UsageError(
+                f"blocks is {blocks!r}; accepted: 'auto', 'dense', or a bool array with one entry a block"
+            )
+        return blocks == "auto", None
+    flags = np.asarray(blocks)
+    needed = -(-count // block)
+    if flags.dtype != np.bool_ or flags.shape != (needed,):
+        raise UsageError(
+            f"blocks is {flags.dtype} of shape {flags.shape}; needed: bool of shape ({needed},), one "
+            f"entry for each {block} elements"
+        )
+    return True, pack_bitmap(flags)
+
+
+def raw_bytes(v: TensorView) -> np.ndarray[Any, Any]:
+    """The array's bytes, flat, without a copy."""
+    if isinstance(v.owner, np.ndarray):
+        return v.owner.reshape(-1).view(np.uint8)
+    import torch
+
+    flat: np.ndarray[Any, Any] = v.owner.detach().reshape(-1).view(torch.uint8).numpy()
+    return flat
+
+
+def bytes_of(words: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The same memory as bytes."""
+    return words.view(np.uint8)
+
+
+def copier(target: np.ndarray[Any, Any], source: np.ndarray[Any, Any]) -> Callable[[], None]:
+    """What copies `source` to `target` when it is called."""
+
+    def copy() -> None:
+        target[...] = source
+
+    return copy
