@@ -39,7 +39,7 @@ MAX_BLOCK: Final = 65536
 LANE_BITS: Final = (64, 32, 16, 8)
 
 DENSE_SEGMENT: Final = 1 << 20  # elements, before rounding up; see `segment_elements`
-SPARSE_SEGMENT: Final = 1 << 22
+SPARSE_SEGMENT: Final = 1 << 24
 LEAD: Final = 2  # segments whose plans go out before the first stream
 
 _VALID: Final = 1 << 31

@@ -57,7 +57,7 @@ def test_tensors_of_several_segments(host: EmbeddedController) -> None:
     # The engine cuts large tensors, dense and sparse ones differently; a mismatch between them must not
     # confuse it.
     seed = seed_of_this_run()
-    cuts = [(1 << 18) - 1, (1 << 18) + 1, 700_001, (1 << 22) + 65]
+    cuts = [(1 << 20) - 1, (1 << 20) + 1, 700_001, (1 << 22) + 65]
 
     def call(session: Session) -> None:
         rng = np.random.default_rng(seed)  # the same at every rank

@@ -35,7 +35,7 @@ class DefaultArithmetic {
 constexpr uint64_t kScanBudget = 1 << 20;  // elements between two looks at the clock and at the port
 // Elements a segment, and how many segments plans run ahead. Dense tensors are cut so that what was scanned is quantized
 // from the cache; sparse ones, of which little is read again, in few pieces.
-constexpr uint64_t kDenseSegment = 1 << 20, kSparseSegment = 1 << 22;
+constexpr uint64_t kDenseSegment = 1 << 20, kSparseSegment = 1 << 24;
 constexpr uint32_t kLead = 2;
 
 }  // namespace
