@@ -540,3 +540,26 @@ def test_a_dense_policy_sends_zero_blocks_too() -> None:
         for packets, skipped in together(host.url, 2, traffic):
             assert packets > 100_000 // 64
             assert skipped == 0
+
+
+def test_work_started_while_another_thread_waits_goes_on_without_it(host: EmbeddedController) -> None:
+    def call(session: Session) -> bool:
+        x = np.full(1000, session.rank + 1, np.float32)
+        if session.rank == 0:
+            waiter = threading.Thread(target=session.barrier)
+            waiter.start()
+            time.sleep(0.2)  # the waiter drives the engine now: rank 1 is late
+            work = session.allreduce_async(x)
+        else:
+            time.sleep(0.4)
+            session.barrier()
+            work = session.allreduce_async(x)
+        limit = time.monotonic() + 10
+        while not work.done() and time.monotonic() < limit:
+            time.sleep(0.01)
+        done = work.done()
+        assert (work.wait() == 3).all()
+        session.barrier()
+        return done
+
+    assert together(host.url, 2, call) == [True, True]

@@ -82,11 +82,13 @@ void Engine::submit(std::shared_ptr<Collective> work, int64_t timeout_ns, bool b
   work->deadline = timeout_ns < 0 ? INT64_MAX : now_ns() + timeout_ns;
   queue_.push_back(std::move(work));
   ++stats_.collectives;
+  if (background) {
+    background_wanted_ = true;  // also while somebody drives, who may leave before this one is done
+    if (!thread_) thread_.emplace([this] { this->background(); });
+  }
   if (driving_) {
     port_->wake();
   } else if (background) {
-    background_wanted_ = true;
-    if (!thread_) thread_.emplace([this] { this->background(); });
     changed_.notify_all();
   }
 }
