@@ -12,15 +12,22 @@ extern const CodecKernels codec_kernels_base;
 extern const CodecKernels codec_kernels_v3, codec_kernels_v4;
 #endif
 
-const CodecKernels& choose_codec_kernels() {
+// The best that the processor has. SWITCHAGG_KERNELS names a lower level, so that tests can compare them.
+static const CodecKernels& pick() {
 #ifdef SWITCHAGG_X86
-  static const CodecKernels& best = __builtin_cpu_supports("x86-64-v4")   ? codec_kernels_v4
-                                    : __builtin_cpu_supports("x86-64-v3") ? codec_kernels_v3
-                                                                          : codec_kernels_base;
-  return best;
-#else
-  return codec_kernels_base;
+  const char* asked = std::getenv("SWITCHAGG_KERNELS");
+  const CodecKernels* const levels[] = {&codec_kernels_v4, &codec_kernels_v3, &codec_kernels_base};
+  const bool runs[] = {static_cast<bool>(__builtin_cpu_supports("x86-64-v4")),
+                       static_cast<bool>(__builtin_cpu_supports("x86-64-v3")), true};
+  for (int i = 0; i < 3; ++i)
+    if (runs[i] && (!asked || std::strcmp(asked, levels[i]->name) == 0)) return *levels[i];
 #endif
+  return codec_kernels_base;
+}
+
+const CodecKernels& choose_codec_kernels() {
+  static const CodecKernels& best = pick();
+  return best;
 }
 
 namespace {

@@ -15,7 +15,7 @@ namespace {
 
 constexpr size_t kBufferBytes = 1 << 20;
 constexpr int64_t kIdleNs = 1'000'000'000;
-constexpr uint32_t kMagic = 0xA1B23C4D;  // nanoseconds, in this machine's byte order
+constexpr uint32_t kMagic = 0xA1B23C4D;  // nanoseconds, in the host's byte order
 constexpr uint32_t kLinkRaw = 101;
 constexpr uint32_t kSnapLength = 65535;
 constexpr uint32_t kIpBytes = 20, kUdpBytes = 8;

@@ -16,7 +16,7 @@ inline uint32_t load(const uint8_t* at) {
 
 inline void store(uint8_t* at, uint32_t word) { __builtin_memcpy(at, &word, 4); }
 
-inline uint32_t swap(uint32_t word) {  // between big-endian and this machine's order
+inline uint32_t swap(uint32_t word) {  // between big-endian and the host's order
 #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
   return __builtin_bswap32(word);
 #else
