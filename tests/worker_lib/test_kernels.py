@@ -1,4 +1,4 @@
-"""The codec's loops are compiled once for each instruction set; each must agree with the Python twins to the bit."""
+"""The codec is compiled once for each instruction set; each agrees with the Python twins to the bit."""
 
 from __future__ import annotations
 
