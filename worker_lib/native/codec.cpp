@@ -99,7 +99,6 @@ Stream::Stream(const Call& call, const Plan* plan, uint32_t words)
         elements_ -= call.blocks() * call.block - call.count;  // the tensor's last block may be short
     }
   }
-  // A rank that holds only a part, or nothing, of an exact move knows its zeros without a bitmap.
   packets_ = (elements_ + lanes_per_packet_ - 1) / lanes_per_packet_;
   if (!(call.dtype == DType::f32 && call.bits == 32) && call.dtype != DType::raw) q_.resize(lanes_per_packet_);
   if (call.bits == 64) q64_.resize(lanes_per_packet_);

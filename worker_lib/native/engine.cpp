@@ -212,7 +212,7 @@ void Engine::drive(std::unique_lock<std::mutex>& lock, Collective* until, int64_
       if (resend(now)) continue;
     }
     int64_t limit = std::min(queue_.front()->deadline, until_ns);
-    if (timer >= 0) limit = std::min(limit, window_.next_timer());
+    if (timer >= 0) limit = std::min(limit, timer);
     limit = std::max<int64_t>(limit - now, 0);
     lock.unlock();
     unread = port_->wait(std::min<int64_t>(limit, 1000000000));
@@ -248,13 +248,11 @@ void Engine::sent_all(const Collective& c) {
 void Engine::begin(Collective& c) {
   c.begun = true;
   c.start = c.end = window_.next();
-  c.segment_elements = c.call.segment_elements(sparse_ ? kSparseSegment : kDenseSegment);
-  if (c.call.kind == Kind::floor) c.segment_elements = std::max<uint64_t>(c.call.count, 1);
-  const uint64_t segments = (c.call.count + c.segment_elements - 1) / c.segment_elements;
-  for (uint64_t from = 0; from < c.call.count; from += c.segment_elements) {
-    SegmentState& s = c.segments.emplace_back();
-    s.call = c.call.segment(from, std::min(c.segment_elements, c.call.count - from));
-  }
+  const uint64_t each = c.call.kind == Kind::floor ? std::max<uint64_t>(c.call.count, 1)
+                                                   : c.call.segment_elements(sparse_ ? kSparseSegment : kDenseSegment);
+  for (uint64_t from = 0; from < c.call.count; from += each)
+    c.segments.emplace_back().call = c.call.segment(from, std::min(each, c.call.count - from));
+  const uint64_t segments = c.segments.size();
   c.header_has_plan = segments == 1 && kPlanHeaderWords + c.call.rest_words() <= membership_.words;
   c.lead = static_cast<uint32_t>(std::min<uint64_t>(segments, kLead));
   c.steps = static_cast<uint32_t>(1 + 2 * segments);
@@ -298,7 +296,6 @@ bool Engine::start_step(Collective& c) {
     if (!c.opened) return false;
     SegmentState& s = c.segments[step.segment];
     packets = c.header_has_plan ? 0 : s.plan->packets();
-    if (packets == 0) s.agreed = true;
   } else if (step.kind == Step::Kind::stream) {
     SegmentState& s = c.segments[step.segment];
     if (!c.opened || !s.agreed) return false;
@@ -316,13 +313,23 @@ bool Engine::start_step(Collective& c) {
   if (packets > 0) {
     c.active.push_back(step);
   } else {
-    if (step.kind == Step::Kind::stream) c.segments[step.segment].stream->finish();
-    step_done(c);
+    step_done(c, step);
   }
   return true;
 }
 
-void Engine::step_done(Collective& c) {
+// All RESULTs of a step are there, or it needed none.
+void Engine::step_done(Collective& c, const Step& step) {
+  if (step.kind != Step::Kind::header) {
+    SegmentState& s = c.segments[step.segment];
+    if (step.kind == Step::Kind::plan) {
+      s.agreed = true;
+    } else {
+      s.stream->finish();
+      s.stream.reset();
+      s.plan.reset();
+    }
+  }
   if (++c.done_steps < c.steps) return;
   if (sending_ < queue_.size() && queue_[sending_].get() == &c) sent_all(c);
   complete(c, Status::done);
@@ -485,13 +492,7 @@ void Engine::take(uint64_t position, const uint8_t* payload) {
   if (step.results < step.end - step.start) return;
   const Step finished = step;
   c.active.erase(c.active.begin() + static_cast<std::ptrdiff_t>(index));
-  if (finished.kind == Step::Kind::plan) s->agreed = true;
-  if (finished.kind == Step::Kind::stream) {
-    s->stream->finish();
-    s->stream.reset();
-    s->plan.reset();
-  }
-  step_done(c);
+  step_done(c, finished);
 }
 
 void Engine::complete(Collective& c, Status status) {

@@ -71,7 +71,6 @@ struct Collective {
   bool begun = false, opened = false;
   bool header_has_plan = false;       // one packet holds all of the plan
   uint64_t start = 0, end = 0;        // positions given out so far
-  uint64_t segment_elements = 0;
   uint32_t lead = 0;                  // segments whose plans go out before the first stream
   uint32_t next_step = 0, steps = 0, done_steps = 0;
   std::deque<SegmentState> segments;  // all of them; plan and stream only while in use
@@ -81,7 +80,7 @@ struct Collective {
 
 struct EngineStats {
   uint64_t collectives = 0, data_packets = 0, skip_packets = 0, retransmissions = 0, results = 0, ignored = 0;
-  uint64_t blocks_total = 0, blocks_union = 0, blocks_own = 0;
+  uint64_t blocks_total = 0, blocks_union = 0;
   int64_t scan_ns = 0, quantize_ns = 0, send_ns = 0, receive_ns = 0, wait_ns = 0, decode_ns = 0;
   int64_t srtt_ns = 0, rto_ns = 0;
   uint32_t cwnd = 0;
@@ -111,7 +110,6 @@ class Engine {
   int64_t silence_ns();
   // In a forked child: forget the parent's sockets and thread; nothing else may be called any more.
   void abandon();
-  bool abandoned() const { return abandoned_; }
 
  private:
   std::unique_lock<std::mutex> contend();
@@ -124,7 +122,7 @@ class Engine {
   bool advance();
   void begin(Collective& c);
   bool start_step(Collective& c);
-  void step_done(Collective& c);
+  void step_done(Collective& c, const Step& step);
   void sent_all(const Collective& c);
   uint32_t sendable() const;
   bool build(Collective& c, uint64_t position);

@@ -133,6 +133,12 @@ class Codec {
   std::unique_ptr<Stream> stream_;
 };
 
+[[noreturn]] void raise_os_error(const std::system_error& error) {
+  errno = error.code().value();
+  PyErr_SetFromErrno(PyExc_OSError);
+  throw nb::python_error();
+}
+
 nb::dict stats_dict(Engine& engine) {
   const EngineStats s = engine.stats();
   const PortCounters p = engine.port_counters();
@@ -178,9 +184,7 @@ NB_MODULE(_native, m) {
             try {
               new (self) Socket(ip, port, receive_buffer, offload);
             } catch (const std::system_error& e) {
-              errno = e.code().value();
-              PyErr_SetFromErrno(PyExc_OSError);
-              throw nb::python_error();
+              raise_os_error(e);
             }
           },
           "ip"_a, "port"_a, "receive_buffer"_a, "offload"_a)
@@ -225,9 +229,7 @@ NB_MODULE(_native, m) {
             try {
               new (self) Engine(socket.take(membership.switch_at), membership);
             } catch (const std::system_error& e) {
-              errno = e.code().value();
-              PyErr_SetFromErrno(PyExc_OSError);
-              throw nb::python_error();
+              raise_os_error(e);
             }
           },
           "socket"_a, "switch_ip"_a, "switch_port"_a, "job"_a, "token"_a, "result_token"_a, "base"_a, "slots"_a,
