@@ -71,6 +71,7 @@ struct UdpPort::Buffers {
   std::array<Control, kSendMessages> out_control{};
   std::array<sockaddr_in, kSendMessages> out_to{};
   std::vector<iovec> out_iov;
+  size_t pending = 0;  // messages in `out`
 
   Buffers(size_t slots, size_t each)
       : bytes(slots * each), in(slots), in_iov(slots), in_from(slots), in_control(slots) {
@@ -180,6 +181,51 @@ void UdpPort::receive(std::vector<Received>& into) {
   }
 }
 
+// The next message to send, without its iovec and control data. There is room: the caller flushes a full array.
+msghdr& UdpPort::next_message(Endpoint to) {
+  Buffers& b = *buffers_;
+  msghdr& m = b.out[b.pending].msg_hdr;
+  m = {};
+  if (!peer_) {
+    b.out_to[b.pending] = to_sockaddr(to);
+    m.msg_name = &b.out_to[b.pending];
+    m.msg_namelen = sizeof(sockaddr_in);
+  }
+  ++b.pending;
+  return m;
+}
+
+// Sends the pending messages. Where the route cannot segment, gso_ is off afterwards and the rest is left to the caller.
+void UdpPort::flush() {
+  Buffers& b = *buffers_;
+  size_t done = 0;
+  while (done < b.pending) {
+    ++counters_.send_calls;
+    const int sent = sendmmsg(fd_, b.out.data() + done, static_cast<unsigned>(b.pending - done), 0);
+    if (sent > 0) {
+      done += static_cast<size_t>(sent);
+      continue;
+    }
+    const int error = errno;
+    if (error == EINTR) continue;
+    if (error == ECONNREFUSED) {  // an answer to an earlier datagram; the error is cleared by reporting it
+      ++counters_.refused;
+      continue;
+    }
+    if (error == EAGAIN || error == ENOBUFS) {
+      pollfd wait{fd_, POLLOUT, 0};
+      if (poll(&wait, 1, 100) > 0 && error == EAGAIN) continue;
+    }
+    if ((error == EINVAL || error == EIO || error == EOPNOTSUPP) && b.out[done].msg_hdr.msg_controllen) {
+      gso_ = false;  // from now on datagram by datagram
+      break;
+    }
+    ++counters_.send_errors;
+    ++done;
+  }
+  b.pending = 0;
+}
+
 void UdpPort::send(std::span<const Endpoint> to, std::span<const Segment> segments) {
   if (to.empty() || segments.empty()) return;
   if (!gso_) return send_plain(to, segments);
@@ -218,49 +264,14 @@ void UdpPort::send(std::span<const Endpoint> to, std::span<const Segment> segmen
       trains[made++] = t;
     }
     // Every train to every destination, a sendmmsg at a time.
-    size_t pending = 0;
-    auto flush = [&] {
-      size_t done = 0;
-      while (done < pending) {
-        ++counters_.send_calls;
-        int sent = sendmmsg(fd_, b.out.data() + done, static_cast<unsigned>(pending - done), 0);
-        if (sent > 0) {
-          done += static_cast<size_t>(sent);
-          continue;
-        }
-        if (errno == EINTR) continue;
-        if (errno == ECONNREFUSED) {  // an answer to an earlier datagram; the error is cleared by reporting it
-          ++counters_.refused;
-          continue;
-        }
-        if (errno == EAGAIN || errno == ENOBUFS) {
-          pollfd wait{fd_, POLLOUT, 0};
-          if (poll(&wait, 1, 100) > 0 && errno != ENOBUFS) continue;
-        }
-        if ((errno == EINVAL || errno == EIO || errno == EOPNOTSUPP) && b.out[done].msg_hdr.msg_controllen) {
-          // This route cannot segment: send the rest of this batch, and all later ones, datagram by datagram.
-          gso_ = false;
-          return;
-        }
-        ++counters_.send_errors;
-        ++done;
-      }
-      pending = 0;
-    };
     for (const Endpoint& e : to) {
       for (size_t i = 0; i < made; ++i) {
         const Train& t = trains[i];
-        msghdr& m = b.out[pending].msg_hdr;
-        m = {};
-        if (!peer_) {
-          b.out_to[pending] = to_sockaddr(e);
-          m.msg_name = &b.out_to[pending];
-          m.msg_namelen = sizeof(sockaddr_in);
-        }
+        msghdr& m = next_message(e);
         m.msg_iov = b.out_iov.data() + t.iov;
         m.msg_iovlen = t.iovs;
         if (t.count > 1) {
-          m.msg_control = &b.out_control[pending];
+          m.msg_control = &b.out_control[b.pending - 1];
           m.msg_controllen = CMSG_SPACE(sizeof(uint16_t));
           cmsghdr* c = CMSG_FIRSTHDR(&m);
           c->cmsg_level = SOL_UDP;
@@ -271,10 +282,8 @@ void UdpPort::send(std::span<const Endpoint> to, std::span<const Segment> segmen
         }
         counters_.packets_out += t.count;
         counters_.bytes_out += t.bytes;
-        if (++pending == kSendMessages) {
-          flush();
-          if (!gso_) return send_plain(to, segments);  // receivers drop the repeats
-        }
+        if (b.pending == kSendMessages) flush();
+        if (!gso_) return send_plain(to, segments);  // receivers drop the repeats
       }
     }
     flush();
@@ -285,45 +294,16 @@ void UdpPort::send(std::span<const Endpoint> to, std::span<const Segment> segmen
 void UdpPort::send_plain(std::span<const Endpoint> to, std::span<const Segment> segments) {
   Buffers& b = *buffers_;
   b.out_iov.resize(kSendMessages);
-  size_t pending = 0;
-  auto flush = [&] {
-    size_t done = 0;
-    while (done < pending) {
-      ++counters_.send_calls;
-      int sent = sendmmsg(fd_, b.out.data() + done, static_cast<unsigned>(pending - done), 0);
-      if (sent > 0) {
-        done += static_cast<size_t>(sent);
-        continue;
-      }
-      if (errno == EINTR) continue;
-      if (errno == ECONNREFUSED) {
-        ++counters_.refused;
-        continue;
-      }
-      if (errno == EAGAIN) {
-        pollfd wait{fd_, POLLOUT, 0};
-        if (poll(&wait, 1, 100) > 0) continue;
-      }
-      ++counters_.send_errors;
-      ++done;
-    }
-    pending = 0;
-  };
   for (const Endpoint& e : to) {
     for (const Segment& s : segments) {
-      msghdr& m = b.out[pending].msg_hdr;
-      m = {};
-      if (!peer_) {
-        b.out_to[pending] = to_sockaddr(e);
-        m.msg_name = &b.out_to[pending];
-        m.msg_namelen = sizeof(sockaddr_in);
-      }
-      b.out_iov[pending] = {const_cast<uint8_t*>(s.data), s.size};
-      m.msg_iov = &b.out_iov[pending];
+      msghdr& m = next_message(e);
+      iovec& iov = b.out_iov[b.pending - 1];
+      iov = {const_cast<uint8_t*>(s.data), s.size};
+      m.msg_iov = &iov;
       m.msg_iovlen = 1;
       ++counters_.packets_out;
       counters_.bytes_out += s.size;
-      if (++pending == kSendMessages) flush();
+      if (b.pending == kSendMessages) flush();
     }
   }
   flush();

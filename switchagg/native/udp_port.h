@@ -2,6 +2,8 @@
 // without these, sendmmsg and recvmmsg.
 #pragma once
 
+#include <sys/socket.h>
+
 #include <memory>
 #include <optional>
 
@@ -40,6 +42,8 @@ class UdpPort : public Port {
  private:
   struct Buffers;
   void close_descriptors();
+  msghdr& next_message(Endpoint to);
+  void flush();
   void send_plain(std::span<const Endpoint> to, std::span<const Segment> segments);
 
   int fd_ = -1, event_ = -1;
