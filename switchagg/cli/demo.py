@@ -9,8 +9,6 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from switchagg.errors import SwitchAggError, UsageError
-
 if TYPE_CHECKING:
     from switchagg.demo.progress import LiveProgress, PlainProgress
     from switchagg.demo.settings import Settings
@@ -106,12 +104,6 @@ def run(args: argparse.Namespace) -> int:
             outcome = run_demo(settings, lanes, progress)
             progress.phase("writing the report")
             page, has_plots = report.write(outcome, args.report)
-    except UsageError as error:
-        print(f"switchagg demo: {error}", file=sys.stderr)
-        return 2
-    except SwitchAggError as error:
-        print(f"switchagg demo: {error}", file=sys.stderr)
-        return 1
     except KeyboardInterrupt:
         print(
             "switchagg demo: interrupted; all processes are stopped, no report was written", file=sys.stderr

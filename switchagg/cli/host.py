@@ -13,13 +13,13 @@ import contextlib
 import json
 import os
 import selectors
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from switchagg.cli.options import add_network_options, faults_from
+from switchagg.cli.signals import stop_signals
 from switchagg.errors import UsageError
 
 LINGER: Final = 5.0  # seconds
@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     for name in ("port", "controller_port"):
         if not 0 <= getattr(args, name) <= 0xFFFF:
             raise UsageError(f"{name} is {getattr(args, name)}; accepted: 1..65535, or 0 for any free one")
-    with _stop_signals() as stop, _parent_end(args.parent) as parent:
+    with stop_signals() as stop, _parent_end(args.parent) as parent:
         from switchagg.control.embedded import EmbeddedController
 
         with EmbeddedController(
@@ -114,26 +114,6 @@ def _read(descriptor: int) -> bytes:
         return os.read(descriptor, 4096)
     except OSError:  # such as a terminal that has gone
         return b""
-
-
-@contextlib.contextmanager
-def _stop_signals() -> Iterator[int]:
-    """A file descriptor that becomes readable on SIGTERM, SIGINT or SIGHUP, from here on."""
-    reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-    before = {
-        number: signal.signal(number, lambda *_: None)
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-        if signal.getsignal(number) is not signal.SIG_IGN  # as nohup leaves it
-    }
-    wakeup = signal.set_wakeup_fd(writer)
-    try:
-        yield reader
-    finally:
-        signal.set_wakeup_fd(wakeup)
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        os.close(reader)
-        os.close(writer)
 
 
 @contextlib.contextmanager

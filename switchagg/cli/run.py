@@ -6,13 +6,13 @@ import argparse
 import contextlib
 import os
 import shutil
-import signal
 import socket
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from switchagg.cli.options import add_network_options, network_arguments
+from switchagg.cli.signals import stop_signals
 from switchagg.errors import UsageError
 from switchagg.wire import MAX_WORKERS
 
@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
     from switchagg.cli.workers import Workers, ending
 
     with contextlib.ExitStack() as stack:
-        signals = stack.enter_context(_signal_numbers())
+        signals = stack.enter_context(stop_signals())
         watched: dict[int, Any] = {}
         controller = args.controller
         if controller is None:
@@ -178,23 +178,3 @@ def _free_port() -> int:
 
 def _say(message: str) -> None:
     print(f"switchagg run: {message}", file=sys.stderr, flush=True)
-
-
-@contextlib.contextmanager
-def _signal_numbers() -> Iterator[int]:
-    """A file descriptor from which the numbers of SIGINT, SIGTERM and SIGHUP can be read as they come."""
-    reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-    before = {
-        number: signal.signal(number, lambda *_: None)
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        if signal.getsignal(number) is not signal.SIG_IGN  # as nohup leaves it
-    }
-    wakeup = signal.set_wakeup_fd(writer)
-    try:
-        yield reader
-    finally:
-        signal.set_wakeup_fd(wakeup)
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        os.close(reader)
-        os.close(writer)
