@@ -26,8 +26,8 @@ from switchagg.errors import UsageError
 
 SWITCHAGG_MISSING = SwitchaggPeer(Settings()).missing()
 needs_switchagg = pytest.mark.skipif(SWITCHAGG_MISSING is not None, reason=str(SWITCHAGG_MISSING))
-needs_gloo = pytest.mark.skipif(GlooPeer().missing() is not None, reason="no torch")
-needs_openmpi = pytest.mark.skipif(OpenMpiPeer().missing() is not None, reason="no OpenMPI with mpi4py")
+needs_gloo = pytest.mark.skipif(GlooPeer().missing() is not None, reason=str(GlooPeer().missing()))
+needs_openmpi = pytest.mark.skipif(OpenMpiPeer().missing() is not None, reason=str(OpenMpiPeer().missing()))
 
 
 class Quiet:

@@ -374,7 +374,7 @@ def run_python(program: str) -> str:
     return done.stdout
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="drops root's rights to be refused")
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to drop its rights and be refused")
 def test_without_privileges() -> None:
     output = run_python(
         """

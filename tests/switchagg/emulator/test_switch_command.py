@@ -213,7 +213,7 @@ def test_job_files_that_cannot_work(content: Any, message: str, tmp_path: Path) 
     assert str(path) in str(caught.value)
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
+@pytest.mark.skipif(os.geteuid() == 0, reason="needs a user other than root, who reads everything")
 def test_unreadable_job_file(tmp_path: Path) -> None:
     path = tmp_path / "job.json"
     path.touch(mode=0)
