@@ -64,7 +64,7 @@ class Group:
                 "options": self.peer.start(self.workers),
             }
             text = json.dumps(config | {"rank": 0}).replace('"rank": 0', '"rank": {rank}')
-            command = [sys.executable, "-m", "switchagg.bench.rank", text]
+            command = [sys.executable, "-P", "-m", "switchagg.bench.rank", text]
             # TMPDIR: what a peer leaves behind goes with our folder.
             environment = {**self.peer.environment(), "TMPDIR": str(directory)}
             for line in self.peer.commands(self.workers, command):

@@ -115,7 +115,7 @@ def run(settings: Settings, lanes: Sequence[int], progress: Progress) -> Outcome
 def _start_python(processes: Processes, name: str, module: str, config: dict[str, Any]) -> Child:
     return processes.start(
         name,
-        [sys.executable, "-m", module, json.dumps(config)],
+        [sys.executable, "-P", "-m", module, json.dumps(config)],
         environment=ONE_THREAD,
         descriptors=[config["corpus"]],
     )
@@ -123,7 +123,7 @@ def _start_python(processes: Processes, name: str, module: str, config: dict[str
 
 def host_command(settings: Settings) -> list[str]:
     """Command line of the process that holds controller and switch."""
-    command = [sys.executable, "-m", "switchagg.cli.main", "host"]
+    command = [sys.executable, "-P", "-m", "switchagg.cli.main", "host"]
     command += ["--ignore-stdin", "--parent", str(os.getpid()), "--seed", str(settings.seed)]
     for option, share in (
         ("--loss", settings.packet_loss),
