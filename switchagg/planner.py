@@ -38,7 +38,7 @@ DEFAULT_BLOCK: Final = 64  # B, elements
 MAX_BLOCK: Final = 65536
 LANE_BITS: Final = (64, 32, 16, 8)
 
-DENSE_SEGMENT: Final = 1 << 20  # elements, before rounding up; see `segment_elements`
+DENSE_SEGMENT: Final = 1 << 19  # elements, before rounding up; see `segment_elements`
 SPARSE_SEGMENT: Final = 1 << 24
 LEAD: Final = 2  # segments whose plans go out before the first stream
 

@@ -83,8 +83,10 @@ class Engine:
         rank: int,
         workers: int,
         window_limit: int,
+        link: str = "",
     ) -> None:
-        """Connects the socket to the switch and takes it. Raises `OSError`."""
+        """Takes the socket: connected to the switch, or through shared memory where `link` names the switch's
+        UNIX socket. Raises `OSError`; the socket can then be tried again."""
     def submit(self, call: Call, timeout_ns: int, background: bool) -> Collective: ...
     def wait(self, work: Collective, slice_ns: int) -> int: ...
     def abort(self) -> None: ...

@@ -6,6 +6,7 @@ job=                SWITCHAGG_JOB                     "default"
 rank=               RANK                              an error, unless world_size is 1
 world_size=         WORLD_SIZE                        1
 timeout=            SWITCHAGG_TIMEOUT                 30 seconds
+transport=          SWITCHAGG_TRANSPORT               shared memory if the switch is on this host, else UDP
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from urllib.parse import urlsplit
 from switchagg.errors import SwitchError, UsageError
 from switchagg.planner import DEFAULT_BLOCK
 from switchagg.wire import MAX_WORKERS
-from worker_lib import _native
 from worker_lib.session import Session, close_all
 from worker_lib.transport import udp
+from worker_lib.transport.select import checked_transport, open_engine
 
 _embedded: list[Any] = []  # controllers that this process started; they end with it
 
@@ -39,6 +40,7 @@ def connect(
     join_timeout: float | None = None,
     words: int | None = None,
     slots: int | None = None,
+    transport: str | None = None,
 ) -> Session:
     """Joins a job and returns this worker's session. Blocks until all ranks have joined.
 
@@ -54,6 +56,8 @@ def connect(
         slots: of the job on the switch (P, a power of two). Of both, the first rank that asks decides; by
             default 352 and 512 on Ethernet, 2,032 and 128 where the switch's interface takes larger packets,
             as loopback does.
+        transport: ``"shm"``: packets through memory shared with a switch on this host; ``"udp"``; or
+            ``"auto"``, shared memory where that works.
 
     Raises:
         UsageError: an argument or variable is missing or out of range.
@@ -85,10 +89,11 @@ def connect(
             group=_alone,
         )
     patience = timeout if join_timeout is None else join_timeout
+    way = checked_transport(transport)
     url, retry = _controller(controller, me, patience)
     return _join(
         url, name, me, size, address=address, timeout=timeout, patience=patience, words=words, slots=slots,
-        retry=retry, may_group=True,
+        transport=way, retry=retry, may_group=True,
     )  # fmt: skip
 
 
@@ -115,6 +120,7 @@ def _join(
     patience: float,
     words: int | None,
     slots: int | None,
+    transport: str,
     retry: bool,
     may_group: bool,
     touch: bool = True,
@@ -141,22 +147,10 @@ def _join(
         sock.native.close()
         raise
     try:
-        engine = _native.Engine(
-            sock.native,
-            switch_ip=_number(member.switch_address), switch_port=member.switch_port,
-            job=member.job, token=member.token, result_token=member.result_token,
-            base=member.base, slots=member.slots, words=member.words, first_seq=member.first_seq,
-            rank=rank, workers=size,
-            window_limit=udp.window_limit(
-                words=member.words, workers=size, own_buffer=sock.receive_buffer,
-                switch_buffer=member.switch_receive_buffer,
-            ),
-        )  # fmt: skip
-    except OSError as error:
+        engine, used = open_engine(sock, member, transport)
+    except SwitchError:
         member.leave()
-        raise SwitchError(
-            f"no route to the switch at {member.switch_address}:{member.switch_port}: {error.strerror}"
-        ) from error
+        raise
 
     def group(session: Session, ranks: Sequence[int]) -> Session:
         label = f"{name}.group{session._groups_made}"
@@ -164,12 +158,12 @@ def _join(
             return _alone(session, ranks)
         return _join(
             url, label, list(ranks).index(rank), len(ranks), address=own, timeout=timeout, patience=patience,
-            words=member.words, slots=member.slots, retry=False, may_group=False,
+            words=member.words, slots=member.slots, transport=transport, retry=False, may_group=False,
         )  # fmt: skip
 
     return Session(
         rank, size, engine=engine, membership=member, block_size=member.block, dense=member.dense,
-        timeout=timeout, name=name,
+        timeout=timeout, name=name, transport=used,
         group=group if may_group else None,
     )  # fmt: skip
 
@@ -227,11 +221,6 @@ def _seconds(variable: str, default: float) -> float:
     except ValueError:
         raise UsageError(f"{variable} is {text!r}; accepted: seconds greater than 0") from None
 
-
-def _number(address: str) -> int:
-    import ipaddress
-
-    return int(ipaddress.IPv4Address(address))
 
 
 def _leave_at_exit() -> None:

@@ -49,6 +49,7 @@ class Membership:
         job: job id. token: goes into every packet sent. result_token: stands in every RESULT.
         switch_address, switch_port: IPv4 address and UDP port that packets go to.
         switch_receive_buffer: bytes that the switch can queue there.
+        switch_link: name of the UNIX socket where workers of the switch's own host attach; empty for none.
         base, slots, words: the slot range, P and K.
         first_seq: sequence number of position 0.
         block, dense: the job's skip policy: elements that are sent or skipped together; whether every block
@@ -66,6 +67,7 @@ class Membership:
     switch_address: str
     switch_port: int
     switch_receive_buffer: int
+    switch_link: str
     base: int
     slots: int
     words: int
@@ -291,6 +293,7 @@ def _membership(
         switch_address=str(switch["address"]),
         switch_port=int(switch["port"]),
         switch_receive_buffer=int(switch["receive_buffer"]),
+        switch_link=str(switch.get("link", "")),
         base=int(answer["base"]),
         slots=int(answer["slots"]),
         words=int(answer["words"]),

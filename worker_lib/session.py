@@ -47,6 +47,7 @@ _ASK_TIMEOUT: Final = (
     0.5  # seconds for that; the engine stands still meanwhile, and the caller's timeout goes on
 )
 _ASK_PAUSE: Final = 1.0  # seconds until the next time; doubled when the controller does not answer
+_LEAVE_SECONDS: Final = 1.0  # at most, for other threads to come out of the engine
 _PENDING, _DONE, _MISMATCH, _TIMEOUT, _ABORTED = range(5)
 
 _sessions: weakref.WeakSet[Session] = weakref.WeakSet()
@@ -118,6 +119,7 @@ class Session:
         world_size: number of workers in the job.
         timeout: seconds that a collective may take unless the call says otherwise.
         block_size: elements a block unless the call says otherwise.
+        transport: how packets travel: "shm", "udp", or "none" in a group of one.
     """
 
     def __init__(
@@ -131,6 +133,7 @@ class Session:
         dense: bool = False,
         timeout: float,
         name: str,
+        transport: str = "none",
         group: Callable[[Session, Sequence[int]], Session] | None = None,
     ) -> None:
         self.rank = rank
@@ -140,6 +143,7 @@ class Session:
         self._dense = dense
         self._policy_word = SkipPolicy(block_size, dense).word()
         self.name = name
+        self.transport = transport
         self._engine = engine
         self._membership = membership
         self._make_group = group
@@ -148,6 +152,7 @@ class Session:
         self._closed = False
         self._pending: list[Work] = []
         self._lock = threading.Lock()
+        self._waiting: set[int] = set()  # threads that are in the engine
         self._groups_made = 0
         _sessions.add(self)
 
@@ -380,12 +385,12 @@ class Session:
             ``blocks_union`` (non-zero at any rank) and ``blocks_skipped``; ``collectives``; ``seconds``: a
             dict of time spent in
             ``scan``, ``quantize``, ``wire`` (send and receive calls), ``wait`` (for packets) and ``decode``;
-            ``window`` (packets allowed in flight). All zero in a group of one.
+            ``window`` (packets allowed in flight); ``transport``. All zero in a group of one.
         """
         if self._pid != os.getpid():
             self._check_open()  # a lock of the engine may be held by a thread that the child does not have
         raw: dict[str, int] = self._engine.stats() if self._engine is not None else {}
-        return stats_of(raw)
+        return {**stats_of(raw), "transport": self.transport}
 
     def close(self) -> None:
         """Leaves the job. Collectives still on their way are aborted. Safe to call twice, and in a forked
@@ -397,6 +402,7 @@ class Session:
             return
         if self._engine is not None:
             self._engine.close()
+            self._see_them_out()
         self._pending.clear()
         if self._membership is not None:
             with contextlib.suppress(SwitchAggError):  # the controller sees the connection close
@@ -530,6 +536,8 @@ class Session:
             self._check_open()
         limit = time.monotonic() + (timeout or 0.0)
         ask_at, pause = 0.0, _ASK_PAUSE
+        me = threading.get_ident()
+        self._waiting.add(me)
         try:
             while True:
                 status = self._engine.wait(native, _SLICE_NS)
@@ -550,6 +558,8 @@ class Session:
             if self._broken is None:
                 self._break(f"{called(label)} was interrupted by {type(error).__name__}")
             raise
+        finally:
+            self._waiting.discard(me)
         name = called(label)
         if status == _MISMATCH:
             raise MismatchError(mismatch_message(native, name, self.rank))
@@ -560,6 +570,16 @@ class Session:
             f"{name} was abandoned: {self._broken or 'the session was closed'}. Its tensor is undefined; "
             "connect again."
         )
+
+    def _see_them_out(self) -> None:
+        """Lets other threads come back from the engine, which has nothing for them to wait for any more.
+
+        A thread that still waits for the interpreter in there when the interpreter ends would end the process
+        with an abort.
+        """
+        deadline = time.monotonic() + _LEAVE_SECONDS
+        while self._waiting - {threading.get_ident()} and time.monotonic() < deadline:
+            time.sleep(0.0005)
 
     def _break(self, why: str) -> None:
         """From here on no buffer is touched and every call raises."""

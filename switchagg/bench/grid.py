@@ -18,8 +18,8 @@ from typing import Any, TypeVar, cast
 import numpy as np
 
 from switchagg.errors import UsageError
+from switchagg.wire import MAX_WORKERS, MIN_WORDS
 
-MAX_WORKERS = 32
 SMALL_SAMPLE_BYTES = 4 << 20
 """Calls smaller than this are timed several to a sample, back to back, each on its own tensor."""
 MAX_CALLS_PER_SAMPLE = 64
@@ -97,16 +97,24 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One way to reduce a cell's tensors. `bits` is the width of an element on the wire."""
+    """One way to reduce a cell's tensors.
+
+    Attributes:
+        bits: width of an element on the wire.
+        loss: share of packets that the switch loses.
+        transport: of switchagg: "shm" or "udp"; empty for other systems.
+    """
 
     system: str
     bits: int
     loss: float = 0.0
+    transport: str = ""
 
     def describe(self) -> str:
         """One line for people."""
         lossy = f", {self.loss:.3g} loss" if self.loss else ""
-        return f"{self.system} {self.bits}-bit{lossy}"
+        way = f" over {self.transport}" if self.transport else ""
+        return f"{self.system}{way} {self.bits}-bit{lossy}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +124,7 @@ class Settings:
     Attributes:
         sizes: bytes of one worker's tensor.
         bits: lane widths of switchagg; those that a dtype cannot travel in are left out for that dtype.
+        transports: of switchagg: shared memory, UDP.
         compare: the other systems, by name; None for every one that is installed.
         mask: pass each worker's block mask to switchagg, where it would scan the tensor for zero blocks.
         block_size: elements to a block, of the data and of the job.
@@ -131,6 +140,7 @@ class Settings:
     overlaps: tuple[Overlap, ...] = (Overlap.RANDOM,)
     bits: tuple[int, ...] | None = None
     losses: tuple[float, ...] = (0.0,)
+    transports: tuple[str, ...] = ("shm", "udp")
     dtypes: tuple[str, ...] = ("float32",)
     compare: tuple[str, ...] | None = None
     repeat: int = 7
@@ -163,12 +173,14 @@ class Settings:
             _require(0 < density <= 1, "density", density, "more than 0, up to 1")
         for loss in self.losses:
             _require(0 <= loss < 1, "loss", loss, "0 up to, but not including, 1")
+        for transport in self.transports:
+            _require(transport in ("shm", "udp"), "transport", transport, "shm, udp")
         _require(0 <= self.duplicate < 1, "duplicate", self.duplicate, "0 up to, but not including, 1")
         _require(0 <= self.reorder < 1, "reorder", self.reorder, "0 up to, but not including, 1")
         _require(self.repeat >= 1, "repeat", self.repeat, "1 or more")
         _require(self.warmup >= 0, "warmup", self.warmup, "0 or more")
         _require(1 <= self.block_size <= 65536, "block-size", self.block_size, "1 to 65536 elements")
-        _require(self.words is None or self.words >= 16, "words", self.words, "16 or more")
+        _require(self.words is None or self.words >= MIN_WORDS, "words", self.words, f"{MIN_WORDS} or more")
         power = self.slots is None or (self.slots >= 2 and self.slots & (self.slots - 1) == 0)
         _require(power, "slots", self.slots, "powers of two from 2")
         _require(self.seed >= 0, "seed", self.seed, "0 or more")

@@ -95,6 +95,7 @@ def to_json(settings: Settings, outcome: Outcome) -> dict[str, Any]:
 def _identity(tally: Tally) -> dict[str, Any]:
     return {
         "system": tally.variant.system,
+        "transport": tally.variant.transport or None,
         "workers": tally.cell.workers,
         "bytes": tally.cell.size,
         "dtype": tally.cell.dtype,
@@ -140,7 +141,7 @@ def _stats(tally: Tally) -> dict[str, Any]:
 
 
 _HEADINGS = (
-    "system", "bits", "loss", "min ms", "median", "max", "algbw GB/s", "busbw", "x gloo", "x floor",
+    "system", "via", "bits", "loss", "min ms", "median", "max", "algbw GB/s", "busbw", "x gloo", "x floor",
     "cpu ms", "wire MB", "resent", "checked", "SNR dB",
 )  # fmt: skip
 
@@ -165,7 +166,12 @@ def table(outcome: Outcome) -> str:
 
 def _row(tally: Tally, members: Iterable[Tally]) -> tuple[str, ...]:
     variant = tally.variant
-    start = (variant.system, str(variant.bits), f"{variant.loss:.3g}" if variant.loss else "")
+    start = (
+        variant.system,
+        variant.transport,
+        str(variant.bits),
+        f"{variant.loss:.3g}" if variant.loss else "",
+    )
     if not tally.seconds:
         return (*start, *[""] * 10, "failed", "")
     times = (min(tally.seconds), statistics.median(tally.seconds), max(tally.seconds))

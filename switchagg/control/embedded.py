@@ -27,7 +27,7 @@ class EmbeddedController:
         controller_host, controller_port: where the HTTP service listens; port 0 takes a free one.
         capacity: slots in the switch.
         memory: bytes that slots may take.
-        faults, pcap: passed on to the switch.
+        faults, pcap, links: passed on to the switch.
         words, slots, policy: what jobs get whose ranks ask for nothing.
 
     Raises:
@@ -49,6 +49,7 @@ class EmbeddedController:
         words: int | None = None,
         slots: int | None = None,
         policy: SkipPolicy | None = None,
+        links: bool = True,
     ) -> None:
         from switchagg.emulator.switch import Switch
 
@@ -56,7 +57,7 @@ class EmbeddedController:
             raise UsageError(
                 f"host is {host}; workers are told where to send: name the address of one interface"
             )
-        self.switch: Switch = Switch(host, port, capacity=capacity, faults=faults, pcap=pcap)
+        self.switch: Switch = Switch(host, port, capacity=capacity, faults=faults, pcap=pcap, links=links)
         self.switch.start()
         try:
             self.driver = EmbeddedDriver(self.switch, capacity, memory)

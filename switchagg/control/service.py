@@ -449,5 +449,6 @@ def _kind(value: object) -> str:
 
 
 def _switch(controller: Controller) -> dict[str, Any]:
-    host, port = controller.driver.address
-    return {"address": host, "port": port, "receive_buffer": controller.driver.receive_buffer}
+    driver = controller.driver
+    host, port = driver.address
+    return {"address": host, "port": port, "receive_buffer": driver.receive_buffer, "link": driver.link}

@@ -51,6 +51,7 @@ class NativeSwitch:
         offload: bool,
         faults: FaultSettings | None,
         capture: int,
+        links: bool,
     ) -> None:
         """Binds and starts. Once. Takes over `capture`, a file descriptor or -1. Raises `OSError`."""
     def close(self) -> None: ...
@@ -60,6 +61,8 @@ class NativeSwitch:
     def address(self) -> Address: ...
     @property
     def receive_buffer(self) -> int: ...
+    @property
+    def link_name(self) -> str: ...
     @property
     def gso(self) -> bool: ...
     @property

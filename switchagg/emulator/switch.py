@@ -46,6 +46,8 @@ class Switch:
         capacity: slots, 1..65,536.
         faults: what to do to packets; None for nothing.
         pcap: file to write all packets to; overwritten.
+        links: let workers of this host and user attach through shared memory, where the kernel has
+            memfd seals (Linux 5.1). They are admitted by their UDP address like all others.
         offload: let the kernel segment and coalesce (UDP_SEGMENT, UDP_GRO), where it can.
         receive_buffer: bytes to ask the kernel for, 64 KiB..1 GiB.
 
@@ -60,6 +62,7 @@ class Switch:
         capacity: int = 65536,
         faults: Faults | None = None,
         pcap: Path | None = None,
+        links: bool = True,
         offload: bool = True,
         receive_buffer: int = DEFAULT_RECEIVE_BUFFER,
     ) -> None:
@@ -74,6 +77,7 @@ class Switch:
         self._native = native
         self._bind = (_resolve(host), port)
         self._pcap = pcap
+        self._links = links
         self._offload = offload
         self._asked_buffer = receive_buffer
         self._state = "not started"
@@ -98,6 +102,7 @@ class Switch:
                 offload=self._offload,
                 faults=_fault_settings(self.faults),
                 capture=-1 if self._pcap is None else _create(self._pcap),
+                links=self._links,
             )
         except OSError as error:
             raise _bind_error(self._bind, error) from error
@@ -127,6 +132,11 @@ class Switch:
     def receive_buffer(self) -> int:
         """Bytes that the kernel granted. What workers have in flight together should fit."""
         return self._opened().receive_buffer
+
+    @property
+    def link(self) -> str:
+        """Name of the UNIX socket (abstract) where workers of this host attach; empty without links."""
+        return self._opened().link_name
 
     @property
     def gso(self) -> bool:

@@ -1,16 +1,21 @@
 // A port carries datagrams between an engine and the outside: the one interface that the switch loop and the worker
 // engine know. A port may wrap another one (faults, capture), so the engines never ask what lies beneath.
 //
-//      engine  <->  [capture]  <->  [faults]  <->  UdpPort  <->  kernel
+//      engine  <->  [capture]  <->  [faults]  <->  UdpPort | HubPort | LinkPort
 //
-// Ownership: a Received view belongs to the port and is valid until its next receive(); the bytes behind a Segment
-// belong to the caller and need to stay unchanged only during send().
+// Ownership: a Received view belongs to the port and is valid until its next receive(). The bytes behind a Segment belong
+// to the caller. They must stay unchanged during send(), and where the port hands packets over without copying (LinkPort,
+// HubPort), the words behind the header for as long as a receiver may want them, which the window rule sees to.
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 #include <span>
 #include <string>
 #include <vector>
+
+#include "switchagg/native/memory.h"
+#include "switchagg/native/wire.h"
 
 namespace switchagg {
 
@@ -25,10 +30,20 @@ struct Segment {  // the UDP payload of one datagram to send
   uint32_t size;
 };
 
-struct Received {  // the UDP payload of one datagram that came in
-  const uint8_t* data;
-  uint32_t size;
+struct Received {  // the UDP payload of one datagram that came in, in two pieces: a SwitchAgg header, and its words
+  const uint8_t* header;  // the first 16 bytes, or all of a shorter one
+  uint32_t size;          // of both pieces
   Endpoint peer;
+  const uint8_t* words;   // the rest
+
+  static Received whole(const uint8_t* data, uint32_t size, Endpoint peer) {
+    return {data, size, peer, data + (size < wire::kHeaderBytes ? size : wire::kHeaderBytes)};
+  }
+  void copy_to(uint8_t* to) const {
+    const uint32_t first = size < wire::kHeaderBytes ? size : wire::kHeaderBytes;
+    if (first) std::memcpy(to, header, first);
+    if (size > first) std::memcpy(to + first, words, size - first);
+  }
 };
 
 struct PortCounters {
@@ -60,6 +75,15 @@ class Port {
 
   virtual Endpoint local() const = 0;
   virtual const PortCounters& counters() const = 0;
+
+  // Zeroed memory, the port's own, from which packets leave with the fewest copies. Once, before the first send().
+  virtual uint8_t* packet_memory(size_t bytes) {
+    packet_memory_ = PacketMemory(bytes);
+    return packet_memory_.get();
+  }
+
+ private:
+  PacketMemory packet_memory_;
 };
 
 }  // namespace switchagg

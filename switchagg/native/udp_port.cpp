@@ -174,7 +174,7 @@ void UdpPort::receive(std::vector<Received>& into) {
     size_t at = 0;
     do {  // a datagram may be empty
       size_t size = total - at < step ? total - at : step;
-      into.push_back({data + at, static_cast<uint32_t>(size), peer});
+      into.push_back(Received::whole(data + at, static_cast<uint32_t>(size), peer));
       ++counters_.packets_in;
       at += size;
     } while (at < total);

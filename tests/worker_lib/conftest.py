@@ -12,3 +12,10 @@ def host() -> Iterator[EmbeddedController]:
     """A switch and its controller in this process, for all tests of a module."""
     with EmbeddedController() as controller:
         yield controller
+
+
+@pytest.fixture(params=["auto", "udp"])
+def both_transports(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Sessions go through shared memory, then by UDP. For whole modules: `usefixtures`."""
+    monkeypatch.setenv("SWITCHAGG_TRANSPORT", request.param)
+    return str(request.param)

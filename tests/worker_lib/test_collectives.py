@@ -20,6 +20,8 @@ from worker_lib import MismatchError, Session, SessionBrokenError, UsageError
 
 from .harness import in_threads, job_name, seed_of_this_run, together
 
+pytestmark = pytest.mark.usefixtures("both_transports")
+
 Array = npt.NDArray[Any]
 K = 64
 RECORD = np.dtype([("a", np.int8), ("b", np.float64), ("c", "S3")])

@@ -29,6 +29,8 @@ from worker_lib.embedded import start_embedded
 
 from .harness import in_threads, job_name, together, try_together
 
+pytestmark = pytest.mark.usefixtures("both_transports")
+
 # ---------------------------------------------------------------------- ranks that call different things
 
 F32 = np.float32
@@ -427,6 +429,7 @@ def test_a_switch_that_never_answers(host: EmbeddedController, monkeypatch: pyte
         monkeypatch.setattr(
             type(host.driver), "address", property(lambda _: silent.getsockname()), raising=True
         )
+        monkeypatch.setattr(type(host.driver), "link", property(lambda _: ""))
 
         def call(session: Session) -> None:
             before = time.monotonic()

@@ -20,6 +20,8 @@ from worker_lib.quantize import error_bound
 
 from .harness import seed_of_this_run, together
 
+pytestmark = pytest.mark.usefixtures("both_transports")
+
 Array = npt.NDArray[Any]
 FLOATS = {
     DType.F32: np.dtype(np.float32),

@@ -11,6 +11,8 @@ from worker_lib.embedded import start_embedded
 
 from .harness import processes
 
+pytestmark = pytest.mark.usefixtures("both_transports")
+
 TENSOR = 64 << 20  # bytes
 LIMIT = 32 << 20
 

@@ -20,6 +20,8 @@ from worker_lib import Session, SessionBrokenError, WorkerLostError
 
 from .harness import ROOT, Process, ProcessEnded, job_name, processes, say, together
 
+pytestmark = pytest.mark.usefixtures("both_transports")
+
 F32 = np.float32
 
 # ---------------------------------------------------------------------- Ctrl-C

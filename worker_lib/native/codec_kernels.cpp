@@ -1,7 +1,7 @@
 // Compiled once for each instruction set (KERNEL_LEVEL); plain loops that the compiler turns into vectors.
 #include "worker_lib/native/codec_kernels.h"
 
-#if defined(__F16C__)
+#if defined(__F16C__) || defined(__AVX512F__)
 #include <immintrin.h>
 #endif
 
@@ -82,12 +82,102 @@ void scan32_v4(const uint32_t* x, size_t blocks, size_t block, uint32_t* bits, s
 }
 #endif
 
+// float32 is what nearly all tensors are made of. Written by hand these loops ask for memory well ahead of its use, which
+// is worth more than what they compute: they have too many instructions for the processor to look past the end of a page.
+#if defined(__AVX512F__)
+constexpr bool kByHand = true;
+
+inline __m512i swapped(__m512i v) {
+  return _mm512_shuffle_epi8(v, _mm512_set4_epi32(0x0c0d0e0f, 0x08090a0b, 0x04050607, 0x00010203));
+}
+inline void ahead(const void* at) { _mm_prefetch(static_cast<const char*>(at) + kAhead, _MM_HINT_T0); }
+inline void ahead_to_write(void* at) { __builtin_prefetch(static_cast<char*>(at) + kAhead, 1); }
+
+// f(i, n) for each vector: n elements from i.
+template <typename F>
+inline __attribute__((always_inline)) void each_vector(size_t n, F&& f) {
+  size_t i = 0;
+  for (; i + 16 <= n; i += 16) f(i, static_cast<__mmask16>(0xffff));
+  if (i < n) f(i, static_cast<__mmask16>((1u << (n - i)) - 1));
+}
+
+void quantize_by_hand(const float* x, size_t n, float f1, uint32_t* words) {
+  const __m512 factor = _mm512_set1_ps(f1);
+  each_vector(n, [=](size_t i, __mmask16 m) {
+    ahead(x + i);
+    __builtin_prefetch(reinterpret_cast<char*>(words + i) + 2048, 1);
+    const __m512 v = _mm512_mul_ps(_mm512_maskz_loadu_ps(m, x + i), factor);
+    const __m512i q = _mm512_cvt_roundps_epi32(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    _mm512_mask_storeu_epi32(words + i, m, swapped(q));
+  });
+}
+
+void dequantize_by_hand(const uint32_t* words, size_t n, float f1, float* x) {
+  const __m512 factor = _mm512_set1_ps(f1);
+  each_vector(n, [=](size_t i, __mmask16 m) {
+    ahead(words + i);
+    ahead_to_write(x + i);
+    const __m512i q = swapped(_mm512_maskz_loadu_epi32(m, words + i));
+    _mm512_mask_storeu_ps(x + i, m, _mm512_mul_ps(_mm512_cvtepi32_ps(q), factor));
+  });
+}
+
+void dequantize_lanes_by_hand(const int32_t* q, size_t n, float f1, float* x) {
+  const __m512 factor = _mm512_set1_ps(f1);
+  each_vector(n, [=](size_t i, __mmask16 m) {
+    ahead_to_write(x + i);
+    const __m512 v = _mm512_cvtepi32_ps(_mm512_maskz_loadu_epi32(m, q + i));
+    _mm512_mask_storeu_ps(x + i, m, _mm512_mul_ps(v, factor));
+  });
+}
+
+// Dithering, the arithmetic of random16 and unit below: one lane of each of 16 neighbours.
+struct Dither {
+  __m512 factor;
+  __m512i counters, top;
+
+  Dither(float f1, int32_t most, uint32_t counter, uint32_t step)
+      : factor(_mm512_set1_ps(f1)), top(_mm512_set1_epi32(most)) {
+    const __m512i each = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+    counters = _mm512_add_epi32(_mm512_set1_epi32(static_cast<int>(counter)),
+                                _mm512_mullo_epi32(each, _mm512_set1_epi32(static_cast<int>(step))));
+  }
+  __m512i operator()(__m512 x, __m512i by) {
+    const __m512i hash = _mm512_set1_epi32(static_cast<int>(0x85EBCA6Bu));
+    const __m512i mixed = _mm512_mullo_epi32(_mm512_xor_si512(counters, _mm512_srli_epi32(counters, 16)), hash);
+    counters = _mm512_add_epi32(counters, by);
+    // 0x3f800040 | (mixed >> 16) << 7
+    const __m512i mantissa = _mm512_ternarylogic_epi32(_mm512_set1_epi32(0x3f800040), _mm512_srli_epi32(mixed, 9),
+                                                       _mm512_set1_epi32(0x007fff80), 0xF8);
+    const __m512 u = _mm512_sub_ps(_mm512_castsi512_ps(mantissa), _mm512_set1_ps(1.0f));
+    const __m512 v = _mm512_add_ps(_mm512_mul_ps(x, factor), u);
+    return _mm512_min_epi32(_mm512_cvt_roundps_epi32(v, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC), top);
+  }
+};
+
+void dither_by_hand(const float* x, size_t n, float f1, int32_t top, uint32_t counter, uint32_t step, int32_t* q) {
+  const __m512i by = _mm512_set1_epi32(static_cast<int>(16 * step));
+  Dither lane(f1, top, counter, step);
+  each_vector(n, [&](size_t i, __mmask16 m) {
+    ahead(x + i);
+    _mm512_mask_storeu_epi32(q + i, m, lane(_mm512_maskz_loadu_ps(m, x + i), by));
+  });
+}
+#else
+constexpr bool kByHand = false;
+void quantize_by_hand(const float*, size_t, float, uint32_t*) {}
+void dequantize_by_hand(const uint32_t*, size_t, float, float*) {}
+void dequantize_lanes_by_hand(const int32_t*, size_t, float, float*) {}
+void dither_by_hand(const float*, size_t, float, int32_t, uint32_t, uint32_t, int32_t*) {}
+#endif
+
 void quantize_f32(const float* __restrict x, size_t n, ScaleF s, int32_t* __restrict q) {
   for (size_t i = 0; i < n; ++i) q[i] = static_cast<int32_t>(__builtin_rintf((x[i] * s.f1) * s.f2));
 }
 
 void quantize_f32_be(const float* __restrict x, size_t n, ScaleF s, uint32_t* __restrict words) {
   if (s.f2 == 1.0f) {
+    if (kByHand) return quantize_by_hand(x, n, s.f1, words);
     for (size_t i = 0; i < n; ++i)
       words[i] = big(static_cast<uint32_t>(static_cast<int32_t>(__builtin_rintf(x[i] * s.f1))));
     return;
@@ -127,13 +217,11 @@ inline float as_float(uint32_t bits) {
 // (r + 0.5) / 65536, by way of the mantissa of a number between 1 and 2.
 inline float unit(uint32_t r) { return as_float(0x3f800040u | r << 7) - 1.0f; }
 
-#if defined(__AVX512F__)
-__attribute__((target("prefer-vector-width=512")))  // bound by arithmetic, not by memory: here width pays
-#endif
 void dither_f32(const float* __restrict x, size_t n, ScaleF s, int32_t top, uint32_t key, uint32_t index,
                 int32_t* __restrict q) {
   uint32_t counter = index * kStep + key;
   if (s.f2 == 1.0f && s.m == 1.0f) {
+    if (kByHand) return dither_by_hand(x, n, s.f1, top, counter, kStep, q);
     for (size_t i = 0; i < n; ++i, counter += kStep) {
       const float u = unit(random16(counter));
       const int32_t down = static_cast<int32_t>(__builtin_floorf(x[i] * s.f1 + u));
@@ -162,6 +250,7 @@ void dither_f64(const double* __restrict x, size_t n, ScaleD s, int32_t top, uin
 
 void dequantize_f32(const int32_t* __restrict q, size_t n, ScaleF s, float* __restrict x) {
   if (s.f2 == 1.0f && s.m == 1.0f) {
+    if (kByHand) return dequantize_lanes_by_hand(q, n, s.f1, x);
     for (size_t i = 0; i < n; ++i) x[i] = static_cast<float>(q[i]) * s.f1;
     return;
   }
@@ -170,6 +259,7 @@ void dequantize_f32(const int32_t* __restrict q, size_t n, ScaleF s, float* __re
 
 void dequantize_f32_be(const uint32_t* __restrict words, size_t n, ScaleF s, float* __restrict x) {
   if (s.f2 == 1.0f && s.m == 1.0f) {
+    if (kByHand) return dequantize_by_hand(words, n, s.f1, x);
     for (size_t i = 0; i < n; ++i) x[i] = static_cast<float>(static_cast<int32_t>(big(words[i]))) * s.f1;
     return;
   }

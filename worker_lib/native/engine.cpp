@@ -35,7 +35,7 @@ class DefaultArithmetic {
 constexpr uint64_t kScanBudget = 1 << 20;  // elements between two looks at the clock and at the port
 // Elements a segment, and how many segments plans run ahead. Dense tensors are cut so that what was scanned is quantized
 // from the cache; sparse ones, of which little is read again, in few pieces.
-constexpr uint64_t kDenseSegment = 1 << 20, kSparseSegment = 1 << 24;
+constexpr uint64_t kDenseSegment = 1 << 19, kSparseSegment = 1 << 24;
 constexpr uint32_t kLead = 2;
 
 }  // namespace
@@ -45,7 +45,7 @@ Engine::Engine(std::unique_ptr<Port> port, const Membership& membership)
       membership_(membership),
       stride_(wire::kHeaderBytes + 4 * membership.words),
       window_(membership.slots, batch_of(stride_), membership.window_limit),
-      ring_(static_cast<size_t>(membership.slots) * stride_),
+      ring_(port_->packet_memory(static_cast<size_t>(membership.slots) * stride_)),
       has_payload_(membership.slots) {
   received_.reserve(1024);
 }
@@ -427,7 +427,7 @@ bool Engine::receive(int64_t now) {
       ++stats_.ignored;
       continue;
     }
-    const wire::Header h = wire::Header::parse(r.data);
+    const wire::Header h = wire::Header::parse(r.header);
     const bool filled = h.flags & wire::kFlagPayload;
     // The position nearest to the window's base with this sequence number.
     const int32_t ahead =
@@ -441,7 +441,7 @@ bool Engine::receive(int64_t now) {
     }
     const uint64_t position = window_.base() + static_cast<uint64_t>(ahead);
     accepted_.push_back(position);
-    take(position, filled ? r.data + wire::kHeaderBytes : nullptr);
+    take(position, filled ? r.words : nullptr);
   }
   stats_.results += accepted_.size();
   const int64_t decoded = now_ns();

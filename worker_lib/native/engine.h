@@ -20,7 +20,6 @@
 #include <thread>
 #include <vector>
 
-#include "switchagg/native/memory.h"
 #include "switchagg/native/port.h"
 #include "worker_lib/native/codec.h"
 #include "worker_lib/native/plan.h"
@@ -129,13 +128,13 @@ class Engine {
   void transmit();
   void complete(Collective& c, Status status);
   void break_all(Status status);
-  uint8_t* record(uint64_t position) { return ring_.get() + (position & (membership_.slots - 1)) * stride_; }
+  uint8_t* record(uint64_t position) { return ring_ + (position & (membership_.slots - 1)) * stride_; }
 
   std::unique_ptr<Port> port_;
   const Membership membership_;
   const uint32_t stride_;
   Window window_;
-  PacketMemory ring_;  // the last P packets sent, where retransmissions come from
+  uint8_t* const ring_;  // the last P packets sent, where retransmissions come from; the port's memory
   std::vector<uint8_t> has_payload_;
 
   std::mutex mutex_;

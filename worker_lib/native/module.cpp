@@ -11,6 +11,7 @@
 
 #include "switchagg/native/udp_port.h"
 #include "worker_lib/native/engine.h"
+#include "worker_lib/native/link_port.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -28,10 +29,19 @@ class Socket {
     gso = port_->gso();
     gro = port_->gro();
   }
-  std::unique_ptr<UdpPort> take(Endpoint peer) {
+  // A port to the switch at `peer`: through shared memory where `link` names its UNIX socket, by UDP where it is empty.
+  std::unique_ptr<Port> take(Endpoint peer, const std::string& link, const Membership& membership) {
     if (!port_) throw nb::value_error("this socket is closed or belongs to an engine already");
-    port_->connect(peer);
-    return std::move(port_);
+    if (link.empty()) {
+      port_->connect(peer);
+      return std::move(port_);
+    }
+    link::Shape shape;
+    shape.packet_bytes = wire::kHeaderBytes + 4 * membership.words;
+    // Room for what may be under way and then some repeats: more than that is lost, as in a full socket buffer.
+    shape.entries = std::max(link::Shape::kMinEntries, 4 * membership.slots);
+    shape.memory_bytes = uint64_t{membership.slots} * shape.packet_bytes;
+    return std::make_unique<LinkPort>(port_, link, peer, shape);
   }
   void close() { port_.reset(); }
 
@@ -223,17 +233,17 @@ NB_MODULE(_native, m) {
           "__init__",
           [](Engine* self, Socket& socket, uint32_t switch_ip, uint16_t switch_port, uint16_t job, uint32_t token,
              uint32_t result_token, uint32_t base, uint32_t slots, uint32_t words, uint32_t first_seq, uint32_t rank,
-             uint32_t workers, uint32_t window_limit) {
+             uint32_t workers, uint32_t window_limit, const std::string& link) {
             Membership membership{job,   token,     result_token, base, slots, words, first_seq, rank, workers,
                                   {switch_ip, switch_port}, window_limit};
             try {
-              new (self) Engine(socket.take(membership.switch_at), membership);
+              new (self) Engine(socket.take(membership.switch_at, link, membership), membership);
             } catch (const std::system_error& e) {
               raise_os_error(e);
             }
           },
           "socket"_a, "switch_ip"_a, "switch_port"_a, "job"_a, "token"_a, "result_token"_a, "base"_a, "slots"_a,
-          "words"_a, "first_seq"_a, "rank"_a, "workers"_a, "window_limit"_a)
+          "words"_a, "first_seq"_a, "rank"_a, "workers"_a, "window_limit"_a, "link"_a = "")
       .def(
           "submit",
           [](Engine& self, const CallArguments& call, int64_t timeout_ns, bool background) {

@@ -16,12 +16,12 @@ from switchagg.bench.peers.switchagg import SwitchaggEndpoint, SwitchaggPeer
 
 
 class FloorPeer(SwitchaggPeer):
-    """A switch of its own, without faults, whose job leaves the words alone."""
+    """A switch of its own that loses nothing, whose job leaves the words alone."""
 
     name = "floor"
 
     def __init__(self, settings: Settings) -> None:
-        super().__init__(settings)
+        super().__init__(settings, transport="udp")
 
     def missing(self) -> str | None:
         reason = super().missing()
@@ -50,6 +50,7 @@ class FloorEndpoint(SwitchaggEndpoint):
             patience=place.timeout,
             words=place.options["words"],
             slots=place.options["slots"],
+            transport=place.options["transport"],
             retry=False,
             may_group=False,
             touch=False,

@@ -1,4 +1,4 @@
-"""OpenMPI over TCP on loopback, through mpi4py: `Allreduce` in place on a numpy array.
+"""OpenMPI, over TCP on loopback or through shared memory: mpi4py's `Allreduce` in place on a numpy array.
 
 Every rank polls while it is in a call. `--oversubscribe` lets more ranks than cores run and makes them
 yield between polls.
@@ -18,9 +18,12 @@ from switchagg.bench.peers.base import Endpoint, Peer, Place, Work
 
 
 class OpenMpiPeer(Peer):
-    """Starts all ranks by one `mpirun`."""
+    """Starts all ranks by one `mpirun`. `way`: "tcp" or "shm"."""
 
     name = "openmpi"
+
+    def __init__(self, way: str = "tcp") -> None:
+        self._transfer = {"tcp": "tcp,self", "shm": "vader,self"}[way]
 
     def missing(self) -> str | None:
         mpirun = shutil.which("mpirun")
@@ -39,7 +42,7 @@ class OpenMpiPeer(Peer):
 
     def commands(self, workers: int, rank_command: Sequence[str]) -> list[list[str]]:
         mpirun = ["mpirun", "--oversubscribe", "--bind-to", "none", "-n", str(workers)]
-        for key, value in (("pml", "ob1"), ("btl", "tcp,self"), ("btl_tcp_if_include", "lo")):
+        for key, value in (("pml", "ob1"), ("btl", self._transfer), ("btl_tcp_if_include", "lo")):
             mpirun += ["--mca", key, value]
         if os.geteuid() == 0:
             mpirun.append("--allow-run-as-root")

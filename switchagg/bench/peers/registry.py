@@ -13,7 +13,7 @@ from switchagg.bench.peers.openmpi import OpenMpiPeer
 from switchagg.bench.peers.switchagg import SwitchaggPeer
 from switchagg.errors import UsageError
 
-COMPARABLE = ("gloo", "gloo-fp16", "openmpi-tcp", "udp-floor")
+COMPARABLE = ("gloo", "gloo-fp16", "openmpi-tcp", "openmpi-shm", "udp-floor")
 """The systems that `--compare` accepts."""
 
 
@@ -38,7 +38,8 @@ class Lineup:
         for system in self.systems:
             if system == "switchagg":
                 wanted += [
-                    (f"switchagg {loss}", Variant(system, bits, loss))
+                    (_switchagg_group(transport, loss), Variant(system, bits, loss, transport))
+                    for transport in settings.transports
                     for loss in settings.losses
                     for bits in settings.lanes(dtype)
                 ]
@@ -53,6 +54,10 @@ class Lineup:
             else:
                 notes.append(f"{variant.system}: left out: {reason}")
         return accepted, notes
+
+
+def _switchagg_group(transport: str, loss: float) -> str:
+    return f"switchagg {transport} {loss}"
 
 
 def _group_of(system: str) -> str:
@@ -75,11 +80,15 @@ def line_up(settings: Settings) -> Lineup:
     for system in wanted:
         candidates: dict[str, Peer]
         if system == "switchagg":
-            candidates = {f"switchagg {loss}": SwitchaggPeer(settings, loss) for loss in settings.losses}
+            candidates = {
+                _switchagg_group(transport, loss): SwitchaggPeer(settings, loss, transport)
+                for transport in settings.transports
+                for loss in settings.losses
+            }
         elif system == "udp-floor":
             candidates = {system: FloorPeer(settings)}
-        elif system == "openmpi-tcp":
-            candidates = {system: OpenMpiPeer()}
+        elif system.startswith("openmpi-"):
+            candidates = {system: OpenMpiPeer(system.removeprefix("openmpi-"))}
         else:
             candidates = {_group_of(system): GlooPeer()}
         reason = next(iter(candidates.values())).missing()

@@ -13,12 +13,13 @@ if TYPE_CHECKING:
 
 
 class SwitchaggPeer(Peer):
-    """One switch with one job, injecting `loss` and what else the settings say."""
+    """One switch with one job over one transport, injecting `loss` and what else the settings say."""
 
     name = "switchagg"
 
-    def __init__(self, settings: Settings, loss: float = 0.0) -> None:
+    def __init__(self, settings: Settings, loss: float = 0.0, transport: str = "auto") -> None:
         self._settings = settings
+        self._transport = transport
         self._loss = loss
         self._host: Embedded | None = None
 
@@ -43,7 +44,12 @@ class SwitchaggPeer(Peer):
         from worker_lib.embedded import start_embedded
 
         self._host = start_embedded(arguments=arguments, quiet=True)
-        return {"controller": self._host.controller, "words": settings.words, "slots": settings.slots}
+        return {
+            "controller": self._host.controller,
+            "words": settings.words,
+            "slots": settings.slots,
+            "transport": self._transport,
+        }
 
     def processes(self) -> list[int]:
         return [self._host.pid] if self._host else []
@@ -73,6 +79,7 @@ class SwitchaggEndpoint:
             timeout=place.timeout,
             words=place.options["words"],
             slots=place.options["slots"],
+            transport=place.options["transport"],
         )
 
     def prepare(self, work: Work) -> None:

@@ -45,6 +45,11 @@ class SwitchDriver(Protocol):
         ...
 
     @property
+    def link(self) -> str:
+        """Name of the UNIX socket where workers of the switch's host attach; empty where they cannot."""
+        ...
+
+    @property
     def warnings(self) -> list[str]:
         """What a person should know about how this switch runs, a sentence each."""
         ...

@@ -76,6 +76,10 @@ class EmbeddedDriver:
         return self._switch.receive_buffer
 
     @property
+    def link(self) -> str:
+        return self._switch.link
+
+    @property
     def warnings(self) -> list[str]:
         return list(self._switch.warnings)
 

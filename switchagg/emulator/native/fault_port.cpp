@@ -43,10 +43,11 @@ void FaultLine::pass(const Received& datagram, int64_t now, std::vector<Received
   Received view = datagram;
   if (corrupted && datagram.size) {
     ++counters_.corrupted;
-    Bytes& copy = left_.emplace_back(datagram.data, datagram.data + datagram.size);
+    Bytes& copy = left_.emplace_back(datagram.size);
+    datagram.copy_to(copy.data());
     const uint64_t bit = (which >> 3) % (8 * uint64_t{datagram.size});
     copy[bit / 8] ^= static_cast<uint8_t>(1 << bit % 8);
-    view.data = copy.data();
+    view = Received::whole(copy.data(), datagram.size, datagram.peer);
   }
   if (duplicated) {
     ++counters_.duplicated;
@@ -98,7 +99,9 @@ bool FaultLine::hold(std::vector<Held>& in, const Received& datagram, int64_t du
     return false;
   }
   held_bytes_ += datagram.size + kHeldOverhead;
-  in.push_back({Bytes(datagram.data, datagram.data + datagram.size), datagram.peer, due, order_++, passes});
+  Bytes bytes(datagram.size);
+  datagram.copy_to(bytes.data());
+  in.push_back({std::move(bytes), datagram.peer, due, order_++, passes});
   return true;
 }
 
@@ -127,7 +130,7 @@ void FaultLine::emit(Held&& held, int64_t now, std::vector<Received>& out) {
 void FaultLine::leave(Held&& held, std::vector<Received>& out) {
   held_bytes_ -= held.bytes.size() + kHeldOverhead;
   const Bytes& bytes = left_.emplace_back(std::move(held.bytes));
-  out.push_back({bytes.data(), static_cast<uint32_t>(bytes.size()), held.peer});
+  out.push_back(Received::whole(bytes.data(), static_cast<uint32_t>(bytes.size()), held.peer));
 }
 
 FaultPort::FaultPort(std::unique_ptr<Port> inner, const FaultSettings& settings)
@@ -161,7 +164,7 @@ void FaultPort::receive(std::vector<Received>& into) {
 void FaultPort::send(std::span<const Endpoint> to, std::span<const Segment> segments) {
   const int64_t now = steady_now();
   for (const Endpoint& peer : to)
-    for (const Segment& segment : segments) out_.pass({segment.data, segment.size, peer}, now, leaving_);
+    for (const Segment& segment : segments) out_.pass(Received::whole(segment.data, segment.size, peer), now, leaving_);
   out_.release(now, leaving_);
   transmit();
 }
@@ -170,7 +173,7 @@ void FaultPort::transmit() {
   for (size_t at = 0; at < leaving_.size();) {
     const Endpoint peer = leaving_[at].peer;
     run_.clear();
-    for (; at < leaving_.size() && leaving_[at].peer == peer; ++at) run_.push_back({leaving_[at].data, leaving_[at].size});
+    for (; at < leaving_.size() && leaving_[at].peer == peer; ++at) run_.push_back({leaving_[at].header, leaving_[at].size});
     inner_->send({&peer, 1}, run_);
   }
   leaving_.clear();

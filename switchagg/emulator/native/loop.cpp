@@ -46,7 +46,7 @@ bool SwitchLoop::in_own_process() const { return process_ == 0 || process_ == ge
 
 std::vector<std::vector<uint8_t>> SwitchLoop::packet_out(std::span<const uint8_t> packet) {
   std::lock_guard<FairMutex> guard(lock_);
-  const Verdict verdict = table_.process(packet.data(), static_cast<uint32_t>(packet.size()), {}, true);
+  const Verdict verdict = table_.process(Received::whole(packet.data(), static_cast<uint32_t>(packet.size()), {}), true);
   if (verdict.action == Action::to_controller) return {{packet.begin(), packet.end()}};
   return {};
 }
@@ -83,10 +83,10 @@ void SwitchLoop::serve_batches() {
 }
 
 void SwitchLoop::take(const Received& datagram) {
-  Verdict verdict = table_.process(datagram.data, datagram.size, datagram.peer, false);
+  Verdict verdict = table_.process(datagram, false);
   if (verdict.action == Action::flush) {
     flush();
-    verdict = table_.process(datagram.data, datagram.size, datagram.peer, false);
+    verdict = table_.process(datagram, false);
   }
   if (verdict.action == Action::multicast) finish(verdict);
   if (verdict.action == Action::unicast) repeat(verdict);

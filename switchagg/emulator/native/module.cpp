@@ -11,6 +11,7 @@
 #include <system_error>
 
 #include "switchagg/emulator/native/fault_port.h"
+#include "switchagg/emulator/native/hub_port.h"
 #include "switchagg/emulator/native/loop.h"
 #include "switchagg/emulator/native/pcap_port.h"
 #include "switchagg/emulator/native/slot_bindings.h"
@@ -58,7 +59,7 @@ class NativeSwitch {
 
   // Takes over `capture`, the descriptor of a file, whatever comes of it; -1: none.
   void open(const Address& address, int receive_buffer, bool offload, const std::optional<FaultSettings>& faults,
-            int capture) {
+            int capture, bool links) {
     std::unique_ptr<const int, CloseDescriptor> file(capture >= 0 ? &capture : nullptr);
     UdpOptions options;
     options.bind = to_endpoint(address);
@@ -67,7 +68,14 @@ class NativeSwitch {
     without_gil([&] {
       auto udp = std::make_unique<UdpPort>(options);
       udp_ = udp.get();
-      port_ = std::move(udp);
+      if (links) {
+        auto hub = std::make_unique<HubPort>(std::move(udp));
+        link_name_ = hub->name();
+        port_ = std::move(hub);
+        loop_->with_table([](SlotTable& table) { table.share_records(); });
+      } else {
+        port_ = std::move(udp);
+      }
       if (faults) {
         auto device = std::make_unique<FaultPort>(std::move(port_), *faults);
         faults_ = device.get();
@@ -97,12 +105,14 @@ class NativeSwitch {
     if (!udp_) throw std::runtime_error("not open");
     return *udp_;
   }
+  const std::string& link_name() const { return link_name_; }
   const FaultPort* faults() const { return faults_; }
   const PcapPort* capture() const { return capture_; }
 
  private:
   std::unique_ptr<Port> port_;  // closed but not destroyed by close(): its counters stay
   UdpPort* udp_ = nullptr;
+  std::string link_name_;
   FaultPort* faults_ = nullptr;
   PcapPort* capture_ = nullptr;
   std::unique_ptr<SwitchLoop> loop_;
@@ -176,12 +186,13 @@ void bind_switch(nb::module_& module) {
            "capacity"_a)
       .def("open",
            [](NativeSwitch& self, const Address& address, int receive_buffer, bool offload, nb::handle faults,
-              int capture) {
+              int capture, bool links) {
              std::optional<FaultSettings> settings;
              if (!faults.is_none()) settings = nb::cast<FaultSettings>(faults);
-             self.open(address, receive_buffer, offload, settings, capture);
+             self.open(address, receive_buffer, offload, settings, capture, links);
            },
-           "address"_a, nb::kw_only(), "receive_buffer"_a, "offload"_a, "faults"_a.none(), "capture"_a)
+           "address"_a, nb::kw_only(), "receive_buffer"_a, "offload"_a, "faults"_a.none(), "capture"_a,
+           "links"_a)
       .def("close",
            [](NativeSwitch& self) {
              self.loop();
@@ -190,6 +201,7 @@ void bind_switch(nb::module_& module) {
       .def_prop_ro("in_own_process", [](NativeSwitch& self) { return self.in_own_process(); })
       .def_prop_ro("address", [](NativeSwitch& self) { return to_address(self.udp().local()); })
       .def_prop_ro("receive_buffer", [](NativeSwitch& self) { return self.udp().receive_buffer(); })
+      .def_prop_ro("link_name", [](NativeSwitch& self) { return self.link_name(); })
       .def_prop_ro("gso", [](NativeSwitch& self) { return self.udp().gso(); })
       .def_prop_ro("gro", [](NativeSwitch& self) { return self.udp().gro(); })
       .def_prop_ro("failure", [](NativeSwitch& self) { return without_gil([&] { return self.loop().failure(); }); })

@@ -86,14 +86,14 @@ void PcapPort::receive(std::vector<Received>& into) {
   if (into.size() == before) return;
   stamp();
   const Endpoint here = local();
-  for (size_t i = before; i < into.size(); ++i) record(into[i].peer, here, into[i].data, into[i].size);
+  for (size_t i = before; i < into.size(); ++i) record(into[i].peer, here, into[i]);
 }
 
 void PcapPort::send(std::span<const Endpoint> to, std::span<const Segment> segments) {
   stamp();
   const Endpoint here = local();
   for (const Endpoint& peer : to)
-    for (const Segment& segment : segments) record(here, peer, segment.data, segment.size);
+    for (const Segment& segment : segments) record(here, peer, Received::whole(segment.data, segment.size, peer));
   inner_->send(to, segments);
 }
 
@@ -104,7 +104,8 @@ void PcapPort::stamp() {
   nanoseconds_ = static_cast<uint32_t>(now.tv_nsec);
 }
 
-void PcapPort::record(Endpoint from, Endpoint to, const uint8_t* data, uint32_t size) {
+void PcapPort::record(Endpoint from, Endpoint to, const Received& datagram) {
+  const uint32_t size = datagram.size;
   if (error_ || size > kSnapLength - kIpBytes - kUdpBytes) {
     ++missing_;
     return;
@@ -115,7 +116,7 @@ void PcapPort::record(Endpoint from, Endpoint to, const uint8_t* data, uint32_t 
   buffer_.resize(at + sizeof header + length);
   std::memcpy(buffer_.data() + at, &header, sizeof header);
   write_headers(buffer_.data() + at + sizeof header, from, to, size);
-  if (size) std::memcpy(buffer_.data() + at + sizeof header + kIpBytes + kUdpBytes, data, size);
+  datagram.copy_to(buffer_.data() + at + sizeof header + kIpBytes + kUdpBytes);
   ++buffered_;
   if (buffer_.size() >= kBufferBytes) write_out();
 }

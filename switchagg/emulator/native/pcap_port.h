@@ -39,7 +39,7 @@ class PcapPort : public Port {
   int error() const { return static_cast<int>(uint64_t{error_}); }  // errno of the write that ended the capture; 0: none
 
  private:
-  void record(Endpoint from, Endpoint to, const uint8_t* data, uint32_t size);
+  void record(Endpoint from, Endpoint to, const Received& datagram);
   void stamp();
   void write_out();
 

@@ -84,8 +84,9 @@ using Out = std::pair<std::optional<Address>, nb::bytes>;
 nb::bytes to_bytes(Segment segment) { return nb::bytes(segment.data, segment.size); }
 
 Verdict process(SlotTable& table, nb::bytes packet, const std::optional<Address>& source) {
-  return table.process(static_cast<const uint8_t*>(packet.data()), static_cast<uint32_t>(packet.size()),
-                       source ? to_endpoint(*source) : Endpoint{}, !source);
+  return table.process(Received::whole(static_cast<const uint8_t*>(packet.data()), static_cast<uint32_t>(packet.size()),
+                                       source ? to_endpoint(*source) : Endpoint{}),
+                       !source);
 }
 
 void append(std::vector<Out>& outs, const SlotTable& table, const Verdict& verdict, nb::bytes packet) {

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "switchagg/native/memory.h"
+#include "switchagg/native/shared_memory.h"
 
 namespace switchagg {
 
@@ -69,11 +70,12 @@ struct SlotTable::Job {
   static constexpr uint32_t kPlaces = 64;
   static constexpr uint8_t kEmpty = 0xFF;
 
-  Job(const JobAdmission& entry, uint32_t index)
+  Job(const JobAdmission& entry, uint32_t index, bool shareable)
       : index(index), id(entry.job), base(entry.base), mask(entry.slots - 1), words(entry.words),
         result_token(entry.result_token), stride(wire::kHeaderBytes + 4 * entry.words),
         kernels(entry.touch ? slot_kernels() : untouched_slot_kernels()), slots(entry.slots),
-        records(size_t{stride} * entry.slots) {
+        findable(FindableMemory::make_or_none(shareable ? size_t{stride} * entry.slots : 0)),
+        own(findable.get() ? 0 : size_t{stride} * entry.slots), records(findable.get() ? findable.get() : own.get()) {
     places.fill(kEmpty);
     for (const WorkerAdmission& worker : entry.workers)
       workers.push_back({worker.endpoint, uint32_t{1} << worker.bit, worker.token, 0});
@@ -102,8 +104,7 @@ struct SlotTable::Job {
     return nullptr;
   }
 
-  uint8_t* record(uint32_t slot) { return records.get() + size_t{stride} * slot; }
-  const uint8_t* record(uint32_t slot) const { return records.get() + size_t{stride} * slot; }
+  uint8_t* record(uint32_t slot) const { return records + size_t{stride} * slot; }
 
   void write_result(uint32_t slot) {
     Header header;
@@ -125,7 +126,9 @@ struct SlotTable::Job {
   std::vector<Worker> workers;  // in bit order
   std::vector<Endpoint> endpoints;
   std::vector<Slot> slots;
-  PacketMemory records;
+  FindableMemory findable;
+  PacketMemory own;
+  uint8_t* const records;  // in one of the two
   Counters counters{};
 };
 
@@ -150,7 +153,7 @@ void SlotTable::add_job(const JobAdmission& entry) {
   size_t index = 0;
   while (index < jobs_.size() && jobs_[index]) ++index;
   if (index == jobs_.size()) jobs_.emplace_back();
-  jobs_[index] = std::make_unique<Job>(entry, static_cast<uint32_t>(index));
+  jobs_[index] = std::make_unique<Job>(entry, static_cast<uint32_t>(index), shareable_);
   index_of_job_[entry.job] = static_cast<uint16_t>(index);
 }
 
@@ -171,9 +174,10 @@ SlotTable::Job& SlotTable::get(uint16_t id) const {
   throw std::invalid_argument("there is no job " + std::to_string(id) + " in the table");
 }
 
-Verdict SlotTable::process(const uint8_t* data, uint32_t size, Endpoint source, bool from_controller) {
+Verdict SlotTable::process(const Received& packet, bool from_controller) {
+  const uint32_t size = packet.size;
   if (size < wire::kHeaderBytes) return drop(unattributed_, DropReason::truncated);
-  const Header header = Header::parse(data);
+  const Header header = Header::parse(packet.header);
   if (header.version != wire::kVersion) return drop(unattributed_, DropReason::version);
   const Op op = static_cast<Op>(header.op);
   if (from_controller ? op != Op::INIT : op != Op::SUM && op != Op::OR) return drop(unattributed_, DropReason::op);
@@ -185,7 +189,7 @@ Verdict SlotTable::process(const uint8_t* data, uint32_t size, Endpoint source, 
   if (!job) return drop(unattributed_, DropReason::job);
   if (from_controller) return initialise(*job, header);
   if (filled && payload != 4 * job->words) return drop(job->counters, DropReason::length);
-  return contribute(*job, header, filled ? data + wire::kHeaderBytes : nullptr, source);
+  return contribute(*job, header, filled ? packet.words : nullptr, packet.peer);
 }
 
 Verdict SlotTable::contribute(Job& job, const Header& header, const uint8_t* words, Endpoint source) {

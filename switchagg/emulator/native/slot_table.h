@@ -75,8 +75,11 @@ class SlotTable {
   void add_job(const JobAdmission& job);
   void remove_job(uint16_t job);  // throws std::invalid_argument where there is no such job
 
-  // `source` is ignored for what comes from the controller's port.
-  Verdict process(const uint8_t* data, uint32_t size, Endpoint source, bool from_controller);
+  // Records of jobs that come from now on lie in FindableMemory, so that workers of this host can read their RESULTs there.
+  void share_records() { shareable_ = true; }
+
+  // The packet's peer is ignored for what comes from the controller's port.
+  Verdict process(const Received& packet, bool from_controller);
   void flushed() { ++epoch_; }
 
   // Of a job_index and slot that a Verdict named:
@@ -109,6 +112,7 @@ class SlotTable {
   Verdict contribute(Job& job, const wire::Header& header, const uint8_t* words, Endpoint source);
 
   uint32_t capacity_;
+  bool shareable_ = false;
   uint32_t epoch_ = 1;                      // a slot is pending if it was marked in this epoch
   std::vector<uint16_t> index_of_job_;      // by job id
   std::vector<std::unique_ptr<Job>> jobs_;  // by job index; indices of removed jobs are used again

@@ -134,7 +134,7 @@ def test_openmpi() -> None:
 def test_switchagg(mask: bool) -> None:
     outcome, progress = measure(compare=(), densities=(1.0, 0.1), mask=mask, sizes=(65536, 1 << 20))
     runs = check_runs(outcome, progress)
-    assert [run["bits"] for run in runs] == [32, 16, 8] * 4
+    assert [run["bits"] for run in runs] == [32, 16, 8] * 8
     assert all(run["stats"]["bytes_sent"] > 0 for run in runs)  # type: ignore[index]
 
 
@@ -142,8 +142,10 @@ def test_switchagg(mask: bool) -> None:
 def test_switchagg_through_loss() -> None:
     outcome, progress = measure(compare=(), losses=(0.0, 0.05), bits=(32,), sizes=(1 << 20,), duplicate=0.02)
     runs = check_runs(outcome, progress)
-    assert [run["loss"] for run in runs] == [0.0, 0.05]
-    assert runs[1]["stats"]["retransmissions"] > 0  # type: ignore[index]
+    ways = [(run["transport"], run["loss"]) for run in runs]
+    assert ways == [("shm", 0.0), ("shm", 0.05), ("udp", 0.0), ("udp", 0.05)]
+    for run in runs:
+        assert run["loss"] == 0 or run["stats"]["retransmissions"] > 0  # type: ignore[index]
 
 
 @needs_switchagg
@@ -156,7 +158,11 @@ def test_switchagg_on_other_types(dtype: str) -> None:
 def test_the_floor() -> None:
     outcome, progress = measure(compare=("udp-floor",), bits=(32,), sizes=(1 << 20,))
     runs = check_runs(outcome, progress)
-    assert [run["system"] for run in runs] == ["switchagg", "udp-floor"]
+    assert [(run["system"], run["transport"]) for run in runs] == [
+        ("switchagg", "shm"),
+        ("switchagg", "udp"),
+        ("udp-floor", None),
+    ]
 
 
 def test_a_wrong_sum_counts_as_wrong_everywhere() -> None:
@@ -303,7 +309,7 @@ def test_what_is_not_there_is_left_out_in_one_line(monkeypatch: pytest.MonkeyPat
         (("--overlap", "some"), "overlap"),
         (
             ("--compare", "gloo,nccl"),
-            "compare nccl: accepted are gloo, gloo-fp16, openmpi-tcp, udp-floor, none",
+            "compare nccl: accepted are gloo, gloo-fp16, openmpi-tcp, openmpi-shm, udp-floor, none",
         ),
         (("--bits", "7"), "bits"),
         (("--json", "/nonexistent/out.json"), "no folder"),

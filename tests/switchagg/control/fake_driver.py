@@ -22,6 +22,7 @@ class FakeDriver:
         self.capacity = Capacity(slots, words, memory)
         self.address = ("127.0.0.1", 48879)
         self.receive_buffer = 1 << 20
+        self.link = "a-link"
         self.warnings: list[str] = []
         self.jobs: dict[int, JobEntry] = {}
         self.installed = 0

@@ -130,7 +130,7 @@ def test_join_and_leave(place: Place) -> None:
         "job": entry.job,
         "token": entry.workers[0].token,
         "result_token": entry.result_token,
-        "switch": {"address": "127.0.0.1", "port": 48879, "receive_buffer": 1 << 20},
+        "switch": {"address": "127.0.0.1", "port": 48879, "receive_buffer": 1 << 20, "link": "a-link"},
         "base": 0,
         "slots": 16,
         "words": 100,

@@ -1,0 +1,315 @@
+"""Links through shared memory: the same sums as over UDP, and a switch that trusts nothing it is given."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import socket
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import worker_lib
+from switchagg.control.embedded import EmbeddedController
+from switchagg.emulator.faults import Faults
+from switchagg.emulator.switch import Switch
+from switchagg.errors import SwitchError, UsageError
+from switchagg.wire import Header, Op, decode, encode
+from tests.worker_lib.harness import job_name, seed_of_this_run, together
+from tests.worker_lib.link_twin import LinkTwin, Shape
+from worker_lib.join import Membership, join
+from worker_lib.session import Session
+
+
+@pytest.fixture
+def udp() -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield bound
+
+
+def sums(session: Session, seed: int) -> tuple[str, list[bytes], int]:
+    rng = np.random.default_rng([seed, session.rank])
+    results = []
+    for size, bits in ((1, 32), (1000, 8), (300_000, 32), (100_000, 16)):
+        x = rng.standard_normal(size).astype(np.float32)
+        x[rng.random(size) < 0.5] = 0
+        results.append(session.allreduce(x, bits=bits).tobytes())
+    results.append(session.broadcast(np.arange(5000) * (session.rank + 1), root=1).tobytes())
+    return session.transport, results, session.stats()["packets_sent"]
+
+
+def test_the_same_bits_and_packets_as_over_udp(host: EmbeddedController) -> None:
+    seed = seed_of_this_run()
+    over: dict[str, list[bytes]] = {}
+    for transport in ("shm", "udp"):
+        before = host.switch.port_counters()["packets_in"]
+        ranks = together(host.url, 3, sums, seed, transport=transport)
+        assert {used for used, _, _ in ranks} == {transport}
+        assert ranks[0][1] == ranks[1][1] == ranks[2][1]
+        # What a rank sent again just before it left may not have been read.
+        counted = host.switch.port_counters()["packets_in"] - before
+        assert counted <= sum(sent for _, _, sent in ranks)
+        over[transport] = ranks[0][1]
+    assert over["shm"] == over["udp"]
+
+
+def test_one_job_over_both(host: EmbeddedController) -> None:
+    seed = seed_of_this_run()
+    name = job_name()
+
+    def rank(r: int) -> tuple[str, list[bytes], int]:
+        with worker_lib.connect(
+            host.url, name, r, 3, timeout=20, transport=("shm", "udp", "auto")[r]
+        ) as session:
+            return sums(session, seed)
+
+    with ThreadPoolExecutor(3) as pool:
+        ranks = list(pool.map(rank, range(3)))
+    assert [used for used, _, _ in ranks] == ["shm", "udp", "shm"]
+    assert ranks[0][1] == ranks[1][1] == ranks[2][1]
+
+
+def test_faults_and_capture_see_links_too(tmp_path: Path) -> None:
+    faults = Faults(loss=0.1, duplicate=0.1, reorder=0.1, corrupt=0.0, delay=0.0005, jitter=0.001, seed=7)
+    with EmbeddedController(faults=faults, pcap=tmp_path / "links.pcap") as host:
+
+        def call(session: Session) -> float:
+            assert session.transport == "shm"
+            x = np.arange(200_000, dtype=np.int32)
+            session.allreduce(x)
+            assert np.array_equal(x, 3 * np.arange(200_000))
+            return float(session.stats()["retransmissions"])
+
+        assert sum(together(host.url, 3, call, words=500)) > 0
+        counters = host.switch.fault_counters()
+        for name in ("lost", "duplicated", "reordered", "delayed"):
+            assert counters[f"{name}_in"] > 0, name
+            assert counters[f"{name}_out"] > 0, name
+    assert (tmp_path / "links.pcap").stat().st_size > 2 * 3 * 200_000 * 4
+
+
+def test_a_switch_without_links() -> None:
+    with EmbeddedController(links=False) as host:
+        assert host.switch.link == ""
+        assert together(host.url, 2, lambda session: session.transport) == ["udp", "udp"]
+        for word, rank in (("shm", 0), ("shm", 1)):
+            del word
+            with ThreadPoolExecutor(2) as pool:
+                name = job_name()
+                ends = [
+                    pool.submit(worker_lib.connect, host.url, name, r, 2, timeout=5, transport="shm")
+                    for r in range(2)
+                ]
+                with pytest.raises(
+                    SwitchError, match='takes no links through shared memory; transport="udp"'
+                ):
+                    ends[rank].result()
+
+
+def test_a_link_that_cannot_be_had(host: EmbeddedController, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as that of a switch in another network namespace: "auto" goes by UDP, "shm" says why not."""
+    monkeypatch.setattr(type(host.driver), "link", property(lambda _: "switchagg-nobody"))
+    assert together(host.url, 2, lambda session: session.transport) == ["udp", "udp"]
+    name = job_name()
+    with ThreadPoolExecutor(2) as pool:
+        ends = [
+            pool.submit(worker_lib.connect, host.url, name, r, 2, timeout=5, transport="shm")
+            for r in range(2)
+        ]
+        for end in ends:
+            with pytest.raises(SwitchError, match=r"no link .* refused.* same user"):
+                end.result()
+
+
+def test_words_for_transports(host: EmbeddedController, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UsageError, match="transport is 'rdma'; accepted: auto, shm, udp"):
+        worker_lib.connect(host.url, "x", 0, 2, transport="rdma")
+    monkeypatch.setenv("SWITCHAGG_TRANSPORT", "tcp")
+    with pytest.raises(UsageError, match="SWITCHAGG_TRANSPORT is 'tcp'; accepted: auto, shm, udp"):
+        worker_lib.connect(host.url, "x", 0, 2)
+    monkeypatch.setenv("SWITCHAGG_TRANSPORT", "udp")
+    assert together(host.url, 2, lambda session: session.stats()["transport"]) == ["udp", "udp"]
+    assert worker_lib.connect(world_size=1).transport == "none"
+
+
+def contribution(member: Membership, position: int, words: list[int] | None) -> bytes:
+    seq = (member.first_seq + position) % 2**32
+    slot = member.base + seq % member.slots
+    header = Header(op=Op.SUM, flags=0, job=member.job, token=member.token, seq=seq, slot=slot, reply=0)
+    return encode(header, None if words is None else np.array(words, np.uint32))
+
+
+def test_the_twin_and_a_udp_worker_sum(host: EmbeddedController, udp: socket.socket) -> None:
+    """The switch's memory comes read-only, a RESULT lies where the entry says, and repeats are answered."""
+    name = job_name()
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other, ThreadPoolExecutor(1) as pool:
+        other.bind(("127.0.0.1", 0))
+        other.settimeout(5)
+        later = pool.submit(join, host.url, name, 1, 2, *other.getsockname(), words=16, slots=16)
+        mine = join(host.url, name, 0, 2, *udp.getsockname(), words=16, slots=16)
+        theirs = later.result()
+        link = LinkTwin.attach(mine.switch_link, udp)
+        to = (theirs.switch_address, theirs.switch_port)
+        for position in range(100):
+            link.send(contribution(mine, position, [position + i for i in range(16)]))
+            if position % 3 == 0:
+                other.sendto(contribution(theirs, position, None), to)
+            else:
+                other.sendto(contribution(theirs, position, [7] * 16), to)
+            result = link.receive()
+            assert result is not None
+            assert result == other.recv(100)
+            header, words = decode(result)
+            assert header.op is Op.RESULT
+            assert header.token == mine.result_token
+            assert words is not None
+            assert words.tolist() == [position + i + (0 if position % 3 == 0 else 7) for i in range(16)]
+            if position % 10 == 0:  # again: the stored RESULT, to this worker alone
+                link.send(contribution(mine, position, [1] * 16))
+                assert link.receive() == result
+        assert len(link.regions) == 1
+        (descriptor,) = link.region_descriptors.values()
+        with pytest.raises(PermissionError):
+            mmap.mmap(descriptor, 1024, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+        with pytest.raises(PermissionError):
+            os.ftruncate(descriptor, 0)
+        link.close()
+        # Without its link the worker is reached by UDP again.
+        udp.settimeout(0.2)
+        for _ in range(25):
+            udp.sendto(contribution(mine, 99, [1] * 16), to)
+            try:
+                assert udp.recv(100) == result
+                break
+            except TimeoutError:
+                continue
+        else:
+            pytest.fail("no answer by UDP")
+        mine.leave()
+        theirs.leave()
+
+
+def serves(host: EmbeddedController) -> None:
+    assert together(host.url, 2, lambda session: session.allreduce(np.ones(5, np.int32)).tolist()) == [
+        [2] * 5,
+        [2] * 5,
+    ]
+
+
+WRONG_ATTACHES = {
+    "magic": {"magic": 1},
+    "entries not a power of two": {"shape": Shape(entries=65)},
+    "too few entries": {"shape": Shape(entries=32)},
+    "packet too small": {"shape": Shape(packet_bytes=15)},
+    "packet too large": {"shape": Shape(packet_bytes=65508)},
+    "memory smaller than it says": {"size": 4096},
+    "memory that could shrink": {"seals": 0},
+    "no UDP socket": {"descriptors": 2},
+    "no descriptors": {"descriptors": 0},
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG_ATTACHES)
+def test_a_wrong_attach_is_refused(host: EmbeddedController, udp: socket.socket, wrong: str) -> None:
+    with pytest.raises(ConnectionError):
+        LinkTwin.attach(host.switch.link, udp, **WRONG_ATTACHES[wrong])  # type: ignore[arg-type]
+    serves(host)
+
+
+def test_an_address_is_had_by_its_socket_and_once(host: EmbeddedController, udp: socket.socket) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as tcp, pytest.raises(ConnectionError):
+        LinkTwin.attach(host.switch.link, tcp)
+    link = LinkTwin.attach(host.switch.link, udp)
+    with pytest.raises(ConnectionError):
+        LinkTwin.attach(host.switch.link, udp)
+    link.close()
+    time.sleep(0.05)
+    LinkTwin.attach(host.switch.link, udp).close()
+    serves(host)
+
+
+@pytest.mark.parametrize(
+    "wrong", ["offset", "offset past 2^64", "size", "short", "region", "count", "message"]
+)
+def test_nonsense_in_the_rings_ends_the_link(
+    host: EmbeddedController, udp: socket.socket, wrong: str
+) -> None:
+    link = LinkTwin.attach(host.switch.link, udp)
+    packet = bytes(16 + 64)
+    match wrong:
+        case "offset":
+            link.send(packet, offset=link.shape.bytes - 63)
+        case "offset past 2^64":
+            link.send(packet, offset=2**64 - 8)
+        case "size":
+            link.send(packet, size=link.shape.packet_bytes + 1)
+        case "short":
+            link.send(packet, size=15)
+        case "region":
+            link.send(packet, region=1)
+        case "count":
+            link.publish(65)
+        case "message":
+            link.socket.send(b"hello")
+    assert link.ended()
+    link.close()
+    serves(host)
+
+
+def test_packets_that_nobody_admitted(host: EmbeddedController, udp: socket.socket) -> None:
+    """A link makes nobody a member: what comes through it is checked like a datagram."""
+    link = LinkTwin.attach(host.switch.link, udp)
+    before = host.switch.counters()
+    header = Header(op=Op.SUM, flags=0, job=60_000, token=1, seq=1, slot=1, reply=0)
+    link.send(encode(header, None))
+    with pytest.raises(TimeoutError):
+        link.receive(timeout=0.2)
+    assert host.switch.counters()["job"] == before["job"] + 1
+    link.close()
+
+
+def test_a_ring_that_nobody_empties_loses_packets_and_stops_nothing(
+    host: EmbeddedController, udp: socket.socket
+) -> None:
+    name = job_name()
+    mine = join(host.url, name, 0, 1, *udp.getsockname(), words=16, slots=16)
+    link = LinkTwin.attach(mine.switch_link, udp)
+    errors = host.switch.port_counters()["send_errors"]
+    for position in range(3 * link.shape.entries):  # a group of one: every packet is answered at once
+        link.send(contribution(mine, position, [1] * 16))
+        if position % 16 == 15:
+            time.sleep(0.005)
+    deadline = time.monotonic() + 5
+    while host.switch.port_counters()["send_errors"] < errors + 2 * link.shape.entries:
+        assert time.monotonic() < deadline, host.switch.port_counters()
+        time.sleep(0.01)
+    serves(host)
+    assert link.receive() is not None
+    link.close()
+    mine.leave()
+
+
+def test_other_users_are_refused() -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs root, to become somebody else")
+    with Switch() as switch:
+        name = switch.link
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                os.setuid(65534)
+                with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as own:
+                    own.bind(("127.0.0.1", 0))
+                    try:
+                        LinkTwin.attach(name, own)
+                    except OSError:
+                        status = 0
+            finally:
+                os._exit(status)
+        assert os.waitpid(child, 0)[1] == 0
