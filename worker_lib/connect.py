@@ -222,7 +222,6 @@ def _seconds(variable: str, default: float) -> float:
         raise UsageError(f"{variable} is {text!r}; accepted: seconds greater than 0") from None
 
 
-
 def _leave_at_exit() -> None:
     close_all()
     for controller in _embedded:

@@ -55,9 +55,12 @@ class RankProcess:
         if isinstance(command, Cell):
             self._work = None
             self._tensors.clear()
+            # Not zeros(): NumPy asks for huge pages only for what empty() returns, as for most arrays.
             self._tensors = [
-                np.zeros(command.elements, numpy_dtype(command.dtype)) for _ in range(command.calls)
+                np.empty(command.elements, numpy_dtype(command.dtype)) for _ in range(command.calls)
             ]
+            for tensor in self._tensors:
+                tensor.fill(0)
             self._cell = command
             return None
         if isinstance(command, Fill):

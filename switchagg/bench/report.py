@@ -35,6 +35,7 @@ def machine() -> dict[str, Any]:
         "numpy": _version("numpy"),
         "torch": _version("torch"),
         "mpi4py": _version("mpi4py"),
+        "huge_pages": _chosen("/sys/kernel/mm/transparent_hugepage/enabled"),
         "rmem_max": _number("/proc/sys/net/core/rmem_max"),
         "wmem_max": _number("/proc/sys/net/core/wmem_max"),
     }
@@ -52,6 +53,14 @@ def _number(path: str) -> int | None:
     try:
         return int(Path(path).read_text())
     except (OSError, ValueError):
+        return None
+
+
+def _chosen(path: str) -> str | None:
+    """The word in brackets, as in `always [madvise] never`."""
+    try:
+        return Path(path).read_text().partition("[")[2].partition("]")[0] or None
+    except OSError:
         return None
 
 
