@@ -174,12 +174,8 @@ class _Stage:
     @contextmanager
     def _group(self, key: str, tally: Tally | None) -> Iterator[Group | None]:
         """The group of this key, or None where it is lost; what it raises inside loses it."""
+        self._start(key)
         try:
-            if key not in self._groups and key not in self._lost:
-                peer = self._lineup.groups[key]
-                self._groups[key] = Group(peer, self._workers, self._settings.timeout)
-                for line in peer.warnings():
-                    self._note(f"{peer.name}: {line}")
             yield self._groups.get(key)
         except (SwitchAggError, OSError) as error:
             self._lost[key] = str(error)
@@ -188,8 +184,22 @@ class _Stage:
         if key in self._lost and tally is not None:
             tally.failure = self._lost[key]
 
+    def _start(self, key: str) -> None:
+        if key in self._groups or key in self._lost:
+            return
+        peer = self._lineup.groups[key]
+        try:
+            self._groups[key] = Group(peer, self._workers, self._settings.timeout)
+        except (SwitchAggError, OSError) as error:
+            self._lost[key] = str(error)
+            return
+        for line in peer.warnings():
+            self._note(f"{peer.name}: {line}")
+
     def measure(self, cell: Cell, variants: Sequence[tuple[str, Variant]], progress: Progress) -> list[Tally]:
         """One cell: warm-up and timed rounds, then a round of heavy-tailed data for what loses precision."""
+        if not variants:  # everything was refused on this element type, and the notes say why
+            return []
         tallies = {
             variant: Tally(cell, variant, checked=variant.system != "udp-floor") for _, variant in variants
         }

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import signal
 from pathlib import Path
-from types import FrameType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
+from switchagg.cli.signals import sigterm_exits
 from switchagg.errors import UsageError
 
 if TYPE_CHECKING:
@@ -119,12 +118,8 @@ def run(args: argparse.Namespace) -> int:
     settings = settings_from(args)
     if args.json is not None and not args.json.absolute().parent.is_dir():
         raise UsageError(f"json {args.json}: there is no folder {args.json.absolute().parent}")
-    before = signal.signal(signal.SIGTERM, _stop)
-    try:
-        with TerminalProgress() as progress:
-            outcome = allreduce.run(settings, progress)
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    with sigterm_exits(), TerminalProgress() as progress:
+        outcome = allreduce.run(settings, progress)
     print(table(outcome))
     print()
     print(LEGEND)
@@ -132,9 +127,3 @@ def run(args: argparse.Namespace) -> int:
         args.json.write_text(json.dumps(to_json(settings, outcome), indent=1) + "\n")
         print(f"Figures in {args.json}")
     return 0 if outcome.ok else 1
-
-
-def _stop(number: int, frame: FrameType | None) -> NoReturn:
-    """SIGTERM unwinds like an exit, so that every child process is ended."""
-    del frame
-    raise SystemExit(128 + number)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
 from pathlib import Path
-from types import FrameType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
+
+from switchagg.cli.signals import sigterm_exits
 
 if TYPE_CHECKING:
     from switchagg.demo.progress import LiveProgress, PlainProgress
@@ -93,24 +93,22 @@ def run(args: argparse.Namespace) -> int:
     from switchagg.demo.run import run as run_demo
     from switchagg.demo.settings import LANES
 
-    before = signal.signal(signal.SIGTERM, _stop)
     try:
-        settings = settings_from(args)
-        report.check_folder(args.report)
-        lanes = [settings.bits]
-        if args.compare_bits:
-            lanes += [bits for bits in LANES if bits != settings.bits]
-        with _progress() as progress:
-            outcome = run_demo(settings, lanes, progress)
-            progress.phase("writing the report")
-            page, has_plots = report.write(outcome, args.report)
+        with sigterm_exits():
+            settings = settings_from(args)
+            report.check_folder(args.report)
+            lanes = [settings.bits]
+            if args.compare_bits:
+                lanes += [bits for bits in LANES if bits != settings.bits]
+            with _progress() as progress:
+                outcome = run_demo(settings, lanes, progress)
+                progress.phase("writing the report")
+                page, has_plots = report.write(outcome, args.report)
     except KeyboardInterrupt:
         print(
             "switchagg demo: interrupted; all processes are stopped, no report was written", file=sys.stderr
         )
         return 130
-    finally:
-        signal.signal(signal.SIGTERM, before)
     print()
     for line in report.summary_lines(outcome):
         print(line)
@@ -127,9 +125,3 @@ def _progress() -> LiveProgress | PlainProgress:
 
     console = Console()
     return LiveProgress(console) if console.is_terminal else PlainProgress(sys.stdout)
-
-
-def _stop(number: int, frame: FrameType | None) -> NoReturn:
-    """SIGTERM unwinds like an exit, so that every child process is ended."""
-    del frame
-    raise SystemExit(128 + number)

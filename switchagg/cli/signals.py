@@ -1,4 +1,4 @@
-"""Stop signals as something to select on, for the commands that serve until they are told to stop."""
+"""Stop signals: as something to select on, for commands that serve; as an exit, for those that work."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import contextlib
 import os
 import signal
 from collections.abc import Iterator
+from types import FrameType
+from typing import NoReturn
 
 
 @contextlib.contextmanager
@@ -29,3 +31,18 @@ def stop_signals() -> Iterator[int]:
             signal.signal(number, handler)
         os.close(reader)
         os.close(writer)
+
+
+@contextlib.contextmanager
+def sigterm_exits() -> Iterator[None]:
+    """SIGTERM unwinds like an exit, so that every child process is ended. For the main thread."""
+
+    def leave(number: int, frame: FrameType | None) -> NoReturn:
+        del frame
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass
 from typing import Self
 
 from switchagg.errors import UsageError
+from switchagg.wire import MAX_WORKERS
 
 LANES = (32, 16, 8)
-MAX_WORKERS = 32
 MAX_PARAMETERS = 64_000_000
 
 

@@ -195,6 +195,23 @@ def test_ranks_that_differ_count_as_wrong() -> None:
     assert tally.complaint == "ranks [2] have other results than rank 0"
 
 
+@needs_switchagg
+def test_a_system_that_cannot_start_is_a_failure_with_a_reason() -> None:
+    outcome, progress = measure(compare=(), words=20_000, bits=(32,), transports=("udp",))
+    assert not outcome.ok
+    (tally,) = outcome.tallies
+    assert "words is 20000" in tally.failure
+    assert any("words is 20000" in note for note in progress.notes)
+    assert "failed" in table(outcome)
+
+
+def test_a_cell_that_every_system_refuses() -> None:
+    settings = Settings(workers=(2,), dtypes=("float16",))
+    (cell, *_) = settings.cells()
+    with allreduce._Stage(settings, allreduce.Lineup({}, (), ()), 2, print) as stage:
+        assert stage.measure(cell, [], Quiet()) == []
+
+
 @needs_gloo
 def test_a_rank_that_dies_is_a_failure_with_a_reason() -> None:
     with Group(GlooPeer(), 2, timeout=20.0) as group:
