@@ -47,7 +47,7 @@ _ASK_TIMEOUT: Final = (
     0.5  # seconds for that; the engine stands still meanwhile, and the caller's timeout goes on
 )
 _ASK_PAUSE: Final = 1.0  # seconds until the next time; doubled when the controller does not answer
-_LEAVE_SECONDS: Final = 1.0  # at most, for other threads to come out of the engine
+_LEAVE_SECONDS: Final = 5.0  # at most, for other threads to come out of the engine
 _PENDING, _DONE, _MISMATCH, _TIMEOUT, _ABORTED = range(5)
 
 _sessions: weakref.WeakSet[Session] = weakref.WeakSet()
@@ -152,7 +152,9 @@ class Session:
         self._closed = False
         self._pending: list[Work] = []
         self._lock = threading.Lock()
-        self._waiting: set[int] = set()  # threads that are in the engine
+        # Threads that are in the engine. Who enters says so first and then looks at _closed; close() sets that
+        # first and then looks here.
+        self._inside: set[int] = set()
         self._groups_made = 0
         _sessions.add(self)
 
@@ -516,8 +518,15 @@ class Session:
             output=target, out_begin=out_range[0], out_end=out_range[1], mask=mask, zero_fill=zero_fill,
         )  # fmt: skip
         label = (name, v.dtype, tuple(v.shape), () if exact else (op, bits))
+        me = threading.get_ident()
         with self._lock:
-            native = self._engine.submit(call, int(min(seconds, 1e9) * 1e9), background)
+            self._inside.add(me)
+            try:
+                if self._closed:
+                    self._check_open()
+                native = self._engine.submit(call, int(min(seconds, 1e9) * 1e9), background)
+            finally:
+                self._inside.discard(me)
             work = Work(self, native, result, label, (*keep, v.owner), seconds)
             if background:
                 self._pending.append(work)
@@ -537,10 +546,10 @@ class Session:
         limit = time.monotonic() + (timeout or 0.0)
         ask_at, pause = 0.0, _ASK_PAUSE
         me = threading.get_ident()
-        self._waiting.add(me)
+        self._inside.add(me)
         try:
             while True:
-                status = self._engine.wait(native, _SLICE_NS)
+                status = native.status if self._closed else self._engine.wait(native, _SLICE_NS)
                 if status == _DONE:
                     self._forget_done()
                     return
@@ -559,7 +568,7 @@ class Session:
                 self._break(f"{called(label)} was interrupted by {type(error).__name__}")
             raise
         finally:
-            self._waiting.discard(me)
+            self._inside.discard(me)
         name = called(label)
         if status == _MISMATCH:
             raise MismatchError(mismatch_message(native, name, self.rank))
@@ -578,7 +587,7 @@ class Session:
         with an abort.
         """
         deadline = time.monotonic() + _LEAVE_SECONDS
-        while self._waiting - {threading.get_ident()} and time.monotonic() < deadline:
+        while self._inside - {threading.get_ident()} and time.monotonic() < deadline:
             time.sleep(0.0005)
 
     def _break(self, why: str) -> None:
