@@ -152,8 +152,8 @@ class Session:
         self._closed = False
         self._pending: list[Work] = []
         self._lock = threading.Lock()
-        # Threads that are in the engine. Who enters says so first and then looks at _closed; close() sets that
-        # first and then looks here.
+        # Threads in the engine. Who enters says so first and then looks at _closed; close() sets that first
+        # and then looks here.
         self._inside: set[int] = set()
         self._groups_made = 0
         _sessions.add(self)
