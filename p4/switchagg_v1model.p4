@@ -1,0 +1,362 @@
+/* The switch for bmv2 (v1model).
+
+       parser -> ingress: own_source, local --+-- stations                          -> port or group
+                                              `-- admission, placement, slot rules  -> port or group
+              -> egress:  receivers (addresses, lengths) -> checksum -> deparser
+
+   The slot rules are those of switchagg/slots.py. A slot's round, who is missing from it, whether it has words, and
+   the words are registers under the slot's number. bmv2 runs one packet after the other through ingress, so a
+   register is read and written as any variable; a Tofino cannot, and switchagg_tna.p4 says how it gets by. */
+
+#include <core.p4>
+#include <v1model.p4>
+
+#define DIRECT_COUNTER(name) direct_counter(CounterType.packets) name;
+#define COUNT(name)
+
+#include "include/headers.p4"
+#include "include/metadata.p4"
+
+#define FRAME_PARSER FrameParser
+#define FRAME_PARSER_WORDS 1
+#include "include/frame_parser.p4"
+#undef FRAME_PARSER
+#undef FRAME_PARSER_WORDS
+
+#include "include/admission.p4"
+#include "include/frames.p4"
+#include "include/outcome.p4"
+#include "include/rewrite.p4"
+#ifdef AGG_LOSS
+#include "include/loss_v1model.p4"
+#endif
+
+parser SwitchParser(packet_in packet, out headers_t hdr, inout metadata_t meta,
+                    inout standard_metadata_t standard_metadata) {
+    FrameParser() frame;
+
+    state start {
+        transition select(standard_metadata.ingress_port) {
+            AGG_CONTROLLER_PORT: parse_packet_out;
+            default: parse_frame;
+        }
+    }
+
+    state parse_packet_out {
+        packet.extract(hdr.packet_out);
+        transition parse_frame;
+    }
+
+    state parse_frame {
+        frame.apply(packet, hdr, meta);
+        transition accept;
+    }
+}
+
+control VerifyChecksum(inout headers_t hdr, inout metadata_t meta) {
+    apply {
+    }
+}
+
+/* A slot's words. What is read or computed is in the packet's words afterwards. */
+control Words(inout headers_t hdr, in bit<32> slot, in step_t step) {
+#define AGG_REGISTERS(pair, low, high) \
+    register<bit<32>>(AGG_SLOTS) word_##low; \
+    register<bit<32>>(AGG_SLOTS) word_##high;
+    AGG_FOR_EACH_PAIR(AGG_REGISTERS)
+
+    action store() {
+#define AGG_STORE(pair, low, high) \
+        word_##low.write(slot, hdr.words.w##low); \
+        word_##high.write(slot, hdr.words.w##high);
+        AGG_FOR_EACH_PAIR(AGG_STORE)
+    }
+
+    action sum() {
+        bit<32> stored;
+#define AGG_SUM(pair, low, high) \
+        word_##low.read(stored, slot); \
+        hdr.words.w##low = hdr.words.w##low + stored; \
+        word_##low.write(slot, hdr.words.w##low); \
+        word_##high.read(stored, slot); \
+        hdr.words.w##high = hdr.words.w##high + stored; \
+        word_##high.write(slot, hdr.words.w##high);
+        AGG_FOR_EACH_PAIR(AGG_SUM)
+    }
+
+    action or() {
+        bit<32> stored;
+#define AGG_OR(pair, low, high) \
+        word_##low.read(stored, slot); \
+        hdr.words.w##low = hdr.words.w##low | stored; \
+        word_##low.write(slot, hdr.words.w##low); \
+        word_##high.read(stored, slot); \
+        hdr.words.w##high = hdr.words.w##high | stored; \
+        word_##high.write(slot, hdr.words.w##high);
+        AGG_FOR_EACH_PAIR(AGG_OR)
+    }
+
+    action read() {
+        hdr.words.setValid();
+#define AGG_READ(pair, low, high) \
+        word_##low.read(hdr.words.w##low, slot); \
+        word_##high.read(hdr.words.w##high, slot);
+        AGG_FOR_EACH_PAIR(AGG_READ)
+    }
+
+    apply {
+        if (step == STEP_STORE) {
+            store();
+        } else if (step == STEP_SUM) {
+            sum();
+        } else if (step == STEP_OR) {
+            or();
+        } else if (step == STEP_READ) {
+            read();
+        }
+    }
+}
+
+control SwitchIngress(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
+    Local() local;
+    Admission() admission;
+    Placement() placement;
+    Outcome() outcome;
+    Words() words;
+#ifdef AGG_LOSS
+    Loss() loss;
+#endif
+
+    counter(AGG_JOBS * 32, CounterType.packets) outcomes;           /* by job and outcome */
+    counter(AGG_JOBS * 64, CounterType.packets) worker_packets;     /* by job, worker, and whether sent before */
+    counter(1, CounterType.packets) malformed;                      /* frames that end before their headers do */
+
+    register<bit<32>>(AGG_SLOTS) seq;
+    register<bit<32>>(AGG_SLOTS) missing;       /* the bits of workers whose packet has not come */
+    register<bit<1>>(AGG_SLOTS) filled;
+
+    bit<32> slot;
+    bit<32> round;
+    bit<32> absent;
+    step_t step;
+    bit<1> lost;
+    bit<1> aggregate;
+
+    /* The words that came in do not go out; the frame stays as long as Ethernet wants it. */
+    action remove_words() {
+        hdr.words.setInvalid();
+        hdr.padding.setValid();
+        hdr.padding.zero = 0;
+    }
+
+    action initialise() {
+        seq.write(slot, hdr.agg.seq);
+        missing.write(slot, 0);
+        filled.write(slot, 0);
+        meta.tally[4:0] = OUTCOME_INITIALISED;
+        meta.way = WAY_PORT;
+    }
+
+    action begin_round() {
+        seq.write(slot, hdr.agg.seq);
+        missing.write(slot, meta.others);
+        filled.write(slot, meta.form[0:0]);
+    }
+
+    action join_round() {
+        missing.write(slot, absent & ~meta.worker);
+        filled.write(slot, meta.filled | meta.form[0:0]);
+    }
+
+    apply {
+        hdr.bridge.setValid();
+        hdr.bridge.errand = ERRAND_FORWARD;
+        hdr.bridge.words = 0;
+        hdr.bridge.again = 0;
+        hdr.bridge.padding = 0;
+        hdr.bridge.port = 0;
+        hdr.bridge.receiver = 0;
+        hdr.bridge.group = 0;
+        meta.way = WAY_NONE;
+        aggregate = 0;
+        lost = 0;
+
+#ifdef AGG_LOSS
+        loss.apply(standard_metadata.ingress_port, lost);
+#endif
+        if (standard_metadata.parser_error != error.NoError) {
+            malformed.count(0);
+        } else if (hdr.packet_out.isValid() && hdr.packet_out.port != 0) {
+            hdr.bridge.port = hdr.packet_out.port;
+            meta.way = WAY_PORT;
+        } else if (lost == 0) {
+            local.apply(hdr, meta, standard_metadata.ingress_port, aggregate);
+        }
+
+        if (aggregate == 1) {
+            if (hdr.words.isValid()) {
+                hdr.bridge.words = 1;
+            }
+            slot = (bit<32>)hdr.agg.slot;
+            meta.skew = hdr.agg.slot ^ hdr.agg.seq[15:0];
+            admission.apply(hdr, meta, standard_metadata.ingress_port);
+            placement.apply(meta);
+
+            if (meta.task == TASK_INIT) {
+                if (meta.misplaced == 0) {
+                    initialise();
+                } else {
+                    meta.tally[4:0] = OUTCOME_MISPLACED;
+                }
+                outcomes.count((bit<32>)meta.tally);
+            } else if (meta.task == TASK_CONTRIBUTE) {
+                seq.read(round, slot);
+                missing.read(absent, slot);
+                filled.read(meta.filled, slot);
+
+                meta.verdict = VERDICT_STALE;
+                meta.standing = STANDING_OTHERS;
+                meta.duplicate = 0;
+                step = STEP_NONE;
+                if (round == meta.previous) {
+                    meta.verdict = VERDICT_FRESH;
+                    begin_round();
+                    if (meta.form == FORM_WORDS) {
+                        step = STEP_STORE;
+                    }
+                } else if (round == hdr.agg.seq) {
+                    meta.verdict = VERDICT_SAME;
+                    if (absent == 0) {
+                        meta.standing = STANDING_FULL;
+                    } else if (absent == meta.worker) {
+                        meta.standing = STANDING_LAST;
+                    }
+                    if (absent & meta.worker == 0) {
+                        meta.duplicate = 1;
+                    } else {
+                        join_round();
+                        if (meta.form == FORM_WORDS) {
+                            if (meta.filled == 0) {
+                                step = STEP_STORE;
+                            } else if (hdr.agg.op == OP_SUM) {
+                                step = STEP_SUM;
+                            } else {
+                                step = STEP_OR;
+                            }
+                        }
+                    }
+                }
+
+                outcome.apply(hdr, meta);
+                outcomes.count((bit<32>)meta.tally);
+                if (meta.misplaced == 0) {
+                    worker_packets.count((bit<32>)(meta.worker_tally ++ hdr.agg.flags[1:1]));
+                }
+
+                if (step == STEP_NONE && meta.audience != AUDIENCE_NOBODY && meta.words == WORDS_STORED) {
+                    step = STEP_READ;
+                }
+                words.apply(hdr, slot, step);
+
+                if (meta.audience != AUDIENCE_NOBODY) {
+                    if (meta.words == WORDS_NONE) {
+                        hdr.bridge.words = 0;
+                        if (hdr.words.isValid()) {
+                            remove_words();
+                        }
+                    } else {
+                        hdr.bridge.words = 1;
+                    }
+                    if (meta.audience == AUDIENCE_ALL && meta.leaf == 0) {
+                        hdr.bridge.receiver = 0;
+                        meta.way = WAY_GROUP;
+                    } else {
+                        meta.way = WAY_PORT;
+                    }
+                }
+            }
+        }
+
+        hdr.packet_out.setInvalid();
+        if (meta.way == WAY_PORT) {
+            standard_metadata.egress_spec = hdr.bridge.port;
+        } else if (meta.way == WAY_GROUP) {
+            standard_metadata.mcast_grp = hdr.bridge.group;
+        } else {
+            mark_to_drop(standard_metadata);
+        }
+    }
+}
+
+control SwitchEgress(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
+    Rewrite() rewrite;
+    bit<16> receiver;
+#ifdef AGG_LOSS
+    Loss() loss;
+    bit<1> lost;
+#endif
+
+    apply {
+        if (hdr.bridge.errand == ERRAND_FLOOD) {
+            if (standard_metadata.egress_port == hdr.bridge.port) {
+                mark_to_drop(standard_metadata);
+            }
+        } else if (hdr.bridge.errand != ERRAND_FORWARD) {
+            receiver = hdr.bridge.receiver;
+            if (receiver == 0) {
+                receiver = standard_metadata.egress_rid;
+            }
+            rewrite.apply(hdr, receiver);
+        }
+        if (standard_metadata.egress_port == AGG_CONTROLLER_PORT) {
+            hdr.packet_in.setValid();
+            hdr.packet_in.padding = 0;
+            hdr.packet_in.port = standard_metadata.ingress_port;
+        }
+#ifdef AGG_LOSS
+        loss.apply(standard_metadata.egress_port, lost);
+        if (lost == 1) {
+            mark_to_drop(standard_metadata);
+        }
+#endif
+    }
+}
+
+control ComputeChecksum(inout headers_t hdr, inout metadata_t meta) {
+    apply {
+        update_checksum(
+            hdr.bridge.errand == ERRAND_RESULT || hdr.bridge.errand == ERRAND_RAISE,
+            {
+                hdr.ipv4.version,
+                hdr.ipv4.header_words,
+                hdr.ipv4.service,
+                hdr.ipv4.bytes,
+                hdr.ipv4.identification,
+                hdr.ipv4.flags,
+                hdr.ipv4.fragment_offset,
+                hdr.ipv4.hops,
+                hdr.ipv4.protocol,
+                hdr.ipv4.source,
+                hdr.ipv4.destination
+            },
+            hdr.ipv4.checksum,
+            HashAlgorithm.csum16);
+    }
+}
+
+control SwitchDeparser(packet_out packet, in headers_t hdr) {
+    apply {
+        packet.emit(hdr.packet_in);
+        packet.emit(hdr.ethernet);
+        packet.emit(hdr.arp);
+        packet.emit(hdr.ipv4);
+        packet.emit(hdr.icmp);
+        packet.emit(hdr.udp);
+        packet.emit(hdr.agg);
+        packet.emit(hdr.words);
+        packet.emit(hdr.padding);
+    }
+}
+
+V1Switch(SwitchParser(), VerifyChecksum(), SwitchIngress(), SwitchEgress(), ComputeChecksum(), SwitchDeparser())
+    main;
