@@ -521,7 +521,6 @@ class KeyNode(Node):
     expr: Expr
     match_kind: Name
     annotations: Annotations
-    text: str
 
 
 @dataclass(frozen=True, slots=True, eq=False)
