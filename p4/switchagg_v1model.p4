@@ -1,7 +1,7 @@
 /* The switch for bmv2 (v1model).
 
-       parser -> ingress: own_source, local --+-- stations                          -> port or group
-                                              `-- admission, placement, slot rules  -> port or group
+       parser -> ingress: frames --+-- own addresses, stations               -> port or group
+                                   `-- admission, placement, slot rules      -> port or group
               -> egress:  receivers (addresses, lengths) -> checksum -> deparser
 
    The slot rules are those of switchagg/slots.py. A slot's round, who is missing from it, whether it has words, and
@@ -23,7 +23,6 @@
 #undef FRAME_PARSER
 #undef FRAME_PARSER_WORDS
 
-#include "include/admission.p4"
 #include "include/frames.p4"
 #include "include/outcome.p4"
 #include "include/rewrite.p4"
@@ -118,8 +117,7 @@ control Words(inout headers_t hdr, in bit<32> slot, in step_t step) {
 }
 
 control SwitchIngress(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
-    Local() local;
-    Admission() admission;
+    Frames() frames;
     Placement() placement;
     Outcome() outcome;
     Words() words;
@@ -140,7 +138,6 @@ control SwitchIngress(inout headers_t hdr, inout metadata_t meta, inout standard
     bit<32> absent;
     step_t step;
     bit<1> lost;
-    bit<1> aggregate;
 
     /* The words that came in do not go out; the frame stays as long as Ethernet wants it. */
     action remove_words() {
@@ -175,10 +172,12 @@ control SwitchIngress(inout headers_t hdr, inout metadata_t meta, inout standard
         hdr.bridge.again = 0;
         hdr.bridge.padding = 0;
         hdr.bridge.port = 0;
+        hdr.bridge.more_padding = 0;
+        hdr.bridge.from = standard_metadata.ingress_port;
         hdr.bridge.receiver = 0;
         hdr.bridge.group = 0;
         meta.way = WAY_NONE;
-        aggregate = 0;
+        meta.task = TASK_NONE;
         lost = 0;
 
 #ifdef AGG_LOSS
@@ -190,16 +189,16 @@ control SwitchIngress(inout headers_t hdr, inout metadata_t meta, inout standard
             hdr.bridge.port = hdr.packet_out.port;
             meta.way = WAY_PORT;
         } else if (lost == 0) {
-            local.apply(hdr, meta, standard_metadata.ingress_port, aggregate);
+            frames.apply(hdr, meta, standard_metadata.ingress_port);
         }
 
-        if (aggregate == 1) {
-            if (hdr.words.isValid()) {
+        if (meta.task == TASK_DELIVER) {
+            if (meta.form == FORM_WORDS) {
                 hdr.bridge.words = 1;
             }
+        } else if (meta.task != TASK_NONE) {
             slot = (bit<32>)hdr.agg.slot;
             meta.skew = hdr.agg.slot ^ hdr.agg.seq[15:0];
-            admission.apply(hdr, meta, standard_metadata.ingress_port);
             placement.apply(meta);
 
             if (meta.task == TASK_INIT) {
@@ -298,7 +297,7 @@ control SwitchEgress(inout headers_t hdr, inout metadata_t meta, inout standard_
 
     apply {
         if (hdr.bridge.errand == ERRAND_FLOOD) {
-            if (standard_metadata.egress_port == hdr.bridge.port) {
+            if (standard_metadata.egress_port == hdr.bridge.from) {
                 mark_to_drop(standard_metadata);
             }
         } else if (hdr.bridge.errand != ERRAND_FORWARD) {
@@ -311,7 +310,7 @@ control SwitchEgress(inout headers_t hdr, inout metadata_t meta, inout standard_
         if (standard_metadata.egress_port == AGG_CONTROLLER_PORT) {
             hdr.packet_in.setValid();
             hdr.packet_in.padding = 0;
-            hdr.packet_in.port = standard_metadata.ingress_port;
+            hdr.packet_in.port = hdr.bridge.from;
         }
 #ifdef AGG_LOSS
         loss.apply(standard_metadata.egress_port, lost);

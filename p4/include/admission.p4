@@ -74,6 +74,7 @@ control Admission(inout headers_t hdr, inout metadata_t meta, in port_t ingress_
         COUNT(admission_packets)
         meta.task = TASK_INIT;
         meta.slots_log = slots_log;
+        meta.others = 0;
         meta.tally = tally;
         hdr.bridge.port = port;
     }

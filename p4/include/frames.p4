@@ -1,8 +1,9 @@
 /* Everything that is not aggregation: the switch as a rack's switch.
 
-       own_source   drops what claims to come from the switch itself
-       local        says what is for the switch: ARP requests, echo requests, packets of the protocol
-       stations     everything else by destination MAC: to one port, or flooded by a multicast group
+       own_source --> drop: it claims to come from the switch itself
+         `-- local -----> ARP and echo requests for the switch: egress answers
+               |--------> packets of the protocol for the switch: admission
+               `-- stations --> everything else by destination MAC: one port, or flooded by a multicast group
 
    Nothing is learned here; whoever controls the switch writes the stations. */
 
@@ -10,9 +11,10 @@
 #define SWITCHAGG_FRAMES_P4
 
 #include "metadata.p4"
+#include "admission.p4"
 
-/* Is it for this switch, and may it have come from outside at all? `aggregate` tells that it is for admission. */
-control Local(inout headers_t hdr, inout metadata_t meta, in port_t ingress_port, out bit<1> aggregate) {
+control Frames(inout headers_t hdr, inout metadata_t meta, in port_t ingress_port) {
+    Admission() admission;
     DIRECT_COUNTER(own_source_packets)
     DIRECT_COUNTER(local_packets)
 
@@ -60,7 +62,6 @@ control Local(inout headers_t hdr, inout metadata_t meta, in port_t ingress_port
 
     action admit() {
         COUNT(local_packets)
-        aggregate = 1;
     }
 
     /* For the switch, but nothing that it serves. */
@@ -100,7 +101,6 @@ control Local(inout headers_t hdr, inout metadata_t meta, in port_t ingress_port
     action flood(bit<16> group) {
         COUNT(station_packets)
         hdr.bridge.errand = ERRAND_FLOOD;
-        hdr.bridge.port = ingress_port;
         hdr.bridge.group = group;
         meta.way = WAY_GROUP;
     }
@@ -123,10 +123,13 @@ control Local(inout headers_t hdr, inout metadata_t meta, in port_t ingress_port
         size = AGG_STATIONS;
     }
 
+    /* On a Tofino all of this is one stage: tables that only decide which table is next share a stage. */
     apply {
-        aggregate = 0;
         if (!own_source.apply().hit) {
             switch (local.apply().action_run) {
+                admit: {
+                    admission.apply(hdr, meta, ingress_port);
+                }
                 pass: {
                     stations.apply();
                 }

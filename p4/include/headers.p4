@@ -73,7 +73,9 @@ header bridge_h {
     bit<1> words;           /* words follow the protocol header */
     bit<1> again;           /* this packet comes for its second pass (TNA only) */
     bit<1> padding;
-    port_t port;            /* where it goes; of a flooded frame, where it came from */
+    port_t port;            /* where it goes, where that is one port */
+    bit<7> more_padding;
+    port_t from;            /* where it came in */
     bit<16> receiver;       /* whose addresses to write; 0: as the replication engine says */
     bit<16> group;          /* the multicast group that it goes to, where it does */
 }

@@ -27,7 +27,7 @@ struct metadata_t {
     verdict_t verdict;
     standing_t standing;
     bit<1> duplicate;       /* this worker's bit had been seen */
-    bit<1> filled;          /* the slot had words before this packet */
+    bit<8> filled;          /* the slot had words before this packet */
     audience_t audience;
     source_t words;
 }

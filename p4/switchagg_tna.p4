@@ -1,0 +1,742 @@
+/* The switch for Tofino 1 (TNA).
+
+   Twelve stages, and 64 words in eight of them:
+
+     stage  tables                        registers                     what is known afterwards
+     0      own_source, local, stations,                                whose packet, for which slot, its bits;
+            deliveries, admission                                       seq - P; slot xor seq
+     1      rounds, placement             seq                           fresh, same round, or stale
+     2      attendance                    missing, missing_again        who was missing: others, nobody, this
+                                                                        worker alone; whether it was this worker
+     3      fillings, steps               filled                        whether the slot had words; what to do
+     4..11  words_0 .. words_31           32 pairs of words             the even words, or in a second pass the odd
+     4      outcome                                                     for whom, with which words, how to count
+     5..    dispatch, exits, counters                                   the port or group
+
+   How it fits.
+   - A stateful ALU compares a register with two values and hands out which comparisons held. So one access of
+     `seq` tells fresh (seq - P, which admission has computed) from same (seq), and overwrites in the first case.
+   - `missing` is the complement of seen, so that "full" is a comparison with zero and "last" one with the worker's
+     bit. Whether this worker's own bit is there is a third answer, and an ALU gives one: `missing_again` repeats
+     the register and gives that.
+   - A register has four actions at most: store, sum, or, read the odd half. The even half is read by or-ing with
+     zeroed words; `steps` zeroes them, all in one stage, when the packet brings words that must not be added.
+   - An ALU holds two words and hands out one. A packet that carries stored words comes round once more for
+     the odd ones. One whose words are the slot's only ones carries the result already and does not.
+   - The tables of words match on a code of `steps` and on `filled`. Both are of stage 3. A table that joined them
+     to one code would be a thirteenth stage.
+
+   Registers are a pipe's own: all workers of a job are on ports of one pipe, second passes stay in it, and INITs
+   come to it by its recirculation port, to which the controller's packet-out sends them. */
+
+#include <core.p4>
+#include <tna.p4>
+
+#define DIRECT_COUNTER(name) DirectCounter<bit<64>>(CounterType_t.PACKETS) name;
+#define COUNT(name) name.count();
+
+#include "include/headers.p4"
+#include "include/metadata.p4"
+
+#define FRAME_PARSER IngressFrameParser
+#define FRAME_PARSER_WORDS 1
+#include "include/frame_parser.p4"
+#undef FRAME_PARSER
+#undef FRAME_PARSER_WORDS
+
+#define FRAME_PARSER EgressFrameParser
+#define FRAME_PARSER_WORDS 0
+#include "include/frame_parser.p4"
+#undef FRAME_PARSER
+#undef FRAME_PARSER_WORDS
+
+#include "include/frames.p4"
+#include "include/outcome.p4"
+#include "include/rewrite.p4"
+#ifdef AGG_LOSS
+#include "include/loss_tna.p4"
+#endif
+
+/* Of each pipe. */
+#define RECIRCULATION 68
+
+parser SwitchIngressParser(packet_in packet, out headers_t hdr, out metadata_t meta,
+                           out ingress_intrinsic_metadata_t intrinsic) {
+    IngressFrameParser() frame;
+
+    state start {
+        packet.extract(intrinsic);
+        packet.advance(PORT_METADATA_SIZE);
+        meta.traffic = TRAFFIC_OTHER;
+        meta.form = FORM_TRUNCATED;
+        transition select(intrinsic.ingress_port) {
+            AGG_CONTROLLER_PORT: parse_packet_out;
+            RECIRCULATION &&& 0x7F: parse_bridge;
+            default: make_bridge;
+        }
+    }
+
+    state parse_packet_out {
+        packet.extract(hdr.packet_out);
+        transition make_bridge;
+    }
+
+    state parse_bridge {
+        packet.extract(hdr.bridge);
+        transition parse_frame;
+    }
+
+    state make_bridge {
+        hdr.bridge.setValid();
+        hdr.bridge.errand = ERRAND_FORWARD;
+        hdr.bridge.words = 0;
+        hdr.bridge.again = 0;
+        hdr.bridge.receiver = 0;
+        hdr.bridge.group = 0;
+        transition parse_frame;
+    }
+
+    state parse_frame {
+        frame.apply(packet, hdr, meta);
+        transition accept;
+    }
+}
+
+struct pair_t {
+    bit<32> even;
+    bit<32> odd;
+}
+
+control SwitchIngress(inout headers_t hdr, inout metadata_t meta, in ingress_intrinsic_metadata_t intrinsic,
+                      in ingress_intrinsic_metadata_from_parser_t from_parser,
+                      inout ingress_intrinsic_metadata_for_deparser_t for_deparser,
+                      inout ingress_intrinsic_metadata_for_tm_t for_tm) {
+    Frames() frames;
+    Placement() placement;
+    Outcome() outcome;
+#ifdef AGG_LOSS
+    Loss() loss;
+    bit<1> lost;
+#endif
+
+    Counter<bit<64>, bit<13>>(AGG_JOBS * 32, CounterType_t.PACKETS) outcomes;
+    Counter<bit<64>, bit<14>>(AGG_JOBS * 64, CounterType_t.PACKETS) worker_packets;
+
+    /* Stage 0. */
+
+    Hash<bit<16>>(HashAlgorithm_t.XOR16) skew;
+
+    /* The second pass of a packet: it has its destination with it. */
+    action resume() {
+        meta.task = TASK_READ_SECOND;
+        meta.way = WAY_PORT;
+        hdr.bridge.again = 0;
+    }
+
+    action resume_to_all() {
+        meta.task = TASK_READ_SECOND;
+        meta.way = WAY_GROUP;
+        hdr.bridge.again = 0;
+    }
+
+    action send_as_is() {
+        hdr.bridge.port = hdr.packet_out.port;
+        meta.way = WAY_PORT;
+    }
+
+    /* Stage 1: which round? */
+
+    Register<bit<32>, bit<16>>(AGG_SLOTS) seq;
+
+    RegisterAction<bit<32>, bit<16>, verdict_t>(seq) compare_round = {
+        void apply(inout bit<32> round, out verdict_t verdict) {
+            verdict = this.predicate(round == meta.previous, round == hdr.agg.seq);
+            if (round == meta.previous) {
+                round = hdr.agg.seq;
+            }
+        }
+    };
+    RegisterAction<bit<32>, bit<16>, verdict_t>(seq) set_round = {
+        void apply(inout bit<32> round) {
+            round = hdr.agg.seq;
+        }
+    };
+
+    action compare() {
+        meta.verdict = compare_round.execute(hdr.agg.slot);
+    }
+
+    action initialise() {
+        set_round.execute(hdr.agg.slot);
+    }
+
+    /* An INIT in the wrong place of its job's range must not set anything: see Placement. */
+    table rounds {
+        key = {
+            meta.task: ternary;
+            meta.slots_log: ternary;
+            meta.skew: ternary;
+        }
+        actions = {
+            compare;
+            initialise;
+            @defaultonly NoAction;
+        }
+        const default_action = NoAction();
+        const entries = {
+            (TASK_CONTRIBUTE, _, _): compare();
+            (TASK_INIT, 1, 0 &&& 0x0001): initialise();
+            (TASK_INIT, 2, 0 &&& 0x0003): initialise();
+            (TASK_INIT, 3, 0 &&& 0x0007): initialise();
+            (TASK_INIT, 4, 0 &&& 0x000F): initialise();
+            (TASK_INIT, 5, 0 &&& 0x001F): initialise();
+            (TASK_INIT, 6, 0 &&& 0x003F): initialise();
+            (TASK_INIT, 7, 0 &&& 0x007F): initialise();
+            (TASK_INIT, 8, 0 &&& 0x00FF): initialise();
+            (TASK_INIT, 9, 0 &&& 0x01FF): initialise();
+            (TASK_INIT, 10, 0 &&& 0x03FF): initialise();
+            (TASK_INIT, 11, 0 &&& 0x07FF): initialise();
+            (TASK_INIT, 12, 0 &&& 0x0FFF): initialise();
+            (TASK_INIT, 13, 0 &&& 0x1FFF): initialise();
+            (TASK_INIT, 14, 0 &&& 0x3FFF): initialise();
+            (TASK_INIT, 15, 0 &&& 0x7FFF): initialise();
+            (TASK_INIT, 16, 0 &&& 0xFFFF): initialise();
+        }
+        size = 32;
+    }
+
+    /* Stage 2: who is missing? */
+
+    Register<bit<32>, bit<16>>(AGG_SLOTS) missing;
+    Register<bit<32>, bit<16>>(AGG_SLOTS) missing_again;
+
+    RegisterAction<bit<32>, bit<16>, standing_t>(missing) set_missing = {
+        void apply(inout bit<32> absent) {
+            absent = meta.others;
+        }
+    };
+    RegisterAction<bit<32>, bit<16>, standing_t>(missing) cross_off = {
+        void apply(inout bit<32> absent, out standing_t standing) {
+            standing = this.predicate(absent == 0, absent == meta.worker);
+            absent = absent & ~meta.worker;
+        }
+    };
+    RegisterAction<bit<32>, bit<16>, bit<32>>(missing_again) set_missing_again = {
+        void apply(inout bit<32> absent) {
+            absent = meta.others;
+        }
+    };
+    RegisterAction<bit<32>, bit<16>, bit<32>>(missing_again) cross_off_again = {
+        void apply(inout bit<32> absent, out bit<32> crossed_off) {
+            crossed_off = absent & meta.worker;
+            absent = absent & ~meta.worker;
+        }
+    };
+
+    bit<32> crossed_off;    /* the worker's bit, or 0 if this is a duplicate */
+
+    action begin_round() {
+        set_missing.execute(hdr.agg.slot);
+    }
+
+    action begin_round_again() {
+        set_missing_again.execute(hdr.agg.slot);
+    }
+
+    action join_round() {
+        meta.standing = cross_off.execute(hdr.agg.slot);
+    }
+
+    action join_round_again() {
+        crossed_off = cross_off_again.execute(hdr.agg.slot);
+    }
+
+    table attendance {
+        key = {
+            meta.task: ternary;
+            meta.misplaced: ternary;
+            meta.verdict: ternary;
+        }
+        actions = {
+            begin_round;
+            join_round;
+            @defaultonly NoAction;
+        }
+        const default_action = NoAction();
+        const entries = {
+            (TASK_CONTRIBUTE, _, VERDICT_FRESH): begin_round();
+            (TASK_CONTRIBUTE, _, VERDICT_SAME): join_round();
+            (TASK_INIT, 0, _): begin_round();
+        }
+        size = 8;
+    }
+
+    table attendance_again {
+        key = {
+            meta.task: ternary;
+            meta.misplaced: ternary;
+            meta.verdict: ternary;
+        }
+        actions = {
+            begin_round_again;
+            join_round_again;
+            @defaultonly NoAction;
+        }
+        const default_action = NoAction();
+        const entries = {
+            (TASK_CONTRIBUTE, _, VERDICT_FRESH): begin_round_again();
+            (TASK_CONTRIBUTE, _, VERDICT_SAME): join_round_again();
+            (TASK_INIT, 0, _): begin_round_again();
+        }
+        size = 8;
+    }
+
+    /* Stage 3: has the slot words, and what is to be done to them? */
+
+    Register<bit<8>, bit<16>>(AGG_SLOTS) filled;
+
+    RegisterAction<bit<8>, bit<16>, bit<8>>(filled) fill = {
+        void apply(inout bit<8> has_words, out bit<8> had_words) {
+            had_words = has_words;
+            has_words = 1;
+        }
+    };
+    RegisterAction<bit<8>, bit<16>, bit<8>>(filled) empty = {
+        void apply(inout bit<8> has_words, out bit<8> had_words) {
+            had_words = has_words;
+            has_words = 0;
+        }
+    };
+    RegisterAction<bit<8>, bit<16>, bit<8>>(filled) look = {
+        void apply(inout bit<8> has_words, out bit<8> had_words) {
+            had_words = has_words;
+        }
+    };
+
+    action fill_slot() {
+        meta.filled = fill.execute(hdr.agg.slot);
+    }
+
+    action empty_slot() {
+        meta.filled = empty.execute(hdr.agg.slot);
+    }
+
+    action look_at_slot() {
+        meta.filled = look.execute(hdr.agg.slot);
+    }
+
+    table fillings {
+        key = {
+            meta.task: ternary;
+            meta.misplaced: ternary;
+            meta.verdict: ternary;
+            crossed_off: ternary;
+            meta.form: ternary;
+        }
+        actions = {
+            fill_slot;
+            empty_slot;
+            look_at_slot;
+            @defaultonly NoAction;
+        }
+        const default_action = NoAction();
+        const entries = {
+            (TASK_CONTRIBUTE, _, VERDICT_FRESH, _, FORM_WORDS): fill_slot();
+            (TASK_CONTRIBUTE, _, VERDICT_FRESH, _, FORM_SKIP): empty_slot();
+            (TASK_CONTRIBUTE, _, VERDICT_SAME, 0, _): look_at_slot();
+            (TASK_CONTRIBUTE, _, VERDICT_SAME, _, FORM_WORDS): fill_slot();
+            (TASK_CONTRIBUTE, _, VERDICT_SAME, _, FORM_SKIP): look_at_slot();
+            (TASK_INIT, 0, _, _, _): empty_slot();
+        }
+        size = 8;
+    }
+
+    step_t step;
+
+    action do_step(step_t what) {
+        step = what;
+        meta.duplicate = 0;
+    }
+
+    /* Words that came, if any, are not to be combined: zeroed, they leave room for the slot's. */
+    action do_read(bit<1> duplicate) {
+        step = STEP_READ;
+        meta.duplicate = duplicate;
+        hdr.words.setValid();
+#define AGG_ZERO(pair, low, high) \
+        hdr.words.w##low = 0; \
+        hdr.words.w##high = 0;
+        AGG_FOR_EACH_PAIR(AGG_ZERO)
+    }
+
+    table steps {
+        key = {
+            meta.task: ternary;
+            meta.verdict: ternary;
+            crossed_off: ternary;
+            meta.form: ternary;
+            hdr.agg.op: ternary;
+        }
+        actions = {
+            do_step;
+            do_read;
+        }
+        const default_action = do_step(STEP_NONE);
+        const entries = {
+            (TASK_READ_SECOND, _, _, _, _): do_step(STEP_READ_SECOND);
+            (TASK_CONTRIBUTE, VERDICT_FRESH, _, FORM_WORDS, _): do_step(STEP_STORE);
+            (TASK_CONTRIBUTE, VERDICT_SAME, 0, _, _): do_read(1);
+            (TASK_CONTRIBUTE, VERDICT_SAME, _, FORM_SKIP, _): do_read(0);
+            (TASK_CONTRIBUTE, VERDICT_SAME, _, FORM_WORDS, OP_SUM): do_step(STEP_SUM);
+            (TASK_CONTRIBUTE, VERDICT_SAME, _, FORM_WORDS, OP_OR): do_step(STEP_OR);
+        }
+        size = 8;
+    }
+
+    /* Stages 4 to 11: the words. */
+
+#define AGG_WORD_TABLE(pair, low, high) \
+    Register<pair_t, bit<16>>(AGG_SLOTS) pair_##pair; \
+    RegisterAction<pair_t, bit<16>, bit<32>>(pair_##pair) store_##pair = { \
+        void apply(inout pair_t stored) { \
+            stored.even = hdr.words.w##low; \
+            stored.odd = hdr.words.w##high; \
+        } \
+    }; \
+    RegisterAction<pair_t, bit<16>, bit<32>>(pair_##pair) sum_##pair = { \
+        void apply(inout pair_t stored, out bit<32> even) { \
+            stored.even = stored.even + hdr.words.w##low; \
+            stored.odd = stored.odd + hdr.words.w##high; \
+            even = stored.even; \
+        } \
+    }; \
+    RegisterAction<pair_t, bit<16>, bit<32>>(pair_##pair) or_##pair = { \
+        void apply(inout pair_t stored, out bit<32> even) { \
+            stored.even = stored.even | hdr.words.w##low; \
+            stored.odd = stored.odd | hdr.words.w##high; \
+            even = stored.even; \
+        } \
+    }; \
+    RegisterAction<pair_t, bit<16>, bit<32>>(pair_##pair) second_##pair = { \
+        void apply(inout pair_t stored, out bit<32> odd) { \
+            odd = stored.odd; \
+        } \
+    }; \
+    action do_store_##pair() { \
+        store_##pair.execute(hdr.agg.slot); \
+    } \
+    action do_sum_##pair() { \
+        hdr.words.w##low = sum_##pair.execute(hdr.agg.slot); \
+    } \
+    action do_or_##pair() { \
+        hdr.words.w##low = or_##pair.execute(hdr.agg.slot); \
+    } \
+    action do_second_##pair() { \
+        hdr.words.w##high = second_##pair.execute(hdr.agg.slot); \
+    } \
+    table words_##pair { \
+        key = { \
+            step: ternary; \
+            meta.filled: ternary; \
+        } \
+        actions = { \
+            do_store_##pair; \
+            do_sum_##pair; \
+            do_or_##pair; \
+            do_second_##pair; \
+            @defaultonly NoAction; \
+        } \
+        const default_action = NoAction(); \
+        const entries = { \
+            (STEP_STORE, _): do_store_##pair(); \
+            (STEP_SUM, 0): do_store_##pair(); \
+            (STEP_SUM, 1): do_sum_##pair(); \
+            (STEP_OR, 0): do_store_##pair(); \
+            (STEP_OR, 1): do_or_##pair(); \
+            (STEP_READ, 1): do_or_##pair(); \
+            (STEP_READ_SECOND, _): do_second_##pair(); \
+        } \
+        size = 8; \
+    }
+    AGG_FOR_EACH_PAIR(AGG_WORD_TABLE)
+
+    /* Stage 5: where to? */
+
+    action send_to_all() {
+        hdr.bridge.receiver = 0;
+        meta.way = WAY_GROUP;
+    }
+
+    action send_to_one() {
+        meta.way = WAY_PORT;
+    }
+
+    action send_to_all_again() {
+        hdr.bridge.receiver = 0;
+        hdr.bridge.again = 1;
+        hdr.bridge.words = 1;
+        meta.way = WAY_PORT;
+    }
+
+    action send_to_one_again() {
+        hdr.bridge.group = 0;
+        hdr.bridge.again = 1;
+        hdr.bridge.words = 1;
+        meta.way = WAY_PORT;
+    }
+
+    action send_own_to_all() {
+        hdr.bridge.words = 1;
+        send_to_all();
+    }
+
+    action send_own_to_one() {
+        hdr.bridge.words = 1;
+        send_to_one();
+    }
+
+    table dispatch {
+        key = {
+            meta.audience: exact;
+            meta.leaf: exact;
+            meta.words: exact;
+        }
+        actions = {
+            send_to_all;
+            send_to_one;
+            send_own_to_all;
+            send_own_to_one;
+            send_to_all_again;
+            send_to_one_again;
+            @defaultonly NoAction;
+        }
+        const default_action = NoAction();
+        const entries = {
+            (AUDIENCE_ALL, 0, WORDS_NONE): send_to_all();
+            (AUDIENCE_ALL, 0, WORDS_OWN): send_own_to_all();
+            (AUDIENCE_ALL, 0, WORDS_STORED): send_to_all_again();
+            (AUDIENCE_ALL, 1, WORDS_NONE): send_to_one();
+            (AUDIENCE_ALL, 1, WORDS_OWN): send_own_to_one();
+            (AUDIENCE_ALL, 1, WORDS_STORED): send_to_one_again();
+            (AUDIENCE_SENDER, 0, WORDS_NONE): send_to_one();
+            (AUDIENCE_SENDER, 0, WORDS_STORED): send_to_one_again();
+            (AUDIENCE_SENDER, 1, WORDS_NONE): send_to_one();
+            (AUDIENCE_SENDER, 1, WORDS_STORED): send_to_one_again();
+        }
+        size = 16;
+    }
+
+    /* The words that came in do not go out; the frame stays as long as Ethernet wants it. */
+    action remove_words() {
+        hdr.words.setInvalid();
+        hdr.padding.setValid();
+        hdr.padding.zero = 0;
+    }
+
+    action remove_zeros() {
+        hdr.words.setInvalid();
+    }
+
+    /* The end. */
+
+    action to_port() {
+        for_tm.ucast_egress_port = hdr.bridge.port;
+    }
+
+    action to_second_pass() {
+        for_tm.ucast_egress_port = intrinsic.ingress_port;
+        for_tm.ucast_egress_port[6:0] = RECIRCULATION;
+    }
+
+    action to_group() {
+        for_tm.mcast_grp_a = hdr.bridge.group;
+    }
+
+    action drop() {
+        for_deparser.drop_ctl = 1;
+    }
+
+    table exits {
+        key = {
+            meta.way: exact;
+            hdr.bridge.again: exact;
+        }
+        actions = {
+            to_port;
+            to_second_pass;
+            to_group;
+            drop;
+        }
+        const default_action = drop();
+        const entries = {
+            (WAY_PORT, 0): to_port();
+            (WAY_PORT, 1): to_second_pass();
+            (WAY_GROUP, 0): to_group();
+        }
+        size = 4;
+    }
+
+    apply {
+        meta.task = TASK_NONE;
+        meta.way = WAY_NONE;
+        meta.audience = AUDIENCE_NOBODY;
+        meta.skew = skew.get({ hdr.agg.slot, hdr.agg.seq[15:0] });
+        hdr.bridge.from = intrinsic.ingress_port;
+        if (hdr.bridge.again == 1) {
+            if (hdr.bridge.group == 0) {
+                resume();
+            } else {
+                resume_to_all();
+            }
+        } else if (hdr.packet_out.isValid() && hdr.packet_out.port != 0) {
+            send_as_is();
+        } else {
+            frames.apply(hdr, meta, intrinsic.ingress_port);
+        }
+        hdr.packet_out.setInvalid();
+
+        rounds.apply();
+        placement.apply(meta);
+        attendance.apply();
+        attendance_again.apply();
+        fillings.apply();
+        steps.apply();
+
+#define AGG_APPLY_WORDS(pair, low, high) words_##pair.apply();
+        AGG_FOR_EACH_PAIR(AGG_APPLY_WORDS)
+
+        if (meta.task == TASK_CONTRIBUTE) {
+            outcome.apply(hdr, meta);
+            outcomes.count(meta.tally);
+            if (meta.misplaced == 0) {
+                worker_packets.count(meta.worker_tally ++ hdr.agg.flags[1:1]);
+            }
+            dispatch.apply();
+            if (meta.words == WORDS_NONE) {
+                if (meta.form == FORM_WORDS) {
+                    remove_words();
+                } else {
+                    remove_zeros();
+                }
+            }
+        } else if (meta.task == TASK_INIT) {
+            if (meta.misplaced == 0) {
+                meta.tally[4:0] = OUTCOME_INITIALISED;
+                meta.way = WAY_PORT;
+            } else {
+                meta.tally[4:0] = OUTCOME_MISPLACED;
+            }
+            outcomes.count(meta.tally);
+        } else if (meta.task == TASK_DELIVER && meta.form == FORM_WORDS) {
+            hdr.bridge.words = 1;
+        }
+        exits.apply();
+    }
+}
+
+control SwitchIngressDeparser(packet_out packet, inout headers_t hdr, in metadata_t meta,
+                              in ingress_intrinsic_metadata_for_deparser_t for_deparser) {
+    apply {
+        packet.emit(hdr.bridge);
+        packet.emit(hdr.ethernet);
+        packet.emit(hdr.arp);
+        packet.emit(hdr.ipv4);
+        packet.emit(hdr.icmp);
+        packet.emit(hdr.udp);
+        packet.emit(hdr.agg);
+        packet.emit(hdr.words);
+        packet.emit(hdr.padding);
+    }
+}
+
+parser SwitchEgressParser(packet_in packet, out headers_t hdr, out metadata_t meta,
+                          out egress_intrinsic_metadata_t intrinsic) {
+    EgressFrameParser() frame;
+
+    state start {
+        packet.extract(intrinsic);
+        packet.extract(hdr.bridge);
+        meta.traffic = TRAFFIC_OTHER;
+        meta.form = FORM_TRUNCATED;
+        transition select(hdr.bridge.again, hdr.bridge.errand) {
+            (0, ERRAND_ARP): parse_frame;
+            (0, ERRAND_ECHO): parse_frame;
+            (0, ERRAND_RESULT): parse_frame;
+            (0, ERRAND_RAISE): parse_frame;
+            default: accept;
+        }
+    }
+
+    state parse_frame {
+        frame.apply(packet, hdr, meta);
+        transition accept;
+    }
+}
+
+control SwitchEgress(inout headers_t hdr, inout metadata_t meta, in egress_intrinsic_metadata_t intrinsic,
+                     in egress_intrinsic_metadata_from_parser_t from_parser,
+                     inout egress_intrinsic_metadata_for_deparser_t for_deparser,
+                     inout egress_intrinsic_metadata_for_output_port_t for_port) {
+    Rewrite() rewrite;
+    bit<16> receiver;
+#ifdef AGG_LOSS
+    Loss() loss;
+    bit<1> lost;
+#endif
+
+    apply {
+        if (hdr.ethernet.isValid()) {
+            receiver = hdr.bridge.receiver;
+            if (receiver == 0) {
+                receiver = intrinsic.egress_rid;
+            }
+            rewrite.apply(hdr, receiver);
+        } else if (hdr.bridge.errand == ERRAND_FLOOD && intrinsic.egress_port == hdr.bridge.from) {
+            for_deparser.drop_ctl = 1;
+        }
+        if (intrinsic.egress_port == AGG_CONTROLLER_PORT) {
+            hdr.packet_in.setValid();
+            hdr.packet_in.padding = 0;
+            hdr.packet_in.port = hdr.bridge.from;
+        }
+        /* What goes round keeps its bridge, for the ingress parser to find. */
+        if (intrinsic.egress_port[6:0] != RECIRCULATION) {
+            hdr.bridge.setInvalid();
+        }
+    }
+}
+
+control SwitchEgressDeparser(packet_out packet, inout headers_t hdr, in metadata_t meta,
+                             in egress_intrinsic_metadata_for_deparser_t for_deparser) {
+    Checksum() ipv4_checksum;
+
+    apply {
+        /* Only answers of the switch itself are parsed here, so nobody else's header is mended. */
+        hdr.ipv4.checksum = ipv4_checksum.update({
+            hdr.ipv4.version,
+            hdr.ipv4.header_words,
+            hdr.ipv4.service,
+            hdr.ipv4.bytes,
+            hdr.ipv4.identification,
+            hdr.ipv4.flags,
+            hdr.ipv4.fragment_offset,
+            hdr.ipv4.hops,
+            hdr.ipv4.protocol,
+            hdr.ipv4.source,
+            hdr.ipv4.destination
+        });
+        packet.emit(hdr.packet_in);
+        packet.emit(hdr.bridge);
+        packet.emit(hdr.ethernet);
+        packet.emit(hdr.arp);
+        packet.emit(hdr.ipv4);
+        packet.emit(hdr.icmp);
+        packet.emit(hdr.udp);
+        packet.emit(hdr.agg);
+    }
+}
+
+Pipeline(SwitchIngressParser(), SwitchIngress(), SwitchIngressDeparser(), SwitchEgressParser(), SwitchEgress(),
+         SwitchEgressDeparser()) pipe;
+
+Switch(pipe) main;
