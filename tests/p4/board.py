@@ -1,6 +1,7 @@
 """A board: something that runs one of the P4 programs, with ports for frames and tables for entries.
 
-The tests drive every board through this interface, and `P4Engine` makes of one an engine of the conformance suite.
+The tests drive every board through this interface, and `P4Engine` makes of one an engine of the conformance
+suite.
 """
 
 from __future__ import annotations

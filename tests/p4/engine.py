@@ -6,7 +6,7 @@ Every frame that comes out is looked at as a station would: addresses, lengths, 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -96,14 +96,11 @@ class P4Engine:
         self._admission.add_job(job)
         used = {each.place.index for each in self._jobs.values()}
         index = next(index for index in range(256) if index not in used)
-        stations = {
-            worker.bit: Station(self._port_of(worker.ip), mac_of(worker.ip)) for worker in job.workers
-        }
+        ports = {ip: port for port, ip in self._ports().items()}
         for worker in job.workers:
-            if stations[worker.bit].port == STRANGER:
-                taken = {station.port for station in stations.values()} | self._ports().keys()
-                port = next(port for port in PORTS if port not in taken)
-                stations[worker.bit] = replace(stations[worker.bit], port=port)
+            if worker.ip not in ports:
+                ports[worker.ip] = next(port for port in PORTS if port not in ports.values())
+        stations = {worker.bit: Station(ports[worker.ip], mac_of(worker.ip)) for worker in job.workers}
         place = JobPlace(index, stations)
         entries = job_entries(self._board.target, job, place)
         for entry in entries.tables:

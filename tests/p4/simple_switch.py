@@ -3,8 +3,8 @@
     tests --Thrift, TCP--> runtime server     tables, groups, counters, registers
     tests <--nanomsg pair, IPC--> ports       frames in and out, without interfaces or privileges
 
-Which packets a frame gave rise to is known when frames sent after it have come back: ARP requests, one for each of
-its egress threads, each of which keeps its order.
+Which packets a frame gave rise to is known when frames sent after it have come back: ARP requests, one for
+each of its egress threads, each of which keeps its order.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""As much of Thrift's binary protocol as bmv2's runtime server needs: calls with plain arguments, and their results.
+"""As much of Thrift's binary protocol as bmv2's runtime server needs: calls, and their results.
 
 A value is written as a pair of its type and itself; a struct as a list of (field id, type, value).
 """
