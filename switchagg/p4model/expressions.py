@@ -1,323 +1,629 @@
-"""Expressions of P4 as Python expressions; what needs statements of its own is emitted before."""
+"""Checking expressions: names, members, operators, literals. Each comes out with its type, constants folded."""
 
 from __future__ import annotations
 
-from functools import partial
+from typing import TYPE_CHECKING
 
-from switchagg.p4model import ir
-from switchagg.p4model.emit import Body
-from switchagg.p4model.errors import unsupported
-from switchagg.p4model.layouts import from_pattern, is_aggregate, mask, to_pattern
-from switchagg.p4model.lvalues import reference
+from switchagg.p4model import ast, ir
+from switchagg.p4model.casts import coerce, explicit, number_as
+from switchagg.p4model.constants import (
+    concatenate,
+    fold_arithmetic,
+    fold_comparison,
+    fold_unary,
+    take_bits,
+    wrap,
+)
+from switchagg.p4model.errors import Location, P4Error, unsupported
+from switchagg.p4model.ir import BinaryOp, UnaryOp
+from switchagg.p4model.symbolic import Symbolic, is_constant
+from switchagg.p4model.symbols import Block, Constant, Env, Generic, NamedType, Overloads
 from switchagg.p4model.types import (
+    BOOL,
+    DONT_CARE,
+    ERROR,
+    INT,
+    STRING,
+    ApplyResultType,
     BitType,
+    BlockType,
     BoolType,
+    Direction,
+    DontCareType,
+    EnumType,
+    ErrorType,
+    ExternType,
+    Field,
     FieldsType,
     HeaderType,
+    InfIntType,
     IntType,
+    ListType,
+    MatchKindType,
+    NewType,
+    PackageType,
+    SerEnumType,
+    SetType,
     StackType,
+    StringType,
+    StructType,
     TupleType,
     Type,
+    TypeVar,
     UnionType,
     VarbitType,
-    underlying,
-    width_of,
+    VoidType,
 )
 
-_COMPARISONS = {
-    ir.BinaryOp.EQ: "==",
-    ir.BinaryOp.NE: "!=",
-    ir.BinaryOp.LT: "<",
-    ir.BinaryOp.LE: "<=",
-    ir.BinaryOp.GT: ">",
-    ir.BinaryOp.GE: ">=",
-}
-_BITWISE = {ir.BinaryOp.BIT_AND: "&", ir.BinaryOp.BIT_OR: "|", ir.BinaryOp.BIT_XOR: "^"}
-_WRAPPING = {ir.BinaryOp.ADD: "+", ir.BinaryOp.SUB: "-", ir.BinaryOp.MUL: "*"}
+if TYPE_CHECKING:
+    from switchagg.p4model.check import Checker
+
+_ARITHMETIC = {
+    BinaryOp.ADD, BinaryOp.SUB, BinaryOp.MUL, BinaryOp.DIV, BinaryOp.MOD, BinaryOp.SAT_ADD, BinaryOp.SAT_SUB,
+}  # fmt: skip
+_BITWISE = {BinaryOp.BIT_AND, BinaryOp.BIT_OR, BinaryOp.BIT_XOR}
+_SHIFTS = {BinaryOp.SHIFT_LEFT, BinaryOp.SHIFT_RIGHT}
+_ORDER = {BinaryOp.LT, BinaryOp.LE, BinaryOp.GT, BinaryOp.GE}
+_EQUALITY = {BinaryOp.EQ, BinaryOp.NE}
 
 
-def expression(body: Body, expr: ir.Expr) -> str:
-    """Code of the value. Raises P4Error for what is not supported."""
+class Expressions:
+    """Checks expressions in an environment."""
+
+    def __init__(self, checker: Checker) -> None:
+        self.checker = checker
+
+    def check(self, node: ast.Expr, env: Env, expected: Type | None = None, what: str = "") -> ir.Expr:
+        """The typed expression; with `expected`, converted to that type. Raises `P4Error`."""
+        expr = self._check(node, env, expected)
+        if expected is not None and expr.type != expected:
+            return coerce(expr, expected, what)
+        return expr
+
+    def constant(self, node: ast.Expr, env: Env, expected: Type | None = None, what: str = "") -> ir.Expr:
+        """The same, of an expression that must be known at compile time."""
+        expr = self.check(node, env, expected, what)
+        if not is_constant(expr):
+            purpose = f": {what}" if what else ""
+            raise P4Error(f"this must be known at compile time{purpose}", node.location)
+        return expr
+
+    def constant_int(self, node: ast.Expr, env: Env, type_: Type | None = None) -> int:
+        """A number that is known at compile time."""
+        expr = self.constant(node, env, type_)
+        if isinstance(expr, Symbolic):
+            return 1
+        if isinstance(expr, ir.EnumLiteral) and isinstance(expr.type, SerEnumType):
+            return expr.value
+        if not isinstance(expr, ir.Literal) or isinstance(expr.value, bool | str):
+            raise P4Error(f"a number is needed here, not `{expr.type}`", node.location)
+        return expr.value
+
+    def value(self, node: ast.Expr, env: Env, expected: Type | None = None, what: str = "") -> ir.Expr:
+        """An expression that has a value: no void call, no bare table result, no extern object."""
+        expr = self.check(node, env, expected, what)
+        if isinstance(expr.type, VoidType | ApplyResultType):
+            raise P4Error(f"`{expr.type}` is no value", node.location)
+        return expr
+
+    def lvalue(self, node: ast.Expr, env: Env) -> ir.Expr:
+        """An expression that can be assigned to."""
+        expr = self.check(node, env)
+        self.require_lvalue(expr)
+        return expr
+
+    def require_lvalue(self, expr: ir.Expr) -> None:
+        """Raises `P4Error` unless the expression can be assigned to."""
+        reason = _not_assignable(expr)
+        if reason:
+            raise P4Error(f"this cannot be assigned to: {reason}", expr.location)
+
+    # ---- dispatch
+
+    def _check(self, node: ast.Expr, env: Env, expected: Type | None) -> ir.Expr:
+        match node:
+            case ast.PathExpr():
+                return self._path(node, env)
+            case ast.MemberExpr():
+                return self._member(node, env)
+            case ast.IntExpr():
+                return self._integer(node)
+            case ast.BinaryExpr():
+                return self._binary(node, env)
+            case ast.CallExpr():
+                return self.checker.calls.call(node, env, expected)
+            case ast.UnaryExpr():
+                return self._unary(node, env)
+            case ast.CastExpr():
+                return self._cast(node, env)
+            case ast.SliceExpr():
+                return self._slice(node, env)
+            case ast.IndexExpr():
+                return self._index(node, env)
+            case ast.TernaryExpr():
+                return self._ternary(node, env, expected)
+            case ast.ListExpr():
+                return self._list(node, env, expected)
+            case ast.StructExpr():
+                return self._struct(node, env, expected)
+            case ast.BoolExpr():
+                return ir.Literal(BOOL, node.location, node.value)
+            case ast.StringExpr():
+                return ir.Literal(STRING, node.location, node.value)
+            case ast.InvalidExpr():
+                if expected is not None and not isinstance(expected, HeaderType | UnionType | TypeVar):
+                    raise P4Error(f"`{{#}}` where `{expected}` is needed", node.location)
+                return ir.InvalidHeader(expected or DONT_CARE, node.location)
+            case ast.DotsExpr():
+                if expected is None:
+                    raise P4Error("`...` where the type is not known", node.location)
+                return self.default_value(expected, node.location)
+            case ast.ConstructExpr():
+                return self.checker.instances.anonymous(node, env, expected)
+            case ast.ThisExpr():
+                raise unsupported("`this`", node.location)
+            case ast.TypeExpr():
+                raise P4Error("a type is no value", node.location)
+            case _:
+                raise P4Error("this is no value", node.location)
+
+    # ---- names
+
+    def _path(self, node: ast.PathExpr, env: Env) -> ir.Expr:
+        symbol = env.lookup(node.name, top=node.absolute)
+        match symbol:
+            case None:
+                raise P4Error(f"`{node.name}` is not declared{self._similar(node.name, env)}", node.location)
+            case ir.Variable():
+                return ir.VarRef(symbol.type, node.location, symbol)
+            case Constant():
+                return _relocated(symbol.value, node.location)
+            case ir.ExternInstance() | ir.ParserInstance() | ir.ControlInstance() | ir.PackageInstance():
+                return ir.InstanceRef(symbol.type, node.location, symbol)
+            case ir.Action() | ir.Table() | ir.ValueSet() | Overloads():
+                kind = {ir.Action: "action", ir.Table: "table", ir.ValueSet: "value set"}.get(
+                    type(symbol), "function"
+                )
+                raise P4Error(f"{kind} `{node.name}` is no value", node.location)
+            case NamedType() | Generic() | Block():
+                raise P4Error(f"type `{node.name}` is no value", node.location)
+
+    def _similar(self, name: str, env: Env) -> str:
+        import difflib
+
+        close = difflib.get_close_matches(name, set(env.names()), 1, 0.8)
+        return f"; did you mean `{close[0]}`?" if close else ""
+
+    # ---- members
+
+    def _member(self, node: ast.MemberExpr, env: Env) -> ir.Expr:
+        if isinstance(node.base, ast.TypeExpr):
+            return self._type_member(self.checker.types.resolve(node.base.type, env), node)
+        base = self.check(node.base, env)
+        type_ = base.type
+        match type_:
+            case FieldsType():
+                return self._field(base, type_, node)
+            case StackType():
+                return self._stack_member(base, type_, node, env)
+            case ApplyResultType():
+                if node.member in ("hit", "miss"):
+                    return ir.FieldAccess(BOOL, node.location, base, node.member)
+                if node.member == "action_run":
+                    raise P4Error("action_run is for `switch` alone", node.location)
+            case _:
+                pass
+        raise P4Error(f"`{type_}` has no member `{node.member}`", node.location)
+
+    def _type_member(self, type_: Type, node: ast.MemberExpr) -> ir.Expr:
+        match type_:
+            case EnumType():
+                if node.member in type_.members:
+                    return ir.EnumLiteral(type_, node.location, node.member, type_.members.index(node.member))
+            case SerEnumType():
+                if node.member in type_.members:
+                    return ir.EnumLiteral(type_, node.location, node.member, type_.members[node.member])
+            case ErrorType():
+                if node.member in self.checker.errors:
+                    return ir.ErrorLiteral(ERROR, node.location, node.member)
+            case _:
+                raise P4Error(f"type `{type_}` has no members", node.location)
+        raise P4Error(f"`{type_}` has no member `{node.member}`", node.location)
+
+    def _field(self, base: ir.Expr, type_: FieldsType, node: ast.MemberExpr) -> ir.Expr:
+        field = type_.find(node.member)
+        if field is None:
+            kind = {HeaderType: "header", StructType: "struct"}.get(type(type_), "header union")
+            named = f"{kind} `{type_}`" if type_.name else "this struct"
+            raise P4Error(f"{named} has no field `{node.member}`", node.location)
+        return field_of(base, field, node.location)
+
+    def _stack_member(self, base: ir.Expr, type_: StackType, node: ast.MemberExpr, env: Env) -> ir.Expr:
+        match node.member:
+            case "size":
+                return ir.Literal(BitType(32), node.location, type_.size)
+            case "next" | "last" | "lastIndex":
+                if env.frame.kind != "parser":
+                    raise P4Error(f"`{node.member}` of a stack is for parsers alone", node.location)
+                if node.member == "lastIndex":
+                    return ir.StackLastIndex(BitType(32), node.location, base)
+                make = ir.StackNext if node.member == "next" else ir.StackLast
+                return make(type_.element, node.location, base)
+            case _:
+                raise P4Error(f"a stack has no member `{node.member}`", node.location)
+
+    # ---- literals
+
+    def _integer(self, node: ast.IntExpr) -> ir.Expr:
+        if not node.width and not node.text.startswith(("0w", "0s")):
+            return ir.Literal(INT, node.location, node.value)
+        if node.signed and node.width < 2:
+            raise P4Error(f"`{node.text}`: a signed number needs a width of at least 2 bits", node.location)
+        type_ = IntType(node.width) if node.signed else BitType(node.width)
+        return ir.Literal(type_, node.location, wrap(node.value, type_))
+
+    def _list(self, node: ast.ListExpr, env: Env, expected: Type | None) -> ir.Expr:
+        nodes = node.elements
+        dots = bool(nodes) and isinstance(nodes[-1], ast.DotsExpr)
+        types = _element_types(expected, len(nodes))
+        if dots:
+            if types is None or expected is None:
+                raise P4Error("`...` where the type is not known", nodes[-1].location)
+            nodes = nodes[:-1]
+        elements = [
+            self.value(each, env, types[index] if types is not None and index < len(types) else None)
+            for index, each in enumerate(nodes)
+        ]
+        if dots and types is not None:
+            elements += [self.default_value(each, node.location) for each in types[len(nodes) :]]
+        return ir.TupleLiteral(TupleType(tuple(each.type for each in elements)), node.location, tuple(elements))
+
+    def _struct(self, node: ast.StructExpr, env: Env, expected: Type | None) -> ir.Expr:
+        given: dict[str, ast.Expr] = {}
+        for name, value in node.fields:
+            if name.text in given:
+                raise P4Error(f"field `{name.text}` is given twice", name.location)
+            given[name.text] = value
+        if not isinstance(expected, StructType | HeaderType):
+            if expected is not None and not isinstance(expected, TypeVar | DontCareType):
+                raise P4Error(f"a list of fields where `{expected}` is needed", node.location)
+            elements = tuple(self.value(value, env) for _, value in node.fields)
+            pairs = zip(node.fields, elements, strict=True)
+            fields = tuple(Field(name.text, each.type, (), name.location) for (name, _), each in pairs)
+            return ir.StructLiteral(StructType("", fields, (), node.location), node.location, elements)
+        for name, _ in node.fields:
+            if expected.find(name.text) is None:
+                raise P4Error(f"`{expected}` has no field `{name.text}`", name.location)
+        parts = []
+        for field in expected.fields:
+            if field.name in given:
+                formal = None if isinstance(field.type, TypeVar) else field.type
+                parts.append(self.value(given[field.name], env, formal, f"field `{field.name}`"))
+            elif node.dots:
+                parts.append(self.default_value(field.type, node.location))
+            else:
+                raise P4Error(f"field `{field.name}` of `{expected}` has no value", node.location)
+        return ir.StructLiteral(expected, node.location, tuple(parts))
+
+    def default_value(self, type_: Type, location: Location) -> ir.Expr:
+        """What `...` stands for: zero, false, the first member, an invalid header."""
+        match type_:
+            case BitType() | IntType() | InfIntType():
+                return ir.Literal(type_, location, 0)
+            case BoolType():
+                return ir.Literal(type_, location, False)
+            case StringType():
+                return ir.Literal(type_, location, "")
+            case ErrorType():
+                return ir.ErrorLiteral(ERROR, location, "NoError")
+            case EnumType():
+                return ir.EnumLiteral(type_, location, type_.members[0], 0)
+            case SerEnumType() | NewType():
+                return explicit(self.default_value(type_.underlying, location), type_, location)
+            case HeaderType() | UnionType():
+                return ir.InvalidHeader(type_, location)
+            case StructType():
+                parts = tuple(self.default_value(each.type, location) for each in type_.fields)
+                return ir.StructLiteral(type_, location, parts)
+            case StackType(element, size):
+                parts = tuple(self.default_value(element, location) for _ in range(size))
+                return ir.StackLiteral(type_, location, parts)
+            case TupleType(elements):
+                parts = tuple(self.default_value(each, location) for each in elements)
+                return ir.TupleLiteral(type_, location, parts)
+            case _:
+                raise P4Error(f"`{type_}` has no default value", location)
+
+    # ---- operators
+
+    def _unary(self, node: ast.UnaryExpr, env: Env) -> ir.Expr:
+        operand = self.value(node.operand, env)
+        if node.op == "!":
+            operand = coerce(operand, BOOL, "`!`")
+            if isinstance(operand, ir.Literal):
+                return ir.Literal(BOOL, node.location, not operand.value)
+            return _symbolic_or(operand, ir.Unary(BOOL, node.location, UnaryOp.NOT, operand))
+        operand = _unwrap_enum(operand)
+        type_ = operand.type
+        allowed = BitType | IntType if node.op == "~" else BitType | IntType | InfIntType
+        if not isinstance(type_, allowed):
+            raise P4Error(f"`{node.op}` does not take `{type_}`", node.location)
+        if node.op == "+":
+            return operand
+        op = UnaryOp(node.op)
+        if isinstance(operand, ir.Literal):
+            return ir.Literal(type_, node.location, fold_unary(op, int(operand.value), type_))
+        return _symbolic_or(operand, ir.Unary(type_, node.location, op, operand))
+
+    def _binary(self, node: ast.BinaryExpr, env: Env) -> ir.Expr:
+        op = BinaryOp(node.op)
+        left = self.value(node.left, env, BOOL if op in (BinaryOp.AND, BinaryOp.OR) else None)
+        expected = left.type if op in _EQUALITY and isinstance(left.type, FieldsType | TupleType | StackType) else None
+        if op in (BinaryOp.AND, BinaryOp.OR):
+            expected = BOOL
+        if expected is not None and not isinstance(node.right, ast.ListExpr | ast.StructExpr | ast.InvalidExpr):
+            expected = BOOL if expected is BOOL else None
+        right = self.value(node.right, env, expected)
+        return self.combine(op, left, right, node.location)
+
+    def combine(self, op: BinaryOp, left: ir.Expr, right: ir.Expr, location: Location) -> ir.Expr:
+        """`left op right`. Raises `P4Error` where their types do not go together."""
+        if op in (BinaryOp.AND, BinaryOp.OR):
+            return self._logical(op, coerce(left, BOOL), coerce(right, BOOL), location)
+        if op in _SHIFTS:
+            return self._shift(op, _unwrap_enum(left), _unwrap_enum(right), location)
+        if op is BinaryOp.CONCAT:
+            return self._concat(_unwrap_enum(left), _unwrap_enum(right), location)
+        if op in _EQUALITY:
+            return self._equality(op, left, right, location)
+        left, right = self._same_number(op, left, right, location)
+        type_ = left.type
+        if op in _ORDER:
+            if isinstance(left, ir.Literal) and isinstance(right, ir.Literal):
+                return ir.Literal(BOOL, location, fold_comparison(op, int(left.value), int(right.value)))
+            return _symbolic_or2(left, right, ir.Binary(BOOL, location, op, left, right))
+        if isinstance(type_, InfIntType) and (
+            op in _BITWISE or op in (BinaryOp.SAT_ADD, BinaryOp.SAT_SUB)
+        ):
+            raise P4Error(f"`{op}` does not take `int`; give its operands a width", location)
+        if op in (BinaryOp.DIV, BinaryOp.MOD) and isinstance(type_, IntType):
+            raise P4Error(f"`{op}` is not defined for `{type_}`", location)
+        if op in (BinaryOp.DIV, BinaryOp.MOD) and isinstance(right, ir.Literal) and right.value == 0:
+            raise P4Error("division by zero", location)
+        return self._fold_or_binary(op, left, right, location)
+
+    def _fold_or_binary(self, op: BinaryOp, left: ir.Expr, right: ir.Expr, location: Location) -> ir.Expr:
+        if isinstance(left, ir.Literal) and isinstance(right, ir.Literal):
+            try:
+                value = fold_arithmetic(op, int(left.value), int(right.value), left.type)
+            except (ValueError, ZeroDivisionError) as error:
+                raise P4Error(str(error), location) from None
+            return ir.Literal(left.type, location, value)
+        return _symbolic_or2(left, right, ir.Binary(left.type, location, op, left, right))
+
+    def _logical(self, op: BinaryOp, left: ir.Expr, right: ir.Expr, location: Location) -> ir.Expr:
+        if isinstance(left, ir.Literal):
+            decided = bool(left.value) is (op is BinaryOp.OR)
+            return ir.Literal(BOOL, location, left.value) if decided else right
+        return _symbolic_or2(left, right, ir.Binary(BOOL, location, op, left, right))
+
+    def _shift(self, op: BinaryOp, left: ir.Expr, right: ir.Expr, location: Location) -> ir.Expr:
+        if not isinstance(left.type, BitType | IntType | InfIntType):
+            raise P4Error(f"`{op}` does not take `{left.type}`", location)
+        if not isinstance(right.type, BitType | InfIntType):
+            raise P4Error(f"a shift takes an unsigned number of bits, not `{right.type}`", right.location)
+        if isinstance(right, ir.Literal) and int(right.value) < 0:
+            raise P4Error("a shift by a negative number", right.location)
+        if isinstance(left.type, InfIntType) and not is_constant(right):
+            raise P4Error("a number without width can be shifted only by a constant", location)
+        return self._fold_or_binary(op, left, right, location)
+
+    def _concat(self, left: ir.Expr, right: ir.Expr, location: Location) -> ir.Expr:
+        if isinstance(left.type, StringType) and isinstance(right.type, StringType):
+            if isinstance(left, ir.Literal) and isinstance(right, ir.Literal):
+                return ir.Literal(STRING, location, f"{left.value}{right.value}")
+            return _symbolic_or2(left, right, ir.Binary(STRING, location, BinaryOp.CONCAT, left, right))
+        if not isinstance(left.type, BitType | IntType) or not isinstance(right.type, BitType | IntType):
+            raise P4Error(f"`++` does not take `{left.type}` and `{right.type}`; both need a width", location)
+        type_ = type(left.type)(left.type.width + right.type.width)
+        if isinstance(left, ir.Literal) and isinstance(right, ir.Literal):
+            value = concatenate(int(left.value), int(right.value), right.type.width, type_)
+            return ir.Literal(type_, location, value)
+        return _symbolic_or2(left, right, ir.Binary(type_, location, BinaryOp.CONCAT, left, right))
+
+    def _same_number(
+        self, op: BinaryOp, left: ir.Expr, right: ir.Expr, location: Location
+    ) -> tuple[ir.Expr, ir.Expr]:
+        left, right = _unwrap_enum(left), _unwrap_enum(right)
+        numbers = BitType | IntType | InfIntType
+        if not isinstance(left.type, numbers) or not isinstance(right.type, numbers):
+            raise P4Error(f"`{op}` does not take `{left.type}` and `{right.type}`", location)
+        left, right = _match_widths(left, right)
+        if left.type != right.type:
+            raise P4Error(f"`{op}` needs operands of one type, not `{left.type}` and `{right.type}`", location)
+        return left, right
+
+    def _equality(self, op: BinaryOp, left: ir.Expr, right: ir.Expr, location: Location) -> ir.Expr:
+        if left.type != right.type:
+            left, right = _match_types(left, right)
+        if left.type != right.type:
+            raise P4Error(f"`{left.type}` and `{right.type}` cannot be compared", location)
+        if isinstance(left.type, ExternType | BlockType | PackageType | VoidType | MatchKindType):
+            raise P4Error(f"two of `{left.type}` cannot be compared", location)
+        equal = _equal_constants(left, right)
+        if equal is not None:
+            return ir.Literal(BOOL, location, equal is (op is BinaryOp.EQ))
+        return _symbolic_or2(left, right, ir.Binary(BOOL, location, op, left, right))
+
+    def _ternary(self, node: ast.TernaryExpr, env: Env, expected: Type | None) -> ir.Expr:
+        condition = self.value(node.condition, env, BOOL, "the condition")
+        yes = self.value(node.yes, env, expected)
+        no = self.value(node.no, env, expected)
+        if yes.type != no.type:
+            yes, no = _match_types(yes, no)
+        if yes.type != no.type:
+            raise P4Error(f"the two sides of `?:` have types `{yes.type}` and `{no.type}`", node.location)
+        if isinstance(condition, ir.Literal):
+            return yes if condition.value else no
+        if isinstance(yes.type, InfIntType) and not is_constant(condition):
+            raise P4Error("one side of `?:` needs a width", node.location)
+        return ir.Ternary(yes.type, node.location, condition, yes, no)
+
+    # ---- casts, parts
+
+    def _cast(self, node: ast.CastExpr, env: Env) -> ir.Expr:
+        type_ = self.checker.types.resolve(node.type, env)
+        aggregate = isinstance(type_, FieldsType | TupleType | ListType | StackType)
+        if aggregate and isinstance(node.operand, ast.ListExpr | ast.StructExpr | ast.InvalidExpr):
+            return self.check(node.operand, env, type_)
+        operand = self.value(node.operand, env)
+        return explicit(operand, type_, node.location)
+
+    def _slice(self, node: ast.SliceExpr, env: Env) -> ir.Expr:
+        base = _unwrap_enum(self.value(node.base, env))
+        if not isinstance(base.type, BitType | IntType | InfIntType):
+            raise P4Error(f"`{base.type}` has no bits to slice", node.location)
+        first = self.constant_int(node.first, env)
+        second = self.constant_int(node.second, env)
+        high, low = (first + second - 1, first) if node.by_width else (first, second)
+        if low < 0 or high < low:
+            raise P4Error(f"[{high}:{low}] is no range of bits: the higher one comes first", node.first.location)
+        if not isinstance(base.type, InfIntType) and high >= base.type.width:
+            raise P4Error(f"[{high}:{low}] is not within the {base.type.width} bits of this", node.first.location)
+        type_ = BitType(high - low + 1)
+        if isinstance(base, ir.Literal):
+            return ir.Literal(type_, node.location, take_bits(int(base.value), high, low))
+        return _symbolic_or(base, ir.Slice(type_, node.location, base, high, low))
+
+    def _index(self, node: ast.IndexExpr, env: Env) -> ir.Expr:
+        base = self.value(node.base, env)
+        index = _unwrap_enum(self.value(node.index, env))
+        if not isinstance(index.type, BitType | IntType | InfIntType):
+            raise P4Error(f"an index is a number, not `{index.type}`", node.index.location)
+        if isinstance(base.type, TupleType):
+            position = self.constant_int(node.index, env)
+            if not 0 <= position < len(base.type.elements):
+                raise P4Error(f"`{base.type}` has no element {position}", node.index.location)
+            if isinstance(base, ir.TupleLiteral) and is_constant(base):
+                return _relocated(base.elements[position], node.location)
+            literal = ir.Literal(INT, node.index.location, position)
+            return ir.Index(base.type.elements[position], node.location, base, literal)
+        if not isinstance(base.type, StackType):
+            raise P4Error(f"`{base.type}` has no elements", node.location)
+        if isinstance(index, ir.Literal) and not 0 <= int(index.value) < base.type.size:
+            raise P4Error(f"`{base.type}` has no element {index.value}", node.index.location)
+        if isinstance(index.type, InfIntType):
+            index = number_as(index, BitType(32))
+        return ir.Index(base.type.element, node.location, base, index)
+
+
+def field_of(base: ir.Expr, field: Field, location: Location) -> ir.Expr:
+    """`base.field`, or the value itself where the base is a constant struct."""
+    if isinstance(base, ir.StructLiteral) and isinstance(base.type, FieldsType) and is_constant(base):
+        for each, value in zip(base.type.fields, base.elements, strict=True):
+            if each.name == field.name:
+                return _relocated(value, location)
+    if isinstance(base, Symbolic):
+        return Symbolic(field.type, location)
+    return ir.FieldAccess(field.type, location, base, field.name)
+
+
+def _relocated(expr: ir.Expr, location: Location) -> ir.Expr:
+    """A constant where its name is used."""
     match expr:
         case ir.Literal():
-            return repr(expr.value)
+            return ir.Literal(expr.type, location, expr.value)
         case ir.EnumLiteral():
-            return repr(expr.value)
-        case ir.ErrorLiteral():
-            return repr(body.module.errors[expr.name])
-        case ir.FieldAccess(base=ir.TableApply(), name=name):
-            from switchagg.p4model.calls import call
-
-            found = call(body, expr.base)
-            return f"{found}.hit" if name == "hit" else f"(not {found}.hit)"
-        case ir.VarRef() | ir.FieldAccess() | ir.StackNext() | ir.StackLast():
-            return reference(body, expr)
-        case ir.Index():
-            if isinstance(underlying(expr.base.type), StackType):
-                return reference(body, expr)
-            return f"{expression(body, expr.base)}[{expression(body, expr.index)}]"
-        case ir.StackLastIndex(base=base):
-            return f"({reference(body, base)}.next - 1 & 0xffffffff)"
-        case ir.InstanceRef():
-            return body.module.extern(expr.instance)
-        case ir.Slice():
-            code = expression(body, expr.base)
-            shifted = f"{code} >> {expr.low}" if expr.low else code
-            whole = underlying(expr.base.type)
-            if isinstance(whole, BitType) and expr.high == whole.width - 1:
-                return f"({shifted})"
-            return f"({shifted} & {mask(expr.high - expr.low + 1)})"
-        case ir.Unary():
-            return _unary(body, expr)
-        case ir.Binary():
-            return _binary(body, expr)
-        case ir.Ternary():
-            return _ternary(body, expr)
-        case ir.Cast():
-            return _cast(body, expr)
-        case ir.TupleLiteral():
-            return f"({''.join(code + ', ' for code in owned(body, expr.elements))})"
-        case ir.StructLiteral():
-            type_ = underlying(expr.type)
-            assert isinstance(type_, FieldsType)
-            if isinstance(type_, UnionType):
-                raise unsupported("a list as a header union", expr.location)
-            return f"{body.module.layouts.name(type_)}.make({', '.join(owned(body, expr.elements))})"
-        case ir.StackLiteral():
-            elements = body.ordered([partial(expression, body, each) for each in expr.elements])
-            return f"{body.module.layouts.default(expr.type)}.fill({', '.join(elements)})"
-        case ir.InvalidHeader():
-            return body.module.layouts.default(expr.type)
+            return ir.EnumLiteral(expr.type, location, expr.name, expr.value)
+        case Symbolic():
+            return Symbolic(expr.type, location)
         case _:
-            from switchagg.p4model.calls import call
-
-            return call(body, expr)
+            return expr
 
 
-def is_fresh(expr: ir.Expr) -> bool:
-    """Whether an aggregate is a new object that nothing else names."""
-    return not isinstance(
-        expr,
-        ir.VarRef | ir.FieldAccess | ir.Index | ir.StackNext | ir.StackLast | ir.Ternary | ir.Cast,
-    )
+def _symbolic_or(operand: ir.Expr, expr: ir.Expr) -> ir.Expr:
+    return Symbolic(expr.type, expr.location) if isinstance(operand, Symbolic) else expr
 
 
-def owned(body: Body, exprs: tuple[ir.Expr, ...]) -> list[str]:
-    """Codes of values that may be kept: aggregates that something else names are copied."""
-
-    def write(each: ir.Expr) -> str:
-        code = expression(body, each)
-        return f"{code}.copy()" if is_aggregate(each.type) and not is_fresh(each) else code
-
-    return body.ordered([partial(write, each) for each in exprs])
+def _symbolic_or2(left: ir.Expr, right: ir.Expr, expr: ir.Expr) -> ir.Expr:
+    known = is_constant(left) and is_constant(right)
+    if known and (isinstance(left, Symbolic) or isinstance(right, Symbolic)):
+        return Symbolic(expr.type, expr.location)
+    return expr
 
 
-def wrapped(type_: Type, code: str) -> str:
-    """Code that brings a number back into the range of bit<N> or int<N>."""
-    base = underlying(type_)
-    if isinstance(base, BitType):
-        return f"({code} & {mask(base.width)})"
-    if isinstance(base, IntType):
-        half = 1 << (base.width - 1) if base.width else 0
-        return f"((({code}) & {mask(base.width)} ^ {half:#x}) - {half:#x})"
-    return f"({code})"
+def _unwrap_enum(expr: ir.Expr) -> ir.Expr:
+    """A member of a serializable enum counts as a number of the underlying type."""
+    if isinstance(expr.type, SerEnumType):
+        return explicit(expr, expr.type.underlying, expr.location)
+    return expr
 
 
-def _unary(body: Body, expr: ir.Unary) -> str:
-    code = expression(body, expr.operand)
-    if expr.op is ir.UnaryOp.NOT:
-        return f"(not {code})"
-    base = underlying(expr.type)
-    if expr.op is ir.UnaryOp.INVERT:
-        return f"({code} ^ {mask(base.width)})" if isinstance(base, BitType) else f"(~{code})"
-    return wrapped(base, f"-{code}")
+def _match_widths(left: ir.Expr, right: ir.Expr) -> tuple[ir.Expr, ir.Expr]:
+    if isinstance(left.type, InfIntType) and isinstance(right.type, BitType | IntType):
+        return number_as(left, right.type), right
+    if isinstance(right.type, InfIntType) and isinstance(left.type, BitType | IntType):
+        return left, number_as(right, left.type)
+    return left, right
 
 
-def _binary(body: Body, expr: ir.Binary) -> str:
-    op = expr.op
-    if op in (ir.BinaryOp.AND, ir.BinaryOp.OR):
-        return _logical(body, expr)
-    if op is ir.BinaryOp.CONCAT:
-        return _concat(body, expr)
-    left, right = body.ordered([lambda: expression(body, expr.left), lambda: expression(body, expr.right)])
-    base = underlying(expr.type)
-    if op in _COMPARISONS:
-        return f"({left} {_COMPARISONS[op]} {right})"
-    if op in _BITWISE:
-        return f"({left} {_BITWISE[op]} {right})"
-    if op in _WRAPPING:
-        return wrapped(base, f"{left} {_WRAPPING[op]} {right}")
-    if op in (ir.BinaryOp.SHIFT_LEFT, ir.BinaryOp.SHIFT_RIGHT):
-        return _shift(expr, base, left, right)
-    if op in (ir.BinaryOp.SAT_ADD, ir.BinaryOp.SAT_SUB):
-        sign = "+" if op is ir.BinaryOp.SAT_ADD else "-"
-        width = base.width  # type: ignore[attr-defined]
-        low, high = 0, (1 << width) - 1
-        if isinstance(base, IntType):
-            low, high = -(1 << (width - 1)), (1 << (width - 1)) - 1
-        return f"max(min({left} {sign} {right}, {high:#x}), {low})"
-    if op is ir.BinaryOp.DIV:
-        return f"({left} // {right})"
-    if op is ir.BinaryOp.MOD:
-        return f"({left} % {right})"
-    raise unsupported(f"the operator {op}", expr.location)
+def _match_types(left: ir.Expr, right: ir.Expr) -> tuple[ir.Expr, ir.Expr]:
+    """Converts one of two operands to the type of the other, if that happens by itself."""
+    for convert_left in (False, True):
+        try:
+            if convert_left:
+                return coerce(left, right.type), right
+            return left, coerce(right, left.type)
+        except P4Error:
+            continue
+    if isinstance(left.type, SerEnumType) or isinstance(right.type, SerEnumType):
+        return _match_widths(_unwrap_enum(left), _unwrap_enum(right))
+    return left, right
 
 
-def _shift(expr: ir.Binary, base: Type, left: str, right: str) -> str:
-    known = expr.right.value if isinstance(expr.right, ir.Literal) else None
-    if expr.op is ir.BinaryOp.SHIFT_RIGHT:
-        return f"({left} >> {known})" if known is not None else f"shift_right({left}, {right})"
-    if not isinstance(base, BitType | IntType):
-        return f"({left} << {right})"
-    if known is not None and int(known) < base.width:
-        return wrapped(base, f"{left} << {known}")
-    name = "shift_left" if isinstance(base, BitType) else "shift_left_signed"
-    return f"{name}({left}, {right}, {base.width})"
+def _equal_constants(left: ir.Expr, right: ir.Expr) -> bool | None:
+    match left, right:
+        case (ir.Literal(), ir.Literal()):
+            return left.value == right.value
+        case (ir.EnumLiteral(), ir.EnumLiteral()) | (ir.ErrorLiteral(), ir.ErrorLiteral()):
+            return left.name == right.name
+        case _:
+            return None
 
 
-def _concat(body: Body, expr: ir.Binary) -> str:
-    parts: list[ir.Expr] = []
-
-    def gather(node: ir.Expr) -> None:
-        if isinstance(node, ir.Binary) and node.op is ir.BinaryOp.CONCAT:
-            gather(node.left)
-            gather(node.right)
-        else:
-            parts.append(node)
-
-    gather(expr)
-    codes = body.ordered([partial(expression, body, each) for each in parts])
-    base = underlying(expr.type)
-    assert isinstance(base, BitType | IntType)
-    left, terms = base.width, []
-    for code, part in zip(codes, parts, strict=True):
-        left -= width_of(part.type) or 0
-        pattern = to_pattern(part.type, code)
-        terms.append(f"{pattern} << {left}" if left else pattern)
-    return f"({from_pattern(base, ' | '.join(terms))})"
+def _element_types(expected: Type | None, count: int) -> tuple[Type, ...] | None:
+    match expected:
+        case StructType() | HeaderType():
+            return tuple(each.type for each in expected.fields)
+        case TupleType(elements):
+            return elements
+        case StackType(element, size):
+            return (element,) * size
+        case ListType(element):
+            return (element,) * count
+        case SetType(element):
+            return _element_types(element, count)
+        case _:
+            return None
 
 
-def _logical(body: Body, expr: ir.Binary) -> str:
-    left = expression(body, expr.left)
-    right, lines = body.capture(lambda: expression(body, expr.right))
-    if not lines:
-        return f"({left} {'and' if expr.op is ir.BinaryOp.AND else 'or'} {right})"
-    result = body.temp()
-    body.emit(f"{result} = {left}")
-    body.emit(f"if {result}:" if expr.op is ir.BinaryOp.AND else f"if not {result}:")
-    body.lines += lines
-    body.emit(f"    {result} = {right}")
-    return result
-
-
-def _ternary(body: Body, expr: ir.Ternary) -> str:
-    condition = expression(body, expr.condition)
-    yes, lines = body.capture(lambda: expression(body, expr.yes))
-    no, other = body.capture(lambda: expression(body, expr.no))
-    if not lines and not other:
-        return f"({yes} if {condition} else {no})"
-    result = body.temp()
-    body.emit(f"if {condition}:")
-    body.lines += lines
-    body.emit(f"    {result} = {yes}")
-    body.emit("else:")
-    body.lines += other
-    body.emit(f"    {result} = {no}")
-    return result
-
-
-def _cast(body: Body, expr: ir.Cast) -> str:
-    to, of = underlying(expr.type), underlying(expr.operand.type)
-    if isinstance(to, FieldsType | TupleType):
-        return _reshape(body, expr, to, of)
-    code = expression(body, expr.operand)
-    if isinstance(to, BoolType):
-        return code if isinstance(of, BoolType) else f"({code} == 1)"
-    if isinstance(of, BoolType):
-        return f"({code} and 1 or 0)"
-    if isinstance(to, BitType):
-        fits = isinstance(of, BitType) and of.width <= to.width
-        return code if fits else f"({code} & {mask(to.width)})"
-    if isinstance(to, IntType):
-        if isinstance(of, IntType) and of.width <= to.width:
-            return code
-        if isinstance(of, BitType) and of.width < to.width:
-            return code
-        return wrapped(to, code)
-    return code
-
-
-def _reshape(body: Body, expr: ir.Cast, to: FieldsType | TupleType, of: Type) -> str:
-    if to is of or (isinstance(to, TupleType) and to == of):
-        return expression(body, expr.operand)
-    source = body.hold(expression(body, expr.operand))
-    if isinstance(of, TupleType):
-        parts = [(f"{source}[{place}]", each) for place, each in enumerate(of.elements)]
-    elif isinstance(of, FieldsType):
-        parts = [(f"{source}.f_{each.name}", each.type) for each in of.fields]
-    else:
-        raise unsupported(f"a cast from {of} to {to}", expr.location)
-    codes = [f"{code}.copy()" if is_aggregate(type_) else code for code, type_ in parts]
-    if isinstance(to, TupleType):
-        return f"({''.join(code + ', ' for code in codes)})"
-    return f"{body.module.layouts.name(to)}.make({', '.join(codes)})"
-
-
-def from_bits(body: Body, type_: Type, code: str) -> str:
-    """Code that reads the number `code` as a value of any type of fixed size."""
-    base = underlying(type_)
-    if isinstance(base, HeaderType | FieldsType | TupleType):
-        whole = body.hold(code)
-        left, values = width_of(base) or 0, []
-        elements = base.elements if isinstance(base, TupleType) else [each.type for each in base.fields]
-        for each in elements:
-            size = width_of(each) or 0
-            left -= size
-            values.append(from_bits(body, each, f"{whole} >> {left} & {mask(size)}"))
-        if isinstance(base, TupleType):
-            return f"({''.join(value + ', ' for value in values)})"
-        return f"{body.module.layouts.name(base)}.make({', '.join(values)})"
-    return from_pattern(base, code)
-
-
-def pieces(body: Body, code: str, type_: Type) -> list[tuple[str, str]]:
-    """The bit strings that a value consists of: codes of (bits, value)."""
-    base = underlying(type_)
-    if isinstance(base, TupleType):
-        held = body.hold(code)
-        return [p for n, each in enumerate(base.elements) for p in pieces(body, f"{held}[{n}]", each)]
-    if isinstance(base, StackType):
-        held = body.hold(code)
-        return [p for n in range(base.size) for p in pieces(body, f"{held}.items[{n}]", base.element)]
-    if isinstance(base, FieldsType):
-        held = body.hold(code)
-        return [p for each in base.fields for p in pieces(body, f"{held}.f_{each.name}", each.type)]
-    if isinstance(base, VarbitType):
-        return [(f"{code}[0]", f"{code}[1]")]
-    width = width_of(base)
-    return [(str(32 if width is None else width), to_pattern(base, code))]
-
-
-def bit_string(body: Body, expr: ir.Expr) -> str:
-    """Code of a value laid out as one bit string, as (bits, value)."""
-    if isinstance(expr, ir.TupleLiteral | ir.StructLiteral):
-        parts = [each for element in expr.elements for each in _element_pieces(body, element)]
-    else:
-        parts = pieces(body, expression(body, expr), expr.type)
-    if all(bits.isdigit() for bits, _ in parts):
-        total = left = sum(int(bits) for bits, _ in parts)
-        terms = []
-        for bits, value in parts:
-            left -= int(bits)
-            terms.append(f"({value}) << {left}" if left else f"({value})")
-        return f"({total}, {' | '.join(terms) or '0'})"
-    return f"join({', '.join(f'({bits}, {value})' for bits, value in parts)})"
-
-
-def _element_pieces(body: Body, expr: ir.Expr) -> list[tuple[str, str]]:
-    if isinstance(expr, ir.TupleLiteral | ir.StructLiteral):
-        return [each for element in expr.elements for each in _element_pieces(body, element)]
-    code = expression(body, expr)
-    if not isinstance(expr, ir.VarRef | ir.FieldAccess | ir.Literal):
-        code = body.hold(code)
-    return pieces(body, code, expr.type)
+def _not_assignable(expr: ir.Expr) -> str:
+    """Why an expression cannot be assigned to; empty if it can."""
+    match expr:
+        case ir.VarRef():
+            variable = expr.variable
+            if variable.direction is Direction.IN:
+                return f"`{variable.name}` is an `in` parameter"
+            if variable.scope is not ir.Scope.LOCAL and variable.direction is Direction.NONE:
+                return f"parameter `{variable.name}` has no direction"
+            return ""
+        case ir.FieldAccess():
+            if isinstance(expr.base.type, ApplyResultType):
+                return "it is a table's result"
+            return _not_assignable(expr.base)
+        case ir.Index():
+            return "an element of a tuple" if isinstance(expr.base.type, TupleType) else _not_assignable(expr.base)
+        case ir.Slice() | ir.StackNext() | ir.StackLast():
+            return _not_assignable(expr.base)
+        case _:
+            return "it is a value"

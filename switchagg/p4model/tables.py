@@ -1,382 +1,315 @@
-"""Match-action tables: entries, their checks, and the look-up that translated code calls.
-
-A table whose fields are all exact is a dict. Otherwise entries are grouped by their masks (tuple space search):
-one dict a combination of masks, groups in falling order of their best entry, so that a look-up ends at the first
-group that cannot better what was found. Tables with range fields are searched entry by entry.
-
-Of several entries that match, the one with the longest prefix wins if the key has an lpm field and otherwise only
-exact ones; else the one with the largest priority number, as in P4Runtime; among equals the one added first.
-"""
+"""Checking tables: keys, the list of actions, the default action, entries, and the other properties."""
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypeVar
 
-from switchagg.p4model.matches import KeyField, Match, MatchKind, Parameter, TableError
-from switchagg.p4model.profiles import ActionProfile, Choice, ProfileChoice
+from switchagg.p4model import ast, ir
+from switchagg.p4model.annotations import find
+from switchagg.p4model.calls import match_arguments
+from switchagg.p4model.errors import Location, P4Error
+from switchagg.p4model.names import control_name, key_name
+from switchagg.p4model.symbolic import to_value
+from switchagg.p4model.symbols import Env
+from switchagg.p4model.types import (
+    ApplyResultType,
+    BitType,
+    BoolType,
+    Direction,
+    EnumType,
+    ErrorType,
+    IntType,
+    Parameter,
+    Type,
+    VarbitType,
+    underlying,
+)
 
-DEFAULT_SIZE: Final = 1024
+if TYPE_CHECKING:
+    from switchagg.p4model.check import Checker
 
 
-@dataclass(slots=True, eq=False)
-class Action:
-    """An action as a table's entries know it.
+_Node = TypeVar("_Node", bound=ast.Node)
 
-    `run` is the translated function: it takes the control's frame and the parameters' values.
-    """
 
-    name: str
-    parameters: tuple[Parameter, ...] = ()
-    index: int = 0
-    in_entries: bool = True
-    in_default: bool = True
-    run: Callable[..., Any] = field(default=lambda *_: None)
+class Tables:
+    """Checks tables in the environment of their control."""
 
-    def bind(self, arguments: Mapping[str, int] | Sequence[int]) -> tuple[int, ...]:
-        """The arguments in order, checked. Raises TableError."""
-        names = [parameter.name for parameter in self.parameters]
-        if isinstance(arguments, Mapping):
-            unknown = [name for name in arguments if name not in names]
-            missing = [name for name in names if name not in arguments]
-            if unknown or missing:
-                problem = f"no parameter {unknown[0]}" if unknown else f"parameter {missing[0]} is missing"
-                raise TableError(f"action {self.name}: {problem}; it takes {_listed(names)}")
-            arguments = [arguments[name] for name in names]
-        if len(arguments) != len(names):
-            raise TableError(
-                f"action {self.name} takes {len(names)} arguments ({_listed(names)}), not {len(arguments)}"
+    def __init__(self, checker: Checker) -> None:
+        self.checker = checker
+
+    def check(self, decl: ast.TableDecl, env: Env) -> ir.Table:
+        """The typed table. Raises `P4Error`."""
+        properties = _by_name(decl)
+        # Tables are applied in controls, so that keys may not apply any; a frame of its own tells.
+        keys = self._keys(properties.get("key"), env)
+        actions = self._actions(decl, properties.get("actions"), env)
+        name = control_name(decl.name, decl.annotations, env.frame.path)
+        default_node = properties.get("default_action")
+        entries_node = properties.get("entries")
+        priorities = _Priorities(self.checker, properties, env)
+        return ir.Table(
+            decl.name,
+            name,
+            keys,
+            actions,
+            self._default(default_node, actions, env),
+            default_node is not None and default_node.const,
+            self._entries(entries_node, keys, actions, env),
+            entries_node is not None and entries_node.const,
+            self._size(properties.get("size"), env),
+            priorities.largest_wins,
+            priorities.delta,
+            self._others(properties, env, name),
+            decl.annotations,
+            decl.location,
+            ApplyResultType(decl.name),
+        )
+
+    # ---- keys
+
+    def _keys(self, node: ast.PropertyNode | None, env: Env) -> tuple[ir.Key, ...]:
+        if node is None:
+            return ()
+        keys = []
+        for each in _nodes(node.value, ast.KeyNode):
+            expr = self.checker.exprs.value(each.expr, env)
+            _check_key_type(expr.type, each.expr.location)
+            if each.match_kind.text not in self.checker.match_kinds:
+                raise P4Error(
+                    f"`{each.match_kind.text}` is not a match kind; known are "
+                    f"{', '.join(self.checker.match_kinds)}",
+                    each.match_kind.location,
+                )
+            name = key_name(each.expr, each.annotations)
+            keys.append(ir.Key(expr, each.match_kind.text, name, each.annotations, each.location))
+        return tuple(keys)
+
+    # ---- actions
+
+    def _actions(
+        self, decl: ast.TableDecl, node: ast.PropertyNode | None, env: Env
+    ) -> tuple[ir.ActionRef, ...]:
+        if node is None:
+            raise P4Error(f"table `{decl.name}` has no actions", decl.location)
+        refs: list[ir.ActionRef] = []
+        for each in _nodes(node.value, ast.ActionRefNode):
+            action = self._action(each.path, env)
+            if any(ref.action is action for ref in refs):
+                raise P4Error(f"action `{each.path.name}` is listed twice", each.location)
+            refs.append(ir.ActionRef(action, self._bound(action, each, env), each.annotations, each.location))
+        return tuple(refs)
+
+    def _action(self, path: ast.PathExpr, env: Env) -> ir.Action:
+        symbol = env.lookup(path.name, top=path.absolute)
+        if symbol is None:
+            raise P4Error(f"action `{path.name}` is not declared", path.location)
+        if not isinstance(symbol, ir.Action):
+            raise P4Error(
+                f"`{path.name}` is not an action",
+                path.location,
+                notes=(("it is declared here", symbol.location),),
             )
-        return tuple(p.checked(v, self.name) for p, v in zip(self.parameters, arguments, strict=True))
+        return symbol
+
+    def _bound(self, action: ir.Action, node: ast.ActionRefNode, env: Env) -> tuple[ir.Argument, ...]:
+        directed = _parameters(action, directed=True)
+        args = node.args or ()
+        if len(args) > len(directed):
+            raise P4Error(
+                f"action `{action.name}` has {len(directed)} parameter(s) with a direction; the others come from "
+                "the table's entries",
+                node.location,
+            )
+        return self._linked(action, self.checker.calls.arguments(directed, args, env, node.location, action.name))
+
+    def _linked(self, action: ir.Action, args: Sequence[ir.Argument]) -> tuple[ir.Argument, ...]:
+        by_name = {each.name: each for each in action.params}
+        return tuple(ir.Argument(by_name[each.param.name], each.value) for each in args)
+
+    def _call(
+        self, ref: ir.ActionRef, args: tuple[ast.Arg, ...] | None, env: Env, location: Location
+    ) -> ir.ActionCall:
+        """An action with arguments for all parameters; bound ones may be left out, as the list has them."""
+        action = ref.action
+        data = _parameters(action, directed=False)
+        given = args or ()
+        if len(given) == len(action.params) and ref.bound:
+            full = (*_parameters(action, directed=True), *data)
+            checked = self.checker.calls.arguments(full, given, env, location, action.name)
+            bound, rest = checked[: len(ref.bound)], checked[len(ref.bound) :]
+            for left, right in zip(bound, ref.bound, strict=True):
+                if _shape(left.value) != _shape(right.value):
+                    raise P4Error(
+                        f"parameter `{right.param.name}` of `{action.name}` has another argument in the list of actions",
+                        location,
+                        notes=(("it is listed here", ref.location),),
+                    )
+        else:
+            match_arguments(data, given, location, action.name)
+            rest = self.checker.calls.arguments(data, given, env, location, action.name)
+        for each in rest:
+            if each.value is not None:
+                to_value(each.value)
+        return ir.ActionCall(action, (*ref.bound, *self._linked(action, rest)), location)
+
+    def _listed(self, path: ast.PathExpr, actions: Sequence[ir.ActionRef], env: Env) -> ir.ActionRef:
+        action = self._action(path, env)
+        for ref in actions:
+            if ref.action is action:
+                return ref
+        raise P4Error(f"action `{path.name}` is not in the table's list of actions", path.location)
+
+    # ---- the default action and entries
+
+    def _default(
+        self, node: ast.PropertyNode | None, actions: Sequence[ir.ActionRef], env: Env
+    ) -> ir.ActionCall | None:
+        if node is None:
+            return None
+        match node.value:
+            case ast.PathExpr() as path:
+                args: tuple[ast.Arg, ...] | None = None
+            case ast.CallExpr(callee=ast.PathExpr() as path, args=args):
+                pass
+            case _:
+                raise P4Error("default_action must be an action", node.location)
+        ref = self._listed(path, actions, env)
+        if find(ref.annotations, "tableonly") is not None:
+            raise P4Error(f"action `{path.name}` is @tableonly and cannot be the default", path.location)
+        return self._call(ref, args, env, path.location)
+
+    def _entries(
+        self,
+        node: ast.PropertyNode | None,
+        keys: Sequence[ir.Key],
+        actions: Sequence[ir.ActionRef],
+        env: Env,
+    ) -> tuple[ir.Entry, ...]:
+        if node is None:
+            return ()
+        if not keys:
+            raise P4Error("a table without a key has no entries", node.location)
+        types = [each.expr.type for each in keys]
+        entries = []
+        for each in _nodes(node.value, ast.EntryNode):
+            keysets = self.checker.keysets.entry(each.keys, types, env, each.location)
+            for key, keyset in zip(keys, keysets, strict=True):
+                _check_entry_kind(key, keyset)
+            ref = self._listed(each.action.path, actions, env)
+            if find(ref.annotations, "defaultonly") is not None:
+                raise P4Error(f"action `{ref.action.name}` is @defaultonly", each.action.location)
+            call = self._call(ref, each.action.args, env, each.action.location)
+            priority = None
+            if each.priority is not None:
+                priority = self.checker.exprs.constant_int(each.priority, env)
+            const = each.const or node.const
+            entries.append(ir.Entry(keysets, call, priority, const, each.action.annotations, each.location))
+        return tuple(entries)
+
+    # ---- other properties
+
+    def _size(self, node: ast.PropertyNode | None, env: Env) -> int | None:
+        if node is None:
+            return None
+        assert isinstance(node.value, ast.Expr)
+        return self.checker.exprs.constant_int(node.value, env)
+
+    def _others(self, properties: dict[str, ast.PropertyNode], env: Env, table: str) -> dict[str, ir.Value]:
+        known = {
+            "key", "actions", "default_action", "entries", "size", "largest_priority_wins", "priority_delta",
+        }  # fmt: skip
+        others: dict[str, ir.Value] = {}
+        for name, node in properties.items():
+            if name in known:
+                continue
+            assert isinstance(node.value, ast.Expr)
+            if isinstance(node.value, ast.ConstructExpr):
+                own = find(node.annotations, "name")
+                where = str(own.values[0]) if own is not None and own.values else f"{table}.{name}"
+                expr = self.checker.instances.anonymous(node.value, env, None, where)
+            else:
+                expr = self.checker.exprs.check(node.value, env)
+            others[name] = to_value(expr)
+        return others
 
 
-class Entry:
-    """An entry, or the default: what `apply` found. Direct counters, meters and registers live in it."""
+class _Priorities:
+    """`largest_priority_wins` and `priority_delta`, with their defaults."""
 
-    __slots__ = (
-        "action",
-        "args",
-        "bytes",
-        "choice",
-        "cells",
-        "hit",
-        "index",
-        "matches",
-        "meter",
-        "packets",
-        "priority",
-        "rank",
-        "run",
+    def __init__(self, checker: Checker, properties: dict[str, ast.PropertyNode], env: Env) -> None:
+        self.largest_wins = True
+        self.delta = 1
+        wins = properties.get("largest_priority_wins")
+        if wins is not None:
+            assert isinstance(wins.value, ast.Expr)
+            value = to_value(checker.exprs.constant(wins.value, env))
+            if not isinstance(value, bool):
+                raise P4Error("largest_priority_wins is true or false", wins.location)
+            self.largest_wins = value
+        delta = properties.get("priority_delta")
+        if delta is not None:
+            assert isinstance(delta.value, ast.Expr)
+            self.delta = checker.exprs.constant_int(delta.value, env)
+            if self.delta <= 0:
+                raise P4Error(f"priority_delta is a positive number, not {self.delta}", delta.location)
+
+
+def _by_name(decl: ast.TableDecl) -> dict[str, ast.PropertyNode]:
+    properties: dict[str, ast.PropertyNode] = {}
+    for each in decl.properties:
+        if each.name in properties:
+            raise P4Error(
+                f"property `{each.name}` is given twice",
+                each.location,
+                notes=(("the first is here", properties[each.name].location),),
+            )
+        properties[each.name] = each
+    return properties
+
+
+def _nodes(value: object, kind: type[_Node]) -> tuple[_Node, ...]:
+    assert isinstance(value, tuple)
+    return tuple(each for each in value if isinstance(each, kind))
+
+
+def _parameters(action: ir.Action, *, directed: bool) -> tuple[Parameter, ...]:
+    return tuple(
+        Parameter(each.name, each.direction, each.type, None, False, each.annotations, each.location)
+        for each in action.params
+        if (each.direction is not Direction.NONE) is directed
     )
 
-    def __init__(
-        self,
-        action: Action,
-        args: tuple[int, ...],
-        *,
-        hit: bool = True,
-        matches: tuple[tuple[int, int], ...] = (),
-        priority: int = 0,
-        rank: tuple[int, int] = (0, 0),
-        choice: ProfileChoice | None = None,
-    ) -> None:
-        self.hit = hit
-        self.matches = matches
-        self.priority = priority
-        self.rank = rank
-        self.choice = choice
-        self.packets = 0
-        self.bytes = 0
-        self.meter: Any = None
-        self.cells: dict[str, Any] = {}
-        self.set_action(action, args)
 
-    def set_action(self, action: Action, args: tuple[int, ...]) -> None:
-        """Replaces what the entry does."""
-        self.action = action
-        self.args = args
-        self.index = action.index
-        self.run = action.run
+def _check_key_type(type_: Type, location: Location) -> None:
+    if not isinstance(underlying(type_), BitType | IntType | BoolType | EnumType | ErrorType | VarbitType):
+        raise P4Error(f"a key cannot be of type `{type_}`", location)
 
 
-class Table:
-    """One table. `find` and `miss` are what translated code uses; the rest is for the control plane."""
-
-    def __init__(
-        self,
-        name: str,
-        keys: Sequence[KeyField],
-        actions: Iterable[Action],
-        default: tuple[str, Sequence[int]],
-        *,
-        size: int | None = None,
-        const_entries: bool = False,
-        const_default: bool = False,
-        profile: ActionProfile | None = None,
-    ) -> None:
-        self.name = name
-        self.keys = tuple(keys)
-        self.actions = {action.name: action for action in actions}
-        self.size = DEFAULT_SIZE if size is None else size
-        self.const_entries = const_entries
-        self.const_default = const_default
-        self.profile = profile
-        kinds = [key.kind for key in self.keys]
-        self._by_prefix = kinds.count(MatchKind.LPM) == 1 and kinds.count(MatchKind.EXACT) == len(kinds) - 1
-        self._exact = all(kind is MatchKind.EXACT for kind in kinds)
-        self._ranged = MatchKind.RANGE in kinds
-        self._serial = 0
-        self._entries: dict[tuple[object, ...], Entry] = {}
-        self._bucket: dict[tuple[int, ...], Entry] = {}
-        self._groups: list[tuple[tuple[int, int], tuple[int, ...], dict[tuple[int, ...], Entry]]] = []
-        self._scan: list[Entry] = []
-        self.find: Callable[[tuple[int, ...]], Entry | None]
-        if self._exact:
-            self.find = self._bucket.get
-        else:
-            self.find = self._find_ranged if self._ranged else self._find_masked
-        # The entry that the running action belongs to: direct externs look here.
-        self.current: Entry
-        self._initial_default = default
-        self.reset_default()
-
-    # ---- look-up ----
-
-    def _find_masked(self, key: tuple[int, ...]) -> Entry | None:
-        best = None
-        for rank, masks, bucket in self._groups:
-            if best is not None and best.rank >= rank:
-                break
-            entry = bucket.get(tuple(map(operator.and_, key, masks)))
-            if entry is not None and (best is None or entry.rank > best.rank):
-                best = entry
-        return best
-
-    def _find_ranged(self, key: tuple[int, ...]) -> Entry | None:
-        for entry in self._scan:
-            for (low, high), value, spec in zip(entry.matches, key, self.keys, strict=True):
-                if spec.kind is MatchKind.RANGE:
-                    if not low <= value <= high:
-                        break
-                elif value & high != low:
-                    break
-            else:
-                return entry
-        return None
-
-    # ---- control plane ----
-
-    @property
-    def entries(self) -> list[Entry]:
-        """All entries, in the order in which they were added."""
-        return list(self._entries.values())
-
-    def action(self, name: str) -> Action:
-        """The action of this name. Raises TableError naming those that the table has."""
-        try:
-            return self.actions[name]
-        except KeyError:
-            raise TableError(
-                f"table {self.name} has no action {name}; it has {_listed(sorted(self.actions))}"
-            ) from None
-
-    def add(
-        self,
-        matches: Mapping[str, Match | int] | Sequence[Match | int],
-        action: str,
-        arguments: Mapping[str, int] | Sequence[int] = (),
-        priority: int = 0,
-    ) -> Entry:
-        """Adds an entry. Fields that a mapping leaves out match anything, unless they are exact.
-
-        Raises:
-            TableError: the table is constant or full, the entry is there already, or it does not fit the table.
-        """
-        self._refuse_constant()
-        chosen = self.action(action)
-        if not chosen.in_entries:
-            raise TableError(f"table {self.name}: action {action} is for the default only")
-        if self.profile is not None:
-            raise TableError(
-                f"table {self.name} takes members and groups of {self.profile.name}, not actions"
-            )
-        return self.insert(matches, chosen, chosen.bind(arguments), priority)
-
-    def add_choice(
-        self,
-        matches: Mapping[str, Match | int] | Sequence[Match | int],
-        *,
-        member: int | None = None,
-        group: int | None = None,
-        priority: int = 0,
-    ) -> Entry:
-        """Adds an entry that names a member or a group of the table's action profile. Raises TableError."""
-        self._refuse_constant()
-        if self.profile is None:
-            raise TableError(f"table {self.name} has no action profile")
-        choice = self.profile.choice(member, group)
-        return self.insert(matches, next(iter(self.actions.values())), (), priority, choice)
-
-    def insert(
-        self,
-        matches: Mapping[str, Match | int] | Sequence[Match | int],
-        action: Action,
-        args: tuple[int, ...],
-        priority: int = 0,
-        choice: ProfileChoice | None = None,
-    ) -> Entry:
-        """Adds an entry whose action is bound already; constant tables are filled through this."""
-        canonical = self._canonical(matches)
-        identity = self._identity(canonical, priority)
-        if identity in self._entries:
-            raise TableError(f"table {self.name} has this entry already: {self.show(canonical)}")
-        if len(self._entries) >= self.size:
-            raise TableError(f"table {self.name} is full: it holds {self.size} entries")
-        self._serial += 1
-        first = priority
-        if self._by_prefix:
-            first = next(
-                mask.bit_count()
-                for (_, mask), key in zip(canonical, self.keys, strict=True)
-                if key.kind is MatchKind.LPM
-            )
-        entry = Entry(
-            action,
-            args,
-            matches=canonical,
-            priority=priority,
-            rank=(first, -self._serial),
-            choice=choice,
-        )
-        self._entries[identity] = entry
-        self._index(entry)
-        return entry
-
-    def get(self, matches: Mapping[str, Match | int] | Sequence[Match | int], priority: int = 0) -> Entry:
-        """The entry with these matches. Raises TableError if there is none."""
-        canonical = self._canonical(matches)
-        try:
-            return self._entries[self._identity(canonical, priority)]
-        except KeyError:
-            raise TableError(f"table {self.name} has no entry {self.show(canonical)}") from None
-
-    def modify(self, entry: Entry, action: str, arguments: Mapping[str, int] | Sequence[int] = ()) -> None:
-        """Replaces the action of an entry. Raises TableError."""
-        self._refuse_constant()
-        chosen = self.action(action)
-        entry.set_action(chosen, chosen.bind(arguments))
-
-    def remove(self, entry: Entry) -> None:
-        """Removes an entry. Raises TableError if it is not in the table, or the table is constant."""
-        self._refuse_constant()
-        identity = self._identity(entry.matches, entry.priority)
-        if self._entries.get(identity) is not entry:
-            raise TableError(f"table {self.name} does not hold that entry")
-        del self._entries[identity]
-        self._rebuild()
-
-    def clear(self) -> None:
-        """Removes all entries. Raises TableError if the table is constant."""
-        self._refuse_constant()
-        self._entries.clear()
-        self._rebuild()
-
-    def set_default(self, action: str, arguments: Mapping[str, int] | Sequence[int] = ()) -> None:
-        """Sets what a miss does. Raises TableError."""
-        if self.const_default:
-            raise TableError(f"table {self.name} has a constant default action")
-        chosen = self.action(action)
-        if not chosen.in_default:
-            raise TableError(f"table {self.name}: action {action} is not for the default")
-        self.miss = Entry(chosen, chosen.bind(arguments), hit=False)
-
-    def reset_default(self) -> None:
-        """Sets the default that the program declares."""
-        name, arguments = self._initial_default
-        self.miss = Entry(self.actions[name], tuple(arguments), hit=False)
-        self.current = self.miss
-
-    def rebind(self) -> None:
-        """Takes up the actions' functions anew, after translation has set them."""
-        for entry in [*self._entries.values(), self.miss]:
-            entry.run = entry.action.run
-
-    def show(self, matches: Sequence[tuple[int, int]]) -> str:
-        """Canonical matches for a message."""
-        shown = []
-        for (first, second), key in zip(matches, self.keys, strict=True):
-            if key.kind is MatchKind.RANGE:
-                shown.append(f"{key.name}={first:#x}..{second:#x}")
-            elif second == key.full:
-                shown.append(f"{key.name}={first:#x}")
-            else:
-                shown.append(f"{key.name}={first:#x}&&&{second:#x}")
-        return ", ".join(shown) or "(no key)"
-
-    # ---- inside ----
-
-    def _refuse_constant(self) -> None:
-        if self.const_entries:
-            raise TableError(f"table {self.name} has constant entries")
-        if not self.keys:
-            raise TableError(f"table {self.name} has no key: it has a default action only")
-
-    def _canonical(
-        self, matches: Mapping[str, Match | int] | Sequence[Match | int]
-    ) -> tuple[tuple[int, int], ...]:
-        names = [key.name for key in self.keys]
-        if isinstance(matches, Mapping):
-            for name in matches:
-                if name not in names:
-                    raise TableError(f"table {self.name} has no key field {name}; it has {_listed(names)}")
-            from switchagg.p4model.matches import Wildcard
-
-            ordered: list[Match | int] = []
-            for key in self.keys:
-                if key.name not in matches and key.kind is MatchKind.EXACT:
-                    raise TableError(f"table {self.name}: exact key field {key.name} is missing")
-                ordered.append(matches.get(key.name, Wildcard()))
-            matches = ordered
-        if len(matches) != len(names):
-            raise TableError(
-                f"table {self.name} has {len(names)} key fields ({_listed(names)}), not {len(matches)}"
-            )
-        return tuple(key.canonical(match, self.name) for key, match in zip(self.keys, matches, strict=True))
-
-    def _identity(self, canonical: tuple[tuple[int, int], ...], priority: int) -> tuple[object, ...]:
-        return canonical if self._exact or self._by_prefix else (*canonical, priority)
-
-    def _index(self, entry: Entry) -> None:
-        if self._exact:
-            self._bucket[tuple(value for value, _ in entry.matches)] = entry
-        elif self._ranged:
-            self._scan.append(entry)
-            self._scan.sort(key=lambda other: other.rank, reverse=True)
-        else:
-            masks = tuple(mask for _, mask in entry.matches)
-            values = tuple(value for value, _ in entry.matches)
-            for position, (rank, group_masks, bucket) in enumerate(self._groups):
-                if group_masks == masks:
-                    if values not in bucket or bucket[values].rank < entry.rank:
-                        bucket[values] = entry
-                    self._groups[position] = (max(rank, entry.rank), masks, bucket)
-                    break
-            else:
-                self._groups.append((entry.rank, masks, {values: entry}))
-            self._groups.sort(key=lambda group: group[0], reverse=True)
-
-    def _rebuild(self) -> None:
-        self._bucket.clear()
-        self._groups.clear()
-        self._scan.clear()
-        for entry in self._entries.values():
-            self._index(entry)
+def _check_entry_kind(key: ir.Key, keyset: ir.Keyset) -> None:
+    if key.match_kind == "exact" and not isinstance(keyset, ir.ExactSet):
+        raise P4Error("an exact key takes one value", keyset.location)
+    if key.match_kind in ("lpm", "ternary") and isinstance(keyset, ir.RangeSet):
+        raise P4Error(f"a key that is {key.match_kind} takes no range", keyset.location)
 
 
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names) or "none"
-
-
-__all__ = ["DEFAULT_SIZE", "Action", "Choice", "Entry", "Table"]
+def _shape(expr: ir.Expr | None) -> object:
+    """What an argument refers to, to compare two of them."""
+    match expr:
+        case ir.VarRef():
+            return id(expr.variable)
+        case ir.FieldAccess():
+            return (expr.name, _shape(expr.base))
+        case ir.Index():
+            return ("[]", _shape(expr.base), _shape(expr.index))
+        case ir.Slice():
+            return (expr.high, expr.low, _shape(expr.base))
+        case ir.Literal():
+            return expr.value
+        case ir.Binary():
+            return (expr.op, _shape(expr.left), _shape(expr.right))
+        case ir.Cast() | ir.Unary():
+            return (str(expr.type), _shape(expr.operand))
+        case _:
+            return type(expr).__name__

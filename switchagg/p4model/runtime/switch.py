@@ -14,17 +14,17 @@ from typing import Any, TypeVar
 
 from switchagg.errors import SwitchError, UsageError
 from switchagg.p4model import ir
-from switchagg.p4model.emit import Module
+from switchagg.p4model.runtime.emit import Module
 from switchagg.p4model.errors import P4Error, unsupported
-from switchagg.p4model.externs import CounterArray, MeterArray, Register
-from switchagg.p4model.layouts import Layouts
-from switchagg.p4model.matches import TableError
-from switchagg.p4model.profiles import ActionProfile
-from switchagg.p4model.replication import Replication
-from switchagg.p4model.tables import Table
-from switchagg.p4model.trace import Trace
+from switchagg.p4model.runtime.externs import CounterArray, MeterArray, Register
+from switchagg.p4model.runtime.layouts import Layouts
+from switchagg.p4model.runtime.matches import TableError
+from switchagg.p4model.runtime.profiles import ActionProfile
+from switchagg.p4model.runtime.replication import Replication
+from switchagg.p4model.runtime.tables import Table
+from switchagg.p4model.runtime.trace import Trace
 from switchagg.p4model.types import FieldsType
-from switchagg.p4model.value_sets import ValueSet
+from switchagg.p4model.runtime.value_sets import ValueSet
 
 _T = TypeVar("_T")
 
@@ -140,11 +140,11 @@ def open_switch(
     program = source if isinstance(source, ir.Program) else load(source, include_dirs, defines)
     try:
         if program.architecture == "v1model":
-            from switchagg.p4model.v1model import V1Switch
+            from switchagg.p4model.runtime.v1model import V1Switch
 
             return V1Switch(program, seed=seed, traced=traced)
         if program.architecture == "tna":
-            from switchagg.p4model.tna import TofinoSwitch
+            from switchagg.p4model.runtime.tna import TofinoSwitch
 
             return TofinoSwitch(program, seed=seed, traced=traced)
     except P4Error as error:

@@ -14,15 +14,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from switchagg.p4model import ir, values
-from switchagg.p4model.analysis import ExitAnalysis
+from switchagg.p4model.runtime.analysis import ExitAnalysis
 from switchagg.p4model.errors import Location, unsupported
-from switchagg.p4model.layouts import Layouts, is_aggregate
-from switchagg.p4model.packet import ParserReject
-from switchagg.p4model.value_sets import ValueSet, build_value_set
+from switchagg.p4model.runtime.layouts import Layouts, is_aggregate
+from switchagg.p4model.runtime.packet import ParserReject
+from switchagg.p4model.runtime.value_sets import ValueSet, build_value_set
 
 if TYPE_CHECKING:
-    from switchagg.p4model.tables import Action, Table
-    from switchagg.p4model.target import Target
+    from switchagg.p4model.runtime.tables import Action, Table
+    from switchagg.p4model.runtime.target import Target
 
 _SIMPLE = re.compile(r"-?\d\w*|t\d+|True|False|None")
 

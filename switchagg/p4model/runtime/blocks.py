@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from switchagg.p4model import ir
-from switchagg.p4model.emit import Block, Body, Module, identifier
-from switchagg.p4model.layouts import is_aggregate
-from switchagg.p4model.statements import statement, statements
+from switchagg.p4model.runtime.emit import Block, Body, Module, identifier
+from switchagg.p4model.runtime.layouts import is_aggregate
+from switchagg.p4model.runtime.statements import statement, statements
 from switchagg.p4model.types import Direction, VoidType
 
 
@@ -86,14 +86,14 @@ def block(module: Module, instance: ir.ControlInstance | ir.ParserInstance) -> s
         if isinstance(instance, ir.ControlInstance):
             _control(module, instance, known)
         else:
-            from switchagg.p4model.parsers import write_parser
+            from switchagg.p4model.runtime.parsers import write_parser
 
             write_parser(module, instance, known)
     return known
 
 
 def _control(module: Module, instance: ir.ControlInstance, name: str) -> None:
-    from switchagg.p4model.table_code import write_table
+    from switchagg.p4model.runtime.table_code import write_table
 
     made = Block(module, owner=instance)
     body = Body(made)

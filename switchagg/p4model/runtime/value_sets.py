@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from switchagg.p4model import ir
 from switchagg.p4model.errors import unsupported
-from switchagg.p4model.matches import KeyField, Match, MatchKind, TableError
+from switchagg.p4model.runtime.matches import KeyField, Match, MatchKind, TableError
 from switchagg.p4model.types import FieldsType, IntType, SetType, TupleType, Type, underlying, width_of
 
 

@@ -7,9 +7,9 @@ from typing import Final
 
 from switchagg.p4model import hashes, ir
 from switchagg.p4model.errors import unsupported
-from switchagg.p4model.expressions import expression, wrapped
-from switchagg.p4model.lowering_core import CORE_FUNCTIONS, CORE_METHODS
-from switchagg.p4model.target import Call, Lowering
+from switchagg.p4model.runtime.expressions import expression, wrapped
+from switchagg.p4model.runtime.lowering_core import CORE_FUNCTIONS, CORE_METHODS
+from switchagg.p4model.runtime.target import Call, Lowering
 from switchagg.p4model.types import FieldsType, StringType, TupleType, underlying
 
 Hash = Callable[[bytes], int]

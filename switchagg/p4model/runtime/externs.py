@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from switchagg.p4model.matches import TableError
+from switchagg.p4model.runtime.matches import TableError
 
 GREEN: Final = 0
 YELLOW: Final = 1

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from switchagg.p4model import ir
-from switchagg.p4model.emit import Body
+from switchagg.p4model.runtime.emit import Body
 from switchagg.p4model.errors import unsupported
-from switchagg.p4model.layouts import is_aggregate, mask
+from switchagg.p4model.runtime.layouts import is_aggregate, mask
 from switchagg.p4model.types import IntType, StackType, UnionType, underlying
 
 
@@ -23,7 +23,7 @@ class LValue:
 
 def reference(body: Body, expr: ir.Expr) -> str:
     """Code of a variable, field or element, for reading it or for changing the object that it is."""
-    from switchagg.p4model.expressions import expression
+    from switchagg.p4model.runtime.expressions import expression
 
     match expr:
         case ir.VarRef():
@@ -53,7 +53,7 @@ def reference(body: Body, expr: ir.Expr) -> str:
 
 def settled(body: Body, expr: ir.Expr) -> str:
     """As `reference`, with every computed index evaluated now."""
-    from switchagg.p4model.expressions import expression
+    from switchagg.p4model.runtime.expressions import expression
 
     match expr:
         case ir.FieldAccess(base=base):

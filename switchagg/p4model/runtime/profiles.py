@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from switchagg.p4model.matches import TableError
+from switchagg.p4model.runtime.matches import TableError
 
 if TYPE_CHECKING:
-    from switchagg.p4model.tables import Action
+    from switchagg.p4model.runtime.tables import Action
 
 
 class Choice:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from switchagg.p4model.matches import TableError
+from switchagg.p4model.runtime.matches import TableError
 
 
 @dataclass(frozen=True, slots=True)

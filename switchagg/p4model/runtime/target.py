@@ -22,8 +22,8 @@ from switchagg.p4model.errors import Location, unsupported
 from switchagg.p4model.types import Type, width_of
 
 if TYPE_CHECKING:
-    from switchagg.p4model.emit import Body, Module
-    from switchagg.p4model.tables import Table
+    from switchagg.p4model.runtime.emit import Body, Module
+    from switchagg.p4model.runtime.tables import Table
 
 
 @dataclass(slots=True)
@@ -70,7 +70,7 @@ class Call:
         target = self.call.target
         if isinstance(target, ir.ExternInstance):
             return self.module.extern(target)
-        from switchagg.p4model.expressions import expression
+        from switchagg.p4model.runtime.expressions import expression
 
         return expression(self.body, target)
 
@@ -90,7 +90,7 @@ class Call:
 
     def values(self, *names: str) -> list[str]:
         """Codes of arguments, evaluated in this order."""
-        from switchagg.p4model.expressions import expression
+        from switchagg.p4model.runtime.expressions import expression
 
         return self.body.ordered(
             [partial(expression, self.body, each) for each in map(self.required, names)]
@@ -102,7 +102,7 @@ class Call:
 
     def bits(self, name: str) -> str:
         """Code of an argument laid out as a bit string: (bits, value)."""
-        from switchagg.p4model.expressions import bit_string
+        from switchagg.p4model.runtime.expressions import bit_string
 
         return bit_string(self.body, self.required(name))
 
@@ -110,7 +110,7 @@ class Call:
         """Assigns to an out parameter; does nothing if the call leaves it out."""
         found = self.argument(name)
         if found is not None:
-            from switchagg.p4model.lvalues import lvalue
+            from switchagg.p4model.runtime.lvalues import lvalue
 
             lvalue(self.body, found).store(code)
 

@@ -7,7 +7,7 @@ Values of P4 types in translated code:
     enum, error            int: the member's position; of a serializable enum, its number
     varbit                 (bits, value)
     tuple                  tuple
-    header, struct, union  an object of a generated class (`switchagg.p4model.layouts`), assigned by copy
+    header, struct, union  an object of a generated class (`switchagg.p4model.runtime.layouts`), assigned by copy
     stack                  Stack
 """
 
@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from switchagg.p4model.packet import STACK_OUT_OF_BOUNDS, PacketOut, ParserReject
+from switchagg.p4model.runtime.packet import STACK_OUT_OF_BOUNDS, PacketOut, ParserReject
 
 # No loop of parser states that consumes nothing may hang the switch.
 MAX_PARSER_ROUNDS: Final = 65536

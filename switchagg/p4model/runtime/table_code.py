@@ -11,13 +11,13 @@ from __future__ import annotations
 from functools import partial
 
 from switchagg.p4model import ir
-from switchagg.p4model.blocks import action, passed
-from switchagg.p4model.calls import _invoke
-from switchagg.p4model.emit import Block, Body, Module
+from switchagg.p4model.runtime.blocks import action, passed
+from switchagg.p4model.runtime.calls import _invoke
+from switchagg.p4model.runtime.emit import Block, Body, Module
 from switchagg.p4model.errors import Location, P4Error, unsupported
-from switchagg.p4model.expressions import expression
-from switchagg.p4model.layouts import to_pattern
-from switchagg.p4model.matches import (
+from switchagg.p4model.runtime.expressions import expression
+from switchagg.p4model.runtime.layouts import to_pattern
+from switchagg.p4model.runtime.matches import (
     Exact,
     KeyField,
     Lpm,
@@ -29,8 +29,8 @@ from switchagg.p4model.matches import (
     Ternary,
     Wildcard,
 )
-from switchagg.p4model.profiles import ActionProfile
-from switchagg.p4model.tables import Action, Table
+from switchagg.p4model.runtime.profiles import ActionProfile
+from switchagg.p4model.runtime.tables import Action, Table
 from switchagg.p4model.types import BoolType, Direction, IntType, Type, VarbitType, underlying, width_of
 
 # The width that enums and errors have in keys and action parameters, where no architecture gives one.
@@ -225,7 +225,7 @@ def write_table(block: Block, table: ir.Table) -> None:
 
 
 def _choose(body: Body, table: ir.Table, place: str, selects: bool) -> None:
-    from switchagg.p4model.expressions import bit_string
+    from switchagg.p4model.runtime.expressions import bit_string
 
     selectors = [key.expr for key in table.keys if key.match_kind == "selector"]
     number = "0"

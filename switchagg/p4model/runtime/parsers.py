@@ -19,15 +19,15 @@ from __future__ import annotations
 from functools import partial
 
 from switchagg.p4model import ir
-from switchagg.p4model.blocks import passed
-from switchagg.p4model.emit import Block, Body, Module
-from switchagg.p4model.expressions import expression
-from switchagg.p4model.layouts import is_aggregate
-from switchagg.p4model.packet import NO_ERROR, NO_MATCH, PARSER_TIMEOUT
-from switchagg.p4model.statements import statements
+from switchagg.p4model.runtime.blocks import passed
+from switchagg.p4model.runtime.emit import Block, Body, Module
+from switchagg.p4model.runtime.expressions import expression
+from switchagg.p4model.runtime.layouts import is_aggregate
+from switchagg.p4model.runtime.packet import NO_ERROR, NO_MATCH, PARSER_TIMEOUT
+from switchagg.p4model.runtime.statements import statements
 from switchagg.p4model.types import Direction
-from switchagg.p4model.value_sets import ValueSet
-from switchagg.p4model.values import MAX_PARSER_ROUNDS
+from switchagg.p4model.runtime.value_sets import ValueSet
+from switchagg.p4model.runtime.values import MAX_PARSER_ROUNDS
 
 
 def write_parser(module: Module, instance: ir.ParserInstance, name: str) -> None:

@@ -22,23 +22,23 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from switchagg.p4model import ir
-from switchagg.p4model.blocks import block
-from switchagg.p4model.emit import Module
+from switchagg.p4model.runtime.blocks import block
+from switchagg.p4model.runtime.emit import Module
 from switchagg.p4model.errors import P4Error, unsupported
-from switchagg.p4model.externs import CounterArray, DirectCounter, DirectMeter, MeterArray, Register
-from switchagg.p4model.hashes import to_bytes
-from switchagg.p4model.layouts import is_aggregate
-from switchagg.p4model.lowering_v1model import ALGORITHMS, V1MODEL_FUNCTIONS, V1MODEL_METHODS
-from switchagg.p4model.matches import MatchKind
-from switchagg.p4model.packet import NO_ERROR, PacketIn, PacketOut, ParserReject
-from switchagg.p4model.profiles import ActionProfile
-from switchagg.p4model.replication import CloneSession
-from switchagg.p4model.switch import ModelError, ModelSwitch, fields_class
-from switchagg.p4model.table_code import build_table
-from switchagg.p4model.tables import DEFAULT_SIZE, Table
-from switchagg.p4model.target import Lowering, TableHooks
+from switchagg.p4model.runtime.externs import CounterArray, DirectCounter, DirectMeter, MeterArray, Register
+from switchagg.p4model.runtime.hashes import to_bytes
+from switchagg.p4model.runtime.layouts import is_aggregate
+from switchagg.p4model.runtime.lowering_v1model import ALGORITHMS, V1MODEL_FUNCTIONS, V1MODEL_METHODS
+from switchagg.p4model.runtime.matches import MatchKind
+from switchagg.p4model.runtime.packet import NO_ERROR, PacketIn, PacketOut, ParserReject
+from switchagg.p4model.runtime.profiles import ActionProfile
+from switchagg.p4model.runtime.replication import CloneSession
+from switchagg.p4model.runtime.switch import ModelError, ModelSwitch, fields_class
+from switchagg.p4model.runtime.table_code import build_table
+from switchagg.p4model.runtime.tables import DEFAULT_SIZE, Table
+from switchagg.p4model.runtime.target import Lowering, TableHooks
 from switchagg.p4model.types import FieldsType, underlying, width_of
-from switchagg.p4model.values import Exit
+from switchagg.p4model.runtime.values import Exit
 
 DROP_PORT: Final = 511
 NORMAL, INGRESS_CLONE, EGRESS_CLONE, _COALESCED, RECIRCULATED, REPLICATED, RESUBMITTED = range(7)

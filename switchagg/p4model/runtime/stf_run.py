@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from switchagg.errors import UsageError
-from switchagg.p4model.externs import CounterArray, DirectCounter, MeterArray, Rate, Register
-from switchagg.p4model.matches import Exact, KeyField, Lpm, Match, MatchKind, Ternary, Wildcard
-from switchagg.p4model.replication import CloneSession
-from switchagg.p4model.stf import (
+from switchagg.p4model.runtime.externs import CounterArray, DirectCounter, MeterArray, Rate, Register
+from switchagg.p4model.runtime.matches import Exact, KeyField, Lpm, Match, MatchKind, Ternary, Wildcard
+from switchagg.p4model.runtime.replication import CloneSession
+from switchagg.p4model.runtime.stf import (
     ActionText,
     Add,
     Check,
@@ -32,8 +32,8 @@ from switchagg.p4model.stf import (
     number,
     parse_stf,
 )
-from switchagg.p4model.switch import ModelSwitch
-from switchagg.p4model.tables import Action, Entry, Table
+from switchagg.p4model.runtime.switch import ModelSwitch
+from switchagg.p4model.runtime.tables import Action, Entry, Table
 
 _T = TypeVar("_T")
 _OPERATORS: dict[str, Callable[[int, int], bool]] = {

@@ -17,7 +17,7 @@ import struct
 from dataclasses import dataclass
 from typing import Any
 
-from switchagg.p4model.packet import (
+from switchagg.p4model.runtime.packet import (
     HEADER_TOO_SHORT,
     PACKET_TOO_SHORT,
     PARSER_INVALID_ARGUMENT,
@@ -36,7 +36,7 @@ from switchagg.p4model.types import (
     underlying,
     width_of,
 )
-from switchagg.p4model.values import Stack, signed
+from switchagg.p4model.runtime.values import Stack, signed
 
 _CODES = {8: "B", 16: "H", 32: "I", 64: "Q"}
 # Beyond this, one `from_bytes` is quicker than pieces of 64 bits put together.
