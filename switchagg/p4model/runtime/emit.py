@@ -13,9 +13,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from switchagg.p4model import ir, values
-from switchagg.p4model.runtime.analysis import ExitAnalysis
+from switchagg.p4model import ir
 from switchagg.p4model.errors import Location, unsupported
+from switchagg.p4model.runtime import values
+from switchagg.p4model.runtime.analysis import ExitAnalysis
 from switchagg.p4model.runtime.layouts import Layouts, is_aggregate
 from switchagg.p4model.runtime.packet import ParserReject
 from switchagg.p4model.runtime.value_sets import ValueSet, build_value_set

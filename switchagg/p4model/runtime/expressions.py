@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 
 from switchagg.p4model import ir
-from switchagg.p4model.runtime.emit import Body
 from switchagg.p4model.errors import unsupported
+from switchagg.p4model.runtime.emit import Body
 from switchagg.p4model.runtime.layouts import from_pattern, is_aggregate, mask, to_pattern
 from switchagg.p4model.runtime.lvalues import reference
 from switchagg.p4model.types import (
@@ -59,6 +59,8 @@ def expression(body: Body, expr: ir.Expr) -> str:
         case ir.StackLastIndex(base=base):
             return f"({reference(body, base)}.next - 1 & 0xffffffff)"
         case ir.InstanceRef():
+            if not isinstance(expr.instance, ir.ExternInstance):
+                raise unsupported("a block as an argument", expr.location)
             return body.module.extern(expr.instance)
         case ir.Slice():
             code = expression(body, expr.base)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from switchagg.p4model import hashes
+from switchagg.p4model.runtime import hashes
 from switchagg.p4model.runtime.packet import ParserReject
 
 # The colours as a Tofino encodes them; red is 3.

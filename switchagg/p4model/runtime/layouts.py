@@ -23,6 +23,7 @@ from switchagg.p4model.runtime.packet import (
     PARSER_INVALID_ARGUMENT,
     ParserReject,
 )
+from switchagg.p4model.runtime.values import Stack, signed
 from switchagg.p4model.types import (
     BoolType,
     FieldsType,
@@ -36,7 +37,6 @@ from switchagg.p4model.types import (
     underlying,
     width_of,
 )
-from switchagg.p4model.runtime.values import Stack, signed
 
 _CODES = {8: "B", 16: "H", 32: "I", 64: "Q"}
 # Beyond this, one `from_bytes` is quicker than pieces of 64 bits put together.

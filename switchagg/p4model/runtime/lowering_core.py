@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from switchagg.p4model import ir
-from switchagg.p4model.runtime.emit import Body
 from switchagg.p4model.errors import unsupported
+from switchagg.p4model.runtime.emit import Body
 from switchagg.p4model.runtime.expressions import expression, from_bits
 from switchagg.p4model.runtime.lvalues import reference, settled
 from switchagg.p4model.runtime.target import Call, Lowering

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from switchagg.p4model import externs_tna, ir
-from switchagg.p4model.runtime.blocks import method
+from switchagg.p4model import ir
 from switchagg.p4model.errors import unsupported
+from switchagg.p4model.runtime import externs_tna
+from switchagg.p4model.runtime.blocks import method
 from switchagg.p4model.runtime.expressions import expression, from_bits, wrapped
 from switchagg.p4model.runtime.layouts import is_aggregate
 from switchagg.p4model.runtime.lowering_core import CORE_FUNCTIONS, CORE_METHODS

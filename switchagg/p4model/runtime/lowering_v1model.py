@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from switchagg.p4model import hashes, ir
+from switchagg.p4model import ir
 from switchagg.p4model.errors import unsupported
+from switchagg.p4model.runtime import hashes
 from switchagg.p4model.runtime.expressions import expression, wrapped
 from switchagg.p4model.runtime.lowering_core import CORE_FUNCTIONS, CORE_METHODS
 from switchagg.p4model.runtime.target import Call, Lowering

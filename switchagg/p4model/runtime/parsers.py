@@ -25,9 +25,9 @@ from switchagg.p4model.runtime.expressions import expression
 from switchagg.p4model.runtime.layouts import is_aggregate
 from switchagg.p4model.runtime.packet import NO_ERROR, NO_MATCH, PARSER_TIMEOUT
 from switchagg.p4model.runtime.statements import statements
-from switchagg.p4model.types import Direction
 from switchagg.p4model.runtime.value_sets import ValueSet
 from switchagg.p4model.runtime.values import MAX_PARSER_ROUNDS
+from switchagg.p4model.types import Direction
 
 
 def write_parser(module: Module, instance: ir.ParserInstance, name: str) -> None:
@@ -107,8 +107,7 @@ def _transition(body: Body, state: ir.State, numbers: dict[str, int]) -> None:
         return
     select = state.transition
     keys = [
-        body.hold(code)
-        for code in body.ordered([partial(expression, body, each) for each in select.exprs])
+        body.hold(code) for code in body.ordered([partial(expression, body, each) for each in select.exprs])
     ]
     word = "if"
     for case in select.cases:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from switchagg.p4model import ir
+from switchagg.p4model.errors import unsupported
 from switchagg.p4model.runtime.calls import call
 from switchagg.p4model.runtime.emit import Body
-from switchagg.p4model.errors import unsupported
 from switchagg.p4model.runtime.expressions import expression, is_fresh
 from switchagg.p4model.runtime.layouts import is_aggregate
 from switchagg.p4model.runtime.lvalues import lvalue, settled

@@ -11,10 +11,10 @@ from __future__ import annotations
 from functools import partial
 
 from switchagg.p4model import ir
+from switchagg.p4model.errors import Location, P4Error, unsupported
 from switchagg.p4model.runtime.blocks import action, passed
 from switchagg.p4model.runtime.calls import _invoke
 from switchagg.p4model.runtime.emit import Block, Body, Module
-from switchagg.p4model.errors import Location, P4Error, unsupported
 from switchagg.p4model.runtime.expressions import expression
 from switchagg.p4model.runtime.layouts import to_pattern
 from switchagg.p4model.runtime.matches import (

@@ -92,9 +92,7 @@ class Call:
         """Codes of arguments, evaluated in this order."""
         from switchagg.p4model.runtime.expressions import expression
 
-        return self.body.ordered(
-            [partial(expression, self.body, each) for each in map(self.required, names)]
-        )
+        return self.body.ordered([partial(expression, self.body, each) for each in map(self.required, names)])
 
     def value(self, name: str) -> str:
         """Code of one argument."""

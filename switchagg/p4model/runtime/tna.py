@@ -19,20 +19,20 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from switchagg.p4model import ir
+from switchagg.p4model.errors import P4Error, unsupported
 from switchagg.p4model.runtime.analysis import walk
 from switchagg.p4model.runtime.blocks import block
 from switchagg.p4model.runtime.emit import Module
-from switchagg.p4model.errors import P4Error, unsupported
 from switchagg.p4model.runtime.packet import PacketIn, PacketOut, ParserReject
 from switchagg.p4model.runtime.switch import ModelError, ModelSwitch
 from switchagg.p4model.runtime.tna_target import PacketState, TofinoTarget
-from switchagg.p4model.types import FieldsType
 from switchagg.p4model.runtime.values import Exit
+from switchagg.p4model.types import FieldsType
 
 MAX_PASSES: Final = 4096
 PIPE_BITS: Final = 7
@@ -364,7 +364,7 @@ def _pipeline(module: Module, package: ir.PackageInstance) -> Callable[[Module],
 def _half(
     module: Module,
     side: str,
-    parsers: list[ir.Value],
+    parsers: Sequence[ir.Value],
     control: ir.ControlInstance,
     deparser: ir.ControlInstance,
 ) -> Callable[[Module], _Gress]:

@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from switchagg.p4model import hashes, ir
-from switchagg.p4model.runtime.emit import Module
+from switchagg.p4model import ir
 from switchagg.p4model.errors import unsupported
+from switchagg.p4model.runtime import hashes
+from switchagg.p4model.runtime.emit import Module
 from switchagg.p4model.runtime.externs import CounterArray, DirectCounter, Meter, MeterArray, Register
 from switchagg.p4model.runtime.externs_tna import (
     ALGORITHMS,

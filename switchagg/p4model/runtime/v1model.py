@@ -22,9 +22,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from switchagg.p4model import ir
+from switchagg.p4model.errors import P4Error, unsupported
 from switchagg.p4model.runtime.blocks import block
 from switchagg.p4model.runtime.emit import Module
-from switchagg.p4model.errors import P4Error, unsupported
 from switchagg.p4model.runtime.externs import CounterArray, DirectCounter, DirectMeter, MeterArray, Register
 from switchagg.p4model.runtime.hashes import to_bytes
 from switchagg.p4model.runtime.layouts import is_aggregate
@@ -37,8 +37,8 @@ from switchagg.p4model.runtime.switch import ModelError, ModelSwitch, fields_cla
 from switchagg.p4model.runtime.table_code import build_table
 from switchagg.p4model.runtime.tables import DEFAULT_SIZE, Table
 from switchagg.p4model.runtime.target import Lowering, TableHooks
-from switchagg.p4model.types import FieldsType, underlying, width_of
 from switchagg.p4model.runtime.values import Exit
+from switchagg.p4model.types import FieldsType, underlying, width_of
 
 DROP_PORT: Final = 511
 NORMAL, INGRESS_CLONE, EGRESS_CLONE, _COALESCED, RECIRCULATED, REPLICATED, RESUBMITTED = range(7)
