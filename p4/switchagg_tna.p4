@@ -544,8 +544,7 @@ control SwitchIngress(inout headers_t hdr, inout metadata_t meta, in ingress_int
     }
 
     action to_second_pass() {
-        for_tm.ucast_egress_port = intrinsic.ingress_port;
-        for_tm.ucast_egress_port[6:0] = RECIRCULATION;
+        for_tm.ucast_egress_port = intrinsic.ingress_port[8:7] ++ 7w68;
     }
 
     action to_group() {

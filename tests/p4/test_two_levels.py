@@ -46,9 +46,8 @@ class Leaf:
             assert data[:6] == mac_of(ROOT_IP).to_bytes(6, "big")
             assert data[6:12] == ADDRESS.mac.to_bytes(6, "big")
             body = data[42 : 34 + int.from_bytes(data[38:40], "big")]
-            assert data[: 42 + len(body)] == _unidentified(
-                frame(body, own, (mac_of(ROOT_IP), ROOT_IP, ROOT_PORT), pad=False)
-            )
+            root = mac_of(ROOT_IP), ROOT_IP, ROOT_PORT
+            assert data[: 42 + len(body)] == frame(body, own, root, pad=False)
             up.append(body)
         return up
 
