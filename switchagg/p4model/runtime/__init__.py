@@ -6,7 +6,7 @@
                     blocks, parsers, table_code  controls, parsers and tables as functions
                     lowering_*                   how calls of externs are written
                   v1model, tna                   the switch round them: one file an architecture
-                    tables, profiles, externs, replication, hashes      state, and the control plane's view of it
+                    tables, profiles, externs, replication, hashes    state, as the control plane sees it
 
     stf, stf_run                                 p4c's test format
 

@@ -2,8 +2,8 @@
 
 Python functions take what P4 passes in and return what it passes out. Scalars travel as values: an `in` or
 `inout` one as an argument, an `out` or `inout` one in the result, after the function's own value. Headers,
-structs and stacks travel as objects: where the callee could see the same storage by another way, it gets a copy,
-which is assigned back.
+structs and stacks travel as objects: where the callee could see the same storage by another way, it gets a
+copy, which is assigned back.
 """
 
 from __future__ import annotations
@@ -148,7 +148,8 @@ def _invoke(
     has_value = isinstance(callee, ir.Function) and not isinstance(callee.returns, VoidType)
     if not results and not after:
         return invocation
-    return _collect(body, invocation, results, after, has_value, body.module.exits.may_exit(callee))
+    exits = body.module.exits.may_exit(callee)
+    return _collect(body, invocation, results, after, has_value=has_value, exits=exits)
 
 
 def _collect(
@@ -156,6 +157,7 @@ def _collect(
     invocation: str,
     results: list[LValue | None],
     after: list[Callable[[], None]],
+    *,
     has_value: bool,
     exits: bool,
 ) -> str:

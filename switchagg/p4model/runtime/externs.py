@@ -1,7 +1,7 @@
 """State behind externs that both architectures have: counters, meters, registers.
 
-An index outside an array counts, marks or writes nothing and reads zero, as in bmv2; a Tofino's program cannot
-get there, since its arrays are as large as its index.
+An index outside an array counts, marks or writes nothing and reads zero, as in bmv2; a Tofino's program
+cannot get there, since its arrays are as large as its index.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ class Rate:
 class Meter:
     """A two-rate three-colour meter with two token buckets, as bmv2 has it.
 
-    The peak bucket is looked at first: without a token there the packet is red and takes none; without one in the
-    committed bucket it is yellow, and took one from the peak bucket. A meter without rates is green.
+    The peak bucket is looked at first: without a token there the packet is red and takes none; without one
+    in the committed bucket it is yellow, and took one from the peak bucket. A meter without rates is green.
     """
 
     __slots__ = ("_began", "_committed", "_given", "_peak", "_tokens", "by_bytes")

@@ -1,4 +1,4 @@
-"""State behind externs that only a Tofino has: hash units, checksum units, the parser's counter, math units."""
+"""State behind externs that only a Tofino has: hash and checksum units, the parser's counter."""
 
 from __future__ import annotations
 

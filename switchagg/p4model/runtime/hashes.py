@@ -32,8 +32,8 @@ def to_bytes(value: int, width: int) -> bytes:
 class Crc:
     """A cyclic redundancy check in the usual parameters (Williams, 1993).
 
-    `polynomial` is without its highest bit and not reflected. `initial` is the register before the first bit, in
-    the unreflected algorithm.
+    `polynomial` is without its highest bit and not reflected. `initial` is the register before the first
+    bit, in the unreflected algorithm.
     """
 
     width: int

@@ -6,8 +6,8 @@
         set_valid, set_invalid                headers only
         extract(packet), emit(out)            structs and stacks emit too
 
-A header that begins and ends at whole bytes is unpacked by one `struct` call, and fields that share bytes are cut
-out of what it gave. Any other comes from `PacketIn.take` as one number.
+A header that begins and ends at whole bytes is unpacked by one `struct` call, and fields that share bytes
+are cut out of what it gave. Any other comes from `PacketIn.take` as one number.
 """
 
 from __future__ import annotations
@@ -95,9 +95,9 @@ def leaves(type_: Type, path: str = "") -> list[Leaf]:
 class Layouts:
     """Makes the classes on demand, in `namespace`.
 
-    `clear_on_valid`: a header that becomes valid by setValid holds zeros, as in bmv2. Without, it holds what it
-    held before, as in a Tofino. `on_length` is a function called with the bytes that setValid adds to a packet,
-    or setInvalid takes off.
+    `clear_on_valid`: a header that becomes valid by setValid holds zeros, as in bmv2. Without, it holds what
+    it held before, as in a Tofino. `on_length` is a function called with the bytes that setValid adds to a
+    packet, or setInvalid takes off.
     """
 
     def __init__(self, namespace: dict[str, Any], *, clear_on_valid: bool, on_length: bool) -> None:
@@ -194,7 +194,7 @@ class Layouts:
             lines.append(f"        new.f_{each.name} = {argument}")
         return [*lines, "        return new", "    make = staticmethod(make)"]
 
-    def _equal(self, name: str, type_: FieldsType, *, header: bool) -> list[str]:
+    def _equal(self, type_: FieldsType, *, header: bool) -> list[str]:
         same = " and ".join(f"self.f_{each.name} == o.f_{each.name}" for each in type_.fields) or "True"
         test = f"(self.valid and o.valid and {same}) or not (self.valid or o.valid)" if header else same
         return ["    def __eq__(self, o):", f"        return {test}"]
@@ -203,7 +203,7 @@ class Layouts:
         lines = [f"class {name}:", *self._common(type_, header=False)]
         lines += ["    def assign(self, o):", *self._copies(type_, "        ")]
         lines += self._make(name, type_, header=False)
-        lines += self._equal(name, type_, header=False)
+        lines += self._equal(type_, header=False)
         lines += ["    def emit(self, out):"]
         lines += [f"        self.f_{each.name}.emit(out)" for each in type_.fields if is_aggregate(each.type)]
         return [*lines, "        pass"]
@@ -218,7 +218,7 @@ class Layouts:
         for each in fields:
             others = [f"        self.f_{other}.valid = False" for other in fields if other != each]
             lines += [f"    def only_{each}(self):", *others, f"        return self.f_{each}"]
-        lines += self._equal(name, type_, header=False)
+        lines += self._equal(type_, header=False)
         lines += ["    def emit(self, out):", *(f"        self.f_{each}.emit(out)" for each in fields)]
         return [*lines, "        pass"]
 
@@ -227,7 +227,7 @@ class Layouts:
         lines += ["    def assign(self, o):", "        if o.valid:", "            self.valid = True"]
         lines += [*self._copies(type_, "            "), "        else:", "            self.valid = False"]
         lines += self._make(name, type_, header=True)
-        lines += self._equal(name, type_, header=True)
+        lines += self._equal(type_, header=True)
         cells = leaves(type_)
         size = sum(leaf.width for leaf in cells if not isinstance(underlying(leaf.type), VarbitType))
         lines += ["    def set_valid(self):", "        if not self.valid:"]

@@ -126,7 +126,9 @@ def _before(call: Call) -> str:
 def _meter(call: Call) -> str:
     call.module.namespace["COLOURS"] = externs_tna.COLOURS
     index = call.value("index")
-    return f"{call.object}.colour({call.object}.array.execute({index}, {_length(call)}, RT.now, {_before(call)}))"
+    meter = call.object
+    found = f"{meter}.array.execute({index}, {_length(call)}, RT.now, {_before(call)})"
+    return f"{meter}.colour({found})"
 
 
 def _meter_direct(call: Call) -> str:

@@ -14,7 +14,7 @@ from switchagg.p4model.types import IntType, StackType, UnionType, underlying
 
 @dataclass(slots=True)
 class LValue:
-    """`read` is code of the present value; for an aggregate, of the object itself. `store` emits an assignment."""
+    """`read` is code of the value, or of the object that an aggregate is; `store` emits an assignment."""
 
     read: str
     store: Callable[[str], None]

@@ -1,7 +1,7 @@
 """`packet_in` and `packet_out`: bits off the front of a packet, headers onto the front of another.
 
-Translated parsers and deparsers work on these. Where a header is whole bytes at a whole byte, as it nearly always
-is, translated code unpacks it from `PacketIn.data` itself; what is here serves all other cases.
+Translated parsers and deparsers work on these. Where a header is whole bytes at a whole byte, as it nearly
+always is, translated code unpacks it from `PacketIn.data` itself; what is here serves all other cases.
 """
 
 from __future__ import annotations

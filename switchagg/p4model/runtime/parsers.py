@@ -1,7 +1,7 @@
 """A parser as one Python function: a loop over numbered states.
 
-States are numbered so that most transitions go to a larger number. Then the target is found further down in the
-same round of the loop; only transitions to a smaller number begin another round.
+States are numbered so that most transitions go to a larger number. Then the target is found further down in
+the same round of the loop; only transitions to a smaller number begin another round.
 
     s = 0
     while True:

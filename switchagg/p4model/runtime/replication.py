@@ -1,8 +1,9 @@
 """The replication engine: multicast groups and clone sessions.
 
-A group is a tree of two levels, as both architectures have it: nodes, each with a replication id, and each node's
-ports. Every port of every node gets a copy that carries the node's id. A Tofino node may have an exclusion id of
-its own (level 1), and a packet may name a replication id whose copies are not sent to one port (level 2).
+A group is a tree of two levels, as both architectures have it: nodes, each with a replication id, and each
+node's ports. Every port of every node gets a copy that carries the node's id. A Tofino node may have an
+exclusion id of its own (level 1), and a packet may name a replication id whose copies are not sent to one
+port (level 2).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from switchagg.p4model.runtime.matches import TableError
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """Ports that get a copy with replication id `rid`. `xid` is a Tofino's level-1 exclusion id, if it has one."""
+    """Ports that get a copy with replication id `rid`. `xid` is a Tofino's level-1 exclusion id."""
 
     rid: int
     ports: tuple[int, ...]
@@ -24,7 +25,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class CloneSession:
-    """Where clones of a session go: ports, a multicast group, or both; `length` cuts them to so many bytes."""
+    """Where clones of a session go: a port, a multicast group, or both; cut to `length` bytes."""
 
     port: int | None = None
     group: int | None = None

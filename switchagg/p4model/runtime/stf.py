@@ -41,7 +41,7 @@ COMMANDS: Final = {
 
 
 class StfError(UsageError):
-    """A line that is no STF, or that the program under test cannot do. The message begins with file and line."""
+    """A line that is no STF, or that does not suit the program. The message begins with file and line."""
 
 
 @dataclass(frozen=True, slots=True)

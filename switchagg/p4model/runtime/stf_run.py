@@ -1,10 +1,11 @@
 """Runs an STF test against a switch and says what was not as expected.
 
-Names are resolved as p4c's own runners do: a table, action or key may be named by any end of its name. Packets are
-compared for each port in order. A port that the test names neither to send nor to expect is not looked at.
+Names are resolved as p4c's own runners do: a table, action or key may be named by any end of its name.
+Packets are compared for each port in order. A port that the test names neither to send nor to expect is not
+looked at.
 
-The two families differ in a key without `*`: for bmv2 its mask covers the digits that are written, for a Tofino
-the whole field. A larger priority wins on bmv2, a smaller one on a Tofino, as their runners have it.
+The two families differ in a key without `*`: for bmv2 its mask covers the digits that are written, for a
+Tofino the whole field. A larger priority wins on bmv2, a smaller one on a Tofino, as their runners have it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A switch that runs a P4 program: packets in, packets out, and the control plane's view of what is inside.
 
-`open_switch` loads and translates a program for the architecture that its `main` names. Time comes in with each
-packet and is never read from a clock.
+`open_switch` loads and translates a program for the architecture that its `main` names. Time comes in with
+each packet and is never read from a clock.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ def parameter(variable: ir.Variable) -> Parameter:
 def build_table(
     table: ir.Table, kinds: dict[str, MatchKind], profile: ActionProfile | None, *, default_size: int
 ) -> Table:
-    """The runtime object, without entries. `kinds` says which match kinds the target has, and what they are."""
+    """The runtime object, with the source's entries. `kinds`: the match kinds that the target has."""
     keys = []
     for each in table.keys:
         if each.match_kind == "selector":

@@ -1,11 +1,12 @@
 """Match-action tables: entries, their checks, and the look-up that translated code calls.
 
-A table whose fields are all exact is a dict. Otherwise entries are grouped by their masks (tuple space search):
-one dict a combination of masks, groups in falling order of their best entry, so that a look-up ends at the first
-group that cannot better what was found. Tables with range fields are searched entry by entry.
+A table whose fields are all exact is a dict. Otherwise entries are grouped by their masks (tuple space
+search): one dict a combination of masks, groups in falling order of their best entry, so that a look-up ends
+at the first group that cannot better what was found. Tables with range fields are searched entry by entry.
 
-Of several entries that match, the one with the longest prefix wins if the key has an lpm field and otherwise only
-exact ones; else the one with the largest priority number, as in P4Runtime; among equals the one added first.
+Of several entries that match, the one with the longest prefix wins if the key has an lpm field and otherwise
+only exact ones; else the one with the largest priority number, as in P4Runtime; among equals the one added
+first.
 """
 
 from __future__ import annotations
@@ -59,8 +60,8 @@ class Entry:
         "action",
         "args",
         "bytes",
-        "choice",
         "cells",
+        "choice",
         "hit",
         "index",
         "matches",
@@ -192,7 +193,7 @@ class Table:
         """Adds an entry. Fields that a mapping leaves out match anything, unless they are exact.
 
         Raises:
-            TableError: the table is constant or full, the entry is there already, or it does not fit the table.
+            TableError: the table is constant or full, or has this entry, or the entry does not suit it.
         """
         self._refuse_constant()
         chosen = self.action(action)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class TableHooks:
-    """Lines round a table's action. `e` is the entry that was found; `c` is what runs, an entry or a member."""
+    """Lines round a table's action, in which `e` is the entry that was found."""
 
     before: list[str] = field(default_factory=list)
     needs_current: bool = False

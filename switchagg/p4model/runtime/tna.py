@@ -7,12 +7,12 @@
          │                            └─ unicast, multicast ─► parser ─ egress ─ deparser ─► out
          └──────────────────────────────── recirculation ports ◄─────────────────────────┘
 
-Before the packet a parser finds intrinsic metadata: at ingress ingress_intrinsic_metadata_t and 64 bits of port
-metadata (or what Resubmit.emit gave), at egress egress_intrinsic_metadata_t.
+Before the packet a parser finds intrinsic metadata: at ingress ingress_intrinsic_metadata_t and 64 bits of
+port metadata (or what Resubmit.emit gave), at egress egress_intrinsic_metadata_t.
 
-Where tna.p4 leaves things open: fields are zero at first; an egress port that was never written sends nothing, and
-a mirror, resubmit or digest type that was never written equals none; a packet whose ingress parser rejects it is
-dropped, unless the ingress control reads parser_err; egress never drops for that.
+Where tna.p4 leaves things open: fields are zero at first; an egress port that was never written sends
+nothing, and a mirror, resubmit or digest type that was never written equals none; a packet whose ingress
+parser rejects it is dropped, unless the ingress control reads parser_err; egress never drops for that.
 """
 
 from __future__ import annotations

@@ -1,20 +1,21 @@
 """The v1model architecture, as bmv2's simple_switch runs it.
 
     parser ─ verify ─ ingress ─┬─ drop (511)            egress ─ checksum ─ deparser ─┬─ out
-                               ├─ clone: parsed anew ───► ▲                           └─ recirculated: in again
-                               ├─ resubmit: in again      │ clone of egress: in again at egress
+                               ├─ clone: parsed anew ───► ▲                           └─ recirculated: in
+                               again ├─ resubmit: in again      │ clone of egress: in again at egress
                                ├─ multicast: a copy each ─┤
                                └─ unicast ────────────────┘
 
-Where v1model.p4 leaves things open, simple_switch decides: a parser's error does not drop; an explicit transition
-to reject ends parsing without an error; a header that becomes valid by setValid holds zeros; reading an invalid
-header gives what was last in it, zeros at first; egress_spec is 0 when egress begins; `packet_length` there
-counts headers that were added or removed by setValid and setInvalid; a packet that was resubmitted or recirculated
-has 0 as its ingress_port and timestamp.
+Where v1model.p4 leaves things open, simple_switch decides: a parser's error does not drop; an explicit
+transition to reject ends parsing without an error; a header that becomes valid by setValid holds zeros;
+reading an invalid header gives what was last in it, zeros at first; egress_spec is 0 when egress begins;
+`packet_length` there counts headers that were added or removed by setValid and setInvalid; a packet that was
+resubmitted or recirculated has 0 as its ingress_port and timestamp.
 """
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -404,10 +405,8 @@ class V1Switch(ModelSwitch):
         metadata.f_egress_spec = 0
         metadata.f_packet_length = packet.length & 0xFFFFFFFF
         metadata.f_egress_global_timestamp = int(self.now * 1e6) & 0xFFFFFFFFFFFF
-        try:
+        with contextlib.suppress(Exit):
             self._egress(headers, user, metadata)
-        except Exit:
-            pass
         if state.clone is not None:
             self._clone_egress(packet)
         if metadata.f_egress_spec == DROP_PORT:

@@ -1,4 +1,4 @@
-"""What translated code works with besides plain numbers: header stacks, `exit`, and shifts by unknown amounts.
+"""What translated code works with besides plain numbers: header stacks, `exit`, shifts by unknown amounts.
 
 Values of P4 types in translated code:
 
@@ -7,7 +7,7 @@ Values of P4 types in translated code:
     enum, error            int: the member's position; of a serializable enum, its number
     varbit                 (bits, value)
     tuple                  tuple
-    header, struct, union  an object of a generated class (`switchagg.p4model.runtime.layouts`), assigned by copy
+    header, struct, union  an object of a generated class (see layouts.py), assigned by copy
     stack                  Stack
 """
 
