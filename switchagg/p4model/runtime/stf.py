@@ -157,8 +157,10 @@ def _statement(line: int, word: str, rest: str) -> Statement:
     if word == "add":
         return _add(line, word, rest)
     if word == "setdefault":
-        table, _, action = rest.partition(" ")
-        return SetDefault(line, word, _unquoted(table), _action(action)[0])
+        table = re.match(r'"[^"]*"|\S+', rest)
+        if table is None:
+            raise ValueError
+        return SetDefault(line, word, _unquoted(table.group(0)), _action(rest[table.end() :])[0])
     if word in ("check_counter", "check_register"):
         match = _CHECK.fullmatch(rest)
         if match is None:
@@ -187,7 +189,7 @@ def _add(line: int, word: str, rest: str) -> Add:
         raise ValueError
     action, name = _action(match.group(0))
     # Blanks after a colon belong to the key before them.
-    head = re.sub(r":\s+", ":", rest[: match.start()]).split()
+    head = re.findall(r'(?:"[^"]*"|[^\s"])+', re.sub(r":\s+", ":", rest[: match.start()]))
     table = _unquoted(head.pop(0))
     priority = None
     if head and re.fullmatch(r"\d+", head[0]):
