@@ -7,3 +7,8 @@
 """
 
 from __future__ import annotations
+
+from switchagg.p4model.check import load
+from switchagg.p4model.errors import Location, P4Error
+
+__all__ = ["Location", "P4Error", "load"]

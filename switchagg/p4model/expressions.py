@@ -1,4 +1,6 @@
-"""Checking expressions: names, members, operators, literals. Each comes out with its type, constants folded."""
+"""Checking expressions: names, members, operators, literals. Each comes out with its type, constants
+folded.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,6 @@ from switchagg.p4model.types import (
     Type,
     TypeVar,
     UnionType,
-    VarbitType,
     VoidType,
 )
 
@@ -276,7 +277,9 @@ class Expressions:
         ]
         if dots and types is not None:
             elements += [self.default_value(each, node.location) for each in types[len(nodes) :]]
-        return ir.TupleLiteral(TupleType(tuple(each.type for each in elements)), node.location, tuple(elements))
+        return ir.TupleLiteral(
+            TupleType(tuple(each.type for each in elements)), node.location, tuple(elements)
+        )
 
     def _struct(self, node: ast.StructExpr, env: Env, expected: Type | None) -> ir.Expr:
         given: dict[str, ast.Expr] = {}
@@ -358,11 +361,10 @@ class Expressions:
     def _binary(self, node: ast.BinaryExpr, env: Env) -> ir.Expr:
         op = BinaryOp(node.op)
         left = self.value(node.left, env, BOOL if op in (BinaryOp.AND, BinaryOp.OR) else None)
-        expected = left.type if op in _EQUALITY and isinstance(left.type, FieldsType | TupleType | StackType) else None
-        if op in (BinaryOp.AND, BinaryOp.OR):
-            expected = BOOL
-        if expected is not None and not isinstance(node.right, ast.ListExpr | ast.StructExpr | ast.InvalidExpr):
-            expected = BOOL if expected is BOOL else None
+        expected: Type | None = BOOL if op in (BinaryOp.AND, BinaryOp.OR) else None
+        literal = isinstance(node.right, ast.ListExpr | ast.StructExpr | ast.InvalidExpr)
+        if literal and isinstance(left.type, FieldsType | TupleType | StackType):
+            expected = left.type
         right = self.value(node.right, env, expected)
         return self.combine(op, left, right, node.location)
 
@@ -382,9 +384,7 @@ class Expressions:
             if isinstance(left, ir.Literal) and isinstance(right, ir.Literal):
                 return ir.Literal(BOOL, location, fold_comparison(op, int(left.value), int(right.value)))
             return _symbolic_or2(left, right, ir.Binary(BOOL, location, op, left, right))
-        if isinstance(type_, InfIntType) and (
-            op in _BITWISE or op in (BinaryOp.SAT_ADD, BinaryOp.SAT_SUB)
-        ):
+        if isinstance(type_, InfIntType) and (op in _BITWISE or op in (BinaryOp.SAT_ADD, BinaryOp.SAT_SUB)):
             raise P4Error(f"`{op}` does not take `int`; give its operands a width", location)
         if op in (BinaryOp.DIV, BinaryOp.MOD) and isinstance(type_, IntType):
             raise P4Error(f"`{op}` is not defined for `{type_}`", location)
@@ -440,7 +440,9 @@ class Expressions:
             raise P4Error(f"`{op}` does not take `{left.type}` and `{right.type}`", location)
         left, right = _match_widths(left, right)
         if left.type != right.type:
-            raise P4Error(f"`{op}` needs operands of one type, not `{left.type}` and `{right.type}`", location)
+            raise P4Error(
+                f"`{op}` needs operands of one type, not `{left.type}` and `{right.type}`", location
+            )
         return left, right
 
     def _equality(self, op: BinaryOp, left: ir.Expr, right: ir.Expr, location: Location) -> ir.Expr:
@@ -487,9 +489,13 @@ class Expressions:
         second = self.constant_int(node.second, env)
         high, low = (first + second - 1, first) if node.by_width else (first, second)
         if low < 0 or high < low:
-            raise P4Error(f"[{high}:{low}] is no range of bits: the higher one comes first", node.first.location)
+            raise P4Error(
+                f"[{high}:{low}] is no range of bits: the higher one comes first", node.first.location
+            )
         if not isinstance(base.type, InfIntType) and high >= base.type.width:
-            raise P4Error(f"[{high}:{low}] is not within the {base.type.width} bits of this", node.first.location)
+            raise P4Error(
+                f"[{high}:{low}] is not within the {base.type.width} bits of this", node.first.location
+            )
         type_ = BitType(high - low + 1)
         if isinstance(base, ir.Literal):
             return ir.Literal(type_, node.location, take_bits(int(base.value), high, low))
@@ -585,7 +591,9 @@ def _equal_constants(left: ir.Expr, right: ir.Expr) -> bool | None:
     match left, right:
         case (ir.Literal(), ir.Literal()):
             return left.value == right.value
-        case (ir.EnumLiteral(), ir.EnumLiteral()) | (ir.ErrorLiteral(), ir.ErrorLiteral()):
+        case (ir.EnumLiteral(), ir.EnumLiteral()):
+            return left.value == right.value
+        case (ir.ErrorLiteral(), ir.ErrorLiteral()):
             return left.name == right.name
         case _:
             return None
@@ -622,7 +630,11 @@ def _not_assignable(expr: ir.Expr) -> str:
                 return "it is a table's result"
             return _not_assignable(expr.base)
         case ir.Index():
-            return "an element of a tuple" if isinstance(expr.base.type, TupleType) else _not_assignable(expr.base)
+            return (
+                "an element of a tuple"
+                if isinstance(expr.base.type, TupleType)
+                else _not_assignable(expr.base)
+            )
         case ir.Slice() | ir.StackNext() | ir.StackLast():
             return _not_assignable(expr.base)
         case _:

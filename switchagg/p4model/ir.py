@@ -103,7 +103,7 @@ class Function:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Action:
-    """An action. `params` holds the directed parameters first, then those that come from the control plane."""
+    """An action. `params` holds the directed parameters first, then those from entries."""
 
     name: str
     control_name: str
@@ -293,7 +293,7 @@ class ControlInstance:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PackageInstance:
-    """A package: `main`, or one of its arguments. `args` is by parameter name; an optional one may be None."""
+    """A package: `main`, or one of its arguments. `args` is by parameter name; an optional one can be None."""
 
     name: str
     type: PackageType
@@ -369,7 +369,7 @@ class UnaryOp(StrEnum):
 class BinaryOp(StrEnum):
     """As P4 writes them. `==` and `!=` also compare headers, structs, stacks, tuples, enums, errors, bools.
 
-    `+ - *` wrap modulo 2^N. `/` and `%` occur only on constants, which are folded.
+    `+ - *` wrap modulo 2^N. `/` and `%` are of unsigned operands, where they are not folded.
     `++` has a bit or int as each operand; the type of the result is that of the left one, of both widths.
     """
 
@@ -454,9 +454,9 @@ class VarRef(Expr):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class InstanceRef(Expr):
-    """An extern object where it is an argument; methods name their object in `MethodCall.target`."""
+    """An instance where it is an argument; calls name theirs in `MethodCall.target` or `BlockApply.instance`."""
 
-    instance: ExternInstance
+    instance: Instance | PackageInstance
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -577,7 +577,7 @@ class MethodCall(Expr):
 
 
 class Builtin(StrEnum):
-    """Methods of headers, unions (`isValid`) and stacks (`push_front`, `pop_front`, with a constant count)."""
+    """Methods of headers, unions (`isValid`) and stacks (push and pop, with a constant count)."""
 
     IS_VALID = "isValid"
     SET_VALID = "setValid"

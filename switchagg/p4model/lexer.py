@@ -422,7 +422,7 @@ class _Classifier:
         after = self.text(1)
         match text:
             case "apply":
-                return after == "{"
+                return after in ("{", "@")
             case "key" | "actions" | "entries":
                 return self.brace() == "table" and after == "=" and self.text(2) == "{"
             case "state":
@@ -483,7 +483,8 @@ class _Classifier:
             self.type_parameters()
 
     def name(self, text: str) -> None:
-        meaning, before, after = self.meaning(text), self.before(), self.text(1)
+        before, after = self.before(), self.text(1)
+        meaning = self.scopes[0].names.get(text) if before == "DOT_PREFIX" else self.meaning(text)
         follows_type = before in _TYPE_ENDS
         if self.typedef_depth == self.depth and after == ";":
             self.declare(text, "type", outside=True)

@@ -71,9 +71,21 @@ def _syntax_error(error: UnexpectedInput, tokens: Sequence[P4Token]) -> P4Error:
     before = tokens[index - 1] if index else None
     if before is not None and before.type == "NAME" and token.type in ("NAME", "LT", "_LPAR", "TYPE"):
         owner = tokens[index - 2].type if index > 1 else "_SEMI"
-        if owner in ("_SEMI", "_LBRACE", "_RBRACE", "_LPAR", "_COMMA", "IN", "OUT", "INOUT", "ANNOTATION",
-        "_CONST"):
-            return P4Error(f"`{before}` is not a type, or not one with parameters, that is declared", before.location)
+        if owner in (
+            "_SEMI",
+            "_LBRACE",
+            "_RBRACE",
+            "_LPAR",
+            "_COMMA",
+            "IN",
+            "OUT",
+            "INOUT",
+            "ANNOTATION",
+            "_CONST",
+        ):
+            return P4Error(
+                f"`{before}` is not a type, or not one with parameters, that is declared", before.location
+            )
     expected = _expected(error.expected)
     shown = "a number" if token.type == "INTEGER" else f"`{token}`"
     return P4Error(f"syntax error: unexpected {shown}{expected}", token.location)
@@ -89,8 +101,6 @@ def _expected(names: Iterable[str]) -> str:
     spelled |= {"_ARGS_OPEN": "`<`", "_ARGS_CLOSE": "`>`", "$END": "the end", "DOT_PREFIX": "`.`"}
     words = sorted({spelled.get(each, "") for each in names} - {""})
     return f"; expected {' or '.join(words)}" if 0 < len(words) <= 4 else ""
-
-
 
 
 def _some(children: Iterable[T | None]) -> tuple[T, ...]:
@@ -146,7 +156,9 @@ class _Builder(Transformer[Any, Any]):
 
     def extern_function(self, c: Children) -> ast.ExternFunctionDecl:
         notes, returns, name, type_params, params = c
-        method = ast.MethodDecl(name.location, str(name), notes or (), returns, type_params or (), params, False)
+        method = ast.MethodDecl(
+            name.location, str(name), notes or (), returns, type_params or (), params, False
+        )
         return ast.ExternFunctionDecl(name.location, str(name), notes or (), method)
 
     def method(self, c: Children) -> ast.MethodDecl:
@@ -161,7 +173,9 @@ class _Builder(Transformer[Any, Any]):
 
     def function_decl(self, c: Children) -> ast.FunctionDecl:
         notes, returns, name, type_params, params, body = c
-        return ast.FunctionDecl(name.location, str(name), notes or (), returns, type_params or (), params, body)
+        return ast.FunctionDecl(
+            name.location, str(name), notes or (), returns, type_params or (), params, body
+        )
 
     def members_decl(self, c: Children) -> ast.MembersDecl:
         notes, kind, names = c
@@ -233,7 +247,7 @@ class _Builder(Transformer[Any, Any]):
 
     def select(self, c: Children) -> ast.TransitionNode:
         keyword, exprs, *cases = c
-        return ast.TransitionNode(keyword.location, "", exprs, tuple(cases))
+        return ast.TransitionNode(keyword.location, "", exprs or (), tuple(cases))
 
     def select_case(self, c: Children) -> ast.SelectCaseNode:
         keys, _, state = c

@@ -149,7 +149,7 @@ class _Worker(pcpp.Preprocessor):  # type: ignore[misc]
         self._split: dict[str, list[str]] = {}
         self.here = Location("", 0, 0)
         super().__init__()
-        self.rewrite_paths = []
+        self.rewrite_paths: list[tuple[str, str]] = []
 
     def read(self, path: str, location: Location) -> str:
         try:
@@ -196,7 +196,6 @@ class _Worker(pcpp.Preprocessor):  # type: ignore[misc]
         return super().on_directive_handle(directive, toks, ifpassthru, precedingtoks)
 
     def on_directive_unknown(self, directive: Any, toks: Any, ifpassthru: bool, precedingtoks: Any) -> Any:
-    # noqa: ARG002
         if directive.value == "error":
             text = "".join(each.value for each in toks).strip()
             raise P4Error(f"#error {text}", Location(_display(directive.source), directive.lineno, 1))

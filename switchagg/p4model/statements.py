@@ -45,7 +45,9 @@ class Statements:
         return ir.Block(node.location, self.body(node.body, env.child()), node.annotations)
 
     def body(self, nodes: Sequence[ast.Stmt], env: Env) -> tuple[ir.Stmt, ...]:
-        """Statements in the environment given. Constants and what is known to do nothing leave no statement."""
+        """Statements in the environment given. Constants and what is known to do nothing leave no
+        statement.
+        """
         out = []
         for node in nodes:
             statement = self.check(node, env)
@@ -122,9 +124,7 @@ class Statements:
 
     def variable(self, decl: ast.VarDecl, type_: Type, env: Env) -> ir.Variable:
         """Declares a local variable."""
-        variable = ir.Variable(
-            decl.name, type_, ir.Scope.LOCAL, decl.location, annotations=decl.annotations
-        )
+        variable = ir.Variable(decl.name, type_, ir.Scope.LOCAL, decl.location, annotations=decl.annotations)
         env.declare(decl.name, variable)
         return variable
 
@@ -150,7 +150,9 @@ class Statements:
         if _has_calls(target):
             raise P4Error(f"the target of `{node.op}` may not call anything", node.target.location)
         right = exprs.value(node.value, env)
-        return ir.Assign(node.location, target, coerce(exprs.combine(op, target, right, node.location), target.type))
+        return ir.Assign(
+            node.location, target, coerce(exprs.combine(op, target, right, node.location), target.type)
+        )
 
     def _return(self, node: ast.ReturnStmt, env: Env) -> ir.Stmt:
         frame = env.frame
@@ -267,7 +269,9 @@ class Statements:
         collection = exprs.value(node.collection, env)
         elements = _elements(collection.type)
         if elements is None or any(each != type_ for each in elements):
-            raise P4Error(f"`for` cannot go over `{collection.type}` with `{type_}`", node.collection.location)
+            raise P4Error(
+                f"`for` cannot go over `{collection.type}` with `{type_}`", node.collection.location
+            )
         variable = self.variable(node.variable, type_, inner)
         return ir.ForEach(node.location, variable, collection, self._loop_body(node.body, inner))
 

@@ -118,11 +118,13 @@ class Tables:
         args = node.args or ()
         if len(args) > len(directed):
             raise P4Error(
-                f"action `{action.name}` has {len(directed)} parameter(s) with a direction; the others come from "
-                "the table's entries",
+                f"action `{action.name}` has {len(directed)} parameter(s) with a direction; the others come "
+                "from the table's entries",
                 node.location,
             )
-        return self._linked(action, self.checker.calls.arguments(directed, args, env, node.location, action.name))
+        return self._linked(
+            action, self.checker.calls.arguments(directed, args, env, node.location, action.name)
+        )
 
     def _linked(self, action: ir.Action, args: Sequence[ir.Argument]) -> tuple[ir.Argument, ...]:
         by_name = {each.name: each for each in action.params}
@@ -142,7 +144,7 @@ class Tables:
             for left, right in zip(bound, ref.bound, strict=True):
                 if _shape(left.value) != _shape(right.value):
                     raise P4Error(
-                        f"parameter `{right.param.name}` of `{action.name}` has another argument in the list of actions",
+                        f"`{right.param.name}` of `{action.name}` has another argument in the list of actions",
                         location,
                         notes=(("it is listed here", ref.location),),
                     )

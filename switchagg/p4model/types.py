@@ -16,6 +16,7 @@ from switchagg.p4model.errors import NOWHERE, Location
 
 if TYPE_CHECKING:
     from switchagg.p4model.ast import Annotation
+    from switchagg.p4model.ir import Expr
 
 
 class Type:
@@ -273,8 +274,7 @@ class TypeVar(Type):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Parameter:
-    """A parameter of anything that has some. `has_default` and `optional` say that an argument may be
-    missing.
+    """A parameter of anything that has some. With a `default`, or `optional`, an argument may be missing.
 
     For a parameter of a body that the program contains, `ir.Variable` is what expressions refer to.
     """
@@ -282,7 +282,7 @@ class Parameter:
     name: str
     direction: Direction
     type: Type
-    has_default: bool = False
+    default: Expr | None = None
     optional: bool = False
     annotations: tuple[Annotation, ...] = ()
     location: Location = NOWHERE
