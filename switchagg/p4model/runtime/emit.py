@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from switchagg.p4model.runtime.tables import Action, Table
     from switchagg.p4model.runtime.target import Target
 
-_SIMPLE = re.compile(r"-?\d\w*|t\d+|True|False|None")
+# Codes whose value no later statement changes; the empty one stands for no value.
+_SIMPLE = re.compile(r"-?\d\w*|t\d+|True|False|None|")
 
 
 def identifier(text: str) -> str:

@@ -90,9 +90,9 @@ def build_table(
                 in_entries=False,
             )
         )
-    if table.default is None:
-        actions.append(Action("NoAction", index=-1, in_entries=False))
-    default = actions[-1].name if table.default is None else table.default.action.control_name
+    default = "NoAction" if table.default is None else table.default.action.control_name
+    if table.default is None and not any(each.name == default for each in actions):
+        actions.append(Action(default, index=-1, in_entries=False))
     made = Table(
         table.control_name,
         keys,
@@ -143,7 +143,16 @@ def _fill(table: ir.Table, made: Table) -> None:
 
 
 def _priorities(table: ir.Table) -> list[int]:
-    """As P4_16 has it: what has no priority follows the entry before it, in steps of `priority_delta`."""
+    """As P4_16 has it: what has no priority follows the entry before it, in steps of `priority_delta`.
+
+    p4c's bmv2 backend also knows @priority(n), where the smaller number wins, and gives others their position.
+    """
+    marks = [
+        next((mark.values[0] for mark in entry.annotations if mark.name == "priority" and mark.values), None)
+        for entry in table.entries
+    ]
+    if any(mark is not None for mark in marks):
+        return [-(place if mark is None else int(mark)) for place, mark in enumerate(marks, 1)]
     sign = 1 if table.largest_priority_wins else -1
     step = -sign * table.priority_delta
     written = [entry.priority for entry in table.entries]
