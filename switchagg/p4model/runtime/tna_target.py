@@ -22,6 +22,7 @@ from switchagg.p4model.runtime.externs_tna import (
     Polynomial,
     residual,
 )
+from switchagg.p4model.runtime.layouts import is_aggregate
 from switchagg.p4model.runtime.lowering_tna import TNA_FUNCTIONS, TNA_METHODS
 from switchagg.p4model.runtime.matches import MatchKind
 from switchagg.p4model.runtime.packet import PacketIn
@@ -225,8 +226,10 @@ def _maker(instance: ir.ExternInstance, module: Module) -> Callable[[], Any]:
     initial = instance.args.get("initial_value")
     default = module.layouts.default(type_)
 
+    make_default: Callable[[], Any] = eval(f"lambda: {default}", module.namespace)
+
     def make() -> Any:
-        value = eval(default, module.namespace)
+        value = make_default()
         return value if initial is None else _filled(value, initial)
 
     return make
@@ -246,8 +249,9 @@ def _filled(value: Any, initial: ir.Value) -> Any:
 
 def _register(instance: ir.ExternInstance, size: int, module: Module) -> Register:
     make = _maker(instance, module)
-    width = width_of(instance.type.type_args[0])
-    return Register(instance.control_name, [make() for _ in range(size)], width, make)
+    type_ = instance.type.type_args[0]
+    cells = [make() for _ in range(size)] if is_aggregate(type_) else [make()] * size
+    return Register(instance.control_name, cells, width_of(type_), make)
 
 
 def _polynomial(instance: ir.ExternInstance) -> Polynomial:

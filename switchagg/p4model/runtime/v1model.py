@@ -179,7 +179,7 @@ def _register(instance: ir.ExternInstance, size: int, module: Module) -> Registe
     def make() -> Any:
         return eval(default, module.namespace)
 
-    return Register(instance.control_name, [make() for _ in range(size)], width_of(type_), make)
+    return Register(instance.control_name, [make()] * size, width_of(type_), make)
 
 
 def _selector(instance: ir.ExternInstance, size: int) -> ActionProfile:
