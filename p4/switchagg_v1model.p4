@@ -52,7 +52,7 @@ parser SwitchParser(packet_in packet, out headers_t hdr, inout metadata_t meta,
     }
 }
 
-control VerifyChecksum(inout headers_t hdr, inout metadata_t meta) {
+control SwitchVerifyChecksum(inout headers_t hdr, inout metadata_t meta) {
     apply {
     }
 }
@@ -321,7 +321,7 @@ control SwitchEgress(inout headers_t hdr, inout metadata_t meta, inout standard_
     }
 }
 
-control ComputeChecksum(inout headers_t hdr, inout metadata_t meta) {
+control SwitchComputeChecksum(inout headers_t hdr, inout metadata_t meta) {
     apply {
         update_checksum(
             hdr.bridge.errand == ERRAND_RESULT || hdr.bridge.errand == ERRAND_RAISE,
@@ -357,5 +357,5 @@ control SwitchDeparser(packet_out packet, in headers_t hdr) {
     }
 }
 
-V1Switch(SwitchParser(), VerifyChecksum(), SwitchIngress(), SwitchEgress(), ComputeChecksum(), SwitchDeparser())
-    main;
+V1Switch(SwitchParser(), SwitchVerifyChecksum(), SwitchIngress(), SwitchEgress(), SwitchComputeChecksum(),
+         SwitchDeparser()) main;
