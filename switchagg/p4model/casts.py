@@ -14,6 +14,7 @@ from switchagg.p4model.types import (
     DontCareType,
     EnumType,
     ErrorType,
+    ExternType,
     FieldsType,
     HeaderType,
     InfIntType,
@@ -49,6 +50,8 @@ def coerce(expr: ir.Expr, type_: Type, what: str = "") -> ir.Expr:
         return expr
     if isinstance(type_, BlockType | PackageType):
         return fit(expr, type_)
+    if isinstance(type_, ExternType) and _same_extern(expr.type, type_):
+        return expr
     converted = _implicit(expr, type_)
     if converted is None:
         purpose = f" for {what}" if what else ""
@@ -78,17 +81,29 @@ def fit(expr: ir.Expr, wanted: Type) -> ir.Expr:
 
 
 def _mismatch(wanted: BlockType, given: BlockType) -> str:
-    required: tuple[Parameter, ...] = wanted.params
-    if len(given.params) != len(required):
-        required = tuple(each for each in required if not each.optional)
-    if len(given.params) != len(required):
+    """Why a block cannot stand for another; empty if it can. Optional parameters come last."""
+    required = sum(not each.optional for each in wanted.params)
+    if not required <= len(given.params) <= len(wanted.params):
         return f"it has {len(given.params)} parameters, not {len(wanted.params)}"
-    for mine, theirs in zip(given.params, required, strict=True):
+    for mine, theirs in zip(given.params, wanted.params, strict=False):
         if mine.direction != theirs.direction:
             return f"parameter `{mine.name}` should be `{theirs.direction}`"
         if mine.type != theirs.type and not has_variables(theirs.type):
             return f"parameter `{mine.name}` is of `{mine.type}`, not `{theirs.type}`"
     return ""
+
+
+def _same_extern(given: Type, wanted: ExternType) -> bool:
+    """Whether an extern's object is one of a type that leaves some type arguments open, as `Register<_, _>`."""
+    return (
+        isinstance(given, ExternType)
+        and given.name == wanted.name
+        and len(given.type_args) == len(wanted.type_args)
+        and all(
+            left == right or isinstance(right, DontCareType) or isinstance(left, DontCareType)
+            for left, right in zip(given.type_args, wanted.type_args, strict=True)
+        )
+    )
 
 
 def _implicit(expr: ir.Expr, type_: Type) -> ir.Expr | None:

@@ -16,7 +16,7 @@ from switchagg.p4model.constants import (
     take_bits,
     wrap,
 )
-from switchagg.p4model.errors import Location, P4Error, unsupported
+from switchagg.p4model.errors import Location, P4Error
 from switchagg.p4model.ir import BinaryOp, UnaryOp
 from switchagg.p4model.symbolic import Symbolic, is_constant
 from switchagg.p4model.symbols import Block, Constant, Env, Generic, NamedType, Overloads
@@ -62,7 +62,6 @@ if TYPE_CHECKING:
 _ARITHMETIC = {
     BinaryOp.ADD, BinaryOp.SUB, BinaryOp.MUL, BinaryOp.DIV, BinaryOp.MOD, BinaryOp.SAT_ADD, BinaryOp.SAT_SUB,
 }  # fmt: skip
-_BITWISE = {BinaryOp.BIT_AND, BinaryOp.BIT_OR, BinaryOp.BIT_XOR}
 _SHIFTS = {BinaryOp.SHIFT_LEFT, BinaryOp.SHIFT_RIGHT}
 _ORDER = {BinaryOp.LT, BinaryOp.LE, BinaryOp.GT, BinaryOp.GE}
 _EQUALITY = {BinaryOp.EQ, BinaryOp.NE}
@@ -162,7 +161,9 @@ class Expressions:
             case ast.ConstructExpr():
                 return self.checker.instances.anonymous(node, env, expected)
             case ast.ThisExpr():
-                raise unsupported("`this`", node.location)
+                if env.frame.owner is None:
+                    raise P4Error("`this` outside a method", node.location)
+                return ir.This(env.frame.owner, node.location)
             case ast.TypeExpr():
                 raise P4Error("a type is no value", node.location)
             case _:
@@ -384,7 +385,7 @@ class Expressions:
             if isinstance(left, ir.Literal) and isinstance(right, ir.Literal):
                 return ir.Literal(BOOL, location, fold_comparison(op, int(left.value), int(right.value)))
             return _symbolic_or2(left, right, ir.Binary(BOOL, location, op, left, right))
-        if isinstance(type_, InfIntType) and (op in _BITWISE or op in (BinaryOp.SAT_ADD, BinaryOp.SAT_SUB)):
+        if isinstance(type_, InfIntType) and op in (BinaryOp.SAT_ADD, BinaryOp.SAT_SUB):
             raise P4Error(f"`{op}` does not take `int`; give its operands a width", location)
         if op in (BinaryOp.DIV, BinaryOp.MOD) and isinstance(type_, IntType):
             raise P4Error(f"`{op}` is not defined for `{type_}`", location)

@@ -92,7 +92,7 @@ class Functions:
             if decl.name in made:
                 raise P4Error(f"method `{decl.name}` is defined twice", decl.location)
             block = env.frame if env.frame.kind in ("parser", "control") else None
-            inner = env.child(Frame("method", env.frame.path, block=block))
+            inner = env.child(Frame("method", env.frame.path, owner=type_, block=block))
             made[decl.name] = self.body(decl, inner)
             _check_signature(made[decl.name], method, decl)
         for missing in abstract.keys() - made.keys():
@@ -142,9 +142,12 @@ def declare_parameters(params: Sequence[Parameter], env: Env, scope: ir.Scope) -
 
 
 def _check_signature(made: ir.Function, method: Method, decl: ast.FunctionDecl) -> None:
-    same = len(made.params) == len(method.params) and made.returns == method.returns
+    wanted_params = [each for each in method.params if not each.optional]
+    if len(made.params) > len(wanted_params):
+        wanted_params = list(method.params)
+    same = len(made.params) == len(wanted_params) and made.returns == method.returns
     if same:
-        for mine, theirs in zip(made.params, method.params, strict=True):
+        for mine, theirs in zip(made.params, wanted_params, strict=True):
             same = same and mine.direction == theirs.direction and mine.type == theirs.type
     if not same:
         wanted = ", ".join(f"{each.direction} {each.type} {each.name}".strip() for each in method.params)

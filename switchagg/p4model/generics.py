@@ -161,8 +161,8 @@ def _unify_blocks(
     required = [each for each in formal.params if not each.optional]
     if formal.kind != actual.kind or not len(required) <= len(actual.params) <= len(formal.params):
         return False
-    params = formal.params if len(formal.params) == len(actual.params) else required
-    return len(params) == len(actual.params) and all(
+    # Optional parameters come last, and some of the last ones can be left out.
+    return all(
         left.direction == right.direction and unify(left.type, right.type, bindings, open_)
-        for left, right in zip(params, actual.params, strict=True)
+        for left, right in zip(formal.params, actual.params, strict=False)
     )

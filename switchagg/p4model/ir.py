@@ -454,9 +454,16 @@ class VarRef(Expr):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class InstanceRef(Expr):
-    """An instance where it is an argument; calls name theirs in `MethodCall.target` or `BlockApply.instance`."""
+    """An instance where it is an argument; calls name theirs in `MethodCall.target` or
+    `BlockApply.instance`.
+    """
 
     instance: Instance | PackageInstance
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class This(Expr):
+    """`this` in the body of an abstract method: the instance that defines it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 
 from switchagg.p4model import ast, ir
 from switchagg.p4model.errors import Location, P4Error
-from switchagg.p4model.types import BlockType, Method, Parameter, Type, TypeVar
+from switchagg.p4model.types import BlockType, ExternType, Method, Parameter, Type, TypeVar
 
 FrameKind: TypeAlias = Literal["top", "parser", "control", "action", "function", "method"]
 
@@ -114,6 +114,7 @@ class Frame:
         returns: what `return` takes; None where there is no `return`.
         instances: the instances that the block has so far; those of the top level at the top.
         loops: how many loops are open.
+        owner: of a method: the type of its instance.
         states: of a parser: the names that a transition can name.
     """
 
@@ -123,6 +124,7 @@ class Frame:
     instances: list[ir.Instance] = field(default_factory=list)
     loops: int = 0
     states: frozenset[str] = frozenset()
+    owner: ExternType | None = None
     block: Frame | None = None
     """The parser or control that an action or method is in; None for those of the top level."""
 
