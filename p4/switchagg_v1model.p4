@@ -131,7 +131,7 @@ control SwitchIngress(inout headers_t hdr, inout metadata_t meta, inout standard
 
     register<bit<32>>(AGG_SLOTS) seq;
     register<bit<32>>(AGG_SLOTS) missing;       /* the bits of workers whose packet has not come */
-    register<bit<1>>(AGG_SLOTS) filled;
+    register<bit<8>>(AGG_SLOTS) filled;
 
     bit<32> slot;
     bit<32> round;
@@ -157,12 +157,12 @@ control SwitchIngress(inout headers_t hdr, inout metadata_t meta, inout standard
     action begin_round() {
         seq.write(slot, hdr.agg.seq);
         missing.write(slot, meta.others);
-        filled.write(slot, meta.form[0:0]);
+        filled.write(slot, (bit<8>)meta.form[0:0]);
     }
 
     action join_round() {
         missing.write(slot, absent & ~meta.worker);
-        filled.write(slot, meta.filled | meta.form[0:0]);
+        filled.write(slot, meta.filled | (bit<8>)meta.form[0:0]);
     }
 
     apply {

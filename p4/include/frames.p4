@@ -29,9 +29,8 @@ control Frames(inout headers_t hdr, inout metadata_t meta, in port_t ingress_por
     table own_source {
         key = {
             hdr.ethernet.source: ternary;
-            hdr.arp.isValid(): ternary;
+            hdr.ethernet.ether_type: ternary;
             hdr.arp.sender_ip: ternary;
-            hdr.ipv4.isValid(): ternary;
             hdr.ipv4.source: ternary;
         }
         actions = {

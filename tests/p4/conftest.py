@@ -10,14 +10,14 @@ from typing import Final
 
 import pytest
 
-from switchagg.control.drivers.p4_program import Entries, v1model
+from switchagg.control.drivers.p4_program import Entries, tna, v1model
 
 from .board import Board
 from .engine import ADDRESS, P4Engine, install_switch
+from .model import PROGRAMS, Model
 from .simple_switch import SimpleSwitch
 
-PROGRAMS: Final = Path(__file__).parents[2] / "p4"
-BOARDS: Final = ("simple_switch",)
+BOARDS: Final = ("model-v1model", "model-tna", "simple_switch")
 SLOTS: Final = 1024
 
 
@@ -38,6 +38,10 @@ def compile_v1model(folder: Path, *macros: str) -> Path:
 
 def make_board(name: str, words: int, folder: Path) -> Board:
     """Returns a board by its name in `BOARDS`. Skips where it is not to be had."""
+    if name == "model-v1model":
+        return Model("switchagg_v1model.p4", v1model(words=words, slots=SLOTS))
+    if name == "model-tna":
+        return Model("switchagg_tna.p4", tna(words=words, slots=SLOTS))
     assert name == "simple_switch"
     binary = shutil.which("simple_switch")
     if binary is None:

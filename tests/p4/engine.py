@@ -115,9 +115,9 @@ class P4Engine:
         self._jobs[job.job] = _Job(job, place, entries, cells)
 
     def remove_job(self, job_id: int) -> None:
+        counters = self.job_counters(job_id)
         self._admission.remove_job(job_id)
         job = self._jobs[job_id]
-        counters = self.job_counters(job_id)
         self._gone.update({name: counters[name] for name in COUNTERS})
         del self._jobs[job_id]
         for entry in job.entries.tables:

@@ -135,8 +135,8 @@ def test_what_is_for_the_switch_and_not_served_goes_nowhere(board: Board) -> Non
     frames = [
         frame(b"x", (mac_of(ME), ME, 5), to_switch),
         _ethernet(ADDRESS.mac, mac_of(ME), 0x86DD, bytes(60)),
-        _ethernet(ADDRESS.mac, mac_of(ME), 0x0800, _echo(8, ME, YOU, b"not for that address")),
-        _ethernet(ADDRESS.mac, mac_of(ME), 0x0800, _echo(0, ME, ADDRESS.ip, b"a reply")),
+        _ethernet(ADDRESS.mac, mac_of(ME), 0x0800, _echo(8, ME, YOU, b"another address" + b"!")),
+        _ethernet(ADDRESS.mac, mac_of(ME), 0x0800, _echo(0, ME, ADDRESS.ip, b"a reply!")),
         bytes(fragment),
     ]
     for each in frames:

@@ -57,6 +57,7 @@ def _is(value: int, bits: int) -> Ternary:
     return Ternary(value, _all(bits))
 
 
+_ETHER_TYPE: Final = "hdr.ethernet.ether_type"
 _INGRESS_PORT: Final = "ingress_port"
 _FORM: Final = "meta.form"
 _VERSION: Final = "hdr.agg.version"
@@ -95,14 +96,14 @@ def switch_entries(target: Target, address: SwitchAddress, ports: tuple[int, ...
         TableEntry(OWN_SOURCE, {"hdr.ethernet.source": mac}, "drop_own_source", {}, 3),
         TableEntry(
             OWN_SOURCE,
-            {"hdr.arp.isValid()": _is(1, 1), "hdr.arp.sender_ip": _is(ip, 32)},
+            {_ETHER_TYPE: _is(0x0806, 16), "hdr.arp.sender_ip": _is(ip, 32)},
             "drop_own_source",
             {},
             2,
         ),
         TableEntry(
             OWN_SOURCE,
-            {"hdr.ipv4.isValid()": _is(1, 1), _SOURCE: _is(ip, 32)},
+            {_ETHER_TYPE: _is(0x0800, 16), _SOURCE: _is(ip, 32)},
             "drop_own_source",
             {},
             1,
