@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, Final
 
 from switchagg.p4model.runtime.matches import TableError
@@ -185,14 +186,24 @@ class Register:
         self.cells[:] = [self.make() for _ in self.cells]
 
     def cell(self, index: int) -> Any:
-        """The cell, for the control plane. Raises TableError if there is no such index."""
+        """The cell, for the control plane: a number, or a copy of a struct with its fields by name.
+
+        Raises TableError if there is no such index.
+        """
+        self._check(index)
+        value = self.cells[index]
+        slots = getattr(value, "__slots__", None)
+        if slots is None:
+            return value
+        return SimpleNamespace(**{slot.removeprefix("f_"): getattr(value, slot) for slot in slots})
+
+    def _check(self, index: int) -> None:
         if not 0 <= index < len(self.cells):
             raise TableError(f"register {self.name} has {len(self.cells)} cells: {index} is none")
-        return self.cells[index]
 
     def set_cell(self, index: int, value: int) -> None:
         """Sets a scalar cell. Raises TableError if the index or the value does not fit."""
-        self.cell(index)
+        self._check(index)
         if self.width is not None and not 0 <= value < 1 << self.width:
             raise TableError(f"register {self.name}: {value:#x} does not fit {self.width} bits")
         self.cells[index] = value

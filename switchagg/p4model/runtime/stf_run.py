@@ -314,10 +314,8 @@ def resolve(things: dict[str, _T], name: str, what: str) -> _T:
 
 def _half(cell: Any, what: str | None) -> int:
     """A register's cell, or the part of it that `lo` or `hi` names: a struct's first or second field."""
-    slots = [name for name in getattr(cell, "__slots__", ()) if name.startswith("f_")]
-    if slots:
-        return int(getattr(cell, slots[1 if what == "hi" and len(slots) > 1 else 0]))
-    return int(cell)
+    fields = list(vars(cell).values()) if hasattr(cell, "__dict__") else [cell]
+    return int(fields[1 if what == "hi" and len(fields) > 1 else 0])
 
 
 def run_stf(switch: ModelSwitch, text: str, name: str) -> StfReport:

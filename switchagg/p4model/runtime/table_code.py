@@ -145,7 +145,7 @@ def _fill(table: ir.Table, made: Table) -> None:
 def _priorities(table: ir.Table) -> list[int]:
     """As P4_16 has it: what has no priority follows the entry before it, in steps of `priority_delta`.
 
-    p4c's bmv2 backend also knows @priority(n), where the smaller number wins, and gives others their position.
+    p4c's bmv2 backend also knows @priority(n): the smaller number wins, and others have their position.
     """
     marks = [
         next((mark.values[0] for mark in entry.annotations if mark.name == "priority" and mark.values), None)

@@ -175,13 +175,13 @@ class Table:
         return list(self._entries.values())
 
     def action(self, name: str) -> Action:
-        """The action of this name. Raises TableError naming those that the table has."""
-        try:
+        """The action of this name, or the only one whose name ends in it. Raises TableError."""
+        if name in self.actions:
             return self.actions[name]
-        except KeyError:
-            raise TableError(
-                f"table {self.name} has no action {name}; it has {_listed(sorted(self.actions))}"
-            ) from None
+        ending = [each for full, each in self.actions.items() if full.endswith("." + name)]
+        if len(ending) == 1:
+            return ending[0]
+        raise TableError(f"table {self.name} has no action {name}; it has {_listed(sorted(self.actions))}")
 
     def add(
         self,
