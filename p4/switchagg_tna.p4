@@ -471,18 +471,23 @@ control SwitchIngress(inout headers_t hdr, inout metadata_t meta, in ingress_int
         meta.way = WAY_PORT;
     }
 
-    action send_to_all_again() {
-        hdr.bridge.receiver = 0;
+    /* The second pass's parser must find the words, though a SKIP may have come. */
+    action come_again() {
         hdr.bridge.again = 1;
         hdr.bridge.words = 1;
+        hdr.udp.bytes = UDP_BYTES_FULL;
+        hdr.agg.flags = hdr.agg.flags | 1;
         meta.way = WAY_PORT;
+    }
+
+    action send_to_all_again() {
+        hdr.bridge.receiver = 0;
+        come_again();
     }
 
     action send_to_one_again() {
         hdr.bridge.group = 0;
-        hdr.bridge.again = 1;
-        hdr.bridge.words = 1;
-        meta.way = WAY_PORT;
+        come_again();
     }
 
     action send_own_to_all() {

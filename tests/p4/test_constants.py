@@ -12,7 +12,7 @@ from switchagg.control.drivers import p4_program
 from switchagg.control.drivers.p4_program import Errand, Form, Outcome, Traffic
 from switchagg.wire import DEFAULT_PORT, FIELDS, HEADER_BYTES, VERSION, Op
 
-from .conftest import PROGRAMS
+from .model import PROGRAMS
 
 CONSTANTS = (PROGRAMS / "include" / "constants.p4").read_text()
 HEADERS = (PROGRAMS / "include" / "headers.p4").read_text()
