@@ -586,6 +586,12 @@ control SwitchIngress(inout headers_t hdr, inout metadata_t meta, in ingress_int
         meta.audience = AUDIENCE_NOBODY;
         meta.skew = skew.get({ hdr.agg.slot, hdr.agg.seq[15:0] });
         hdr.bridge.from = intrinsic.ingress_port;
+#ifdef AGG_LOSS
+        loss.apply(intrinsic.ingress_port, lost);
+        if (lost == 1) {
+            meta.way = WAY_NONE;
+        } else
+#endif
         if (hdr.bridge.again == 1) {
             if (hdr.bridge.group == 0) {
                 resume();
@@ -707,6 +713,12 @@ control SwitchEgress(inout headers_t hdr, inout metadata_t meta, in egress_intri
         if (intrinsic.egress_port[6:0] != RECIRCULATION) {
             hdr.bridge.setInvalid();
         }
+#ifdef AGG_LOSS
+        loss.apply(intrinsic.egress_port, lost);
+        if (lost == 1) {
+            for_deparser.drop_ctl = 1;
+        }
+#endif
     }
 }
 

@@ -6,7 +6,7 @@ control Loss(in port_t port, out bit<1> lost) {
     Register<bit<32>, port_t>(512) packets;
     Hash<bit<16>>(HashAlgorithm_t.CRC32) mix;
     bit<32> number;
-    bit<32> seed;
+    bit<32> drawing_seed;
     bit<16> drawn;
 
     RegisterAction<bit<32>, port_t, bit<32>>(packets) count = {
@@ -16,8 +16,8 @@ control Loss(in port_t port, out bit<1> lost) {
         }
     };
 
-    action draw(bit<32> of_port) {
-        seed = of_port;
+    action draw(bit<32> seed) {
+        drawing_seed = seed;
         number = count.execute(port);
     }
 
@@ -59,7 +59,7 @@ control Loss(in port_t port, out bit<1> lost) {
     apply {
         lost = 0;
         if (links.apply().hit) {
-            drawn = mix.get({ seed, number });
+            drawn = mix.get({ drawing_seed, number });
             losses.apply();
         }
     }

@@ -36,17 +36,17 @@ def compile_v1model(folder: Path, *macros: str) -> Path:
     return output
 
 
-def make_board(name: str, words: int, folder: Path) -> Board:
+def make_board(name: str, words: int, folder: Path, *macros: str) -> Board:
     """Returns a board by its name in `BOARDS`. Skips where it is not to be had."""
     if name == "model-v1model":
-        return Model("switchagg_v1model.p4", v1model(words=words, slots=SLOTS))
+        return Model("switchagg_v1model.p4", v1model(words=words, slots=SLOTS), *macros)
     if name == "model-tna":
-        return Model("switchagg_tna.p4", tna(words=words, slots=SLOTS))
+        return Model("switchagg_tna.p4", tna(words=words, slots=SLOTS), *macros)
     assert name == "simple_switch"
     binary = shutil.which("simple_switch")
     if binary is None:
         pytest.skip("simple_switch is not on PATH")
-    program = compile_v1model(folder, f"AGG_WORDS={words}", f"AGG_SLOTS={SLOTS}")
+    program = compile_v1model(folder, f"AGG_WORDS={words}", f"AGG_SLOTS={SLOTS}", *macros)
     return SimpleSwitch(binary, program, v1model(words=words, slots=SLOTS), ADDRESS, folder)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from switchagg.control.drivers.p4_program import Exact, MulticastGroup, TableEntry, Target
+from switchagg.control.drivers.p4_program import Exact, Match, MulticastGroup, TableEntry, Target, Ternary
 from switchagg.p4model.runtime import matches
 from switchagg.p4model.runtime.switch import open_switch
 from switchagg.p4model.runtime.tables import Entry
@@ -15,24 +15,27 @@ from .board import Frame
 PROGRAMS: Final = Path(__file__).parents[2] / "p4"
 
 
+def _match(match: Match) -> matches.Match:
+    if isinstance(match, Exact):
+        return matches.Exact(match.value)
+    if isinstance(match, Ternary):
+        return matches.Ternary(match.value, match.mask)
+    return matches.Range(match.low, match.high)
+
+
 class Model:
     """The v1model or the TNA program, as `program` says by its file's name."""
 
-    def __init__(self, program: str, target: Target) -> None:
+    def __init__(self, program: str, target: Target, *macros: str) -> None:
         self.target = target
         self._tofino = "tna" in program
-        defines = [f"AGG_WORDS={target.words}", f"AGG_SLOTS={target.slots}"]
+        defines = [f"AGG_WORDS={target.words}", f"AGG_SLOTS={target.slots}", *macros]
         self._switch = open_switch(PROGRAMS / program, defines=defines)
         self._entries: dict[int, tuple[TableEntry, Entry]] = {}
 
     def insert(self, entry: TableEntry) -> None:
         table = self._switch.table(entry.table)
-        keys = {
-            name: matches.Exact(match.value)
-            if isinstance(match, Exact)
-            else matches.Ternary(match.value, match.mask)
-            for name, match in entry.matches.items()
-        }
+        keys = {name: _match(match) for name, match in entry.matches.items()}
         made = table.add(keys, entry.action, entry.params, entry.priority)
         self._entries[id(entry)] = entry, made
 

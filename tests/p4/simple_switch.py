@@ -22,6 +22,7 @@ from typing import Any, Final
 from switchagg.control.drivers.p4_program import (
     Exact,
     MulticastGroup,
+    Range,
     SwitchAddress,
     TableEntry,
     Target,
@@ -179,6 +180,10 @@ class SimpleSwitch:
             if kind == "exact":
                 assert isinstance(match, Exact), f"{entry.table} needs {name}"
                 params.append([(1, I32, 0), (2, STRUCT, [(1, STRING, _bytes(match.value, width))])])
+            elif kind == "range":
+                assert isinstance(match, Range), f"{entry.table} needs {name}"
+                ends = [(1, STRING, _bytes(match.low, width)), (2, STRING, _bytes(match.high, width))]
+                params.append([(1, I32, 4), (6, STRUCT, ends)])
             else:
                 assert kind == "ternary"
                 assert match is None or isinstance(match, Ternary)

@@ -17,7 +17,9 @@ from switchagg.control.drivers.p4_program import (
     ADMISSION,
     DELIVERIES,
     FLOOD_GROUP,
+    LINKS,
     LOCAL,
+    LOSSES,
     MAX_JOBS,
     OUTCOMES_PER_JOB,
     OWN_SOURCE,
@@ -33,6 +35,7 @@ from switchagg.control.drivers.p4_program import (
     Match,
     MulticastGroup,
     Parent,
+    Range,
     Station,
     SwitchAddress,
     TableEntry,
@@ -300,6 +303,28 @@ def station_entry(station: Station) -> TableEntry:
     """Returns the entry that forwards frames for a MAC to its port."""
     key = {"hdr.ethernet.destination": Exact(station.mac)}
     return TableEntry(STATIONS, key, "forward", {"port": station.port})
+
+
+def loss_entries(port: int, *, seed: int, share: float, leaving: bool) -> tuple[TableEntry, ...]:
+    """Returns the entries that lose a share of a port's packets, in programs compiled with `AGG_LOSS`.
+
+    Args:
+        seed: 32 bits. Packet n of the port, from 0, is lost where the low 16 bits of the CRC-32 of seed and n
+            (32 bits each, big-endian) are less than `share` of their range.
+        share: 0 to 1.
+        leaving: lose what leaves by the port; False: what comes in at it.
+
+    Raises `UsageError` for a share out of range.
+    """
+    if not 0 <= share <= 1:
+        raise UsageError(f"share is {share}; accepted: 0 to 1")
+    side = "SwitchEgress." if leaving else "SwitchIngress."
+    drawn = round(share * 2**16)
+    link = TableEntry(side + LINKS, {"port": Exact(port)}, "draw", {"seed": seed})
+    if not drawn:
+        return (link,)
+    losing: dict[str, Match] = {"port": Exact(port), "drawn": Range(0, drawn - 1)}
+    return link, TableEntry(side + LOSSES, losing, "lose", {}, 1)
 
 
 def receiver(place: JobPlace, bit: int) -> int:

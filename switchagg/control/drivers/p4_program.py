@@ -23,6 +23,8 @@ STATIONS: Final = _FRAMES + "stations"
 ADMISSION: Final = _FRAMES + "admission.admission"
 DELIVERIES: Final = _FRAMES + "admission.deliveries"
 RECEIVERS: Final = "SwitchEgress.rewrite.receivers"
+LINKS: Final = "loss.links"
+LOSSES: Final = "loss.losses"
 OUTCOMES: Final = "SwitchIngress.outcomes"
 WORKER_PACKETS: Final = "SwitchIngress.worker_packets"
 
@@ -125,7 +127,15 @@ class Ternary:
     mask: int
 
 
-Match = Exact | Ternary
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Matches from `low` to `high`, both included."""
+
+    low: int
+    high: int
+
+
+Match = Exact | Ternary | Range
 
 
 @dataclass(frozen=True, slots=True)
