@@ -66,12 +66,13 @@ class Model:
         words = []
         for i in range(self.target.words):
             if self._tofino:
-                pair = self._switch.register(f"SwitchIngress.pair_{i // 2}").cell(index)
+                pair = self._switch.register(f"SwitchIngress.words.pair_{i // 2}").cell(index)
                 words.append(int(pair.odd if i % 2 else pair.even))
             else:
                 words.append(int(self._switch.register(f"SwitchIngress.words.word_{i}").cell(index)))
+        folder = "SwitchIngress.slots" if self._tofino else "SwitchIngress"
         seq, missing, filled = (
-            int(self._switch.register(f"SwitchIngress.{name}").cell(index))
+            int(self._switch.register(f"{folder}.{name}").cell(index))
             for name in ("seq", "missing", "filled")
         )
         return seq, missing, filled, words
