@@ -64,6 +64,8 @@ class Module:
         self.extern_objects: dict[str, Any] = {}
         self.tables: dict[str, Table] = {}
         self.value_sets: dict[str, ValueSet] = {}
+        # Before the names of what is found next: of several pipelines each has its own.
+        self.prefix = ""
         self.runs: list[tuple[Action, str]] = []
         self._bound: dict[int, str] = {}
         self._kept: list[Any] = []
@@ -89,14 +91,15 @@ class Module:
         if known is None:
             made = self.target.construct(instance, self)
             known = self.externs[id(instance)] = self.bind(made, instance.name)
-            self.extern_objects[instance.control_name] = made
+            self.extern_objects[self.prefix + instance.control_name] = made
         return known
 
     def value_set(self, declared: ir.ValueSet) -> ValueSet:
         """The runtime object of a parser's value set."""
-        known = self.value_sets.get(declared.control_name)
+        name = self.prefix + declared.control_name
+        known = self.value_sets.get(name)
         if known is None:
-            known = self.value_sets[declared.control_name] = build_value_set(declared)
+            known = self.value_sets[name] = build_value_set(declared)
         return known
 
     @property

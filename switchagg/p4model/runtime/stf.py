@@ -8,7 +8,8 @@
     check_counter name(index or $name) [packets|bytes == number]           likewise check_register
     mc_mgrp_create ..., mirroring_add ..., register_write ..., and others of simple_switch_CLI
 
-A line is a statement; `#` begins a comment, `;` may end a statement.
+A line is a statement, unless it ends with a backslash; `#` begins a comment, `;` may end a statement. An action
+without arguments may go without parentheses.
 """
 
 from __future__ import annotations
@@ -115,6 +116,7 @@ class Command(Statement):
 
 _NAME = r'(?:"[^"]+"|[A-Za-z_$][\w$.\[\]:<>-]*)'
 _CALL = re.compile(rf"({_NAME})\s*\(([^)]*)\)\s*(?:=\s*(\w+))?\s*;?\s*$")
+_BARE = re.compile(r'(?:"[^"]+"|(?<!\S)[A-Za-z_$][\w$.]*)$')
 _CHECK = re.compile(rf"({_NAME})\s*\(\s*(\$?\w+)\s*\)\s*(?:(\w+)\s*)?(==|!=|<=|>=|=|<|>)?\s*(\w+)?\s*;?\s*$")
 
 
@@ -129,9 +131,13 @@ def number(text: str) -> int:
 def parse_stf(text: str, name: str) -> list[Statement]:
     """The statements of a file. Raises StfError naming file and line."""
     statements = []
+    held = ""
     for place, line in enumerate(text.splitlines(), 1):
-        stripped = line.split("#", 1)[0].strip().rstrip(";").strip()
-        if not stripped:
+        stripped = held + line.split("#", 1)[0].strip().rstrip(";").strip()
+        held = ""
+        if stripped.endswith("\\"):
+            held = stripped[:-1]
+        if held or not stripped:
             continue
         word, _, rest = stripped.partition(" ") if " " in stripped else stripped.partition("\t")
         try:
@@ -184,7 +190,7 @@ def _port(rest: str) -> tuple[int, str]:
 
 
 def _add(line: int, word: str, rest: str) -> Add:
-    match = _CALL.search(rest)
+    match = _CALL.search(rest) or _BARE.search(rest)
     if match is None:
         raise ValueError
     action, name = _action(match.group(0))
@@ -205,6 +211,8 @@ def _add(line: int, word: str, rest: str) -> Add:
 
 def _action(text: str) -> tuple[ActionText, str | None]:
     match = _CALL.fullmatch(text.strip())
+    if match is None and _BARE.fullmatch(text.strip()):
+        return ActionText(_unquoted(text.strip()), ()), None
     if match is None:
         raise ValueError
     arguments = []

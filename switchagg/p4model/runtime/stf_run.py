@@ -5,7 +5,8 @@ Packets are compared for each port in order. A port that the test names neither 
 looked at.
 
 The two families differ in a key without `*`: for bmv2 its mask covers the digits that are written, for a
-Tofino the whole field. A larger priority wins on bmv2, a smaller one on a Tofino, as their runners have it.
+Tofino the whole field. A larger priority wins on bmv2, a smaller one on a Tofino, as their runners have it. On a
+Tofino an entry that is there already is replaced.
 """
 
 from __future__ import annotations
@@ -131,12 +132,16 @@ class StfRunner:
             else:
                 matches.append(Exact(0) if spec.kind is MatchKind.EXACT else Wildcard())
         priority = statement.priority or 0
-        entry = table.add(
-            matches,
-            action.name,
-            self._arguments(action, statement.action),
-            priority if self._bmv2 else -priority,
-        )
+        arguments = self._arguments(action, statement.action)
+        if self._bmv2:
+            entry = table.add(matches, action.name, arguments, priority)
+        else:
+            if all(spec.kind is MatchKind.EXACT for spec in table.keys):
+                priority = 0
+            present = table.lookup(matches, -priority)
+            if present is not None:
+                table.remove(present)
+            entry = table.add(matches, action.name, arguments, -priority)
         if statement.name is not None:
             self._entries[statement.name] = entry
 
@@ -160,6 +165,8 @@ class StfRunner:
                 return each
         for each in tries:
             ending = [full for full in names if full.endswith("." + each)]
+            # A slice may go by the name of its field.
+            ending = ending or [full for full in names if full.partition("[")[0].endswith("." + each)]
             if ending:
                 return ending[-1]
         raise UsageError(f"table {table.name} has no key field {name}; it has {', '.join(names)}")
@@ -176,6 +183,8 @@ class StfRunner:
             return Exact(number(text))
         bits, digits = _DIGIT_BITS[base], text[2:]
         value = number(base + digits.replace("*", "0"))
+        if not self._bmv2:
+            value &= spec.full
         if spec.kind is MatchKind.LPM:
             return Lpm(value, min((len(digits) - digits.count("*")) * bits, spec.width))
         mask = 0

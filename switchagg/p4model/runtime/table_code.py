@@ -98,7 +98,7 @@ def build_table(
         keys,
         actions,
         (default, _arguments(table.default) if table.default is not None else ()),
-        size=max(default_size, len(table.entries)) if table.size is None else table.size,
+        size=max(default_size if table.size is None else table.size, len(table.entries)),
         const_default=table.const_default,
         profile=profile,
     )
@@ -194,7 +194,7 @@ def write_table(block: Block, table: ir.Table) -> None:
     module = block.module
     made = module.target.make_table(table, module)
     hooks = module.target.hook_table(table, made, module)
-    module.tables[table.control_name] = made
+    module.tables[module.prefix + table.control_name] = made
     for position, each in enumerate(table.actions):
         runtime = next(a for a in made.actions.values() if a.index == position)
         module.runs.append((runtime, _runner(block, each)))

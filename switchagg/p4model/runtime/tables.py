@@ -255,13 +255,18 @@ class Table:
         self._index(entry)
         return entry
 
+    def lookup(
+        self, matches: Mapping[str, Match | int] | Sequence[Match | int], priority: int = 0
+    ) -> Entry | None:
+        """The entry with just these matches, if it is there."""
+        return self._entries.get(self._identity(self._canonical(matches), priority))
+
     def get(self, matches: Mapping[str, Match | int] | Sequence[Match | int], priority: int = 0) -> Entry:
-        """The entry with these matches. Raises TableError if there is none."""
-        canonical = self._canonical(matches)
-        try:
-            return self._entries[self._identity(canonical, priority)]
-        except KeyError:
-            raise TableError(f"table {self.name} has no entry {self.show(canonical)}") from None
+        """The entry with just these matches. Raises TableError if there is none."""
+        found = self.lookup(matches, priority)
+        if found is None:
+            raise TableError(f"table {self.name} has no entry {self.show(self._canonical(matches))}")
+        return found
 
     def modify(self, entry: Entry, action: str, arguments: Mapping[str, int] | Sequence[int] = ()) -> None:
         """Replaces the action of an entry. Raises TableError."""

@@ -39,11 +39,13 @@ PIPE_BITS: Final = 7
 # The port of each pipe that leads back into it.
 RECIRCULATION_PORTS: Final = (68, 196, 324, 452)
 CPU_PORT: Final = 64
+# Counters and meters see a packet with its frame check sequence.
+_FRAME_CHECK_BYTES: Final = 4
 _INTRINSIC_BYTES: Final = 8
 _PORT_METADATA_BYTES: Final = 8
 
-# What ingress_intrinsic_metadata_from_parser_t.parser_err has for an error.
-_PARSER_ERRORS: Final = {"NoMatch": 1, "PacketTooShort": 2, "CounterRange": 4, "ParserTimeout": 16}
+# What parser_err has for an error. A packet that ends too soon is a partial header and a source out of reach.
+_PARSER_ERRORS: Final = {"NoMatch": 1, "PacketTooShort": 0x22, "CounterRange": 4, "ParserTimeout": 16}
 
 
 class _Unset(int):
@@ -131,11 +133,12 @@ class TofinoSwitch(ModelSwitch):
         module.namespace["RT"] = self._state
         for each in program.instances:
             module.extern(each)
-        built = [
-            _pipeline(module, each)
-            for each in program.main.args.values()
-            if isinstance(each, ir.PackageInstance)
-        ]
+        packages = [each for each in program.main.args.values() if isinstance(each, ir.PackageInstance)]
+        several = len({id(each) for each in packages}) > 1
+        built = []
+        for each_pipe in packages:
+            module.prefix = f"{each_pipe.name}." if several else ""
+            built.append(_pipeline(module, each_pipe))
         if not built:
             raise P4Error("main has no pipeline", program.main.location)
         self._finish(module)
@@ -178,7 +181,7 @@ class TofinoSwitch(ModelSwitch):
         """Runs the parser; the error's number, or None."""
         packet = PacketIn(prefix + data)
         things["packet"] = packet
-        self._state.begin(packet, len(data))
+        self._state.begin(packet, len(data) + _FRAME_CHECK_BYTES)
         for unit in self._start:
             if hasattr(unit, "start"):
                 unit.start()

@@ -267,6 +267,8 @@ def _polynomial(instance: ir.ExternInstance) -> Polynomial:
 
 
 def _hash(instance: ir.ExternInstance, module: Module) -> HashUnit:
+    if any(mark.name == "symmetric" for mark in instance.annotations):
+        raise unsupported("@symmetric on a hash", instance.location)
     width = width_of(instance.type.type_args[0])
     algorithm = getattr(instance.args.get("algo"), "name", "")
     if width is None:
