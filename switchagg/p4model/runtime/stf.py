@@ -8,8 +8,8 @@
     check_counter name(index or $name) [packets|bytes == number]           likewise check_register
     mc_mgrp_create ..., mirroring_add ..., register_write ..., and others of simple_switch_CLI
 
-A line is a statement, unless it ends with a backslash; `#` begins a comment, `;` may end a statement. An action
-without arguments may go without parentheses.
+A line is a statement, unless it ends with a backslash; `#` begins a comment, `;` may end a statement. An
+action without arguments may go without parentheses.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ Packets are compared for each port in order. A port that the test names neither 
 looked at.
 
 The two families differ in a key without `*`: for bmv2 its mask covers the digits that are written, for a
-Tofino the whole field. A larger priority wins on bmv2, a smaller one on a Tofino, as their runners have it. On a
-Tofino an entry that is there already is replaced.
+Tofino the whole field. A larger priority wins on bmv2, a smaller one on a Tofino, as their runners have it.
+On a Tofino an entry that is there already is replaced.
 """
 
 from __future__ import annotations
