@@ -9,11 +9,12 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from switchagg.p4model.ast import Annotation
-from switchagg.p4model.errors import Location
+from switchagg.p4model.errors import Location, P4Error
 
 if TYPE_CHECKING:
     from switchagg.p4model.lexer import Raw
 
+_TEXTS = {"name", "deprecated"}
 _ESCAPE = re.compile(r"\\(.)")
 
 
@@ -23,7 +24,9 @@ def find(annotations: Iterable[Annotation], name: str) -> Annotation | None:
 
 
 def annotate(location: Location, name: str, body: Sequence[Raw] | None, *, structured: bool) -> Annotation:
-    """Makes an annotation of the tokens of its body; what they mean is kept where they are values or pairs."""
+    """Makes an annotation of the tokens of its body; what they mean is kept where they are values or
+    pairs.
+    """
     if body is None:
         return Annotation(location, name, None, (), (), structured)
     values: list[int | str | bool] = []
@@ -39,6 +42,8 @@ def annotate(location: Location, name: str, body: Sequence[Raw] | None, *, struc
             if value is not None:
                 values.append(value)
         plain = plain and value is not None
+    if name in _TEXTS and not (plain and len(values) == 1 and isinstance(values[0], str)):
+        raise P4Error(f'@{name} takes one string, as in @{name}("...")', location)
     return Annotation(
         location, name, _text(body), tuple(values) if plain else (), tuple(pairs) if plain else (), structured
     )
@@ -55,7 +60,8 @@ def _split(body: Sequence[Raw]) -> list[list[Raw]]:
 
 
 def _value(tokens: Sequence[Raw]) -> int | str | bool | None:
-    if all(each.kind == "string" for each in tokens):
+    if all(each.kind == "string" or each.text == "++" for each in tokens):
+        tokens = [each for each in tokens if each.kind == "string"]
         return "".join(unquote(each.text) for each in tokens)
     negative = tokens[0].text == "-" and len(tokens) == 2
     token = tokens[-1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from switchagg.p4model import ast, ir
+from switchagg.p4model import ast, ir, restrictions
 from switchagg.p4model.errors import NOWHERE, Location, P4Error
 from switchagg.p4model.functions import declare_parameters
 from switchagg.p4model.instances import argument_values
@@ -46,13 +46,10 @@ class Blocks:
         if decl.type_params:
             raise P4Error(f"a {kind} with a body cannot have type parameters", decl.type_params[0].location)
         params = self.checker.types.parameters(decl.params, env)
-        constructor = self.checker.types.parameters(decl.constructor_params, env)
+        constructor = self.checker.types.parameters(decl.constructor_params, env, constructor=True)
         for each in constructor:
             if each.direction is not Direction.NONE:
                 raise P4Error(f"constructor parameter `{each.name}` cannot have a direction", each.location)
-        for each in params:
-            if isinstance(each.type, BlockType | PackageType):
-                raise P4Error(f"`{each.type}` cannot be the type of a parameter of a {kind}", each.location)
         type_ = BlockType(kind, decl.name, params, (), constructor, True, decl.annotations, decl.location)
         block = Block(type_, decl, env.snapshot())
         env.declare(decl.name, block)
@@ -207,6 +204,7 @@ class Blocks:
         names = _state_names(decl)
         env.frame.states = frozenset(names)
         states = {each.name: self._state(each, env) for each in decl.states}
+        restrictions.reaches_an_end(decl.name, states, decl.location)
         return ir.ParserInstance(
             name,
             full_name,
@@ -253,7 +251,7 @@ class Blocks:
         types = [each.type for each in exprs]
         cases = []
         for case in nodes:
-            keys = self.checker.keysets.check(case.keys, types, env, case.location)
+            keys = self.checker.keysets.select(case.keys, types, env, case.location)
             _check_target(case.state.text, case.state.location, env)
             cases.append(ir.SelectCase(keys, case.state.text, case.location))
         return ir.Select(tuple(exprs), tuple(cases), node.location)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from switchagg.p4model import ast, ir
+from switchagg.p4model import ast, ir, restrictions
 from switchagg.p4model.casts import coerce
 from switchagg.p4model.errors import Location, P4Error
 from switchagg.p4model.generics import Bindings, has_variables, substitute, unify
@@ -119,6 +119,7 @@ class Calls:
             method.type_params, method.params, returns, node, env, expected, str(method)
         )
         type_args = self._closed(method.type_params, bindings, node, str(method))
+        restrictions.extern_call(method, env.frame, node.location)
         if method.name == "static_assert" and not method.owner:
             return _static_assert(args, node.location)
         type_ = substitute(returns, bindings, self.checker.types.instantiate_name)
@@ -208,7 +209,9 @@ class Calls:
         result = substitute(returns, bindings, self.checker.types.instantiate_name)
         target = base.instance if isinstance(base, ir.InstanceRef) else base
         assert isinstance(target, ir.ExternInstance | ir.Expr)
-        return ir.MethodCall(result, node.location, target, method, type_args, args)
+        call = ir.MethodCall(result, node.location, target, method, type_args, args)
+        restrictions.packet_method(call)
+        return call
 
     def _builtin(self, base: ir.Expr, node: ast.CallExpr, callee: ast.MemberExpr) -> ir.Expr:
         name = callee.member
@@ -290,7 +293,9 @@ class Calls:
         expected: Type | None,
         name: str,
     ) -> tuple[Bindings, tuple[ir.Argument, ...]]:
-        """Binds type parameters, from type arguments, arguments and what is expected, and checks arguments."""
+        """Binds type parameters, from type arguments, arguments and what is expected, and checks
+        arguments.
+        """
         bindings: Bindings = {}
         if node.type_args:
             if len(node.type_args) != len(type_params):
@@ -330,14 +335,7 @@ class Calls:
             formal = substitute(param.type, bindings, again)
             if not has_variables(formal):
                 continue
-            hint = (
-                formal if isinstance(formal, FieldsType) and isinstance(arg.value, ast.StructExpr) else None
-            )
-            expr = (
-                self.checker.exprs.check(arg.value, env, None)
-                if hint is None
-                else self.checker.exprs.check(arg.value, env)
-            )
+            expr = self.checker.exprs.check(arg.value, env)
             checked[param.name] = expr
             if not unify(formal, expr.type, bindings, open_):
                 raise P4Error(
@@ -381,6 +379,7 @@ class Calls:
                     node.location,
                 )
             closed.append(bound)
+        restrictions.type_arguments(bindings, name, node.location)
         return tuple(closed)
 
 

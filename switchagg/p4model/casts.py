@@ -22,7 +22,6 @@ from switchagg.p4model.types import (
     ListType,
     NewType,
     PackageType,
-    Parameter,
     SerEnumType,
     SetType,
     StackType,
@@ -94,7 +93,9 @@ def _mismatch(wanted: BlockType, given: BlockType) -> str:
 
 
 def _same_extern(given: Type, wanted: ExternType) -> bool:
-    """Whether an extern's object is one of a type that leaves some type arguments open, as `Register<_, _>`."""
+    """Whether an extern's object is one of a type that leaves some type arguments open, as `Register<_,
+    _>`.
+    """
     return (
         isinstance(given, ExternType)
         and given.name == wanted.name
@@ -118,8 +119,6 @@ def _implicit(expr: ir.Expr, type_: Type) -> ir.Expr | None:
         return _from_tuple(expr, type_)
     if isinstance(source, StructType) and not source.name and isinstance(type_, FieldsType):
         return _from_unnamed(expr, type_)
-    if isinstance(source, TupleType) and isinstance(type_, StructType):
-        return _tuple_as_struct(expr, source, type_)
     if isinstance(expr, ir.StructLiteral) and _same_generic(source, type_) and isinstance(type_, FieldsType):
         pairs = zip(expr.elements, type_.fields, strict=True)
         return _fields_literal(tuple(coerce(each, field.type) for each, field in pairs), type_, expr.location)
@@ -215,13 +214,6 @@ def _from_unnamed(expr: ir.Expr, type_: FieldsType) -> ir.Expr | None:
         return None
     elements = tuple(coerce(given[field.name], field.type, f"field `{field.name}`") for field in type_.fields)
     return _fields_literal(elements, type_, expr.location)
-
-
-def _tuple_as_struct(expr: ir.Expr, source: TupleType, type_: StructType) -> ir.Expr | None:
-    if len(source.elements) != len(type_.fields):
-        return None
-    same = all(each == field.type for each, field in zip(source.elements, type_.fields, strict=True))
-    return ir.Cast(type_, expr.location, expr) if same else None
 
 
 def explicit(expr: ir.Expr, type_: Type, location: Location) -> ir.Expr:

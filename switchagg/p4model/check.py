@@ -178,8 +178,10 @@ class Checker:
     def result(self, path: str, sources: Mapping[str, str]) -> ir.Program | None:
         """The elaborated program, None where there is no `main`."""
         main = self.top.own().get("main")
-        if not isinstance(main, ir.PackageInstance):
+        if main is None:
             return None
+        if not isinstance(main, ir.PackageInstance):
+            raise P4Error("`main` must be an instance of a package", main.location)
         symbols = self.top.own().items()
         types = {name: each.type for name, each in symbols if isinstance(each, NamedType)}
         instances = [each for each in self.frame.instances if isinstance(each, ir.ExternInstance)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from switchagg.p4model import ast, ir
+from switchagg.p4model import ast, restrictions
 from switchagg.p4model.annotations import find
 from switchagg.p4model.errors import Location, P4Error, unsupported
 from switchagg.p4model.generics import has_variables
@@ -26,6 +26,7 @@ from switchagg.p4model.types import (
     ExternType,
     Field,
     HeaderType,
+    InfIntType,
     IntType,
     ListType,
     Method,
@@ -73,7 +74,7 @@ class Types:
             case ast.ArrayType():
                 return self._stack(node, env)
             case ast.TupleTypeNode():
-                return TupleType(tuple(self.value_type(each, env) for each in node.args))
+                return TupleType(tuple(self._element(each, env) for each in node.args))
             case ast.ListTypeNode():
                 return ListType(self.value_type(node.element, env))
             case _:
@@ -84,6 +85,12 @@ class Types:
         type_ = self.resolve(node, env)
         if isinstance(type_, VoidType | PackageType | BlockType):
             raise P4Error(f"`{type_}` is no type of a value", node.location)
+        return type_
+
+    def _element(self, node: ast.TypeNode, env: Env) -> Type:
+        type_ = self.value_type(node, env)
+        if isinstance(type_, ExternType):
+            raise P4Error(f"a tuple cannot have an element of extern type `{type_}`", node.location)
         return type_
 
     def _base(self, node: ast.BaseType, env: Env) -> Type:
@@ -175,7 +182,9 @@ class Types:
         return self.instantiate(generic, args, generic.location)
 
     def instantiate(self, generic: Generic, args: tuple[Type, ...], location: Location) -> Type:
-        """The type that a generic declaration gives for these arguments: the same object for the same ones."""
+        """The type that a generic declaration gives for these arguments: the same object for the same
+        ones.
+        """
         if len(args) != len(generic.type_params):
             raise P4Error(
                 f"`{generic.decl.name}` needs {len(generic.type_params)} type argument(s), not {len(args)}",
@@ -209,7 +218,7 @@ class Types:
                     decl.kind, decl.name, params, args, (), False, decl.annotations, decl.location
                 )
             case _:
-                params = self.parameters(decl.params, env)
+                params = self.parameters(decl.params, env, constructor=True)
                 return PackageType(decl.name, params, args, decl.annotations, decl.location)
 
     # ---- declarations
@@ -219,13 +228,15 @@ class Types:
         _no_duplicates(decl.fields, "field")
         fields = []
         for each in decl.fields:
-            type_ = self.value_type(each.type, env)
-            _check_field(decl.kind, each, type_)
-            fields.append(Field(each.name, type_, each.annotations, each.location))
+            field_type = self.value_type(each.type, env)
+            _check_field(decl.kind, each, field_type)
+            fields.append(Field(each.name, field_type, each.annotations, each.location))
         name = f"{decl.name}<{', '.join(map(str, args))}>" if args else decl.name
         make = {"header": HeaderType, "struct": StructType, "header_union": UnionType}[decl.kind]
         generic = decl.name if args else ""
-        return make(name, tuple(fields), decl.annotations, decl.location, generic, args)
+        type_ = make(name, tuple(fields), decl.annotations, decl.location, generic, args)
+        restrictions.header(type_)
+        return type_
 
     def extern_type(self, decl: ast.ExternDecl, args: tuple[Type, ...], env: Env) -> ExternType:
         """An extern object. Its methods see its type parameters, and its own name."""
@@ -249,8 +260,10 @@ class Types:
         """A prototype."""
         inner = env.child()
         variables = self.type_variables(decl.type_params, inner)
-        params = self.parameters(decl.params, inner)
+        params = self.parameters(decl.params, inner, constructor=decl.returns is None)
         returns = None if decl.returns is None else self.resolve(decl.returns, inner)
+        if isinstance(returns, InfIntType | BlockType | PackageType):
+            raise P4Error(f"`{decl.name}` cannot return `{returns}`", decl.location)
         return Method(
             decl.name, owner, variables, params, returns, decl.abstract, decl.annotations, decl.location
         )
@@ -265,33 +278,27 @@ class Types:
             variables.append(variable)
         return tuple(variables)
 
-    def parameters(self, decls: tuple[ast.ParamDecl, ...], env: Env) -> tuple[Parameter, ...]:
+    def parameters(
+        self, decls: tuple[ast.ParamDecl, ...], env: Env, *, constructor: bool = False
+    ) -> tuple[Parameter, ...]:
         """Parameters, with what they default to."""
         _no_duplicates(decls, "parameter")
         params = []
         for each in decls:
             type_ = self.resolve(each.type, env)
-            if isinstance(type_, VoidType):
-                raise P4Error(f"parameter `{each.name}` cannot be void", each.location)
             optional = find(each.annotations, "optional") is not None
-            default: ir.Expr | None = None
+            default = None
             if each.default is not None:
                 if each.direction in ("out", "inout"):
                     raise P4Error(
                         f"{each.direction} parameter `{each.name}` cannot have a default", each.location
                     )
-                default = self.checker.exprs.check(each.default, env, None if has_variables(type_) else type_)
-            params.append(
-                Parameter(
-                    each.name,
-                    Direction(each.direction),
-                    type_,
-                    default,
-                    optional,
-                    each.annotations,
-                    each.location,
-                )
-            )
+                formal = None if has_variables(type_) else type_
+                default = self.checker.exprs.constant(each.default, env, formal, f"default of `{each.name}`")
+            direction = Direction(each.direction)
+            param = Parameter(each.name, direction, type_, default, optional, each.annotations, each.location)
+            restrictions.parameter(param, constructor=constructor)
+            params.append(param)
         return tuple(params)
 
     def enum(self, decl: ast.EnumDecl, env: Env) -> EnumType | SerEnumType:
@@ -309,7 +316,7 @@ class Types:
             return EnumType(
                 decl.name, tuple(name.text for name, _ in decl.members), decl.annotations, decl.location
             )
-        representation = underlying(self.resolve(decl.type, env))
+        representation = self.resolve(decl.type, env)
         if not isinstance(representation, BitType | IntType):
             raise P4Error(
                 f"an enum is represented by bit<N> or int<N>, not `{representation}`", decl.type.location

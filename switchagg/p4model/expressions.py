@@ -387,11 +387,34 @@ class Expressions:
             return _symbolic_or2(left, right, ir.Binary(BOOL, location, op, left, right))
         if isinstance(type_, InfIntType) and op in (BinaryOp.SAT_ADD, BinaryOp.SAT_SUB):
             raise P4Error(f"`{op}` does not take `int`; give its operands a width", location)
-        if op in (BinaryOp.DIV, BinaryOp.MOD) and isinstance(type_, IntType):
-            raise P4Error(f"`{op}` is not defined for `{type_}`", location)
-        if op in (BinaryOp.DIV, BinaryOp.MOD) and isinstance(right, ir.Literal) and right.value == 0:
-            raise P4Error("division by zero", location)
+        if op in (BinaryOp.DIV, BinaryOp.MOD):
+            return self._divide(op, left, right, location)
         return self._fold_or_binary(op, left, right, location)
+
+    def _divide(self, op: BinaryOp, left: ir.Expr, right: ir.Expr, location: Location) -> ir.Expr:
+        """Division is for constants; by a power of two it is a shift or a mask."""
+        if isinstance(left.type, IntType):
+            raise P4Error(f"`{op}` is not defined for `{left.type}`", location)
+        if not is_constant(right) and isinstance(left, ir.Literal) and left.value == 0:
+            # 0 whatever the right side is, which may have an effect all the same.
+            return ir.Binary(left.type, location, BinaryOp.MUL, left, right)
+        if not is_constant(right):
+            raise P4Error(f"the right side of `{op}` must be known at compile time", right.location)
+        if isinstance(right, Symbolic) or is_constant(left):
+            return self._fold_or_binary(op, left, right, location)
+        assert isinstance(right, ir.Literal)
+        value = int(right.value)
+        if value == 0:
+            raise P4Error("division by zero", location)
+        if value & (value - 1):
+            raise P4Error(
+                f"`{op}` of a value that is not constant is only possible by a power of 2", location
+            )
+        if op is BinaryOp.MOD:
+            mask = ir.Literal(left.type, right.location, value - 1)
+            return ir.Binary(left.type, location, BinaryOp.BIT_AND, left, mask)
+        shift = ir.Literal(INT, right.location, value.bit_length() - 1)
+        return ir.Binary(left.type, location, BinaryOp.SHIFT_RIGHT, left, shift)
 
     def _fold_or_binary(self, op: BinaryOp, left: ir.Expr, right: ir.Expr, location: Location) -> ir.Expr:
         if isinstance(left, ir.Literal) and isinstance(right, ir.Literal):
@@ -436,6 +459,10 @@ class Expressions:
         self, op: BinaryOp, left: ir.Expr, right: ir.Expr, location: Location
     ) -> tuple[ir.Expr, ir.Expr]:
         left, right = _unwrap_enum(left), _unwrap_enum(right)
+        if op in (BinaryOp.DIV, BinaryOp.MOD):
+            for each in (left, right):
+                if isinstance(each, ir.Literal) and int(each.value) < 0:
+                    raise P4Error(f"`{op}` is not defined for negative numbers", each.location)
         numbers = BitType | IntType | InfIntType
         if not isinstance(left.type, numbers) or not isinstance(right.type, numbers):
             raise P4Error(f"`{op}` does not take `{left.type}` and `{right.type}`", location)

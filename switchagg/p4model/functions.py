@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from switchagg.p4model import ast, ir
+from switchagg.p4model import ast, ir, restrictions
 from switchagg.p4model.errors import Location, P4Error
 from switchagg.p4model.names import control_name
 from switchagg.p4model.symbols import Env, Frame, NamedType, Overloads, UserFunction
@@ -28,6 +28,8 @@ class Functions:
         inner = env.snapshot().child()
         variables = self.checker.types.type_variables(decl.type_params, inner)
         params = self.checker.types.parameters(decl.params, inner)
+        for each in params:
+            restrictions.own_parameter(each, "function")
         returns = self.checker.types.resolve(decl.returns, inner)
         function = UserFunction(decl, env.snapshot(), variables, params, returns)
         self.instantiate(function, variables, decl.location)
@@ -114,8 +116,7 @@ class Functions:
         params = self.checker.types.parameters(decl.params, inner)
         directionless = False
         for each in params:
-            if isinstance(each.type, ExternType):
-                raise P4Error(f"an action's parameter cannot be of extern type `{each.type}`", each.location)
+            restrictions.own_parameter(each, "action")
             if each.direction is not Direction.NONE and directionless:
                 raise P4Error(
                     "parameters with a direction come before those from the control plane", each.location

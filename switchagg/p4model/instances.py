@@ -76,6 +76,10 @@ class Instances:
         if block is not None:
             if body is not None:
                 raise P4Error(f"an instance of {block.type.kind} `{block.type}` has no initializer", location)
+            if env.frame.kind == "top" and name:
+                raise P4Error(
+                    f"a {block.type.kind} cannot be instantiated at the top level by itself", location
+                )
             return self._block(block, args, env, name, full_name, annotations, location)
         generic = self.checker.types.generic(type_node, env)
         type_ = self._open(generic, location) if generic else self.checker.types.resolve(type_node, env)

@@ -148,10 +148,11 @@ class ActionCall:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Entry:
-    """An entry in the source. `keys` has one keyset for each key. `priority` is None where none is written.
+    """An entry in the source. `keys` has one keyset for each key.
 
-    With `largest_priority_wins` false on the table the smaller number wins. Entries without a priority come
-    in order: the first that matches wins.
+    `priority` is None in const entries, of which the first that matches wins. In others it is a number,
+    made up as the language says where none is written; the smaller one wins where the table has
+    `largest_priority_wins` false.
     """
 
     keys: tuple[Keyset, ...]
@@ -293,7 +294,9 @@ class ControlInstance:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PackageInstance:
-    """A package: `main`, or one of its arguments. `args` is by parameter name; an optional one can be None."""
+    """A package: `main`, or one of its arguments. `args` is by parameter name; an optional one can be
+    None.
+    """
 
     name: str
     type: PackageType
@@ -369,7 +372,7 @@ class UnaryOp(StrEnum):
 class BinaryOp(StrEnum):
     """As P4 writes them. `==` and `!=` also compare headers, structs, stacks, tuples, enums, errors, bools.
 
-    `+ - *` wrap modulo 2^N. `/` and `%` are of unsigned operands, where they are not folded.
+    `+ - *` wrap modulo 2^N. `/` and `%` do not occur: they are folded, or shifts and masks.
     `++` has a bit or int as each operand; the type of the result is that of the left one, of both widths.
     """
 

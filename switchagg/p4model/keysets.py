@@ -40,6 +40,14 @@ class Keysets:
             raise P4Error(f"{len(nodes)} value(s) for a key of {len(types)}", location)
         return tuple(self._one(node, type_, env) for node, type_ in zip(nodes, types, strict=True))
 
+    def select(
+        self, nodes: Sequence[ast.Expr], types: Sequence[Type], env: Env, location: Location
+    ) -> tuple[ir.Keyset, ...]:
+        """A case of a select."""
+        keysets = self.check(nodes, types, env, location)
+        _require_constants(keysets)
+        return keysets
+
     def _one(self, node: ast.Expr, type_: Type, env: Env) -> ir.Keyset:
         match node:
             case ast.DefaultExpr() | ast.DontCareExpr():
@@ -84,20 +92,9 @@ class Keysets:
         """The same for a table's entry, where all must be known at compile time."""
         keysets = self.check(nodes, types, env, location)
         for each in keysets:
-            match each:
-                case ir.ExactSet(value=value):
-                    parts: tuple[ir.Expr, ...] = (value,)
-                case ir.MaskSet():
-                    parts = (each.value, each.mask)
-                case ir.RangeSet():
-                    parts = (each.low, each.high)
-                case ir.ValueSetRef():
-                    raise P4Error("a value set in a table's entry", each.location)
-                case _:
-                    parts = ()
-            for part in parts:
-                if not is_constant(part):
-                    raise P4Error("a key in an entry must be known at compile time", part.location)
+            if isinstance(each, ir.ValueSetRef):
+                raise P4Error("a value set in a table's entry", each.location)
+        _require_constants(keysets)
         return keysets
 
     def _value_set(self, node: ast.Expr, env: Env) -> ir.ValueSet | None:
@@ -118,6 +115,22 @@ class Keysets:
         ):
             wanted = ", ".join(map(str, types))
             raise P4Error(f"value set `{value_set.name}` is of `{element}`, the key of `{wanted}`", location)
+
+
+def _require_constants(keysets: Sequence[ir.Keyset]) -> None:
+    for each in keysets:
+        match each:
+            case ir.ExactSet(value=value):
+                parts: tuple[ir.Expr, ...] = (value,)
+            case ir.MaskSet():
+                parts = (each.value, each.mask)
+            case ir.RangeSet():
+                parts = (each.low, each.high)
+            case _:
+                parts = ()
+        for part in parts:
+            if not is_constant(part):
+                raise P4Error("a key to compare with must be known at compile time", part.location)
 
 
 def _retype(value: ir.Literal, type_: Type) -> ir.Expr:

@@ -220,7 +220,9 @@ class _Classifier:
         return next(scope.kind for scope in reversed(self.scopes) if scope.kind != "declaration")
 
     def angle_end(self, start: int) -> int | None:
-        """The index of the `>` that closes the `<` at this index, if what is between can be type arguments."""
+        """The index of the `>` that closes the `<` at this index, if what is between can be type
+        arguments.
+        """
         depth = parens = 0
         for index in range(start, len(self.raw)):
             text = self.raw[index].text

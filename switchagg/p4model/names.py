@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from switchagg.p4model import ast
 from switchagg.p4model.annotations import find
 from switchagg.p4model.errors import P4Error
+from switchagg.p4model.types import FieldsType, Type
 
 
 def control_name(name: str, annotations: ast.Annotations, path: str) -> str:
@@ -19,44 +22,52 @@ def control_name(name: str, annotations: ast.Annotations, path: str) -> str:
     return f"{path}.{name}" if path else name
 
 
-def key_name(expr: ast.Expr, annotations: ast.Annotations) -> str:
-    """The name of a table's key: its @name, or the expression as it is written."""
+def key_name(expr: ast.Expr, annotations: ast.Annotations, type_of: Callable[[ast.Expr], Type]) -> str:
+    """The name of a table's key: its @name, or the expression as p4c writes it.
+
+    Args:
+        type_of: the type of an expression in the key; a field's @name replaces its name.
+
+    Raises:
+        P4Error: the expression is not one that p4c has a name for.
+    """
     note = find(annotations, "name")
     if note is not None and note.values and isinstance(note.values[0], str):
         return note.values[0].removeprefix(".")
-    return text(expr)
+
+    def part(node: ast.Expr) -> str:
+        match node:
+            case ast.PathExpr():
+                return node.name
+            case ast.MemberExpr():
+                return _member_name(part(node.base), node, type_of(node.base))
+            case ast.CallExpr(callee=ast.MemberExpr(member="isValid") as callee):
+                return f"{part(callee.base)}.$valid$"
+            case ast.IndexExpr():
+                return f"{part(node.base)}[{part(node.index)}]"
+            case ast.SliceExpr(by_width=False):
+                return f"{part(node.base)}[{part(node.first)}:{part(node.second)}]"
+            case ast.IntExpr():
+                return _number(node)
+            case ast.BinaryExpr(op="&"):
+                return f"{part(node.left)} & {part(node.right)}"
+            case _:
+                raise P4Error(
+                    'a key that is not just a field needs a name: write @name("...")', node.location
+                )
+
+    return part(expr)
 
 
-def text(expr: ast.Expr) -> str:
-    """An expression as p4c writes it in the names of keys."""
-    match expr:
-        case ast.PathExpr():
-            return expr.name
-        case ast.MemberExpr(base=ast.TypeExpr(type=ast.NamedType(name=name))):
-            return f"{name}.{expr.member}"
-        case ast.MemberExpr():
-            return f"{text(expr.base)}.{expr.member}"
-        case ast.CallExpr(callee=ast.MemberExpr(member="isValid") as callee):
-            return f"{text(callee.base)}.$valid$"
-        case ast.CallExpr():
-            return f"{text(expr.callee)}({', '.join(text(each.value) for each in expr.args)})"
-        case ast.IndexExpr():
-            return f"{text(expr.base)}[{text(expr.index)}]"
-        case ast.SliceExpr(by_width=False):
-            return f"{text(expr.base)}[{text(expr.first)}:{text(expr.second)}]"
-        case ast.SliceExpr():
-            return f"{text(expr.base)}[{text(expr.first)}+:{text(expr.second)}]"
-        case ast.IntExpr():
-            return str(expr.value)
-        case ast.BoolExpr():
-            return "true" if expr.value else "false"
-        case ast.BinaryExpr():
-            return f"{text(expr.left)} {expr.op} {text(expr.right)}"
-        case ast.UnaryExpr():
-            return f"{expr.op}{text(expr.operand)}"
-        case ast.CastExpr():
-            return text(expr.operand)
-        case ast.TernaryExpr():
-            return f"{text(expr.condition)} ? {text(expr.yes)} : {text(expr.no)}"
-        case _:
-            return "expression"
+def _member_name(base: str, node: ast.MemberExpr, type_: Type) -> str:
+    field = type_.find(node.member) if isinstance(type_, FieldsType) else None
+    note = find(field.annotations, "name") if field is not None else None
+    name = str(note.values[0]) if note is not None and note.values else node.member
+    return name[1:] if name.startswith(".") else f"{base}.{name}"
+
+
+def _number(node: ast.IntExpr) -> str:
+    """In the base in which it is written."""
+    digits = node.text.rpartition("w")[2].rpartition("s")[2][:2].lower()
+    base = {"0x": "0x{:x}", "0b": "0b{:b}", "0o": "0o{:o}"}.get(digits, "{}")
+    return base.format(node.value)

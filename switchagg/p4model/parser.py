@@ -116,7 +116,12 @@ class _Builder(Transformer[Any, Any]):
     # ---- names and parameters
 
     def annotations(self, c: Children) -> ast.Annotations:
-        return tuple(each.annotation for each in c)
+        found = tuple(each.annotation for each in c)
+        for index, note in enumerate(found):
+            for earlier in found[:index]:
+                if note.name == earlier.name and (note.structured or earlier.structured):
+                    raise P4Error(f"@{note.name} occurs twice, once with brackets", note.location)
+        return found
 
     def names(self, c: Children) -> tuple[ast.Name, ...]:
         return tuple(_name(each) for each in c if each is not None)

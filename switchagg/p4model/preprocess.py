@@ -195,7 +195,7 @@ class _Worker(pcpp.Preprocessor):  # type: ignore[misc]
         self.here = Location(_display(directive.source), directive.lineno, 1)
         return super().on_directive_handle(directive, toks, ifpassthru, precedingtoks)
 
-    def on_directive_unknown(self, directive: Any, toks: Any, ifpassthru: bool, precedingtoks: Any) -> Any:
+    def on_directive_unknown(self, directive: Any, toks: Any, *_: Any) -> Any:
         if directive.value == "error":
             text = "".join(each.value for each in toks).strip()
             raise P4Error(f"#error {text}", Location(_display(directive.source), directive.lineno, 1))

@@ -103,17 +103,28 @@ class Statements:
     def declaration(self, decl: ast.Decl, env: Env) -> ir.Stmt | None:
         """A variable or constant among statements, or at the head of a parser or control."""
         if isinstance(decl, ast.ConstDecl):
+            self._no_shadow(decl, env)
             self.constant(decl, env)
             return None
         if isinstance(decl, ast.InstanceDecl):
             raise P4Error("an instance cannot be declared among statements", decl.location)
         assert isinstance(decl, ast.VarDecl)
+        self._no_shadow(decl, env)
         type_ = self.variable_type(decl.type, env)
         init = None
         if decl.value is not None:
             init = self.checker.exprs.value(decl.value, env, type_, f"variable `{decl.name}`")
         variable = self.variable(decl, type_, env)
         return ir.Declare(decl.location, variable, init)
+
+    def _no_shadow(self, decl: ast.Decl, env: Env) -> None:
+        there = env.lookup(decl.name)
+        if isinstance(there, ir.Variable) and there.scope is not ir.Scope.LOCAL:
+            raise P4Error(
+                f"`{decl.name}` hides a parameter of that name",
+                decl.location,
+                notes=(("the parameter is declared here", there.location),),
+            )
 
     def variable_type(self, node: ast.TypeNode, env: Env) -> Type:
         """A type that a variable can have."""

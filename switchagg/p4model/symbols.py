@@ -10,7 +10,7 @@ from switchagg.p4model import ast, ir
 from switchagg.p4model.errors import Location, P4Error
 from switchagg.p4model.types import BlockType, ExternType, Method, Parameter, Type, TypeVar
 
-FrameKind: TypeAlias = Literal["top", "parser", "control", "action", "function", "method"]
+FrameKind: TypeAlias = Literal["top", "parser", "control", "action", "function", "method", "table"]
 
 
 @dataclass(slots=True, eq=False)

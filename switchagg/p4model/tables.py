@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
-from switchagg.p4model import ast, ir
+from switchagg.p4model import ast, ir, restrictions
 from switchagg.p4model.annotations import find
 from switchagg.p4model.calls import match_arguments
 from switchagg.p4model.errors import Location, P4Error
 from switchagg.p4model.names import control_name, key_name
 from switchagg.p4model.symbolic import to_value
-from switchagg.p4model.symbols import Env
+from switchagg.p4model.symbols import Env, Frame
 from switchagg.p4model.types import (
     ApplyResultType,
     BitType,
@@ -24,6 +25,7 @@ from switchagg.p4model.types import (
     Type,
     VarbitType,
     underlying,
+    width_of,
 )
 
 if TYPE_CHECKING:
@@ -42,7 +44,9 @@ class Tables:
     def check(self, decl: ast.TableDecl, env: Env) -> ir.Table:
         """The typed table. Raises `P4Error`."""
         properties = _by_name(decl)
-        # Tables are applied in controls, so that keys may not apply any; a frame of its own tells.
+        outer = env.frame
+        # In a frame that is no control's, nothing can be applied.
+        env = env.child(Frame("table", outer.path, instances=outer.instances))
         keys = self._keys(properties.get("key"), env)
         actions = self._actions(decl, properties.get("actions"), env)
         name = control_name(decl.name, decl.annotations, env.frame.path)
@@ -56,7 +60,7 @@ class Tables:
             actions,
             self._default(default_node, actions, env),
             default_node is not None and default_node.const,
-            self._entries(entries_node, keys, actions, env),
+            priorities.assign(self._entries(entries_node, keys, actions, env), keys),
             entries_node is not None and entries_node.const,
             self._size(properties.get("size"), env),
             priorities.largest_wins,
@@ -82,7 +86,9 @@ class Tables:
                     f"{', '.join(self.checker.match_kinds)}",
                     each.match_kind.location,
                 )
-            name = key_name(each.expr, each.annotations)
+            name = key_name(
+                each.expr, each.annotations, lambda node: self.checker.exprs.check(node, env).type
+            )
             keys.append(ir.Key(expr, each.match_kind.text, name, each.annotations, each.location))
         return tuple(keys)
 
@@ -98,6 +104,7 @@ class Tables:
             action = self._action(each.path, env)
             if any(ref.action is action for ref in refs):
                 raise P4Error(f"action `{each.path.name}` is listed twice", each.location)
+            restrictions.control_plane_data(action, each.location)
             refs.append(ir.ActionRef(action, self._bound(action, each, env), each.annotations, each.location))
         return tuple(refs)
 
@@ -144,7 +151,7 @@ class Tables:
             for left, right in zip(bound, ref.bound, strict=True):
                 if _shape(left.value) != _shape(right.value):
                     raise P4Error(
-                        f"`{right.param.name}` of `{action.name}` has another argument in the list of actions",
+                        f"`{right.param.name}` of `{action.name}` has another argument in the actions",
                         location,
                         notes=(("it is listed here", ref.location),),
                     )
@@ -243,6 +250,8 @@ class _Priorities:
     def __init__(self, checker: Checker, properties: dict[str, ast.PropertyNode], env: Env) -> None:
         self.largest_wins = True
         self.delta = 1
+        entries = properties.get("entries")
+        self.const = entries is not None and entries.const
         wins = properties.get("largest_priority_wins")
         if wins is not None:
             assert isinstance(wins.value, ast.Expr)
@@ -257,6 +266,34 @@ class _Priorities:
             if self.delta <= 0:
                 raise P4Error(f"priority_delta is a positive number, not {self.delta}", delta.location)
 
+    def assign(self, entries: Sequence[ir.Entry], keys: Sequence[ir.Key]) -> tuple[ir.Entry, ...]:
+        """Gives every entry that is not const a priority (P4_16 specification, section on entries)."""
+        written = next((each for each in entries if each.priority is not None), None)
+        if self.const:
+            if written is not None:
+                raise P4Error("entries of a table with const entries have no priorities", written.location)
+            return tuple(entries)
+        if written is None:
+            count = len(entries)
+            numbers = [1 + self.delta * index for index in range(count)]
+            return _with_priorities(entries, numbers[::-1] if self.largest_wins else numbers)
+        if all(each.match_kind in ("exact", "lpm") for each in keys):
+            raise P4Error("entries of a table with exact and lpm keys have no priorities", written.location)
+        numbers = []
+        for each in entries:
+            if each.priority is None and not numbers:
+                raise P4Error("the first entry needs a priority if others have one", each.location)
+            step = -self.delta if self.largest_wins else self.delta
+            number = numbers[-1] + step if each.priority is None else each.priority
+            if not 0 <= number < 1 << 31:
+                raise P4Error(f"priority {number} is not within 0 and 2^31 - 1", each.location)
+            numbers.append(number)
+        return _with_priorities(entries, numbers)
+
+
+def _with_priorities(entries: Sequence[ir.Entry], numbers: Sequence[int]) -> tuple[ir.Entry, ...]:
+    return tuple(replace(each, priority=number) for each, number in zip(entries, numbers, strict=True))
+
 
 def _by_name(decl: ast.TableDecl) -> dict[str, ast.PropertyNode]:
     properties: dict[str, ast.PropertyNode] = {}
@@ -267,6 +304,9 @@ def _by_name(decl: ast.TableDecl) -> dict[str, ast.PropertyNode]:
                 each.location,
                 notes=(("the first is here", properties[each.name].location),),
             )
+        for later, earlier in (("entries", "key"), ("entries", "actions"), ("default_action", "actions")):
+            if each.name == earlier and later in properties:
+                raise P4Error(f"`{later}` must come after `{earlier}`", properties[later].location)
         properties[each.name] = each
     return properties
 
@@ -290,10 +330,18 @@ def _check_key_type(type_: Type, location: Location) -> None:
 
 
 def _check_entry_kind(key: ir.Key, keyset: ir.Keyset) -> None:
-    if key.match_kind == "exact" and not isinstance(keyset, ir.ExactSet):
-        raise P4Error("an exact key takes one value", keyset.location)
-    if key.match_kind in ("lpm", "ternary") and isinstance(keyset, ir.RangeSet):
-        raise P4Error(f"a key that is {key.match_kind} takes no range", keyset.location)
+    match key.match_kind, keyset:
+        case "exact", ir.AnySet() | ir.MaskSet() | ir.RangeSet():
+            raise P4Error("an exact key takes one value", keyset.location)
+        case "lpm" | "ternary", ir.RangeSet():
+            raise P4Error(f"a key that is {key.match_kind} takes no range", keyset.location)
+        case "optional", ir.MaskSet() | ir.RangeSet():
+            raise P4Error("an optional key takes one value, or `_`", keyset.location)
+        case "lpm", ir.MaskSet(mask=ir.Literal(value=int(mask))):
+            width = width_of(key.expr.type) or 0
+            inverse = ~mask & ((1 << width) - 1)
+            if inverse & (inverse + 1):
+                raise P4Error(f"mask {mask:#x} of an lpm key is not a prefix", keyset.location)
 
 
 def _shape(expr: ir.Expr | None) -> object:
