@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 from switchagg.p4model import ir
@@ -13,7 +14,6 @@ from switchagg.p4model.types import (
     BitType,
     BoolType,
     FieldsType,
-    HeaderType,
     IntType,
     StackType,
     TupleType,
@@ -268,16 +268,25 @@ def _reshape(body: Body, expr: ir.Cast, to: FieldsType | TupleType, of: Type) ->
 def from_bits(body: Body, type_: Type, code: str) -> str:
     """Code that reads the number `code` as a value of any type of fixed size."""
     base = underlying(type_)
-    if isinstance(base, HeaderType | FieldsType | TupleType):
+    if isinstance(base, FieldsType | TupleType | StackType):
         whole = body.hold(code)
-        left, values = width_of(base) or 0, []
-        elements = base.elements if isinstance(base, TupleType) else [each.type for each in base.fields]
-        for each in elements:
+        left = width_of(base) or 0
+        values = []
+        parts: Sequence[Type]
+        if isinstance(base, TupleType):
+            parts = base.elements
+        elif isinstance(base, StackType):
+            parts = [base.element] * base.size
+        else:
+            parts = [each.type for each in base.fields]
+        for each in parts:
             size = width_of(each) or 0
             left -= size
             values.append(from_bits(body, each, f"{whole} >> {left} & {mask(size)}"))
         if isinstance(base, TupleType):
             return f"({''.join(value + ', ' for value in values)})"
+        if isinstance(base, StackType):
+            return f"{body.module.layouts.default(base)}.fill({', '.join(values)})"
         return f"{body.module.layouts.name(base)}.make({', '.join(values)})"
     return from_pattern(base, code)
 

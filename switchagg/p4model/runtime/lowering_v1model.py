@@ -197,12 +197,17 @@ def _read_meter(call: Call) -> str:
     return ""
 
 
+def _cells(call: Call, register: str) -> str:
+    """How many cells a register has; one that came as an argument must be asked when it is used."""
+    made = call.module.namespace.get(register)
+    return f"len({register}.cells)" if made is None else str(len(made.cells))
+
+
 def _read_register(call: Call) -> str:
     # What is outside leaves the destination as it was.
     register = call.object
     index = call.body.hold(call.value("index"))
-    assert isinstance(call.call, ir.MethodCall)
-    size = call.module.namespace[register].cells.__len__()
+    size = _cells(call, register)
     call.body.emit(f"if {index} < {size}:")
     call.body.depth += 1
     call.store("result", f"{register}.cells[{index}]")
@@ -214,7 +219,7 @@ def _write_register(call: Call) -> str:
     register = call.object
     index, value = call.values("index", "value")
     index = call.body.hold(index)
-    size = call.module.namespace[register].cells.__len__()
+    size = _cells(call, register)
     call.body.emit(f"if {index} < {size}:")
     call.body.emit(f"    {register}.cells[{index}] = {value}")
     return ""

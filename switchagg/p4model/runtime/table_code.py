@@ -8,6 +8,7 @@ def tb_route(f):
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 
 from switchagg.p4model import ir
@@ -59,7 +60,12 @@ def parameter(variable: ir.Variable) -> Parameter:
 
 
 def build_table(
-    table: ir.Table, kinds: dict[str, MatchKind], profile: ActionProfile | None, *, default_size: int
+    table: ir.Table,
+    kinds: Mapping[str, MatchKind],
+    profile: ActionProfile | None,
+    errors: Mapping[str, int],
+    *,
+    default_size: int,
 ) -> Table:
     """The runtime object, with the source's entries. `kinds`: the match kinds that the target has."""
     keys = []
@@ -97,47 +103,49 @@ def build_table(
         table.control_name,
         keys,
         actions,
-        (default, _arguments(table.default) if table.default is not None else ()),
+        (default, _arguments(errors, table.default) if table.default is not None else ()),
         size=max(default_size if table.size is None else table.size, len(table.entries)),
         const_default=table.const_default,
         profile=profile,
     )
     if profile is not None:
         profile.actions.update({each.name: each for each in actions if each.in_entries})
-    _fill(table, made)
+    _fill(errors, table, made)
     made.const_entries = table.const_entries
     return made
 
 
-def _constant(expr: ir.Expr | None) -> int:
+def _constant(errors: Mapping[str, int], expr: ir.Expr | None) -> int:
     match expr:
         case ir.Literal(value=int() as value) | ir.EnumLiteral(value=value):
             return value
+        case ir.ErrorLiteral(name=name):
+            return errors[name]
         case ir.Cast(operand=operand):
-            return _constant(operand)
+            return _constant(errors, operand)
         case None:
             raise AssertionError("an entry without a value")
         case _:
             raise unsupported("an entry whose value is not a constant", expr.location)
 
 
-def _arguments(call: ir.ActionCall) -> tuple[int, ...]:
+def _arguments(errors: Mapping[str, int], call: ir.ActionCall) -> tuple[int, ...]:
     return tuple(
-        _constant(each.value)
+        _constant(errors, each.value)
         for each, variable in zip(call.args, call.action.params, strict=True)
         if variable.direction is Direction.NONE
     )
 
 
-def _fill(table: ir.Table, made: Table) -> None:
+def _fill(errors: Mapping[str, int], table: ir.Table, made: Table) -> None:
     for entry, priority in zip(table.entries, _priorities(table), strict=True):
         chosen = made.actions[entry.call.action.control_name]
         matched = [
             keyset for keyset, key in zip(entry.keys, table.keys, strict=True) if key.match_kind != "selector"
         ]
-        matches = [_match(keyset, spec) for keyset, spec in zip(matched, made.keys, strict=True)]
+        matches = [_match(errors, keyset, spec) for keyset, spec in zip(matched, made.keys, strict=True)]
         try:
-            made.insert(matches, chosen, _arguments(entry.call), priority)
+            made.insert(matches, chosen, _arguments(errors, entry.call), priority)
         except TableError as error:
             raise P4Error(str(error), entry.location) from None
 
@@ -168,17 +176,17 @@ def _priorities(table: ir.Table) -> list[int]:
     return priorities
 
 
-def _match(keyset: ir.Keyset, spec: KeyField) -> Match:
+def _match(errors: Mapping[str, int], keyset: ir.Keyset, spec: KeyField) -> Match:
     full = spec.full
     match keyset:
         case ir.AnySet():
             return Ternary(0, 0) if spec.kind is MatchKind.TERNARY else Wildcard()
         case ir.ExactSet(value=value):
-            return Exact(_constant(value))
+            return Exact(_constant(errors, value))
         case ir.RangeSet(low=low, high=high):
-            return Range(_constant(low), _constant(high))
+            return Range(_constant(errors, low), _constant(errors, high))
         case ir.MaskSet(value=value, mask=mask):
-            number, bits = _constant(value) & full, _constant(mask) & full
+            number, bits = _constant(errors, value) & full, _constant(errors, mask) & full
             if spec.kind is MatchKind.LPM:
                 prefix = bits.bit_count()
                 if bits != full ^ (full >> prefix):

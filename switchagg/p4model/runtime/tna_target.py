@@ -200,7 +200,7 @@ class TofinoTarget:
                 profile = made
             elif not isinstance(made, Marker):
                 raise unsupported(f"{implementation.type} as an implementation", table.location)
-        return build_table(table, _KINDS, profile, default_size=DEFAULT_SIZE)
+        return build_table(table, _KINDS, profile, module.errors, default_size=DEFAULT_SIZE)
 
     def hook_table(self, table: ir.Table, made: Table, module: Module) -> TableHooks:
         """Direct externs, which actions call: they must know the entry."""

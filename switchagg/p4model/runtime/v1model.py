@@ -146,7 +146,7 @@ class V1Target:
             profile = module.namespace[module.extern(implementation)]
             if not isinstance(profile, ActionProfile):
                 raise unsupported(f"{implementation.type} as an implementation", table.location)
-        return build_table(table, _KINDS, profile, default_size=DEFAULT_SIZE)
+        return build_table(table, _KINDS, profile, module.errors, default_size=DEFAULT_SIZE)
 
     def hook_table(self, table: ir.Table, made: Table, module: Module) -> TableHooks:
         """Direct counters and meters, which work by themselves."""
