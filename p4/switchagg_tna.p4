@@ -38,18 +38,6 @@
 #include "include/headers.p4"
 #include "include/metadata.p4"
 
-#define FRAME_PARSER IngressFrameParser
-#define FRAME_PARSER_WORDS 1
-#include "include/frame_parser.p4"
-#undef FRAME_PARSER
-#undef FRAME_PARSER_WORDS
-
-#define FRAME_PARSER EgressFrameParser
-#define FRAME_PARSER_WORDS 0
-#include "include/frame_parser.p4"
-#undef FRAME_PARSER
-#undef FRAME_PARSER_WORDS
-
 #include "include/frames.p4"
 #include "include/slots_tna.p4"
 #include "include/words_tna.p4"
@@ -64,8 +52,6 @@
 
 parser SwitchIngressParser(packet_in packet, out headers_t hdr, out metadata_t meta,
                            out ingress_intrinsic_metadata_t intrinsic) {
-    IngressFrameParser() frame;
-
     state start {
         packet.extract(intrinsic);
         packet.advance(PORT_METADATA_SIZE);
@@ -98,10 +84,9 @@ parser SwitchIngressParser(packet_in packet, out headers_t hdr, out metadata_t m
         transition parse_frame;
     }
 
-    state parse_frame {
-        frame.apply(packet, hdr, meta);
-        transition accept;
-    }
+#define PARSE_WORDS 1
+#include "include/frame_states.p4"
+#undef PARSE_WORDS
 }
 
 control SwitchIngress(inout headers_t hdr, inout metadata_t meta, in ingress_intrinsic_metadata_t intrinsic,
@@ -211,7 +196,6 @@ control SwitchIngress(inout headers_t hdr, inout metadata_t meta, in ingress_int
             (AUDIENCE_SENDER, 1, WORDS_NONE): send_to_one();
             (AUDIENCE_SENDER, 1, WORDS_STORED): send_to_one_again();
         }
-        size = 16;
     }
 
     /* The words that came in do not go out; the frame stays as long as Ethernet wants it. */
@@ -260,7 +244,6 @@ control SwitchIngress(inout headers_t hdr, inout metadata_t meta, in ingress_int
             (WAY_PORT, 1): to_second_pass();
             (WAY_GROUP, 0): to_group();
         }
-        size = 4;
     }
 
     apply {
@@ -337,8 +320,6 @@ control SwitchIngressDeparser(packet_out packet, inout headers_t hdr, in metadat
 
 parser SwitchEgressParser(packet_in packet, out headers_t hdr, out metadata_t meta,
                           out egress_intrinsic_metadata_t intrinsic) {
-    EgressFrameParser() frame;
-
     state start {
         packet.extract(intrinsic);
         packet.extract(hdr.bridge);
@@ -353,10 +334,9 @@ parser SwitchEgressParser(packet_in packet, out headers_t hdr, out metadata_t me
         }
     }
 
-    state parse_frame {
-        frame.apply(packet, hdr, meta);
-        transition accept;
-    }
+#define PARSE_WORDS 0
+#include "include/frame_states.p4"
+#undef PARSE_WORDS
 }
 
 control SwitchEgress(inout headers_t hdr, inout metadata_t meta, in egress_intrinsic_metadata_t intrinsic,

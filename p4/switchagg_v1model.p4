@@ -17,12 +17,6 @@
 #include "include/headers.p4"
 #include "include/metadata.p4"
 
-#define FRAME_PARSER FrameParser
-#define FRAME_PARSER_WORDS 1
-#include "include/frame_parser.p4"
-#undef FRAME_PARSER
-#undef FRAME_PARSER_WORDS
-
 #include "include/frames.p4"
 #include "include/words_v1model.p4"
 #include "include/outcome.p4"
@@ -33,8 +27,6 @@
 
 parser SwitchParser(packet_in packet, out headers_t hdr, inout metadata_t meta,
                     inout standard_metadata_t standard_metadata) {
-    FrameParser() frame;
-
     state start {
         transition select(standard_metadata.ingress_port) {
             AGG_CONTROLLER_PORT: parse_packet_out;
@@ -47,10 +39,9 @@ parser SwitchParser(packet_in packet, out headers_t hdr, inout metadata_t meta,
         transition parse_frame;
     }
 
-    state parse_frame {
-        frame.apply(packet, hdr, meta);
-        transition accept;
-    }
+#define PARSE_WORDS 1
+#include "include/frame_states.p4"
+#undef PARSE_WORDS
 }
 
 control SwitchVerifyChecksum(inout headers_t hdr, inout metadata_t meta) {

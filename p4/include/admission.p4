@@ -79,8 +79,8 @@ control Admission(inout headers_t hdr, inout metadata_t meta, in port_t ingress_
         hdr.bridge.port = port;
     }
 
-    /* reason: for people who look at the table; the entry's counter is what counts. */
-    action refuse(bit<4> reason) {
+    /* The entry is the reason, and its counter counts it. */
+    action refuse() {
         COUNT(admission_packets)
     }
 
@@ -102,7 +102,7 @@ control Admission(inout headers_t hdr, inout metadata_t meta, in port_t ingress_
             initialise;
             refuse;
         }
-        const default_action = refuse(0);
+        const default_action = refuse();
         counters = admission_packets;
         size = AGG_ADMISSIONS;
     }
@@ -200,7 +200,6 @@ control Placement(inout metadata_t meta) {
             (15, 0 &&& 0x7FFF): fits();
             (16, 0 &&& 0xFFFF): fits();
         }
-        size = 16;
     }
 
     apply {

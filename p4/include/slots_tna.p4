@@ -68,7 +68,6 @@ control Slots(inout headers_t hdr, inout metadata_t meta, out step_t step) {
             (TASK_INIT, 15, 0 &&& 0x7FFF): initialise();
             (TASK_INIT, 16, 0 &&& 0xFFFF): initialise();
         }
-        size = 32;
     }
 
     /* Stage 2: who is missing? */
@@ -134,7 +133,6 @@ control Slots(inout headers_t hdr, inout metadata_t meta, out step_t step) {
             (TASK_CONTRIBUTE, _, VERDICT_SAME): join_round();
             (TASK_INIT, 0, _): begin_round();
         }
-        size = 8;
     }
 
     table attendance_again {
@@ -154,7 +152,6 @@ control Slots(inout headers_t hdr, inout metadata_t meta, out step_t step) {
             (TASK_CONTRIBUTE, _, VERDICT_SAME): join_round_again();
             (TASK_INIT, 0, _): begin_round_again();
         }
-        size = 8;
     }
 
     /* Stage 3: has the slot words, and what is to be done to them? */
@@ -214,7 +211,6 @@ control Slots(inout headers_t hdr, inout metadata_t meta, out step_t step) {
             (TASK_CONTRIBUTE, _, VERDICT_SAME, _, FORM_SKIP): look_at_slot();
             (TASK_INIT, 0, _, _, _): empty_slot();
         }
-        size = 8;
     }
 
     action do_step(step_t what) {
@@ -254,7 +250,6 @@ control Slots(inout headers_t hdr, inout metadata_t meta, out step_t step) {
             (TASK_CONTRIBUTE, VERDICT_SAME, _, FORM_WORDS, OP_SUM): do_step(STEP_SUM);
             (TASK_CONTRIBUTE, VERDICT_SAME, _, FORM_WORDS, OP_OR): do_step(STEP_OR);
         }
-        size = 8;
     }
 
     apply {

@@ -24,7 +24,6 @@ from switchagg.control.drivers.p4_program import (
     OUTCOMES_PER_JOB,
     OWN_SOURCE,
     RECEIVERS,
-    REFUSALS,
     STATIONS,
     WORKER_CELLS_PER_JOB,
     Entries,
@@ -78,8 +77,7 @@ _THIS_VERSION: Final = _is(VERSION, 4)
 
 
 def _refuse(reason: DropReason, priority: int, matches: Mapping[str, Match]) -> TableEntry:
-    params = {"reason": REFUSALS.index(reason)}
-    return TableEntry(ADMISSION, matches, "refuse", params, priority, reason)
+    return TableEntry(ADMISSION, matches, "refuse", {}, priority, reason)
 
 
 def switch_entries(target: Target, address: SwitchAddress, ports: tuple[int, ...]) -> Entries:

@@ -80,9 +80,6 @@ COMPLETING: Final = 8
 OUTCOMES_PER_JOB: Final = 32
 WORKER_CELLS_PER_JOB: Final = 64
 
-REFUSALS: Final = tuple(DropReason)
-"""In the order of the `reason` parameter of `refuse`."""
-
 
 @dataclass(frozen=True, slots=True)
 class Target:

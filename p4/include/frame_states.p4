@@ -1,15 +1,13 @@
-/* Template of a parser for frames: from Ethernet to what the switch looks into.
+/* States of a parser, from Ethernet to what the switch looks into; to be included in a parser's body.
 
-       ethernet -- arp
-          |------- ipv4 -- icmp
-          |          `---- udp -- protocol header -- words
+       parse_frame: ethernet -- arp
+                       |------- ipv4 -- icmp
+                       |          `---- udp -- protocol header -- words
 
-   Include it with FRAME_PARSER, the parser's name, and FRAME_PARSER_WORDS, 1 where it extracts the words too: a
-   Tofino's egress has no room for them and leaves them in the payload. Anything that the switch does not look
-   into stays payload. */
+   They use packet, hdr and meta. PARSE_WORDS says whether to extract the words: a Tofino's egress has no room for
+   them and leaves them in the payload. What the switch does not look into stays payload. */
 
-parser FRAME_PARSER(packet_in packet, inout headers_t hdr, inout metadata_t meta) {
-    state start {
+    state parse_frame {
         packet.extract(hdr.ethernet);
         transition select(hdr.ethernet.ether_type) {
             ETHERTYPE_ARP: parse_arp;
@@ -109,7 +107,7 @@ parser FRAME_PARSER(packet_in packet, inout headers_t hdr, inout metadata_t meta
 
     state parse_words {
         meta.form = FORM_WORDS;
-#if FRAME_PARSER_WORDS
+#if PARSE_WORDS
         packet.extract(hdr.words);
 #endif
         transition accept;
@@ -139,4 +137,3 @@ parser FRAME_PARSER(packet_in packet, inout headers_t hdr, inout metadata_t meta
         meta.form = FORM_RAGGED;
         transition accept;
     }
-}
