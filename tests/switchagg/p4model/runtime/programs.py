@@ -46,7 +46,7 @@ intrinsic) {{
     {parser_local}
     state start {{
         packet.extract(intrinsic);
-        packet.advance(PORT_METADATA_SIZE);
+        {port_metadata}
         {parser}
         transition accept;
     }}
@@ -117,6 +117,7 @@ def tna(folder: Path, **parts: str) -> ModelSwitch:
         "headers": "",
         "user": "",
         "parser_local": "",
+        "port_metadata": "packet.advance(PORT_METADATA_SIZE);",
         "parser": "packet.extract(hdr.data);",
         "local": "",
         "ingress": "",

@@ -37,7 +37,7 @@ BINARY: dict[str, Callable[[int, int], int]] = {
     "x |+| y": lambda x, y: min(x + y, MASK),
     "x |-| y": lambda x, y: max(x - y, 0),
     "x[11:4] ++ y[3:0]": lambda x, y: x >> 4 << 4 | y & 15,
-    "(x < y ? x : y)": lambda x, y: min(x, y),
+    "(x < y ? x : y)": lambda x, y: x if x < y else y,
     "(x == y || x > 100 && y != 7 ? 12w1 : 12w0)": lambda x, y: int(x == y or (x > 100 and y != 7)),
     "(bit<12>)((int<12>)x >> 3)": lambda x, _: signed(x) >> 3,
     "(bit<12>)((int<12>)x |+| (int<12>)y)": lambda x, y: max(min(signed(x) + signed(y), 2047), -2048),

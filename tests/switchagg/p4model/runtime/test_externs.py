@@ -108,14 +108,15 @@ def test_replication() -> None:
     assert list(engine.copies(2)) == []
     engine.set_group(1, [(1, 2), (3, 4)])
     assert [(node.rid, port) for node, port in engine.copies(1)] == [(1, 2), (3, 4)]
-    for refused in (
-        lambda: engine.add_group(1),
-        lambda: engine.add_group(0),
-        lambda: engine.associate(2, 0),
-        lambda: engine.associate(1, 99),
-        lambda: engine.remove_session(5),
-    ):
-        with pytest.raises(TableError):
-            refused()
+    with pytest.raises(TableError, match="group 1 is there already"):
+        engine.add_group(1)
+    with pytest.raises(TableError, match="group 0 is not within"):
+        engine.add_group(0)
+    with pytest.raises(TableError, match="no multicast group 2"):
+        engine.associate(2, 0)
+    with pytest.raises(TableError, match="no multicast node 99"):
+        engine.associate(1, 99)
+    with pytest.raises(TableError, match="no clone session 5"):
+        engine.remove_session(5)
     engine.set_session(5, CloneSession(port=3))
     assert engine.session(5) == CloneSession(port=3)

@@ -22,7 +22,7 @@ from switchagg.p4model.runtime.tables import Action, Entry, Table
 EXACT, LPM, TERNARY, RANGE, OPTIONAL = MatchKind
 
 
-def make(*kinds: MatchKind, width: int = 8, size: int | None = None, **others: bool) -> Table:
+def make(*kinds: MatchKind, width: int = 8, size: int | None = None, constant: bool = False) -> Table:
     keys = [KeyField(f"k{place}", width, kind) for place, kind in enumerate(kinds)]
     actions = [
         Action("set", (Parameter("value", 16),), 0),
@@ -30,7 +30,9 @@ def make(*kinds: MatchKind, width: int = 8, size: int | None = None, **others: b
         Action("miss_only", (), 2, in_entries=False),
         Action("hit_only", (), 3, in_default=False),
     ]
-    return Table("pipe.t", keys, actions, ("miss_only", ()), size=size, **others)
+    return Table(
+        "pipe.t", keys, actions, ("miss_only", ()), size=size, const_entries=constant, const_default=constant
+    )
 
 
 def found(table: Table, *key: int) -> int | None:
@@ -178,7 +180,7 @@ def test_a_full_table_and_a_constant_one() -> None:
         table.add([3], "set", [1])
     with pytest.raises(TableError, match="has this entry already: k0=0x1"):
         table.add([1], "set", [2])
-    constant = make(EXACT, const_entries=True, const_default=True)
+    constant = make(EXACT, constant=True)
     for refused in (
         lambda: constant.add([1], "set", [1]),
         constant.clear,

@@ -129,8 +129,10 @@ def test_checksums_and_hashes(tmp_path: Path) -> None:
     switch = v1model(
         tmp_path,
         fields="bit<16> a; bit<16> b; bit<16> sum; bit<32> crc;",
-        verify="verify_checksum(hdr.data.b != 0, {hdr.data.a, hdr.data.b}, hdr.data.sum,
-        HashAlgorithm.csum16);", ingress="""
+        verify="""
+            verify_checksum(hdr.data.b != 0, {hdr.data.a, hdr.data.b}, hdr.data.sum, HashAlgorithm.csum16);
+        """,
+        ingress="""
             bit<32> found;
             hash(found, HashAlgorithm.crc32, 32w0, {hdr.data.a, 4w5, hdr.data.b[3:0]}, 64w0x100000000);
             hdr.data.crc = found;
@@ -198,7 +200,7 @@ def test_registers_counters_and_meters(tmp_path: Path) -> None:
     entry = switch.table("t").add([1], "note")
     assert sent(switch, "01001111") == [(1, "01001111")]
     assert (entry.packets, entry.bytes) == (1, 4)
-    with pytest.raises(TableError, match="there is no register nothing; there is In.seen"):
+    with pytest.raises(TableError, match=r"there is no register nothing; there is In\.seen"):
         switch.register("nothing")
 
 
