@@ -12,6 +12,8 @@ from switchagg.errors import UsageError
 
 def add_parsers(subparsers: Any) -> None:
     """Adds `run` and `stf` to the subcommands of `switchagg p4`."""
+    from switchagg.cli.p4 import add_program_options
+
     run_parser = subparsers.add_parser(
         "run",
         help="run packets through a program and tell what happens to them",
@@ -19,7 +21,7 @@ def add_parsers(subparsers: Any) -> None:
         "what comes out. Table entries come from a file of STF statements (add, setdefault, mc_mgrp_create, "
         "...); its packets are sent first, silently.",
     )
-    _add_program(run_parser)
+    add_program_options(run_parser)
     source = run_parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--hex", action="append", metavar="DIGITS", help="a packet; may be given more often")
     source.add_argument("--pcap", type=Path, metavar="FILE", help="all packets of a capture")
@@ -31,22 +33,12 @@ def add_parsers(subparsers: Any) -> None:
     stf_parser = subparsers.add_parser(
         "stf",
         help="run a test in p4c's STF format",
-        description="Runs a test in p4c's STF format against a program in the model. Exits with 1 if anything "
+        description="Runs a test in p4c's STF format on a program in the model. Exits with 1 if anything "
         "is not as the test expects.",
     )
-    _add_program(stf_parser)
+    add_program_options(stf_parser)
     stf_parser.add_argument("test", type=Path, help="the .stf file")
     stf_parser.set_defaults(run_p4=stf)
-
-
-def _add_program(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("program", type=Path, help="the P4 source")
-    parser.add_argument(
-        "-I", dest="include", action="append", default=[], metavar="DIR", help="look here for includes"
-    )
-    parser.add_argument(
-        "-D", dest="define", action="append", default=[], metavar="NAME[=VALUE]", help="a macro"
-    )
 
 
 def _text(path: Path) -> str:
@@ -69,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         packets = read_pcap(args.pcap)
     switch = open_switch(
-        args.program, include_dirs=args.include, defines=args.define, seed=args.seed, traced=True
+        args.program, include_dirs=args.include_dirs, defines=args.defines, seed=args.seed, traced=True
     )
     if args.entries is not None:
         run_stf(switch, _text(args.entries), str(args.entries))
@@ -101,7 +93,7 @@ def stf(args: argparse.Namespace) -> int:
     from switchagg.p4model.runtime.stf_run import run_stf
     from switchagg.p4model.runtime.switch import open_switch
 
-    switch = open_switch(args.program, include_dirs=args.include, defines=args.define)
+    switch = open_switch(args.program, include_dirs=args.include_dirs, defines=args.defines)
     report = run_stf(switch, _text(args.test), str(args.test))
     for problem in report.problems:
         print(problem)
