@@ -55,8 +55,28 @@ parser SwitchIngressParser(packet_in packet, out headers_t hdr, out metadata_t m
     state start {
         packet.extract(intrinsic);
         packet.advance(PORT_METADATA_SIZE);
-        meta.traffic = TRAFFIC_OTHER;
-        meta.form = FORM_TRUNCATED;
+        /* Here and not in the control, where it would order tables that write them into different stages. */
+        meta.traffic = 0;
+        meta.form = 0;
+        meta.task = 0;
+        meta.way = 0;
+        meta.slots_log = 0;
+        meta.worker = 0;
+        meta.others = 0;
+        meta.previous = 0;
+        meta.alone = 0;
+        meta.leaf = 0;
+        meta.tally = 0;
+        meta.worker_tally = 0;
+        meta.skew = 0;
+        meta.misplaced = 0;
+        meta.verdict = 0;
+        meta.standing = 0;
+        meta.crossed_off = 0;
+        meta.duplicate = 0;
+        meta.filled = 0;
+        meta.audience = 0;
+        meta.words = 0;
         transition select(intrinsic.ingress_port) {
             AGG_CONTROLLER_PORT: parse_packet_out;
             RECIRCULATION &&& 0x7F: parse_bridge;
@@ -247,9 +267,6 @@ control SwitchIngress(inout headers_t hdr, inout metadata_t meta, in ingress_int
     }
 
     apply {
-        meta.task = TASK_NONE;
-        meta.way = WAY_NONE;
-        meta.audience = AUDIENCE_NOBODY;
         meta.skew = skew.get({ hdr.agg.slot, hdr.agg.seq[15:0] });
         hdr.bridge.from = intrinsic.ingress_port;
 #ifdef AGG_LOSS
@@ -318,7 +335,12 @@ control SwitchIngressDeparser(packet_out packet, inout headers_t hdr, in metadat
     }
 }
 
-parser SwitchEgressParser(packet_in packet, out headers_t hdr, out metadata_t meta,
+struct egress_metadata_t {
+    traffic_t traffic;
+    form_t form;
+}
+
+parser SwitchEgressParser(packet_in packet, out headers_t hdr, out egress_metadata_t meta,
                           out egress_intrinsic_metadata_t intrinsic) {
     state start {
         packet.extract(intrinsic);
@@ -339,7 +361,7 @@ parser SwitchEgressParser(packet_in packet, out headers_t hdr, out metadata_t me
 #undef PARSE_WORDS
 }
 
-control SwitchEgress(inout headers_t hdr, inout metadata_t meta, in egress_intrinsic_metadata_t intrinsic,
+control SwitchEgress(inout headers_t hdr, inout egress_metadata_t meta, in egress_intrinsic_metadata_t intrinsic,
                      in egress_intrinsic_metadata_from_parser_t from_parser,
                      inout egress_intrinsic_metadata_for_deparser_t for_deparser,
                      inout egress_intrinsic_metadata_for_output_port_t for_port) {
@@ -378,7 +400,7 @@ control SwitchEgress(inout headers_t hdr, inout metadata_t meta, in egress_intri
     }
 }
 
-control SwitchEgressDeparser(packet_out packet, inout headers_t hdr, in metadata_t meta,
+control SwitchEgressDeparser(packet_out packet, inout headers_t hdr, in egress_metadata_t meta,
                              in egress_intrinsic_metadata_for_deparser_t for_deparser) {
     Checksum() ipv4_checksum;
 

@@ -163,7 +163,8 @@ control SwitchIngress(inout headers_t hdr, inout metadata_t meta, inout standard
                     } else if (absent == meta.worker) {
                         meta.standing = STANDING_LAST;
                     }
-                    if (absent & meta.worker == 0) {
+                    meta.crossed_off = absent & meta.worker;
+                    if (meta.crossed_off == 0) {
                         meta.duplicate = 1;
                     } else {
                         join_round();

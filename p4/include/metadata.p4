@@ -26,7 +26,8 @@ struct metadata_t {
     bit<1> misplaced;       /* slot is not base + (seq mod P) */
     verdict_t verdict;
     standing_t standing;
-    bit<1> duplicate;       /* this worker's bit had been seen */
+    bit<32> crossed_off;    /* this worker's bit if it was missing, else 0 */
+    bit<1> duplicate;       /* it was not missing */
     bit<8> filled;          /* the slot had words before this packet */
     audience_t audience;
     source_t words;

@@ -98,8 +98,6 @@ control Slots(inout headers_t hdr, inout metadata_t meta, out step_t step) {
         }
     };
 
-    bit<32> crossed_off;        /* the worker's bit, or 0 if this is a duplicate */
-
     action begin_round() {
         set_missing.execute(hdr.agg.slot);
     }
@@ -113,7 +111,7 @@ control Slots(inout headers_t hdr, inout metadata_t meta, out step_t step) {
     }
 
     action join_round_again() {
-        crossed_off = cross_off_again.execute(hdr.agg.slot);
+        meta.crossed_off = cross_off_again.execute(hdr.agg.slot);
     }
 
     table attendance {
@@ -193,7 +191,7 @@ control Slots(inout headers_t hdr, inout metadata_t meta, out step_t step) {
             meta.task: ternary;
             meta.misplaced: ternary;
             meta.verdict: ternary;
-            crossed_off: ternary;
+            meta.crossed_off: ternary;
             meta.form: ternary;
         }
         actions = {
@@ -233,7 +231,7 @@ control Slots(inout headers_t hdr, inout metadata_t meta, out step_t step) {
         key = {
             meta.task: ternary;
             meta.verdict: ternary;
-            crossed_off: ternary;
+            meta.crossed_off: ternary;
             meta.form: ternary;
             hdr.agg.op: ternary;
         }
