@@ -32,7 +32,12 @@ def add_program_options(parser: argparse.ArgumentParser) -> None:
     """The program, and what a compiler would want to know to read it."""
     parser.add_argument("program", type=Path, metavar="PROGRAM.p4")
     parser.add_argument(
-        "-I", dest="include_dirs", action="append", default=[], metavar="FOLDER", help="look for includes here too"
+        "-I",
+        dest="include_dirs",
+        action="append",
+        default=[],
+        metavar="FOLDER",
+        help="look for includes here too",
     )
     parser.add_argument(
         "-D", dest="defines", action="append", default=[], metavar="NAME[=VALUE]", help="define a macro"

@@ -74,13 +74,8 @@ def _value(tokens: Sequence[Raw]) -> int | str | bool | None:
 
 
 def _text(body: Sequence[Raw]) -> str:
-    text, end, line = "", 0, None
-    for token in body:
-        if text and (token.line is not line or token.offset > end):
-            text += " "
-        text += token.text
-        end, line = token.offset + len(token.text), token.line
-    return text
+    """The tokens with a blank between two, as p4c prints an annotation that it does not know."""
+    return " ".join(each.text for each in body)
 
 
 def unquote(text: str) -> str:
