@@ -1,4 +1,4 @@
-"""How many packets a second the P4 model runs: our program, K words, every packet taken, every round answered.
+"""How many packets a second the P4 model runs: our program, K words, every packet taken and answered.
 
     python scripts/p4model_throughput.py [p4/switchagg_v1model.p4] [--words 64] [--workers 2] [--profile]
 
