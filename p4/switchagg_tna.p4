@@ -124,7 +124,8 @@ control SwitchIngress(inout headers_t hdr, inout metadata_t meta, in ingress_int
 #endif
 
     Counter<bit<64>, bit<13>>(AGG_JOBS * 32, CounterType_t.PACKETS) outcomes;
-    Counter<bit<64>, bit<14>>(AGG_JOBS * 64, CounterType_t.PACKETS) worker_packets;
+    Counter<bit<64>, bit<13>>(AGG_JOBS * 32, CounterType_t.PACKETS) worker_packets;
+    Counter<bit<64>, bit<13>>(AGG_JOBS * 32, CounterType_t.PACKETS) worker_repeats;
 
     /* Stage 0. */
 
@@ -295,7 +296,10 @@ control SwitchIngress(inout headers_t hdr, inout metadata_t meta, in ingress_int
             outcome.apply(hdr, meta);
             outcomes.count(meta.tally);
             if (meta.misplaced == 0) {
-                worker_packets.count(meta.worker_tally ++ hdr.agg.flags[1:1]);
+                worker_packets.count(meta.worker_tally);
+                if (hdr.agg.flags[1:1] == 1) {
+                    worker_repeats.count(meta.worker_tally);
+                }
             }
             dispatch.apply();
             if (meta.words == WORDS_NONE) {

@@ -59,7 +59,8 @@ control SwitchIngress(inout headers_t hdr, inout metadata_t meta, inout standard
 #endif
 
     counter(AGG_JOBS * 32, CounterType.packets) outcomes;           /* by job and outcome */
-    counter(AGG_JOBS * 64, CounterType.packets) worker_packets;     /* by job, worker, and whether sent before */
+    counter(AGG_JOBS * 32, CounterType.packets) worker_packets;     /* by job and worker */
+    counter(AGG_JOBS * 32, CounterType.packets) worker_repeats;     /* of these, flagged as sent before */
     counter(1, CounterType.packets) malformed;                      /* frames that end before their headers do */
 
     register<bit<32>>(AGG_SLOTS) seq;
@@ -183,7 +184,10 @@ control SwitchIngress(inout headers_t hdr, inout metadata_t meta, inout standard
                 outcome.apply(hdr, meta);
                 outcomes.count((bit<32>)meta.tally);
                 if (meta.misplaced == 0) {
-                    worker_packets.count((bit<32>)(meta.worker_tally ++ hdr.agg.flags[1:1]));
+                    worker_packets.count((bit<32>)meta.worker_tally);
+                    if (hdr.agg.flags[1:1] == 1) {
+                        worker_repeats.count((bit<32>)meta.worker_tally);
+                    }
                 }
 
                 if (step == STEP_NONE && meta.audience != AUDIENCE_NOBODY && meta.words == WORDS_STORED) {

@@ -19,7 +19,7 @@ struct metadata_t {
     bit<1> alone;           /* the job has this worker only */
     bit<1> leaf;            /* this switch adds for a parent */
     bit<13> tally;          /* index of the job's outcome counters; the outcome is in its last five bits */
-    bit<13> worker_tally;   /* index of this worker's counters, less the last bit */
+    bit<13> worker_tally;   /* index of this worker's counters */
 
     /* From the slot rules. */
     bit<16> skew;           /* slot xor seq */

@@ -21,8 +21,9 @@ from switchagg.control.drivers.p4_program import (
     OUTCOMES,
     OUTCOMES_PER_JOB,
     STATIONS,
-    WORKER_CELLS_PER_JOB,
     WORKER_PACKETS,
+    WORKER_REPEATS,
+    WORKERS_PER_JOB,
     Entries,
     JobPlace,
     Station,
@@ -109,7 +110,11 @@ class P4Engine:
             self._board.insert_group(group)
         cells = {
             (name, place.index * each + cell): self._board.cell(name, place.index * each + cell)
-            for name, each in ((OUTCOMES, OUTCOMES_PER_JOB), (WORKER_PACKETS, WORKER_CELLS_PER_JOB))
+            for name, each in (
+                (OUTCOMES, OUTCOMES_PER_JOB),
+                (WORKER_PACKETS, WORKERS_PER_JOB),
+                (WORKER_REPEATS, WORKERS_PER_JOB),
+            )
             for cell in range(each)
         }
         self._jobs[job.job] = _Job(job, place, entries, cells)

@@ -14,8 +14,9 @@ from switchagg.control.drivers.p4_program import (
     COMPLETING,
     OUTCOMES,
     OUTCOMES_PER_JOB,
-    WORKER_CELLS_PER_JOB,
     WORKER_PACKETS,
+    WORKER_REPEATS,
+    WORKERS_PER_JOB,
     Entries,
     JobPlace,
     Outcome,
@@ -72,10 +73,9 @@ def job_counters(job: JobEntry, place: JobPlace, entries: Entries, reader: Reade
     )
     named = {}
     for worker in job.workers:
-        cell = place.index * WORKER_CELLS_PER_JOB + 2 * worker.bit
-        first_time, again = reader.cell(WORKER_PACKETS, cell), reader.cell(WORKER_PACKETS, cell + 1)
-        counts[Event.retransmissions] += again
-        named[f"worker_{worker.bit}_packets"] = first_time + again
+        cell = place.index * WORKERS_PER_JOB + worker.bit
+        counts[Event.retransmissions] += reader.cell(WORKER_REPEATS, cell)
+        named[f"worker_{worker.bit}_packets"] = reader.cell(WORKER_PACKETS, cell)
     counts[Event.received] = sum(
         counts[name] for name in (*DropReason, Event.accepted, Event.duplicates_answered, Event.inits)
     )

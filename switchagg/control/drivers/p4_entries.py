@@ -25,7 +25,7 @@ from switchagg.control.drivers.p4_program import (
     OWN_SOURCE,
     RECEIVERS,
     STATIONS,
-    WORKER_CELLS_PER_JOB,
+    WORKERS_PER_JOB,
     Entries,
     Errand,
     Exact,
@@ -202,7 +202,7 @@ def job_entries(target: Target, job: JobEntry, place: JobPlace) -> Entries:
             "slots_log": slots_log,
             "alone": int(len(job.workers) == 1),
             "tally": tally,
-            "worker_tally": (place.index * WORKER_CELLS_PER_JOB + 2 * worker.bit) // 2,
+            "worker_tally": place.index * WORKERS_PER_JOB + worker.bit,
         }
         if place.parent is None:
             action = "contribute"

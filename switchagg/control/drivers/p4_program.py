@@ -27,6 +27,7 @@ LINKS: Final = "loss.links"
 LOSSES: Final = "loss.losses"
 OUTCOMES: Final = "SwitchIngress.outcomes"
 WORKER_PACKETS: Final = "SwitchIngress.worker_packets"
+WORKER_REPEATS: Final = "SwitchIngress.worker_repeats"
 
 
 class Traffic(IntEnum):
@@ -78,7 +79,7 @@ class Outcome(IntEnum):
 
 COMPLETING: Final = 8
 OUTCOMES_PER_JOB: Final = 32
-WORKER_CELLS_PER_JOB: Final = 64
+WORKERS_PER_JOB: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
