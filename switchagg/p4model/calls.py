@@ -62,7 +62,9 @@ class Calls:
             case ir.Action():
                 if env.frame.kind not in ("control", "action"):
                     raise P4Error(f"actions cannot be called from a {env.frame.kind}", node.location)
-                args = self.arguments(_action_params(symbol), node.args, env, node.location, callee.name)
+                args = self.arguments(
+                    self.checker.action_params[symbol], node.args, env, node.location, callee.name
+                )
                 return ir.DirectActionCall(VOID, node.location, symbol, args)
             case Overloads():
                 function = self._choose(symbol.members, node, callee.name)
@@ -416,13 +418,6 @@ def _static_assert(args: tuple[ir.Argument, ...], location: Location) -> ir.Expr
         text = f": {message.value}" if isinstance(message, ir.Literal) else ""
         raise P4Error(f"static_assert failed{text}", location)
     return ir.Literal(BOOL, location, True)
-
-
-def _action_params(action: ir.Action) -> tuple[Parameter, ...]:
-    return tuple(
-        Parameter(each.name, each.direction, each.type, None, False, each.annotations, each.location)
-        for each in action.params
-    )
 
 
 def accepts(params: Sequence[Parameter], args: Sequence[ast.Arg]) -> bool:

@@ -252,6 +252,8 @@ def _castable(source: Type, target: Type) -> bool:
             return source.underlying == target or _castable(source.underlying, target)
         case (_, SerEnumType()):
             return source == target.underlying or isinstance(source, InfIntType)
+        case (NewType(), NewType()):
+            return source.underlying == target or source == target.underlying
         case (NewType(), _):
             return source.underlying == target
         case (_, NewType()):

@@ -26,7 +26,7 @@ from switchagg.p4model.preprocess import preprocess
 from switchagg.p4model.statements import Statements
 from switchagg.p4model.symbols import Block, Env, Frame, Generic, NamedType, Overloads
 from switchagg.p4model.tables import Tables
-from switchagg.p4model.types import PackageType, Type
+from switchagg.p4model.types import PackageType, Parameter, Type
 
 _ARCHITECTURES = {"tofino1_arch": "tna", "tofino1arch": "tna", "tofino": "tna", "tofino1_base": "tna"}
 _TOFINO = re.compile(r'^\s*#\s*include\s*[<"](tna|tofino1_arch)\.p4[>"]', re.MULTILINE)
@@ -92,6 +92,8 @@ class Checker:
         self.top = Env(None, self.frame)
         self.blocks_declared: list[Block] = []
         self.actions: list[ir.Action] = []
+        self.action_params: dict[ir.Action, tuple[Parameter, ...]] = {}
+        """With what they default to, which the typed program has no need of."""
         self.types = Types(self)
         self.exprs = Expressions(self)
         self.calls = Calls(self)

@@ -657,13 +657,7 @@ def _not_assignable(expr: ir.Expr) -> str:
             if isinstance(expr.base.type, ApplyResultType):
                 return "it is a table's result"
             return _not_assignable(expr.base)
-        case ir.Index():
-            return (
-                "an element of a tuple"
-                if isinstance(expr.base.type, TupleType)
-                else _not_assignable(expr.base)
-            )
-        case ir.Slice() | ir.StackNext() | ir.StackLast():
+        case ir.Index() | ir.Slice() | ir.StackNext() | ir.StackLast():
             return _not_assignable(expr.base)
         case _:
             return "it is a value"

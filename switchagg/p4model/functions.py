@@ -129,7 +129,9 @@ class Functions:
             decl.body.annotations,
         )
         name = control_name(decl.name, decl.annotations, env.frame.path)
-        return ir.Action(decl.name, name, variables, body, decl.annotations, decl.location)
+        action = ir.Action(decl.name, name, variables, body, decl.annotations, decl.location)
+        self.checker.action_params[action] = params
+        return action
 
 
 def declare_parameters(params: Sequence[Parameter], env: Env, scope: ir.Scope) -> tuple[ir.Variable, ...]:

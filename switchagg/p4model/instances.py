@@ -44,9 +44,16 @@ class Instances:
         )
         env.declare(decl.name, instance)
 
-    def anonymous(self, node: ast.ConstructExpr, env: Env, expected: Type | None, name: str = "") -> ir.Expr:
+    def anonymous(
+        self,
+        node: ast.ConstructExpr,
+        env: Env,
+        expected: Type | None,
+        name: str = "",
+        annotations: ast.Annotations = (),
+    ) -> ir.Expr:
         """`T(args)` as an argument or a table's property."""
-        instance = self._make(node.type, node.args, env, "", name, (), node.location, None, expected)
+        instance = self._make(node.type, node.args, env, "", name, annotations, node.location, None, expected)
         return ir.InstanceRef(instance.type, node.location, instance)
 
     def direct(self, block: Block, env: Env, location: Location) -> ir.ParserInstance | ir.ControlInstance:

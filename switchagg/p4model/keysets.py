@@ -34,8 +34,9 @@ class Keysets:
             if value_set is not None:
                 self._check_value_set(value_set, types, node.location)
                 return (ir.ValueSetRef(value_set, node.location),)
-            if isinstance(node, ast.ListExpr):
-                nodes = node.elements
+        if len(nodes) == 1 and isinstance(nodes[0], ast.ListExpr):
+            whole = len(types) == 1 and isinstance(types[0], TupleType | StructType)
+            nodes = nodes if whole else nodes[0].elements
         if len(nodes) != len(types):
             raise P4Error(f"{len(nodes)} value(s) for a key of {len(types)}", location)
         return tuple(self._one(node, type_, env) for node, type_ in zip(nodes, types, strict=True))

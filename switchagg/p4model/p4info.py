@@ -44,8 +44,8 @@ _MATCH_TYPES = {
     "exact": "EXACT", "lpm": "LPM", "ternary": "TERNARY", "range": "RANGE", "optional": "OPTIONAL",
 }  # fmt: skip
 _UNITS = {
-    "packets": "PACKETS", "bytes": "BYTES", "packets_and_bytes": "BOTH", "PACKETS": "PACKETS", "BYTES": "BYTES",
-    "PACKETS_AND_BYTES": "BOTH",
+    "packets": "PACKETS", "bytes": "BYTES", "packets_and_bytes": "BOTH",
+    "PACKETS": "PACKETS", "BYTES": "BYTES", "PACKETS_AND_BYTES": "BOTH",
 }  # fmt: skip
 
 
@@ -164,7 +164,7 @@ class _Generator:
         if any(table.default is None for table in found.tables) and self.no_action is not None:
             actions.append(self.no_action)
         for action in actions:
-            if action not in self.actions:
+            if all(each.control_name != action.control_name for each in self.actions):
                 self.actions.append(action)
         bodies = (control.body, *(each.body for each in found.actions))
         for node in walk.nodes(*bodies):

@@ -29,8 +29,8 @@ from switchagg.p4model.types import (
 )
 
 _KNOWN = {
-    "abstract", "atomic", "controller_header", "defaultonly", "deprecated", "description", "brief", "hidden", "id",
-    "length", "max_group_size", "name", "noSideEffects", "noWarn", "optional", "pkginfo", "priority", "pure",
+    "abstract", "atomic", "controller_header", "defaultonly", "deprecated", "description", "brief", "hidden",
+    "id", "length", "max_group_size", "name", "noSideEffects", "noWarn", "optional", "pkginfo", "priority", "pure",
     "synchronous", "tableonly", "selector_size_semantics", "max_member_weight", "platform_property",
 }  # fmt: skip
 
@@ -74,6 +74,8 @@ def _literal(value: int | str | bool) -> str:
 
 
 def _structured(note: Annotation) -> Message:
+    if note.body and not note.values and not note.pairs:
+        raise unsupported("an expression in an annotation", note.location)
     values = [_expression(each) for each in note.values]
     pairs = [Message(key=key, value=_expression(value)) for key, value in note.pairs]
     return Message(

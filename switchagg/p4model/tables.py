@@ -45,9 +45,9 @@ class Tables:
         """The typed table. Raises `P4Error`."""
         properties = _by_name(decl)
         outer = env.frame
+        keys = self._keys(properties.get("key"), env)
         # In a frame that is no control's, nothing can be applied.
         env = env.child(Frame("table", outer.path, instances=outer.instances))
-        keys = self._keys(properties.get("key"), env)
         actions = self._actions(decl, properties.get("actions"), env)
         name = control_name(decl.name, decl.annotations, env.frame.path)
         default_node = properties.get("default_action")
@@ -121,7 +121,7 @@ class Tables:
         return symbol
 
     def _bound(self, action: ir.Action, node: ast.ActionRefNode, env: Env) -> tuple[ir.Argument, ...]:
-        directed = _parameters(action, directed=True)
+        directed = self._parameters(action, directed=True)
         args = node.args or ()
         if len(args) > len(directed):
             raise P4Error(
@@ -133,6 +133,10 @@ class Tables:
             action, self.checker.calls.arguments(directed, args, env, node.location, action.name)
         )
 
+    def _parameters(self, action: ir.Action, *, directed: bool) -> tuple[Parameter, ...]:
+        params = self.checker.action_params[action]
+        return tuple(each for each in params if (each.direction is not Direction.NONE) is directed)
+
     def _linked(self, action: ir.Action, args: Sequence[ir.Argument]) -> tuple[ir.Argument, ...]:
         by_name = {each.name: each for each in action.params}
         return tuple(ir.Argument(by_name[each.param.name], each.value) for each in args)
@@ -142,10 +146,10 @@ class Tables:
     ) -> ir.ActionCall:
         """An action with arguments for all parameters; bound ones may be left out, as the list has them."""
         action = ref.action
-        data = _parameters(action, directed=False)
+        data = self._parameters(action, directed=False)
         given = args or ()
         if len(given) == len(action.params) and ref.bound:
-            full = (*_parameters(action, directed=True), *data)
+            full = (*self._parameters(action, directed=True), *data)
             checked = self.checker.calls.arguments(full, given, env, location, action.name)
             bound, rest = checked[: len(ref.bound)], checked[len(ref.bound) :]
             for left, right in zip(bound, ref.bound, strict=True):
@@ -237,7 +241,7 @@ class Tables:
             if isinstance(node.value, ast.ConstructExpr):
                 own = find(node.annotations, "name")
                 where = str(own.values[0]) if own is not None and own.values else f"{table}.{name}"
-                expr = self.checker.instances.anonymous(node.value, env, None, where)
+                expr = self.checker.instances.anonymous(node.value, env, None, where, node.annotations)
             else:
                 expr = self.checker.exprs.check(node.value, env)
             others[name] = to_value(expr)
@@ -314,14 +318,6 @@ def _by_name(decl: ast.TableDecl) -> dict[str, ast.PropertyNode]:
 def _nodes(value: object, kind: type[_Node]) -> tuple[_Node, ...]:
     assert isinstance(value, tuple)
     return tuple(each for each in value if isinstance(each, kind))
-
-
-def _parameters(action: ir.Action, *, directed: bool) -> tuple[Parameter, ...]:
-    return tuple(
-        Parameter(each.name, each.direction, each.type, None, False, each.annotations, each.location)
-        for each in action.params
-        if (each.direction is not Direction.NONE) is directed
-    )
 
 
 def _check_key_type(type_: Type, location: Location) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -23,10 +22,14 @@ _PARTS: tuple[type[Any], ...] = (
 )
 
 
-@functools.cache
-def _names(kind: Any) -> tuple[str, ...]:
-    skipped = ("type", "location", "annotations", "param", "variable")
-    return tuple(each.name for each in dataclasses.fields(kind) if each.name not in skipped)
+_NAMES: dict[type[Any], tuple[str, ...]] = {}
+
+
+def _names(kind: type[Any]) -> tuple[str, ...]:
+    if kind not in _NAMES:
+        skipped = ("type", "location", "annotations", "param", "variable")
+        _NAMES[kind] = tuple(each.name for each in dataclasses.fields(kind) if each.name not in skipped)
+    return _NAMES[kind]
 
 
 def nodes(*roots: object) -> Iterator[object]:
@@ -65,7 +68,8 @@ def blocks(root: ir.Value) -> Iterator[ir.ParserInstance | ir.ControlInstance]:
 class Used:
     """What a control's body reaches: tables that it applies, actions of these and actions that it calls.
 
-    `direct` has the actions that tables list and the body itself calls; `actions` has those that actions call too.
+    `direct` has the actions that tables list and the body itself calls; `actions` has those that actions
+    call too.
     """
 
     tables: list[ir.Table]
