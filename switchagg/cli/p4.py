@@ -16,7 +16,7 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "p4",
         help="check, describe and run P4 programs",
-        description="Works on P4_16 programs for v1model (bmv2) and TNA (Tofino 1) with nothing else installed. "
+        description="Works on P4_16 programs for v1model (bmv2) and TNA (Tofino 1), with no compiler. "
         'Needs the extra "p4model": pip install "switchagg[p4model]".',
     )
     commands = parser.add_subparsers(dest="p4_command", metavar="COMMAND", required=True)
@@ -48,8 +48,8 @@ def _add_check(commands: Any) -> None:
     parser = commands.add_parser(
         "check",
         help="say whether a program is right",
-        description="Checks syntax, names and types. With --target tofino also what a Tofino 1 can do: registers "
-        "and their actions, and an estimate of stages, PHV and SRAM.",
+        description="Checks syntax, names and types. With --target tofino also what a Tofino 1 can do: "
+        "registers and their actions, and an estimate of stages, PHV and SRAM.",
     )
     add_program_options(parser)
     parser.add_argument("--target", choices=("tofino",), help="check against this chip too")

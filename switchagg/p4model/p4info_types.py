@@ -30,8 +30,8 @@ from switchagg.p4model.types import (
 
 _KNOWN = {
     "abstract", "atomic", "controller_header", "defaultonly", "deprecated", "description", "brief", "hidden",
-    "id", "length", "max_group_size", "name", "noSideEffects", "noWarn", "optional", "pkginfo", "priority", "pure",
-    "synchronous", "tableonly", "selector_size_semantics", "max_member_weight", "platform_property",
+    "id", "length", "max_group_size", "name", "noSideEffects", "noWarn", "optional", "pkginfo", "priority",
+    "pure", "synchronous", "tableonly", "selector_size_semantics", "max_member_weight", "platform_property",
 }  # fmt: skip
 
 
