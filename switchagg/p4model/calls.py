@@ -65,7 +65,9 @@ class Calls:
                 args = self.arguments(
                     self.checker.action_params[symbol], node.args, env, node.location, callee.name
                 )
-                return ir.DirectActionCall(VOID, node.location, symbol, args)
+                variables = {each.name: each for each in symbol.params}
+                linked = tuple(ir.Argument(variables[each.param.name], each.value) for each in args)
+                return ir.DirectActionCall(VOID, node.location, symbol, linked)
             case Overloads():
                 function = self._choose(symbol.members, node, callee.name)
                 if isinstance(function, UserFunction):

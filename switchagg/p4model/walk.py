@@ -113,3 +113,13 @@ def _add(found: Used, action: ir.Action, pending: list[tuple[object, bool]], dir
     if action not in found.actions:
         found.actions.append(action)
         pending.append((action.body, False))
+
+
+def parts(node: object) -> Iterator[object]:
+    """What is directly inside a statement or expression."""
+    for name in _names(type(node)):
+        value = getattr(node, name)
+        if isinstance(value, tuple):
+            yield from (each for each in value if isinstance(each, _PARTS))
+        elif isinstance(value, _PARTS):
+            yield value
