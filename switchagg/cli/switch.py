@@ -69,6 +69,16 @@ def add_parser(subparsers: Any) -> None:
         metavar="FILE.json",
         help="admit its jobs (repeatable)",
     )
+    p4.add_argument(
+        "--interface",
+        action="append",
+        default=[],
+        metavar="PORT=NAME",
+        help="switch frames between interfaces of this host, any program's; no jobs and no UDP port",
+    )
+    p4.add_argument(
+        "--entries", type=Path, metavar="FILE.stf", help="with --interface: STF statements to begin with"
+    )
     add_network_options(parser)
     parser.add_argument(
         "--no-offload", action="store_true", help="do without the kernel's UDP_SEGMENT and UDP_GRO"
@@ -122,6 +132,10 @@ def _do_nothing(_number: int, _frame: FrameType | None) -> None:
 def _serve(args: argparse.Namespace, stop: _StopSignals) -> int:
     from switchagg.cli.static_jobs import admit, load_jobs
 
+    if args.interface or args.entries is not None:
+        from switchagg.cli.switch_interfaces import serve
+
+        return serve(args, stop.wait)
     if not 0.0 <= args.stats_interval <= 86400.0:
         raise UsageError(f"stats-interval is {args.stats_interval}; accepted: seconds, 0 (never) to 86400")
     jobs = [job for path in args.job for job in load_jobs(path)]
