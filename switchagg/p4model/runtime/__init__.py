@@ -5,7 +5,7 @@
                     expressions, lvalues, calls, statements
                     blocks, parsers, table_code  controls, parsers and tables as functions
                     lowering_*                   how calls of externs are written
-                  v1model, tna                   the switch round them: one file an architecture
+                  v1model, tna                   the switch round them (and *_target: externs)
                     tables, profiles, externs, replication, hashes    state, as the control plane sees it
 
     stf, stf_run                                 p4c's test format

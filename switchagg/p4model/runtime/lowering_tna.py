@@ -1,4 +1,4 @@
-"""How calls of tna.p4's externs are written. `RT` in translated code is `tna.PacketState`."""
+"""How calls of tna.p4's externs are written. `RT` in translated code is `tna_target.PacketState`."""
 
 from __future__ import annotations
 

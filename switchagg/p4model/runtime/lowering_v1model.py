@@ -1,4 +1,4 @@
-"""How calls of v1model.p4's externs are written. `RT` in translated code is `v1model.PacketState`."""
+"""How calls of v1model.p4's externs are written. `RT` in translated code is `v1model_target.PacketState`."""
 
 from __future__ import annotations
 

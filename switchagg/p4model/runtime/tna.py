@@ -1,11 +1,11 @@
 """The Tofino 1 native architecture: two pipelines with a traffic manager between.
 
     in ─ parser ─ ingress ─ deparser ─┬─ dropped
-         ▲   ▲                        ├─ mirrored: the packet as it came, behind a header ──┐
-         │   └─ resubmitted ──────────┤                                                     ▼
-         │                            ├─ bypass_egress ─────────────────────────────► out   egress port
-         │                            └─ unicast, multicast ─► parser ─ egress ─ deparser ─► out
-         └──────────────────────────────── recirculation ports ◄─────────────────────────┘
+         ▲   ▲                        ├─ mirrored: as it came, behind a header ──┐
+         │   └─ resubmitted ──────────┤                                          ▼
+         │                            ├─ unicast, multicast ─► parser ─ egress ─ deparser ─► out
+         │                            └─ bypass_egress ────────────────────────────────────► out
+         └─────────────── recirculation ports ◄──────────────────────────────────────────────┘
 
 Before the packet a parser finds intrinsic metadata: at ingress ingress_intrinsic_metadata_t and 64 bits of
 port metadata (or what Resubmit.emit gave), at egress egress_intrinsic_metadata_t.
@@ -19,20 +19,17 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from switchagg.p4model import ir
-from switchagg.p4model.errors import P4Error, unsupported
-from switchagg.p4model.runtime.analysis import walk
-from switchagg.p4model.runtime.blocks import block
+from switchagg.p4model.errors import P4Error
 from switchagg.p4model.runtime.emit import Module
 from switchagg.p4model.runtime.packet import PacketIn, PacketOut, ParserReject
 from switchagg.p4model.runtime.switch import ModelError, ModelSwitch
+from switchagg.p4model.runtime.tna_pipeline import Gress, Pipe, Stage, pipeline
 from switchagg.p4model.runtime.tna_target import PacketState, TofinoTarget
 from switchagg.p4model.runtime.values import Exit
-from switchagg.p4model.types import FieldsType
 
 MAX_PASSES: Final = 4096
 PIPE_BITS: Final = 7
@@ -57,31 +54,6 @@ _TYPES: Final = ("f_mirror_type", "f_resubmit_type", "f_digest_type")
 
 
 @dataclass(slots=True)
-class _Stage:
-    """A parser, control or deparser: its function, and what each of its parameters is."""
-
-    run: Callable[..., Any]
-    roles: tuple[str, ...]
-
-
-@dataclass(slots=True)
-class _Gress:
-    """One half of a pipeline. `classes` makes the objects that the roles name."""
-
-    parsers: list[_Stage | None]
-    control: _Stage
-    deparser: _Stage
-    classes: dict[str, Callable[[], Any]]
-    reads_errors: bool
-
-
-@dataclass(slots=True)
-class _Pipe:
-    ingress: _Gress
-    egress: _Gress
-
-
-@dataclass(slots=True)
 class _Arrival:
     port: int
     data: bytes
@@ -93,21 +65,6 @@ class _Departure:
     port: int
     data: bytes
     fields: dict[str, int] = field(default_factory=dict)
-
-
-# Types of parameters that the architecture fills in; the first two others are headers and user metadata.
-_ROLES: Final = {
-    "packet_in": "packet",
-    "packet_out": "out",
-    "ingress_intrinsic_metadata_t": "intrinsic",
-    "ingress_intrinsic_metadata_for_tm_t": "manager",
-    "ingress_intrinsic_metadata_from_parser_t": "parser",
-    "ingress_intrinsic_metadata_for_deparser_t": "deparser",
-    "egress_intrinsic_metadata_t": "intrinsic",
-    "egress_intrinsic_metadata_from_parser_t": "parser",
-    "egress_intrinsic_metadata_for_deparser_t": "deparser",
-    "egress_intrinsic_metadata_for_output_port_t": "output",
-}
 
 
 class TofinoSwitch(ModelSwitch):
@@ -138,7 +95,7 @@ class TofinoSwitch(ModelSwitch):
         built = []
         for each_pipe in packages:
             module.prefix = f"{each_pipe.name}." if several else ""
-            built.append(_pipeline(module, each_pipe))
+            built.append(pipeline(module, each_pipe))
         if not built:
             raise P4Error("main has no pipeline", program.main.location)
         self._finish(module)
@@ -171,12 +128,12 @@ class TofinoSwitch(ModelSwitch):
         if self.traced:
             self.trace.add(kind, text)
 
-    def _pipe(self, port: int) -> _Pipe:
+    def _pipe(self, port: int) -> Pipe:
         number = port >> PIPE_BITS
         return self._pipes[number] if number < len(self._pipes) else self._pipes[0]
 
     def _parse(
-        self, gress: _Gress, things: dict[str, Any], port: int, prefix: bytes, data: bytes
+        self, gress: Gress, things: dict[str, Any], port: int, prefix: bytes, data: bytes
     ) -> int | None:
         """Runs the parser; the error's number, or None."""
         packet = PacketIn(prefix + data)
@@ -201,7 +158,7 @@ class TofinoSwitch(ModelSwitch):
         self._state.parsed()
         return error
 
-    def _deparse(self, stage: _Stage, things: dict[str, Any]) -> bytes:
+    def _deparse(self, stage: Stage, things: dict[str, Any]) -> bytes:
         out = things["out"] = PacketOut()
         for name in _TYPES:
             # What was never written selects nothing, not even zero.
@@ -348,88 +305,3 @@ def _unset(deparser: Any) -> None:
     for name in _TYPES:
         if hasattr(deparser, name):
             setattr(deparser, name, _UNSET)
-
-
-def _pipeline(module: Module, package: ir.PackageInstance) -> Callable[[Module], _Pipe]:
-    """Translates a pipeline; what makes it of the compiled module."""
-    args = list(package.args.values())
-    if len(args) != 6:
-        raise unsupported(f"the package {package.type}", package.location)
-    halves = []
-    for side, (parsers, control, deparser) in (("ingress", args[:3]), ("egress", args[3:])):
-        listed = list(parsers.args.values()) if isinstance(parsers, ir.PackageInstance) else [parsers]
-        if not isinstance(control, ir.ControlInstance) or not isinstance(deparser, ir.ControlInstance):
-            raise unsupported(f"the package {package.type}", package.location)
-        halves.append(_half(module, side, listed, control, deparser))
-    return lambda made: _Pipe(halves[0](made), halves[1](made))
-
-
-def _half(
-    module: Module,
-    side: str,
-    parsers: Sequence[ir.Value],
-    control: ir.ControlInstance,
-    deparser: ir.ControlInstance,
-) -> Callable[[Module], _Gress]:
-    names: list[tuple[str, tuple[str, ...]] | None] = []
-    classes: dict[str, FieldsType] = {}
-    for each in [*parsers, control, deparser]:
-        if isinstance(each, ir.ParserInstance | ir.ControlInstance):
-            names.append((block(module, each), _roles(each, classes)))
-        else:
-            names.append(None)
-    # The architecture has these also where the program leaves the parameter out.
-    for type_name, role in _ROLES.items():
-        found = module.program.types.get(type_name)
-        if role not in classes and isinstance(found, FieldsType) and type_name.startswith(side):
-            classes[role] = found
-    for type_ in classes.values():
-        module.layouts.name(type_)
-    reads = any(
-        isinstance(node, ir.FieldAccess) and node.name == "parser_err" for node in _everything(control)
-    )
-
-    def finish(made: Module) -> _Gress:
-        stages = [None if each is None else _Stage(made.namespace[each[0]], each[1]) for each in names]
-        assert stages[-2] is not None
-        assert stages[-1] is not None
-        return _Gress(
-            stages[:-2],
-            stages[-2],
-            stages[-1],
-            {role: made.layouts.cls(type_) for role, type_ in classes.items()},
-            reads,
-        )
-
-    return finish
-
-
-def _everything(control: ir.ControlInstance) -> list[object]:
-    nodes = list(walk(control.body))
-    for action in control.actions:
-        nodes += walk(action.body)
-    for table in control.tables:
-        for key in table.keys:
-            nodes += walk(key.expr)
-    for inner in control.instances:
-        if isinstance(inner, ir.ControlInstance):
-            nodes += _everything(inner)
-    return nodes
-
-
-def _roles(
-    instance: ir.ParserInstance | ir.ControlInstance, classes: dict[str, FieldsType]
-) -> tuple[str, ...]:
-    roles = []
-    others = iter(("headers", "user"))
-    for variable in instance.params:
-        name = getattr(variable.type, "name", "")
-        role = _ROLES.get(name)
-        if role is None:
-            role = next(others, None)
-            if role is None or not isinstance(variable.type, FieldsType):
-                raise unsupported(f"a {variable.type} as the parameter {variable.name}", variable.location)
-        if isinstance(variable.type, FieldsType):
-            classes.setdefault(role, variable.type)
-        roles.append(role)
-    return tuple(roles)
