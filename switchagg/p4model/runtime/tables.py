@@ -3,6 +3,7 @@
 A table whose fields are all exact is a dict. Otherwise entries are grouped by their masks (tuple space
 search): one dict a combination of masks, groups in falling order of their best entry, so that a look-up ends
 at the first group that cannot better what was found. Tables with range fields are searched entry by entry.
+What recent keys found is kept until the table changes: most tables see few different keys.
 
 Of several entries that match, the one with the longest prefix wins if the key has an lpm field and otherwise
 only exact ones; else the one with the largest priority number, as in P4Runtime; among equals the one added
@@ -20,6 +21,7 @@ from switchagg.p4model.runtime.matches import KeyField, Match, MatchKind, Parame
 from switchagg.p4model.runtime.profiles import ActionProfile, Choice, ProfileChoice
 
 DEFAULT_SIZE: Final = 1024
+_MOST_RECENT: Final = 4096
 
 
 @dataclass(slots=True, eq=False)
@@ -133,17 +135,29 @@ class Table:
         self._bucket: dict[tuple[int, ...], Entry] = {}
         self._groups: list[tuple[tuple[int, int], tuple[int, ...], dict[tuple[int, ...], Entry]]] = []
         self._scan: list[Entry] = []
+        # What recent keys found, until the table changes.
+        self._recent: dict[tuple[int, ...], Entry | None] = {}
         self.find: Callable[[tuple[int, ...]], Entry | None]
         if self._exact:
             self.find = self._bucket.get
         else:
-            self.find = self._find_ranged if self._ranged else self._find_masked
+            self._search = self._find_ranged if self._ranged else self._find_masked
+            self.find = self._find_recent
         # The entry that the running action belongs to: direct externs look here.
         self.current: Entry
         self._initial_default = default
         self.reset_default()
 
     # ---- look-up ----
+
+    def _find_recent(self, key: tuple[int, ...]) -> Entry | None:
+        try:
+            return self._recent[key]
+        except KeyError:
+            if len(self._recent) >= _MOST_RECENT:
+                self._recent.clear()
+            found = self._recent[key] = self._search(key)
+            return found
 
     def _find_masked(self, key: tuple[int, ...]) -> Entry | None:
         best = None
@@ -355,6 +369,7 @@ class Table:
         return canonical if self._exact or self._by_prefix else (*canonical, priority)
 
     def _index(self, entry: Entry) -> None:
+        self._recent.clear()
         if self._exact:
             self._bucket[tuple(value for value, _ in entry.matches)] = entry
         elif self._ranged:
@@ -374,6 +389,7 @@ class Table:
             self._groups.sort(key=lambda group: group[0], reverse=True)
 
     def _rebuild(self) -> None:
+        self._recent.clear()
         self._bucket.clear()
         self._groups.clear()
         self._scan.clear()

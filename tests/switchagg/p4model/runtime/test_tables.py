@@ -75,6 +75,26 @@ def test_the_larger_priority_wins_and_then_the_first() -> None:
     assert found(table, 0x12, 3) == 1
 
 
+def test_what_was_found_is_forgotten_when_the_table_changes() -> None:
+    table = make(TERNARY)
+    assert found(table, 5) is None
+    entry = table.add([Ternary(1, 1)], "set", [1], 1)
+    assert found(table, 5) == 1
+    table.add([Ternary(5, 7)], "set", [2], 2)
+    assert found(table, 5) == 2
+    table.modify(entry, "set", [3])
+    assert found(table, 3) == 3
+    table.remove(table.get([Ternary(5, 7)], 2))
+    assert found(table, 5) == 3
+    table.clear()
+    assert found(table, 5) is None
+    # More keys than are kept.
+    table = make(TERNARY, width=16)
+    table.add([Ternary(0x100, 0xFF00)], "set", [4], 1)
+    assert sum(found(table, key) == 4 for key in range(1 << 14)) == 256
+    assert sum(found(table, key) == 4 for key in range(1 << 14)) == 256
+
+
 def test_look_up_against_a_search_of_all_entries() -> None:
     for seed in range(60):
         generator = random.Random(seed)
