@@ -87,9 +87,9 @@ def _check(args: argparse.Namespace) -> int:
     if args.target is None:
         print(f"{args.program}: no errors", file=sys.stderr)
         return 0
-    from switchagg.p4model.target_tofino import report
+    from switchagg.p4model.target_tofino.report import check
 
-    estimate = report.check(program)
+    estimate = check(program)
     print(estimate.to_json() if args.json else estimate.to_text())
     return 0 if estimate.fits else 1
 

@@ -9,7 +9,7 @@ a control's body, which the chip runs as a table without a key.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from switchagg.p4model import ir, walk
@@ -44,8 +44,21 @@ class Unit:
     writes: set[str] = field(default_factory=set)
     registers: dict[ir.ExternInstance, Location] = field(default_factory=dict)
     """and where each is accessed"""
+    accessors: dict[ir.ExternInstance, set[ir.Action]] = field(default_factory=dict)
+    """of a table: which of its actions access a register"""
     decided_by: tuple[Unit, ...] = ()
     """the tables and gateways whose result says whether this one runs"""
+    given: tuple[tuple[Unit, frozenset[ir.Action]], ...] = ()
+    """what earlier tables can have run if this one runs, where their result is known"""
+
+    def follows_access(self, earlier: Unit, register: ir.ExternInstance) -> bool:
+        """Whether an earlier unit can have accessed a register for a packet that comes here."""
+        if register not in earlier.registers or self.excludes(earlier):
+            return False
+        return all(
+            unit is not earlier or bool(earlier.accessors.get(register, set()) & possible)
+            for unit, possible in self.given
+        )
 
     def excludes(self, other: Unit) -> bool:
         """Whether at most one of the two runs for any packet."""
@@ -54,6 +67,37 @@ class Unit:
 
 
 Names = Mapping[ir.Variable, str]
+
+
+_Given = tuple[tuple[Unit, frozenset[ir.Action]], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """Where a statement stands.
+
+    Attributes:
+        names: fields that variables stand for.
+        guards: the sides of the branches round it.
+        deciders: the units that decide these branches.
+        given: what earlier tables can have run, where a branch tells.
+        path: the control's name.
+    """
+
+    names: Names
+    path: str
+    guards: tuple[Guard, ...] = ()
+    deciders: tuple[Unit, ...] = ()
+    given: tuple[tuple[Unit, frozenset[ir.Action]], ...] = ()
+
+    def inside(self, guard: Guard, decider: Unit, *given: tuple[Unit, frozenset[ir.Action]]) -> Where:
+        """One side of a branch."""
+        return replace(
+            self,
+            guards=(*self.guards, guard),
+            deciders=(*self.deciders, decider),
+            given=(*self.given, *given),
+        )
 
 
 def register_of(instance: ir.ExternInstance) -> ir.ExternInstance | None:
@@ -73,8 +117,8 @@ class Flow:
         self.units: list[Unit] = []
         self._gress = gress
         self._branches = 0
-        names = {each: each.name for each in control.params}
-        self._body((*control.prologue, *control.body.body), names, (), (), control.name)
+        where = Where({each: each.name for each in control.params}, control.name)
+        self._body((*control.prologue, *control.body.body), where)
 
     # ---- names
 
@@ -116,120 +160,104 @@ class Flow:
 
     # ---- statements
 
-    def _body(
-        self,
-        statements: Sequence[ir.Stmt],
-        names: Names,
-        guards: tuple[Guard, ...],
-        deciders: tuple[Unit, ...],
-        path: str,
-    ) -> None:
+    def _body(self, statements: Sequence[ir.Stmt], where: Where) -> None:
         for index, statement in enumerate(statements):
             match statement:
                 case ir.Block(body=body):
-                    self._body(body, names, guards, deciders, path)
+                    self._body(body, where)
                 case ir.If():
-                    unit = self._gateway(statement, names, guards, deciders, path)
+                    unit, on_true, on_false = self._gateway(statement, where)
                     self._branches += 1
-                    branch = self._branches
-                    inner = (*deciders, unit)
-                    self._body((statement.then,), names, (*guards, (branch, 0)), inner, path)
+                    then = where.inside((self._branches, 0), unit, *on_true)
+                    other = where.inside((self._branches, 1), unit, *on_false)
+                    self._body((statement.then,), then)
                     if statement.orelse is not None:
-                        self._body((statement.orelse,), names, (*guards, (branch, 1)), inner, path)
+                        self._body((statement.orelse,), other)
                     if _leaves(statement.then):
-                        rest = statements[index + 1 :]
-                        self._body(rest, names, (*guards, (branch, 1)), inner, path)
+                        self._body(statements[index + 1 :], other)
                         return
                 case ir.ActionSwitch():
-                    unit = self._table(statement.apply.table, names, guards, deciders)
-                    self._cases([case.body for case in statement.cases], unit, names, guards, deciders, path)
+                    self._action_switch(statement, where)
                 case ir.ValueSwitch():
-                    unit = self._unit("switch", UnitKind.GATEWAY, statement.location, guards, deciders)
-                    unit.matches |= self.fields(names, statement.subject)
-                    self._cases([case.body for case in statement.cases], unit, names, guards, deciders, path)
+                    unit = self._unit("switch", UnitKind.GATEWAY, statement.location, where)
+                    unit.matches |= self.fields(where.names, statement.subject)
+                    self._branches += 1
+                    for side, case in enumerate(statement.cases):
+                        if case.body is not None:
+                            self._body((case.body,), where.inside((self._branches, side), unit))
                 case ir.CallStmt(call=ir.BlockApply() as call):
-                    self._sub_control(call, names, guards, deciders)
+                    self._sub_control(call, where)
                 case ir.CallStmt(call=ir.TableApply(table=table)):
-                    self._table(table, names, guards, deciders)
+                    self._table(table, where)
                 case ir.Declare(init=None) | ir.Empty() | ir.Return() | ir.Exit():
                     pass
                 case _:
-                    unit = self._unit(path, UnitKind.STATEMENT, statement.location, guards, deciders)
-                    self._effects(unit, (statement,), names)
+                    unit = self._unit(where.path, UnitKind.STATEMENT, statement.location, where)
+                    self._effects(unit, (statement,), where.names)
 
-    def _cases(
-        self,
-        bodies: Sequence[ir.Stmt | None],
-        unit: Unit,
-        names: Names,
-        guards: tuple[Guard, ...],
-        deciders: tuple[Unit, ...],
-        path: str,
-    ) -> None:
+    def _action_switch(self, statement: ir.ActionSwitch, where: Where) -> None:
+        table = statement.apply.table
+        unit = self._table(table, where)
         self._branches += 1
-        branch = self._branches
-        for side, body in enumerate(bodies):
-            if body is not None:
-                self._body((body,), names, (*guards, (branch, side)), (*deciders, unit), path)
+        named = frozenset(action for case in statement.cases for action in case.actions)
+        others = frozenset(ref.action for ref in table.actions) - named
+        for side, case in enumerate(statement.cases):
+            if case.body is not None:
+                possible = frozenset(case.actions) | (others if case.default else frozenset())
+                inner = where.inside((self._branches, side), unit, (unit, possible))
+                self._body((case.body,), inner)
 
-    def _unit(
-        self,
-        name: str,
-        kind: UnitKind,
-        location: Location,
-        guards: tuple[Guard, ...],
-        deciders: tuple[Unit, ...],
-    ) -> Unit:
-        unit = Unit(name, kind, self._gress, location, guards, decided_by=deciders)
+    def _unit(self, name: str, kind: UnitKind, location: Location, where: Where) -> Unit:
+        unit = Unit(
+            name,
+            kind,
+            self._gress,
+            location,
+            where.guards,
+            decided_by=where.deciders,
+            given=where.given,
+        )
         self.units.append(unit)
         return unit
 
-    def _gateway(
-        self,
-        statement: ir.If,
-        names: Names,
-        guards: tuple[Guard, ...],
-        deciders: tuple[Unit, ...],
-        path: str,
-    ) -> Unit:
+    def _gateway(self, statement: ir.If, where: Where) -> tuple[Unit, _Given, _Given]:
+        """The unit that decides, and what is known of a table on either side."""
         applied = [each for each in walk.nodes(statement.condition) if isinstance(each, ir.TableApply)]
-        tables = [self._table(each.table, names, guards, deciders) for each in applied]
-        fields = self.fields(names, statement.condition)
+        tables = [self._table(each.table, where) for each in applied]
+        fields = self.fields(where.names, statement.condition)
         if tables and not fields:
             # `if (t.apply().hit)` is decided by the table itself.
-            return tables[-1]
-        unit = self._unit(f"{path}: if", UnitKind.GATEWAY, statement.location, guards, (*deciders, *tables))
+            return tables[-1], *_known(statement.condition, tables[-1])
+        deciders = replace(where, deciders=(*where.deciders, *tables))
+        unit = self._unit(f"{where.path}: if", UnitKind.GATEWAY, statement.location, deciders)
         unit.matches |= fields
-        return unit
+        return unit, (), ()
 
-    def _table(
-        self, table: ir.Table, names: Names, guards: tuple[Guard, ...], deciders: tuple[Unit, ...]
-    ) -> Unit:
-        unit = self._unit(table.control_name, UnitKind.TABLE, table.location, guards, deciders)
+    def _table(self, table: ir.Table, where: Where) -> Unit:
+        unit = self._unit(table.control_name, UnitKind.TABLE, table.location, where)
         unit.table = table
-        unit.matches |= self.fields(names, [key.expr for key in table.keys])
+        unit.matches |= self.fields(where.names, [key.expr for key in table.keys])
         for ref in table.actions:
-            self._action(unit, ref.action, ref.bound, names)
+            self._action(unit, ref.action, ref.bound, where.names)
         if table.default is not None:
-            self._action(unit, table.default.action, table.default.args, names)
+            self._action(unit, table.default.action, table.default.args, where.names)
         return unit
 
-    def _sub_control(
-        self, call: ir.BlockApply, names: Names, guards: tuple[Guard, ...], deciders: tuple[Unit, ...]
-    ) -> None:
+    def _sub_control(self, call: ir.BlockApply, where: Where) -> None:
         control = call.instance
         assert isinstance(control, ir.ControlInstance)
-        inner: dict[ir.Variable, str] = dict(names)
+        inner: dict[ir.Variable, str] = dict(where.names)
         for argument in call.args:
             assert isinstance(argument.param, ir.Variable)
-            key = None if argument.value is None else self.key(argument.value, names)
+            key = None if argument.value is None else self.key(argument.value, where.names)
             inner[argument.param] = key or f"{control.control_name}.{argument.param.name}"
             if key is None and argument.value is not None:
                 # A value that is computed for a parameter costs a statement.
-                unit = self._unit(control.control_name, UnitKind.STATEMENT, call.location, guards, deciders)
-                unit.reads |= self.fields(names, argument.value)
+                unit = self._unit(control.control_name, UnitKind.STATEMENT, call.location, where)
+                unit.reads |= self.fields(where.names, argument.value)
                 unit.writes.add(inner[argument.param])
-        self._body((*control.prologue, *control.body.body), inner, guards, deciders, control.control_name)
+        statements = (*control.prologue, *control.body.body)
+        self._body(statements, replace(where, names=inner, path=control.control_name))
 
     # ---- what statements do
 
@@ -249,6 +277,7 @@ class Flow:
         unit.writes |= found.writes
         for register, location in found.registers.items():
             unit.registers.setdefault(register, location)
+            unit.accessors.setdefault(register, set()).add(action)
 
     def _effects(self, unit: Unit, statements: Sequence[ir.Stmt], names: Names) -> None:
         for statement in statements:
@@ -322,6 +351,16 @@ class Flow:
                 for root in roots:
                     found |= {each for each in self.fields({**names, **dict.fromkeys(own, "")}, root) if each}
         return {each for each in found if not each.startswith(".")}
+
+
+def _known(condition: ir.Expr, unit: Unit) -> tuple[_Given, _Given]:
+    """What `hit` or `miss` of a table tells: after a miss, only the default action can have run."""
+    if not (isinstance(condition, ir.FieldAccess) and isinstance(condition.base, ir.TableApply)):
+        return (), ()
+    table = condition.base.table
+    on_miss = frozenset() if table.default is None else frozenset((table.default.action,))
+    missed: _Given = ((unit, on_miss),)
+    return ((), missed) if condition.name == "hit" else (missed, ())
 
 
 def _leaves(statement: ir.Stmt) -> bool:

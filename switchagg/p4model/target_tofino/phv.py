@@ -1,4 +1,4 @@
-"""The packet header vector: an estimate of the bits that headers and metadata of a pipeline take."""
+"""The packet header vector: an estimate of the bits that headers and metadata take."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from switchagg.p4model.types import FieldsType, StackType, StructType, width_of
 def bits(blocks: Iterable[ir.ParserInstance | ir.ControlInstance | None]) -> int:
     """Bits of what the blocks of ingress, or of egress, have in their headers and use of their metadata.
 
-    A header that is extracted or made valid counts whole, in whole bytes, as parser and deparser see it. Other
+    A header that is extracted or made valid counts whole, in whole bytes. Other
     fields count if something mentions them, rounded up to containers of 8, 16 and 32 bits.
     """
     headers: dict[str, int] = {}

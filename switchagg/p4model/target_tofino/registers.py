@@ -21,7 +21,7 @@ def _once(units: Sequence[Unit]) -> Iterator[Finding]:
     for index, unit in enumerate(units):
         for register, location in unit.registers.items():
             for earlier in units[:index]:
-                if register in earlier.registers and not unit.excludes(earlier):
+                if unit.follows_access(earlier, register):
                     yield Finding(
                         f"register `{register.name}` is accessed twice for one packet; a Tofino can access a "
                         "register once",

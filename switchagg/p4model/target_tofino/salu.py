@@ -1,10 +1,11 @@
 """What a stateful ALU can compute: the bodies of register actions.
 
-A word of a register is one value of 1, 8, 16 or 32 bits (64 as a pair), or two of equal width, low and high. A
-program has two comparisons; each half gets one of two new values, chosen by the two comparisons' four outcomes;
-each value is one operation on a half of the old word, a field of the packet and a constant; of the packet it can
-use two fields; and it gives out one value: a half of the old or the new word, the outcome of the comparisons, or,
-where a word is one value, an operation of its own.
+A word of a register is one value of 1, 8, 16 or 32 bits (64 as a pair), or two of equal width, low and high.
+A program has two comparisons; each half gets one of two new values, chosen by the two comparisons' four
+outcomes; each value is one operation on a half of the old word, a field of the packet and a constant; of the
+packet it can use two fields, or two values that the input crossbar makes of fields; and it gives out one
+value: a half of the old or the new word, the outcome of the comparisons, or, where a word is one value, an
+operation of its own.
 """
 
 from __future__ import annotations
@@ -77,6 +78,7 @@ class _Program:
         self.operands: dict[str, Location] = {}
         self.locals: dict[ir.Variable, ir.Expr] = {}
         self.problems: list[Finding] = []
+        self.depth = 0
 
     def findings(self) -> list[Finding]:
         self._statements(self.method.body.body)
@@ -101,9 +103,10 @@ class _Program:
                 )
             )
         sources = {self._source(each.value) for each in self.outputs} - {"0"}
-        if len(sources) > 1:
+        allowed = 1 if self._paired() else limits.UPDATES
+        if len(sources) > allowed:
             self._refuse(
-                f"{len(sources)} different values are given out; a stateful ALU gives one", self.outputs[-1]
+                f"{len(sources)} different values are given out; here it can be {allowed}", self.outputs[-1]
             )
         return self.problems
 
@@ -119,9 +122,11 @@ class _Program:
                     self._statements(body)
                 case ir.If():
                     self._condition(statement.condition)
+                    self.depth += 1
                     self._statements(
                         [each for each in (statement.then, statement.orelse) if each is not None]
                     )
+                    self.depth -= 1
                 case ir.Assign(target=target):
                     self._assign(statement, target)
                 case ir.Declare(variable=variable, init=init):
@@ -134,12 +139,18 @@ class _Program:
 
     def _assign(self, statement: ir.Assign, target: ir.Expr) -> None:
         half = self._half(target)
-        if half is not None:
+        if half == "" and isinstance(statement.value, ir.StructLiteral):
+            for element in statement.value.elements:
+                self._update(element)
+        elif half is not None:
             there = self.updates.setdefault(half, [])
             if all(self._text(each.value) != self._text(statement.value) for each in there):
                 there.append(statement)
             self._update(statement.value)
         elif isinstance(target, ir.VarRef) and target.variable is self.output:
+            if not self.depth:
+                # What was assigned before is overwritten in any case.
+                self.outputs.clear()
             self.outputs.append(statement)
             self._given_out(statement.value)
         elif isinstance(target, ir.VarRef) and target.variable.scope is ir.Scope.LOCAL:
@@ -197,7 +208,22 @@ class _Program:
             case _:
                 self._plain(expr, "a side of a comparison is a sum of the word, a field and a constant")
 
+    def _of_packet(self, expr: ir.Expr) -> bool:
+        """Whether the input crossbar can make this of fields alone: bits put together, or hashed."""
+        made = {BinaryOp.CONCAT, BinaryOp.BIT_XOR, BinaryOp.BIT_AND, BinaryOp.BIT_OR}
+        for node in walk.nodes(expr):
+            if isinstance(node, ir.VarRef) and node.variable in (self.word, self.output, *self.locals):
+                return False
+            if isinstance(node, ir.Binary) and node.op not in made:
+                return False
+            if isinstance(node, ir.FunctionCall | ir.ExternCall | ir.TableApply | ir.MethodCall):
+                return False
+        return True
+
     def _update(self, expr: ir.Expr) -> None:
+        if self._of_packet(expr):
+            self._operand(expr)
+            return
         match expr:
             case ir.Binary(op=op, left=left, right=right):
                 if op not in _UPDATE_OPS:
@@ -228,9 +254,13 @@ class _Program:
                 for argument in expr.args:
                     if argument.value is not None:
                         self._condition(argument.value)
-            case ir.Binary(op=op) if op in _COMPARE_OPS:
+            case ir.Binary() | ir.Unary() if isinstance(expr.type, BoolType):
                 self._condition(expr)
-            case ir.Binary() | ir.Unary() if not self._paired():
+            case ir.Ternary(yes=ir.Literal(), no=ir.Literal()):
+                self._condition(expr.condition)
+            case ir.Cast(operand=operand):
+                self._given_out(operand)
+            case ir.Binary() | ir.Unary() | ir.ExternCall() if not self._paired():
                 # The ALU of the half that such a word does not have computes it.
                 self._update(expr)
             case ir.Binary() | ir.Unary():
@@ -261,7 +291,7 @@ class _Program:
         match expr:
             case ir.VarRef(variable=variable) if variable in self.locals:
                 self._update(self.locals[variable])
-            case _ if not self._is_plain(expr):
+            case _ if not self._is_plain(expr) and not self._of_packet(expr):
                 self._refuse(otherwise, expr)
             case _:
                 self._operand(expr)
