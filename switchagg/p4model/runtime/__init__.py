@@ -2,7 +2,7 @@
 
     ir.Program ─► emit.Module                    one Python module a program
                     layouts                      headers and structs as classes with slots
-                    expressions, lvalues, calls, statements
+                    expressions, bit_strings, lvalues, calls, statements
                     blocks, parsers, table_code  controls, parsers and tables as functions
                     lowering_*                   how calls of externs are written
                   v1model, tna                   the switch round them (and *_target: externs)

@@ -19,7 +19,6 @@ from switchagg.p4model.types import (
     TupleType,
     Type,
     UnionType,
-    VarbitType,
     underlying,
     width_of,
 )
@@ -289,46 +288,3 @@ def from_bits(body: Body, type_: Type, code: str) -> str:
             return f"{body.module.layouts.default(base)}.fill({', '.join(values)})"
         return f"{body.module.layouts.name(base)}.make({', '.join(values)})"
     return from_pattern(base, code)
-
-
-def pieces(body: Body, code: str, type_: Type) -> list[tuple[str, str]]:
-    """The bit strings that a value consists of: codes of (bits, value)."""
-    base = underlying(type_)
-    if isinstance(base, TupleType):
-        held = body.hold(code)
-        return [p for n, each in enumerate(base.elements) for p in pieces(body, f"{held}[{n}]", each)]
-    if isinstance(base, StackType):
-        held = body.hold(code)
-        return [p for n in range(base.size) for p in pieces(body, f"{held}.items[{n}]", base.element)]
-    if isinstance(base, FieldsType):
-        held = body.hold(code)
-        return [p for each in base.fields for p in pieces(body, f"{held}.f_{each.name}", each.type)]
-    if isinstance(base, VarbitType):
-        return [(f"{code}[0]", f"{code}[1]")]
-    width = width_of(base)
-    return [(str(32 if width is None else width), to_pattern(base, code))]
-
-
-def bit_string(body: Body, expr: ir.Expr) -> str:
-    """Code of a value laid out as one bit string, as (bits, value)."""
-    if isinstance(expr, ir.TupleLiteral | ir.StructLiteral):
-        parts = [each for element in expr.elements for each in _element_pieces(body, element)]
-    else:
-        parts = pieces(body, expression(body, expr), expr.type)
-    if all(bits.isdigit() for bits, _ in parts):
-        total = left = sum(int(bits) for bits, _ in parts)
-        terms = []
-        for bits, value in parts:
-            left -= int(bits)
-            terms.append(f"({value}) << {left}" if left else f"({value})")
-        return f"({total}, {' | '.join(terms) or '0'})"
-    return f"join({', '.join(f'({bits}, {value})' for bits, value in parts)})"
-
-
-def _element_pieces(body: Body, expr: ir.Expr) -> list[tuple[str, str]]:
-    if isinstance(expr, ir.TupleLiteral | ir.StructLiteral):
-        return [each for element in expr.elements for each in _element_pieces(body, element)]
-    code = expression(body, expr)
-    if not isinstance(expr, ir.VarRef | ir.FieldAccess | ir.Literal):
-        code = body.hold(code)
-    return pieces(body, code, expr.type)

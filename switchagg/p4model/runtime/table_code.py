@@ -242,7 +242,7 @@ def write_table(block: Block, table: ir.Table) -> None:
 
 
 def _choose(body: Body, table: ir.Table, place: str, selects: bool) -> None:
-    from switchagg.p4model.runtime.expressions import bit_string
+    from switchagg.p4model.runtime.bit_strings import bit_string
 
     selectors = [key.expr for key in table.keys if key.match_kind == "selector"]
     number = "0"

@@ -40,6 +40,7 @@ class Target(Protocol):
 
     name: str
     clear_on_valid: bool
+    hashes_valid_only: bool
     on_length: Callable[[int], None] | None
     functions: Mapping[str, Lowering]
     methods: Mapping[tuple[str, str], Lowering]
@@ -100,7 +101,7 @@ class Call:
 
     def bits(self, name: str) -> str:
         """Code of an argument laid out as a bit string: (bits, value)."""
-        from switchagg.p4model.runtime.expressions import bit_string
+        from switchagg.p4model.runtime.bit_strings import bit_string
 
         return bit_string(self.body, self.required(name))
 

@@ -140,6 +140,7 @@ class TofinoTarget:
 
     name: str = "tna"
     clear_on_valid: bool = False
+    hashes_valid_only: bool = False
     on_length: Callable[[int], None] | None = None
     functions: Mapping[str, Lowering] = field(default_factory=lambda: TNA_FUNCTIONS)
     methods: Mapping[tuple[str, str], Lowering] = field(default_factory=lambda: TNA_METHODS)

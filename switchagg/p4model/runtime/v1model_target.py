@@ -80,6 +80,7 @@ class V1Target:
 
     name = "v1model"
     clear_on_valid = True
+    hashes_valid_only = True
     functions: Mapping[str, Lowering] = V1MODEL_FUNCTIONS
     methods: Mapping[tuple[str, str], Lowering] = V1MODEL_METHODS
 

@@ -158,6 +158,35 @@ def test_checksums_and_hashes(tmp_path: Path) -> None:
     assert all(100 <= place < 150 for place in places)
 
 
+def test_hashes_leave_out_what_is_not_valid(tmp_path: Path) -> None:
+    switch = v1model(
+        tmp_path,
+        fields="bit<8> a; bit<8> b; bit<32> crc;",
+        more="header more_t { bit<8> x; bit<16> y; }",
+        headers="more_t first; more_t second;",
+        parser="""
+            state start {
+                packet.extract(hdr.data);
+                transition select(hdr.data.a) { 1: first; 2: second; default: accept; }
+            }
+            state first { packet.extract(hdr.first); transition accept; }
+            state second { packet.extract(hdr.second); transition accept; }
+        """,
+        ingress="""
+            bit<8> seven = 7;
+            hash(hdr.data.crc, HashAlgorithm.crc32, 32w0,
+                {hdr.data.b, hdr.first.x, seven, hdr.second, hdr.first.y}, 64w0x100000000);
+        """,
+    )
+    for packet, hashed in (
+        ("0055 00000000 112233", "5507"),
+        ("0155 00000000 112233", "5511072233"),
+        ("0255 00000000 112233", "5507112233"),
+    ):
+        crc = zlib.crc32(bytes.fromhex(hashed))
+        assert sent(switch, packet)[0][1] == f"{packet[:4]}{crc:08x}112233"
+
+
 def test_registers_counters_and_meters(tmp_path: Path) -> None:
     from switchagg.p4model.runtime.externs import Rate
 
