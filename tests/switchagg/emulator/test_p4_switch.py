@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 import signal
 import socket
 import subprocess
@@ -20,6 +19,7 @@ from switchagg.errors import SwitchError, UsageError
 from switchagg.slots import JobEntry, WorkerEntry
 from tests.switchagg.emulator.plain_workers import PlainWorkers, reduce_rounds, until
 from tests.switchagg.emulator.test_switch_command import event, job_file, started
+from tests.switchagg.p4model.runtime.programs import drawn_seed
 
 PROGRAMS = Path(__file__).parents[3] / "p4"
 SMALL = ("AGG_WORDS=16", "AGG_SLOTS=64")
@@ -27,8 +27,7 @@ SMALL = ("AGG_WORDS=16", "AGG_SLOTS=64")
 
 @pytest.mark.parametrize("program", ["switchagg_v1model.p4", "switchagg_tna.p4"])
 def test_workers_get_their_sums(program: str) -> None:
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
+    seed = drawn_seed()
     with (
         P4Switch(PROGRAMS / program, defines=SMALL) as switch,
         PlainWorkers(3, first_seq=2**32 - 4) as workers,
