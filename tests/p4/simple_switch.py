@@ -48,7 +48,7 @@ def _free_port() -> int:
 class _Ports:
     """The switch's end for frames: nanomsg's pair protocol over a Unix socket."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, process: subprocess.Popen[bytes]) -> None:
         self._socket = socket.socket(socket.AF_UNIX)
         deadline = time.monotonic() + 20
         while True:
@@ -56,7 +56,7 @@ class _Ports:
                 self._socket.connect(path)
                 break
             except (FileNotFoundError, ConnectionRefusedError):
-                if time.monotonic() > deadline:
+                if time.monotonic() > deadline or process.poll() is not None:
                     raise
                 time.sleep(0.02)
         self._socket.settimeout(20)
@@ -106,13 +106,19 @@ class SimpleSwitch:
         path = folder / "ports.ipc"
         self._log = (folder / "simple_switch.log").open("wb")
         self._process = subprocess.Popen(
-            [binary, "--packet-in", f"ipc://{path}", "--thrift-port", str(port), str(program)],
+            [
+                binary,
+                *("--packet-in", f"ipc://{path}"),
+                *("--notifications-addr", f"ipc://{folder / 'notifications.ipc'}"),
+                *("--thrift-port", str(port)),
+                str(program),
+            ],
             stdout=self._log,
             stderr=subprocess.STDOUT,
             cwd=folder,
         )
         try:
-            self._ports = _Ports(str(path))
+            self._ports = _Ports(str(path), self._process)
             self._client = self._connect(port)
         except BaseException:
             self._process.kill()
