@@ -69,23 +69,10 @@ def _syntax_error(error: UnexpectedInput, tokens: Sequence[P4Token]) -> P4Error:
         return P4Error("syntax error: the program ends too early", last)
     index = next(index for index, each in enumerate(tokens) if each is token)
     before = tokens[index - 1] if index else None
+    if token.type == "NAME" and "TYPE" in error.expected:
+        return P4Error(f"`{token}` is not a type that is declared", token.location)
     if before is not None and before.type == "NAME" and token.type in ("NAME", "LT", "_LPAR", "TYPE"):
-        owner = tokens[index - 2].type if index > 1 else "_SEMI"
-        if owner in (
-            "_SEMI",
-            "_LBRACE",
-            "_RBRACE",
-            "_LPAR",
-            "_COMMA",
-            "IN",
-            "OUT",
-            "INOUT",
-            "ANNOTATION",
-            "_CONST",
-        ):
-            return P4Error(
-                f"`{before}` is not a type, or not one with parameters, that is declared", before.location
-            )
+        return P4Error(f"`{before}` is not a type that is declared", before.location)
     expected = _expected(error.expected)
     shown = "a number" if token.type == "INTEGER" else f"`{token}`"
     return P4Error(f"syntax error: unexpected {shown}{expected}", token.location)

@@ -126,19 +126,39 @@ def _line(worker: _Worker, place: tuple[str, int], values: list[str]) -> Line:
     # A text that pcpp has not changed, which is nearly every line, needs no search.
     if source.startswith(text.rstrip()):
         return Line(text, file, place[1], (0,), (0,))
-    starts, columns = [0], [0]
-    offset = cursor = 0
-    for value in values:
-        found = source.find(value, cursor) if value.strip() else -1
-        if found >= 0:
-            starts.append(offset)
-            columns.append(found)
-            cursor = found + len(value)
-        elif value.strip():
-            starts.append(offset)
-            columns.append(min(cursor, max(len(source) - 1, 0)))
-        offset += len(value)
-    return Line(text, file, place[1], tuple(starts), tuple(columns))
+    columns = _align(values, source)
+    offsets = [0]
+    for value in values[:-1]:
+        offsets.append(offsets[-1] + len(value))
+    return Line(text, file, place[1], tuple(offsets), tuple(columns))
+
+
+def _align(values: list[str], source: str) -> list[int]:
+    """The column of each token of a line with macros: those before and those behind the macros keep theirs.
+
+    What a macro gave has the column where the first macro is.
+    """
+    columns = [0] * len(values)
+    first, cursor = 0, 0
+    while first < len(values):
+        cursor += len(source[cursor:]) - len(source[cursor:].lstrip())
+        value = values[first].strip()
+        if not source.startswith(value, cursor):
+            break
+        columns[first] = cursor
+        cursor += len(value)
+        first += 1
+    last, end = len(values), len(source.rstrip())
+    while last > first:
+        value = values[last - 1].strip()
+        end = len(source[:end].rstrip())
+        if not source.endswith(value, cursor, end):
+            break
+        end -= len(value)
+        columns[last - 1] = end
+        last -= 1
+    columns[first:last] = [min(cursor, max(len(source) - 1, 0))] * (last - first)
+    return columns
 
 
 class _Worker(pcpp.Preprocessor):  # type: ignore[misc]
