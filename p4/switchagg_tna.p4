@@ -287,7 +287,6 @@ control SwitchIngress(inout headers_t hdr, inout metadata_t meta, in ingress_int
         } else {
             frames.apply(hdr, meta, intrinsic.ingress_port);
         }
-        hdr.packet_out.setInvalid();
 
         slots.apply(hdr, meta, step);
         words.apply(hdr, meta, step);

@@ -18,8 +18,8 @@
 
     state parse_arp {
         packet.extract(hdr.arp);
-        transition select(hdr.arp.hardware_type, hdr.arp.protocol_type, hdr.arp.operation) {
-            (1, ETHERTYPE_IPV4, 1): parse_arp_request;
+        transition select(hdr.arp.protocol_type, hdr.arp.operation) {
+            (ETHERTYPE_IPV4, 1): parse_arp_request;
             default: accept;
         }
     }
