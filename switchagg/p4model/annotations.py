@@ -12,7 +12,7 @@ from switchagg.p4model.ast import Annotation
 from switchagg.p4model.errors import Location, P4Error
 
 if TYPE_CHECKING:
-    from switchagg.p4model.lexer import Raw
+    from switchagg.p4model.tokens import Raw
 
 _TEXTS = {"name", "deprecated"}
 _ESCAPE = re.compile(r"\\(.)")

@@ -69,7 +69,7 @@ class Calls:
                 linked = tuple(ir.Argument(variables[each.param.name], each.value) for each in args)
                 return ir.DirectActionCall(VOID, node.location, symbol, linked)
             case Overloads():
-                function = self._choose(symbol.members, node, callee.name)
+                function = self._choose(symbol.members, node, callee.name, env)
                 if isinstance(function, UserFunction):
                     return self._function(function, node, env, expected)
                 return self._extern_function(function, node, env, expected)
@@ -81,7 +81,7 @@ class Calls:
                 )
 
     def _choose(
-        self, members: Sequence[UserFunction | Method], node: ast.CallExpr, name: str
+        self, members: Sequence[UserFunction | Method], node: ast.CallExpr, name: str, env: Env
     ) -> UserFunction | Method:
         fitting = [each for each in members if accepts(each.params, node.args)]
         if len(fitting) == 1:
@@ -94,7 +94,8 @@ class Calls:
                 node.location,
                 notes=tuple(("this one does not", each.location) for each in members),
             )
-        exact = [each for each in fitting if len(each.params) == len(node.args)]
+        fitting = [each for each in fitting if self._suits(each, node, env)] or fitting
+        exact = [each for each in fitting if len(each.params) == len(node.args)] or fitting
         if len(exact) == 1:
             return exact[0]
         raise P4Error(
@@ -102,6 +103,19 @@ class Calls:
             node.location,
             notes=tuple(("this one does", each.location) for each in fitting),
         )
+
+    def _suits(self, function: UserFunction | Method, node: ast.CallExpr, env: Env) -> bool:
+        """Whether arguments have the types of parameters, as far as these are known."""
+        matched = match_arguments(function.params, node.args, node.location, function.name)
+        for param in function.params:
+            arg = matched.get(param.name)
+            if arg is None or isinstance(arg.value, ast.DontCareExpr) or has_variables(param.type):
+                continue
+            try:
+                self.checker.exprs.check(arg.value, env, param.type)
+            except P4Error:
+                return False
+        return True
 
     def _function(
         self, function: UserFunction, node: ast.CallExpr, env: Env, expected: Type | None
@@ -203,7 +217,7 @@ class Calls:
                 callee.location,
                 notes=(("it is declared here", type_.location),),
             )
-        method = self._choose(methods, node, f"{type_.name}.{callee.member}")
+        method = self._choose(methods, node, f"{type_.name}.{callee.member}", env)
         assert isinstance(method, Method)
         returns = method.returns or VOID
         bindings, args = self._infer(

@@ -9,15 +9,13 @@ from typing import TYPE_CHECKING
 from switchagg.p4model import ast, ir
 from switchagg.p4model.casts import coerce, explicit, number_as
 from switchagg.p4model.constants import (
-    concatenate,
-    fold_arithmetic,
-    fold_comparison,
     fold_unary,
     take_bits,
     wrap,
 )
 from switchagg.p4model.errors import Location, P4Error
 from switchagg.p4model.ir import BinaryOp, UnaryOp
+from switchagg.p4model.operators import combine, known_or, match_types, unwrap_enum
 from switchagg.p4model.symbolic import Symbolic, is_constant
 from switchagg.p4model.symbols import Block, Constant, Env, Generic, NamedType, Overloads
 from switchagg.p4model.types import (
@@ -28,22 +26,18 @@ from switchagg.p4model.types import (
     STRING,
     ApplyResultType,
     BitType,
-    BlockType,
     BoolType,
     Direction,
     DontCareType,
     EnumType,
     ErrorType,
-    ExternType,
     Field,
     FieldsType,
     HeaderType,
     InfIntType,
     IntType,
     ListType,
-    MatchKindType,
     NewType,
-    PackageType,
     SerEnumType,
     SetType,
     StackType,
@@ -58,13 +52,6 @@ from switchagg.p4model.types import (
 
 if TYPE_CHECKING:
     from switchagg.p4model.check import Checker
-
-_ARITHMETIC = {
-    BinaryOp.ADD, BinaryOp.SUB, BinaryOp.MUL, BinaryOp.DIV, BinaryOp.MOD, BinaryOp.SAT_ADD, BinaryOp.SAT_SUB,
-}  # fmt: skip
-_SHIFTS = {BinaryOp.SHIFT_LEFT, BinaryOp.SHIFT_RIGHT}
-_ORDER = {BinaryOp.LT, BinaryOp.LE, BinaryOp.GT, BinaryOp.GE}
-_EQUALITY = {BinaryOp.EQ, BinaryOp.NE}
 
 
 class Expressions:
@@ -346,8 +333,8 @@ class Expressions:
             operand = coerce(operand, BOOL, "`!`")
             if isinstance(operand, ir.Literal):
                 return ir.Literal(BOOL, node.location, not operand.value)
-            return _symbolic_or(operand, ir.Unary(BOOL, node.location, UnaryOp.NOT, operand))
-        operand = _unwrap_enum(operand)
+            return known_or(operand, ir.Unary(BOOL, node.location, UnaryOp.NOT, operand))
+        operand = unwrap_enum(operand)
         type_ = operand.type
         allowed = BitType | IntType if node.op == "~" else BitType | IntType | InfIntType
         if not isinstance(type_, allowed):
@@ -357,7 +344,7 @@ class Expressions:
         op = UnaryOp(node.op)
         if isinstance(operand, ir.Literal):
             return ir.Literal(type_, node.location, fold_unary(op, int(operand.value), type_))
-        return _symbolic_or(operand, ir.Unary(type_, node.location, op, operand))
+        return known_or(operand, ir.Unary(type_, node.location, op, operand))
 
     def _binary(self, node: ast.BinaryExpr, env: Env) -> ir.Expr:
         op = BinaryOp(node.op)
@@ -367,130 +354,14 @@ class Expressions:
         if literal and isinstance(left.type, FieldsType | TupleType | StackType):
             expected = left.type
         right = self.value(node.right, env, expected)
-        return self.combine(op, left, right, node.location)
-
-    def combine(self, op: BinaryOp, left: ir.Expr, right: ir.Expr, location: Location) -> ir.Expr:
-        """`left op right`. Raises `P4Error` where their types do not go together."""
-        if op in (BinaryOp.AND, BinaryOp.OR):
-            return self._logical(op, coerce(left, BOOL), coerce(right, BOOL), location)
-        if op in _SHIFTS:
-            return self._shift(op, _unwrap_enum(left), _unwrap_enum(right), location)
-        if op is BinaryOp.CONCAT:
-            return self._concat(_unwrap_enum(left), _unwrap_enum(right), location)
-        if op in _EQUALITY:
-            return self._equality(op, left, right, location)
-        left, right = self._same_number(op, left, right, location)
-        type_ = left.type
-        if op in _ORDER:
-            if isinstance(left, ir.Literal) and isinstance(right, ir.Literal):
-                return ir.Literal(BOOL, location, fold_comparison(op, int(left.value), int(right.value)))
-            return _symbolic_or2(left, right, ir.Binary(BOOL, location, op, left, right))
-        if isinstance(type_, InfIntType) and op in (BinaryOp.SAT_ADD, BinaryOp.SAT_SUB):
-            raise P4Error(f"`{op}` does not take `int`; give its operands a width", location)
-        if op in (BinaryOp.DIV, BinaryOp.MOD):
-            return self._divide(op, left, right, location)
-        return self._fold_or_binary(op, left, right, location)
-
-    def _divide(self, op: BinaryOp, left: ir.Expr, right: ir.Expr, location: Location) -> ir.Expr:
-        """Division is for constants; by a power of two it is a shift or a mask."""
-        if isinstance(left.type, IntType):
-            raise P4Error(f"`{op}` is not defined for `{left.type}`", location)
-        if not is_constant(right) and isinstance(left, ir.Literal) and left.value == 0:
-            # 0 whatever the right side is, which may have an effect all the same.
-            return ir.Binary(left.type, location, BinaryOp.MUL, left, right)
-        if not is_constant(right):
-            raise P4Error(f"the right side of `{op}` must be known at compile time", right.location)
-        if isinstance(right, Symbolic) or is_constant(left):
-            return self._fold_or_binary(op, left, right, location)
-        assert isinstance(right, ir.Literal)
-        value = int(right.value)
-        if value == 0:
-            raise P4Error("division by zero", location)
-        if value & (value - 1):
-            raise P4Error(
-                f"`{op}` of a value that is not constant is only possible by a power of 2", location
-            )
-        if op is BinaryOp.MOD:
-            mask = ir.Literal(left.type, right.location, value - 1)
-            return ir.Binary(left.type, location, BinaryOp.BIT_AND, left, mask)
-        shift = ir.Literal(INT, right.location, value.bit_length() - 1)
-        return ir.Binary(left.type, location, BinaryOp.SHIFT_RIGHT, left, shift)
-
-    def _fold_or_binary(self, op: BinaryOp, left: ir.Expr, right: ir.Expr, location: Location) -> ir.Expr:
-        if isinstance(left, ir.Literal) and isinstance(right, ir.Literal):
-            try:
-                value = fold_arithmetic(op, int(left.value), int(right.value), left.type)
-            except (ValueError, ZeroDivisionError) as error:
-                raise P4Error(str(error), location) from None
-            return ir.Literal(left.type, location, value)
-        return _symbolic_or2(left, right, ir.Binary(left.type, location, op, left, right))
-
-    def _logical(self, op: BinaryOp, left: ir.Expr, right: ir.Expr, location: Location) -> ir.Expr:
-        if isinstance(left, ir.Literal):
-            decided = bool(left.value) is (op is BinaryOp.OR)
-            return ir.Literal(BOOL, location, left.value) if decided else right
-        return _symbolic_or2(left, right, ir.Binary(BOOL, location, op, left, right))
-
-    def _shift(self, op: BinaryOp, left: ir.Expr, right: ir.Expr, location: Location) -> ir.Expr:
-        if not isinstance(left.type, BitType | IntType | InfIntType):
-            raise P4Error(f"`{op}` does not take `{left.type}`", location)
-        if not isinstance(right.type, BitType | InfIntType):
-            raise P4Error(f"a shift takes an unsigned number of bits, not `{right.type}`", right.location)
-        if isinstance(right, ir.Literal) and int(right.value) < 0:
-            raise P4Error("a shift by a negative number", right.location)
-        if isinstance(left.type, InfIntType) and not is_constant(right):
-            raise P4Error("a number without width can be shifted only by a constant", location)
-        return self._fold_or_binary(op, left, right, location)
-
-    def _concat(self, left: ir.Expr, right: ir.Expr, location: Location) -> ir.Expr:
-        if isinstance(left.type, StringType) and isinstance(right.type, StringType):
-            if isinstance(left, ir.Literal) and isinstance(right, ir.Literal):
-                return ir.Literal(STRING, location, f"{left.value}{right.value}")
-            return _symbolic_or2(left, right, ir.Binary(STRING, location, BinaryOp.CONCAT, left, right))
-        if not isinstance(left.type, BitType | IntType) or not isinstance(right.type, BitType | IntType):
-            raise P4Error(f"`++` does not take `{left.type}` and `{right.type}`; both need a width", location)
-        type_ = type(left.type)(left.type.width + right.type.width)
-        if isinstance(left, ir.Literal) and isinstance(right, ir.Literal):
-            value = concatenate(int(left.value), int(right.value), right.type.width, type_)
-            return ir.Literal(type_, location, value)
-        return _symbolic_or2(left, right, ir.Binary(type_, location, BinaryOp.CONCAT, left, right))
-
-    def _same_number(
-        self, op: BinaryOp, left: ir.Expr, right: ir.Expr, location: Location
-    ) -> tuple[ir.Expr, ir.Expr]:
-        left, right = _unwrap_enum(left), _unwrap_enum(right)
-        if op in (BinaryOp.DIV, BinaryOp.MOD):
-            for each in (left, right):
-                if isinstance(each, ir.Literal) and int(each.value) < 0:
-                    raise P4Error(f"`{op}` is not defined for negative numbers", each.location)
-        numbers = BitType | IntType | InfIntType
-        if not isinstance(left.type, numbers) or not isinstance(right.type, numbers):
-            raise P4Error(f"`{op}` does not take `{left.type}` and `{right.type}`", location)
-        left, right = _match_widths(left, right)
-        if left.type != right.type:
-            raise P4Error(
-                f"`{op}` needs operands of one type, not `{left.type}` and `{right.type}`", location
-            )
-        return left, right
-
-    def _equality(self, op: BinaryOp, left: ir.Expr, right: ir.Expr, location: Location) -> ir.Expr:
-        if left.type != right.type:
-            left, right = _match_types(left, right)
-        if left.type != right.type:
-            raise P4Error(f"`{left.type}` and `{right.type}` cannot be compared", location)
-        if isinstance(left.type, ExternType | BlockType | PackageType | VoidType | MatchKindType):
-            raise P4Error(f"two of `{left.type}` cannot be compared", location)
-        equal = _equal_constants(left, right)
-        if equal is not None:
-            return ir.Literal(BOOL, location, equal is (op is BinaryOp.EQ))
-        return _symbolic_or2(left, right, ir.Binary(BOOL, location, op, left, right))
+        return combine(op, left, right, node.location)
 
     def _ternary(self, node: ast.TernaryExpr, env: Env, expected: Type | None) -> ir.Expr:
         condition = self.value(node.condition, env, BOOL, "the condition")
         yes = self.value(node.yes, env, expected)
         no = self.value(node.no, env, expected)
         if yes.type != no.type:
-            yes, no = _match_types(yes, no)
+            yes, no = match_types(yes, no)
         if yes.type != no.type:
             raise P4Error(f"the two sides of `?:` have types `{yes.type}` and `{no.type}`", node.location)
         if isinstance(condition, ir.Literal):
@@ -510,7 +381,7 @@ class Expressions:
         return explicit(operand, type_, node.location)
 
     def _slice(self, node: ast.SliceExpr, env: Env) -> ir.Expr:
-        base = _unwrap_enum(self.value(node.base, env))
+        base = unwrap_enum(self.value(node.base, env))
         if not isinstance(base.type, BitType | IntType | InfIntType):
             raise P4Error(f"`{base.type}` has no bits to slice", node.location)
         first = self.constant_int(node.first, env)
@@ -527,11 +398,11 @@ class Expressions:
         type_ = BitType(high - low + 1)
         if isinstance(base, ir.Literal):
             return ir.Literal(type_, node.location, take_bits(int(base.value), high, low))
-        return _symbolic_or(base, ir.Slice(type_, node.location, base, high, low))
+        return known_or(base, ir.Slice(type_, node.location, base, high, low))
 
     def _index(self, node: ast.IndexExpr, env: Env) -> ir.Expr:
         base = self.value(node.base, env)
-        index = _unwrap_enum(self.value(node.index, env))
+        index = unwrap_enum(self.value(node.index, env))
         if not isinstance(index.type, BitType | IntType | InfIntType):
             raise P4Error(f"an index is a number, not `{index.type}`", node.index.location)
         if isinstance(base.type, TupleType):
@@ -573,58 +444,6 @@ def _relocated(expr: ir.Expr, location: Location) -> ir.Expr:
             return Symbolic(expr.type, location)
         case _:
             return expr
-
-
-def _symbolic_or(operand: ir.Expr, expr: ir.Expr) -> ir.Expr:
-    return Symbolic(expr.type, expr.location) if isinstance(operand, Symbolic) else expr
-
-
-def _symbolic_or2(left: ir.Expr, right: ir.Expr, expr: ir.Expr) -> ir.Expr:
-    known = is_constant(left) and is_constant(right)
-    if known and (isinstance(left, Symbolic) or isinstance(right, Symbolic)):
-        return Symbolic(expr.type, expr.location)
-    return expr
-
-
-def _unwrap_enum(expr: ir.Expr) -> ir.Expr:
-    """A member of a serializable enum counts as a number of the underlying type."""
-    if isinstance(expr.type, SerEnumType):
-        return explicit(expr, expr.type.underlying, expr.location)
-    return expr
-
-
-def _match_widths(left: ir.Expr, right: ir.Expr) -> tuple[ir.Expr, ir.Expr]:
-    if isinstance(left.type, InfIntType) and isinstance(right.type, BitType | IntType):
-        return number_as(left, right.type), right
-    if isinstance(right.type, InfIntType) and isinstance(left.type, BitType | IntType):
-        return left, number_as(right, left.type)
-    return left, right
-
-
-def _match_types(left: ir.Expr, right: ir.Expr) -> tuple[ir.Expr, ir.Expr]:
-    """Converts one of two operands to the type of the other, if that happens by itself."""
-    for convert_left in (False, True):
-        try:
-            if convert_left:
-                return coerce(left, right.type), right
-            return left, coerce(right, left.type)
-        except P4Error:
-            continue
-    if isinstance(left.type, SerEnumType) or isinstance(right.type, SerEnumType):
-        return _match_widths(_unwrap_enum(left), _unwrap_enum(right))
-    return left, right
-
-
-def _equal_constants(left: ir.Expr, right: ir.Expr) -> bool | None:
-    match left, right:
-        case (ir.Literal(), ir.Literal()):
-            return left.value == right.value
-        case (ir.EnumLiteral(), ir.EnumLiteral()):
-            return left.value == right.value
-        case (ir.ErrorLiteral(), ir.ErrorLiteral()):
-            return left.name == right.name
-        case _:
-            return None
 
 
 def _element_types(expected: Type | None, count: int) -> tuple[Type, ...] | None:

@@ -1,20 +1,17 @@
-"""From characters to the tokens of grammar.lark, with all that an LALR(1) grammar of P4 needs to be told.
+"""From words to the tokens of grammar.lark, with all that an LALR(1) grammar of P4 needs to be told.
 
-scan       regular expressions; comments and blanks go
-classify   what a token is from its neighbours and from the names declared before it:
+What a token is follows from its neighbours and from the names declared before it:
 
-           NAME or TYPE       `(a) - b` is a cast only if `a` is a type, so types are known by declaration,
-           with
-                              the scopes of braces and of type parameters
-           ARGS_OPEN or LT    a `<` opens type arguments after a generic name
-           `>` `>`            is a shift only outside type arguments
-           keywords           apply, key, actions, entries, state, type, priority and list are names elsewhere
-           annotations        become one token each, so that anything can stand in them
+    NAME or TYPE       `(a) - b` is a cast only if `a` is a type, so types are known by declaration, with the
+                       scopes of braces and of type parameters
+    ARGS_OPEN or LT    a `<` opens type arguments after a generic name
+    `>` `>`            is a shift only outside type arguments
+    keywords           apply, key, actions, entries, state, type, priority and list are names elsewhere
+    annotations        become one token each, so that anything can stand in them
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -22,116 +19,13 @@ from lark import Token
 from lark.lexer import Lexer
 
 from switchagg.p4model.annotations import annotate
-from switchagg.p4model.ast import Annotation
-from switchagg.p4model.errors import Location, P4Error
+from switchagg.p4model.errors import P4Error
 from switchagg.p4model.preprocess import Line
+from switchagg.p4model.tokens import KEYWORDS, MARKS, SOFT_KEYWORDS, P4Token, Raw, make_token
 
-_SCANNER: Final = re.compile(
-    r"""
-      (?P<blank>[ \t\r\f\v]+|//.*|/\*.*?\*/)
-    |
-    (?P<number>[0-9]+[ws]0[xX][0-9a-fA-F_]+|[0-9]+[ws]0[dD][0-9_]+|[0-9]+[ws]0[oO][0-7_]+|[0-9]+[ws]0[bB][01_]+
-        |[0-9]+[ws][0-9][0-9_]*|0[xX][0-9a-fA-F_]+|0[dD][0-9_]+|0[oO][0-7_]+|0[bB][01_]+|[0-9][0-9_]*)
-    | (?P<word>[A-Za-z_][A-Za-z0-9_]*)
-    | (?P<string>"(?:[^"\\\n]|\\.)*")
-    | (?P<mark>\{\#\}|&&&|\.\.\.|\.\.|<<=|\|\+\|=|\|-\|=|\|\+\||\|-\||<<|&&|\|\||==|!=|<=|>=|\+\+
-        |\+=|\+:|-=|\*=|/=|%=|&=|\|=|\^=|[-+*/%&|^~!<>=(){}\[\];:,.?@])
-    """,
-    re.VERBOSE,
-)
-
-_MARKS: Final = {
-    "{#}": "INVALID", "&&&": "_MASK", "...": "DOTS", "..": "_RANGE", "|+|": "SAT_ADD", "|-|": "SAT_SUB",
-    "<<": "SHL", "&&": "AND", "||": "OR", "==": "EQ", "!=": "NE", "<=": "LE", ">=": "GE", "++": "CONCAT",
-    "+": "PLUS", "-": "MINUS", "*": "STAR", "/": "SLASH", "%": "PERCENT", "&": "BIT_AND", "|": "BIT_OR",
-    "^": "BIT_XOR", "~": "COMPLEMENT", "!": "NOT", "<": "LT", ">": "GT", "=": "_ASSIGN", "(": "_LPAR", ")":
-    "_RPAR", "{": "_LBRACE", "}": "_RBRACE", "[": "_LBRACKET", "]": "_RBRACKET", ";": "_SEMI", ":": "COLON",
-    ",": "_COMMA", ".": "_DOT", "+:": "PLUS_COLON", "?": "QUESTION", ">>": "SHR",
-}  # fmt: skip
-_MARKS.update(
-    {f"{each}=": "ASSIGN_OP" for each in ("+", "-", "*", "/", "%", "&", "|", "^", "<<", ">>", "|+|", "|-|")}
-)
-
-_KEYWORDS: Final = {
-    "abstract": "ABSTRACT", "action": "_ACTION", "bool": "BOOL", "bit": "BIT", "break": "BREAK", "const":
-    "_CONST", "continue": "CONTINUE", "control": "CONTROL", "default": "DEFAULT", "else": "_ELSE", "enum":
-    "_ENUM", "error": "ERROR", "exit": "EXIT", "extern": "_EXTERN", "false": "FALSE", "for": "FOR",
-    "header": "HEADER", "header_union": "HEADER_UNION", "if": "IF", "in": "IN", "inout": "INOUT", "int":
-    "INT", "match_kind": "MATCH_KIND", "out": "OUT", "parser": "PARSER", "package": "_PACKAGE", "return":
-    "RETURN", "select": "_SELECT", "string": "STRING", "struct": "STRUCT", "switch": "SWITCH", "table":
-    "_TABLE", "this": "THIS", "transition": "TRANSITION", "true": "TRUE", "tuple": "TUPLE", "typedef":
-    "TYPEDEF", "varbit": "VARBIT", "value_set": "_VALUE_SET", "void": "VOID", "_": "DONT_CARE",
-}  # fmt: skip
-_SOFT_KEYWORDS: Final = {
-    "apply": "_APPLY", "key": "KEY", "actions": "ACTIONS", "entries": "ENTRIES", "state": "_STATE",
-    "type": "TYPE_KEYWORD", "priority": "_PRIORITY", "list": "LIST",
-}  # fmt: skip
 _TYPE_ENDS: Final = frozenset(
     ("TYPE", "_ARGS_CLOSE", "VOID", "BOOL", "STRING", "BIT", "INT", "ERROR", "MATCH_KIND", "_RBRACKET")
 )
-
-
-class P4Token(Token):
-    """A token with its place. `annotation` only in an ANNOTATION token."""
-
-    location: Location
-    annotation: Annotation | None
-
-
-def make_token(kind: str, text: str, location: Location, annotation: Annotation | None = None) -> P4Token:
-    """A token of this kind of the grammar."""
-    token = P4Token(kind, text)
-    token.location = location
-    token.annotation = annotation
-    return token
-
-
-class Raw:
-    """A token before it is classified. `kind` is word, number, string or mark."""
-
-    __slots__ = ("kind", "line", "offset", "text")
-
-    def __init__(self, kind: str, text: str, line: Line, offset: int) -> None:
-        self.kind = kind
-        self.text = text
-        self.line = line
-        self.offset = offset
-
-    @property
-    def location(self) -> Location:
-        return self.line.location(self.offset)
-
-
-def scan(lines: list[Line]) -> list[Raw]:
-    """The tokens of the text. Raises `P4Error` for a character that no token begins with."""
-    tokens: list[Raw] = []
-    match = _SCANNER.match
-    for line in lines:
-        text, at = line.text, 0
-        while at < len(text):
-            found = match(text, at)
-            if found is None:
-                raise P4Error(_lexical_reason(text[at]), line.location(at))
-            kind = found.lastgroup
-            assert kind is not None
-            if kind != "blank":
-                tokens.append(Raw(kind, found[0], line, at))
-                _check_number(tokens, found[0], kind, line, at)
-            at = found.end()
-    return tokens
-
-
-def _check_number(tokens: list[Raw], text: str, kind: str, line: Line, at: int) -> None:
-    if kind == "word" and len(tokens) > 1:
-        before = tokens[-2]
-        if before.kind == "number" and before.line is line and before.offset + len(before.text) == at:
-            raise P4Error(f"{before.text}{text} is no number", before.location)
-
-
-def _lexical_reason(character: str) -> str:
-    if character == '"':
-        return "this string does not end on its line"
-    return f"unexpected character {character!r}"
 
 
 class P4Lexer(Lexer):
@@ -205,7 +99,7 @@ class _Classifier:
         return index < len(self.raw) and self.raw[index].kind == "word"
 
     def is_name(self, ahead: int) -> bool:
-        return self.is_word(ahead) and self.text(ahead) not in _KEYWORDS
+        return self.is_word(ahead) and self.text(ahead) not in KEYWORDS
 
     def before(self, back: int = 1) -> str:
         return self.out[-back].type if len(self.out) >= back else ""
@@ -278,7 +172,7 @@ class _Classifier:
                 self.close_brace()
             case "(" | ")":
                 self.parens += 1 if text == "(" else -1
-                self.emit(_MARKS[text])
+                self.emit(MARKS[text])
             case ";":
                 self.emit("_SEMI")
                 if self.typedef_depth == self.depth:
@@ -300,7 +194,7 @@ class _Classifier:
                 )
                 self.emit("_DOT" if operand else "DOT_PREFIX")
             case _:
-                self.emit(_MARKS[text])
+                self.emit(MARKS[text])
 
     def open_brace(self) -> None:
         brace, kind = self.brace(), "other"
@@ -401,9 +295,9 @@ class _Classifier:
                 self.declare(self.text(), "type")
                 self.emit("TYPE")
             elif self.is_word(0):
-                self.emit(_KEYWORDS[self.text()])
+                self.emit(KEYWORDS[self.text()])
             else:
-                self.emit(_MARKS.get(self.text(), "INTEGER"))
+                self.emit(MARKS.get(self.text(), "INTEGER"))
 
     # ---- words
 
@@ -411,11 +305,11 @@ class _Classifier:
         text = self.text()
         if self.before() == "_DOT":
             self.emit("NAME")
-        elif text in _SOFT_KEYWORDS and self.is_soft_keyword(text):
+        elif text in SOFT_KEYWORDS and self.is_soft_keyword(text):
             if text == "type":
                 self.typedef_depth = self.depth
-            self.emit(_SOFT_KEYWORDS[text])
-        elif text in _KEYWORDS:
+            self.emit(SOFT_KEYWORDS[text])
+        elif text in KEYWORDS:
             self.keyword(text)
         else:
             self.name(text)
@@ -440,7 +334,7 @@ class _Classifier:
     def keyword(self, text: str) -> None:
         match text:
             case "header" | "struct" | "header_union" | "parser" | "control" | "package":
-                self.emit(_KEYWORDS[text])
+                self.emit(KEYWORDS[text])
                 self.type_declaration()
             case "extern":
                 self.extern()
@@ -450,7 +344,7 @@ class _Classifier:
                     self.declare(self.text(ahead - 1), "type", outside=True)
                 self.emit("_ENUM")
             case "table" | "action":
-                self.emit(_KEYWORDS[text])
+                self.emit(KEYWORDS[text])
                 if self.is_name(0):
                     if self.meaning(self.text()) is not None:
                         self.declare(self.text(), "value")
@@ -461,7 +355,7 @@ class _Classifier:
                 self.typedef_depth = self.depth
                 self.emit("TYPEDEF")
             case _:
-                self.emit(_KEYWORDS[text])
+                self.emit(KEYWORDS[text])
 
     def extern(self) -> None:
         after = self.text(2)

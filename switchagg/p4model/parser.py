@@ -15,8 +15,9 @@ from lark import Lark, Transformer, UnexpectedInput, UnexpectedToken
 from switchagg.p4model import ast
 from switchagg.p4model.annotations import number, unquote
 from switchagg.p4model.errors import Location, P4Error
-from switchagg.p4model.lexer import P4Lexer, P4Token, classify, scan
+from switchagg.p4model.lexer import P4Lexer, classify
 from switchagg.p4model.preprocess import Preprocessed
+from switchagg.p4model.tokens import KEYWORDS, MARKS, SOFT_KEYWORDS, P4Token, scan
 
 _GRAMMAR: Final = Path(__file__).parent / "grammar.lark"
 
@@ -80,10 +81,8 @@ def _syntax_error(error: UnexpectedInput, tokens: Sequence[P4Token]) -> P4Error:
 
 def _expected(names: Iterable[str]) -> str:
     """What could have come instead, where that is little enough to be of help."""
-    from switchagg.p4model import lexer
-
-    spelled = {kind: f"`{text}`" for text, kind in {**lexer._KEYWORDS, **lexer._SOFT_KEYWORDS}.items()}
-    spelled |= {kind: f"`{text}`" for text, kind in lexer._MARKS.items()}
+    spelled = {kind: f"`{text}`" for text, kind in {**KEYWORDS, **SOFT_KEYWORDS}.items()}
+    spelled |= {kind: f"`{text}`" for text, kind in MARKS.items()}
     spelled |= {"NAME": "a name", "TYPE": "a type", "INTEGER": "a number", "STRING_LITERAL": "a string"}
     spelled |= {"_ARGS_OPEN": "`<`", "_ARGS_CLOSE": "`>`", "$END": "the end", "DOT_PREFIX": "`.`"}
     words = sorted({spelled.get(each, "") for each in names} - {""})

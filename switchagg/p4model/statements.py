@@ -9,6 +9,7 @@ from switchagg.p4model import ast, ir
 from switchagg.p4model.casts import coerce
 from switchagg.p4model.errors import P4Error
 from switchagg.p4model.ir import BinaryOp
+from switchagg.p4model.operators import combine
 from switchagg.p4model.symbolic import Symbolic, is_constant
 from switchagg.p4model.symbols import Constant, Env
 from switchagg.p4model.types import (
@@ -162,7 +163,7 @@ class Statements:
             raise P4Error(f"the target of `{node.op}` may not call anything", node.target.location)
         right = exprs.value(node.value, env)
         return ir.Assign(
-            node.location, target, coerce(exprs.combine(op, target, right, node.location), target.type)
+            node.location, target, coerce(combine(op, target, right, node.location), target.type)
         )
 
     def _return(self, node: ast.ReturnStmt, env: Env) -> ir.Stmt:
