@@ -49,9 +49,9 @@ def mac_of(ip: str) -> int:
     return 0x020000000000 | int.from_bytes(bytes(map(int, ip.split("."))), "big")
 
 
-def install_switch(board: Board) -> Entries:
+def install_switch(board: Board, ports: tuple[int, ...] = PORTS) -> Entries:
     """Writes what a switch needs before its first job."""
-    entries = switch_entries(board.target, ADDRESS, PORTS)
+    entries = switch_entries(board.target, ADDRESS, ports)
     for entry in entries.tables:
         board.insert(entry)
     for group in entries.groups:
@@ -89,20 +89,14 @@ class P4Engine:
         for job in list(self._jobs):
             self.remove_job(job)
 
-    def add_job(self, job: JobEntry) -> None:
+    def add_job(self, job: JobEntry, place: JobPlace | None = None) -> None:
+        """Admits a job, by default at the first places that are free."""
         if job.words != self._board.target.words and job.job not in self._jobs:
             pytest.skip(f"K = {job.words}; this program is compiled for {self._board.target.words}")
         if not job.touch:
             pytest.skip("a P4 program has no floor to measure")
         self._admission.add_job(job)
-        used = {each.place.index for each in self._jobs.values()}
-        index = next(index for index in range(256) if index not in used)
-        ports = {ip: port for port, ip in self._ports().items()}
-        for worker in job.workers:
-            if worker.ip not in ports:
-                ports[worker.ip] = next(port for port in PORTS if port not in ports.values())
-        stations = {worker.bit: Station(ports[worker.ip], mac_of(worker.ip)) for worker in job.workers}
-        place = JobPlace(index, stations)
+        place = place or self._free_place(job)
         entries = job_entries(self._board.target, job, place)
         for entry in entries.tables:
             self._board.insert(entry)
@@ -119,6 +113,16 @@ class P4Engine:
         }
         self._jobs[job.job] = _Job(job, place, entries, cells)
 
+    def _free_place(self, job: JobEntry) -> JobPlace:
+        used = {each.place.index for each in self._jobs.values()}
+        index = next(index for index in range(256) if index not in used)
+        ports = {ip: port for port, ip in self._ports().items()}
+        for worker in job.workers:
+            if worker.ip not in ports:
+                ports[worker.ip] = next(port for port in PORTS if port not in ports.values())
+        stations = {worker.bit: Station(ports[worker.ip], mac_of(worker.ip)) for worker in job.workers}
+        return JobPlace(index, stations)
+
     def remove_job(self, job_id: int) -> None:
         counters = self.job_counters(job_id)
         self._admission.remove_job(job_id)
@@ -130,7 +134,8 @@ class P4Engine:
         for group in job.entries.groups:
             self._board.delete_group(group)
 
-    def receive(self, payload: bytes, source: Address | None) -> list[Out]:
+    def receive(self, payload: bytes, source: Address | None, port: int | None = None) -> list[Out]:
+        """Sends a packet, by default from where its source is."""
         if len(payload) > LARGEST:
             pytest.skip(f"no link carries {len(payload)} bytes")
         target = self._board.target
@@ -139,7 +144,7 @@ class P4Engine:
         else:
             sender = mac_of(source[0]), *source
             whole = frame(payload, sender, (ADDRESS.mac, ADDRESS.ip, ADDRESS.udp_port))
-            frames = self._board.send(self._port_of(source[0]), whole)
+            frames = self._board.send(self._port_of(source[0]) if port is None else port, whole)
         outs = [self._read(port, data) for port, data in frames]
         order = [worker.address for job in self._jobs.values() for worker in _by_bit(job.entry)]
         return sorted(outs, key=lambda out: -1 if out[0] is None else order.index(out[0]))

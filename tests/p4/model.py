@@ -7,6 +7,7 @@ from typing import Final
 
 from switchagg.control.drivers.p4_program import Exact, Match, MulticastGroup, TableEntry, Target, Ternary
 from switchagg.p4model.runtime import matches
+from switchagg.p4model.runtime.externs import Register
 from switchagg.p4model.runtime.switch import open_switch
 from switchagg.p4model.runtime.tables import Entry
 
@@ -24,11 +25,15 @@ def _match(match: Match) -> matches.Match:
 
 
 class Model:
-    """The v1model or the TNA program, as `program` says by its file's name."""
+    """The v1model or the TNA program, as `program` says by its file's name.
 
-    def __init__(self, program: str, target: Target, *macros: str) -> None:
+    Args:
+        program: a file of `PROGRAMS`, or the path of another.
+    """
+
+    def __init__(self, program: str | Path, target: Target, *macros: str) -> None:
         self.target = target
-        self._tofino = "tna" in program
+        self._tofino = "tna" in Path(program).name
         defines = [f"AGG_WORDS={target.words}", f"AGG_SLOTS={target.slots}", *macros]
         self._switch = open_switch(PROGRAMS / program, defines=defines)
         self._entries: dict[int, tuple[TableEntry, Entry]] = {}
@@ -52,6 +57,12 @@ class Model:
 
     def delete_group(self, group: MulticastGroup) -> None:
         self._switch.replication.remove_group(group.group)
+
+    def reset(self) -> None:
+        """Sets all registers to what they were at the start."""
+        for each in self._switch.externs.values():
+            if isinstance(each, Register):
+                each.reset()
 
     def send(self, port: int, frame: bytes) -> list[Frame]:
         return self._switch.process(port, frame)
