@@ -17,6 +17,7 @@ COMMANDS: Final = {
     "run": "start n local processes with a switch between them",
     "bench": "measure, beside what you would use instead",
     "switch": "run a software switch",
+    "p4": "check, describe and run P4 programs",
     "host": "run a software switch and its controller in one process",
     "jobs": "list the jobs that run",
     "slots": "show who has which slots, and what they wait for",

@@ -18,6 +18,7 @@ from switchagg.errors import UsageError
 from switchagg.wire import DEFAULT_PORT
 
 if TYPE_CHECKING:
+    from switchagg.emulator.p4_switch import P4Switch
     from switchagg.emulator.switch import Switch
 
 _EPILOG = """\
@@ -38,7 +39,25 @@ def add_parser(subparsers: Any) -> None:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--engine", choices=("native",), default="native", help="what executes (%(default)s)")
+    parser.add_argument(
+        "--engine",
+        choices=("native", "p4"),
+        default="native",
+        help="what executes: our own code, or a P4 program in the model (%(default)s)",
+    )
+    p4 = parser.add_argument_group("P4", "with --engine p4, which injects no faults and writes no capture")
+    p4.add_argument(
+        "--program", type=Path, metavar="FILE.p4", help="switchagg_v1model.p4 or switchagg_tna.p4"
+    )
+    p4.add_argument("-D", dest="defines", action="append", default=[], metavar="NAME[=VALUE]", help="a macro")
+    p4.add_argument(
+        "-I",
+        dest="include_dirs",
+        action="append",
+        default=[],
+        metavar="FOLDER",
+        help="look for includes here too",
+    )
     parser.add_argument("--host", default="127.0.0.1", help="address of this host to serve on (%(default)s)")
     parser.add_argument("--port", type=int, default=DEFAULT_PORT, help="UDP port, 0 any (%(default)s)")
     parser.add_argument("--capacity", type=int, default=65536, help="slots, at most 65536 (%(default)s)")
@@ -49,6 +68,16 @@ def add_parser(subparsers: Any) -> None:
         type=Path,
         metavar="FILE.json",
         help="admit its jobs (repeatable)",
+    )
+    p4.add_argument(
+        "--interface",
+        action="append",
+        default=[],
+        metavar="PORT=NAME",
+        help="switch frames between interfaces of this host, any program's; no jobs and no UDP port",
+    )
+    p4.add_argument(
+        "--entries", type=Path, metavar="FILE.stf", help="with --interface: STF statements to begin with"
     )
     add_network_options(parser)
     parser.add_argument(
@@ -102,20 +131,16 @@ def _do_nothing(_number: int, _frame: FrameType | None) -> None:
 
 def _serve(args: argparse.Namespace, stop: _StopSignals) -> int:
     from switchagg.cli.static_jobs import admit, load_jobs
-    from switchagg.emulator.switch import Switch
 
+    if args.interface or args.entries is not None:
+        from switchagg.cli.switch_interfaces import serve
+
+        return serve(args, stop.wait)
     if not 0.0 <= args.stats_interval <= 86400.0:
         raise UsageError(f"stats-interval is {args.stats_interval}; accepted: seconds, 0 (never) to 86400")
     jobs = [job for path in args.job for job in load_jobs(path)]
     report = _JsonReport() if args.json else _TextReport()
-    switch = Switch(
-        args.host,
-        args.port,
-        capacity=args.capacity,
-        faults=faults_from(args),
-        pcap=args.pcap,
-        offload=not args.no_offload,
-    )
+    switch = _p4_switch(args) if args.engine == "p4" else _native_switch(args)
     with switch:
         for job in jobs:
             admit(switch, job)
@@ -129,7 +154,45 @@ def _serve(args: argparse.Namespace, stop: _StopSignals) -> int:
     return 1 if switch.failure else 0
 
 
-def _counters(switch: Switch) -> dict[str, dict[str, int]]:
+def _native_switch(args: argparse.Namespace) -> Switch:
+    from switchagg.emulator.switch import Switch
+
+    if args.program is not None or args.defines or args.include_dirs:
+        raise UsageError("--program, -D and -I are for --engine p4")
+    return Switch(
+        args.host,
+        args.port,
+        capacity=args.capacity,
+        faults=faults_from(args),
+        pcap=args.pcap,
+        offload=not args.no_offload,
+    )
+
+
+def _p4_switch(args: argparse.Namespace) -> P4Switch:
+    if args.program is None:
+        raise UsageError("--engine p4 needs a --program")
+    if faults_from(args).any or args.pcap is not None:
+        raise UsageError("--engine p4 injects no faults and writes no capture")
+    try:
+        from switchagg.emulator.p4_switch import P4Switch
+
+        return P4Switch(
+            args.program,
+            args.host,
+            args.port,
+            include_dirs=args.include_dirs,
+            defines=args.defines,
+            capacity=args.capacity,
+            seed=args.seed or 0,
+        )
+    except ModuleNotFoundError as error:
+        if error.name not in ("lark", "pcpp"):
+            raise
+        raise UsageError(f'{error.name} is missing: pip install "switchagg[p4model]"') from None
+
+
+def _counters(switch: Switch | P4Switch) -> dict[str, dict[str, int]]:
     return {
         "counters": switch.counters(),
         "port": switch.port_counters(),
@@ -153,7 +216,7 @@ class _TextReport:
     def __init__(self) -> None:
         self._warned: set[str] = set()
 
-    def ready(self, switch: Switch, args: argparse.Namespace, jobs: list[int]) -> None:
+    def ready(self, switch: Switch | P4Switch, args: argparse.Namespace, jobs: list[int]) -> None:
         self._warn(switch)
         ip, port = switch.address
         offload = " and ".join(name for name, on in (("GSO", switch.gso), ("GRO", switch.gro)) if on)
@@ -164,7 +227,7 @@ class _TextReport:
         if switch.faults:
             _print(f"faults: {switch.faults}")
 
-    def stats(self, switch: Switch) -> None:
+    def stats(self, switch: Switch | P4Switch) -> None:
         self._warn(switch)
         counters, port = switch.counters(), switch.port_counters()
         _print(
@@ -173,7 +236,7 @@ class _TextReport:
             f"repeats answered {counters['duplicates_answered']}"
         )
 
-    def stopped(self, switch: Switch) -> None:
+    def stopped(self, switch: Switch | P4Switch) -> None:
         self._warn(switch)
         _print("switch stopped")
         for group, counters in _counters(switch).items():
@@ -182,7 +245,7 @@ class _TextReport:
             if shown:
                 _print(f"{group}: " + ", ".join(f"{name} {n}" for name, n in shown.items()))
 
-    def _warn(self, switch: Switch) -> None:
+    def _warn(self, switch: Switch | P4Switch) -> None:
         for warning in switch.warnings:
             if warning not in self._warned:
                 self._warned.add(warning)
@@ -190,7 +253,7 @@ class _TextReport:
 
 
 class _JsonReport:
-    def ready(self, switch: Switch, args: argparse.Namespace, jobs: list[int]) -> None:
+    def ready(self, switch: Switch | P4Switch, args: argparse.Namespace, jobs: list[int]) -> None:
         ip, port = switch.address
         self._event(
             "ready",
@@ -207,10 +270,10 @@ class _JsonReport:
             warnings=switch.warnings,
         )
 
-    def stats(self, switch: Switch) -> None:
+    def stats(self, switch: Switch | P4Switch) -> None:
         self._event("stats", **_counters(switch), warnings=switch.warnings)
 
-    def stopped(self, switch: Switch) -> None:
+    def stopped(self, switch: Switch | P4Switch) -> None:
         self._event("stopped", **_counters(switch), warnings=switch.warnings)
 
     @staticmethod

@@ -10,7 +10,7 @@ A worker sends again what has no RESULT. Only the switch is missing: the test pu
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 
@@ -33,7 +33,9 @@ HARMLESS = (
     "slot",
     "cut",
     "stretch",
+    "other length",
     "source",
+    "impostor",
     "garbage",
     "controller",
     "unknown init",
@@ -81,13 +83,19 @@ class Sender:
     @classmethod
     def random(cls, rng: Random, base: int, job_id: int) -> Sender:
         count, slots, rounds = rng.randint(1, 4), rng.choice([2, 4, 8]), rng.randint(1, 3)
-        first_seq = rng.choice([0, 2**32 - rng.randint(1, 8), rng.randrange(2**32)])
         entries = tuple(
             WorkerEntry(bit, f"10.0.0.{bit + 1}", 4000 + job_id, rng.randrange(2**32))
             for bit in sorted(rng.sample(range(32), count))
         )
-        job = JobEntry(job_id, base, slots, rng.choice([16, 17, 20]), RESULT_TOKEN, entries)
-        ops = [rng.choice([Op.SUM, Op.OR]) for _ in range(slots * rounds)]
+        return cls.of(
+            rng, JobEntry(job_id, base, slots, rng.choice([16, 17, 20]), RESULT_TOKEN, entries), rounds
+        )
+
+    @classmethod
+    def of(cls, rng: Random, job: JobEntry, rounds: int) -> Sender:
+        """A job's workers, with contributions for so many rounds of all its slots."""
+        first_seq = rng.choice([0, 2**32 - rng.randint(1, 8), rng.randrange(2**32)])
+        ops = [rng.choice([Op.SUM, Op.OR]) for _ in range(job.slots * rounds)]
         density = rng.choice([0.0, 0.5, 0.9, 1.0])
         source = np.random.default_rng(rng.randrange(2**32))
         workers = [
@@ -101,7 +109,7 @@ class Sender:
                 ],
                 first_seq,
             )
-            for entry in entries
+            for entry in job.workers
         ]
         return cls(job, first_seq, workers)
 
@@ -113,7 +121,9 @@ class Sender:
     def expected(self, place: int) -> bytes:
         """The RESULT of one seq, computed without a slot machine."""
         seq = (self.first_seq + place) % 2**32
-        header = Header(Op.RESULT, 0, self.job.job, RESULT_TOKEN, seq, self.job.base + seq % self.job.slots)
+        header = Header(
+            Op.RESULT, 0, self.job.job, self.job.result_token, seq, self.job.base + seq % self.job.slots
+        )
         present = [w for worker in self.workers if (w := worker.contributions[place]) is not None]
         if not present:
             return encode(header)
@@ -170,11 +180,17 @@ class Adversary:
                     changed[1] |= Flag.PAYLOAD
             case "stretch":
                 changed += bytes(rng.randint(1, 8))
+            case "other length":
+                count = rng.choice([*range(16, 66), 128, 129, 500, 1000, 2000])
+                if count != self._job(header).words:
+                    return encode(header, np.full(count, 7, np.uint32)), source
             case "source":
                 return payload, (
                     f"10.0.{rng.randrange(1, 4)}.{rng.randrange(1, 256)}",
                     rng.randrange(1, 65536),
                 )
+            case "impostor":
+                return payload, rng.choice(rng.choice(self._senders).workers).entry.address
             case "garbage":
                 return bytes([0x60]) + rng.randbytes(rng.randrange(100)), source
             case "controller":
@@ -212,31 +228,51 @@ class Adversary:
 
 
 class Traffic:
-    """Packets for the switch: `packets()` yields them, `answer()` takes what the switch sent."""
+    """Packets for the switch: `packets()` yields them, `answer()` takes what the switch sent.
 
-    def __init__(self, rng: Random, *, hostile: bool) -> None:
+    Args:
+        senders: the jobs; by default one or two small ones. Whoever drives the switch may take jobs out and
+            put others in while packets flow: what was sent for those that left may still be repeated.
+    """
+
+    def __init__(self, rng: Random, *, hostile: bool, senders: Sequence[Sender] = ()) -> None:
         self._rng = rng
         self._hostile = hostile
-        self.senders: list[Sender] = []
-        base = 0
-        for job_id in rng.sample(range(16), rng.randint(1, 2)):
-            sender = Sender.random(rng, base, job_id)
-            self.senders.append(sender)
-            base += 16
-        self._workers = [worker for sender in self.senders for worker in sender.workers]
-        self.adversary = Adversary(rng, self.senders, hostile=hostile)
+        self.senders = list(senders)
+        if not senders:
+            job_ids = rng.sample(range(16), rng.randint(1, 2))
+            self.senders = [Sender.random(rng, 16 * i, job_id) for i, job_id in enumerate(job_ids)]
+        self._known = list(self.senders)
+        self.adversary = Adversary(rng, self._known, hostile=hostile)
         self._noise = rng.choice([0.0, 0.1, 0.3])
         self._loss = rng.choice([0.0, 0.1, 0.4])
         self._reorder = rng.choice([1, 3, 100])
         self._uplink: list[Packet] = []
         self._downlink: list[tuple[Worker, bytes]] = []
+        self._seen: list[Packet] = []
         self.following = 0  # packets from workers that follow the rule
         self.adversarial = 0
+
+    @property
+    def _workers(self) -> list[Worker]:
+        return [worker for sender in self.senders for worker in sender.workers]
+
+    def join(self, sender: Sender) -> None:
+        """Another job begins."""
+        self.senders.append(sender)
+        self._known.append(sender)
+
+    def leave(self, sender: Sender) -> None:
+        """A job ends, its packets still on their way."""
+        self.senders.remove(sender)
+        self._downlink = [
+            (worker, payload) for worker, payload in self._downlink if worker.job is not sender.job
+        ]
 
     def packets(self, limit: int) -> Iterator[Packet]:
         """Yields what arrives at the switch, until every worker is done or `limit` packets have arrived."""
         rng = self._rng
-        seen: list[Packet] = []
+        seen = self._seen
         while self.following + self.adversarial < limit and not all(sender.done for sender in self.senders):
             if seen and rng.random() < self._noise:
                 self.adversarial += 1

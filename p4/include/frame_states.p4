@@ -1,0 +1,139 @@
+/* States of a parser, from Ethernet to what the switch looks into; to be included in a parser's body.
+
+       parse_frame: ethernet -- arp
+                       |------- ipv4 -- icmp
+                       |          `---- udp -- protocol header -- words
+
+   They use packet, hdr and meta. PARSE_WORDS says whether to extract the words: a Tofino's egress has no room for
+   them and leaves them in the payload. What the switch does not look into stays payload. */
+
+    state parse_frame {
+        packet.extract(hdr.ethernet);
+        transition select(hdr.ethernet.ether_type) {
+            ETHERTYPE_ARP: parse_arp;
+            ETHERTYPE_IPV4: parse_ipv4;
+            default: accept;
+        }
+    }
+
+    state parse_arp {
+        packet.extract(hdr.arp);
+        transition select(hdr.arp.protocol_type, hdr.arp.operation) {
+            (ETHERTYPE_IPV4, 1): parse_arp_request;
+            default: accept;
+        }
+    }
+
+    state parse_arp_request {
+        meta.traffic = TRAFFIC_ARP;
+        transition accept;
+    }
+
+    /* Options and fragments are nothing for this switch: such a packet passes as any other frame. */
+    state parse_ipv4 {
+        packet.extract(hdr.ipv4);
+        transition select(hdr.ipv4.version, hdr.ipv4.header_words, hdr.ipv4.flags, hdr.ipv4.fragment_offset,
+                          hdr.ipv4.protocol) {
+            (4, 5, 0 &&& 1, 0, PROTOCOL_ICMP): parse_icmp;
+            (4, 5, 0 &&& 1, 0, PROTOCOL_UDP): parse_udp;
+            default: accept;
+        }
+    }
+
+    state parse_icmp {
+        packet.extract(hdr.icmp);
+        transition select(hdr.icmp.message, hdr.icmp.code) {
+            (8, 0): parse_echo;
+            default: accept;
+        }
+    }
+
+    state parse_echo {
+        meta.traffic = TRAFFIC_ECHO;
+        transition accept;
+    }
+
+    state parse_udp {
+        packet.extract(hdr.udp);
+        transition select(hdr.udp.destination, hdr.udp.bytes) {
+            (AGG_UDP_PORT, UDP_BYTES_BARE): parse_bare;
+            (AGG_UDP_PORT, UDP_BYTES_FULL): parse_full;
+            (AGG_UDP_PORT, 0 &&& 0xFFF0): parse_truncated;          /* 0..15 */
+            (AGG_UDP_PORT, 0x10 &&& 0xFFF8): parse_truncated;       /* 16..23 */
+            (AGG_UDP_PORT, 0x58 &&& 0xFFFB): parse_other_words;     /* 88, 92: 16 and 17 words */
+            (AGG_UDP_PORT, 0x60 &&& 0xFFE3): parse_other_words;     /* 96..124 */
+            (AGG_UDP_PORT, 0x80 &&& 0xFF83): parse_other_words;     /* 128..252, and so on */
+            (AGG_UDP_PORT, 0x100 &&& 0xFF03): parse_other_words;
+            (AGG_UDP_PORT, 0x200 &&& 0xFE03): parse_other_words;
+            (AGG_UDP_PORT, 0x400 &&& 0xFC03): parse_other_words;
+            (AGG_UDP_PORT, 0x800 &&& 0xF803): parse_other_words;
+            (AGG_UDP_PORT, 0x1000 &&& 0xF003): parse_other_words;
+            (AGG_UDP_PORT, 0x2000 &&& 0xE003): parse_other_words;
+            (AGG_UDP_PORT, 0x4000 &&& 0xC003): parse_other_words;
+            (AGG_UDP_PORT, 0x8000 &&& 0x8003): parse_other_words;
+            (AGG_UDP_PORT, _): parse_ragged;
+            default: accept;
+        }
+    }
+
+    state parse_truncated {
+        meta.traffic = TRAFFIC_AGGREGATION;
+        meta.form = FORM_TRUNCATED;
+        transition accept;
+    }
+
+    state parse_bare {
+        packet.extract(hdr.agg);
+        meta.traffic = TRAFFIC_AGGREGATION;
+        transition select(hdr.agg.flags) {
+            0 &&& 1: parse_skip;
+            default: unfit;
+        }
+    }
+
+    state parse_skip {
+        meta.form = FORM_SKIP;
+        transition accept;
+    }
+
+    state parse_full {
+        packet.extract(hdr.agg);
+        meta.traffic = TRAFFIC_AGGREGATION;
+        transition select(hdr.agg.flags) {
+            1 &&& 1: parse_words;
+            default: unfit;
+        }
+    }
+
+    state parse_words {
+        meta.form = FORM_WORDS;
+#if PARSE_WORDS
+        packet.extract(hdr.words);
+#endif
+        transition accept;
+    }
+
+    state parse_other_words {
+        packet.extract(hdr.agg);
+        meta.traffic = TRAFFIC_AGGREGATION;
+        transition select(hdr.agg.flags) {
+            1 &&& 1: other_words;
+            default: unfit;
+        }
+    }
+
+    state other_words {
+        meta.form = FORM_OTHER_WORDS;
+        transition accept;
+    }
+
+    state parse_ragged {
+        packet.extract(hdr.agg);
+        meta.traffic = TRAFFIC_AGGREGATION;
+        transition unfit;
+    }
+
+    state unfit {
+        meta.form = FORM_RAGGED;
+        transition accept;
+    }

@@ -1,0 +1,119 @@
+/* The egress of both programs: addresses and headers of what the switch itself sends.
+
+   A packet comes with an errand (constants.p4). Frames that only pass through are left alone; answers get their
+   addresses here, from one table with an entry for each worker and each parent, under a number (`receiver`) that
+   the replication engine gives to each copy, or ingress to a single one. */
+
+#ifndef SWITCHAGG_REWRITE_P4
+#define SWITCHAGG_REWRITE_P4
+
+#include "metadata.p4"
+
+control Rewrite(inout headers_t hdr, in bit<16> receiver) {
+    /* Ours is the address that the packet was sent to. */
+    action address(mac_t mac, ip_t ip, bit<16> udp_port) {
+        hdr.ethernet.source = hdr.ethernet.destination;
+        hdr.ethernet.destination = mac;
+        hdr.ipv4.source = hdr.ipv4.destination;
+        hdr.ipv4.destination = ip;
+        hdr.ipv4.hops = 64;
+        hdr.udp.source = AGG_UDP_PORT;
+        hdr.udp.destination = udp_port;
+        hdr.udp.checksum = 0;
+    }
+
+    /* offset: from the slot number that the packet came with to the receiver's. */
+    action to_worker(mac_t mac, ip_t ip, bit<16> udp_port, bit<32> token, bit<16> offset) {
+        address(mac, ip, udp_port);
+        hdr.agg.op = OP_RESULT;
+        hdr.agg.flags = 0;
+        hdr.agg.token = token;
+        hdr.agg.slot = hdr.agg.slot + offset;
+    }
+
+    action to_parent(mac_t mac, ip_t ip, bit<16> udp_port, bit<32> token, bit<16> offset) {
+        address(mac, ip, udp_port);
+        hdr.agg.flags = hdr.agg.flags & 2;
+        hdr.agg.token = token;
+        hdr.agg.slot = hdr.agg.slot + offset;
+    }
+
+    action arp_reply(mac_t mac) {
+        ip_t ours = hdr.arp.target_ip;
+        hdr.ethernet.destination = hdr.ethernet.source;
+        hdr.ethernet.source = mac;
+        hdr.arp.operation = 2;
+        hdr.arp.target_mac = hdr.arp.sender_mac;
+        hdr.arp.target_ip = hdr.arp.sender_ip;
+        hdr.arp.sender_mac = mac;
+        hdr.arp.sender_ip = ours;
+    }
+
+    action echo_reply() {
+        mac_t mac = hdr.ethernet.source;
+        ip_t ip = hdr.ipv4.source;
+        hdr.ethernet.source = hdr.ethernet.destination;
+        hdr.ethernet.destination = mac;
+        hdr.ipv4.source = hdr.ipv4.destination;
+        hdr.ipv4.destination = ip;
+        hdr.icmp.message = 0;
+    }
+
+    /* Type 8 becomes 0, so the ones' complement sum falls by 0x0800 and its complement rises by as much; 0xF7FF
+       and above carry. */
+    action raise_checksum() {
+        hdr.icmp.checksum = hdr.icmp.checksum + 0x0800;
+    }
+
+    action raise_checksum_with_carry() {
+        hdr.icmp.checksum = hdr.icmp.checksum + 0x0801;
+    }
+
+    action size_bare() {
+        hdr.ipv4.bytes = IPV4_BYTES_BARE;
+        hdr.udp.bytes = UDP_BYTES_BARE;
+    }
+
+    action size_full() {
+        hdr.ipv4.bytes = IPV4_BYTES_FULL;
+        hdr.udp.bytes = UDP_BYTES_FULL;
+        hdr.agg.flags = hdr.agg.flags | 1;
+    }
+
+    table receivers {
+        key = {
+            hdr.bridge.errand: exact;
+            receiver: exact;
+        }
+        actions = {
+            to_worker;
+            to_parent;
+            arp_reply;
+            @defaultonly NoAction;
+        }
+        const default_action = NoAction();
+        size = AGG_RECEIVERS;
+    }
+
+    apply {
+        if (hdr.bridge.errand == ERRAND_ECHO) {
+            if (hdr.icmp.checksum >= 0xF7FF) {
+                raise_checksum_with_carry();
+            } else {
+                raise_checksum();
+            }
+            echo_reply();
+        } else {
+            receivers.apply();
+            if (hdr.bridge.errand == ERRAND_RESULT || hdr.bridge.errand == ERRAND_RAISE) {
+                if (hdr.bridge.words == 1) {
+                    size_full();
+                } else {
+                    size_bare();
+                }
+            }
+        }
+    }
+}
+
+#endif

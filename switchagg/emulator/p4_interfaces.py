@@ -1,0 +1,157 @@
+"""A P4 program in the model as a switch between network interfaces of this host, through packet sockets.
+
+    interface a ─ port 0 ─┐                       ┌─ port 0 ─ interface a
+    interface b ─ port 1 ─┴─► ModelSwitch.process ┴─ port 1 ─ interface b
+
+Any program. It needs root, or CAP_NET_RAW. What a program sends to a port that is no interface is dropped and
+counted. Frames come as the kernel has them: switch off segmentation offload (`ethtool -K a gso off tso off`)
+where larger ones than the link carries should not appear.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import struct
+import threading
+import time
+from collections import Counter
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Final, Self
+
+from switchagg.errors import SwitchAggError, SwitchError, UsageError
+from switchagg.p4model.runtime.switch import ModelSwitch
+
+_ALL_PROTOCOLS: Final = 3
+_PACKET_OUTGOING: Final = 4
+_LARGEST: Final = 1 << 17
+# From linux/if_packet.h; Python's socket module does not have them.
+_SOL_PACKET: Final = 263
+_ADD_MEMBERSHIP: Final = 1
+_PROMISCUOUS: Final = 1
+
+
+class P4Interfaces:
+    """A program between interfaces.
+
+    Args:
+        model: the switch, with its entries.
+        interfaces: the interface of each port.
+    """
+
+    def __init__(self, model: ModelSwitch, interfaces: Mapping[int, str]) -> None:
+        if not interfaces:
+            raise UsageError("a switch between interfaces needs one at least")
+        if len(set(interfaces.values())) < len(interfaces):
+            raise UsageError("an interface can be one port only")
+        self._model = model
+        self._interfaces = dict(interfaces)
+        self._sockets: dict[int, socket.socket] = {}
+        self._thread: threading.Thread | None = None
+        self._traffic: Counter[str] = Counter()
+        self.failure: str | None = None
+        """Why the switch ended by itself; None while all is well."""
+
+    def start(self) -> None:
+        """Serves from now on.
+
+        Raises:
+            UsageError: there is no such interface.
+            SwitchError: no permission for packet sockets, or this switch was started before.
+        """
+        if self._thread is not None:
+            raise SwitchError("this switch was started already; a switch starts once, so make another one")
+        try:
+            for port, name in self._interfaces.items():
+                self._sockets[port] = _open(name)
+        except SwitchAggError:
+            self._close_sockets()
+            raise
+        self._wake, self._woken = socket.socketpair()
+        self._thread = threading.Thread(target=self._serve, name="p4-interfaces", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stops serving."""
+        if self._thread is None or not self._sockets:
+            return
+        self._wake.send(b"x")
+        self._thread.join()
+        self._close_sockets()
+        self._wake.close()
+        self._woken.close()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def counters(self) -> dict[str, int]:
+        """packets_in, packets_out, no_such_port, send_errors; and packets_in and _out of each port."""
+        names = ["packets_in", "packets_out", "no_such_port", "send_errors"]
+        for port in self._interfaces:
+            names += [f"port_{port}_packets_in", f"port_{port}_packets_out"]
+        return {name: self._traffic[name] for name in names}
+
+    def _close_sockets(self) -> None:
+        for each in self._sockets.values():
+            each.close()
+        self._sockets.clear()
+
+    def _serve(self) -> None:
+        ports = {each: port for port, each in self._sockets.items()}
+        while True:
+            readable, _, _ = select.select([*ports, self._woken], [], [])
+            for each in readable:
+                if each is self._woken:
+                    return
+                try:
+                    frame, source = each.recvfrom(_LARGEST)
+                except OSError:
+                    # The interface went down, or away; others go on.
+                    continue
+                # What we sent ourselves comes back to packet sockets too.
+                if source[2] == _PACKET_OUTGOING:
+                    continue
+                port = ports[each]
+                self._traffic.update(("packets_in", f"port_{port}_packets_in"))
+                try:
+                    outs = self._model.process(port, frame, time.monotonic())
+                except SwitchAggError as error:
+                    self.failure = str(error)
+                    return
+                for out, data in outs:
+                    self._send(out, data)
+
+    def _send(self, port: int, frame: bytes) -> None:
+        target = self._sockets.get(port)
+        if target is None:
+            self._traffic["no_such_port"] += 1
+            return
+        try:
+            target.send(frame)
+        except OSError:
+            self._traffic["send_errors"] += 1
+        else:
+            self._traffic.update(("packets_out", f"port_{port}_packets_out"))
+
+
+def _open(name: str) -> socket.socket:
+    try:
+        made = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(_ALL_PROTOCOLS))
+    except PermissionError:
+        raise SwitchError("packet sockets need root or CAP_NET_RAW") from None
+    try:
+        made.bind((name, 0))
+        # Frames for other stations too: a switch is not whom they are addressed to.
+        request = struct.pack("IHH8s", socket.if_nametoindex(name), _PROMISCUOUS, 0, b"")
+        made.setsockopt(_SOL_PACKET, _ADD_MEMBERSHIP, request)
+    except OSError as error:
+        made.close()
+        raise UsageError(f"interface {name}: {error.strerror}; `ip link` lists those of this host") from None
+    return made

@@ -1,0 +1,14 @@
+"""A model of P4_16: reads, checks and runs the programs that a bmv2 or a Tofino would run.
+
+    source ─ preprocess ─ lexer ─ parser ─► ast ─ check ─► ir ─► runtime
+             (pcpp)                 (lark)   as written     typed, elaborated
+
+`load()` does all but the last step. What it returns is described in `switchagg.p4model.ir`.
+"""
+
+from __future__ import annotations
+
+from switchagg.p4model.check import load
+from switchagg.p4model.errors import Location, P4Error
+
+__all__ = ["Location", "P4Error", "load"]

@@ -1,0 +1,112 @@
+"""Arithmetic on values that are known at compile time: what P4 says of numbers, without syntax.
+
+Values are Python integers in the range of their type; `wrap` brings any integer there.
+"""
+
+from __future__ import annotations
+
+from switchagg.p4model.ir import BinaryOp, UnaryOp
+from switchagg.p4model.types import BitType, IntType, Type
+
+
+def wrap(value: int, type_: Type) -> int:
+    """The value modulo 2^N in the range of bit<N> or int<N>; any other type leaves it alone."""
+    match type_:
+        case BitType(width):
+            return value & ((1 << width) - 1)
+        case IntType(0):
+            return 0
+        case IntType(width):
+            value &= (1 << width) - 1
+            return value - (1 << width) if value >> (width - 1) else value
+        case _:
+            return value
+
+
+def saturate(value: int, type_: Type) -> int:
+    """The value, or the nearest one in the range of bit<N> or int<N>."""
+    match type_:
+        case BitType(width):
+            return min(max(value, 0), (1 << width) - 1)
+        case IntType(width):
+            half = 1 << (width - 1) if width else 0
+            return min(max(value, -half), half - 1 if width else 0)
+        case _:
+            return value
+
+
+def fold_unary(op: UnaryOp, value: int, type_: Type) -> int:
+    """`-` and `~`."""
+    return wrap(-value if op is UnaryOp.NEGATE else ~value, type_)
+
+
+def fold_arithmetic(op: BinaryOp, left: int, right: int, type_: Type) -> int:
+    """Operators whose operands and result have one type, and shifts.
+
+    Raises:
+        ZeroDivisionError: `/` or `%` by 0.
+        ValueError: an operand that P4 does not define the operator for; the message says why.
+    """
+    match op:
+        case BinaryOp.ADD:
+            value = left + right
+        case BinaryOp.SUB:
+            value = left - right
+        case BinaryOp.MUL:
+            value = left * right
+        case BinaryOp.DIV | BinaryOp.MOD:
+            if left < 0 or right < 0:
+                raise ValueError(f"`{op}` is not defined for negative numbers")
+            value = left // right if op is BinaryOp.DIV else left % right
+        case BinaryOp.SAT_ADD:
+            return saturate(left + right, type_)
+        case BinaryOp.SAT_SUB:
+            return saturate(left - right, type_)
+        case BinaryOp.BIT_AND:
+            value = left & right
+        case BinaryOp.BIT_OR:
+            value = left | right
+        case BinaryOp.BIT_XOR:
+            value = left ^ right
+        case BinaryOp.SHIFT_LEFT | BinaryOp.SHIFT_RIGHT:
+            value = _shift(op, left, right, type_)
+        case _:
+            raise AssertionError(op)
+    return wrap(value, type_)
+
+
+def _shift(op: BinaryOp, left: int, right: int, type_: Type) -> int:
+    if right < 0:
+        raise ValueError("a shift by a negative number")
+    if op is BinaryOp.SHIFT_RIGHT:
+        return left >> right
+    match type_:
+        case BitType(width) | IntType(width):
+            return left << right if right < width else 0
+        case _:
+            if right > 1 << 16:
+                raise ValueError(f"a shift by {right} bits is too large")
+            return left << right
+
+
+def fold_comparison(op: BinaryOp, left: int, right: int) -> bool:
+    """`< <= > >=`"""
+    match op:
+        case BinaryOp.LT:
+            return left < right
+        case BinaryOp.LE:
+            return left <= right
+        case BinaryOp.GT:
+            return left > right
+        case _:
+            return left >= right
+
+
+def concatenate(left: int, right: int, right_width: int, type_: Type) -> int:
+    """`left ++ right` in the type of the result."""
+    return wrap((left << right_width) | (right & ((1 << right_width) - 1)), type_)
+
+
+def take_bits(value: int, high: int, low: int) -> int:
+    """`value[high:low]`"""
+    return (value >> low) & ((1 << (high - low + 1)) - 1)

@@ -1,0 +1,399 @@
+"""From types as written to types: names, widths, generic declarations and their instances."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from switchagg.p4model import ast, restrictions
+from switchagg.p4model.annotations import find
+from switchagg.p4model.errors import Location, P4Error, unsupported
+from switchagg.p4model.generics import has_variables
+from switchagg.p4model.symbols import Block, Env, Generic, NamedType
+from switchagg.p4model.types import (
+    BOOL,
+    DONT_CARE,
+    ERROR,
+    INT,
+    MATCH_KIND,
+    STRING,
+    VOID,
+    BitType,
+    BlockType,
+    BoolType,
+    Direction,
+    EnumType,
+    ErrorType,
+    ExternType,
+    Field,
+    HeaderType,
+    InfIntType,
+    IntType,
+    ListType,
+    Method,
+    NewType,
+    PackageType,
+    Parameter,
+    SerEnumType,
+    StackType,
+    StructType,
+    TupleType,
+    Type,
+    TypeVar,
+    UnionType,
+    VarbitType,
+    VoidType,
+    underlying,
+)
+
+if TYPE_CHECKING:
+    from switchagg.p4model.check import Checker
+
+MAX_WIDTH = 2048
+"""Bits of the widest bit<N>: what p4c allows by default."""
+_PLAIN = {"bool": BOOL, "error": ERROR, "match_kind": MATCH_KIND, "string": STRING, "void": VOID}
+
+
+class Types:
+    """Resolves and declares types."""
+
+    def __init__(self, checker: Checker) -> None:
+        self.checker = checker
+        self.generics: dict[str, Generic] = {}
+
+    # ---- use
+
+    def resolve(self, node: ast.TypeNode, env: Env) -> Type:
+        """The type that is meant. Raises `P4Error` for an unknown name or wrong type arguments."""
+        match node:
+            case ast.BaseType():
+                return self._base(node, env)
+            case ast.NamedType():
+                return self._named(node, env)
+            case ast.SpecializedType():
+                return self._specialized(node, env)
+            case ast.ArrayType():
+                return self._stack(node, env)
+            case ast.TupleTypeNode():
+                return TupleType(tuple(self._element(each, env) for each in node.args))
+            case ast.ListTypeNode():
+                return ListType(self.value_type(node.element, env))
+            case _:
+                return DONT_CARE
+
+    def value_type(self, node: ast.TypeNode, env: Env) -> Type:
+        """A type that a variable, field or tuple element can have."""
+        type_ = self.resolve(node, env)
+        if isinstance(type_, VoidType | PackageType | BlockType):
+            raise P4Error(f"`{type_}` is no type of a value", node.location)
+        return type_
+
+    def _element(self, node: ast.TypeNode, env: Env) -> Type:
+        type_ = self.value_type(node, env)
+        if isinstance(type_, ExternType):
+            raise P4Error(f"a tuple cannot have an element of extern type `{type_}`", node.location)
+        return type_
+
+    def _base(self, node: ast.BaseType, env: Env) -> Type:
+        if node.name in _PLAIN:
+            return _PLAIN[node.name]
+        if node.width is None:
+            return INT if node.name == "int" else BitType(1)
+        width = self.checker.exprs.constant_int(node.width, env)
+        if width < 0 or (width == 0 and node.name == "int"):
+            raise P4Error(f"{node.name}<{width}> is no type: its width is too small", node.width.location)
+        if width > MAX_WIDTH and node.name != "varbit":
+            raise P4Error(
+                f"{node.name}<{width}> is wider than the {MAX_WIDTH} bits supported", node.width.location
+            )
+        return {"bit": BitType, "int": IntType, "varbit": VarbitType}[node.name](width)
+
+    def _symbol(self, node: ast.NamedType, env: Env) -> NamedType | Generic | Block:
+        symbol = env.lookup(node.name, top=node.absolute)
+        if symbol is None:
+            raise P4Error(f"type `{node.name}` is not declared", node.location)
+        if not isinstance(symbol, NamedType | Generic | Block):
+            raise P4Error(
+                f"`{node.name}` is not a type",
+                node.location,
+                notes=(("it is declared here", symbol.location),),
+            )
+        return symbol
+
+    def _named(self, node: ast.NamedType, env: Env) -> Type:
+        symbol = self._symbol(node, env)
+        if isinstance(symbol, Generic):
+            raise P4Error(
+                f"`{node.name}` needs {len(symbol.type_params)} type argument(s), as in "
+                f"`{node.name}<{', '.join(symbol.type_params)}>`",
+                node.location,
+                notes=(("it is declared here", symbol.location),),
+            )
+        return symbol.type
+
+    def _specialized(self, node: ast.SpecializedType, env: Env) -> Type:
+        symbol = self._symbol(node.base, env)
+        if not isinstance(symbol, Generic):
+            raise P4Error(
+                f"`{node.base.name}` takes no type arguments",
+                node.location,
+                notes=(("it is declared here", symbol.location),),
+            )
+        args = tuple(self.resolve(each, env) for each in node.args)
+        return self.instantiate(symbol, args, node.location)
+
+    def generic(self, node: ast.TypeNode, env: Env) -> Generic | None:
+        """The generic declaration that a type without its arguments names, for instances that leave them
+        out.
+        """
+        if isinstance(node, ast.NamedType):
+            symbol = self._symbol(node, env)
+            return symbol if isinstance(symbol, Generic) else None
+        return None
+
+    def block(self, node: ast.TypeNode, env: Env) -> Block | None:
+        """The parser or control with a body that a type names."""
+        if isinstance(node, ast.NamedType):
+            symbol = env.lookup(node.name, top=node.absolute)
+            return symbol if isinstance(symbol, Block) else None
+        return None
+
+    def _stack(self, node: ast.ArrayType, env: Env) -> Type:
+        element = self.resolve(node.element, env)
+        if not isinstance(element, HeaderType | UnionType):
+            raise P4Error(f"a stack is of headers or header unions, not of `{element}`", node.location)
+        size = self.checker.exprs.constant_int(node.size, env)
+        if size <= 0:
+            raise P4Error(f"a stack needs at least one element, not {size}", node.size.location)
+        return StackType(element, size)
+
+    # ---- generic declarations
+
+    def declare_generic(self, generic: Generic, env: Env) -> None:
+        """Adds a type with type parameters, after checking its declaration."""
+        name = generic.decl.name
+        env.declare(name, generic)
+        self.generics[name] = generic
+        _no_duplicates(generic.decl.type_params, "type parameter")
+        self.instantiate(generic, tuple(TypeVar(each) for each in generic.type_params), generic.location)
+
+    def instantiate_name(self, name: str, args: tuple[Type, ...]) -> Type:
+        """The instance of a generic declaration that exists, as `generics.substitute` wants it."""
+        generic = self.generics[name]
+        return self.instantiate(generic, args, generic.location)
+
+    def instantiate(self, generic: Generic, args: tuple[Type, ...], location: Location) -> Type:
+        """The type that a generic declaration gives for these arguments: the same object for the same
+        ones.
+        """
+        if len(args) != len(generic.type_params):
+            raise P4Error(
+                f"`{generic.decl.name}` needs {len(generic.type_params)} type argument(s), not {len(args)}",
+                location,
+                notes=(("it is declared here", generic.location),),
+            )
+        there = generic.cache.get(args)
+        if there is not None:
+            return there
+        env = generic.env.child()
+        for name, arg in zip(generic.decl.type_params, args, strict=True):
+            env.declare(name.text, NamedType(arg, name.location))
+        type_ = self._make(generic.decl, args, env)
+        generic.cache[args] = type_
+        return type_
+
+    def _make(
+        self,
+        decl: ast.FieldsDecl | ast.ExternDecl | ast.BlockTypeDecl | ast.PackageDecl,
+        args: tuple[Type, ...],
+        env: Env,
+    ) -> Type:
+        match decl:
+            case ast.FieldsDecl():
+                return self.fields_type(decl, args, env)
+            case ast.ExternDecl():
+                return self.extern_type(decl, args, env)
+            case ast.BlockTypeDecl():
+                params = self.parameters(decl.params, env)
+                return BlockType(
+                    decl.kind, decl.name, params, args, (), False, decl.annotations, decl.location
+                )
+            case _:
+                params = self.parameters(decl.params, env, constructor=True)
+                return PackageType(decl.name, params, args, decl.annotations, decl.location)
+
+    # ---- declarations
+
+    def fields_type(self, decl: ast.FieldsDecl, args: tuple[Type, ...], env: Env) -> Type:
+        """A header, struct or union."""
+        _no_duplicates(decl.fields, "field")
+        fields = []
+        for each in decl.fields:
+            field_type = self.value_type(each.type, env)
+            _check_field(decl.kind, each, field_type)
+            fields.append(Field(each.name, field_type, each.annotations, each.location))
+        name = f"{decl.name}<{', '.join(map(str, args))}>" if args else decl.name
+        make = {"header": HeaderType, "struct": StructType, "header_union": UnionType}[decl.kind]
+        generic = decl.name if args else ""
+        type_ = make(name, tuple(fields), decl.annotations, decl.location, generic, args)
+        restrictions.header(type_)
+        return type_
+
+    def extern_type(self, decl: ast.ExternDecl, args: tuple[Type, ...], env: Env) -> ExternType:
+        """An extern object. Its methods see its type parameters, and its own name."""
+        methods = [self.method(each, env, decl.name) for each in decl.methods]
+        for each in methods:
+            if each.returns is None and each.name != decl.name:
+                raise P4Error(f"constructor `{each.name}` is not named `{decl.name}`", each.location)
+            if each.returns is not None and each.name == decl.name:
+                raise P4Error(f"a constructor of `{decl.name}` returns nothing", each.location)
+        _no_equal_overloads(methods)
+        return ExternType(
+            decl.name,
+            args,
+            tuple(each for each in methods if each.returns is None),
+            tuple(each for each in methods if each.returns is not None),
+            decl.annotations,
+            decl.location,
+        )
+
+    def method(self, decl: ast.MethodDecl, env: Env, owner: str) -> Method:
+        """A prototype."""
+        inner = env.child()
+        variables = self.type_variables(decl.type_params, inner)
+        params = self.parameters(decl.params, inner, constructor=decl.returns is None)
+        returns = None if decl.returns is None else self.resolve(decl.returns, inner)
+        if isinstance(returns, InfIntType | BlockType | PackageType):
+            raise P4Error(f"`{decl.name}` cannot return `{returns}`", decl.location)
+        return Method(
+            decl.name, owner, variables, params, returns, decl.abstract, decl.annotations, decl.location
+        )
+
+    def type_variables(self, names: tuple[ast.Name, ...], env: Env) -> tuple[TypeVar, ...]:
+        """Declares type parameters."""
+        _no_duplicates(names, "type parameter")
+        variables = []
+        for each in names:
+            variable = TypeVar(each.text)
+            env.declare(each.text, NamedType(variable, each.location))
+            variables.append(variable)
+        return tuple(variables)
+
+    def parameters(
+        self, decls: tuple[ast.ParamDecl, ...], env: Env, *, constructor: bool = False
+    ) -> tuple[Parameter, ...]:
+        """Parameters, with what they default to."""
+        _no_duplicates(decls, "parameter")
+        params = []
+        for each in decls:
+            type_ = self.resolve(each.type, env)
+            optional = find(each.annotations, "optional") is not None
+            default = None
+            if each.default is not None:
+                if each.direction in ("out", "inout"):
+                    raise P4Error(
+                        f"{each.direction} parameter `{each.name}` cannot have a default", each.location
+                    )
+                formal = None if has_variables(type_) else type_
+                default = self.checker.exprs.constant(each.default, env, formal, f"default of `{each.name}`")
+            direction = Direction(each.direction)
+            param = Parameter(each.name, direction, type_, default, optional, each.annotations, each.location)
+            restrictions.parameter(param, constructor=constructor)
+            params.append(param)
+        return tuple(params)
+
+    def enum(self, decl: ast.EnumDecl, env: Env) -> EnumType | SerEnumType:
+        """An enum, with or without an underlying type."""
+        _no_duplicates(tuple(name for name, _ in decl.members), "member")
+        if not decl.members:
+            raise P4Error(f"enum `{decl.name}` has no members", decl.location)
+        if decl.type is None:
+            for name, value in decl.members:
+                if value is not None:
+                    raise P4Error(
+                        f"`{name.text}` has a value, but enum `{decl.name}` has no underlying type",
+                        value.location,
+                    )
+            return EnumType(
+                decl.name, tuple(name.text for name, _ in decl.members), decl.annotations, decl.location
+            )
+        representation = self.resolve(decl.type, env)
+        if not isinstance(representation, BitType | IntType):
+            raise P4Error(
+                f"an enum is represented by bit<N> or int<N>, not `{representation}`", decl.type.location
+            )
+        members: dict[str, int] = {}
+        for name, value in decl.members:
+            if value is None:
+                raise P4Error(
+                    f"member `{name.text}` needs a value, as `{decl.name}` has a type", name.location
+                )
+            members[name.text] = self.checker.exprs.constant_int(value, env, representation)
+        return SerEnumType(decl.name, representation, members, decl.annotations, decl.location)
+
+    def new_type(self, decl: ast.TypedefDecl, env: Env) -> NewType:
+        """`type T name;`"""
+        assert isinstance(decl.type, ast.TypeNode)
+        type_ = self.resolve(decl.type, env)
+        if not isinstance(underlying(type_), BitType | IntType | BoolType | VarbitType):
+            raise P4Error(
+                f"`type` makes new types of bit<N>, int<N> or bool, not of `{type_}`", decl.location
+            )
+        return NewType(decl.name, type_, decl.annotations, decl.location)
+
+
+def _check_field(kind: str, decl: ast.FieldDecl, type_: Type) -> None:
+    inner = underlying(type_)
+    if isinstance(inner, TypeVar | type(DONT_CARE)):
+        return
+    allowed: tuple[type[Type], ...]
+    match kind:
+        case "header":
+            allowed = (BitType, IntType, VarbitType, BoolType, StructType)
+            if isinstance(inner, StructType):
+                for each in inner.fields:
+                    _check_header_struct(each.type, decl)
+        case "header_union":
+            allowed = (HeaderType,)
+        case _:
+            allowed = (
+                BitType, IntType, VarbitType, BoolType, StructType, HeaderType, UnionType, StackType,
+                TupleType, EnumType, ErrorType,
+            )  # fmt: skip
+            if isinstance(inner, ListType | ExternType):
+                raise unsupported(f"a struct's field of type `{type_}`", decl.location)
+    if not isinstance(inner, allowed):
+        raise P4Error(f"a {kind} cannot have a field of type `{type_}`", decl.location)
+
+
+def _check_header_struct(type_: Type, decl: ast.FieldDecl) -> None:
+    inner = underlying(type_)
+    if isinstance(inner, StructType):
+        for each in inner.fields:
+            _check_header_struct(each.type, decl)
+    elif not isinstance(inner, BitType | IntType | BoolType | TypeVar):
+        raise P4Error(f"a header cannot have a field with a part of type `{type_}`", decl.location)
+
+
+def _no_duplicates(decls: tuple[ast.Decl, ...] | tuple[ast.Name, ...], what: str) -> None:
+    seen: dict[str, Location] = {}
+    for each in decls:
+        name = each.text if isinstance(each, ast.Name) else each.name
+        if name in seen:
+            raise P4Error(
+                f"{what} `{name}` is declared twice",
+                each.location,
+                notes=(("the first declaration is here", seen[name]),),
+            )
+        seen[name] = each.location
+
+
+def _no_equal_overloads(methods: list[Method]) -> None:
+    for index, new in enumerate(methods):
+        for old in methods[:index]:
+            same = [each.name for each in new.params] == [each.name for each in old.params]
+            if new.name == old.name and same:
+                raise P4Error(
+                    f"`{new}` is declared twice with the same parameters",
+                    new.location,
+                    notes=(("the first declaration is here", old.location),),
+                )

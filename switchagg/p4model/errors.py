@@ -1,0 +1,79 @@
+"""What is wrong with a P4 program, and where: every message of the front end carries file, line and column.
+
+Location    a place in a source file (never in the preprocessor's output)
+P4Error     a mistake in a P4 program, or a construct that the model does not support
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from switchagg.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """A place in a source file. Lines and columns count from 1; 0 means the file as a whole."""
+
+    file: str
+    line: int
+    column: int
+
+    def __str__(self) -> str:
+        if not self.line:
+            return self.file
+        return f"{self.file}:{self.line}:{self.column}"
+
+
+NOWHERE = Location("<built-in>", 0, 0)
+
+
+class P4Error(UsageError):
+    """A P4 program that cannot be used. `str()` gives place, reason, the source line and a caret.
+
+    Attributes:
+        reason: the message alone.
+        location: where the mistake is.
+        notes: further places with a remark each, such as an earlier declaration of the same name.
+        unsupported: the program may be right, but the model does not support what it uses.
+    """
+
+    def __init__(
+        self,
+        reason: str,
+        location: Location,
+        *,
+        notes: tuple[tuple[str, Location], ...] = (),
+        unsupported: bool = False,
+    ) -> None:
+        self.reason = reason
+        self.location = location
+        self.notes = notes
+        self.unsupported = unsupported
+        self._sources: Mapping[str, str] = {}
+        super().__init__(reason)
+
+    def with_sources(self, sources: Mapping[str, str]) -> P4Error:
+        """Adds the texts of the files, by name, so that the message can show the line. Returns itself."""
+        self._sources = sources
+        return self
+
+    def __str__(self) -> str:
+        parts = [f"{self.location}: error: {self.reason}{self._excerpt(self.location)}"]
+        parts += [f"{place}: note: {remark}{self._excerpt(place)}" for remark, place in self.notes]
+        return "\n".join(parts)
+
+    def _excerpt(self, location: Location) -> str:
+        lines = self._sources.get(location.file, "").splitlines()
+        if not 0 < location.line <= len(lines):
+            return ""
+        line = lines[location.line - 1]
+        # A tab before the caret keeps its width whatever the terminal makes of tabs.
+        indent = "".join("\t" if each == "\t" else " " for each in line[: max(location.column - 1, 0)])
+        return f"\n{line}\n{indent}^"
+
+
+def unsupported(construct: str, location: Location) -> P4Error:
+    """The error for a construct of the language or of an architecture that the model does not have."""
+    return P4Error(f"{construct} is not supported", location, unsupported=True)

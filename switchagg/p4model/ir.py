@@ -1,0 +1,815 @@
+"""The typed program: what `load()` returns and what the runtime executes. This page is the contract between
+them.
+
+`load()` resolves, checks and *elaborates*: it starts from `main` and evaluates every constructor, so that a
+parser or control with constructor parameters appears once for each instance, with the constants in place. So
+
+- names are resolved: an expression holds the `Variable`, `Action`, `Table`, ... object itself, and these
+  compare by identity; a name in this tree is for messages and for the control plane only;
+- every expression has its type; typedefs are gone; type arguments are explicit in types and calls;
+- every implicit cast is a `Cast`; what is known at compile time is a literal. The type `int` remains only in
+  arguments of externs whose parameter is generic or `int` itself;
+- arguments are in the order of the parameters, whether the source named them or not, with one `Argument`
+  for each parameter; defaults are filled in; one that is missing (@optional), or `_` for an out parameter,
+  has value None;
+- operands of arithmetic have equal types; shifts may have any right operand, which is not negative;
+- `a += b` and its like are `Assign(a, a + b)` with a side-effect-free `a` (an index with a side effect is
+  refused);
+- `minSizeInBits()` and its like and the `size` of a stack are literals.
+
+    Program ─ main: PackageInstance ─ args ─ ParserInstance ─ states ─ statements ─ expressions
+            │                              └ ControlInstance ─ actions, tables, instances, body
+            ├ instances     ExternInstance of the top level (others belong to a parser or control)
+            ├ actions       actions of the top level
+            └ types, errors, match_kinds
+
+Two `ControlInstance` objects of one control share no node. A function (`Function`) appears once for each
+list of type arguments; functions of the top level refer to no variables but their own.
+
+Control-plane names. `control_name` is what P4Runtime, STF and our table API know a table, action, extern
+instance or value set by: the path of instances below the control's own name (`MyIngress.sub.table`), with
+@name replacing the last part and a @name that begins with a dot replacing it all. Keys: `Key.control_name`
+is @name or the expression as written, with `.isValid()` as `$valid$`, as p4c names it.
+
+Scopes at run time. Variables with `scope` local of a control or parser live for one execution of it
+(`apply`); an initializer runs in the order of declaration, before the body or the start state. Bodies of
+actions and of an extern instance's abstract methods (Register actions) may refer to variables and
+parameters of the block round them.
+
+Values at compile time (`Value`), which constructors and table properties take: int, bool, str, `EnumLiteral`,
+`ErrorLiteral`, tuples of values (from tuples and lists), `StructValue`, instances, and None for a missing
+argument.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum, StrEnum
+from typing import TypeAlias
+
+from switchagg.p4model.ast import Annotation
+from switchagg.p4model.errors import Location
+from switchagg.p4model.types import (
+    ApplyResultType,
+    BlockType,
+    Direction,
+    EnumType,
+    ExternType,
+    Method,
+    PackageType,
+    Parameter,
+    SerEnumType,
+    Type,
+)
+
+# ---- declarations
+
+
+class Scope(Enum):
+    """Whose variable it is."""
+
+    PARAM = "param"
+    """of a parser, control, function or abstract method"""
+    ACTION_PARAM = "action_param"
+    """with direction NONE: from the table entry; else bound in the table's list of actions or by a call"""
+    LOCAL = "local"
+    """declared in a body or at the head of a parser or control"""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Variable:
+    """A parameter or local variable. Two of one name are two objects."""
+
+    name: str
+    type: Type
+    scope: Scope
+    location: Location
+    direction: Direction = Direction.NONE
+    annotations: tuple[Annotation, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Function:
+    """A function of the program, or the body of an extern instance's abstract method."""
+
+    name: str
+    params: tuple[Variable, ...]
+    returns: Type
+    body: Block
+    location: Location
+    type_args: tuple[Type, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Action:
+    """An action. `params` holds the directed parameters first, then those from entries."""
+
+    name: str
+    control_name: str
+    params: tuple[Variable, ...]
+    body: Block
+    annotations: tuple[Annotation, ...]
+    location: Location
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Key:
+    """One field of a table's key. `match_kind` is exact, lpm, ternary, range, optional, selector, ..."""
+
+    expr: Expr
+    match_kind: str
+    control_name: str
+    annotations: tuple[Annotation, ...]
+    location: Location
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ActionRef:
+    """An action in a table's list. `bound` has an argument for each directed parameter.
+
+    @tableonly and @defaultonly are in `annotations`.
+    """
+
+    action: Action
+    bound: tuple[Argument, ...]
+    annotations: tuple[Annotation, ...]
+    location: Location
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ActionCall:
+    """An action with all its arguments, directed ones included, for a default action or an entry."""
+
+    action: Action
+    args: tuple[Argument, ...]
+    location: Location
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Entry:
+    """An entry in the source. `keys` has one keyset for each key.
+
+    `priority` is None in const entries, of which the first that matches wins. In others it is a number,
+    made up as the language says where none is written; the smaller one wins where the table has
+    `largest_priority_wins` false.
+    """
+
+    keys: tuple[Keyset, ...]
+    call: ActionCall
+    priority: int | None
+    const: bool
+    annotations: tuple[Annotation, ...]
+    location: Location
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Table:
+    """A table.
+
+    `properties` has what else the source says, evaluated where it is a constant or an instance:
+    `implementation`, `counters`, `meters`, `support_timeout`, `idle_timeout`, ...; `size` is not among
+    them.
+    """
+
+    name: str
+    control_name: str
+    keys: tuple[Key, ...]
+    actions: tuple[ActionRef, ...]
+    default: ActionCall | None
+    const_default: bool
+    entries: tuple[Entry, ...]
+    const_entries: bool
+    size: int | None
+    largest_priority_wins: bool
+    priority_delta: int
+    properties: Mapping[str, Value]
+    annotations: tuple[Annotation, ...]
+    location: Location
+    result: ApplyResultType
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ValueSet:
+    """A parser's value set. `element` is the type of its members."""
+
+    name: str
+    control_name: str
+    element: Type
+    size: int
+    annotations: tuple[Annotation, ...]
+    location: Location
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ExternInstance:
+    """An extern object. `args` is by parameter name, in order. `methods`: the abstract methods that it
+    defines.
+    """
+
+    name: str
+    control_name: str
+    type: ExternType
+    args: Mapping[str, Value]
+    constructor: Method
+    methods: Mapping[str, Function]
+    annotations: tuple[Annotation, ...]
+    location: Location
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class State:
+    """A parser state: statements, then where to go. `accept` and `reject` are no objects, only names."""
+
+    name: str
+    body: tuple[Stmt, ...]
+    transition: Transition
+    annotations: tuple[Annotation, ...]
+    location: Location
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Goto:
+    """An unconditional transition."""
+
+    state: str
+    location: Location
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SelectCase:
+    """`keys` has one keyset for each expression of the select."""
+
+    keys: tuple[Keyset, ...]
+    state: str
+    location: Location
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Select:
+    """The first case that matches. Where none does, the parser ends with error.NoMatch."""
+
+    exprs: tuple[Expr, ...]
+    cases: tuple[SelectCase, ...]
+    location: Location
+
+
+Transition: TypeAlias = Goto | Select
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ParserInstance:
+    """A parser with its constructor's arguments. `prologue` holds declarations of variables (see module)."""
+
+    name: str
+    control_name: str
+    type: BlockType
+    params: tuple[Variable, ...]
+    args: Mapping[str, Value]
+    prologue: tuple[Stmt, ...]
+    instances: tuple[Instance, ...]
+    value_sets: tuple[ValueSet, ...]
+    states: Mapping[str, State]
+    annotations: tuple[Annotation, ...]
+    location: Location
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ControlInstance:
+    """A control with its constructor's arguments. `prologue` holds declarations of variables (see module)."""
+
+    name: str
+    control_name: str
+    type: BlockType
+    params: tuple[Variable, ...]
+    args: Mapping[str, Value]
+    prologue: tuple[Stmt, ...]
+    instances: tuple[Instance, ...]
+    actions: tuple[Action, ...]
+    tables: tuple[Table, ...]
+    body: Block
+    annotations: tuple[Annotation, ...]
+    location: Location
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PackageInstance:
+    """A package: `main`, or one of its arguments. `args` is by parameter name; an optional one can be
+    None.
+    """
+
+    name: str
+    type: PackageType
+    args: Mapping[str, Value]
+    annotations: tuple[Annotation, ...]
+    location: Location
+
+
+Instance: TypeAlias = ExternInstance | ParserInstance | ControlInstance
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StructValue:
+    """A struct or header, valid if it is one, known at compile time."""
+
+    type: Type
+    fields: Mapping[str, Value]
+
+
+Value: TypeAlias = (
+    "int | bool | str | EnumLiteral | ErrorLiteral | tuple[Value, ...] | StructValue | ExternInstance | "
+    "ParserInstance | ControlInstance | PackageInstance | None"
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Program:
+    """A checked and elaborated program.
+
+    Attributes:
+        path: the source file, as the caller named it.
+        architecture: `v1model`, `tna`, ..., from the type of `main`; empty if it is none that we know.
+        main: the package instance.
+        errors: all members of `error`, in order of declaration, the core library's first.
+        match_kinds: all members of `match_kind`, likewise.
+        types: headers, structs, enums, ... of the top level by name (no generic ones).
+        instances: extern instances of the top level, in order.
+        actions: actions of the top level, in order.
+        sources: the text of every file that took part, by name, for messages.
+    """
+
+    path: str
+    architecture: str
+    main: PackageInstance
+    errors: tuple[str, ...]
+    match_kinds: tuple[str, ...]
+    types: Mapping[str, Type]
+    instances: tuple[ExternInstance, ...]
+    actions: tuple[Action, ...]
+    annotations: tuple[Annotation, ...] = ()
+    sources: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
+# ---- expressions
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Expr:
+    """Base of expressions. `type` is never a typedef."""
+
+    type: Type
+    location: Location
+
+
+class UnaryOp(StrEnum):
+    """`!` takes a bool, `~` a bit or int, `-` a bit (modulo 2^N) or int. Unary `+` is gone."""
+
+    NOT = "!"
+    INVERT = "~"
+    NEGATE = "-"
+
+
+class BinaryOp(StrEnum):
+    """As P4 writes them. `==` and `!=` also compare headers, structs, stacks, tuples, enums, errors, bools.
+
+    `+ - *` wrap modulo 2^N. `/` and `%` do not occur: they are folded, or shifts and masks.
+    `++` has a bit or int as each operand; the type of the result is that of the left one, of both widths.
+    """
+
+    ADD = "+"
+    SUB = "-"
+    MUL = "*"
+    DIV = "/"
+    MOD = "%"
+    SAT_ADD = "|+|"
+    SAT_SUB = "|-|"
+    BIT_AND = "&"
+    BIT_OR = "|"
+    BIT_XOR = "^"
+    SHIFT_LEFT = "<<"
+    SHIFT_RIGHT = ">>"
+    CONCAT = "++"
+    EQ = "=="
+    NE = "!="
+    LT = "<"
+    LE = "<="
+    GT = ">"
+    GE = ">="
+    AND = "&&"
+    OR = "||"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Literal(Expr):
+    """bit<N>, int<N>, int (int); bool; string. Values are in the range of their type."""
+
+    value: int | bool | str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EnumLiteral(Expr):
+    """A member of an enum. `value` is its number in a serializable enum, its position in another."""
+
+    type: EnumType | SerEnumType
+    name: str
+    value: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ErrorLiteral(Expr):
+    """A member of `error`."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TupleLiteral(Expr):
+    """`{a, b}` of a TupleType or ListType. Where a struct or header was expected it is a `StructLiteral`."""
+
+    elements: tuple[Expr, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StructLiteral(Expr):
+    """A struct or a (valid) header; one expression for each field, in the order of the type's fields."""
+
+    elements: tuple[Expr, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StackLiteral(Expr):
+    """`{h1, h2}` where a stack was expected; as many elements as the stack has."""
+
+    elements: tuple[Expr, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class InvalidHeader(Expr):
+    """`{#}`: an invalid header, or a union of which no header is valid."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class VarRef(Expr):
+    """A parameter or local variable."""
+
+    variable: Variable
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class InstanceRef(Expr):
+    """An instance where it is an argument; calls name theirs in `MethodCall.target` or
+    `BlockApply.instance`.
+    """
+
+    instance: Instance | PackageInstance
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class This(Expr):
+    """`this` in the body of an abstract method: the instance that defines it."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FieldAccess(Expr):
+    """A field of a header, struct or union; or `hit` and `miss` of a `TableApply`."""
+
+    base: Expr
+    name: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Index(Expr):
+    """An element of a stack, at a constant or computed index; or of a tuple, at a constant one."""
+
+    base: Expr
+    index: Expr
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StackNext(Expr):
+    """`stack.next`: in parsers."""
+
+    base: Expr
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StackLast(Expr):
+    """`stack.last`: in parsers."""
+
+    base: Expr
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StackLastIndex(Expr):
+    """`stack.lastIndex`: bit<32>, in parsers."""
+
+    base: Expr
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Slice(Expr):
+    """`base[high:low]`, both inclusive and constant: a bit<high-low+1>. Also the target of an assignment."""
+
+    base: Expr
+    high: int
+    low: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Unary(Expr):
+    """One operand."""
+
+    op: UnaryOp
+    operand: Expr
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Binary(Expr):
+    """Two operands, evaluated from left to right; `&&` and `||` stop early."""
+
+    op: BinaryOp
+    left: Expr
+    right: Expr
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ternary(Expr):
+    """`condition ? yes : no`; one of the two is evaluated."""
+
+    condition: Expr
+    yes: Expr
+    no: Expr
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Cast(Expr):
+    """`operand` as `type`: between bit and int of one width, between widths of one signedness, bit<1> and
+    bool, enum and underlying type, `type` and underlying type; and structs, tuples or headers of equal
+    shape.
+    """
+
+    operand: Expr
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Argument:
+    """What a parameter is called with. For out and inout, `value` is something that can be assigned to."""
+
+    param: Parameter | Variable
+    value: Expr | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FunctionCall(Expr):
+    """A call of a function of the program."""
+
+    function: Function
+    args: tuple[Argument, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ExternCall(Expr):
+    """A call of an extern function. `params` of `method` still have type variables; arguments have types."""
+
+    method: Method
+    type_args: tuple[Type, ...]
+    args: tuple[Argument, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MethodCall(Expr):
+    """A call of an extern's method. `target` is an instance or, for packet_in and its like, an expression."""
+
+    target: ExternInstance | Expr
+    method: Method
+    type_args: tuple[Type, ...]
+    args: tuple[Argument, ...]
+
+
+class Builtin(StrEnum):
+    """Methods of headers, unions (`isValid`) and stacks (push and pop, with a constant count)."""
+
+    IS_VALID = "isValid"
+    SET_VALID = "setValid"
+    SET_INVALID = "setInvalid"
+    PUSH_FRONT = "push_front"
+    POP_FRONT = "pop_front"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BuiltinCall(Expr):
+    """`base.builtin()`; `count` is for push_front and pop_front, 0 elsewhere."""
+
+    builtin: Builtin
+    base: Expr
+    count: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DirectActionCall(Expr):
+    """`action(args);` in a body: all parameters have arguments."""
+
+    action: Action
+    args: tuple[Argument, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TableApply(Expr):
+    """`table.apply()`"""
+
+    table: Table
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BlockApply(Expr):
+    """`instance.apply(args)` of a control (in a control) or parser (in a parser)."""
+
+    instance: ControlInstance | ParserInstance
+    args: tuple[Argument, ...]
+
+
+# ---- keysets: in select, entries and value sets
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ExactSet:
+    """One value."""
+
+    value: Expr
+    location: Location
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MaskSet:
+    """`value &&& mask`"""
+
+    value: Expr
+    mask: Expr
+    location: Location
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RangeSet:
+    """`low .. high`, both inclusive; signed where the type is."""
+
+    low: Expr
+    high: Expr
+    location: Location
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AnySet:
+    """`_` or `default`"""
+
+    location: Location
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ValueSetRef:
+    """A value set. If the select has several expressions, it stands for all of them, alone in `keys`."""
+
+    value_set: ValueSet
+    location: Location
+
+
+Keyset: TypeAlias = ExactSet | MaskSet | RangeSet | AnySet | ValueSetRef
+
+
+# ---- statements
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stmt:
+    """Base of statements."""
+
+    location: Location
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Declare(Stmt):
+    """A local variable. Without `init` its value is undefined; headers in it are invalid."""
+
+    variable: Variable
+    init: Expr | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Assign(Stmt):
+    """`target = value`: of equal types."""
+
+    target: Expr
+    value: Expr
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CallStmt(Stmt):
+    """A call for its effect; what it returns is dropped."""
+
+    call: Expr
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Block(Stmt):
+    """`{ ... }`; variables declared in it end with it."""
+
+    body: tuple[Stmt, ...]
+    annotations: tuple[Annotation, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class If(Stmt):
+    """`condition` is a bool. In parsers too."""
+
+    condition: Expr
+    then: Stmt
+    orelse: Stmt | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Return(Stmt):
+    """Leaves the function, action, or control's apply."""
+
+    value: Expr | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Exit(Stmt):
+    """Leaves all controls and actions that run; out parameters are copied back."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ActionCase:
+    """`actions` is empty for `default`. Labels that fell through are joined into one case."""
+
+    actions: tuple[Action, ...]
+    default: bool
+    body: Stmt | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ActionSwitch(Stmt):
+    """`switch (table.apply().action_run)`"""
+
+    apply: TableApply
+    cases: tuple[ActionCase, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ValueCase:
+    """`values` are literals; empty with `default`. Labels that fell through are joined into one case."""
+
+    values: tuple[Expr, ...]
+    default: bool
+    body: Stmt | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ValueSwitch(Stmt):
+    """`switch (expression)`; nothing happens where no case matches."""
+
+    subject: Expr
+    cases: tuple[ValueCase, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class For(Stmt):
+    """`for (init; condition; update) body`; `condition` is None for none."""
+
+    init: tuple[Stmt, ...]
+    condition: Expr | None
+    update: tuple[Stmt, ...]
+    body: Stmt
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ForRange(Stmt):
+    """`for (T v in low .. high) body`: both inclusive; no round where low > high."""
+
+    variable: Variable
+    low: Expr
+    high: Expr
+    body: Stmt
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ForEach(Stmt):
+    """`for (T v in collection) body`: over a stack, tuple or list."""
+
+    variable: Variable
+    collection: Expr
+    body: Stmt
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Break(Stmt):
+    """Leaves the innermost loop."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Continue(Stmt):
+    """Goes on with the innermost loop's next round."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Empty(Stmt):
+    """`;`"""

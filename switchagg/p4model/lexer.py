@@ -1,0 +1,465 @@
+"""From words to the tokens of grammar.lark, with all that an LALR(1) grammar of P4 needs to be told.
+
+What a token is follows from its neighbours and from the names declared before it:
+
+    NAME or TYPE       `(a) - b` is a cast only if `a` is a type, so types are known by declaration, with the
+                       scopes of braces and of type parameters
+    ARGS_OPEN or LT    a `<` opens type arguments after a generic name
+    `>` `>`            is a shift only outside type arguments
+    keywords           apply, key, actions, entries, state, type, priority and list are names elsewhere
+    annotations        become one token each, so that anything can stand in them
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from lark import Token
+from lark.lexer import Lexer
+
+from switchagg.p4model.annotations import annotate
+from switchagg.p4model.errors import P4Error
+from switchagg.p4model.preprocess import Line
+from switchagg.p4model.tokens import KEYWORDS, MARKS, SOFT_KEYWORDS, P4Token, Raw, make_token
+
+_TYPE_ENDS: Final = frozenset(
+    ("TYPE", "_ARGS_CLOSE", "VOID", "BOOL", "STRING", "BIT", "INT", "ERROR", "MATCH_KIND", "_RBRACKET")
+)
+
+
+class P4Lexer(Lexer):
+    """What lark calls: `data` is the list of tokens that `classify` made."""
+
+    def __init__(self, lexer_conf: Any) -> None:
+        pass
+
+    def lex(self, data: Any) -> Iterator[Token]:  # type: ignore[override]
+        return iter(data)
+
+
+def classify(raw: list[Raw]) -> list[P4Token]:
+    """The tokens as the grammar wants them."""
+    return _Classifier(raw).run()
+
+
+class _Scope:
+    """Names declared between two braces, or in one declaration with its parameters."""
+
+    __slots__ = ("depth", "kind", "names")
+
+    def __init__(self, kind: str, depth: int) -> None:
+        self.kind = kind
+        self.depth = depth
+        self.names: dict[str, str] = {}
+
+
+class _Classifier:
+    """Walks over the tokens once. A name means a `type`, a `generic` type, a generic `function`, or a
+    `value`.
+    """
+
+    def __init__(self, raw: list[Raw]) -> None:
+        self.raw = raw
+        self.at = 0
+        self.out: list[P4Token] = []
+        self.scopes = [_Scope("top", 0)]
+        self.depth = 0
+        self.parens = 0
+        self.closers: set[int] = set()
+        self.generic_methods: set[str] = set()
+        self.typedef_depth: int | None = None
+
+    def run(self) -> list[P4Token]:
+        while self.at < len(self.raw):
+            match self.raw[self.at].kind:
+                case "number":
+                    self.emit("INTEGER")
+                case "string":
+                    self.emit("STRING_LITERAL")
+                case "word":
+                    self.word()
+                case _:
+                    self.mark()
+        return self.out
+
+    def emit(self, kind: str) -> None:
+        raw = self.raw[self.at]
+        self.out.append(make_token(kind, raw.text, raw.location))
+        self.at += 1
+
+    # ---- looking around
+
+    def text(self, ahead: int = 0) -> str:
+        index = self.at + ahead
+        return self.raw[index].text if index < len(self.raw) else ""
+
+    def is_word(self, ahead: int) -> bool:
+        index = self.at + ahead
+        return index < len(self.raw) and self.raw[index].kind == "word"
+
+    def is_name(self, ahead: int) -> bool:
+        return self.is_word(ahead) and self.text(ahead) not in KEYWORDS
+
+    def before(self, back: int = 1) -> str:
+        return self.out[-back].type if len(self.out) >= back else ""
+
+    def meaning(self, name: str) -> str | None:
+        for scope in reversed(self.scopes):
+            if name in scope.names:
+                return scope.names[name]
+        return None
+
+    def brace(self) -> str:
+        return next(scope.kind for scope in reversed(self.scopes) if scope.kind != "declaration")
+
+    def angle_end(self, start: int) -> int | None:
+        """The index of the `>` that closes the `<` at this index, if what is between can be type
+        arguments.
+        """
+        depth = parens = 0
+        for index in range(start, len(self.raw)):
+            text = self.raw[index].text
+            if text == "(":
+                parens += 1
+            elif text == ")":
+                parens -= 1
+                if parens < 0:
+                    return None
+            elif text in ("{", "}", ";"):
+                return None
+            elif parens:
+                continue
+            elif text == "<":
+                depth += 1
+            elif text == ">":
+                depth -= 1
+                if not depth:
+                    return index
+            elif self.raw[index].kind == "mark" and text not in (",", ".", "[", "]"):
+                return None
+        return None
+
+    # ---- scopes
+
+    def declare(self, name: str, meaning: str, *, outside: bool = False) -> None:
+        """Declares in the innermost scope; with `outside`, round the declaration that is being read."""
+        scope = self.scopes[-1]
+        if outside and scope.kind == "declaration":
+            scope = self.scopes[-2]
+        scope.names[name] = meaning
+
+    def open_declaration(self) -> None:
+        """From here to the declaration's `;` or closing brace, names of parameters are known."""
+        self.scopes.append(_Scope("declaration", self.depth))
+
+    def close_declaration(self) -> None:
+        while (
+            self.scopes[-1].kind == "declaration" and self.scopes[-1].depth == self.depth and not self.parens
+        ):
+            self.scopes.pop()
+
+    # ---- marks
+
+    def mark(self) -> None:
+        text = self.text()
+        match text:
+            case "@":
+                self.annotation()
+            case "{":
+                self.open_brace()
+            case "}":
+                self.close_brace()
+            case "(" | ")":
+                self.parens += 1 if text == "(" else -1
+                self.emit(MARKS[text])
+            case ";":
+                self.emit("_SEMI")
+                if self.typedef_depth == self.depth:
+                    self.typedef_depth = None
+                self.close_declaration()
+            case "<":
+                self.angle()
+            case ">":
+                self.close_angle()
+            case ".":
+                operand = self.before() in (
+                    "NAME",
+                    "TYPE",
+                    "_RPAR",
+                    "_RBRACKET",
+                    "_ARGS_CLOSE",
+                    "ERROR",
+                    "THIS",
+                )
+                self.emit("_DOT" if operand else "DOT_PREFIX")
+            case _:
+                self.emit(MARKS[text])
+
+    def open_brace(self) -> None:
+        brace, kind = self.brace(), "other"
+        if self.before() in ("NAME", "TYPE") and self.before(2) == "_TABLE":
+            kind = "table"
+        elif self.before() == "_ASSIGN" and self.before(2) == "ENTRIES":
+            kind = "entries"
+        elif self.before() == "_RPAR" and self.call_head() == "SWITCH":
+            kind = "switch"
+        elif self.follows_head({"HEADER", "STRUCT", "HEADER_UNION", "_ENUM"}):
+            kind = "fields"
+        elif self.follows_head({"_EXTERN_OBJECT"}):
+            kind = "extern"
+        self.emit("SWITCH_LBRACE" if brace == "switch" and self.before() == "COLON" else "_LBRACE")
+        self.depth += 1
+        self.scopes.append(_Scope(kind, self.depth))
+
+    def close_brace(self) -> None:
+        while len(self.scopes) > 1 and self.scopes[-1].depth >= self.depth:
+            self.scopes.pop()
+        self.depth = max(self.depth - 1, 0)
+        self.emit("_RBRACE")
+        # In `typedef struct S { ... } T;` the declaration goes on.
+        if self.typedef_depth != self.depth:
+            self.close_declaration()
+
+    def call_head(self) -> str:
+        """The kind of the token before the `(` that the last token closes."""
+        depth = 0
+        for index in range(len(self.out) - 1, -1, -1):
+            if self.out[index].type == "_RPAR":
+                depth += 1
+            elif self.out[index].type == "_LPAR":
+                depth -= 1
+                if not depth:
+                    return self.out[index - 1].type if index else ""
+        return ""
+
+    def follows_head(self, heads: set[str]) -> bool:
+        """Whether the declaration that a `{` belongs to begins with one of these."""
+        for token in reversed(self.out):
+            if token.type in heads:
+                return True
+            if token.type in ("_SEMI", "_LBRACE", "_RBRACE", "_ASSIGN", "_LPAR", "SWITCH_LBRACE"):
+                return False
+        return False
+
+    # ---- type arguments
+
+    def angle(self) -> None:
+        if self.opens_arguments():
+            end = self.angle_end(self.at)
+            if end is not None:
+                self.closers.add(end)
+                self.emit("_ARGS_OPEN")
+                return
+        self.emit("LT")
+
+    def opens_arguments(self) -> bool:
+        before = self.before()
+        if before in ("BIT", "INT", "VARBIT", "TUPLE", "LIST", "_VALUE_SET"):
+            return True
+        if before not in ("NAME", "TYPE"):
+            return False
+        name = str(self.out[-1])
+        if self.before(2) == "_DOT":
+            end = self.angle_end(self.at)
+            called = end is not None and end + 1 < len(self.raw) and self.raw[end + 1].text == "("
+            return called and name in self.generic_methods
+        return self.meaning(name) in ("generic", "function")
+
+    def close_angle(self) -> None:
+        if self.at in self.closers:
+            self.emit("_ARGS_CLOSE")
+            return
+        here = self.raw[self.at]
+        if self.at + 1 < len(self.raw) and self.at + 1 not in self.closers:
+            after = self.raw[self.at + 1]
+            adjacent = after.line is here.line and after.offset == here.offset + 1
+            if adjacent and after.text in (">", ">="):
+                text = here.text + after.text
+                self.out.append(make_token("SHR" if text == ">>" else "ASSIGN_OP", text, here.location))
+                self.at += 2
+                return
+        self.emit("GT")
+
+    def type_parameters(self) -> None:
+        """The `<...>` after a name that is being declared."""
+        if self.text() != "<":
+            return
+        end = self.angle_end(self.at)
+        if end is None:
+            return
+        self.closers.add(end)
+        self.emit("_ARGS_OPEN")
+        while self.at < end:
+            if self.is_name(0):
+                self.declare(self.text(), "type")
+                self.emit("TYPE")
+            elif self.is_word(0):
+                self.emit(KEYWORDS[self.text()])
+            else:
+                self.emit(MARKS.get(self.text(), "INTEGER"))
+
+    # ---- words
+
+    def word(self) -> None:
+        text = self.text()
+        if self.before() == "_DOT":
+            self.emit("NAME")
+        elif text in SOFT_KEYWORDS and self.is_soft_keyword(text):
+            if text == "type":
+                self.typedef_depth = self.depth
+            self.emit(SOFT_KEYWORDS[text])
+        elif text in KEYWORDS:
+            self.keyword(text)
+        else:
+            self.name(text)
+
+    def is_soft_keyword(self, text: str) -> bool:
+        after = self.text(1)
+        match text:
+            case "apply":
+                return after in ("{", "@")
+            case "key" | "actions" | "entries":
+                return self.brace() == "table" and after == "=" and self.text(2) == "{"
+            case "state":
+                return self.is_word(1) and self.text(2) == "{"
+            case "priority":
+                return self.brace() == "entries" and after == "="
+            case "list":
+                return after == "<"
+            case _:
+                begins = self.before() in ("", "_SEMI", "_RBRACE", "ANNOTATION")
+                return begins and (self.is_word(1) or after == ".")
+
+    def keyword(self, text: str) -> None:
+        match text:
+            case "header" | "struct" | "header_union" | "parser" | "control" | "package":
+                self.emit(KEYWORDS[text])
+                self.type_declaration()
+            case "extern":
+                self.extern()
+            case "enum":
+                ahead = next((each for each in range(1, 16) if self.text(each) in ("{", "")), 0)
+                if ahead and self.is_name(ahead - 1):
+                    self.declare(self.text(ahead - 1), "type", outside=True)
+                self.emit("_ENUM")
+            case "table" | "action":
+                self.emit(KEYWORDS[text])
+                if self.is_name(0):
+                    if self.meaning(self.text()) is not None:
+                        self.declare(self.text(), "value")
+                    self.emit("NAME")
+                    if text == "action":
+                        self.open_declaration()
+            case "typedef":
+                self.typedef_depth = self.depth
+                self.emit("TYPEDEF")
+            case _:
+                self.emit(KEYWORDS[text])
+
+    def extern(self) -> None:
+        after = self.text(2)
+        if after == "<":
+            end = self.angle_end(self.at + 2)
+            is_object = end is not None and end + 1 < len(self.raw) and self.raw[end + 1].text == "{"
+        else:
+            is_object = after == "{"
+        if is_object and self.is_name(1):
+            self.emit("_EXTERN_OBJECT")
+            self.type_declaration()
+        else:
+            self.emit("_EXTERN")
+
+    def type_declaration(self) -> None:
+        """The name of a type, which may have type parameters."""
+        if self.is_name(0):
+            self.declare(self.text(), "generic" if self.text(1) == "<" else "type", outside=True)
+            self.emit("TYPE")
+            self.open_declaration()
+            self.type_parameters()
+
+    def name(self, text: str) -> None:
+        before, after = self.before(), self.text(1)
+        meaning = self.scopes[0].names.get(text) if before == "DOT_PREFIX" else self.meaning(text)
+        follows_type = before in _TYPE_ENDS
+        if self.typedef_depth == self.depth and after == ";":
+            self.declare(text, "type", outside=True)
+            self.emit("TYPE")
+        elif (follows_type or before == "NAME") and after in ("<", "(") and self.brace() != "fields":
+            self.prototype(text)
+        elif (
+            meaning in ("type", "generic")
+            and after in ("=", ";", ",", ")", "in")
+            and self.names_value(before)
+        ):
+            self.declare(text, "value")
+            self.emit("NAME")
+        else:
+            self.emit("TYPE" if meaning in ("type", "generic") else "NAME")
+
+    def names_value(self, before: str) -> bool:
+        """Whether a name after this declares a variable, parameter or instance: `T x`, `T(...) x`."""
+        if self.brace() == "fields":
+            return False
+        if before == "_RPAR":
+            return self.call_head() in ("TYPE", "_ARGS_CLOSE")
+        return before in _TYPE_ENDS
+
+    def prototype(self, text: str) -> None:
+        """The name of a function or method where it is declared."""
+        if self.text(1) == "<":
+            end = self.angle_end(self.at + 1)
+            if end is None or end + 1 >= len(self.raw) or self.raw[end + 1].text != "(":
+                self.emit("NAME")
+                return
+            if self.brace() == "extern":
+                self.generic_methods.add(text)
+            else:
+                self.declare(text, "function", outside=True)
+        elif self.meaning(text) is not None and self.brace() != "extern":
+            self.declare(text, "value")
+        self.emit("NAME")
+        self.open_declaration()
+        self.type_parameters()
+
+    # ---- annotations
+
+    def annotation(self) -> None:
+        start = self.raw[self.at]
+        self.at += 1
+        if not self.is_word(0):
+            raise P4Error("a name must follow @", start.location)
+        name = self.text()
+        self.at += 1
+        if name == "pragma":
+            body = self.rest_of_line(start.line)
+            if not body:
+                raise P4Error("@pragma needs a name", start.location)
+            annotation = annotate(start.location, body[0].text, body[1:] or None, structured=False)
+        elif self.text() in ("(", "["):
+            body = self.balanced()
+            annotation = annotate(
+                start.location, name, body, structured=body is not None and self.raw[self.at - 1].text == "]"
+            )
+        else:
+            annotation = annotate(start.location, name, None, structured=False)
+        self.out.append(make_token("ANNOTATION", f"@{name}", start.location, annotation))
+
+    def rest_of_line(self, line: Line) -> list[Raw]:
+        tokens = []
+        while self.at < len(self.raw) and self.raw[self.at].line is line:
+            tokens.append(self.raw[self.at])
+            self.at += 1
+        return tokens
+
+    def balanced(self) -> list[Raw]:
+        opening = self.raw[self.at]
+        closing = {"(": ")", "[": "]"}[opening.text]
+        depth, first = 0, self.at + 1
+        while self.at < len(self.raw):
+            text = self.text()
+            depth += (text == opening.text) - (text == closing)
+            self.at += 1
+            if not depth:
+                return self.raw[first : self.at - 1]
+        raise P4Error(f"this {opening.text} is never closed", opening.location)

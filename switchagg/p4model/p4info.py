@@ -1,0 +1,536 @@
+"""P4Info (P4Runtime 1.4): the control plane's view of a program, as p4c gives it.
+
+    program ─ collect names ─ ids and aliases ─ one message for each object ─► P4Info: text or JSON
+
+Like p4c, it has what is used: tables that are applied, and actions that a table lists or a body calls. Extern
+objects are there whether used or not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from switchagg.p4model import ir, walk
+from switchagg.p4model.annotations import find
+from switchagg.p4model.ast import Annotation
+from switchagg.p4model.errors import P4Error
+from switchagg.p4model.p4info_ids import Kind, Symbols, field_ids, single_number
+from switchagg.p4model.p4info_types import (
+    TypeInfo,
+    annotation_fields,
+    control_type_name,
+    controller_width,
+    documentation,
+    flatten,
+    type_name,
+)
+from switchagg.p4model.protobuf import Enum, Long, Message, Value
+from switchagg.p4model.symbolic import to_value
+from switchagg.p4model.types import (
+    BitType,
+    EnumType,
+    HeaderType,
+    SerEnumType,
+    StructType,
+    Type,
+    underlying,
+    width_of,
+)
+
+DEFAULT_TABLE_SIZE = 1024
+
+_MATCH_TYPES = {
+    "exact": "EXACT", "lpm": "LPM", "ternary": "TERNARY", "range": "RANGE", "optional": "OPTIONAL",
+}  # fmt: skip
+_UNITS = {
+    "packets": "PACKETS", "bytes": "BYTES", "packets_and_bytes": "BOTH",
+    "PACKETS": "PACKETS", "BYTES": "BYTES", "PACKETS_AND_BYTES": "BOTH",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Externs:
+    """What an architecture calls its extern types."""
+
+    counter: str
+    direct_counter: str
+    meter: str
+    direct_meter: str
+    register: str
+    profile: str
+    selector: str
+    index_argument: int | None
+    """Which type argument of a counter is the type of its index."""
+
+
+_V1MODEL = _Externs(
+    "counter",
+    "direct_counter",
+    "meter",
+    "direct_meter",
+    "register",
+    "action_profile",
+    "action_selector",
+    None,
+)
+_TNA = _Externs(
+    "Counter", "DirectCounter", "Meter", "DirectMeter", "Register", "ActionProfile", "ActionSelector", 1
+)
+
+
+def generate(program: ir.Program) -> Message:
+    """The P4Info message of a program. Raises `P4Error` for what P4Info cannot say."""
+    try:
+        return _Generator(program).run()
+    except P4Error as error:
+        raise error.with_sources(program.sources) from None
+
+
+class _Generator:
+    def __init__(self, program: ir.Program) -> None:
+        self.program = program
+        self.externs = _TNA if program.architecture == "tna" else _V1MODEL
+        self.symbols = Symbols()
+        self.types = TypeInfo(program.errors)
+        self.tables: list[ir.Table] = []
+        self.actions: list[ir.Action] = []
+        self.listed: set[ir.Action] = set()
+        """Actions that entries can name. Others are called with arguments, and show no parameters."""
+        self.digests: dict[str, Type] = {}
+        self.value_sets: list[ir.ValueSet] = []
+        self.instances: list[ir.ExternInstance] = list(program.instances)
+        self.needs_no_action = False
+        self.no_action = next((each for each in program.actions if each.name == "NoAction"), None)
+
+    def run(self) -> Message:
+        self._collect()
+        message = Message(pkg_info=self._package_info())
+        message.set("tables", [self._table(each) for each in self.tables])
+        message.set("actions", [self._action(each) for each in self.actions if not _hidden(each.annotations)])
+        kinds = self.externs
+        message.set(
+            "action_profiles", [self._profile(each) for each in self._of(kinds.profile, kinds.selector)]
+        )
+        message.set("counters", [self._counter(each, Kind.COUNTER) for each in self._of(kinds.counter)])
+        message.set("direct_counters", list(self._direct(kinds.direct_counter, Kind.DIRECT_COUNTER)))
+        message.set("meters", [self._counter(each, Kind.METER) for each in self._of(kinds.meter)])
+        message.set("direct_meters", list(self._direct(kinds.direct_meter, Kind.DIRECT_METER)))
+        message.set(
+            "controller_packet_metadata", [self._controller(each) for each in self._controller_headers()]
+        )
+        message.set("value_sets", [self._value_set(each) for each in self.value_sets])
+        message.set("registers", [self._register(each) for each in self._of(kinds.register)])
+        message.set("digests", [self._digest(name, each) for name, each in self.digests.items()])
+        info = self.types.message()
+        message.set("type_info", info if info.fields else None)
+        return message
+
+    # ---- collecting
+
+    def _collect(self) -> None:
+        for block in walk.blocks(self.program.main):
+            self.instances += [each for each in block.instances if isinstance(each, ir.ExternInstance)]
+            if isinstance(block, ir.ParserInstance):
+                self.value_sets += block.value_sets
+            else:
+                self._collect_control(block)
+        self._check_distinct()
+        symbols = self.symbols
+        for action in self.actions:
+            symbols.add(Kind.ACTION, action.control_name, action.annotations)
+        for table in self.tables:
+            symbols.add(Kind.TABLE, table.control_name, table.annotations)
+        for value_set in self.value_sets:
+            symbols.add(Kind.VALUE_SET, value_set.control_name, value_set.annotations)
+        for instance in self.instances:
+            kind = self._kind(instance)
+            if kind is not None:
+                symbols.add(kind, instance.control_name, instance.annotations)
+        for header in self._controller_headers():
+            symbols.add(Kind.CONTROLLER_HEADER, control_type_name(header), header.annotations)
+        for name in self.digests:
+            symbols.add(Kind.DIGEST, name)
+        symbols.assign()
+
+    def _collect_control(self, control: ir.ControlInstance) -> None:
+        found = walk.used(control)
+        self.tables += [
+            each for each in control.tables if each in found.tables and not _hidden(each.annotations)
+        ]
+        actions = [each for each in found.actions if each in found.direct]
+        for table in found.tables:
+            self.listed.update(ref.action for ref in table.actions)
+        if any(table.default is None for table in found.tables) and self.no_action is not None:
+            actions.append(self.no_action)
+        for action in actions:
+            if all(each.control_name != action.control_name for each in self.actions):
+                self.actions.append(action)
+        bodies = (control.body, *(each.body for each in found.actions))
+        for node in walk.nodes(*bodies):
+            if isinstance(node, ir.ExternCall) and node.method.name == "digest" and node.type_args:
+                type_ = node.type_args[0]
+                name = control_type_name(type_) if _is_named(type_) else f"digest_{len(self.digests)}"
+                self.digests.setdefault(name, type_)
+
+    def _check_distinct(self) -> None:
+        seen: dict[str, ir.Table] = {}
+        for table in self.tables:
+            if table.control_name in seen:
+                raise P4Error(
+                    f"two tables have the name `{table.control_name}`",
+                    table.location,
+                    notes=(("the other one is declared here", seen[table.control_name].location),),
+                )
+            seen[table.control_name] = table
+
+    def _kind(self, instance: ir.ExternInstance) -> Kind | None:
+        kinds = self.externs
+        return {
+            kinds.counter: Kind.COUNTER,
+            kinds.direct_counter: Kind.DIRECT_COUNTER,
+            kinds.meter: Kind.METER,
+            kinds.direct_meter: Kind.DIRECT_METER,
+            kinds.register: Kind.REGISTER,
+            kinds.profile: Kind.ACTION_PROFILE,
+            kinds.selector: Kind.ACTION_PROFILE,
+            "Digest": Kind.DIGEST,
+        }.get(instance.type.name)
+
+    def _of(self, *names: str) -> Iterator[ir.ExternInstance]:
+        return (each for each in self.instances if each.type.name in names)
+
+    def _controller_headers(self) -> Iterator[HeaderType]:
+        for type_ in self.program.types.values():
+            if not isinstance(type_, HeaderType) or _hidden(type_.annotations):
+                continue
+            if find(type_.annotations, "controller_header") is not None:
+                yield type_
+
+    # ---- messages
+
+    def _preamble(
+        self, kind: Kind, name: str, annotations: Iterable[Annotation], skipped: Iterable[str] = ()
+    ) -> Message:
+        return Message(
+            id=self.symbols.id(kind, name),
+            name=name,
+            alias=self.symbols.alias(name),
+            **annotation_fields(annotations, skipped),
+            doc=documentation(annotations),
+        )
+
+    def _package_info(self) -> Message:
+        main = self.program.main
+        info = Message(arch=self.program.architecture)
+        for note in main.annotations:
+            if note.name == "pkginfo":
+                for key, value in note.pairs:
+                    info.set(key, value)
+            elif note.name == "platform_property":
+                info.set("platform_properties", Message(**dict(note.pairs)))
+        others = [note for note in main.annotations if note.name not in ("pkginfo", "platform_property")]
+        for name, field in annotation_fields(others).items():
+            info.set(name, field)
+        info.set("doc", documentation(main.annotations))
+        return info
+
+    def _action(self, action: ir.Action) -> Message:
+        params = []
+        data = [each for each in action.params if not each.direction and action in self.listed]
+        for number, param in zip(field_ids([each.annotations for each in data]), data, strict=True):
+            self.types.mention(param.type)
+            name: Message | None = type_name(param.type)
+            if isinstance(param.type, EnumType):
+                name = Message(name=control_type_name(param.type))
+            params.append(
+                Message(
+                    id=number,
+                    name=_name(param.name, param.annotations),
+                    **annotation_fields(param.annotations),
+                    bitwidth=controller_width(param.type),
+                    doc=documentation(param.annotations),
+                    type_name=name,
+                )
+            )
+        return Message(
+            preamble=self._preamble(Kind.ACTION, action.control_name, action.annotations), params=params
+        )
+
+    def _table(self, table: ir.Table) -> Message:
+        message = Message(preamble=self._preamble(Kind.TABLE, table.control_name, table.annotations))
+        message.set("match_fields", list(self._match_fields(table)))
+        message.set("action_refs", list(self._action_refs(table)))
+        if table.default is not None and table.const_default:
+            message.set(
+                "const_default_action_id", self.symbols.id(Kind.ACTION, table.default.action.control_name)
+            )
+        message.set("initial_default_action", self._initial_default(table))
+        implementation = self._property(table, self.externs.profile, self.externs.selector)
+        if implementation is not None:
+            message.set(
+                "implementation_id", self.symbols.id(Kind.ACTION_PROFILE, implementation.control_name)
+            )
+        message.set("direct_resource_ids", list(self._direct_resources(table)))
+        message.set("size", Long(table.size or DEFAULT_TABLE_SIZE))
+        if table.properties.get("support_timeout") is True or table.properties.get("idle_timeout") is True:
+            message.set("idle_timeout_behavior", Enum("NOTIFY_CONTROL"))
+        message.set("is_const_table", table.const_entries)
+        message.set("has_initial_entries", bool(table.entries))
+        return message
+
+    def _match_fields(self, table: ir.Table) -> Iterator[Message]:
+        numbers = field_ids([each.annotations for each in table.keys])
+        for number, key in zip(numbers, table.keys, strict=True):
+            if key.match_kind in ("selector", "dleft_hash"):
+                continue
+            type_ = key.expr.type
+            self.types.mention(type_)
+            message = Message(
+                id=number,
+                name=key.control_name,
+                **annotation_fields(key.annotations),
+                bitwidth=controller_width(type_),
+            )
+            if key.match_kind in _MATCH_TYPES:
+                message.set("match_type", Enum(_MATCH_TYPES[key.match_kind]))
+            else:
+                message.set("other_match_type", key.match_kind)
+            message.set("doc", documentation(key.annotations))
+            message.set("type_name", type_name(type_))
+            yield message
+
+    def _action_refs(self, table: ir.Table) -> Iterator[Message]:
+        for ref in table.actions:
+            message = Message(id=self.symbols.id(Kind.ACTION, ref.action.control_name))
+            table_only = find(ref.annotations, "tableonly") is not None
+            default_only = find(ref.annotations, "defaultonly") is not None
+            if table_only and default_only:
+                raise P4Error("an action cannot be both @tableonly and @defaultonly", ref.location)
+            if table_only or default_only:
+                message.set("scope", Enum("TABLE_ONLY" if table_only else "DEFAULT_ONLY"))
+            for name, value in annotation_fields(ref.annotations).items():
+                message.set(name, value)
+            yield message
+        if table.default is None and self._lacks_no_action(table):
+            number = self.symbols.id(Kind.ACTION, "NoAction")
+            yield Message(id=number, annotations=["@defaultonly"], scope=Enum("DEFAULT_ONLY"))
+
+    def _lacks_no_action(self, table: ir.Table) -> bool:
+        return self.no_action is not None and all(ref.action is not self.no_action for ref in table.actions)
+
+    def _initial_default(self, table: ir.Table) -> Message | None:
+        if table.default is None:
+            if self.no_action is None:
+                return None
+            return Message(action_id=self.symbols.id(Kind.ACTION, self.no_action.control_name))
+        action = table.default.action
+        data = [each for each in table.default.args if not _direction(each)]
+        numbers = field_ids([_annotations(each) for each in data])
+        arguments = [
+            Message(param_id=number, value=_bytes(each)) for number, each in zip(numbers, data, strict=True)
+        ]
+        return Message(action_id=self.symbols.id(Kind.ACTION, action.control_name), arguments=arguments)
+
+    def _property(self, table: ir.Table, *names: str) -> ir.ExternInstance | None:
+        for value in table.properties.values():
+            if isinstance(value, ir.ExternInstance) and value.type.name in names:
+                return value
+        return None
+
+    def _direct_resources(self, table: ir.Table) -> Iterator[int]:
+        for name, kind in (
+            (self.externs.direct_counter, Kind.DIRECT_COUNTER),
+            (self.externs.direct_meter, Kind.DIRECT_METER),
+        ):
+            instance = self._property(table, name)
+            if instance is not None:
+                yield self.symbols.id(kind, instance.control_name)
+
+    # ---- extern objects
+
+    def _counter(self, instance: ir.ExternInstance, kind: Kind) -> Message:
+        message = self._counter_head(instance, kind)
+        size = instance.args.get("size")
+        assert isinstance(size, int)
+        message.set("size", Long(size))
+        message.set("index_type_name", self._index_type(instance, kind))
+        return message
+
+    def _counter_head(self, instance: ir.ExternInstance, kind: Kind) -> Message:
+        unit = instance.args.get("type")
+        assert isinstance(unit, ir.EnumLiteral)
+        return Message(
+            preamble=self._preamble(kind, instance.control_name, instance.annotations),
+            spec=Message(unit=Enum(_UNITS[unit.name])),
+        )
+
+    def _index_type(self, instance: ir.ExternInstance, kind: Kind) -> Message | None:
+        args = instance.type.type_args
+        position = self.externs.index_argument
+        if position is None or not args or kind is Kind.METER:
+            position = 0 if kind is not Kind.REGISTER else 1
+        if position >= len(args):
+            return None
+        self.types.mention(args[position])
+        return type_name(args[position])
+
+    def _direct(self, extern: str, kind: Kind) -> Iterator[Message]:
+        for table in self.tables:
+            instance = self._property(table, extern)
+            if instance is not None:
+                message = self._counter_head(instance, kind)
+                message.set("direct_table_id", self.symbols.id(Kind.TABLE, table.control_name))
+                yield message
+
+    def _register(self, instance: ir.ExternInstance) -> Message:
+        size = instance.args.get("size")
+        assert isinstance(size, int)
+        return Message(
+            preamble=self._preamble(Kind.REGISTER, instance.control_name, instance.annotations),
+            type_spec=self.types.spec(instance.type.type_args[0]),
+            size=size,
+            index_type_name=self._index_type(instance, Kind.REGISTER),
+        )
+
+    def _profile(self, instance: ir.ExternInstance) -> Message:
+        selector = instance.type.name == self.externs.selector
+        size = instance.args.get("size")
+        tables = sorted(
+            each.control_name
+            for each in self.tables
+            if self._property(each, self.externs.profile, self.externs.selector) is instance
+        )
+        notes = instance.annotations
+        skipped = ("max_group_size", "selector_size_semantics", "max_member_weight")
+        group = find(notes, "max_group_size")
+        message = Message(
+            preamble=self._preamble(Kind.ACTION_PROFILE, instance.control_name, notes, skipped),
+            table_ids=[self.symbols.id(Kind.TABLE, each) for each in tables],
+            with_selector=selector,
+            size=Long(size) if isinstance(size, int) else None,
+        )
+        if group is not None and selector:
+            message.set("max_group_size", single_number(group))
+        semantics = find(notes, "selector_size_semantics")
+        if semantics is not None and selector:
+            _set_semantics(message, semantics, notes)
+        return message
+
+    def _digest(self, name: str, type_: Type) -> Message:
+        return Message(preamble=self._preamble(Kind.DIGEST, name, ()), type_spec=self.types.spec(type_))
+
+    # ---- packet metadata and value sets
+
+    def _controller(self, header: HeaderType) -> Message:
+        note = find(header.annotations, "controller_header")
+        assert note is not None
+        if len(note.values) != 1 or not isinstance(note.values[0], str):
+            raise P4Error("@controller_header takes one string", note.location)
+        name = note.values[0]
+        fields = flatten(header)
+        metadata = []
+        numbers = field_ids([field.annotations for _, field in fields])
+        for number, (field_name, field) in zip(numbers, fields, strict=True):
+            if _hidden(field.annotations):
+                continue
+            self.types.mention(field.type)
+            metadata.append(
+                Message(
+                    id=number,
+                    name=field_name,
+                    **annotation_fields(field.annotations),
+                    bitwidth=controller_width(field.type),
+                    type_name=type_name(field.type),
+                )
+            )
+        preamble = Message(
+            id=self.symbols.id(Kind.CONTROLLER_HEADER, control_type_name(header)),
+            name=name,
+            alias=name,
+            **annotation_fields(header.annotations),
+            doc=documentation(header.annotations),
+        )
+        return Message(preamble=preamble, metadata=metadata)
+
+    def _value_set(self, value_set: ir.ValueSet) -> Message:
+        preamble = self._preamble(Kind.VALUE_SET, value_set.control_name, value_set.annotations)
+        return Message(preamble=preamble, match=list(self._members(value_set)), size=value_set.size)
+
+    def _members(self, value_set: ir.ValueSet) -> Iterator[Message]:
+        element = value_set.element
+        if isinstance(element, StructType):
+            numbers = field_ids([each.annotations for each in element.fields])
+            for number, field in zip(numbers, element.fields, strict=True):
+                if not isinstance(field.type, BitType):
+                    raise P4Error(
+                        f"field `{field.name}` of a value set must be bit<N> in P4Info", field.location
+                    )
+                note = find(field.annotations, "match")
+                kind = note.body.strip() if note is not None and note.body else "exact"
+                message = Message(
+                    id=number,
+                    name=_name(field.name, field.annotations),
+                    **annotation_fields(field.annotations, ("match",)),
+                    bitwidth=field.type.width,
+                )
+                if kind in _MATCH_TYPES:
+                    message.set("match_type", Enum(_MATCH_TYPES[kind]))
+                else:
+                    message.set("other_match_type", kind)
+                yield message
+        elif isinstance(element, SerEnumType):
+            for number, name in enumerate(element.members, 1):
+                yield Message(
+                    id=number, name=name, bitwidth=element.underlying.width, match_type=Enum("EXACT")
+                )
+        elif isinstance(underlying(element), BitType):
+            yield Message(id=1, bitwidth=width_of(element), match_type=Enum("EXACT"))
+        else:
+            raise P4Error(f"a value set of `{element}` has no P4Info", value_set.location)
+
+
+def _hidden(annotations: Iterable[Annotation]) -> bool:
+    return find(annotations, "hidden") is not None
+
+
+def _is_named(type_: Type) -> bool:
+    return isinstance(type_, StructType | HeaderType) and bool(type_.name)
+
+
+def _name(name: str, annotations: Iterable[Annotation]) -> str:
+    note = find(annotations, "name")
+    return str(note.values[0]).removeprefix(".") if note is not None and note.values else name
+
+
+def _direction(argument: ir.Argument) -> str:
+    return argument.param.direction
+
+
+def _annotations(argument: ir.Argument) -> tuple[Annotation, ...]:
+    return argument.param.annotations
+
+
+def _bytes(argument: ir.Argument) -> bytes:
+    """The value of a default action's argument, with leading zeros to its width."""
+    assert argument.value is not None
+    value = to_value(argument.value)
+    if isinstance(value, ir.EnumLiteral):
+        value = value.value
+    assert isinstance(value, int)
+    width = controller_width(argument.param.type)
+    return (int(value) & ((1 << width) - 1)).to_bytes((width + 7) // 8, "big")
+
+
+def _set_semantics(message: Message, note: Annotation, notes: Iterable[Annotation]) -> None:
+    text = str(note.values[0]).upper() if note.values else ""
+    inner = Message()
+    weight = find(notes, "max_member_weight")
+    if text == "SUM_OF_MEMBERS" and weight is not None:
+        inner.set("max_member_weight", single_number(weight))
+    if text not in ("SUM_OF_MEMBERS", "SUM_OF_WEIGHTS"):
+        raise P4Error('@selector_size_semantics is "sum_of_weights" or "sum_of_members"', note.location)
+    message.set(text.lower(), inner)
+
+
+__all__ = ["Value", "generate"]

@@ -1,0 +1,296 @@
+"""Types in P4Info: P4DataTypeSpec for a type, and P4TypeInfo for all the named ones that are mentioned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from switchagg.p4model.annotations import find
+from switchagg.p4model.ast import Annotation
+from switchagg.p4model.errors import P4Error, unsupported
+from switchagg.p4model.protobuf import Message, Value
+from switchagg.p4model.types import (
+    BitType,
+    BoolType,
+    EnumType,
+    ErrorType,
+    Field,
+    HeaderType,
+    IntType,
+    NewType,
+    SerEnumType,
+    StackType,
+    StructType,
+    TupleType,
+    Type,
+    UnionType,
+    VarbitType,
+    underlying,
+    width_of,
+)
+
+_KNOWN = {
+    "abstract", "atomic", "controller_header", "defaultonly", "deprecated", "description", "brief", "hidden",
+    "id", "length", "max_group_size", "name", "noSideEffects", "noWarn", "optional", "pkginfo", "priority",
+    "pure", "synchronous", "tableonly", "selector_size_semantics", "max_member_weight", "platform_property",
+}  # fmt: skip
+
+
+def annotation_fields(annotations: Iterable[Annotation], skipped: Iterable[str] = ()) -> dict[str, Value]:
+    """The fields `annotations` and `structured_annotations` of a message."""
+    texts: list[str] = []
+    structured: list[Message] = []
+    for note in annotations:
+        if note.structured:
+            structured.append(_structured(note))
+        elif note.name not in ("name", "id", "brief", "description", *skipped):
+            texts.append(_annotation_text(note))
+    return {"annotations": texts, "structured_annotations": structured}
+
+
+def documentation(annotations: Iterable[Annotation]) -> Message | None:
+    """@brief and @description."""
+    found = {
+        note.name: str(note.values[0])
+        for note in annotations
+        if note.name in ("brief", "description") and note.values
+    }
+    return Message(brief=found.get("brief"), description=found.get("description")) if found else None
+
+
+def _annotation_text(note: Annotation) -> str:
+    if not note.body:
+        return f"@{note.name}"
+    if note.name in _KNOWN and (note.values or note.pairs):
+        parts = [_literal(each) for each in note.values]
+        parts += [f"{key}={_literal(value)}" for key, value in note.pairs]
+        return f"@{note.name}({', '.join(parts)})"
+    return f"@{note.name}({note.body})"
+
+
+def _literal(value: int | str | bool) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return f'"{value}"' if isinstance(value, str) else str(value)
+
+
+def _structured(note: Annotation) -> Message:
+    if note.body and not note.values and not note.pairs:
+        raise unsupported("an expression in an annotation", note.location)
+    values = [_expression(each) for each in note.values]
+    pairs = [Message(key=key, value=_expression(value)) for key, value in note.pairs]
+    return Message(
+        name=note.name,
+        expression_list=Message(expressions=values) if values else None,
+        kv_pair_list=Message(kv_pairs=pairs) if pairs else None,
+    )
+
+
+def _expression(value: int | str | bool) -> Message:
+    if isinstance(value, bool):
+        return Message(bool_value=value)
+    return Message(string_value=value) if isinstance(value, str) else Message(int64_value=value)
+
+
+def translation(type_: Type) -> tuple[str, int | None] | None:
+    """What @p4runtime_translation says: a URI, and the width at the controller, None for a string."""
+    if not isinstance(type_, NewType):
+        return None
+    note = find(type_.annotations, "p4runtime_translation")
+    if note is None:
+        return None
+    body = (note.body or "").split(",")
+    uri = note.values[0] if note.values else body[0].strip().strip('"')
+    if len(body) != 2 or not isinstance(uri, str):
+        raise P4Error(
+            '@p4runtime_translation takes a URI and a type, as in ("example.com/x", 32)', note.location
+        )
+    second = body[1].strip().replace(" ", "")
+    if second == "string":
+        return uri, None
+    digits = second.removeprefix("bit<").removesuffix(">")
+    if not digits.isdecimal():
+        raise P4Error(
+            f"`{second}` is no type that a controller can have: a number, bit<N> or string", note.location
+        )
+    return uri, int(digits)
+
+
+def controller_width(type_: Type) -> int:
+    """Bits of a value as the controller sees it; 0 where it is a string."""
+    translated = translation(type_)
+    if translated is not None:
+        return translated[1] or 0
+    if isinstance(underlying(type_), ErrorType | EnumType):
+        return 0
+    return width_of(type_) or 0
+
+
+def type_name(type_: Type) -> Message | None:
+    """The field `type_name` of what has a `type` of its own."""
+    return Message(name=control_type_name(type_)) if isinstance(type_, NewType) else None
+
+
+def control_type_name(type_: Type) -> str:
+    """A named type as the control plane knows it."""
+    note = find(getattr(type_, "annotations", ()), "name")
+    if note is not None and note.values:
+        return str(note.values[0]).removeprefix(".")
+    return str(type_)
+
+
+class TypeInfo:
+    """Collects the types that are mentioned."""
+
+    def __init__(self, errors: Sequence[str]) -> None:
+        self._errors = errors
+        self._tables: dict[str, dict[str, Message]] = {}
+        self._error: Message | None = None
+
+    def message(self) -> Message:
+        """P4TypeInfo."""
+        order = ("structs", "headers", "header_unions", "enums", "error", "serializable_enums", "new_types")
+        message = Message()
+        for name in order:
+            message.set(name, self._error if name == "error" else self._tables.get(name))
+        return message
+
+    def spec(self, type_: Type) -> Message:
+        """P4DataTypeSpec; named types are added to the collection."""
+        match type_:
+            case BitType() | IntType() | VarbitType():
+                return Message(bitstring=_bitstring(type_))
+            case BoolType():
+                return Message(bool=Message())
+            case TupleType(elements):
+                return Message(tuple=Message(members=[self.spec(each) for each in elements]))
+            case StackType(element, size):
+                kind = "header" if isinstance(element, HeaderType) else "header_union"
+                self.mention(element)
+                inner = Message()
+                inner.set(kind, Message(name=control_type_name(element)))
+                inner.set("size", size)
+                outer = Message()
+                outer.set(f"{kind}_stack", inner)
+                return outer
+            case ErrorType():
+                self.mention(type_)
+                return Message(error=Message())
+            case _:
+                message = Message()
+                message.set(self.mention(type_), Message(name=control_type_name(type_)))
+                return message
+
+    def mention(self, type_: Type) -> str:
+        """Adds a type, and what it is made of. Returns the field of P4DataTypeSpec for it; empty if
+        unnamed.
+        """
+        name = control_type_name(type_)
+        match type_:
+            case StructType():
+                return self._add("struct", "structs", name, lambda: self._members(type_.fields))
+            case HeaderType():
+                return self._add("header", "headers", name, lambda: self._header(type_))
+            case UnionType():
+                return self._add("header_union", "header_unions", name, lambda: self._union(type_))
+            case EnumType():
+                members = [Message(name=each) for each in type_.members]
+                return self._add("enum", "enums", name, lambda: Message(members=members))
+            case SerEnumType():
+                return self._add("serializable_enum", "serializable_enums", name, lambda: _ser_enum(type_))
+            case NewType():
+                return self._add("new_type", "new_types", name, lambda: self._new_type(type_))
+            case ErrorType():
+                self._error = Message(members=list(self._errors))
+                return "error"
+            case _:
+                return ""
+
+    def _add(self, field: str, table: str, name: str, make: object) -> str:
+        there = self._tables.setdefault(table, {})
+        if name not in there:
+            there[name] = Message()
+            assert callable(make)
+            there[name] = make()
+        return field
+
+    def _members(self, fields: Sequence[Field]) -> Message:
+        return Message(
+            members=[Message(name=_field_name(each), type_spec=self.spec(each.type)) for each in fields]
+        )
+
+    def _header(self, type_: HeaderType) -> Message:
+        members = [Message(name=name, type_spec=_bitstring_of(each)) for name, each in flatten(type_)]
+        return Message(members=members)
+
+    def _union(self, type_: UnionType) -> Message:
+        members = []
+        for each in type_.fields:
+            self.mention(each.type)
+            members.append(Message(name=_field_name(each), header=Message(name=control_type_name(each.type))))
+        return Message(members=members)
+
+    def _new_type(self, type_: NewType) -> Message:
+        translated = translation(type_)
+        message = Message()
+        if translated is None:
+            message.set("original_type", self.spec(underlying(type_)))
+        else:
+            uri, width = translated
+            inner = Message(uri=uri)
+            if width is None:
+                inner.set("sdn_string", Message())
+            else:
+                inner.set("sdn_bitwidth", width)
+            message.set("translated_type", inner)
+        for name, value in annotation_fields(type_.annotations, ("p4runtime_translation",)).items():
+            message.set(name, value)
+        return message
+
+
+def flatten(type_: HeaderType) -> list[tuple[str, Field]]:
+    """A header's fields, those of structs in it with the path to them as their name."""
+    flat: list[tuple[str, Field]] = []
+    nested = any(isinstance(each.type, StructType) for each in type_.fields)
+
+    def visit(fields: Sequence[Field], path: str) -> None:
+        for each in fields:
+            if isinstance(each.type, StructType):
+                visit(each.type.fields, f"{path}{each.name}.")
+            else:
+                flat.append((f"{path}{each.name}" if nested else _field_name(each), each))
+
+    visit(type_.fields, "")
+    return flat
+
+
+def _field_name(field: Field) -> str:
+    note = find(field.annotations, "name")
+    return str(note.values[0]).removeprefix(".") if note is not None and note.values else field.name
+
+
+def _bitstring_of(field: Field) -> Message:
+    type_ = underlying(field.type)
+    if isinstance(type_, BoolType):
+        type_ = BitType(1)
+    if not isinstance(type_, BitType | IntType | VarbitType):
+        raise unsupported(f"a header's field of type `{field.type}` in P4Info", field.location)
+    return _bitstring(type_)
+
+
+def _bitstring(type_: BitType | IntType | VarbitType) -> Message:
+    match type_:
+        case BitType(width):
+            return Message(bit=Message(bitwidth=width))
+        case IntType(width):
+            return Message(int=Message(bitwidth=width))
+        case VarbitType(width):
+            return Message(varbit=Message(max_bitwidth=width))
+
+
+def _ser_enum(type_: SerEnumType) -> Message:
+    size = (type_.underlying.width + 7) // 8
+    members = []
+    for name, value in type_.members.items():
+        bits = value & ((1 << type_.underlying.width) - 1)
+        members.append(Message(name=name, value=bits.to_bytes(size, "big")))
+    return Message(underlying_type=Message(bitwidth=type_.underlying.width), members=members)

@@ -1,0 +1,224 @@
+"""`#include`, `#define`, `#if`: the C preprocessor (pcpp), with every line of its output traced to the
+source.
+
+    preprocess(path) ─► Preprocessed: lines without directives, and for each of them its place in a source
+    file
+
+`#include <...>` looks into the folders that the caller names and then into ours, which has the declarations
+of core.p4, v1model.p4 and tna.p4.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pcpp
+
+from switchagg.p4model.errors import Location, P4Error
+
+INCLUDE_FOLDER: Final = Path(__file__).parent / "include"
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line of the output. `text[starts[i]:]` up to the next start came from `columns[i]` of the source
+    line.
+    """
+
+    text: str
+    file: str
+    number: int
+    starts: tuple[int, ...]
+    columns: tuple[int, ...]
+
+    def location(self, offset: int) -> Location:
+        """Where the character at this offset is in the source; for text from a macro, where the macro is
+        used.
+        """
+        piece = bisect_right(self.starts, offset) - 1
+        return Location(self.file, self.number, self.columns[piece] + offset - self.starts[piece] + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Preprocessed:
+    """The text without directives, and the text of every file that was read, by name."""
+
+    lines: list[Line]
+    sources: Mapping[str, str]
+
+
+def preprocess(
+    path: str | os.PathLike[str],
+    include_dirs: Sequence[str | os.PathLike[str]] = (),
+    defines: Sequence[str] = (),
+) -> Preprocessed:
+    """Reads a program and what it includes.
+
+    Args:
+        path: the program.
+        include_dirs: where to look for included files before our own folder.
+        defines: `NAME` or `NAME=value`, as for a compiler's `-D`.
+
+    Raises:
+        P4Error: a file is missing or not text, `#error`, a malformed directive.
+    """
+    path = os.fspath(path)
+    worker = _Worker()
+    try:
+        source = worker.read(path, Location(path, 0, 0))
+        for each in defines:
+            name, _, value = each.partition("=")
+            worker.define(f"{name} {value or '1'}")
+        for folder in (*include_dirs, INCLUDE_FOLDER):
+            worker.add_path(os.fspath(folder))
+        worker.parse(source, path)
+        lines = _lines(worker)
+    except P4Error as error:
+        raise error.with_sources(worker.texts) from None
+    except RecursionError:
+        raise P4Error("files include each other without end", worker.here).with_sources(
+            worker.texts
+        ) from None
+    except (IndexError, AttributeError, ValueError, TypeError):
+        # What pcpp does with a directive that lacks its argument, such as a bare `#ifdef`.
+        raise P4Error("malformed directive", worker.here).with_sources(worker.texts) from None
+    return Preprocessed(lines, worker.texts)
+
+
+def _display(path: str) -> str:
+    """A file's name for messages: relative where it is below the current folder."""
+    path = os.path.abspath(path)
+    here = os.getcwd() + os.sep
+    return path.removeprefix(here)
+
+
+def _lines(worker: _Worker) -> list[Line]:
+    lines: list[Line] = []
+    collected: list[str] = []
+    place: tuple[str, int] | None = None
+    for token in _tokens(worker):
+        here = (token.source, token.lineno)
+        if here != place:
+            if place is not None:
+                lines.append(_line(worker, place, collected))
+            place, collected = here, []
+        collected.append(token.value)
+    if place is not None:
+        lines.append(_line(worker, place, collected))
+    return lines
+
+
+def _tokens(worker: _Worker) -> Iterable[Any]:
+    while (token := worker.token()) is not None:
+        yield token
+
+
+def _line(worker: _Worker, place: tuple[str, int], values: list[str]) -> Line:
+    file = _display(place[0])
+    text = "".join(values).replace("\n", " ")
+    source = worker.source_line(file, place[1])
+    # A text that pcpp has not changed, which is nearly every line, needs no search.
+    if source.startswith(text.rstrip()):
+        return Line(text, file, place[1], (0,), (0,))
+    columns = _align(values, source)
+    offsets = [0]
+    for value in values[:-1]:
+        offsets.append(offsets[-1] + len(value))
+    return Line(text, file, place[1], tuple(offsets), tuple(columns))
+
+
+def _align(values: list[str], source: str) -> list[int]:
+    """The column of each token of a line with macros: those before and those behind the macros keep theirs.
+
+    What a macro gave has the column where the first macro is.
+    """
+    columns = [0] * len(values)
+    first, cursor = 0, 0
+    while first < len(values):
+        cursor += len(source[cursor:]) - len(source[cursor:].lstrip())
+        value = values[first].strip()
+        if not source.startswith(value, cursor):
+            break
+        columns[first] = cursor
+        cursor += len(value)
+        first += 1
+    last, end = len(values), len(source.rstrip())
+    while last > first:
+        value = values[last - 1].strip()
+        end = len(source[:end].rstrip())
+        if not source.endswith(value, cursor, end):
+            break
+        end -= len(value)
+        columns[last - 1] = end
+        last -= 1
+    columns[first:last] = [min(cursor, max(len(source) - 1, 0))] * (last - first)
+    return columns
+
+
+class _Worker(pcpp.Preprocessor):  # type: ignore[misc]
+    """pcpp, raising errors where it would print them, and remembering what it reads."""
+
+    def __init__(self) -> None:
+        self.texts: dict[str, str] = {}
+        self._split: dict[str, list[str]] = {}
+        self.here = Location("", 0, 0)
+        super().__init__()
+        self.rewrite_paths: list[tuple[str, str]] = []
+
+    def read(self, path: str, location: Location) -> str:
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise P4Error(f"{path} is not a text in UTF-8: {error}", location) from None
+        except OSError as error:
+            raise P4Error(f"cannot read {path}: {error.strerror}", location) from None
+        self.texts[_display(path)] = text
+        return text
+
+    def source_line(self, file: str, number: int) -> str:
+        if file not in self._split:
+            self._split[file] = self.texts.get(file, "").splitlines()
+        lines = self._split[file]
+        return lines[number - 1] if 0 < number <= len(lines) else ""
+
+    def on_error(self, file: str, line: int, msg: str) -> None:
+        raise P4Error(msg, Location(_display(file), line, 1))
+
+    def on_file_open(self, is_system_include: bool, includepath: str) -> Any:  # noqa: ARG002
+        if not os.path.isfile(includepath):
+            raise FileNotFoundError(includepath)
+        return io.StringIO(self.read(includepath, self.here))
+
+    def on_include_not_found(
+        self,
+        is_malformed: bool,
+        is_system_include: bool,
+        curdir: str,
+        includepath: str,
+    ) -> None:
+        if is_malformed:
+            raise P4Error(f'{includepath} is no file name: write <file> or "file"', self.here)
+        name = f"<{includepath}>" if is_system_include else f'"{includepath}"'
+        folders = [
+            *([] if is_system_include or not curdir else [_display(curdir)]),
+            *map(_display, self.path),
+        ]
+        raise P4Error(f"cannot find {name}; looked into {', '.join(folders)}", self.here)
+
+    def on_directive_handle(self, directive: Any, toks: Any, ifpassthru: bool, precedingtoks: Any) -> Any:
+        self.here = Location(_display(directive.source), directive.lineno, 1)
+        return super().on_directive_handle(directive, toks, ifpassthru, precedingtoks)
+
+    def on_directive_unknown(self, directive: Any, toks: Any, *_: Any) -> Any:
+        if directive.value == "error":
+            text = "".join(each.value for each in toks).strip()
+            raise P4Error(f"#error {text}", Location(_display(directive.source), directive.lineno, 1))
+        if directive.value not in ("warning", "pragma", "line"):
+            raise P4Error(f"unknown directive #{directive.value}", self.here)
+        return True

@@ -1,0 +1,226 @@
+"""Python functions being written: lines, names of variables, temporaries, and the module that they end up in.
+
+Module      what the whole program shares: namespace, classes of headers, the functions written so far
+Block       a parser or control instance while its functions are written: where its variables live
+Body        one Python function
+"""
+
+from __future__ import annotations
+
+import keyword
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from switchagg.p4model import ir
+from switchagg.p4model.errors import Location, unsupported
+from switchagg.p4model.runtime import values
+from switchagg.p4model.runtime.analysis import ExitAnalysis
+from switchagg.p4model.runtime.layouts import Layouts, is_aggregate
+from switchagg.p4model.runtime.packet import ParserReject
+from switchagg.p4model.runtime.value_sets import ValueSet, build_value_set
+
+if TYPE_CHECKING:
+    from switchagg.p4model.runtime.tables import Action, Table
+    from switchagg.p4model.runtime.target import Target
+
+# Codes whose value no later statement changes; the empty one stands for no value.
+_SIMPLE = re.compile(r"-?\d\w*|t\d+|True|False|None|")
+
+
+def identifier(text: str) -> str:
+    """`text` as a part of a Python name."""
+    cleaned = re.sub(r"\W", "_", text)
+    return cleaned + "_" if keyword.iskeyword(cleaned) else cleaned
+
+
+class Module:
+    """The Python module that a program becomes."""
+
+    def __init__(self, program: ir.Program, target: Target, *, traced: bool) -> None:
+        self.program = program
+        self.target = target
+        self.traced = traced
+        self.namespace: dict[str, Any] = {
+            "Exit": values.Exit,
+            "ParserReject": ParserReject,
+            "shift_left": values.shift_left,
+            "shift_left_signed": values.shift_left_signed,
+            "shift_right": values.shift_right,
+            "signed": values.signed,
+            "join": values.join,
+        }
+        self.layouts = Layouts(
+            self.namespace, clear_on_valid=target.clear_on_valid, on_length=target.on_length is not None
+        )
+        if target.on_length is not None:
+            self.namespace["on_length"] = target.on_length
+        self.exits = ExitAnalysis()
+        self.errors = {name: code for code, name in enumerate(program.errors)}
+        self.lines: list[str] = []
+        self.written: dict[int, str] = {}
+        self.externs: dict[int, str] = {}
+        self.extern_objects: dict[str, Any] = {}
+        self.tables: dict[str, Table] = {}
+        self.value_sets: dict[str, ValueSet] = {}
+        # Before the names of what is found next: of several pipelines each has its own.
+        self.prefix = ""
+        self.runs: list[tuple[Action, str]] = []
+        self._bound: dict[int, str] = {}
+        self._kept: list[Any] = []
+        self._count = 0
+
+    def fresh(self, hint: str) -> str:
+        """A name that nothing else has."""
+        self._count += 1
+        return f"{identifier(hint)}_{self._count}"
+
+    def bind(self, value: Any, hint: str) -> str:
+        """A global of the module that holds this very object."""
+        known = self._bound.get(id(value))
+        if known is None:
+            known = self._bound[id(value)] = self.fresh("g_" + hint)
+            self._kept.append(value)
+            self.namespace[known] = value
+        return known
+
+    def extern(self, instance: ir.ExternInstance) -> str:
+        """The global that holds the runtime object of an extern instance."""
+        known = self.externs.get(id(instance))
+        if known is None:
+            made = self.target.construct(instance, self)
+            known = self.externs[id(instance)] = self.bind(made, instance.name)
+            self.extern_objects[self.prefix + instance.control_name] = made
+        return known
+
+    def value_set(self, declared: ir.ValueSet) -> ValueSet:
+        """The runtime object of a parser's value set."""
+        name = self.prefix + declared.control_name
+        known = self.value_sets.get(name)
+        if known is None:
+            known = self.value_sets[name] = build_value_set(declared)
+        return known
+
+    @property
+    def source(self) -> str:
+        """The text of all functions, for a reader."""
+        return "\n".join(self.layouts.source) + "\n" + "\n".join(self.lines) + "\n"
+
+    def compile(self) -> None:
+        """Defines all functions that were written."""
+        text = "\n".join(self.lines) + "\n"
+        exec(compile(text, f"<{self.program.path}>", "exec"), self.namespace)
+        for action, name in self.runs:
+            action.run = self.namespace[name]
+        for table in self.tables.values():
+            table.rebind()
+
+
+@dataclass(eq=False)
+class Block:
+    """Where the variables of a parser or control live: in attributes of a frame, by name."""
+
+    module: Module
+    frame: dict[ir.Variable, str] = field(default_factory=dict)
+    tables: dict[int, str] = field(default_factory=dict)
+    owner: ir.ControlInstance | ir.ParserInstance | None = None
+
+
+class Body:
+    """One Python function. Names of its own first, then those of the block's frame `f`."""
+
+    def __init__(self, block: Block, *, parser: bool = False) -> None:
+        self.block = block
+        self.module = block.module
+        self.parser = parser
+        self.lines: list[str] = []
+        self.depth = 1
+        self.names: dict[ir.Variable, str] = {}
+        self.outs: list[ir.Variable] = []
+        self.updates: list[tuple[ir.Stmt, ...]] = []
+        self._aliases: dict[str, str] = {}
+        self._temporaries = 0
+
+    # ---- lines ----
+
+    def emit(self, line: str) -> None:
+        """Adds a line at the present depth."""
+        self.lines.append("    " * self.depth + line)
+
+    def temp(self) -> str:
+        """A new temporary."""
+        self._temporaries += 1
+        return f"t{self._temporaries}"
+
+    def hold(self, code: str) -> str:
+        """Evaluates `code` now; the temporary that has its value, or `code` itself if it is constant."""
+        if _SIMPLE.fullmatch(code):
+            return code
+        name = self.temp()
+        self.emit(f"{name} = {code}")
+        return name
+
+    def capture(self, write: Callable[[], str]) -> tuple[str, list[str]]:
+        """What `write` returns, and the lines that it emitted, one level deeper, taken off again."""
+        mark = len(self.lines)
+        self.depth += 1
+        code = write()
+        self.depth -= 1
+        lines = self.lines[mark:]
+        del self.lines[mark:]
+        return code, lines
+
+    def ordered(self, writers: Sequence[Callable[[], str]]) -> list[str]:
+        """Codes of expressions that must be evaluated in this order.
+
+        Where a later one needs statements of its own, the earlier ones are evaluated before these.
+        """
+        codes: list[str] = []
+        for write in writers:
+            mark = len(self.lines)
+            code = write()
+            if len(self.lines) > mark:
+                held = []
+                for position, earlier in enumerate(codes):
+                    if not _SIMPLE.fullmatch(earlier):
+                        codes[position] = self.temp()
+                        held.append("    " * self.depth + f"{codes[position]} = {earlier}")
+                self.lines[mark:mark] = held
+            codes.append(code)
+        return codes
+
+    # ---- variables ----
+
+    def local(self, variable: ir.Variable) -> str:
+        """Declares a variable of this function; the Python name that it gets."""
+        name = self.names[variable] = self.module.fresh("v_" + variable.name)
+        return name
+
+    def place(self, variable: ir.Variable, location: Location) -> str:
+        """Code that reads a variable and, unless it is an aggregate, can be assigned to."""
+        name = self.names.get(variable)
+        if name is not None:
+            return name
+        slot = self.block.frame.get(variable)
+        if slot is None:
+            raise unsupported(f"the use of {variable.name} outside its block", location)
+        if not is_aggregate(variable.type):
+            return f"f.{slot}"
+        # The object never changes while the frame lives: one look-up a function will do.
+        self._aliases[slot] = f"f.{slot}"
+        return slot
+
+    def returned(self, value: str | None) -> str:
+        """Code of what the function gives back: its value, if it has one, and its out parameters."""
+        parts = [] if value is None else [value]
+        parts += [self.place(variable, variable.location) for variable in self.outs]
+        if not parts:
+            return "None"
+        return parts[0] if len(parts) == 1 else f"({', '.join(parts)})"
+
+    def finish(self, name: str, parameters: Sequence[str], head: Sequence[str] = ()) -> None:
+        """Adds the function to the module. `head` comes before all that was emitted."""
+        aliases = [f"    {slot} = {code}" for slot, code in self._aliases.items()]
+        body = [*head, *aliases, *self.lines]
+        self.module.lines += [f"def {name}({', '.join(parameters)}):", *(body or ["    pass"])]

@@ -1,0 +1,390 @@
+"""Python classes for the headers, structs and unions of a program, generated as source text.
+
+    class ethernet_t_1:                       a header
+        __slots__ = ("valid", "f_dst", ...)   fields are prefixed, so that none can clash with a method
+        reset, assign, copy, make             values
+        set_valid, set_invalid                headers only
+        extract(packet), emit(out)            structs and stacks emit too
+
+A header that begins and ends at whole bytes is unpacked by one `struct` call, and fields that share bytes
+are cut out of what it gave. Any other comes from `PacketIn.take` as one number.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+from switchagg.p4model.runtime.packet import (
+    HEADER_TOO_SHORT,
+    PACKET_TOO_SHORT,
+    PARSER_INVALID_ARGUMENT,
+    ParserReject,
+)
+from switchagg.p4model.runtime.values import Stack, signed
+from switchagg.p4model.types import (
+    BoolType,
+    FieldsType,
+    HeaderType,
+    IntType,
+    StackType,
+    TupleType,
+    Type,
+    UnionType,
+    VarbitType,
+    underlying,
+    width_of,
+)
+
+_CODES = {8: "B", 16: "H", 32: "I", 64: "Q"}
+# Beyond this, one `from_bytes` is quicker than pieces of 64 bits put together.
+_WIDEST_UNIT = 128
+
+
+def is_aggregate(type_: Type) -> bool:
+    """Whether values are objects that are assigned by copy."""
+    return isinstance(underlying(type_), FieldsType | StackType)
+
+
+def mask(width: int) -> str:
+    """The literal with `width` ones."""
+    return hex((1 << width) - 1)
+
+
+def from_pattern(type_: Type, code: str) -> str:
+    """Code that reads a bit pattern (of the right width) as a value of a scalar type."""
+    base = underlying(type_)
+    if isinstance(base, IntType):
+        half = 1 << (base.width - 1)
+        return f"(({code}) ^ {half:#x}) - {half:#x}"
+    if isinstance(base, BoolType):
+        return f"({code}) == 1"
+    return code
+
+
+def to_pattern(type_: Type, code: str) -> str:
+    """Code that gives the bit pattern of a scalar value."""
+    base = underlying(type_)
+    if isinstance(base, IntType):
+        return f"({code} & {mask(base.width)})"
+    if isinstance(base, BoolType):
+        return f"({code} and 1 or 0)"
+    return code
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A scalar in a header: the path to it from the object, with its leading dot, and its type."""
+
+    path: str
+    type: Type
+    width: int
+
+
+def leaves(type_: Type, path: str = "") -> list[Leaf]:
+    """All scalars of a header or of a struct inside of one, in order."""
+    base = underlying(type_)
+    if isinstance(base, FieldsType):
+        return [leaf for each in base.fields for leaf in leaves(each.type, f"{path}.f_{each.name}")]
+    width = width_of(base)
+    return [Leaf(path, type_, 32 if width is None else width)]
+
+
+class Layouts:
+    """Makes the classes on demand, in `namespace`.
+
+    `clear_on_valid`: a header that becomes valid by setValid holds zeros, as in bmv2. Without, it holds what
+    it held before, as in a Tofino. `on_length` is a function called with the bytes that setValid adds to a
+    packet, or setInvalid takes off.
+    """
+
+    def __init__(self, namespace: dict[str, Any], *, clear_on_valid: bool, on_length: bool) -> None:
+        self._namespace = namespace
+        self._names: dict[int, str] = {}
+        self._keep: list[Type] = []
+        self._clear_on_valid = clear_on_valid
+        self._on_length = on_length
+        namespace.update(
+            Stack=Stack,
+            ParserReject=ParserReject,
+            signed=signed,
+        )
+        self.source: list[str] = []
+
+    def name(self, type_: FieldsType) -> str:
+        """The class of this type, by its name in the namespace."""
+        known = self._names.get(id(type_))
+        if known is not None:
+            return known
+        name = f"{re.sub(r'[^A-Za-z0-9_]', '_', type_.name) or 'struct'}_{len(self._names)}"
+        self._names[id(type_)] = name
+        self._keep.append(type_)
+        for each in type_.fields:
+            self.default(each.type)
+        if isinstance(type_, HeaderType):
+            lines = self._header(name, type_)
+        elif isinstance(type_, UnionType):
+            lines = self._union(name, type_)
+        else:
+            lines = self._struct(name, type_)
+        text = "\n".join(lines) + "\n"
+        self.source.append(text)
+        exec(compile(text, f"<{type_.name}>", "exec"), self._namespace)
+        return name
+
+    def cls(self, type_: FieldsType) -> Any:
+        """The class itself."""
+        return self._namespace[self.name(type_)]
+
+    def default(self, type_: Type) -> str:
+        """Code for a value as a variable without initializer has it: zero, invalid."""
+        base = underlying(type_)
+        if isinstance(base, FieldsType):
+            return f"{self.name(base)}()"
+        if isinstance(base, StackType):
+            return f"Stack({self.name(base.element)}, {base.size})"
+        if isinstance(base, BoolType):
+            return "False"
+        if isinstance(base, VarbitType):
+            return "(0, 0)"
+        if isinstance(base, TupleType):
+            return f"({''.join(self.default(each) + ', ' for each in base.elements)})"
+        return "0"
+
+    # ---- the parts of a class ----
+
+    def _common(self, type_: FieldsType, *, header: bool) -> list[str]:
+        slots = [f"f_{each.name}" for each in type_.fields]
+        lines = [
+            f"    __slots__ = ({', '.join(repr(each) for each in (['valid'] if header else []) + slots)},)"
+        ]
+        if not slots and not header:
+            lines = ["    __slots__ = ()"]
+        lines.append("    def __init__(self):")
+        lines += ["        self.valid = False"] if header else []
+        lines += [f"        self.f_{each.name} = {self.default(each.type)}" for each in type_.fields]
+        lines += ["        pass"]
+        lines.append("    def reset(self):")
+        lines += ["        self.valid = False"] if header else []
+        for each in type_.fields:
+            if is_aggregate(each.type):
+                lines.append(f"        self.f_{each.name}.reset()")
+            else:
+                lines.append(f"        self.f_{each.name} = {self.default(each.type)}")
+        lines += ["        pass", "    def copy(self):", "        new = self.__class__()"]
+        lines += ["        new.assign(self)", "        return new", "    __hash__ = None"]
+        return lines
+
+    def _copies(self, type_: FieldsType, indent: str) -> list[str]:
+        lines = []
+        for each in type_.fields:
+            if is_aggregate(each.type):
+                lines.append(f"{indent}self.f_{each.name}.assign(o.f_{each.name})")
+            else:
+                lines.append(f"{indent}self.f_{each.name} = o.f_{each.name}")
+        return lines or [f"{indent}pass"]
+
+    def _make(self, name: str, type_: FieldsType, *, header: bool) -> list[str]:
+        names = [f"a{position}" for position in range(len(type_.fields))]
+        lines = [f"    def make({', '.join(names)}):", f"        new = {name}.__new__({name})"]
+        lines += ["        new.valid = True"] if header else []
+        for argument, each in zip(names, type_.fields, strict=True):
+            lines.append(f"        new.f_{each.name} = {argument}")
+        return [*lines, "        return new", "    make = staticmethod(make)"]
+
+    def _equal(self, type_: FieldsType, *, header: bool) -> list[str]:
+        same = " and ".join(f"self.f_{each.name} == o.f_{each.name}" for each in type_.fields) or "True"
+        test = f"(self.valid and o.valid and {same}) or not (self.valid or o.valid)" if header else same
+        return ["    def __eq__(self, o):", f"        return {test}"]
+
+    def _struct(self, name: str, type_: FieldsType) -> list[str]:
+        lines = [f"class {name}:", *self._common(type_, header=False)]
+        lines += ["    def assign(self, o):", *self._copies(type_, "        ")]
+        lines += self._make(name, type_, header=False)
+        lines += self._equal(type_, header=False)
+        lines += ["    def emit(self, out):"]
+        lines += [f"        self.f_{each.name}.emit(out)" for each in type_.fields if is_aggregate(each.type)]
+        return [*lines, "        pass"]
+
+    def _union(self, name: str, type_: UnionType) -> list[str]:
+        fields = [each.name for each in type_.fields]
+        lines = [f"class {name}:", *self._common(type_, header=False)]
+        lines += ["    def assign(self, o):", *self._copies(type_, "        ")]
+        lines += ["    @property", "    def valid(self):"]
+        lines += [f"        return {' or '.join(f'self.f_{each}.valid' for each in fields) or 'False'}"]
+        # All that makes one header valid makes the others invalid.
+        for each in fields:
+            others = [f"        self.f_{other}.valid = False" for other in fields if other != each]
+            lines += [f"    def only_{each}(self):", *others, f"        return self.f_{each}"]
+        lines += self._equal(type_, header=False)
+        lines += ["    def emit(self, out):", *(f"        self.f_{each}.emit(out)" for each in fields)]
+        return [*lines, "        pass"]
+
+    def _header(self, name: str, type_: HeaderType) -> list[str]:
+        lines = [f"class {name}:", *self._common(type_, header=True)]
+        lines += ["    def assign(self, o):", "        if o.valid:", "            self.valid = True"]
+        lines += [*self._copies(type_, "            "), "        else:", "            self.valid = False"]
+        lines += self._make(name, type_, header=True)
+        lines += self._equal(type_, header=True)
+        cells = leaves(type_)
+        size = sum(leaf.width for leaf in cells if not isinstance(underlying(leaf.type), VarbitType))
+        lines += ["    def set_valid(self):", "        if not self.valid:"]
+        lines += ["            self.reset()"] if self._clear_on_valid else []
+        lines += ["            self.valid = True"]
+        lines += [f"            on_length({size // 8})"] if self._on_length else []
+        lines += ["    def set_invalid(self):", "        if self.valid:", "            self.valid = False"]
+        lines += [f"            on_length(-{size // 8})"] if self._on_length else []
+        if any(isinstance(underlying(leaf.type), VarbitType) for leaf in cells):
+            return lines + self._variable(cells, size)
+        return lines + self._fixed(name, cells, size)
+
+    def _fixed(self, name: str, cells: list[Leaf], size: int) -> list[str]:
+        whole = [*_numbered(cells, "self"), "        self.valid = True"]
+        value = " | ".join(_placed(cells)) or "0"
+        lines = ["    def bits(self):", f"        return {value}"]
+        lines += ["    def set_bits(self, v):", *whole]
+        if size % 8 or not size:
+            lines += ["    def extract(self, packet):", f"        self.set_bits(packet.take({size}))"]
+            lines += ["    def emit(self, out):", "        if self.valid:"]
+            return [*lines, f"            out.put(self.bits(), {size})"]
+        units = _units(cells)
+        form = struct.Struct(">" + "".join(unit.format for unit in units))
+        self._namespace[f"{name}_unpack"], self._namespace[f"{name}_pack"] = form.unpack_from, form.pack
+        lines += ["    def extract(self, packet):", "        p = packet.position", f"        e = p + {size}"]
+        lines += ["        if e > packet.end:", f"            raise ParserReject({PACKET_TOO_SHORT})"]
+        lines += ["        packet.position = e", "        if p & 7:", "            packet.position = p"]
+        lines += [f"            self.set_bits(packet.take({size}))", "            return"]
+        targets = [target for number, unit in enumerate(units) for target in unit.targets(number)]
+        lines += [f"        {', '.join(targets)}, = {name}_unpack(packet.data, p >> 3)"]
+        lines += [f"        {line}" for number, unit in enumerate(units) for line in unit.reads(number)]
+        lines += ["        self.valid = True"]
+        values = [value for unit in units for value in unit.values()]
+        lines += ["    def emit(self, out):", "        if self.valid:"]
+        return [*lines, f"            out.put_bytes({name}_pack({', '.join(values)}))"]
+
+    def _variable(self, cells: list[Leaf], size: int) -> list[str]:
+        limit = sum(leaf.width for leaf in cells if isinstance(underlying(leaf.type), VarbitType))
+        lines = ["    def extract(self, packet, n=0):"]
+        lines += ["        if n & 7:", f"            raise ParserReject({PARSER_INVALID_ARGUMENT})"]
+        lines += [f"        if packet.position + {size} + n > packet.end:"]
+        lines += [f"            raise ParserReject({PACKET_TOO_SHORT})"]
+        lines += [f"        if n > {limit}:", f"            raise ParserReject({HEADER_TOO_SHORT})"]
+        for leaf in cells:
+            if isinstance(underlying(leaf.type), VarbitType):
+                lines.append(f"        self{leaf.path} = (n, packet.take(n))")
+            else:
+                value = from_pattern(leaf.type, f"packet.take({leaf.width})")
+                lines.append(f"        self{leaf.path} = {value}")
+        lines += ["        self.valid = True", "    def emit(self, out):", "        if self.valid:"]
+        for leaf in cells:
+            if isinstance(underlying(leaf.type), VarbitType):
+                lines.append(f"            out.put(self{leaf.path}[1], self{leaf.path}[0])")
+            else:
+                lines.append(
+                    f"            out.put({to_pattern(leaf.type, 'self' + leaf.path)}, {leaf.width})"
+                )
+        return lines
+
+
+def _placed(cells: list[Leaf]) -> list[str]:
+    """The leaves' patterns, each shifted to its place in one number."""
+    total, terms = sum(leaf.width for leaf in cells), []
+    for leaf in cells:
+        total -= leaf.width
+        value = to_pattern(leaf.type, "self" + leaf.path)
+        terms.append(f"{value} << {total}" if total else value)
+    return terms
+
+
+def _numbered(cells: list[Leaf], owner: str) -> list[str]:
+    """Assignments that take the leaves out of the number `v`."""
+    total, lines = sum(leaf.width for leaf in cells), []
+    for leaf in cells:
+        total -= leaf.width
+        value = from_pattern(leaf.type, f"v >> {total} & {mask(leaf.width)}")
+        lines.append(f"        {owner}{leaf.path} = {value}")
+    return lines
+
+
+@dataclass(slots=True)
+class _Unit:
+    """Leaves that together are whole bytes, and the `struct` codes that they are read with."""
+
+    cells: list[Leaf]
+    width: int
+
+    @property
+    def pieces(self) -> list[int]:
+        if self.width > _WIDEST_UNIT:
+            return [self.width]
+        left, sizes = self.width, []
+        for size in (64, 32, 16, 8):
+            while left >= size:
+                sizes.append(size)
+                left -= size
+        return sizes
+
+    @property
+    def format(self) -> str:
+        if self.width > _WIDEST_UNIT:
+            return f"{self.width // 8}s"
+        return "".join(_CODES[size] for size in self.pieces)
+
+    @property
+    def plain(self) -> bool:
+        """Whether the one leaf is exactly what `struct` gives."""
+        return (
+            len(self.cells) == 1
+            and self.width in _CODES
+            and not isinstance(underlying(self.cells[0].type), IntType | BoolType)
+        )
+
+    def targets(self, number: int) -> list[str]:
+        if self.plain:
+            return [f"self{self.cells[0].path}"]
+        return [f"u{number}_{piece}" for piece in range(len(self.pieces))]
+
+    def reads(self, number: int) -> list[str]:
+        if self.plain:
+            return []
+        if self.width > _WIDEST_UNIT:
+            lines = [f"v = int.from_bytes(u{number}_0, 'big')"]
+        else:
+            left, terms = self.width, []
+            for piece, size in enumerate(self.pieces):
+                left -= size
+                terms.append(f"u{number}_{piece} << {left}" if left else f"u{number}_{piece}")
+            lines = [f"v = {' | '.join(terms)}"]
+        return lines + [line.strip() for line in _numbered(self.cells, "self")]
+
+    def values(self) -> list[str]:
+        if self.plain:
+            return [f"self{self.cells[0].path}"]
+        whole = " | ".join(_placed(self.cells))
+        if self.width > _WIDEST_UNIT:
+            return [f"({whole}).to_bytes({self.width // 8}, 'big')"]
+        if len(self.pieces) == 1:
+            return [whole]
+        left, values = self.width, []
+        for size in self.pieces:
+            left -= size
+            shifted = f"({whole}) >> {left}" if left else f"({whole})"
+            values.append(f"{shifted} & {mask(size)}")
+        return values
+
+
+def _units(cells: list[Leaf]) -> list[_Unit]:
+    units: list[_Unit] = []
+    group: list[Leaf] = []
+    width = 0
+    for leaf in cells:
+        group.append(leaf)
+        width += leaf.width
+        if width % 8 == 0 and width:
+            units.append(_Unit(group, width))
+            group, width = [], 0
+    if group and units:
+        units[-1].cells.extend(group)
+    return units

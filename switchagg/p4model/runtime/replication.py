@@ -1,0 +1,112 @@
+"""The replication engine: multicast groups and clone sessions.
+
+A group is a tree of two levels, as both architectures have it: nodes, each with a replication id, and each
+node's ports. Every port of every node gets a copy that carries the node's id. A Tofino node may have an
+exclusion id of its own (level 1), and a packet may name a replication id whose copies are not sent to one
+port (level 2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from switchagg.p4model.runtime.matches import TableError
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """Ports that get a copy with replication id `rid`. `xid` is a Tofino's level-1 exclusion id."""
+
+    rid: int
+    ports: tuple[int, ...]
+    xid: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CloneSession:
+    """Where clones of a session go: a port, a multicast group, or both; cut to `length` bytes."""
+
+    port: int | None = None
+    group: int | None = None
+    length: int | None = None
+
+
+@dataclass(slots=True)
+class Replication:
+    """The state of the engine. `max_group` is the largest group number that the target has."""
+
+    max_group: int = 0xFFFF
+    _nodes: dict[int, Node] = field(default_factory=dict)
+    _groups: dict[int, list[int]] = field(default_factory=dict)
+    _sessions: dict[int, CloneSession] = field(default_factory=dict)
+    _next: int = 0
+
+    def add_group(self, group: int) -> None:
+        """Creates an empty group. Raises TableError if it is there, or no such number can be."""
+        if not 1 <= group <= self.max_group:
+            raise TableError(f"multicast group {group} is not within 1..{self.max_group}")
+        if group in self._groups:
+            raise TableError(f"multicast group {group} is there already")
+        self._groups[group] = []
+
+    def remove_group(self, group: int) -> None:
+        """Removes a group. Raises TableError if there is none."""
+        self._group(group)
+        del self._groups[group]
+
+    def add_node(self, rid: int, ports: Sequence[int], xid: int | None = None) -> int:
+        """Creates a node and gives its handle, which counts up from 0."""
+        handle = self._next
+        self._next += 1
+        self._nodes[handle] = Node(rid, tuple(ports), xid)
+        return handle
+
+    def update_node(self, handle: int, ports: Sequence[int]) -> None:
+        """Gives a node other ports. Raises TableError if there is no such node."""
+        node = self._node(handle)
+        self._nodes[handle] = Node(node.rid, tuple(ports), node.xid)
+
+    def associate(self, group: int, handle: int) -> None:
+        """Puts a node into a group. Raises TableError."""
+        self._node(handle)
+        self._group(group).append(handle)
+
+    def set_group(self, group: int, replicas: Sequence[tuple[int, int]]) -> None:
+        """Creates or replaces a group by its (rid, port) pairs, as P4Runtime gives them."""
+        if group in self._groups:
+            self.remove_group(group)
+        self.add_group(group)
+        for rid, port in replicas:
+            self.associate(group, self.add_node(rid, (port,)))
+
+    def copies(self, group: int) -> Iterator[tuple[Node, int]]:
+        """The (node, port) of every copy; none for a group that does not exist."""
+        for handle in self._groups.get(group, ()):
+            node = self._nodes[handle]
+            for port in node.ports:
+                yield node, port
+
+    def set_session(self, session: int, target: CloneSession) -> None:
+        """Sets where clones of a session go."""
+        self._sessions[session] = target
+
+    def remove_session(self, session: int) -> None:
+        """Removes a clone session. Raises TableError if there is none."""
+        if session not in self._sessions:
+            raise TableError(f"there is no clone session {session}")
+        del self._sessions[session]
+
+    def session(self, session: int) -> CloneSession | None:
+        """Where clones of a session go, if it is there."""
+        return self._sessions.get(session)
+
+    def _group(self, group: int) -> list[int]:
+        if group not in self._groups:
+            raise TableError(f"there is no multicast group {group}")
+        return self._groups[group]
+
+    def _node(self, handle: int) -> Node:
+        if handle not in self._nodes:
+            raise TableError(f"there is no multicast node {handle}")
+        return self._nodes[handle]

@@ -1,0 +1,155 @@
+"""A switch that runs a P4 program: packets in, packets out, and the control plane's view of what is inside.
+
+`open_switch` loads and translates a program for the architecture that its `main` names. Time comes in with
+each packet and is never read from a clock.
+"""
+
+from __future__ import annotations
+
+import abc
+import random
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from switchagg.errors import SwitchError, UsageError
+from switchagg.p4model import ir
+from switchagg.p4model.errors import P4Error, unsupported
+from switchagg.p4model.runtime.emit import Module
+from switchagg.p4model.runtime.externs import CounterArray, MeterArray, Register
+from switchagg.p4model.runtime.layouts import Layouts
+from switchagg.p4model.runtime.matches import TableError
+from switchagg.p4model.runtime.profiles import ActionProfile
+from switchagg.p4model.runtime.replication import Replication
+from switchagg.p4model.runtime.tables import Table
+from switchagg.p4model.runtime.trace import Trace
+from switchagg.p4model.runtime.value_sets import ValueSet
+from switchagg.p4model.types import FieldsType
+
+_T = TypeVar("_T")
+
+
+class ModelError(SwitchError):
+    """A packet made the program do what no switch can go on after: a failed assert, an endless loop."""
+
+
+class ModelSwitch(abc.ABC):
+    """A switch with a program in it. Names are those of the control plane, in full or from any dot on."""
+
+    def __init__(self, program: ir.Program, *, seed: int = 0, traced: bool = False) -> None:
+        self.program = program
+        self.random = random.Random(seed)
+        self.trace = Trace()
+        self.traced = traced
+        self.replication = Replication()
+        self.module: Module
+        self.tables: dict[str, Table] = {}
+        self.value_sets: dict[str, ValueSet] = {}
+        self.externs: dict[str, Any] = {}
+        self.now = 0.0
+
+    @abc.abstractmethod
+    def process(self, port: int, data: bytes, now: float = 0.0) -> list[tuple[int, bytes]]:
+        """Runs one packet that came in at `port`, at `now` seconds; the (port, packet) that go out, in order.
+
+        With `traced`, `trace` tells of this packet afterwards.
+
+        Raises:
+            ModelError: the program failed an assert, or sent a packet round without end.
+        """
+
+    def table(self, name: str) -> Table:
+        """The table of this name. Raises TableError."""
+        return named(self.tables, name, "table")
+
+    def value_set(self, name: str) -> ValueSet:
+        """The value set of this name. Raises TableError."""
+        return named(self.value_sets, name, "value set")
+
+    def counter(self, name: str) -> CounterArray:
+        """The indirect counter of this name. Raises TableError."""
+        return self._extern(name, "counter", CounterArray)
+
+    def meter(self, name: str) -> MeterArray:
+        """The indirect meter of this name. Raises TableError."""
+        return self._extern(name, "meter", MeterArray)
+
+    def register(self, name: str) -> Register:
+        """The register of this name. Raises TableError."""
+        return self._extern(name, "register", Register)
+
+    def profile(self, name: str) -> ActionProfile:
+        """The action profile or selector of this name. Raises TableError."""
+        return self._extern(name, "action profile", ActionProfile)
+
+    def _extern(self, name: str, what: str, kind: type[_T]) -> _T:
+        chosen = {key: value for key, value in self.externs.items() if isinstance(value, kind)}
+        return named(chosen, name, what)
+
+    def _finish(self, module: Module) -> None:
+        """Takes up what translation has made."""
+        module.namespace["TR"] = self.trace
+        module.compile()
+        self.module = module
+        self.tables = module.tables
+        self.value_sets = module.value_sets
+        self.externs = module.extern_objects
+
+    @property
+    def source(self) -> str:
+        """The Python text that the program was translated to."""
+        return self.module.source
+
+
+def named(things: Mapping[str, _T], name: str, what: str) -> _T:
+    """The thing of this name, or the only one whose name ends in it. Raises TableError."""
+    if name in things:
+        return things[name]
+    ending = [full for full in things if full.endswith("." + name)]
+    if len(ending) == 1:
+        return things[ending[0]]
+    if ending:
+        raise TableError(f"{what} {name} may be any of {', '.join(sorted(ending))}")
+    raise TableError(f"there is no {what} {name}; there is {', '.join(sorted(things)) or 'none'}")
+
+
+def fields_class(layouts: Layouts, variable: ir.Variable) -> Callable[[], Any]:
+    """The class of a block's parameter. Raises P4Error if it is no struct."""
+    if not isinstance(variable.type, FieldsType):
+        raise unsupported(f"a {variable.type} as the parameter {variable.name}", variable.location)
+    made: Callable[[], Any] = layouts.cls(variable.type)
+    return made
+
+
+def open_switch(
+    source: ir.Program | str | Path,
+    *,
+    include_dirs: Sequence[str] = (),
+    defines: Sequence[str] = (),
+    seed: int = 0,
+    traced: bool = False,
+) -> ModelSwitch:
+    """A switch that runs this program.
+
+    Raises:
+        P4Error: the program is wrong, or uses what the model does not support.
+        UsageError: its architecture is none that the model has.
+    """
+    from switchagg.p4model.check import load
+
+    program = source if isinstance(source, ir.Program) else load(source, include_dirs, defines)
+    try:
+        if program.architecture == "v1model":
+            from switchagg.p4model.runtime.v1model import V1Switch
+
+            return V1Switch(program, seed=seed, traced=traced)
+        if program.architecture == "tna":
+            from switchagg.p4model.runtime.tna import TofinoSwitch
+
+            return TofinoSwitch(program, seed=seed, traced=traced)
+    except P4Error as error:
+        raise error.with_sources(program.sources) from None
+    raise UsageError(
+        f"{program.path}: the architecture {program.architecture or 'of main'} is not supported; "
+        "v1model and tna are"
+    )

@@ -1,0 +1,404 @@
+"""Match-action tables: entries, their checks, and the look-up that translated code calls.
+
+A table whose fields are all exact is a dict. Otherwise entries are grouped by their masks (tuple space
+search): one dict a combination of masks, groups in falling order of their best entry, so that a look-up ends
+at the first group that cannot better what was found. Tables with range fields are searched entry by entry.
+What recent keys found is kept until the table changes: most tables see few different keys.
+
+Of several entries that match, the one with the longest prefix wins if the key has an lpm field and otherwise
+only exact ones; else the one with the largest priority number, as in P4Runtime; among equals the one added
+first.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from switchagg.p4model.runtime.matches import KeyField, Match, MatchKind, Parameter, TableError
+from switchagg.p4model.runtime.profiles import ActionProfile, Choice, ProfileChoice
+
+DEFAULT_SIZE: Final = 1024
+_MOST_RECENT: Final = 4096
+
+
+@dataclass(slots=True, eq=False)
+class Action:
+    """An action as a table's entries know it.
+
+    `run` is the translated function: it takes the control's frame and the parameters' values.
+    """
+
+    name: str
+    parameters: tuple[Parameter, ...] = ()
+    index: int = 0
+    in_entries: bool = True
+    in_default: bool = True
+    run: Callable[..., Any] = field(default=lambda *_: None)
+
+    def bind(self, arguments: Mapping[str, int] | Sequence[int]) -> tuple[int, ...]:
+        """The arguments in order, checked. Raises TableError."""
+        names = [parameter.name for parameter in self.parameters]
+        if isinstance(arguments, Mapping):
+            unknown = [name for name in arguments if name not in names]
+            missing = [name for name in names if name not in arguments]
+            if unknown or missing:
+                problem = f"no parameter {unknown[0]}" if unknown else f"parameter {missing[0]} is missing"
+                raise TableError(f"action {self.name}: {problem}; it takes {_listed(names)}")
+            arguments = [arguments[name] for name in names]
+        if len(arguments) != len(names):
+            raise TableError(
+                f"action {self.name} takes {len(names)} arguments ({_listed(names)}), not {len(arguments)}"
+            )
+        return tuple(p.checked(v, self.name) for p, v in zip(self.parameters, arguments, strict=True))
+
+
+class Entry:
+    """An entry, or the default: what `apply` found. Direct counters, meters and registers live in it."""
+
+    __slots__ = (
+        "action",
+        "args",
+        "bytes",
+        "cells",
+        "choice",
+        "hit",
+        "index",
+        "matches",
+        "meter",
+        "packets",
+        "priority",
+        "rank",
+        "run",
+    )
+
+    def __init__(
+        self,
+        action: Action,
+        args: tuple[int, ...],
+        *,
+        hit: bool = True,
+        matches: tuple[tuple[int, int], ...] = (),
+        priority: int = 0,
+        rank: tuple[int, int] = (0, 0),
+        choice: ProfileChoice | None = None,
+    ) -> None:
+        self.hit = hit
+        self.matches = matches
+        self.priority = priority
+        self.rank = rank
+        self.choice = choice
+        self.packets = 0
+        self.bytes = 0
+        self.meter: Any = None
+        self.cells: dict[str, Any] = {}
+        self.set_action(action, args)
+
+    def set_action(self, action: Action, args: tuple[int, ...]) -> None:
+        """Replaces what the entry does."""
+        self.action = action
+        self.args = args
+        self.index = action.index
+        self.run = action.run
+
+
+class Table:
+    """One table. `find` and `miss` are what translated code uses; the rest is for the control plane."""
+
+    def __init__(
+        self,
+        name: str,
+        keys: Sequence[KeyField],
+        actions: Iterable[Action],
+        default: tuple[str, Sequence[int]],
+        *,
+        size: int | None = None,
+        const_entries: bool = False,
+        const_default: bool = False,
+        profile: ActionProfile | None = None,
+    ) -> None:
+        self.name = name
+        self.keys = tuple(keys)
+        self.actions = {action.name: action for action in actions}
+        self.size = DEFAULT_SIZE if size is None else size
+        self.const_entries = const_entries
+        self.const_default = const_default
+        self.profile = profile
+        kinds = [key.kind for key in self.keys]
+        self._by_prefix = kinds.count(MatchKind.LPM) == 1 and kinds.count(MatchKind.EXACT) == len(kinds) - 1
+        self._exact = all(kind is MatchKind.EXACT for kind in kinds)
+        self._ranged = MatchKind.RANGE in kinds
+        self._serial = 0
+        self._entries: dict[tuple[object, ...], Entry] = {}
+        self._bucket: dict[tuple[int, ...], Entry] = {}
+        self._groups: list[tuple[tuple[int, int], tuple[int, ...], dict[tuple[int, ...], Entry]]] = []
+        self._scan: list[Entry] = []
+        # What recent keys found, until the table changes.
+        self._recent: dict[tuple[int, ...], Entry | None] = {}
+        self.find: Callable[[tuple[int, ...]], Entry | None]
+        if self._exact:
+            self.find = self._bucket.get
+        else:
+            self._search = self._find_ranged if self._ranged else self._find_masked
+            self.find = self._find_recent
+        # The entry that the running action belongs to: direct externs look here.
+        self.current: Entry
+        self._initial_default = default
+        self.reset_default()
+
+    # ---- look-up ----
+
+    def _find_recent(self, key: tuple[int, ...]) -> Entry | None:
+        try:
+            return self._recent[key]
+        except KeyError:
+            if len(self._recent) >= _MOST_RECENT:
+                self._recent.clear()
+            found = self._recent[key] = self._search(key)
+            return found
+
+    def _find_masked(self, key: tuple[int, ...]) -> Entry | None:
+        best = None
+        for rank, masks, bucket in self._groups:
+            if best is not None and best.rank >= rank:
+                break
+            entry = bucket.get(tuple(map(operator.and_, key, masks)))
+            if entry is not None and (best is None or entry.rank > best.rank):
+                best = entry
+        return best
+
+    def _find_ranged(self, key: tuple[int, ...]) -> Entry | None:
+        for entry in self._scan:
+            for (low, high), value, spec in zip(entry.matches, key, self.keys, strict=True):
+                if spec.kind is MatchKind.RANGE:
+                    if not low <= value <= high:
+                        break
+                elif value & high != low:
+                    break
+            else:
+                return entry
+        return None
+
+    # ---- control plane ----
+
+    @property
+    def entries(self) -> list[Entry]:
+        """All entries, in the order in which they were added."""
+        return list(self._entries.values())
+
+    def action(self, name: str) -> Action:
+        """The action of this name, or the only one whose name ends in it. Raises TableError."""
+        if name in self.actions:
+            return self.actions[name]
+        ending = [each for full, each in self.actions.items() if full.endswith("." + name)]
+        if len(ending) == 1:
+            return ending[0]
+        raise TableError(f"table {self.name} has no action {name}; it has {_listed(sorted(self.actions))}")
+
+    def add(
+        self,
+        matches: Mapping[str, Match | int] | Sequence[Match | int],
+        action: str,
+        arguments: Mapping[str, int] | Sequence[int] = (),
+        priority: int = 0,
+    ) -> Entry:
+        """Adds an entry. Fields that a mapping leaves out match anything, unless they are exact.
+
+        Raises:
+            TableError: the table is constant or full, or has this entry, or the entry does not suit it.
+        """
+        self._refuse_constant()
+        chosen = self.action(action)
+        if not chosen.in_entries:
+            raise TableError(f"table {self.name}: action {action} is for the default only")
+        if self.profile is not None:
+            raise TableError(
+                f"table {self.name} takes members and groups of {self.profile.name}, not actions"
+            )
+        return self.insert(matches, chosen, chosen.bind(arguments), priority)
+
+    def add_choice(
+        self,
+        matches: Mapping[str, Match | int] | Sequence[Match | int],
+        *,
+        member: int | None = None,
+        group: int | None = None,
+        priority: int = 0,
+    ) -> Entry:
+        """Adds an entry that names a member or a group of the table's action profile. Raises TableError."""
+        self._refuse_constant()
+        if self.profile is None:
+            raise TableError(f"table {self.name} has no action profile")
+        choice = self.profile.choice(member, group)
+        return self.insert(matches, next(iter(self.actions.values())), (), priority, choice)
+
+    def insert(
+        self,
+        matches: Mapping[str, Match | int] | Sequence[Match | int],
+        action: Action,
+        args: tuple[int, ...],
+        priority: int = 0,
+        choice: ProfileChoice | None = None,
+    ) -> Entry:
+        """Adds an entry whose action is bound already; constant tables are filled through this."""
+        canonical = self._canonical(matches)
+        identity = self._identity(canonical, priority)
+        if identity in self._entries:
+            raise TableError(f"table {self.name} has this entry already: {self.show(canonical)}")
+        if len(self._entries) >= self.size:
+            raise TableError(f"table {self.name} is full: it holds {self.size} entries")
+        self._serial += 1
+        first = priority
+        if self._by_prefix:
+            first = next(
+                mask.bit_count()
+                for (_, mask), key in zip(canonical, self.keys, strict=True)
+                if key.kind is MatchKind.LPM
+            )
+        entry = Entry(
+            action,
+            args,
+            matches=canonical,
+            priority=priority,
+            rank=(first, -self._serial),
+            choice=choice,
+        )
+        self._entries[identity] = entry
+        self._index(entry)
+        return entry
+
+    def lookup(
+        self, matches: Mapping[str, Match | int] | Sequence[Match | int], priority: int = 0
+    ) -> Entry | None:
+        """The entry with just these matches, if it is there."""
+        return self._entries.get(self._identity(self._canonical(matches), priority))
+
+    def get(self, matches: Mapping[str, Match | int] | Sequence[Match | int], priority: int = 0) -> Entry:
+        """The entry with just these matches. Raises TableError if there is none."""
+        found = self.lookup(matches, priority)
+        if found is None:
+            raise TableError(f"table {self.name} has no entry {self.show(self._canonical(matches))}")
+        return found
+
+    def modify(self, entry: Entry, action: str, arguments: Mapping[str, int] | Sequence[int] = ()) -> None:
+        """Replaces the action of an entry. Raises TableError."""
+        self._refuse_constant()
+        chosen = self.action(action)
+        entry.set_action(chosen, chosen.bind(arguments))
+
+    def remove(self, entry: Entry) -> None:
+        """Removes an entry. Raises TableError if it is not in the table, or the table is constant."""
+        self._refuse_constant()
+        identity = self._identity(entry.matches, entry.priority)
+        if self._entries.get(identity) is not entry:
+            raise TableError(f"table {self.name} does not hold that entry")
+        del self._entries[identity]
+        self._rebuild()
+
+    def clear(self) -> None:
+        """Removes all entries. Raises TableError if the table is constant."""
+        self._refuse_constant()
+        self._entries.clear()
+        self._rebuild()
+
+    def set_default(self, action: str, arguments: Mapping[str, int] | Sequence[int] = ()) -> None:
+        """Sets what a miss does. Raises TableError."""
+        if self.const_default:
+            raise TableError(f"table {self.name} has a constant default action")
+        chosen = self.action(action)
+        if not chosen.in_default:
+            raise TableError(f"table {self.name}: action {action} is not for the default")
+        self.miss = Entry(chosen, chosen.bind(arguments), hit=False)
+
+    def reset_default(self) -> None:
+        """Sets the default that the program declares."""
+        name, arguments = self._initial_default
+        self.miss = Entry(self.actions[name], tuple(arguments), hit=False)
+        self.current = self.miss
+
+    def rebind(self) -> None:
+        """Takes up the actions' functions anew, after translation has set them."""
+        for entry in [*self._entries.values(), self.miss]:
+            entry.run = entry.action.run
+
+    def show(self, matches: Sequence[tuple[int, int]]) -> str:
+        """Canonical matches for a message."""
+        shown = []
+        for (first, second), key in zip(matches, self.keys, strict=True):
+            if key.kind is MatchKind.RANGE:
+                shown.append(f"{key.name}={first:#x}..{second:#x}")
+            elif second == key.full:
+                shown.append(f"{key.name}={first:#x}")
+            else:
+                shown.append(f"{key.name}={first:#x}&&&{second:#x}")
+        return ", ".join(shown) or "(no key)"
+
+    # ---- inside ----
+
+    def _refuse_constant(self) -> None:
+        if self.const_entries:
+            raise TableError(f"table {self.name} has constant entries")
+        if not self.keys:
+            raise TableError(f"table {self.name} has no key: it has a default action only")
+
+    def _canonical(
+        self, matches: Mapping[str, Match | int] | Sequence[Match | int]
+    ) -> tuple[tuple[int, int], ...]:
+        names = [key.name for key in self.keys]
+        if isinstance(matches, Mapping):
+            for name in matches:
+                if name not in names:
+                    raise TableError(f"table {self.name} has no key field {name}; it has {_listed(names)}")
+            from switchagg.p4model.runtime.matches import Wildcard
+
+            ordered: list[Match | int] = []
+            for key in self.keys:
+                if key.name not in matches and key.kind is MatchKind.EXACT:
+                    raise TableError(f"table {self.name}: exact key field {key.name} is missing")
+                ordered.append(matches.get(key.name, Wildcard()))
+            matches = ordered
+        if len(matches) != len(names):
+            raise TableError(
+                f"table {self.name} has {len(names)} key fields ({_listed(names)}), not {len(matches)}"
+            )
+        return tuple(key.canonical(match, self.name) for key, match in zip(self.keys, matches, strict=True))
+
+    def _identity(self, canonical: tuple[tuple[int, int], ...], priority: int) -> tuple[object, ...]:
+        return canonical if self._exact or self._by_prefix else (*canonical, priority)
+
+    def _index(self, entry: Entry) -> None:
+        self._recent.clear()
+        if self._exact:
+            self._bucket[tuple(value for value, _ in entry.matches)] = entry
+        elif self._ranged:
+            self._scan.append(entry)
+            self._scan.sort(key=lambda other: other.rank, reverse=True)
+        else:
+            masks = tuple(mask for _, mask in entry.matches)
+            values = tuple(value for value, _ in entry.matches)
+            for position, (rank, group_masks, bucket) in enumerate(self._groups):
+                if group_masks == masks:
+                    if values not in bucket or bucket[values].rank < entry.rank:
+                        bucket[values] = entry
+                    self._groups[position] = (max(rank, entry.rank), masks, bucket)
+                    break
+            else:
+                self._groups.append((entry.rank, masks, {values: entry}))
+            self._groups.sort(key=lambda group: group[0], reverse=True)
+
+    def _rebuild(self) -> None:
+        self._recent.clear()
+        self._bucket.clear()
+        self._groups.clear()
+        self._scan.clear()
+        for entry in self._entries.values():
+            self._index(entry)
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names) or "none"
+
+
+__all__ = ["DEFAULT_SIZE", "Action", "Choice", "Entry", "Table"]

@@ -1,0 +1,307 @@
+"""The Tofino 1 native architecture: two pipelines with a traffic manager between.
+
+    in ─ parser ─ ingress ─ deparser ─┬─ dropped
+         ▲   ▲                        ├─ mirrored: as it came, behind a header ──┐
+         │   └─ resubmitted ──────────┤                                          ▼
+         │                            ├─ unicast, multicast ─► parser ─ egress ─ deparser ─► out
+         │                            └─ bypass_egress ────────────────────────────────────► out
+         └─────────────── recirculation ports ◄──────────────────────────────────────────────┘
+
+Before the packet a parser finds intrinsic metadata: at ingress ingress_intrinsic_metadata_t and 64 bits of
+port metadata (or what Resubmit.emit gave), at egress egress_intrinsic_metadata_t.
+
+Where tna.p4 leaves things open: fields are zero at first; an egress port that was never written sends
+nothing, and a mirror, resubmit or digest type that was never written equals none; a packet whose ingress
+parser rejects it is dropped, unless the ingress control reads parser_err; egress never drops for that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from switchagg.p4model import ir
+from switchagg.p4model.errors import P4Error
+from switchagg.p4model.runtime.emit import Module
+from switchagg.p4model.runtime.packet import PacketIn, PacketOut, ParserReject
+from switchagg.p4model.runtime.switch import ModelError, ModelSwitch
+from switchagg.p4model.runtime.tna_pipeline import Gress, Pipe, Stage, pipeline
+from switchagg.p4model.runtime.tna_target import PacketState, TofinoTarget
+from switchagg.p4model.runtime.values import Exit
+
+MAX_PASSES: Final = 4096
+PIPE_BITS: Final = 7
+# The port of each pipe that leads back into it.
+RECIRCULATION_PORTS: Final = (68, 196, 324, 452)
+CPU_PORT: Final = 64
+# Counters and meters see a packet with its frame check sequence.
+_FRAME_CHECK_BYTES: Final = 4
+_INTRINSIC_BYTES: Final = 8
+_PORT_METADATA_BYTES: Final = 8
+
+# What parser_err has for an error. A packet that ends too soon is a partial header and a source out of reach.
+_PARSER_ERRORS: Final = {"NoMatch": 1, "PacketTooShort": 0x22, "CounterRange": 4, "ParserTimeout": 16}
+
+
+class _Unset(int):
+    """Zero, for a field that hardware can tell from one that was written."""
+
+
+_UNSET: Final = _Unset(0)
+_TYPES: Final = ("f_mirror_type", "f_resubmit_type", "f_digest_type")
+
+
+@dataclass(slots=True)
+class _Arrival:
+    port: int
+    data: bytes
+    resubmitted: bytes | None = None
+
+
+@dataclass(slots=True)
+class _Departure:
+    port: int
+    data: bytes
+    fields: dict[str, int] = field(default_factory=dict)
+
+
+class TofinoSwitch(ModelSwitch):
+    """A Tofino 1.
+
+    Attributes:
+        port_metadata: the 64 bits that ports put before their packets; zeros for others.
+        recirculation_ports: ports whose packets come in again.
+        cpu_port: where `copy_to_cpu` sends.
+        pruned: for each level-2 exclusion id, the ports that get no copy of nodes whose rid the packet names.
+        digests: what Digest.pack gave since this list was last cleared: (instance, values).
+    """
+
+    def __init__(self, program: ir.Program, *, seed: int = 0, traced: bool = False) -> None:
+        super().__init__(program, seed=seed, traced=traced)
+        self.port_metadata: dict[int, bytes] = {}
+        self.recirculation_ports = set(RECIRCULATION_PORTS)
+        self.cpu_port = CPU_PORT
+        self.pruned: dict[int, set[int]] = {}
+        self._state = PacketState(self.random)
+        self._target = TofinoTarget()
+        module = Module(program, self._target, traced=traced)
+        module.namespace["RT"] = self._state
+        for each in program.instances:
+            module.extern(each)
+        packages = [each for each in program.main.args.values() if isinstance(each, ir.PackageInstance)]
+        several = len({id(each) for each in packages}) > 1
+        built = []
+        for each_pipe in packages:
+            module.prefix = f"{each_pipe.name}." if several else ""
+            built.append(pipeline(module, each_pipe))
+        if not built:
+            raise P4Error("main has no pipeline", program.main.location)
+        self._finish(module)
+        self._pipes = [pipe(module) for pipe in built]
+        self._start = self._target.parser_units
+
+    @property
+    def digests(self) -> list[tuple[str, dict[str, Any]]]:
+        """See the class."""
+        return self._state.digests
+
+    def process(self, port: int, data: bytes, now: float = 0.0) -> list[tuple[int, bytes]]:
+        """Runs one packet; see `ModelSwitch.process`."""
+        self.now = self._state.now = now
+        self._out: list[tuple[int, bytes]] = []
+        self._arrivals: deque[_Arrival] = deque([_Arrival(port, data)])
+        self._departures: deque[_Departure] = deque()
+        if self.traced:
+            self.trace.events.clear()
+        for _ in range(MAX_PASSES):
+            if self._departures:
+                self._run_egress(self._departures.popleft())
+            elif self._arrivals:
+                self._run_ingress(self._arrivals.popleft())
+            else:
+                return self._out
+        raise ModelError(f"{self.program.path}: one packet went through more than {MAX_PASSES} passes")
+
+    def _note(self, kind: str, text: str) -> None:
+        if self.traced:
+            self.trace.add(kind, text)
+
+    def _pipe(self, port: int) -> Pipe:
+        number = port >> PIPE_BITS
+        return self._pipes[number] if number < len(self._pipes) else self._pipes[0]
+
+    def _parse(
+        self, gress: Gress, things: dict[str, Any], port: int, prefix: bytes, data: bytes
+    ) -> int | None:
+        """Runs the parser; the error's number, or None."""
+        packet = PacketIn(prefix + data)
+        things["packet"] = packet
+        self._state.begin(packet, len(data) + _FRAME_CHECK_BYTES)
+        for unit in self._start:
+            if hasattr(unit, "start"):
+                unit.start()
+        channel = (port & 0x7F) >> 2
+        chosen = gress.parsers[channel] if channel < len(gress.parsers) else gress.parsers[0]
+        stage = chosen or gress.parsers[0]
+        assert stage is not None
+        things["parser"].f_global_tstamp = int(self.now * 1e9) & 0xFFFFFFFFFFFF
+        error = None
+        try:
+            stage.run(*[things[role] for role in stage.roles])
+        except ParserReject as reject:
+            error = reject.code
+            name = self.program.errors[error]
+            self._note("error", f"parser: {name}")
+            things["parser"].f_parser_err = _PARSER_ERRORS.get(name, 1)
+        self._state.parsed()
+        return error
+
+    def _deparse(self, stage: Stage, things: dict[str, Any]) -> bytes:
+        out = things["out"] = PacketOut()
+        for name in _TYPES:
+            # What was never written selects nothing, not even zero.
+            if type(getattr(things["deparser"], name, None)) is _Unset:
+                setattr(things["deparser"], name, -1)
+        with contextlib.suppress(Exit):
+            stage.run(*[things[role] for role in stage.roles])
+        return out.finish(things["packet"].rest())
+
+    # ---- ingress ----
+
+    def _run_ingress(self, arrival: _Arrival) -> None:
+        gress = self._pipe(arrival.port).ingress
+        state = self._state
+        things = {role: make() for role, make in gress.classes.items()}
+        things["manager"].f_ucast_egress_port = _UNSET
+        _unset(things["deparser"])
+        again = arrival.resubmitted
+        self._note(
+            "packet",
+            f"in at port {arrival.port}, {len(arrival.data)} bytes{'' if again is None else ', resubmitted'}",
+        )
+        intrinsic = gress.classes["intrinsic"]()
+        intrinsic.f_resubmit_flag = 0 if again is None else 1
+        intrinsic.f_ingress_port = arrival.port
+        intrinsic.f_ingress_mac_tstamp = int(self.now * 1e9) & 0xFFFFFFFFFFFF
+        intrinsic.valid = True
+        second = self.port_metadata.get(arrival.port, b"") if again is None else again
+        prefix = intrinsic.bits().to_bytes(_INTRINSIC_BYTES, "big") + second.ljust(
+            _PORT_METADATA_BYTES, b"\0"
+        )
+        error = self._parse(gress, things, arrival.port, prefix, arrival.data)
+        if error is not None and not gress.reads_errors:
+            self._note("drop", "the ingress parser rejected it")
+            return
+        with contextlib.suppress(Exit):
+            gress.control.run(*[things[role] for role in gress.control.roles])
+        manager, deparser = things["manager"], things["deparser"]
+        data = self._deparse(gress.deparser, things)
+        for session, header in state.mirrors:
+            self._mirror(session, header, arrival.data)
+        if manager.f_copy_to_cpu and not deparser.f_drop_ctl & 2:
+            self._departures.append(_Departure(self.cpu_port, data))
+        if deparser.f_drop_ctl & 1:
+            self._note("drop", "drop_ctl at ingress")
+            return
+        if state.resubmit is not None and again is None:
+            bits, value = state.resubmit
+            self._note("send", "resubmitted")
+            shifted = value << (-bits % 8)
+            self._arrivals.append(
+                _Arrival(arrival.port, arrival.data, shifted.to_bytes((bits + 7) // 8, "big"))
+            )
+            return
+        self._forward(manager, data)
+
+    def _forward(self, manager: Any, data: bytes) -> None:
+        sent = False
+        for group in (manager.f_mcast_grp_a, manager.f_mcast_grp_b):
+            if group:
+                sent = True
+                self._replicate(group, manager, data)
+        port = manager.f_ucast_egress_port
+        if type(port) is not _Unset:
+            sent = True
+            if manager.f_bypass_egress:
+                self._send(port, data)
+            else:
+                self._departures.append(_Departure(port, data, {"f_egress_qid": manager.f_qid}))
+        if not sent:
+            self._note("drop", "neither an egress port nor a multicast group")
+
+    def _replicate(self, group: int, manager: Any, data: bytes) -> None:
+        pruned = self.pruned.get(manager.f_level2_exclusion_id, set())
+        first = True
+        count = 0
+        for node, port in self.replication.copies(group):
+            if node.xid is not None and node.xid == manager.f_level1_exclusion_id:
+                continue
+            if node.rid == manager.f_rid and port in pruned:
+                continue
+            count += 1
+            if manager.f_bypass_egress:
+                self._send(port, data)
+            else:
+                fields = {"f_egress_rid": node.rid, "f_egress_rid_first": int(first)}
+                self._departures.append(_Departure(port, data, fields))
+            first = False
+        self._note("send", f"multicast group {group}: {count} copies")
+
+    def _mirror(self, session: int, header: tuple[int, int], data: bytes) -> None:
+        target = self.replication.session(session)
+        if target is None:
+            self._note("drop", f"mirror: there is no session {session}")
+            return
+        bits, value = header
+        copy = (value << (-bits % 8)).to_bytes((bits + 7) // 8, "big") + data
+        if target.length is not None:
+            copy = copy[: target.length]
+        if target.port is not None:
+            self._note("send", f"mirrored to port {target.port}")
+            self._departures.append(_Departure(target.port, copy))
+        if target.group is not None:
+            for node, port in self.replication.copies(target.group):
+                self._departures.append(_Departure(port, copy, {"f_egress_rid": node.rid}))
+
+    # ---- egress ----
+
+    def _run_egress(self, packet: _Departure) -> None:
+        gress = self._pipe(packet.port).egress
+        things = {role: make() for role, make in gress.classes.items()}
+        _unset(things["deparser"])
+        intrinsic = gress.classes["intrinsic"]()
+        intrinsic.f_egress_port = packet.port
+        intrinsic.f_pkt_length = len(packet.data) & 0xFFFF
+        for name, value in packet.fields.items():
+            setattr(intrinsic, name, value)
+        intrinsic.valid = True
+        prefix = PacketOut()
+        intrinsic.emit(prefix)
+        self._parse(gress, things, packet.port, prefix.finish(), packet.data)
+        with contextlib.suppress(Exit):
+            gress.control.run(*[things[role] for role in gress.control.roles])
+        data = self._deparse(gress.deparser, things)
+        drop = things["deparser"].f_drop_ctl
+        if not drop & 4:
+            for session, header in self._state.mirrors:
+                self._mirror(session, header, data)
+        if drop & 1:
+            self._note("drop", "drop_ctl at egress")
+            return
+        self._send(packet.port, data)
+
+    def _send(self, port: int, data: bytes) -> None:
+        if port in self.recirculation_ports:
+            self._note("send", f"recirculated through port {port}")
+            self._arrivals.append(_Arrival(port, data))
+            return
+        self._note("send", f"out at port {port}, {len(data)} bytes")
+        self._out.append((port, data))
+
+
+def _unset(deparser: Any) -> None:
+    for name in _TYPES:
+        if hasattr(deparser, name):
+            setattr(deparser, name, _UNSET)

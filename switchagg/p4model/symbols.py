@@ -1,0 +1,204 @@
+"""What names mean, and where: environments, one inside another, and what they hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from switchagg.p4model import ast, ir
+from switchagg.p4model.errors import Location, P4Error
+from switchagg.p4model.types import BlockType, ExternType, Method, Parameter, Type, TypeVar
+
+FrameKind: TypeAlias = Literal["top", "parser", "control", "action", "function", "method", "table"]
+
+
+@dataclass(slots=True, eq=False)
+class Generic:
+    """A declaration with type parameters; `cache` holds the types made of it so far, by their arguments."""
+
+    decl: ast.FieldsDecl | ast.ExternDecl | ast.BlockTypeDecl | ast.PackageDecl
+    env: Env
+    type_params: tuple[str, ...]
+    cache: dict[tuple[Type, ...], Type] = field(default_factory=dict)
+
+    @property
+    def location(self) -> Location:
+        return self.decl.location
+
+
+@dataclass(slots=True, eq=False)
+class Block:
+    """A parser or control with a body, of which instances are made."""
+
+    type: BlockType
+    decl: ast.ParserDecl | ast.ControlDecl
+    env: Env
+    instantiated: bool = False
+
+    @property
+    def location(self) -> Location:
+        return self.decl.location
+
+
+@dataclass(slots=True, eq=False)
+class UserFunction:
+    """A function with a body; `cache` holds its instances, by type arguments."""
+
+    decl: ast.FunctionDecl
+    env: Env
+    type_params: tuple[TypeVar, ...]
+    params: tuple[Parameter, ...]
+    returns: Type
+    cache: dict[tuple[Type, ...], ir.Function] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return self.decl.name
+
+    @property
+    def location(self) -> Location:
+        return self.decl.location
+
+
+@dataclass(slots=True, eq=False)
+class Overloads:
+    """Functions of one name, which differ in their parameters."""
+
+    members: list[UserFunction | Method]
+
+    @property
+    def location(self) -> Location:
+        return self.members[0].location
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Constant:
+    """A name for a value that is known at compile time."""
+
+    value: ir.Expr
+    location: Location
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NamedType:
+    """A name for a type."""
+
+    type: Type
+    location: Location
+
+
+Symbol: TypeAlias = (
+    NamedType
+    | Generic
+    | Block
+    | Overloads
+    | Constant
+    | ir.Variable
+    | ir.Action
+    | ir.Table
+    | ir.ValueSet
+    | ir.ExternInstance
+    | ir.ParserInstance
+    | ir.ControlInstance
+    | ir.PackageInstance
+)
+
+
+@dataclass(slots=True, eq=False)
+class Frame:
+    """The body that is being checked, and what belongs to it.
+
+    Attributes:
+        path: the control-plane name that names in this body are prefixed with; empty at the top.
+        returns: what `return` takes; None where there is no `return`.
+        instances: the instances that the block has so far; those of the top level at the top.
+        loops: how many loops are open.
+        owner: of a method: the type of its instance.
+        states: of a parser: the names that a transition can name.
+    """
+
+    kind: FrameKind
+    path: str = ""
+    returns: Type | None = None
+    instances: list[ir.Instance] = field(default_factory=list)
+    loops: int = 0
+    states: frozenset[str] = frozenset()
+    owner: ExternType | None = None
+    block: Frame | None = None
+    """The parser or control that an action or method is in; None for those of the top level."""
+
+
+class Env:
+    """Names, in an environment round it. At the top level a body sees only what was declared before it."""
+
+    __slots__ = ("_limit", "_names", "_order", "frame", "parent")
+
+    def __init__(self, parent: Env | None, frame: Frame, limit: int | None = None) -> None:
+        self.parent = parent
+        self.frame = frame
+        self._names: dict[str, Symbol] = {}
+        self._order: dict[str, int] = {}
+        self._limit = limit
+
+    def child(self, frame: Frame | None = None) -> Env:
+        """A new environment inside this one."""
+        return Env(self, frame or self.frame)
+
+    def snapshot(self) -> Env:
+        """An environment that sees of this one what has been declared so far."""
+        return Env(self, self.frame, len(self._order))
+
+    def declare(self, name: str, symbol: Symbol) -> None:
+        """Adds a name. Raises `P4Error` where it is taken; functions of one name are joined."""
+        there = self._names.get(name)
+        if isinstance(there, Overloads) and isinstance(symbol, Overloads):
+            _join(there, symbol)
+            return
+        if there is not None:
+            raise P4Error(
+                f"`{name}` is declared twice",
+                symbol.location,
+                notes=(("the first declaration is here", there.location),),
+            )
+        self._order[name] = len(self._order)
+        self._names[name] = symbol
+
+    def lookup(self, name: str, *, top: bool = False) -> Symbol | None:
+        """What a name means here; with `top`, what it means at the top level."""
+        env: Env | None = self
+        limit: int | None = None
+        found: Symbol | None = None
+        while env is not None:
+            symbol = env._names.get(name)
+            if symbol is not None and (limit is None or env._order[name] < limit):
+                if not top:
+                    return symbol
+                found = symbol if env.frame.kind == "top" else None
+            limit = env._limit
+            env = env.parent
+        return found
+
+    def own(self) -> Mapping[str, Symbol]:
+        """The names of this environment alone."""
+        return self._names
+
+    def names(self) -> Iterator[str]:
+        """All names that mean something here."""
+        env: Env | None = self
+        while env is not None:
+            yield from env._names
+            env = env.parent
+
+
+def _join(there: Overloads, added: Overloads) -> None:
+    for new in added.members:
+        for old in there.members:
+            same_count = len(old.params) == len(new.params)
+            if same_count and [each.name for each in old.params] == [each.name for each in new.params]:
+                raise P4Error(
+                    f"`{new.name}` is declared twice with the same parameters",
+                    new.location,
+                    notes=(("the first declaration is here", old.location),),
+                )
+        there.members.append(new)

@@ -1,0 +1,169 @@
+"""The check as a whole: what breaks a rule, and the table that shows how the estimate was reached."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from switchagg.p4model import ir, walk
+from switchagg.p4model.errors import P4Error
+from switchagg.p4model.target_tofino import limits, memory, phv, registers, salu, stages
+from switchagg.p4model.target_tofino.findings import Finding
+from switchagg.p4model.target_tofino.flow import Flow, UnitKind, pipelines
+from switchagg.p4model.target_tofino.stages import Placed
+
+
+@dataclass(slots=True)
+class Estimate:
+    """What a Tofino 1 makes of a program.
+
+    Attributes:
+        findings: rules that it breaks.
+        placed: logical tables with their stages.
+        phv_bits: by `ingress` and `egress`.
+        sources: for the messages.
+    """
+
+    findings: list[Finding]
+    placed: list[Placed]
+    phv_bits: Mapping[str, int]
+    sources: Mapping[str, str]
+    counters: int = 0
+    registers: list[ir.ExternInstance] = field(default_factory=list)
+
+    @property
+    def stages(self) -> dict[str, int]:
+        """Stages of ingress and egress."""
+        return {
+            gress: 1 + max((each.stage for each in self.placed if each.unit.gress == gress), default=-1)
+            for gress in ("ingress", "egress")
+        }
+
+    @property
+    def sram_blocks(self) -> int:
+        """Of tables, registers and counters together."""
+        own = sum(each.memory.sram for each in self.placed)
+        return own + sum(memory.of_register(each).sram for each in self.registers) + self.counters
+
+    @property
+    def tcam_blocks(self) -> int:
+        """Of all tables."""
+        return sum(each.memory.tcam for each in self.placed)
+
+    @property
+    def fits(self) -> bool:
+        """Whether no rule is broken, and the estimate is within the chip."""
+        room = sum(self.phv_bits.values()) <= limits.PHV_BITS and self.sram_blocks <= (
+            limits.STAGES * limits.SRAM_BLOCKS
+        )
+        return not self.findings and room and max(self.stages.values()) <= limits.STAGES
+
+    def to_text(self) -> str:
+        """Findings, the table, and the totals."""
+        lines = [each.text(self.sources) for each in self.findings]
+        if lines:
+            lines.append("")
+        rows = [("stage", "gress", "logical table", "registers", "SRAM", "TCAM", "why there")]
+        for each in sorted(self.placed, key=lambda one: (one.unit.gress == "egress", one.stage)):
+            unit = each.unit
+            name = unit.name if unit.kind is UnitKind.TABLE else f"{unit.name} (line {unit.location.line})"
+            names = ", ".join(sorted(register.name for register in unit.registers))
+            blocks = each.memory.sram
+            rows.append(
+                (str(each.stage), unit.gress, name, names, str(blocks), str(each.memory.tcam), each.because)
+            )
+        widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+        lines += [
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+            for row in rows
+        ]
+        counts = self.stages
+        lines += [
+            "",
+            f"stages: ingress {counts['ingress']}, egress {counts['egress']} of {limits.STAGES}",
+            f"PHV: {sum(self.phv_bits.values())} of {limits.PHV_BITS} bits "
+            f"(ingress {self.phv_bits.get('ingress', 0)}, egress {self.phv_bits.get('egress', 0)})",
+            f"SRAM: {self.sram_blocks} of {limits.STAGES * limits.SRAM_BLOCKS} blocks; "
+            f"TCAM: {self.tcam_blocks} of {limits.STAGES * limits.TCAM_BLOCKS}",
+            "An estimate: the vendor's compiler is the judge.",
+        ]
+        return "\n".join(lines)
+
+    def to_json(self) -> str:
+        """The same as data."""
+        return json.dumps(
+            {
+                "fits": self.fits,
+                "findings": [{"place": str(each.location), "reason": each.reason} for each in self.findings],
+                "stages": self.stages,
+                "phv_bits": dict(self.phv_bits),
+                "sram_blocks": self.sram_blocks,
+                "tcam_blocks": self.tcam_blocks,
+                "tables": [
+                    {
+                        "name": each.unit.name,
+                        "kind": str(each.unit.kind),
+                        "gress": each.unit.gress,
+                        "stage": each.stage,
+                        "because": each.because,
+                        "sram_blocks": each.memory.sram,
+                        "tcam_blocks": each.memory.tcam,
+                        "registers": sorted(register.name for register in each.unit.registers),
+                    }
+                    for each in self.placed
+                ],
+            },
+            indent=1,
+        )
+
+
+def check(program: ir.Program) -> Estimate:
+    """Checks a TNA program against a Tofino 1. Raises `P4Error` for a program of another architecture."""
+    if program.architecture != "tna":
+        raise P4Error(
+            f"--target tofino is for TNA programs; this one is for {program.architecture or 'none known'}",
+            program.main.location,
+        ).with_sources(program.sources)
+    findings: list[Finding] = []
+    units = []
+    found: dict[str, int] = {}
+    seen: set[ir.ControlInstance] = set()
+    for gress, control in pipelines(program):
+        if control in seen:
+            continue
+        seen.add(control)
+        flow = Flow(control, gress)
+        externs = [
+            each
+            for block in walk.blocks(control)
+            for each in block.instances
+            if isinstance(each, ir.ExternInstance)
+        ]
+        findings += registers.check(flow, externs)
+        for instance in externs:
+            findings += salu.check(instance)
+        units += flow.units
+    for pipe in program.main.args.values():
+        if isinstance(pipe, ir.PackageInstance):
+            for gress in ("ingress", "egress"):
+                roles = (f"{gress}_parser", gress, f"{gress}_deparser")
+                blocks = [pipe.args.get(role) for role in roles]
+                found.setdefault(gress, 0)
+                found[gress] = max(
+                    found[gress],
+                    phv.bits(
+                        each for each in blocks if isinstance(each, ir.ParserInstance | ir.ControlInstance)
+                    ),
+                )
+    placed = stages.place(units)
+    used = {register for unit in units for register in unit.registers}
+    counters = sum(
+        memory.of_counter(each).sram
+        for block in walk.blocks(program.main)
+        for each in block.instances
+        if isinstance(each, ir.ExternInstance) and each.type.name == "Counter"
+    )
+    return Estimate(
+        findings, placed, found, program.sources, counters, sorted(used, key=lambda each: each.name)
+    )

@@ -1,0 +1,440 @@
+"""The types of P4_16 after resolution: no typedefs, no unresolved names, generics replaced by instances.
+
+Structural types (bit<8>, tuple<...>, stacks) compare by what they are made of. Nominal types (headers,
+structs, enums, externs, ...) compare by identity: one declaration gives one object, and a generic
+declaration one object for each list of type arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from switchagg.p4model.errors import NOWHERE, Location
+
+if TYPE_CHECKING:
+    from switchagg.p4model.ast import Annotation
+    from switchagg.p4model.ir import Expr
+
+
+class Type:
+    """Base of all types. `str()` gives the type as P4 writes it."""
+
+    __slots__ = ()
+
+
+class Direction(StrEnum):
+    """How a parameter is passed. `NONE` is a directionless one: control-plane data, an extern, or a
+    constant.
+    """
+
+    NONE = ""
+    IN = "in"
+    OUT = "out"
+    INOUT = "inout"
+
+
+# ---- scalars
+
+
+@dataclass(frozen=True, slots=True)
+class BitType(Type):
+    """Unsigned, `width` bits; width 0 is allowed."""
+
+    width: int
+
+    def __str__(self) -> str:
+        return f"bit<{self.width}>"
+
+
+@dataclass(frozen=True, slots=True)
+class IntType(Type):
+    """Signed, two's complement, `width` bits."""
+
+    width: int
+
+    def __str__(self) -> str:
+        return f"int<{self.width}>"
+
+
+@dataclass(frozen=True, slots=True)
+class VarbitType(Type):
+    """From 0 to `width` bits, known at run time."""
+
+    width: int
+
+    def __str__(self) -> str:
+        return f"varbit<{self.width}>"
+
+
+@dataclass(frozen=True, slots=True)
+class InfIntType(Type):
+    """`int`: an integer of any size, at compile time only."""
+
+    def __str__(self) -> str:
+        return "int"
+
+
+@dataclass(frozen=True, slots=True)
+class BoolType(Type):
+    """`bool`"""
+
+    def __str__(self) -> str:
+        return "bool"
+
+
+@dataclass(frozen=True, slots=True)
+class StringType(Type):
+    """`string`: at compile time only."""
+
+    def __str__(self) -> str:
+        return "string"
+
+
+@dataclass(frozen=True, slots=True)
+class VoidType(Type):
+    """`void`: of calls that return nothing."""
+
+    def __str__(self) -> str:
+        return "void"
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorType(Type):
+    """`error`: its members are `Program.errors`."""
+
+    def __str__(self) -> str:
+        return "error"
+
+
+@dataclass(frozen=True, slots=True)
+class MatchKindType(Type):
+    """`match_kind`"""
+
+    def __str__(self) -> str:
+        return "match_kind"
+
+
+@dataclass(frozen=True, slots=True)
+class DontCareType(Type):
+    """The type of `_` and `default` where a set of any type is expected, and of `...`."""
+
+    def __str__(self) -> str:
+        return "_"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EnumType(Type):
+    """An enum without representation: only its members' names count."""
+
+    name: str
+    members: tuple[str, ...]
+    annotations: tuple[Annotation, ...] = ()
+    location: Location = NOWHERE
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SerEnumType(Type):
+    """An enum with an underlying bit<N> or int<N>; values that no member names are possible too."""
+
+    name: str
+    underlying: BitType | IntType
+    members: Mapping[str, int]
+    annotations: tuple[Annotation, ...] = ()
+    location: Location = NOWHERE
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NewType(Type):
+    """`type bit<9> PortId_t;`: represented as its underlying type, distinct from it."""
+
+    name: str
+    underlying: Type
+    annotations: tuple[Annotation, ...] = ()
+    location: Location = NOWHERE
+
+    def __str__(self) -> str:
+        return self.name
+
+
+# ---- aggregates
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Field:
+    """A field of a header, struct or union."""
+
+    name: str
+    type: Type
+    annotations: tuple[Annotation, ...] = ()
+    location: Location = NOWHERE
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FieldsType(Type):
+    """Base of header, struct and header_union. `name` has its type arguments if it is generic, as in
+    `S<bit<8>>`.
+    """
+
+    name: str
+    fields: tuple[Field, ...]
+    annotations: tuple[Annotation, ...] = ()
+    location: Location = NOWHERE
+    generic: str = ""
+    type_args: tuple[Type, ...] = ()
+    _by_name: dict[str, Field] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        self._by_name.update({each.name: each for each in self.fields})
+
+    def find(self, name: str) -> Field | None:
+        """The field of this name, if there is one."""
+        return self._by_name.get(name)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HeaderType(FieldsType):
+    """A header: fields and a validity bit."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StructType(FieldsType):
+    """A struct. With an empty name it is the type of `{a = 1, b = 2}` where no other type was expected."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class UnionType(FieldsType):
+    """A header_union: at most one of its headers is valid."""
+
+
+@dataclass(frozen=True, slots=True)
+class StackType(Type):
+    """`element[size]`: a stack of headers or header unions."""
+
+    element: HeaderType | UnionType
+    size: int
+
+    def __str__(self) -> str:
+        return f"{self.element}[{self.size}]"
+
+
+@dataclass(frozen=True, slots=True)
+class TupleType(Type):
+    """`tuple<...>`, and the type of `{a, b}` where no other type was expected."""
+
+    elements: tuple[Type, ...]
+
+    def __str__(self) -> str:
+        return f"tuple<{', '.join(map(str, self.elements))}>"
+
+
+@dataclass(frozen=True, slots=True)
+class ListType(Type):
+    """`list<element>`: at compile time only."""
+
+    element: Type
+
+    def __str__(self) -> str:
+        return f"list<{self.element}>"
+
+
+@dataclass(frozen=True, slots=True)
+class SetType(Type):
+    """The type of masks, ranges, value sets and `_` in keysets."""
+
+    element: Type
+
+    def __str__(self) -> str:
+        return f"set<{self.element}>"
+
+
+# ---- what can be called or instantiated
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TypeVar(Type):
+    """A type parameter, before it is replaced by an argument."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Parameter:
+    """A parameter of anything that has some. With a `default`, or `optional`, an argument may be missing.
+
+    For a parameter of a body that the program contains, `ir.Variable` is what expressions refer to.
+    """
+
+    name: str
+    direction: Direction
+    type: Type
+    default: Expr | None = None
+    optional: bool = False
+    annotations: tuple[Annotation, ...] = ()
+    location: Location = NOWHERE
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Method:
+    """A method or a constructor of an extern, or an extern function; several can have one name.
+
+    `returns` is None for a constructor. `owner` is the extern's name, empty for a function.
+    """
+
+    name: str
+    owner: str
+    type_params: tuple[TypeVar, ...]
+    params: tuple[Parameter, ...]
+    returns: Type | None
+    abstract: bool = False
+    annotations: tuple[Annotation, ...] = ()
+    location: Location = NOWHERE
+
+    def __str__(self) -> str:
+        return f"{self.owner}.{self.name}" if self.owner else self.name
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ExternType(Type):
+    """An extern, with its type arguments. One object for each list of arguments."""
+
+    name: str
+    type_args: tuple[Type, ...]
+    constructors: tuple[Method, ...]
+    methods: tuple[Method, ...]
+    annotations: tuple[Annotation, ...] = ()
+    location: Location = NOWHERE
+
+    def find(self, name: str) -> tuple[Method, ...]:
+        """All methods of this name; overloads differ in their number of parameters."""
+        return tuple(each for each in self.methods if each.name == name)
+
+    def __str__(self) -> str:
+        return f"{self.name}<{', '.join(map(str, self.type_args))}>" if self.type_args else self.name
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BlockType(Type):
+    """The type of a parser or control: of one with a body, or declared by an architecture."""
+
+    kind: str
+    """`parser` or `control`"""
+    name: str
+    params: tuple[Parameter, ...]
+    type_args: tuple[Type, ...] = ()
+    constructor_params: tuple[Parameter, ...] = ()
+    has_body: bool = False
+    annotations: tuple[Annotation, ...] = ()
+    location: Location = NOWHERE
+
+    def __str__(self) -> str:
+        return f"{self.name}<{', '.join(map(str, self.type_args))}>" if self.type_args else self.name
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PackageType(Type):
+    """A package of an architecture, with its type arguments."""
+
+    name: str
+    constructor_params: tuple[Parameter, ...]
+    type_args: tuple[Type, ...] = ()
+    annotations: tuple[Annotation, ...] = ()
+    location: Location = NOWHERE
+
+    def __str__(self) -> str:
+        return f"{self.name}<{', '.join(map(str, self.type_args))}>" if self.type_args else self.name
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ApplyResultType(Type):
+    """What `table.apply()` returns: `hit` and `miss` are bool, `action_run` names the action (for switch)."""
+
+    table: str
+
+    def __str__(self) -> str:
+        return f"apply_result({self.table})"
+
+
+BOOL = BoolType()
+INT = InfIntType()
+STRING = StringType()
+VOID = VoidType()
+ERROR = ErrorType()
+MATCH_KIND = MatchKindType()
+DONT_CARE = DontCareType()
+
+
+def underlying(type_: Type) -> Type:
+    """The type that represents values of this one: looks through `type` declarations and serializable
+    enums.
+    """
+    while True:
+        if isinstance(type_, NewType | SerEnumType):
+            type_ = type_.underlying
+        else:
+            return type_
+
+
+def width_of(type_: Type) -> int | None:
+    """Bits of a value of a fixed-size type, as a header or a table key has it; None where there is no such
+    number.
+
+    A varbit counts with its maximum. bool is 1 bit.
+    """
+    type_ = underlying(type_)
+    match type_:
+        case BitType(width) | IntType(width) | VarbitType(width):
+            return width
+        case BoolType():
+            return 1
+        case StackType(element, size):
+            width_each = width_of(element)
+            return None if width_each is None else width_each * size
+        case TupleType(elements):
+            return _sum(elements)
+        case UnionType():
+            widths = [width_of(each.type) for each in type_.fields]
+            return None if None in widths else max((each for each in widths if each is not None), default=0)
+        case FieldsType():
+            return _sum(tuple(each.type for each in type_.fields))
+        case _:
+            return None
+
+
+def has_varbit(type_: Type) -> bool:
+    """Whether the size of a value is known only at run time."""
+    match underlying(type_):
+        case VarbitType():
+            return True
+        case StackType(element, _):
+            return has_varbit(element)
+        case TupleType(elements):
+            return any(map(has_varbit, elements))
+        case FieldsType() as aggregate:
+            return any(has_varbit(each.type) for each in aggregate.fields)
+        case _:
+            return False
+
+
+def _sum(types: tuple[Type, ...]) -> int | None:
+    total = 0
+    for each in types:
+        width = width_of(each)
+        if width is None:
+            return None
+        total += width
+    return total

@@ -1,0 +1,35 @@
+"""A board: something that runs one of the P4 programs, with ports for frames and tables for entries.
+
+The tests drive every board through this interface, and `P4Engine` makes of one an engine of the conformance
+suite.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from switchagg.control.drivers.p4_program import MulticastGroup, TableEntry, Target
+
+Frame = tuple[int, bytes]
+"""A frame and the port that it comes in at or goes out by."""
+
+
+class Board(Protocol):
+    """One switch, running one program."""
+
+    @property
+    def target(self) -> Target: ...
+    def insert(self, entry: TableEntry) -> None: ...
+    def delete(self, entry: TableEntry) -> None: ...
+    def set_default(self, table: str, action: str, params: dict[str, int]) -> None: ...
+    def insert_group(self, group: MulticastGroup) -> None: ...
+    def delete_group(self, group: MulticastGroup) -> None: ...
+    def send(self, port: int, frame: bytes) -> list[Frame]:
+        """Sends a frame and returns all that comes of it."""
+        ...
+
+    def entry_packets(self, entry: TableEntry) -> int: ...
+    def cell(self, counter: str, index: int) -> int: ...
+    def slot(self, index: int) -> tuple[int, int, int, list[int]]:
+        """Returns seq, missing, filled and the words of a slot, from the registers."""
+        ...

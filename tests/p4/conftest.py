@@ -1,0 +1,74 @@
+"""Boards for the tests of the P4 programs, made once a session; those that are not here are skipped."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from switchagg.control.drivers.p4_program import Entries, tna, v1model
+
+from .board import Board
+from .engine import ADDRESS, P4Engine, install_switch
+from .model import PROGRAMS, Model
+from .simple_switch import SimpleSwitch
+
+BOARDS: Final = ("model-v1model", "model-tna", "simple_switch")
+SLOTS: Final = 1024
+
+
+def compile_v1model(folder: Path, *macros: str) -> Path:
+    """Returns the JSON of the v1model program. Skips where there is no p4c."""
+    compiler = shutil.which("p4c-bm2-ss")
+    if compiler is None:
+        pytest.skip("p4c-bm2-ss is not on PATH")
+    output = folder / "switchagg.json"
+    source = PROGRAMS / "switchagg_v1model.p4"
+    defines = [f"-D{macro}" for macro in macros]
+    run = subprocess.run(
+        [compiler, *defines, "-o", output, source], capture_output=True, text=True, check=False
+    )
+    assert (run.returncode, run.stderr) == (0, "")
+    return output
+
+
+def make_board(name: str, words: int, folder: Path, *macros: str) -> Board:
+    """Returns a board by its name in `BOARDS`. Skips where it is not to be had."""
+    if name == "model-v1model":
+        return Model("switchagg_v1model.p4", v1model(words=words, slots=SLOTS), *macros)
+    if name == "model-tna":
+        return Model("switchagg_tna.p4", tna(words=words, slots=SLOTS), *macros)
+    assert name == "simple_switch"
+    binary = shutil.which("simple_switch")
+    if binary is None:
+        pytest.skip("simple_switch is not on PATH")
+    program = compile_v1model(folder, f"AGG_WORDS={words}", f"AGG_SLOTS={SLOTS}", *macros)
+    return SimpleSwitch(binary, program, v1model(words=words, slots=SLOTS), ADDRESS, folder)
+
+
+def close_board(board: Board) -> None:
+    """Ends a board's process, where it has one."""
+    if isinstance(board, SimpleSwitch):
+        board.close()
+
+
+@pytest.fixture(scope="session", params=BOARDS)
+def installed(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Board, Entries]]:
+    """A board with K = 16 that has what a switch needs before its first job."""
+    board = make_board(request.param, 16, tmp_path_factory.mktemp("board"))
+    yield board, install_switch(board)
+    close_board(board)
+
+
+@pytest.fixture
+def engine(installed: tuple[Board, Entries]) -> Iterator[P4Engine]:
+    """An engine of 64 slots without jobs, on each board."""
+    engine = P4Engine(*installed, 64)
+    yield engine
+    engine.close()

@@ -1,0 +1,89 @@
+"""The P4 model as a board: it runs the sources themselves, with nothing installed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from switchagg.control.drivers.p4_program import Exact, Match, MulticastGroup, TableEntry, Target, Ternary
+from switchagg.p4model.runtime import matches
+from switchagg.p4model.runtime.externs import Register
+from switchagg.p4model.runtime.switch import open_switch
+from switchagg.p4model.runtime.tables import Entry
+
+from .board import Frame
+
+PROGRAMS: Final = Path(__file__).parents[2] / "p4"
+
+
+def _match(match: Match) -> matches.Match:
+    if isinstance(match, Exact):
+        return matches.Exact(match.value)
+    if isinstance(match, Ternary):
+        return matches.Ternary(match.value, match.mask)
+    return matches.Range(match.low, match.high)
+
+
+class Model:
+    """The v1model or the TNA program, as `program` says by its file's name.
+
+    Args:
+        program: a file of `PROGRAMS`, or the path of another.
+    """
+
+    def __init__(self, program: str | Path, target: Target, *macros: str) -> None:
+        self.target = target
+        self._tofino = "tna" in Path(program).name
+        defines = [f"AGG_WORDS={target.words}", f"AGG_SLOTS={target.slots}", *macros]
+        self._switch = open_switch(PROGRAMS / program, defines=defines)
+        self._entries: dict[int, tuple[TableEntry, Entry]] = {}
+
+    def insert(self, entry: TableEntry) -> None:
+        table = self._switch.table(entry.table)
+        keys = {name: _match(match) for name, match in entry.matches.items()}
+        made = table.add(keys, entry.action, entry.params, entry.priority)
+        self._entries[id(entry)] = entry, made
+
+    def delete(self, entry: TableEntry) -> None:
+        _, made = self._entries.pop(id(entry))
+        self._switch.table(entry.table).remove(made)
+
+    def set_default(self, table: str, action: str, params: dict[str, int]) -> None:
+        self._switch.table(table).set_default(action, params)
+
+    def insert_group(self, group: MulticastGroup) -> None:
+        replicas = [(rid, port) for port, rid in group.replicas]
+        self._switch.replication.set_group(group.group, replicas)
+
+    def delete_group(self, group: MulticastGroup) -> None:
+        self._switch.replication.remove_group(group.group)
+
+    def reset(self) -> None:
+        """Sets all registers to what they were at the start."""
+        for each in self._switch.externs.values():
+            if isinstance(each, Register):
+                each.reset()
+
+    def send(self, port: int, frame: bytes) -> list[Frame]:
+        return self._switch.process(port, frame)
+
+    def entry_packets(self, entry: TableEntry) -> int:
+        return self._entries[id(entry)][1].packets
+
+    def cell(self, counter: str, index: int) -> int:
+        return self._switch.counter(counter).read(index)[0]
+
+    def slot(self, index: int) -> tuple[int, int, int, list[int]]:
+        words = []
+        for i in range(self.target.words):
+            if self._tofino:
+                pair = self._switch.register(f"SwitchIngress.words.pair_{i // 2}").cell(index)
+                words.append(int(pair.odd if i % 2 else pair.even))
+            else:
+                words.append(int(self._switch.register(f"SwitchIngress.words.word_{i}").cell(index)))
+        folder = "SwitchIngress.slots" if self._tofino else "SwitchIngress"
+        seq, missing, filled = (
+            int(self._switch.register(f"{folder}.{name}").cell(index))
+            for name in ("seq", "missing", "filled")
+        )
+        return seq, missing, filled, words

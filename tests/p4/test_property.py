@@ -1,0 +1,64 @@
+"""Random packet sequences: boards send what the reference sends, packet for packet.
+
+SWITCHAGG_TEST_SEED repeats a run.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections import Counter
+from random import Random
+
+import numpy as np
+
+from switchagg.control.drivers.p4_program import Entries
+from switchagg.slots import SlotTable
+from switchagg.wire import COUNTERS
+from tests.switchagg.conformance.traffic import Traffic
+
+from .board import Board
+from .engine import P4Engine
+
+SEQUENCES = 40
+PACKETS = 80  # at most, in a sequence
+CAPACITY = 64
+
+
+def test_a_board_agrees_with_the_reference(installed: tuple[Board, Entries]) -> None:
+    board, common = installed
+    seed = int(os.environ.get("SWITCHAGG_TEST_SEED", secrets.randbelow(2**32)))
+    print(f"SWITCHAGG_TEST_SEED={seed}")
+    hits: Counter[str] = Counter()
+    number = done = 0
+    while done < SEQUENCES:
+        number += 1
+        traffic = Traffic(Random(f"{seed}/{number}"), hostile=number % 3 == 0)
+        if any(sender.job.words != board.target.words for sender in traffic.senders):
+            continue
+        done += 1
+        reference, engine = SlotTable(CAPACITY), P4Engine(board, common, CAPACITY)
+        for sender in traffic.senders:
+            for each in (reference, engine):
+                each.add_job(sender.job)
+            for payload, source in sender.inits():
+                for each in (reference, engine):
+                    assert each.receive(payload, source) == [(None, payload)]
+        for at, (payload, source) in enumerate(traffic.packets(PACKETS)):
+            outs = reference.receive(payload, source)
+            assert engine.receive(payload, source) == outs, f"sequence {number}, packet {at}"
+            traffic.answer(outs)
+        assert engine.counters() == reference.counters()
+        for sender in traffic.senders:
+            job = sender.job
+            assert engine.job_counters(job.job) == reference.job_counters(job.job)
+            for index in range(job.base, job.base + job.slots):
+                ours, theirs = engine.slot(index), reference.slot(index)
+                assert (ours.seq, ours.seen, ours.filled) == (theirs.seq, theirs.seen, theirs.filled)
+                assert (ours.words is None) == (theirs.words is None)
+                if ours.words is not None and theirs.words is not None:
+                    assert np.array_equal(ours.words, theirs.words)
+        hits.update(reference.counters())
+        engine.close()
+    print(hits)
+    assert all(hits[counter] for counter in COUNTERS), hits

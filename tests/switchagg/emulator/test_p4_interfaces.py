@@ -1,0 +1,148 @@
+"""A P4 program between interfaces, in a network namespace of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from switchagg.cli.main import main
+
+PROGRAM = """
+#include <core.p4>
+#include <v1model.p4>
+header h_t { bit<48> to; bit<48> from; bit<16> type; }
+struct headers_t { h_t h; }
+struct user_t {}
+parser P(packet_in packet, out headers_t hdr, inout user_t user, inout standard_metadata_t meta) {
+    state start { packet.extract(hdr.h); transition accept; }
+}
+control C(inout headers_t hdr, inout user_t user) { apply {} }
+control In(inout headers_t hdr, inout user_t user, inout standard_metadata_t meta) {
+    action to(bit<9> port) { meta.egress_spec = port; hdr.h.type = 0x88B6; }
+    action drop() { mark_to_drop(meta); }
+    table t { key = { hdr.h.to: exact; } actions = { to; drop; } default_action = drop(); }
+    apply { if (hdr.h.type == 0x88B5) { t.apply(); } else { drop(); } }
+}
+control Out(inout headers_t hdr, inout user_t user, inout standard_metadata_t meta) { apply {} }
+control D(packet_out packet, in headers_t hdr) { apply { packet.emit(hdr); } }
+V1Switch(P(), C(), In(), Out(), C(), D()) main;
+"""
+
+ENTRIES = """
+add t hdr.h.to:0x020000000002 to(port:4)
+add t hdr.h.to:0x020000000003 to(port:9)
+"""
+
+# Runs where only its own interfaces are: two pairs, the switch at one end of each.
+SCRIPT = """
+import json, socket, subprocess, sys
+
+for left, right in (("wire0", "switch0"), ("wire1", "switch1")):
+    subprocess.run(["ip", "link", "add", left, "type", "veth", "peer", "name", right], check=True)
+    for name in (left, right):
+        subprocess.run(["ip", "link", "set", name, "up"], check=True)
+
+def port(name):
+    made = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x88B6))
+    made.bind((name, 0x88B6))
+    made.settimeout(10)
+    return made
+
+a, b = port("wire0"), port("wire1")
+switch = subprocess.Popen(
+    [sys.executable, "-m", "switchagg.cli.main", "switch", "--engine", "p4",
+     "--program", sys.argv[1], "--json",
+     "--entries", sys.argv[2], "--interface", "3=switch0", "--interface", "4=switch1"],
+    stdout=subprocess.PIPE, text=True,
+)
+ready = json.loads(switch.stdout.readline())
+head = bytes.fromhex("020000000002 020000000001 88b5".replace(" ", ""))
+sent = [head + bytes([number]) * 60 for number in range(5)]
+for each in sent:
+    a.send(each)
+received = [b.recv(2000) for _ in sent]
+a.send(bytes.fromhex("020000000003 020000000001 88b5".replace(" ", "")) + bytes(50))
+a.send(bytes.fromhex("020000000004 020000000001 88b5".replace(" ", "")) + bytes(50))
+a.send(sent[0])
+received.append(b.recv(2000))
+switch.terminate()
+stopped = json.loads(switch.communicate(timeout=10)[0])
+expected = [each[:12] + b"\\x88\\xb6" + each[14:] for each in [*sent, sent[0]]]
+same = received == expected
+print(json.dumps({"same": same, "ready": ready, "stopped": stopped, "exit": switch.returncode}))
+"""
+
+
+def _has_namespaces() -> bool:
+    if not shutil.which("unshare") or not shutil.which("ip"):
+        return False
+    line = "ip link add wire0 type veth peer name wire1"
+    probe = subprocess.run(["unshare", "-rn", "sh", "-c", line], capture_output=True, check=False)
+    return probe.returncode == 0
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> tuple[str, str]:
+    program, entries = tmp_path / "wire.p4", tmp_path / "wire.stf"
+    program.write_text(PROGRAM)
+    entries.write_text(ENTRIES)
+    return str(program), str(entries)
+
+
+@pytest.mark.skipif(not _has_namespaces(), reason="no network namespaces with veth pairs here (unshare, ip)")
+def test_frames_go_from_interface_to_interface(files: tuple[str, str]) -> None:
+    run = subprocess.run(
+        ["unshare", "-rn", sys.executable, "-c", textwrap.dedent(SCRIPT), *files],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert run.returncode == 0, run.stderr
+    found = json.loads(run.stdout)
+    assert found["same"]
+    assert found["ready"]["interfaces"] == {"3": "switch0", "4": "switch1"}
+    counters = found["stopped"]["port"]
+    assert (counters["port_4_packets_out"], counters["port_3_packets_out"]) == (6, 0)
+    assert counters["no_such_port"] == 1
+    assert (found["exit"], found["stopped"]["failure"]) == (0, None)
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        (["--interface", "0=lo"], "are for --engine p4 with a --program"),
+        (["--engine", "p4", "--program", "P", "--entries", "E"], "--entries is for --interface"),
+        (["--engine", "p4", "--program", "P", "--interface", "lo"], "--interface takes PORT=NAME"),
+        (
+            ["--engine", "p4", "--program", "P", "--interface", "0=lo", "--interface", "0=a"],
+            "port 0 is given twice",
+        ),
+        (
+            ["--engine", "p4", "--program", "P", "--interface", "0=lo", "--job", "x"],
+            "--job is for a switch on",
+        ),
+        (
+            ["--engine", "p4", "--program", "P", "--interface", "0=no-such-one"],
+            "interface no-such-one: No such",
+        ),
+        (
+            ["--engine", "p4", "--program", "P", "--interface", "0=lo", "--entries", "none"],
+            "none: No such file",
+        ),
+    ],
+)
+def test_what_cannot_work(
+    files: tuple[str, str], line: list[str], problem: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = {"P": files[0], "E": files[1]}
+    assert main(["switch", *(names.get(word, word) for word in line)]) == 2
+    assert problem in capsys.readouterr().err

@@ -1,0 +1,119 @@
+"""A P4 program in the model as the switch on a real socket."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from switchagg.cli.main import main
+from switchagg.emulator.p4_jobs import P4Jobs
+from switchagg.emulator.p4_switch import P4Switch
+from switchagg.errors import SwitchError, UsageError
+from switchagg.slots import JobEntry, WorkerEntry
+from tests.switchagg.emulator.plain_workers import PlainWorkers, reduce_rounds, until
+from tests.switchagg.emulator.test_switch_command import event, job_file, started
+from tests.switchagg.p4model.runtime.programs import drawn_seed
+
+PROGRAMS = Path(__file__).parents[3] / "p4"
+SMALL = ("AGG_WORDS=16", "AGG_SLOTS=64")
+
+
+@pytest.mark.parametrize("program", ["switchagg_v1model.p4", "switchagg_tna.p4"])
+def test_workers_get_their_sums(program: str) -> None:
+    seed = drawn_seed()
+    with (
+        P4Switch(PROGRAMS / program, defines=SMALL) as switch,
+        PlainWorkers(3, first_seq=2**32 - 4) as workers,
+    ):
+        workers.join(switch)  # type: ignore[arg-type]
+        reduce_rounds(workers, 12, np.random.default_rng(seed))
+        until(lambda: switch.port_counters()["packets_out"] == 36)
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
+            stranger.sendto(b"hello", switch.address)
+            until(lambda: switch.port_counters()["packets_in"] == 37)
+        counters = switch.counters()
+        assert (counters["accepted"], counters["results"], counters["truncated"]) == (36, 12, 1)
+        assert counters["inits"] == workers.entry.slots
+        assert switch.job_counters(1)["worker_2_packets"] == 12
+        slot = switch.slot(0)
+        assert slot.seen == 0b111
+        assert switch.failure is None
+        switch.remove_job(1)
+        assert switch.counters()["accepted"] == 36
+        with pytest.raises(UsageError, match="no job 1"):
+            switch.job_counters(1)
+
+
+def test_jobs_that_do_not_fit() -> None:
+    jobs = P4Jobs(PROGRAMS / "switchagg_v1model.p4", defines=SMALL)
+    worker = WorkerEntry(0, "127.0.0.1", 4000, 1)
+    with pytest.raises(UsageError, match=r"job 1 has 32 words a packet; this program is made for 16"):
+        jobs.add_job(JobEntry(1, 0, 8, 32, 9, (worker,)))
+    with pytest.raises(UsageError, match="64"):
+        jobs.add_job(JobEntry(1, 64, 8, 16, 9, (worker,)))
+    jobs.add_job(JobEntry(1, 0, 8, 16, 9, (worker,)))
+    many = tuple(WorkerEntry(i, f"10.0.0.{i}", 4000, i) for i in range(1, 32))
+    jobs.add_job(JobEntry(2, 8, 8, 16, 9, many))
+    more = tuple(WorkerEntry(i, f"10.0.1.{i}", 4000, i) for i in range(1, 32))
+    with pytest.raises(UsageError, match="workers of more than 47 addresses"):
+        jobs.add_job(JobEntry(3, 16, 8, 16, 9, more))
+    with pytest.raises(UsageError, match="AGG_WORDS is 'x'"):
+        P4Jobs(PROGRAMS / "switchagg_v1model.p4", defines=["AGG_WORDS=x"])
+
+
+def test_a_port_in_use() -> None:
+    program = PROGRAMS / "switchagg_v1model.p4"
+    with P4Switch(program, defines=SMALL) as switch:
+        with pytest.raises(SwitchError, match="in use"):
+            P4Switch(program, *switch.address, defines=SMALL).start()
+        with pytest.raises(SwitchError, match="started already"):
+            switch.start()
+    with pytest.raises(UsageError, match="Cannot assign"):
+        P4Switch(program, "192.0.2.7", defines=SMALL).start()
+
+
+def test_the_command_serves_until_a_signal(tmp_path: Path) -> None:
+    program = str(PROGRAMS / "switchagg_v1model.p4")
+    with PlainWorkers(2) as workers:
+        jobs = job_file(tmp_path / "job.json", workers)
+        macros = [word for define in SMALL for word in ("-D", define)]
+        with started(
+            "--engine", "p4", "--program", program, *macros, "--json", "--job", str(jobs)
+        ) as process:
+            ready = event(process)
+            assert (ready["event"], ready["engine"], ready["jobs"]) == ("ready", "p4", [1])
+            workers.at((ready["address"], ready["port"]))
+            reduce_rounds(workers, 6, np.random.default_rng(1))
+            process.send_signal(signal.SIGTERM)
+            output, errors = process.communicate(timeout=10)
+        assert (process.returncode, errors) == (0, "")
+        stopped = json.loads(output)
+        assert stopped["counters"]["results"] == 6
+        assert stopped["port"]["packets_in"] == 12
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        (["--engine", "p4"], "--engine p4 needs a --program"),
+        (["--program", "x.p4"], "--program, -D and -I are for --engine p4"),
+        (["--engine", "p4", "--program", "x.p4", "--loss", "0.1"], "injects no faults"),
+        (["--engine", "p4", "--program", "x.p4"], "x.p4"),
+    ],
+)
+def test_what_cannot_work(line: list[str], problem: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["switch", "--port", "0", *line]) == 2
+    assert problem in capsys.readouterr().err
+
+
+def test_nothing_but_standard_library_until_the_engine_is_asked_for() -> None:
+    code = "import sys, switchagg.cli.switch; print([name for name in sys.modules if 'p4model' in name])"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "[]"
