@@ -128,7 +128,7 @@ class Membership:
         self._line.close()
 
 
-def join(  # noqa: PLR0917
+def join(
     controller_url: str,
     job: str,
     rank: int,

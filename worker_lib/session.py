@@ -59,7 +59,7 @@ class Work:
     Its tensors stay alive until it is done, whether anybody waits for it or not.
     """
 
-    def __init__(  # noqa: PLR0917
+    def __init__(
         self,
         session: Session,
         native: _native.Collective | None,
@@ -160,7 +160,7 @@ class Session:
 
     # ------------------------------------------------------------------ collectives
 
-    def allreduce(  # noqa: PLR0917
+    def allreduce(
         self,
         x: Any,
         op: str = "sum",
@@ -198,7 +198,7 @@ class Session:
         """
         return self._allreduce(x, op, bits, blocks, out, block_size, timeout, background=False).wait()
 
-    def allreduce_async(  # noqa: PLR0917
+    def allreduce_async(
         self,
         x: Any,
         op: str = "sum",
@@ -424,7 +424,7 @@ class Session:
 
     # ------------------------------------------------------------------ inside
 
-    def _allreduce(  # noqa: PLR0917
+    def _allreduce(
         self,
         x: Any,
         op: str,
@@ -479,7 +479,7 @@ class Session:
             )
         return dtype, width, ReduceOp.AVG if op == "avg" else ReduceOp.SUM
 
-    def _submit(  # noqa: PLR0917
+    def _submit(
         self,
         result: Any,
         v: TensorView,

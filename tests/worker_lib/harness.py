@@ -257,7 +257,7 @@ def _resolve(module: str, name: str) -> Callable[..., Any]:
     return function
 
 
-def _connect_and_run(  # noqa: PLR0917
+def _connect_and_run(
     url: str,
     name: str,
     rank: int,

@@ -185,7 +185,7 @@ def one_case(rng: np.random.Generator, dtype: DType, label: str) -> None:
         check_bound(call, agreed, ranks, wanted_result, n, label)
 
 
-def check_bound(  # noqa: PLR0917
+def check_bound(
     call: Call, agreed: plan.Agreed, ranks: list[Rank], result: Values, n: int, label: str
 ) -> None:
     """Every finite result is as near to the exact one as `error_bound` says."""
