@@ -55,6 +55,8 @@ class NativeSwitch:
     ) -> None:
         """Binds and starts. Once. Takes over `capture`, a file descriptor or -1. Raises `OSError`."""
     def close(self) -> None: ...
+    def abandon(self) -> None:
+        """In a forked child: lets go of the parent's descriptors; else nothing."""
     @property
     def in_own_process(self) -> bool: ...
     @property

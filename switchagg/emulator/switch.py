@@ -15,6 +15,7 @@ import os
 import secrets
 import socket
 import sys
+import weakref
 from contextlib import suppress
 from dataclasses import replace
 from ipaddress import IPv4Address
@@ -75,6 +76,7 @@ class Switch:
                 f"{_MIN_RECEIVE_BUFFER}..{_MAX_RECEIVE_BUFFER}"
             )
         self._native = native
+        _switches.add(self)
         self._bind = (_resolve(host), port)
         self._pcap = pcap
         self._links = links
@@ -242,6 +244,18 @@ class Switch:
         if self._state == "not started":
             raise SwitchError("this switch is not started: call start(), or use it in a `with` statement")
         return self._here()
+
+
+_switches: weakref.WeakSet[Switch] = weakref.WeakSet()
+
+
+def _let_go_in_child() -> None:
+    """A child that kept a switch's sockets would keep its workers believing in it."""
+    for switch in list(_switches):
+        switch._native.abandon()
+
+
+os.register_at_fork(after_in_child=_let_go_in_child)
 
 
 def _native_switch(capacity: int) -> NativeSwitch:

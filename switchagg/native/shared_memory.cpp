@@ -152,7 +152,7 @@ bool send_message(int socket, std::span<const uint8_t> bytes, std::span<const in
   }
 }
 
-int receive_message(int socket, std::span<uint8_t> bytes, std::span<Descriptor> descriptors) {
+int receive_message(int socket, std::span<uint8_t> bytes, std::span<Descriptor> descriptors, bool wait) {
   iovec part{bytes.data(), bytes.size()};
   alignas(cmsghdr) char control[CMSG_SPACE(kMaxDescriptors * sizeof(int))];
   msghdr message{};
@@ -162,7 +162,7 @@ int receive_message(int socket, std::span<uint8_t> bytes, std::span<Descriptor> 
   message.msg_controllen = sizeof control;
   ssize_t got;
   do {
-    got = recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
+    got = recvmsg(socket, &message, MSG_CMSG_CLOEXEC | (wait ? 0 : MSG_DONTWAIT));
   } while (got < 0 && errno == EINTR);
   if (got < 0) return -1;
   size_t taken = 0;

@@ -86,8 +86,8 @@ class FindableMemory {
 
 // One message with descriptors over a SOCK_SEQPACKET socket. send_message never blocks and returns whether it went.
 // receive_message returns the bytes that came, 0 at the end, -1 where nothing is there or it is not well-formed; it
-// closes descriptors that there is no room for.
+// closes descriptors that there is no room for, and waits where `wait` and the socket say so.
 bool send_message(int socket, std::span<const uint8_t> bytes, std::span<const int> descriptors);
-int receive_message(int socket, std::span<uint8_t> bytes, std::span<Descriptor> descriptors);
+int receive_message(int socket, std::span<uint8_t> bytes, std::span<Descriptor> descriptors, bool wait = false);
 
 }  // namespace switchagg

@@ -139,6 +139,9 @@ void Engine::close() {
   }
   if (thread_) thread_->join();
   thread_.reset();
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return !driving_; });
+  port_->abandon();  // now, and not when the last reference goes: a switch has only so many places
 }
 
 EngineStats Engine::stats() {

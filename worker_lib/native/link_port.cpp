@@ -59,7 +59,7 @@ LinkPort::LinkPort(std::unique_ptr<UdpPort>& udp, const std::string& name, Endpo
   answer.accepted = 0;
   std::array<Descriptor, 1> given;
   uint8_t bytes[sizeof answer];
-  const int got = receive_message(socket_.get(), bytes, given);
+  const int got = receive_message(socket_.get(), bytes, given, true);
   if (got == sizeof answer) std::memcpy(&answer, bytes, sizeof answer);
   if (got != sizeof answer || answer.magic != link::kMagic || !answer.accepted || !given[0]) refuse("the switch refused");
   switch_bell_ = std::move(given[0]);
@@ -75,31 +75,27 @@ uint8_t* LinkPort::packet_memory(size_t bytes) {
   return memory_.get() + shape_.packets();
 }
 
-// Whether the switch has closed the link. Each look after that counts as a refusal, as for packets to a closed UDP port.
-bool LinkPort::ended() {
-  if (!ended_) {
-    pollfd look{socket_.get(), POLLRDHUP, 0};
-    ended_ = poll(&look, 1, 0) > 0 && (look.revents & (POLLRDHUP | POLLHUP | POLLERR));
-  }
-  if (ended_) ++counters_.refused;
-  return ended_;
+// What came does not fit, or cannot be had here: the switch sees the end too.
+void LinkPort::end() {
+  ended_ = broken_ = true;
+  shutdown(socket_.get(), SHUT_RDWR);
 }
 
 bool LinkPort::wait(int64_t timeout_ns) {
   down_.release();
-  if (!down_.fall_asleep()) return true;
+  if (!ended_ && !down_.fall_asleep()) return true;
   timespec limit{};
   if (timeout_ns >= 0) limit = {static_cast<time_t>(timeout_ns / 1000000000), static_cast<long>(timeout_ns % 1000000000)};
   // Announcements wait in the socket until an entry needs them, so only its end is looked for.
   pollfd fds[2] = {{bell_.get(), POLLIN, 0}, {ended_ ? -1 : socket_.get(), POLLRDHUP, 0}};
   const int ready = ppoll(fds, 2, timeout_ns >= 0 ? &limit : nullptr, nullptr);
   down_.awake();
-  ++counters_.receive_calls;
+  ++waits_;
   if (ready > 0 && (fds[0].revents & POLLIN)) {
     uint64_t count;
     [[maybe_unused]] const auto n = read(bell_.get(), &count, sizeof count);
   }
-  if (ready > 0 && fds[1].revents) ended();
+  if (ready > 0 && fds[1].revents) ended_ = true;
   return ready != 0;
 }
 
@@ -113,6 +109,8 @@ void LinkPort::abandon() {
   bell_.reset();
   switch_bell_.reset();
   udp_->abandon();
+  regions_.clear();
+  memory_ = SharedMemory();
 }
 
 // The memory that the switch calls by this id, or null. Its announcement was sent before the first entry that names it.
@@ -124,6 +122,7 @@ const SharedMemory* LinkPort::region(uint32_t id) {
     link::Announce announce;
     std::array<Descriptor, 1> given;
     uint8_t bytes[sizeof announce];
+    // It was sent before the entry that needs it: what is not there now never comes.
     if (receive_message(socket_.get(), bytes, given) != sizeof announce) return nullptr;
     std::memcpy(&announce, bytes, sizeof announce);
     auto memory = SharedMemory::map(std::move(given[0]), announce.bytes, false);
@@ -133,12 +132,12 @@ const SharedMemory* LinkPort::region(uint32_t id) {
 }
 
 void LinkPort::receive(std::vector<Received>& into) {
+  counters_.receive_calls = waits_;
+  if (ended_) ++counters_.refused;  // each look, as for packets to a closed UDP port
+  if (broken_) return;
   down_.release();
   uint32_t there = down_.available();
-  if (!down_.sane(there)) {
-    ended_ = true;
-    return;
-  }
+  if (!down_.sane(there)) return end();
   there = std::min(there, kTake);
   for (uint32_t i = 0; i < there; ++i) {
     link::Entry& entry = taken_[i];
@@ -147,7 +146,7 @@ void LinkPort::receive(std::vector<Received>& into) {
     const uint32_t words = entry.size - wire::kHeaderBytes;
     if (!memory || entry.size < wire::kHeaderBytes || entry.size > shape_.packet_bytes ||
         entry.offset > memory->size() || words > memory->size() - entry.offset)
-      continue;
+      return end();
     into.push_back({entry.header, entry.size, peer_, memory->get() + entry.offset});
     ++counters_.packets_in;
     counters_.bytes_in += entry.size;
@@ -155,7 +154,11 @@ void LinkPort::receive(std::vector<Received>& into) {
 }
 
 void LinkPort::send(std::span<const Endpoint>, std::span<const Segment> segments) {
-  if (segments.empty() || (ended_ && ended())) return;
+  if (segments.empty()) return;
+  if (ended_) {
+    ++counters_.refused;
+    return;
+  }
   const uint8_t* const begin = memory_.get();
   for (const Segment& segment : segments) {
     const int64_t place = up_.place();

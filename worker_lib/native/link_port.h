@@ -36,7 +36,7 @@ class LinkPort : public Port {
     SharedMemory memory;
   };
   const SharedMemory* region(uint32_t id);
-  bool ended();
+  void end();
 
   link::Shape shape_;
   Endpoint peer_, local_;
@@ -47,7 +47,9 @@ class LinkPort : public Port {
   link::Reader down_;
   std::vector<Region> regions_;
   std::vector<link::Entry> taken_;
-  bool ended_ = false;
+  bool ended_ = false;   // the switch has closed the link; what is in the ring can still be taken
+  bool broken_ = false;  // nothing more is
+  uint64_t waits_ = 0;   // the driver's own; counters_ are read by others, between its waits
   PortCounters counters_;
 };
 

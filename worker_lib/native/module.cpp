@@ -237,6 +237,7 @@ NB_MODULE(_native, m) {
             Membership membership{job,   token,     result_token, base, slots, words, first_seq, rank, workers,
                                   {switch_ip, switch_port}, window_limit};
             try {
+              nb::gil_scoped_release release;  // a switch may be slow to answer
               new (self) Engine(socket.take(membership.switch_at, link, membership), membership);
             } catch (const std::system_error& e) {
               raise_os_error(e);

@@ -207,6 +207,10 @@ void Plan::decode(uint64_t packet, const uint8_t* payload) {
   if (!payload) return;
   const uint64_t from = packet * words_, to = std::min<uint64_t>(from + words_, own_.size());
   for (uint64_t i = from; i < to; ++i) agreed_[i] = wire::load32(payload + 4 * (i - from));
+  // There are no blocks behind the last one, whatever came: a stream would write them.
+  const uint64_t last = header_words_ + bitmap_words_ - 1;
+  if (bitmap_words_ > 0 && call_.blocks() % 32 != 0 && from <= last && last < to)
+    agreed_[last] &= (1u << (call_.blocks() % 32)) - 1;
 }
 
 std::vector<int16_t> Plan::exponents() const {

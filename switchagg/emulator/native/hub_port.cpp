@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <netinet/in.h>
-#include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/random.h>
 #include <sys/socket.h>
@@ -12,6 +11,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <cstddef>
 #include <cstring>
 #include <system_error>
@@ -23,6 +23,9 @@ constexpr size_t kMaxLinks = 1024;
 constexpr uint32_t kTakeEach = 64;    // entries of one link in one receive()
 constexpr uint32_t kTakeAll = 256;    // of all of them
 constexpr uint32_t kLookEvery = 16;   // a busy hub looks at its sockets in one wait() of so many
+constexpr int kAcceptEach = 2;        // connections in one wait(): whoever makes many must not hold up packets
+constexpr int64_t kDeafNs = 500'000'000;      // without descriptors, until the next try
+constexpr int64_t kSilentNs = 5'000'000'000;  // a connection that has not attached by then may be dropped for another
 
 [[noreturn]] void fail(const char* what) { throw std::system_error(errno, std::generic_category(), what); }
 
@@ -49,14 +52,9 @@ void ring(int fd) {
   [[maybe_unused]] const auto n = write(fd, &one, sizeof one);
 }
 
-int poll(int epoll, std::span<epoll_event> events, int64_t timeout_ns) {
-  const int room = static_cast<int>(events.size());
-  const timespec limit{static_cast<time_t>(timeout_ns / 1000000000), static_cast<long>(timeout_ns % 1000000000)};
-  const int ready = epoll_pwait2(epoll, events.data(), room, timeout_ns < 0 ? nullptr : &limit, nullptr);
-  if (ready >= 0 || errno != ENOSYS) return ready;
-  // Before Linux 5.11: milliseconds, rounded up.
-  const int64_t ms = std::min<int64_t>((timeout_ns + 999999) / 1000000, 1000000);
-  return epoll_wait(epoll, events.data(), room, timeout_ns < 0 ? -1 : static_cast<int>(ms));
+int64_t now_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+      .count();
 }
 
 }  // namespace
@@ -64,6 +62,7 @@ int poll(int epoll, std::span<epoll_event> events, int64_t timeout_ns) {
 struct HubPort::Link {
   Descriptor socket;
   bool attached = false, broken = false;
+  int64_t since = 0;
   Endpoint endpoint;
   Descriptor bell;
   link::Shape shape;
@@ -87,18 +86,41 @@ HubPort::HubPort(std::unique_ptr<UdpPort> udp) : udp_(std::move(udp)), name_(ran
   if (!bell_) fail("eventfd");
   epoll_ = Descriptor(epoll_create1(EPOLL_CLOEXEC));
   if (!epoll_) fail("epoll_create1");
-  watch(udp_->descriptor(), udp_.get());
-  watch(bell_.get(), &bell_);
-  watch(listener_.get(), &listener_);
+  if (!watch(udp_->descriptor(), udp_.get()) || !watch(bell_.get(), &bell_) || !watch(listener_.get(), &listener_))
+    fail("epoll_ctl");
 }
 
 HubPort::~HubPort() = default;
 
-void HubPort::watch(int fd, void* tag) {
+bool HubPort::watch(int fd, void* tag) {
   epoll_event event{};
   event.events = EPOLLIN | EPOLLRDHUP;
   event.data.ptr = tag;
-  if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) fail("epoll_ctl");
+  return epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) == 0;
+}
+
+// Returns how many events there are. Throws std::system_error: the loop would spin if this failed again and again.
+int HubPort::poll(std::span<epoll_event> events, int64_t timeout_ns) {
+  const int room = static_cast<int>(events.size());
+  if (precise_) {
+    const timespec limit{static_cast<time_t>(timeout_ns / 1000000000), static_cast<long>(timeout_ns % 1000000000)};
+    const int ready = epoll_pwait2(epoll_.get(), events.data(), room, timeout_ns < 0 ? nullptr : &limit, nullptr);
+    if (ready >= 0 || errno == EINTR) return std::max(ready, 0);
+    precise_ = false;  // before Linux 5.11, or in a sandbox that does not know the call
+  }
+  const int64_t ms = std::min<int64_t>((timeout_ns + 999999) / 1000000, 1000000);  // rounded up
+  const int ready = epoll_wait(epoll_.get(), events.data(), room, timeout_ns < 0 ? -1 : static_cast<int>(ms));
+  if (ready < 0 && errno != EINTR) fail("epoll_wait");
+  return std::max(ready, 0);
+}
+
+// Off while there are no descriptors for more connections: the listener would be ready all the time.
+void HubPort::listen_to(bool on) {
+  epoll_event event{};
+  event.events = on ? uint32_t{EPOLLIN} : 0u;
+  event.data.ptr = &listener_;
+  epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, listener_.get(), &event);
+  deaf_until_ = on ? 0 : now_ns() + kDeafNs;
 }
 
 void HubPort::wake() {
@@ -109,9 +131,13 @@ void HubPort::abandon() {
   listener_.reset();
   bell_.reset();
   epoll_.reset();
-  links_.clear();  // closes the sockets: what a worker sees of a switch that is gone
+  links_.clear();
   by_endpoint_.clear();
   udp_->abandon();
+}
+
+void HubPort::end_links() {
+  for (const auto& l : links_) shutdown(l->socket.get(), SHUT_RDWR);
 }
 
 const PortCounters& HubPort::counters() const {
@@ -143,7 +169,13 @@ bool HubPort::wait(int64_t timeout_ns) {
   }
   std::array<epoll_event, 32> events;
   ++shared_.receive_calls;
-  const int ready = poll(epoll_.get(), events, busy ? 0 : timeout_ns);
+  if (busy) timeout_ns = 0;
+  if (deaf_until_ != 0) {
+    const int64_t left = deaf_until_ - now_ns();
+    if (left <= 0) listen_to(true);
+    else if (timeout_ns < 0 || timeout_ns > left) timeout_ns = left;
+  }
+  const int ready = poll(events, timeout_ns);
   for (const auto& l : links_)
     if (l->attached) l->up.awake();
   for (int i = 0; i < ready; ++i) {
@@ -163,17 +195,26 @@ bool HubPort::wait(int64_t timeout_ns) {
 }
 
 void HubPort::admit() {
-  for (;;) {
+  for (int i = 0; i < kAcceptEach; ++i) {
     Descriptor socket(accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-    if (!socket) return;
+    if (!socket) {
+      if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) listen_to(false);
+      return;
+    }
     ucred who{};
     socklen_t length = sizeof who;
     if (getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &who, &length) != 0) continue;
-    if ((who.uid != geteuid() && who.uid != 0) || links_.size() >= kMaxLinks) continue;
+    if (who.uid != geteuid() && who.uid != 0) continue;
+    const int64_t now = now_ns();
+    if (links_.size() >= kMaxLinks) {
+      for (const auto& l : links_)
+        if (!l->attached && now - l->since > kSilentNs) l->broken = true;
+      continue;
+    }
     auto link = std::make_unique<Link>();
     link->socket = std::move(socket);
-    watch(link->socket.get(), link.get());
-    links_.push_back(std::move(link));
+    link->since = now;
+    if (watch(link->socket.get(), link.get())) links_.push_back(std::move(link));
   }
 }
 
@@ -195,11 +236,11 @@ bool HubPort::attach(Link& link) {
   // Holding the socket is what proves that this worker has the address.
   sockaddr_in address{};
   socklen_t length = sizeof address;
-  int type = 0;
-  socklen_t type_length = sizeof type;
+  int protocol = 0;
+  socklen_t protocol_length = sizeof protocol;
   if (getsockname(given[2].get(), reinterpret_cast<sockaddr*>(&address), &length) != 0 ||
       length != sizeof address || address.sin_family != AF_INET ||
-      getsockopt(given[2].get(), SOL_SOCKET, SO_TYPE, &type, &type_length) != 0 || type != SOCK_DGRAM)
+      getsockopt(given[2].get(), SOL_SOCKET, SO_PROTOCOL, &protocol, &protocol_length) != 0 || protocol != IPPROTO_UDP)
     return false;
   const Endpoint endpoint{ntohl(address.sin_addr.s_addr), ntohs(address.sin_port)};
   if (find(endpoint)) return false;
@@ -227,7 +268,11 @@ void HubPort::drop_marked() {
   std::erase_if(links_, [this](const std::unique_ptr<Link>& l) {
     if (!l->broken) return false;
     if (l->attached) by_endpoint_.erase(key(l->endpoint));
-    return true;  // closing its socket takes it out of the epoll set
+    // Closing is not enough: a forked child may hold the socket too, and keep it in the epoll set and the worker hoping.
+    epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, l->socket.get(), nullptr);
+    shutdown(l->socket.get(), SHUT_RDWR);
+    if (deaf_until_ != 0) listen_to(true);
+    return true;
   });
 }
 

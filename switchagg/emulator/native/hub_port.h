@@ -10,6 +10,8 @@
 // Attaching happens in wait(), on the loop's thread.
 #pragma once
 
+#include <sys/epoll.h>
+
 #include <memory>
 #include <string>
 #include <unordered_map>
@@ -36,6 +38,7 @@ class HubPort : public Port {
   void send(std::span<const Endpoint> to, std::span<const Segment> segments) override;
   void wake() override;
   void abandon() override;
+  void end_links();  // their workers see the end, also where a forked child still holds the sockets
   Endpoint local() const override { return udp_->local(); }
   const PortCounters& counters() const override;
 
@@ -43,13 +46,15 @@ class HubPort : public Port {
   struct Link;
 
   bool something_to_take() const;
+  int poll(std::span<epoll_event> events, int64_t timeout_ns);
+  void listen_to(bool on);
   void admit();
   void greet(Link& link);
   bool attach(Link& link);
   void drop_marked();
   Link* find(Endpoint endpoint) const;
   bool place(Link& link, const Segment& segment);
-  void watch(int fd, void* tag);
+  bool watch(int fd, void* tag);
 
   std::unique_ptr<UdpPort> udp_;
   std::string name_;
@@ -59,6 +64,8 @@ class HubPort : public Port {
   size_t turn_ = 0;                                     // the link that is read first
   uint32_t waits_ = 0;                                  // since the sockets were last looked at
   bool udp_ready_ = false;
+  bool precise_ = true;                                 // the kernel has epoll_pwait2
+  int64_t deaf_until_ = 0;                              // no descriptor is free for a connection before; 0: listening
   std::vector<link::Entry> taken_;                      // whose headers the Received views show
   std::vector<Endpoint> remote_;
   FindableMemory::Found last_found_;

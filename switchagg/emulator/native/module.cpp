@@ -70,7 +70,7 @@ class NativeSwitch {
       udp_ = udp.get();
       if (links) {
         auto hub = std::make_unique<HubPort>(std::move(udp));
-        link_name_ = hub->name();
+        hub_ = hub.get();
         port_ = std::move(hub);
         loop_->with_table([](SlotTable& table) { table.share_records(); });
       } else {
@@ -93,7 +93,13 @@ class NativeSwitch {
   void close() {
     loop_->stop();
     if (capture_) capture_->finish();
+    if (hub_) hub_->end_links();
     if (port_) port_->abandon();
+  }
+
+  // In a forked child: lets go of the parent's descriptors.
+  void abandon() {
+    if (!loop_->in_own_process() && port_) port_->abandon();
   }
 
   SwitchLoop& loop() {
@@ -105,14 +111,14 @@ class NativeSwitch {
     if (!udp_) throw std::runtime_error("not open");
     return *udp_;
   }
-  const std::string& link_name() const { return link_name_; }
+  std::string link_name() const { return hub_ ? hub_->name() : ""; }
   const FaultPort* faults() const { return faults_; }
   const PcapPort* capture() const { return capture_; }
 
  private:
   std::unique_ptr<Port> port_;  // closed but not destroyed by close(): its counters stay
   UdpPort* udp_ = nullptr;
-  std::string link_name_;
+  HubPort* hub_ = nullptr;
   FaultPort* faults_ = nullptr;
   PcapPort* capture_ = nullptr;
   std::unique_ptr<SwitchLoop> loop_;
@@ -198,6 +204,7 @@ void bind_switch(nb::module_& module) {
              self.loop();
              without_gil([&] { self.close(); });
            })
+      .def("abandon", &NativeSwitch::abandon)
       .def_prop_ro("in_own_process", [](NativeSwitch& self) { return self.in_own_process(); })
       .def_prop_ro("address", [](NativeSwitch& self) { return to_address(self.udp().local()); })
       .def_prop_ro("receive_buffer", [](NativeSwitch& self) { return self.udp().receive_buffer(); })
