@@ -39,12 +39,7 @@ def faults_from(args: argparse.Namespace) -> Faults:
 
 def network_arguments(args: argparse.Namespace) -> list[str]:
     """Returns the same options again, for another command's line."""
-    line: list[str] = []
-    for name, _ in _FAULTS:
-        if getattr(args, name):
-            line += [f"--{name}", repr(getattr(args, name))]
-    if args.seed is not None:
-        line += ["--seed", str(args.seed)]
+    line = faults_from(args).options()
     if args.pcap is not None:
         line += ["--pcap", str(args.pcap.absolute())]
     return line

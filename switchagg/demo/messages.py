@@ -15,7 +15,6 @@ class Usage:
 
     Attributes:
         bytes_sent, bytes_received: UDP payload: headers of this protocol, plans, data and retransmissions.
-        packets_sent: datagrams.
         retransmissions: packets sent again.
         blocks_total, blocks_union: blocks of the tensor; those that are non-zero at any worker.
         seconds: time by what the worker did: scan, quantize, wire, wait, decode.
@@ -23,7 +22,6 @@ class Usage:
 
     bytes_sent: int = 0
     bytes_received: int = 0
-    packets_sent: int = 0
     retransmissions: int = 0
     blocks_total: int = 0
     blocks_union: int = 0
@@ -34,7 +32,6 @@ USAGE_SECONDS = ("scan", "quantize", "wire", "wait", "decode")
 _USAGE_COUNTS = (
     "bytes_sent",
     "bytes_received",
-    "packets_sent",
     "retransmissions",
     "blocks_total",
     "blocks_union",
@@ -100,9 +97,7 @@ class Comparison:
 
     rank: int
     sparse: Usage
-    sparse_seconds: float
     dense: Usage
-    dense_seconds: float
     equal: bool
 
 

@@ -27,6 +27,7 @@ from switchagg.demo.outcome import (
 )
 from switchagg.demo.processes import ONE_THREAD, Child, ChildError, Ended, Line, Processes
 from switchagg.demo.settings import Settings
+from switchagg.emulator.faults import Faults
 from switchagg.errors import SwitchError
 
 HOST_SECONDS = 20.0
@@ -124,15 +125,13 @@ def _start_python(processes: Processes, name: str, module: str, config: dict[str
 def host_command(settings: Settings) -> list[str]:
     """Command line of the process that holds controller and switch."""
     command = [sys.executable, "-P", "-m", "switchagg.cli.main", "host"]
-    command += ["--ignore-stdin", "--parent", str(os.getpid()), "--seed", str(settings.seed)]
-    for option, share in (
-        ("--loss", settings.packet_loss),
-        ("--duplicate", settings.packet_duplicate),
-        ("--reorder", settings.packet_reorder),
-    ):
-        if share:
-            command += [option, str(share)]
-    return command
+    faults = Faults(
+        loss=settings.packet_loss,
+        duplicate=settings.packet_duplicate,
+        reorder=settings.packet_reorder,
+        seed=settings.seed,
+    )
+    return [*command, "--ignore-stdin", "--parent", str(os.getpid()), *faults.options()]
 
 
 def _controller_url(processes: Processes, host: Child, progress: Progress) -> str:

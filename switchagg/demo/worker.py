@@ -149,17 +149,14 @@ def _compare_dense(
     sparse, dense = np.empty_like(flat_gradient), np.empty_like(flat_gradient)
     for step in range(settings.steps + 1, settings.steps + 1 + settings.dense_steps):
         model.loss_and_gradient(parameters, share(step), gradient)
-        stats, times = [session.stats()], [time.perf_counter()]
+        stats = [session.stats()]
         for out, blocks in ((sparse, "auto"), (dense, "dense")):
             session.allreduce(flat_gradient, op="avg", bits=settings.bits, blocks=blocks, out=out)
             stats.append(session.stats())
-            times.append(time.perf_counter())
         yield messages.Comparison(
             session.rank,
             messages.usage(stats[0], stats[1]),
-            times[1] - times[0],
             messages.usage(stats[1], stats[2]),
-            times[2] - times[1],
             bool(np.array_equal(sparse, dense)),
         )
         gradient.embedding[model.touched_rows(gradient.embedding)] = 0

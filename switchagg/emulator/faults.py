@@ -54,3 +54,9 @@ class Faults:
     def any(self) -> bool:
         """Whether there is any fault to inject."""
         return any((self.loss, self.duplicate, self.reorder, self.delay, self.corrupt, self.jitter))
+
+    def options(self) -> list[str]:
+        """The options of `switchagg host` that ask for these faults."""
+        names = ("loss", "duplicate", "reorder", "corrupt", "delay", "jitter")
+        line = [part for name in names if (v := getattr(self, name)) for part in (f"--{name}", repr(v))]
+        return line if self.seed is None else [*line, "--seed", str(self.seed)]

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -20,6 +20,7 @@ import pytest
 from switchagg.control.client import ControllerClient
 from switchagg.control.embedded import EmbeddedController
 from switchagg.errors import AdmissionError, SwitchError, UsageError
+from tests.waiting import eventually
 from worker_lib.embedded import controller_address, start_embedded
 from worker_lib.join import Membership, join
 
@@ -28,13 +29,6 @@ from worker_lib.join import Membership, join
 def host() -> Iterator[EmbeddedController]:
     with EmbeddedController(capacity=4096, slots=16) as controller:
         yield controller
-
-
-def eventually(condition: Callable[[], object], seconds: float = 20.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it never came"
-        time.sleep(0.005)
 
 
 def join_all(url: str, world_size: int = 2, job: str = "a", **options: Any) -> list[Membership]:

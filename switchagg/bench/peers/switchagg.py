@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from switchagg.bench.grid import Settings, is_float
 from switchagg.bench.peers.base import Endpoint, Peer, Place, Work
+from switchagg.emulator.faults import Faults
 
 if TYPE_CHECKING:
     from worker_lib.embedded import Embedded
@@ -34,16 +35,12 @@ class SwitchaggPeer(Peer):
     def start(self, workers: int) -> dict[str, Any]:
         del workers
         settings = self._settings
-        arguments: list[str] = []
-        faults = {"--loss": self._loss, "--duplicate": settings.duplicate, "--reorder": settings.reorder}
-        for flag, share in faults.items():
-            if share:
-                arguments += [flag, str(share)]
-        if arguments:
-            arguments += ["--seed", str(settings.seed)]
+        faults = Faults(
+            loss=self._loss, duplicate=settings.duplicate, reorder=settings.reorder, seed=settings.seed
+        )
         from worker_lib.embedded import start_embedded
 
-        self._host = start_embedded(arguments=arguments, quiet=True)
+        self._host = start_embedded(arguments=faults.options(), quiet=True)
         return {
             "controller": self._host.controller,
             "words": settings.words,

@@ -5,24 +5,17 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import psutil
 
+from tests.waiting import eventually
+
 SWITCHAGG = (sys.executable, "-m", "switchagg.cli.main")
 _MARK = "SWITCHAGG_TEST_MARK"  # inherited by every process that a command starts
-
-
-def eventually(condition: Callable[[], object], seconds: float = 30.0) -> None:
-    """Waits for a condition; fails when it does not come."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it never came"
-        time.sleep(0.01)
 
 
 @dataclass

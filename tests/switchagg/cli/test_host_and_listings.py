@@ -16,7 +16,8 @@ import psutil
 import pytest
 
 from switchagg.cli.main import main
-from tests.switchagg.cli.processes import SWITCHAGG, Command, command, eventually, outcome
+from tests.switchagg.cli.processes import SWITCHAGG, Command, command, outcome
+from tests.waiting import eventually
 from worker_lib.join import Membership, join
 
 

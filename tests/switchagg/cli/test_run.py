@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from switchagg.cli.main import main
-from tests.switchagg.cli.processes import Command, command, eventually, outcome
+from tests.switchagg.cli.processes import Command, command, outcome
+from tests.waiting import eventually
 
 SLEEP = "import os, time; print('here', flush=True); time.sleep(600)"
 
@@ -295,10 +296,16 @@ def test_no_command(capsys: pytest.CaptureFixture[str]) -> None:
         assert "no command: switchagg run -n 4 -- python train.py" in capsys.readouterr().err
 
 
-def test_a_switch_that_cannot_start() -> None:
+def test_faults_that_there_are_not() -> None:
     status, out, err = outcome("run", "-n", "2", "--loss", "3", "--", "echo", "never")
-    assert (status, out) == (1, "")
+    assert (status, out) == (2, "")
     assert "loss is 3.0; accepted: a probability" in err
+
+
+def test_a_switch_that_cannot_start() -> None:
+    status, out, err = outcome("run", "-n", "2", "--pcap", "/no/such/folder/x.pcap", "--", "echo", "never")
+    assert (status, out) == (1, "")
+    assert "pcap is /no/such/folder/x.pcap: No such file or directory" in err
 
 
 def test_no_double_dash_is_needed() -> None:

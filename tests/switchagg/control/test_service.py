@@ -22,6 +22,7 @@ from switchagg.control.controller import Controller
 from switchagg.control.service import ControlServer
 from switchagg.errors import SwitchError, UsageError
 from tests.switchagg.control.fake_driver import FakeDriver
+from tests.waiting import eventually
 
 
 @dataclass
@@ -107,13 +108,6 @@ def in_thread(function: Callable[[], Any]) -> Future[Any]:
 
     threading.Thread(target=work, daemon=True).start()
     return future
-
-
-def eventually(condition: Callable[[], object], seconds: float = 20.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it never came"
-        time.sleep(0.005)
 
 
 def members(place: Place, name: str = "a") -> dict[int, str] | None:

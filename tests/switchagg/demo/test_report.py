@@ -25,8 +25,8 @@ from switchagg.errors import UsageError
 
 def make_outcome(lanes: tuple[int, ...] = (32, 8), *, same: bool = True) -> Outcome:
     settings = Settings(workers=2, steps=3, rows=4096, dimension=8, packet_loss=0.01)
-    cost = messages.Usage(1000, 1200, 9, 1, 100, 25, {"scan": 0.001, "wire": 0.002})
-    dense = messages.Usage(9000, 9000, 30, 0, 100, 100)
+    cost = messages.Usage(1000, 1200, 1, 100, 25, {"scan": 0.001, "wire": 0.002})
+    dense = messages.Usage(9000, 9000, 0, 100, 100)
     runs = []
     for lane in lanes:
         run = TrainingRun(lane, seconds=2.0, held_out={3: 2.5}, digests={3: {0: "ab" * 32, 1: "ab" * 32}})
@@ -37,7 +37,7 @@ def make_outcome(lanes: tuple[int, ...] = (32, 8), *, same: bool = True) -> Outc
                 messages.Step(rank, step, 4.0 - step + rank, 0.2, 0.01, 0.02, 0.005, cost) for rank in (0, 1)
             ]
             run.steps.append(combine(pair))
-        run.comparisons = [messages.Comparison(rank, cost, 0.1, dense, 0.2, equal=True) for rank in (0, 1)]
+        run.comparisons = [messages.Comparison(rank, cost, dense, equal=True) for rank in (0, 1)]
         runs.append(run)
     outcome = Outcome(
         settings,

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import socket
-import time
-from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
@@ -18,14 +16,6 @@ from switchagg.wire import Header, Op, decode, encode
 
 UDP_SEGMENT = 103
 Words = npt.NDArray[np.uint32]
-
-
-def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
-    """Waits for what another thread or process is about to make true."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.002)
 
 
 class PlainWorkers:

@@ -14,7 +14,8 @@ import pytest
 from switchagg.emulator.faults import Faults
 from switchagg.emulator.switch import Switch
 from switchagg.errors import UsageError
-from tests.switchagg.emulator.plain_workers import PlainWorkers, until
+from tests.switchagg.emulator.plain_workers import PlainWorkers
+from tests.waiting import eventually
 
 COUNT = 4000
 
@@ -33,7 +34,7 @@ def answers(switch: Switch, count: int = COUNT) -> list[int]:
             numbers = range(start, min(start + 100, count + 1))
             for number in numbers:
                 workers.send(0, 0, reply=number)
-            until(lambda sent=numbers[-1]: switch.port_counters()["packets_in"] == sent)  # type: ignore[misc]
+            eventually(lambda sent=numbers[-1]: switch.port_counters()["packets_in"] == sent)  # type: ignore[misc]
             settle(switch, workers, came)
     return came
 
@@ -133,7 +134,7 @@ def test_corruption_flips_one_bit() -> None:
         workers.join(switch)
         for seq in range(8):
             workers.send(0, seq, words)
-        until(lambda: switch.port_counters()["packets_in"] == 8)
+        eventually(lambda: switch.port_counters()["packets_in"] == 8)
         answered = switch.port_counters()["packets_out"]
         came = [workers.sockets[0].recv(65536) for _ in range(answered)]
         counters = switch.fault_counters()
@@ -186,7 +187,7 @@ def test_what_is_held_is_bounded() -> None:
         for sent in range(1, 701):
             workers.send_bytes(0, packet)
             if sent % 50 == 0:
-                until(lambda all_=sent: switch.port_counters()["packets_in"] == all_)  # type: ignore[misc]
+                eventually(lambda all_=sent: switch.port_counters()["packets_in"] == all_)  # type: ignore[misc]
         counters = switch.fault_counters()
         assert 100 < counters["overflowed_in"] < 200
     assert switch.counters()["received"] == 0

@@ -17,9 +17,10 @@ from switchagg.emulator.p4_jobs import P4Jobs
 from switchagg.emulator.p4_switch import P4Switch
 from switchagg.errors import SwitchError, UsageError
 from switchagg.slots import JobEntry, WorkerEntry
-from tests.switchagg.emulator.plain_workers import PlainWorkers, reduce_rounds, until
+from tests.switchagg.emulator.plain_workers import PlainWorkers, reduce_rounds
 from tests.switchagg.emulator.test_switch_command import event, job_file, started
 from tests.switchagg.p4model.runtime.programs import drawn_seed
+from tests.waiting import eventually
 
 PROGRAMS = Path(__file__).parents[3] / "p4"
 SMALL = ("AGG_WORDS=16", "AGG_SLOTS=64")
@@ -34,10 +35,10 @@ def test_workers_get_their_sums(program: str) -> None:
     ):
         workers.join(switch)  # type: ignore[arg-type]
         reduce_rounds(workers, 12, np.random.default_rng(seed))
-        until(lambda: switch.port_counters()["packets_out"] == 36)
+        eventually(lambda: switch.port_counters()["packets_out"] == 36)
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
             stranger.sendto(b"hello", switch.address)
-            until(lambda: switch.port_counters()["packets_in"] == 37)
+            eventually(lambda: switch.port_counters()["packets_in"] == 37)
         counters = switch.counters()
         assert (counters["accepted"], counters["results"], counters["truncated"]) == (36, 12, 1)
         assert counters["inits"] == workers.entry.slots

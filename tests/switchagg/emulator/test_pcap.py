@@ -16,7 +16,8 @@ from switchagg.emulator.switch import Switch
 from switchagg.errors import UsageError
 from switchagg.slots import Address
 from switchagg.wire import HEADER_BYTES
-from tests.switchagg.emulator.plain_workers import PlainWorkers, until
+from tests.switchagg.emulator.plain_workers import PlainWorkers
+from tests.waiting import eventually
 
 Packet = tuple[Address, Address, bytes]
 
@@ -57,7 +58,7 @@ def test_every_packet_is_there(tmp_path: Path) -> None:
                 came.append((switch.address, workers.address(bit), packet))
         workers.send_bytes(0, b"")
         sent.append((workers.address(0), switch.address, b""))
-        until(lambda: switch.port_counters()["packets_in"] == 41)
+        eventually(lambda: switch.port_counters()["packets_in"] == 41)
     captured = read(path)
     address = sent[0][1]
     assert [packet for packet in captured if packet[1] == address] == sent
@@ -83,7 +84,7 @@ def test_shows_what_the_switch_saw(tmp_path: Path) -> None:
         workers.join(switch)
         for _ in range(200):
             workers.send(0, 0)
-        until(lambda: switch.port_counters()["packets_in"] == 200)
+        eventually(lambda: switch.port_counters()["packets_in"] == 200)
         lost = switch.fault_counters()
     packets = read(path)
     arrived = 200 - lost["lost_in"]
@@ -96,7 +97,7 @@ def test_written_while_idle(tmp_path: Path) -> None:
     with Switch(pcap=path) as switch, PlainWorkers(1).join(switch) as workers:
         workers.send(0, 0)
         workers.receive(0)
-        until(lambda: switch.capture_counters()["captured"] == 2)
+        eventually(lambda: switch.capture_counters()["captured"] == 2)
         assert len(read(path)) == 2
 
 

@@ -19,7 +19,8 @@ import pytest
 from switchagg.emulator.switch import Switch
 from switchagg.errors import SwitchError, UsageError
 from switchagg.wire import HEADER_BYTES, Flag, Op
-from tests.switchagg.emulator.plain_workers import PlainWorkers, reduce_rounds, until
+from tests.switchagg.emulator.plain_workers import PlainWorkers, reduce_rounds
+from tests.waiting import eventually
 
 
 @pytest.fixture
@@ -109,7 +110,7 @@ def test_what_is_not_admitted_is_counted_and_not_answered(switch: Switch) -> Non
         workers.send_bytes(0, b"\x10" + bytes(6))
         workers.send_bytes(0, b"")
         workers.send_bytes(0, b"\x20" + bytes(15))
-        until(lambda: switch.port_counters()["packets_in"] == 9)
+        eventually(lambda: switch.port_counters()["packets_in"] == 9)
         assert workers.pending(0) == stranger.pending(0) == 0
         stranger.close()
     counters = switch.counters()
@@ -132,7 +133,7 @@ def test_two_jobs_at_once(switch: Switch, rng: np.random.Generator) -> None:
         switch.remove_job(1)
         reduce_rounds(second, 32, rng)
         first.send(0, 24)
-        until(lambda: switch.counters()["job"] == 1)
+        eventually(lambda: switch.counters()["job"] == 1)
 
 
 def test_trains_of_packets(rng: np.random.Generator) -> None:
@@ -175,7 +176,7 @@ def test_slot_shows_what_is_in_it(switch: Switch) -> None:
         before = switch.slot(9)
         assert (before.seq, before.seen, before.filled, before.words) == (1 - 8 + 2**32, 3, False, None)
         workers.send(1, 1, words)
-        until(lambda: switch.counters()["accepted"] == 1)
+        eventually(lambda: switch.counters()["accepted"] == 1)
         slot = switch.slot(9)
         assert (slot.seq, slot.seen, slot.filled) == (1, 2, True)
         np.testing.assert_array_equal(slot.words, words)
@@ -213,7 +214,7 @@ def test_control_while_packets_flood_in(switch: Switch) -> None:
                 switch.remove_job(2)
                 assert switch.counters()["received"] >= 9
             received = switch.counters()["received"]
-            until(lambda: switch.counters()["received"] > received)
+            eventually(lambda: switch.counters()["received"] > received)
             switch.close()
         finally:
             stop.set()
@@ -257,7 +258,7 @@ def test_memory_does_not_grow_with_traffic() -> None:
                 workers.send_train(0, train)
                 sent += len(train)
                 if sent % 1000 == 1:
-                    until(lambda all_=sent: switch.port_counters()["packets_in"] == all_)  # type: ignore[misc]
+                    eventually(lambda all_=sent: switch.port_counters()["packets_in"] == all_)  # type: ignore[misc]
                     workers.pending(0)
 
         send(200)
@@ -271,7 +272,7 @@ def test_an_idle_switch_sleeps(switch: Switch) -> None:
     with PlainWorkers(1).join(switch) as workers:
         workers.send(0, 0)
         workers.receive(0)
-        until(lambda: switch.port_counters()["packets_in"] == 1)
+        eventually(lambda: switch.port_counters()["packets_in"] == 1)
         calls = switch.port_counters()["receive_calls"]
         threading.Event().wait(0.3)
         assert switch.port_counters()["receive_calls"] - calls <= 2
