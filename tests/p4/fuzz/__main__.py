@@ -12,7 +12,6 @@ import argparse
 import secrets
 import sys
 import tempfile
-from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -44,8 +43,8 @@ def main() -> int:
             packets = args.packets // 5 if board == "model-tna" else args.packets
             here = pipe if board == "model-tna" else 0
             for words, share in SHARES.items():
-                opener = partial(opened, board, words, Path(folder), pipe=here)
-                report = fuzz(opener, int(packets * share), f"{seed}/{board}/{words}")
+                with opened(board, words, Path(folder), pipe=here) as open_board:
+                    report = fuzz(open_board, int(packets * share), f"{seed}/{board}/{words}")
                 shown = f", pipe={here}" if here else ""
                 call = f"opened({board!r}, {words}, tmp_path{shown})"
                 failed |= _tell(f"{board}{shown}, K = {words}", call, seed, report)

@@ -68,6 +68,7 @@ class Drawer:
                 if rng.random() < 0.02:
                     port = rng.choice([each for each in self._ports if each != port])
                     self.hits["another port"] += source[0] in self._hosts
+                    self.following -= 1
                 if hostile and rng.random() < 0.1:
                     payload = _with_reply(payload, rng.randrange(1, 1 << 16))
             yield Send(payload, source, port)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from random import Random
 from time import perf_counter
@@ -17,6 +15,7 @@ from switchagg.control.drivers.p4_program import (
     MAX_JOBS,
     OUTCOMES,
     OUTCOMES_PER_JOB,
+    Entries,
     JobPlace,
     Outcome,
     Station,
@@ -34,8 +33,6 @@ from .draw import Drawer
 from .replay import Differs, Pair, ports_of, replay
 from .shrink import shrink
 from .steps import Send, Step
-
-Opener = Callable[[], AbstractContextManager[Board]]
 
 EPISODE: Final = 400
 """Packets of an episode, at most."""
@@ -100,35 +97,38 @@ def branches(target: Target) -> list[str]:
     ]
 
 
-def fuzz(open_board: Opener, packets: int, seed: str) -> Report:
+def fuzz(bare: Board, packets: int, seed: str) -> Report:
     """Sends a board at least so many packets, and goes on until every branch was taken or it differs.
 
     Args:
+        bare: with nothing in its tables.
         seed: the same, with the same `packets`, makes the same run.
     """
     began = perf_counter()
+    board = Tallied(bare)
+    drawer = Drawer(Random(seed), board.target)
+    common = install_switch(board, ports_of(board.target))
+    pair = Pair(board, common)
     history: list[Step] = []
+    hits: Counter[str] = Counter()
     what = None
-    with open_board() as bare:
-        board = Tallied(bare)
-        drawer = Drawer(Random(seed), board.target)
-        pair = Pair(board, install_switch(board, ports_of(board.target)))
-        hits: Counter[str] = Counter()
-        count = 0
-        try:
-            while count < packets or (not all(hits.values()) and count < PATIENCE * packets):
-                for step in drawer.episode(EPISODE):
-                    history.append(step)
-                    count += isinstance(step, Send)
-                    drawer.answer(pair.apply(step))
-                pair.check()
-                if count >= packets:
-                    hits = _hits(board, pair, drawer)
-        except Differs as difference:
-            what = str(difference)
-            hits = _hits(board, pair, drawer)
-    found = None if what is None else _shortest(open_board, history, what)
-    return Report(count, drawer.following, perf_counter() - began, hits, found)
+    count = 0
+    try:
+        while count < packets or (not all(hits.values()) and count < PATIENCE * packets):
+            for step in drawer.episode(EPISODE):
+                history.append(step)
+                count += isinstance(step, Send)
+                drawer.answer(pair.apply(step))
+            pair.check()
+            if count >= packets:
+                hits = _hits(board, pair, drawer)
+    except Differs as difference:
+        what = str(difference)
+        hits = _hits(board, pair, drawer)
+    seconds = perf_counter() - began
+    pair.close()
+    found = None if what is None else _shortest(bare, common, history, what)
+    return Report(count, drawer.following, seconds, hits, found)
 
 
 def _outcomes() -> dict[int, str]:
@@ -150,22 +150,20 @@ def _hits(board: Tallied, pair: Pair, drawer: Drawer) -> Counter[str]:
     return hits
 
 
-def _shortest(open_board: Opener, history: list[Step], what: str) -> Found:
+def _shortest(board: Board, common: Entries, history: list[Step], what: str) -> Found:
     """Returns few steps of `history` that lead to a difference, which is then often another one."""
-    with open_board() as board:
-        common = install_switch(board, ports_of(board.target))
 
-        def difference(steps: list[Step]) -> str | None:
-            if isinstance(board, Model):
-                board.reset()
-            return replay(board, steps, common)
+    def difference(steps: list[Step]) -> str | None:
+        if isinstance(board, Model):
+            board.reset()
+        return replay(board, steps, common)
 
-        # Most differences need no more than the episode that they show in; some, what an earlier one left.
-        size = 2 * EPISODE
-        while size < len(history) and difference(history[-size:]) is None:
-            size *= 4
-        steps = history[-size:]
-        if difference(steps) is None:
-            return Found(f"{what}\nNot seen again when repeated.", steps)
-        steps = shrink(steps, lambda shorter: difference(shorter) is not None)
-        return Found(difference(steps) or what, steps)
+    # Most differences need no more than the episode that they show in; some, what an earlier one left.
+    size = 2 * EPISODE
+    while size < len(history) and difference(history[-size:]) is None:
+        size *= 4
+    steps = history[-size:]
+    if difference(steps) is None:
+        return Found(f"{what}\nNot seen again when repeated.", steps)
+    steps = shrink(steps, lambda shorter: difference(shorter) is not None)
+    return Found(difference(steps) or what, steps)

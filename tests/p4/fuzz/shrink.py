@@ -22,46 +22,95 @@ def shrink(steps: list[Step], shows: Shows, seconds: float = 60.0) -> list[Step]
         steps: `shows` holds for them.
         seconds: gives up looking for a shorter one after so long.
     """
-    deadline = monotonic() + seconds
+    search = _Search(steps, shows, monotonic() + seconds)
+    # Jobs first: admitting them takes longest when steps are repeated.
+    search.try_each(_without_a_job)
+    search.try_each(_without_workers)
     size = max(1, len(steps) // 2)
-    while monotonic() < deadline:
-        shorter = _without_chunks(steps, shows, size, deadline)
-        if size > 1:
-            size //= 2
-        elif len(shorter) == len(steps):
-            break
-        steps = shorter
-    for index in range(len(steps)):
-        for simpler in _simpler(steps[index]):
-            changed = [*steps[:index], simpler, *steps[index + 1 :]]
-            if monotonic() < deadline and shows(changed):
-                steps = changed
-    return steps
+    while size > 1:
+        search.leave_out(size)
+        size //= 2
+    while search.leave_out(1) or search.try_each(_without_workers):
+        pass
+    search.try_each(_simpler)
+    return search.steps
 
 
-def _without_chunks(steps: list[Step], shows: Shows, size: int, deadline: float) -> list[Step]:
-    # From the end: what comes after the difference goes first.
-    end = len(steps)
-    while end > 0 and monotonic() < deadline:
-        begin = max(0, end - size)
-        shorter = steps[:begin] + steps[end:]
-        if shows(shorter):
-            steps = shorter
-        end = begin
-    return steps
+class _Search:
+    def __init__(self, steps: list[Step], shows: Shows, deadline: float) -> None:
+        self.steps = steps
+        self._shows = shows
+        self._deadline = deadline
+
+    def leave_out(self, size: int) -> bool:
+        """Leaves out what it can, so many steps at a time; returns whether it could."""
+        before = len(self.steps)
+        # From the end: what comes after the difference goes first.
+        end = before
+        while end > 0:
+            begin = max(0, end - size)
+            self._try(self.steps[:begin] + self.steps[end:])
+            end = begin
+        return len(self.steps) < before
+
+    def try_each(self, changes: Callable[[list[Step], int], Iterator[list[Step]]]) -> bool:
+        """Makes what changes it can at each step; returns whether it could."""
+        done = False
+        index = 0
+        while index < len(self.steps):
+            while any(self._try(changed) for changed in changes(self.steps, index)):
+                done = True
+            index += 1
+        return done
+
+    def _try(self, steps: list[Step]) -> bool:
+        if monotonic() >= self._deadline or not self._shows(steps):
+            return False
+        self.steps = steps
+        return True
 
 
-def _simpler(step: Step) -> Iterator[Step]:
-    """Ways in which a step could be less, each to be tried on the step as it was."""
+def _without_a_job(steps: list[Step], index: int) -> Iterator[list[Step]]:
+    if isinstance(steps[index], Admit):
+        yield steps[:index] + steps[index + 1 :]
+
+
+def _without_workers(steps: list[Step], index: int) -> Iterator[list[Step]]:
+    """The same for a smaller job, where a step admits one of several workers."""
+    step = steps[index]
+    if not isinstance(step, Admit):
+        return
+    workers = step.job.workers
+    size = len(workers) // 2
+    while size:
+        for begin in range(0, len(workers), size):
+            gone = {worker.address for worker in workers[begin : begin + size]}
+            left = workers[:begin] + workers[begin + size :]
+            if left:
+                rest = [each for each in steps if not isinstance(each, Send) or each.source not in gone]
+                rest[rest.index(step)] = replace(step, job=replace(step.job, workers=left))
+                yield rest
+        size //= 2
+
+
+def _simpler(steps: list[Step], index: int) -> Iterator[list[Step]]:
+    """The same with all words zero or else one, or without stations that nobody is at."""
+    step = steps[index]
     if isinstance(step, Admit):
-        for slots in (2, 4, 8, 16, 32):
-            if slots < step.job.slots:
-                yield replace(step, job=replace(step.job, slots=slots))
-    if isinstance(step, Send):
-        try:
-            header, words = decode(step.payload)
-        except WireError:
-            return
-        if words is not None:
-            for values in (np.ones_like(words), np.zeros_like(words)):
-                yield replace(step, payload=encode(header, values))
+        stations = {worker.bit: step.place.stations[worker.bit] for worker in step.job.workers}
+        if stations != step.place.stations:
+            yield _with(steps, index, replace(step, place=replace(step.place, stations=stations)))
+    if not isinstance(step, Send):
+        return
+    try:
+        header, words = decode(step.payload)
+    except WireError:
+        return
+    if words is not None and words.any():
+        yield _with(steps, index, replace(step, payload=encode(header, np.zeros_like(words))))
+        if (words != 1).any():
+            yield _with(steps, index, replace(step, payload=encode(header, np.ones_like(words))))
+
+
+def _with(steps: list[Step], index: int, step: Step) -> list[Step]:
+    return [*steps[:index], step, *steps[index + 1 :]]

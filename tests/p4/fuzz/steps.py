@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from switchagg.control.drivers.p4_program import JobPlace
 from switchagg.slots import Address, JobEntry
+from switchagg.wire import WireError, decode
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +49,25 @@ Step = Admit | Remove | Send
 def show(step: Step) -> str:
     """Returns the expression that makes a step."""
     if isinstance(step, Send):
-        return f'Send(bytes.fromhex("{step.payload.hex()}"), {step.source!r}, {step.port})'
+        return f"Send({_payload(step.payload)}, {step.source!r}, {step.port})"
     return repr(step)
+
+
+def _payload(payload: bytes) -> str:
+    plain = f'bytes.fromhex("{payload.hex()}")'
+    try:
+        header, words = decode(payload)
+    except WireError:
+        return plain
+    made = (
+        f"Op.{header.op.name}, {header.flags}, {header.job}, {header.token:#x}, {header.seq}, {header.slot}"
+    )
+    shown = f"Header({made}, {header.reply})"
+    if words is None:
+        return f"encode({shown})"
+    if words.min() == words.max():
+        return f"encode({shown}, np.full({words.size}, {words[0]}, np.uint32))"
+    return plain
 
 
 def as_test(board: str, steps: list[Step], what: str, seed: str) -> str:
