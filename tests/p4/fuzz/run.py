@@ -37,8 +37,8 @@ from .steps import Send, Step
 EPISODE: Final = 400
 """Packets of an episode, at most."""
 
-PATIENCE: Final = 5
-"""A run goes on until every branch was taken, up to so many times the packets that were asked for."""
+PATIENCE: Final = 20_000
+"""Packets, at most, beyond those that were asked for, until every branch was taken."""
 
 _AUDIENCES: Final = ("all", "one", "the only one")
 _ANSWERS: Final = (
@@ -98,7 +98,10 @@ def branches(target: Target) -> list[str]:
 
 
 def fuzz(bare: Board, packets: int, seed: str) -> Report:
-    """Sends a board at least so many packets, and goes on until every branch was taken or it differs.
+    """Sends a board packets until it differs.
+
+    It ends after so many packets, once every branch was taken and most packets were of workers that follow
+    the window rule.
 
     Args:
         bare: with nothing in its tables.
@@ -113,8 +116,9 @@ def fuzz(bare: Board, packets: int, seed: str) -> Report:
     hits: Counter[str] = Counter()
     what = None
     count = 0
+    enough = False
     try:
-        while count < packets or (not all(hits.values()) and count < PATIENCE * packets):
+        while count < packets or (count < packets + PATIENCE and not enough):
             for step in drawer.episode(EPISODE):
                 history.append(step)
                 count += isinstance(step, Send)
@@ -122,6 +126,7 @@ def fuzz(bare: Board, packets: int, seed: str) -> Report:
             pair.check()
             if count >= packets:
                 hits = _hits(board, pair, drawer)
+                enough = all(hits.values()) and 2 * drawer.following > count
     except Differs as difference:
         what = str(difference)
         hits = _hits(board, pair, drawer)
