@@ -82,6 +82,12 @@ MISTAKES = {
         "hdr.agg.token: ternary;",
         'hdr.agg.token | 1: ternary @name("hdr.agg.token");',
     ),
+    "fragments are taken for whole": (
+        V1MODEL,
+        "include/frame_states.p4",
+        "(4, 5, 0 &&& 1, 0, PROTOCOL_UDP): parse_udp;",
+        "(4, 5, _, _, PROTOCOL_UDP): parse_udp;",
+    ),
     "the second pass reads the first half": (
         TNA,
         "include/words_tna.p4",
@@ -116,7 +122,7 @@ def test_a_mistake_is_found_and_made_short(mistake: str, tmp_path: Path) -> None
     print(as_test("opened()", found.steps, found.what, seed))
     assert "Not seen again" not in found.what
     assert len(found.steps) <= LONGEST
-    assert len([step for step in found.steps if isinstance(step, Admit)]) == 1
+    assert len([step for step in found.steps if isinstance(step, Admit)]) <= 1
 
 
 def test_what_is_printed_is_a_test(tmp_path: Path) -> None:

@@ -19,8 +19,9 @@ from switchagg.wire import HEADER_BYTES
 from tests.p4.engine import mac_of
 from tests.switchagg.conformance.traffic import Sender, Traffic
 
+from . import bystanders
 from .replay import ports_of
-from .steps import Admit, Remove, Send, Step
+from .steps import Admit, Connect, Cross, Remove, Send, Step
 
 _JOB_IDS: Final = (0, 1, 2, 0xFF, 0x100, 0x8000, 0xFFFE, 0xFFFF)
 _UDP_PORTS: Final = (1, 4000, 4001, 48879, 0xFFFF)
@@ -45,6 +46,7 @@ class Drawer:
         # The last port is for those who are no workers.
         places = rng.sample(self._ports[:-1], _HOSTS)
         self._hosts = {f"10.0.0.{i + 1}": port for i, port in enumerate(places)}
+        self._connected: list[str] = []
         self._jobs: dict[int, Admit] = {}
         self._traffic: Traffic | None = None
         self.following = 0
@@ -54,6 +56,10 @@ class Drawer:
         """Yields the steps of a few jobs' lives, `limit` packets at most. At its end all jobs are removed."""
         rng = self._rng
         hostile = rng.random() < 0.5
+        if not self._connected:
+            self._connected = [host for host in self._hosts if rng.random() < 0.7]
+            for host in self._connected:
+                yield Connect(mac_of(host), self._hosts[host])
         senders: list[Sender] = []
         for _ in range(rng.randint(1, 4)):
             senders.append(self._sender(hostile=hostile))
@@ -72,6 +78,9 @@ class Drawer:
                 if hostile and rng.random() < 0.1:
                     payload = _with_reply(payload, rng.randrange(1, 1 << 16))
             yield Send(payload, source, port)
+            if rng.random() < 0.05:
+                frame = bystanders.draw(rng, list(self._hosts), payload)
+                yield Cross(frame, rng.choice(self._ports))
             if rng.random() < churn:
                 yield from self._change(traffic, hostile=hostile)
         self.following += traffic.following

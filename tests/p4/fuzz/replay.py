@@ -8,18 +8,20 @@ from typing import Final
 
 import numpy as np
 
-from switchagg.control.drivers.p4_program import Entries, Target
+from switchagg.control.drivers.p4_entries import station_entry
+from switchagg.control.drivers.p4_program import Entries, Station, TableEntry, Target
 from switchagg.emulator import _native
 from switchagg.errors import UsageError
 from switchagg.slots import Address, JobEntry, Out
 from switchagg.wire import Header, Op, WireError, decode, encode
-from tests.p4.board import Board
+from tests.p4.board import Board, Frame
 from tests.p4.engine import P4Engine, install_switch
 from tests.switchagg.conformance.engines import Engine
 from tests.switchagg.conformance.scenario import first_seqs
 
+from .bystanders import switched
 from .devices import Varied
-from .steps import Admit, Send, Step
+from .steps import Admit, Connect, Cross, Send, Step
 
 ELSEWHERE: Final = ("203.0.113.1", 1)
 """Whom a packet comes from that came in at another port than its source's: to the native table, nobody."""
@@ -44,6 +46,8 @@ class Pair:
 
     def __init__(self, board: Board, common: Entries) -> None:
         self._native = _native.SlotTable(board.target.slots)
+        self._bare = board
+        self._stations: dict[Station, TableEntry] = {}
         self._board = P4Engine(Varied(board), common, board.target.slots)
         self._jobs: dict[int, JobEntry] = {}
         self._ports: dict[str, int] = {}
@@ -51,14 +55,20 @@ class Pair:
         """Answers by kind."""
 
     def close(self) -> None:
-        """Removes all jobs from the board."""
+        """Removes all jobs and stations from the board."""
         self._board.close()
+        for entry in self._stations.values():
+            self._bare.delete(entry)
 
     def apply(self, step: Step) -> list[Out]:
         """Returns what the switch sent. Raises `Differs`."""
         if isinstance(step, Send):
             return self._send(step)
-        if isinstance(step, Admit):
+        if isinstance(step, Cross):
+            self._cross(step)
+        elif isinstance(step, Connect):
+            self._connect(step)
+        elif isinstance(step, Admit):
             self._admit(step)
         elif step.job in self._jobs:
             self._compare_job(self._jobs.pop(step.job))
@@ -88,6 +98,29 @@ class Pair:
         for seq in first_seqs(step.first_seq, job.slots):
             header = Header(Op.INIT, 0, job.job, 0, (seq - job.slots) % 2**32, job.base + seq % job.slots)
             self._send(Send(encode(header), None))
+
+    def _connect(self, step: Connect) -> None:
+        station = Station(step.port, step.mac)
+        if step.mac not in {each.mac for each in self._stations}:
+            entry = self._stations[station] = station_entry(station)
+            self._bare.insert(entry)
+
+    def _cross(self, step: Cross) -> None:
+        stations = {each.mac: each.port for each in self._stations}
+        expected = switched(step.port, step.frame, stations, ports_of(self._bare.target))
+        if expected is None:
+            return
+        kind, frames = expected
+        self.hits[kind] += 1
+        try:
+            outs = self._bare.send(step.port, step.frame)
+        except Exception as error:
+            raise Differs(f"frame {step.frame.hex()} at port {step.port}\nboard: {error!r}") from error
+        if sorted(outs) != sorted(frames):
+            raise Differs(
+                f"frame {step.frame.hex()} at port {step.port}, to be {kind}\n"
+                f"expected: {_frames(frames)}\nboard: {_frames(outs)}"
+            )
 
     def _send(self, step: Send) -> list[Out]:
         source = step.source
@@ -175,3 +208,7 @@ def _packet(payload: bytes) -> str:
 
 def _packets(outs: list[Out]) -> str:
     return ", ".join(f"to {address}: {_packet(payload)}" for address, payload in outs) or "nothing"
+
+
+def _frames(frames: list[Frame]) -> str:
+    return ", ".join(f"{data.hex()} by port {port}" for port, data in frames) or "nothing"

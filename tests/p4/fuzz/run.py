@@ -28,6 +28,7 @@ from tests.p4.engine import ADDRESS, install_switch
 from tests.p4.model import Model
 from tests.switchagg.conformance.traffic import HARMLESS, HOSTILE
 
+from .bystanders import KINDS
 from .devices import Tallied, kind_of
 from .draw import Drawer
 from .replay import Differs, Pair, ports_of, replay
@@ -46,6 +47,7 @@ _ANSWERS: Final = (
     *(f"RESULT to {who}, {what}" for who in _AUDIENCES for what in ("empty", "with words")),
     "a reply echoed",
     "a reply set aside",
+    *KINDS,
 )
 
 

@@ -43,13 +43,31 @@ class Send:
     port: int = 0
 
 
-Step = Admit | Remove | Send
+@dataclass(frozen=True, slots=True)
+class Connect:
+    """A station is behind a port from now on."""
+
+    mac: int
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cross:
+    """A frame that is none of the protocol's comes in."""
+
+    frame: bytes
+    port: int
+
+
+Step = Admit | Remove | Send | Connect | Cross
 
 
 def show(step: Step) -> str:
     """Returns the expression that makes a step."""
     if isinstance(step, Send):
         return f"Send({_payload(step.payload)}, {step.source!r}, {step.port})"
+    if isinstance(step, Cross):
+        return f'Cross(bytes.fromhex("{step.frame.hex()}"), {step.port})'
     return repr(step)
 
 
