@@ -200,6 +200,7 @@ control Placement(inout metadata_t meta) {
             (15, 0 &&& 0x7FFF): fits();
             (16, 0 &&& 0xFFFF): fits();
         }
+        CONST_SIZE(16)
     }
 
     apply {
