@@ -117,7 +117,7 @@ def test_a_mistake_is_found_and_made_short(mistake: str, tmp_path: Path) -> None
     seed = _seed()
     program = _wrong_program(mistake, tmp_path / "p4")
     with opened(MISTAKES[mistake][0], 16, tmp_path, program=program) as board:
-        found = fuzz(board, PACKETS, seed).found
+        found = fuzz(board, 5 * PACKETS, seed).found
     assert found is not None
     print(as_test("opened()", found.steps, found.what, seed))
     assert "Not seen again" not in found.what
@@ -130,7 +130,7 @@ def test_what_is_printed_is_a_test(tmp_path: Path) -> None:
     seed = _seed()
     program = _wrong_program("a reply is not set aside", tmp_path / "p4")
     with opened(V1MODEL, 16, tmp_path, program=program) as board:
-        found = fuzz(board, PACKETS, seed).found
+        found = fuzz(board, 5 * PACKETS, seed).found
     assert found is not None
     printed = as_test(f"opened({V1MODEL!r}, 16, tmp_path)", found.steps, found.what, seed)
     print(printed)

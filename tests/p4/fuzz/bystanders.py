@@ -62,9 +62,11 @@ def draw(rng: Random, hosts: list[str], payload: bytes) -> bytes:
     """
     host, other = rng.sample(hosts, 2)
     source_ip = rng.choice([host] * 9 + [ADDRESS.ip])
-    target_ip = rng.choice([other, ADDRESS.ip, ADDRESS.ip, "10.9.9.9"])
+    target_ip = rng.choice([other, ADDRESS.ip, "10.9.9.9"])
     source = rng.choice([mac_of(host)] * 9 + [ADDRESS.mac])
-    destination = rng.choice([mac_of(other), ADDRESS.mac, ADDRESS.mac, BROADCAST, mac_of("10.9.9.9")])
+    destination = rng.choice([mac_of(other), ADDRESS.mac, BROADCAST, mac_of("10.9.9.9")])
+    if rng.random() < 0.5:
+        target_ip, destination = ADDRESS.ip, ADDRESS.mac
     head = destination.to_bytes(6, "big") + source.to_bytes(6, "big")
     ips = [ipaddress.IPv4Address(ip).packed for ip in (source_ip, target_ip)]
     body = rng.choice([payload, rng.randbytes(rng.randrange(200))])

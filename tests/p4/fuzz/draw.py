@@ -78,7 +78,7 @@ class Drawer:
                 if hostile and rng.random() < 0.1:
                     payload = _with_reply(payload, rng.randrange(1, 1 << 16))
             yield Send(payload, source, port)
-            if rng.random() < 0.05:
+            if rng.random() < 0.1:
                 frame = bystanders.draw(rng, list(self._hosts), payload)
                 yield Cross(frame, rng.choice(self._ports))
             if rng.random() < churn:

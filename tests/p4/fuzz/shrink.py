@@ -58,7 +58,7 @@ class _Search:
         done = False
         index = 0
         while index < len(self.steps):
-            while any(self._try(changed) for changed in changes(self.steps, index)):
+            while index < len(self.steps) and any(map(self._try, changes(self.steps, index))):
                 done = True
             index += 1
         return done
