@@ -88,15 +88,25 @@ control Rewrite(inout headers_t hdr, in bit<16> receiver) {
         hdr.agg.flags = hdr.agg.flags | 1;
     }
 
+    table arps {
+        key = {
+            hdr.arp.target_ip: exact;
+        }
+        actions = {
+            arp_reply;
+            @defaultonly NoAction;
+        }
+        const default_action = NoAction();
+        size = 16;
+    }
+
     table receivers {
         key = {
-            hdr.bridge.errand: exact;
             receiver: exact;
         }
         actions = {
             to_worker;
             to_parent;
-            arp_reply;
             @defaultonly NoAction;
         }
         const default_action = NoAction();
@@ -106,14 +116,14 @@ control Rewrite(inout headers_t hdr, in bit<16> receiver) {
     apply {
         if (hdr.bridge.errand == ERRAND_ECHO) {
             echo.apply();
+        } else if (hdr.bridge.errand == ERRAND_ARP) {
+            arps.apply();
         } else {
             receivers.apply();
-            if (hdr.bridge.errand == ERRAND_RESULT || hdr.bridge.errand == ERRAND_RAISE) {
-                if (hdr.bridge.words == 1) {
-                    size_full();
-                } else {
-                    size_bare();
-                }
+            if (hdr.bridge.words == 1) {
+                size_full();
+            } else {
+                size_bare();
             }
         }
     }
