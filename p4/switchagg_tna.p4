@@ -363,8 +363,14 @@ parser SwitchEgressParser(packet_in packet, out headers_t hdr, out egress_metada
             (0, ERRAND_ECHO): parse_frame;
             (0, ERRAND_RESULT): parse_frame;
             (0, ERRAND_RAISE): parse_frame;
-            default: accept;
+            default: parse_bystander;
         }
+    }
+
+    state parse_bystander {
+        packet.extract(hdr.ethernet);
+        packet.extract(hdr.rest);
+        transition accept;
     }
 
 #define PARSE_WORDS 0
@@ -384,7 +390,7 @@ control SwitchEgress(inout headers_t hdr, inout egress_metadata_t meta, in egres
 #endif
 
     apply {
-        if (hdr.ethernet.isValid()) {
+        if (!hdr.rest.isValid()) {
             receiver = hdr.bridge.receiver;
             if (receiver == 0) {
                 receiver = intrinsic.egress_rid;
@@ -433,6 +439,7 @@ control SwitchEgressDeparser(packet_out packet, inout headers_t hdr, in egress_m
         packet.emit(hdr.packet_in);
         packet.emit(hdr.bridge);
         packet.emit(hdr.ethernet);
+        packet.emit(hdr.rest);
         packet.emit(hdr.arp);
         packet.emit(hdr.ipv4);
         packet.emit(hdr.icmp);

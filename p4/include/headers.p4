@@ -147,6 +147,12 @@ header words_h {
     AGG_FOR_EACH_PAIR(AGG_WORD_FIELDS)
 }
 
+/* What follows a MAC header that nobody looks into: a Tofino's egress parser must read 65 bytes of every packet, its
+   own metadata included. */
+header rest_h {
+    bit<128> bytes;
+}
+
 /* Fills a frame up to Ethernet's 60 bytes where the words that came with it do not leave with it. */
 header padding_h {
     bit<16> zero;
@@ -157,6 +163,7 @@ struct headers_t {
     packet_in_h packet_in;
     bridge_h bridge;
     ethernet_h ethernet;
+    rest_h rest;
     arp_h arp;
     ipv4_h ipv4;
     icmp_h icmp;
