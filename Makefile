@@ -1,11 +1,12 @@
-# make install | demo | test | bench | lint. Each does its own set-up; needs Python 3.11+, a C++20 compiler and make.
+# make install | demo | test | fuzz | bench | lint. Each does its own set-up; needs Python 3.11+, a C++20 compiler and make.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 EXTRAS ?= dev,plots
+FUZZ_PACKETS ?= 100000
 SOURCES := pyproject.toml CMakeLists.txt $(shell find switchagg worker_lib -name '*.cpp' -o -name '*.h')
 
-.PHONY: install demo test bench lint format native clean
+.PHONY: install demo test fuzz bench lint format native clean
 
 install: $(VENV)/.installed-$(EXTRAS)
 
@@ -21,6 +22,10 @@ demo: install
 
 test: install
 	$(BIN)/python -m pytest
+
+# The P4 programs against the native slot table: FUZZ_PACKETS to v1model, a fifth of them to TNA. SEED repeats a run.
+fuzz: install
+	$(BIN)/python -m tests.p4.fuzz --packets $(FUZZ_PACKETS) $(if $(SEED),--seed $(SEED))
 
 bench: install
 	$(BIN)/switchagg bench allreduce

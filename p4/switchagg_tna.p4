@@ -34,6 +34,8 @@
 
 #define DIRECT_COUNTER(name) DirectCounter<bit<64>>(CounterType_t.PACKETS) name;
 #define COUNT(name) name.count();
+#define CONTROLLER_HEADER(name)
+#define CONST_SIZE(entries) size = entries;
 
 #include "include/headers.p4"
 #include "include/metadata.p4"
@@ -217,6 +219,7 @@ control SwitchIngress(inout headers_t hdr, inout metadata_t meta, in ingress_int
             (AUDIENCE_SENDER, 1, WORDS_NONE): send_to_one();
             (AUDIENCE_SENDER, 1, WORDS_STORED): send_to_one_again();
         }
+        CONST_SIZE(10)
     }
 
     /* The words that came in do not go out; the frame stays as long as Ethernet wants it. */
@@ -236,8 +239,8 @@ control SwitchIngress(inout headers_t hdr, inout metadata_t meta, in ingress_int
         for_tm.ucast_egress_port = hdr.bridge.port;
     }
 
-    action to_second_pass() {
-        for_tm.ucast_egress_port = intrinsic.ingress_port[8:7] ++ 7w68;
+    action to_second_pass(port_t recirculation) {
+        for_tm.ucast_egress_port = recirculation;
     }
 
     action to_group() {
@@ -250,8 +253,9 @@ control SwitchIngress(inout headers_t hdr, inout metadata_t meta, in ingress_int
 
     table exits {
         key = {
-            meta.way: exact;
-            hdr.bridge.again: exact;
+            meta.way: ternary;
+            hdr.bridge.again: ternary;
+            intrinsic.ingress_port: ternary;
         }
         actions = {
             to_port;
@@ -261,10 +265,14 @@ control SwitchIngress(inout headers_t hdr, inout metadata_t meta, in ingress_int
         }
         const default_action = drop();
         const entries = {
-            (WAY_PORT, 0): to_port();
-            (WAY_PORT, 1): to_second_pass();
-            (WAY_GROUP, 0): to_group();
+            (WAY_PORT, 0, _): to_port();
+            (WAY_PORT, 1, 0x000 &&& 0x180): to_second_pass(RECIRCULATION);
+            (WAY_PORT, 1, 0x080 &&& 0x180): to_second_pass(RECIRCULATION + 0x080);
+            (WAY_PORT, 1, 0x100 &&& 0x180): to_second_pass(RECIRCULATION + 0x100);
+            (WAY_PORT, 1, 0x180 &&& 0x180): to_second_pass(RECIRCULATION + 0x180);
+            (WAY_GROUP, 0, _): to_group();
         }
+        CONST_SIZE(6)
     }
 
     apply {
@@ -355,8 +363,14 @@ parser SwitchEgressParser(packet_in packet, out headers_t hdr, out egress_metada
             (0, ERRAND_ECHO): parse_frame;
             (0, ERRAND_RESULT): parse_frame;
             (0, ERRAND_RAISE): parse_frame;
-            default: accept;
+            default: parse_bystander;
         }
+    }
+
+    state parse_bystander {
+        packet.extract(hdr.ethernet);
+        packet.extract(hdr.rest);
+        transition accept;
     }
 
 #define PARSE_WORDS 0
@@ -376,7 +390,7 @@ control SwitchEgress(inout headers_t hdr, inout egress_metadata_t meta, in egres
 #endif
 
     apply {
-        if (hdr.ethernet.isValid()) {
+        if (!hdr.rest.isValid()) {
             receiver = hdr.bridge.receiver;
             if (receiver == 0) {
                 receiver = intrinsic.egress_rid;
@@ -425,6 +439,7 @@ control SwitchEgressDeparser(packet_out packet, inout headers_t hdr, in egress_m
         packet.emit(hdr.packet_in);
         packet.emit(hdr.bridge);
         packet.emit(hdr.ethernet);
+        packet.emit(hdr.rest);
         packet.emit(hdr.arp);
         packet.emit(hdr.ipv4);
         packet.emit(hdr.icmp);

@@ -13,6 +13,8 @@
 
 #define DIRECT_COUNTER(name) direct_counter(CounterType.packets) name;
 #define COUNT(name)
+#define CONTROLLER_HEADER(name) @controller_header(name)
+#define CONST_SIZE(entries)
 
 #include "include/headers.p4"
 #include "include/metadata.p4"
@@ -104,9 +106,7 @@ control SwitchIngress(inout headers_t hdr, inout metadata_t meta, inout standard
         hdr.bridge.errand = ERRAND_FORWARD;
         hdr.bridge.words = 0;
         hdr.bridge.again = 0;
-        hdr.bridge.padding = 0;
         hdr.bridge.port = 0;
-        hdr.bridge.more_padding = 0;
         hdr.bridge.from = standard_metadata.ingress_port;
         hdr.bridge.receiver = 0;
         hdr.bridge.group = 0;

@@ -16,7 +16,8 @@
         form: truncated                                  refuse: truncated
                                                          refuse: version
 
-   with the like for the controller's port. Well-formed packets of either form (SKIP, words) match one entry.
+   with the like for the controller's port. RESULTs have a table of their own, `deliveries`: below a parent they are its
+   answers, and anything else is refused. Well-formed packets of either form (SKIP, words) match one entry.
 
    COUNTED and COUNT are the target's: a Tofino counts where an action says so, bmv2 wherever an entry is hit. */
 
@@ -127,7 +128,8 @@ control Admission(inout headers_t hdr, inout metadata_t meta, in port_t ingress_
         hdr.agg.reply = 0;
     }
 
-    action pass() {
+    /* Nobody else may send a RESULT to a switch. */
+    action refuse_result() {
         COUNT(delivery_packets)
     }
 
@@ -147,15 +149,17 @@ control Admission(inout headers_t hdr, inout metadata_t meta, in port_t ingress_
         actions = {
             deliver_all;
             deliver_one;
-            @defaultonly pass;
+            refuse_result;
         }
-        const default_action = pass();
+        const default_action = refuse_result();
         counters = delivery_packets;
         size = AGG_DELIVERIES;
     }
 
     apply {
-        if (!deliveries.apply().hit) {
+        if (meta.form != FORM_TRUNCATED && hdr.agg.op == OP_RESULT) {
+            deliveries.apply();
+        } else {
             admission.apply();
         }
     }
@@ -200,6 +204,7 @@ control Placement(inout metadata_t meta) {
             (15, 0 &&& 0x7FFF): fits();
             (16, 0 &&& 0xFFFF): fits();
         }
+        CONST_SIZE(16)
     }
 
     apply {

@@ -12,9 +12,20 @@
         transition select(hdr.ethernet.ether_type) {
             ETHERTYPE_ARP: parse_arp;
             ETHERTYPE_IPV4: parse_ipv4;
+#if PARSE_WORDS
             default: accept;
+#else
+            default: parse_rest;
+#endif
         }
     }
+
+#if !PARSE_WORDS
+    state parse_rest {
+        packet.extract(hdr.rest);
+        transition accept;
+    }
+#endif
 
     state parse_arp {
         packet.extract(hdr.arp);

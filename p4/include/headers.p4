@@ -55,26 +55,30 @@ typedef bit<9> port_t;
 
 /* In front of what the controller sends and gets. port 0: run the frame through the switch as if it had come in
    at the controller's port; another: send it out there as it is. */
-@controller_header("packet_out")
+CONTROLLER_HEADER("packet_out")
 header packet_out_h {
     bit<7> padding;
     port_t port;
 }
 
-@controller_header("packet_in")
+CONTROLLER_HEADER("packet_in")
 header packet_in_h {
     bit<7> padding;
     port_t port;            /* where it came in */
 }
 
-/* What ingress tells egress, and on a Tofino the first pass the second. It leaves the switch with no packet. */
+/* What ingress tells egress, and on a Tofino the first pass the second. It leaves the switch with no packet.
+   What one action writes and another leaves has bytes of its own, because a Tofino writes whole containers. */
 header bridge_h {
+    bit<4> errand_padding;
     errand_t errand;
+    bit<7> words_padding;
     bit<1> words;           /* words follow the protocol header */
+    bit<7> again_padding;
     bit<1> again;           /* this packet comes for its second pass (TNA only) */
-    bit<1> padding;
+    bit<7> port_padding;
     port_t port;            /* where it goes, where that is one port */
-    bit<7> more_padding;
+    bit<7> from_padding;
     port_t from;            /* where it came in */
     bit<16> receiver;       /* whose addresses to write; 0: as the replication engine says */
     bit<16> group;          /* the multicast group that it goes to, where it does */
@@ -143,6 +147,12 @@ header words_h {
     AGG_FOR_EACH_PAIR(AGG_WORD_FIELDS)
 }
 
+/* What follows a MAC header that nobody looks into: a Tofino's egress parser must read 65 bytes of every packet, its
+   own metadata included. */
+header rest_h {
+    bit<128> bytes;
+}
+
 /* Fills a frame up to Ethernet's 60 bytes where the words that came with it do not leave with it. */
 header padding_h {
     bit<16> zero;
@@ -153,6 +163,7 @@ struct headers_t {
     packet_in_h packet_in;
     bridge_h bridge;
     ethernet_h ethernet;
+    rest_h rest;
     arp_h arp;
     ipv4_h ipv4;
     icmp_h icmp;

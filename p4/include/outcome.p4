@@ -85,6 +85,7 @@ control Outcome(inout headers_t hdr, inout metadata_t meta) {
             (VERDICT_SAME, _, 0, STANDING_LAST, _, FORM_WORDS, 1, OP_OR): complete(OUTCOME_ORED + COMPLETING, WORDS_STORED);
             (VERDICT_SAME, _, 0, _, _, FORM_WORDS, 1, OP_OR): take(OUTCOME_ORED);
         }
+        CONST_SIZE(19)
     }
 
     apply {

@@ -49,7 +49,7 @@ control Rewrite(inout headers_t hdr, in bit<16> receiver) {
         hdr.arp.sender_ip = ours;
     }
 
-    action echo_reply() {
+    action echo_reply(bit<16> rise) {
         mac_t mac = hdr.ethernet.source;
         ip_t ip = hdr.ipv4.source;
         hdr.ethernet.source = hdr.ethernet.destination;
@@ -57,16 +57,24 @@ control Rewrite(inout headers_t hdr, in bit<16> receiver) {
         hdr.ipv4.source = hdr.ipv4.destination;
         hdr.ipv4.destination = ip;
         hdr.icmp.message = 0;
+        hdr.icmp.checksum = hdr.icmp.checksum + rise;
     }
 
-    /* Type 8 becomes 0, so the ones' complement sum falls by 0x0800 and its complement rises by as much; 0xF7FF
-       and above carry. */
-    action raise_checksum() {
-        hdr.icmp.checksum = hdr.icmp.checksum + 0x0800;
-    }
-
-    action raise_checksum_with_carry() {
-        hdr.icmp.checksum = hdr.icmp.checksum + 0x0801;
+    /* Type 8 becomes 0, so the ones' complement sum falls by 0x0800 and its complement rises by as much; from 0xF7FF
+       on it carries. */
+    table echo {
+        key = {
+            hdr.icmp.checksum: ternary;
+        }
+        actions = {
+            echo_reply;
+        }
+        const default_action = echo_reply(0x0800);
+        const entries = {
+            0xF7FF &&& 0xFFFF: echo_reply(0x0801);
+            0xF800 &&& 0xF800: echo_reply(0x0801);
+        }
+        CONST_SIZE(2)
     }
 
     action size_bare() {
@@ -80,15 +88,25 @@ control Rewrite(inout headers_t hdr, in bit<16> receiver) {
         hdr.agg.flags = hdr.agg.flags | 1;
     }
 
+    table arps {
+        key = {
+            hdr.arp.target_ip: exact;
+        }
+        actions = {
+            arp_reply;
+            @defaultonly NoAction;
+        }
+        const default_action = NoAction();
+        size = 16;
+    }
+
     table receivers {
         key = {
-            hdr.bridge.errand: exact;
             receiver: exact;
         }
         actions = {
             to_worker;
             to_parent;
-            arp_reply;
             @defaultonly NoAction;
         }
         const default_action = NoAction();
@@ -97,20 +115,15 @@ control Rewrite(inout headers_t hdr, in bit<16> receiver) {
 
     apply {
         if (hdr.bridge.errand == ERRAND_ECHO) {
-            if (hdr.icmp.checksum >= 0xF7FF) {
-                raise_checksum_with_carry();
-            } else {
-                raise_checksum();
-            }
-            echo_reply();
+            echo.apply();
+        } else if (hdr.bridge.errand == ERRAND_ARP) {
+            arps.apply();
         } else {
             receivers.apply();
-            if (hdr.bridge.errand == ERRAND_RESULT || hdr.bridge.errand == ERRAND_RAISE) {
-                if (hdr.bridge.words == 1) {
-                    size_full();
-                } else {
-                    size_bare();
-                }
+            if (hdr.bridge.words == 1) {
+                size_full();
+            } else {
+                size_bare();
             }
         }
     }

@@ -68,6 +68,7 @@ control Slots(inout headers_t hdr, inout metadata_t meta, out step_t step) {
             (TASK_INIT, 15, 0 &&& 0x7FFF): initialise();
             (TASK_INIT, 16, 0 &&& 0xFFFF): initialise();
         }
+        CONST_SIZE(17)
     }
 
     /* Stage 2: who is missing? */
@@ -131,6 +132,7 @@ control Slots(inout headers_t hdr, inout metadata_t meta, out step_t step) {
             (TASK_CONTRIBUTE, _, VERDICT_SAME): join_round();
             (TASK_INIT, 0, _): begin_round();
         }
+        CONST_SIZE(3)
     }
 
     table attendance_again {
@@ -150,6 +152,7 @@ control Slots(inout headers_t hdr, inout metadata_t meta, out step_t step) {
             (TASK_CONTRIBUTE, _, VERDICT_SAME): join_round_again();
             (TASK_INIT, 0, _): begin_round_again();
         }
+        CONST_SIZE(3)
     }
 
     /* Stage 3: has the slot words, and what is to be done to them? */
@@ -209,6 +212,7 @@ control Slots(inout headers_t hdr, inout metadata_t meta, out step_t step) {
             (TASK_CONTRIBUTE, _, VERDICT_SAME, _, FORM_SKIP): look_at_slot();
             (TASK_INIT, 0, _, _, _): empty_slot();
         }
+        CONST_SIZE(6)
     }
 
     action do_step(step_t what) {
@@ -248,6 +252,7 @@ control Slots(inout headers_t hdr, inout metadata_t meta, out step_t step) {
             (TASK_CONTRIBUTE, VERDICT_SAME, _, FORM_WORDS, OP_SUM): do_step(STEP_SUM);
             (TASK_CONTRIBUTE, VERDICT_SAME, _, FORM_WORDS, OP_OR): do_step(STEP_OR);
         }
+        CONST_SIZE(6)
     }
 
     apply {

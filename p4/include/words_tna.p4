@@ -74,6 +74,7 @@ control Words(inout headers_t hdr, in metadata_t meta, in step_t step) {
             (STEP_READ, 1): do_or_##pair(); \
             (STEP_READ_SECOND, _): do_second_##pair(); \
         } \
+        CONST_SIZE(7) \
     }
     AGG_FOR_EACH_PAIR(AGG_WORD_TABLE)
 

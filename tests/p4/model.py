@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -37,6 +38,9 @@ class Model:
         defines = [f"AGG_WORDS={target.words}", f"AGG_SLOTS={target.slots}", *macros]
         self._switch = open_switch(PROGRAMS / program, defines=defines)
         self._entries: dict[int, tuple[TableEntry, Entry]] = {}
+        # By name: looking names up takes longer than reading.
+        self._register = cache(self._switch.register)
+        self._counter = cache(self._switch.counter)
 
     def insert(self, entry: TableEntry) -> None:
         table = self._switch.table(entry.table)
@@ -71,19 +75,18 @@ class Model:
         return self._entries[id(entry)][1].packets
 
     def cell(self, counter: str, index: int) -> int:
-        return self._switch.counter(counter).read(index)[0]
+        return self._counter(counter).read(index)[0]
 
     def slot(self, index: int) -> tuple[int, int, int, list[int]]:
         words = []
         for i in range(self.target.words):
             if self._tofino:
-                pair = self._switch.register(f"SwitchIngress.words.pair_{i // 2}").cell(index)
+                pair = self._register(f"SwitchIngress.words.pair_{i // 2}").cell(index)
                 words.append(int(pair.odd if i % 2 else pair.even))
             else:
-                words.append(int(self._switch.register(f"SwitchIngress.words.word_{i}").cell(index)))
+                words.append(int(self._register(f"SwitchIngress.words.word_{i}").cell(index)))
         folder = "SwitchIngress.slots" if self._tofino else "SwitchIngress"
         seq, missing, filled = (
-            int(self._switch.register(f"{folder}.{name}").cell(index))
-            for name in ("seq", "missing", "filled")
+            int(self._register(f"{folder}.{name}").cell(index)) for name in ("seq", "missing", "filled")
         )
         return seq, missing, filled, words

@@ -15,6 +15,7 @@ from typing import Final
 
 from switchagg.control.drivers.p4_program import (
     ADMISSION,
+    ARPS,
     DELIVERIES,
     FLOOD_GROUP,
     LINKS,
@@ -27,7 +28,6 @@ from switchagg.control.drivers.p4_program import (
     STATIONS,
     WORKERS_PER_JOB,
     Entries,
-    Errand,
     Exact,
     Form,
     JobPlace,
@@ -135,8 +135,8 @@ def switch_entries(target: Target, address: SwitchAddress, ports: tuple[int, ...
         ),
         TableEntry(LOCAL, {"hdr.ethernet.destination": mac}, "drop_local", {}, 1),
         TableEntry(
-            RECEIVERS,
-            {"hdr.bridge.errand": Exact(Errand.ARP), "receiver": Exact(0)},
+            ARPS,
+            {"hdr.arp.target_ip": Exact(ip)},
             "arp_reply",
             {"mac": address.mac},
         ),
@@ -149,6 +149,8 @@ def switch_entries(target: Target, address: SwitchAddress, ports: tuple[int, ...
         _refuse(DropReason.length, 30, contribution),
         _refuse(DropReason.op, 20, {_VERSION: _THIS_VERSION}),
         _refuse(DropReason.version, 10, {}),
+        TableEntry(DELIVERIES, {_VERSION: _THIS_VERSION}, "refuse_result", {}, 2, DropReason.op),
+        TableEntry(DELIVERIES, {}, "refuse_result", {}, 1, DropReason.version),
     )
     return Entries(tables, (MulticastGroup(FLOOD_GROUP, tuple((port, 0) for port in ports)),))
 
@@ -224,10 +226,7 @@ def job_entries(target: Target, job: JobEntry, place: JobPlace) -> Entries:
             _refuse(DropReason.token, 70, known),
             TableEntry(
                 RECEIVERS,
-                {
-                    "hdr.bridge.errand": Exact(Errand.RESULT),
-                    "receiver": Exact(receiver(place, worker.bit)),
-                },
+                {"receiver": Exact(receiver(place, worker.bit))},
                 "to_worker",
                 {
                     "mac": station.mac,
@@ -275,10 +274,10 @@ def _below(job: JobEntry, place: JobPlace, parent: Parent) -> list[TableEntry]:
         _SLOT: Ternary(parent.base, _all(16) & ~(job.slots - 1)),
     }
     entries = [
-        TableEntry(DELIVERIES, result | {_REPLY: _is(0, 16)}, "deliver_all", {"group": group_of(place)}, 1),
+        TableEntry(DELIVERIES, result | {_REPLY: _is(0, 16)}, "deliver_all", {"group": group_of(place)}, 3),
         TableEntry(
             RECEIVERS,
-            {"hdr.bridge.errand": Exact(Errand.RAISE), "receiver": Exact(_parent_receiver(place))},
+            {"receiver": Exact(_parent_receiver(place))},
             "to_parent",
             {
                 "mac": parent.station.mac,
@@ -292,7 +291,7 @@ def _below(job: JobEntry, place: JobPlace, parent: Parent) -> list[TableEntry]:
     for worker in job.workers:
         params = {"port": place.stations[worker.bit].port, "receiver": receiver(place, worker.bit)}
         entries.append(
-            TableEntry(DELIVERIES, result | {_REPLY: _is(worker.bit + 1, 16)}, "deliver_one", params, 1)
+            TableEntry(DELIVERIES, result | {_REPLY: _is(worker.bit + 1, 16)}, "deliver_one", params, 3)
         )
     return entries
 

@@ -295,7 +295,7 @@ class Table:
         if self._entries.get(identity) is not entry:
             raise TableError(f"table {self.name} does not hold that entry")
         del self._entries[identity]
-        self._rebuild()
+        self._unindex(entry)
 
     def clear(self) -> None:
         """Removes all entries. Raises TableError if the table is constant."""
@@ -387,6 +387,23 @@ class Table:
             else:
                 self._groups.append((entry.rank, masks, {values: entry}))
             self._groups.sort(key=lambda group: group[0], reverse=True)
+
+    def _unindex(self, entry: Entry) -> None:
+        if self._exact:
+            self._recent.clear()
+            del self._bucket[tuple(value for value, _ in entry.matches)]
+        elif self._ranged or any(other.matches == entry.matches for other in self._entries.values()):
+            # The next best of the same matches comes into its own.
+            self._rebuild()
+        else:
+            self._recent.clear()
+            masks = tuple(mask for _, mask in entry.matches)
+            position = next(i for i, group in enumerate(self._groups) if group[1] == masks)
+            _, _, bucket = self._groups.pop(position)
+            del bucket[tuple(value for value, _ in entry.matches)]
+            if bucket:
+                self._groups.append((max(other.rank for other in bucket.values()), masks, bucket))
+                self._groups.sort(key=lambda group: group[0], reverse=True)
 
     def _rebuild(self) -> None:
         self._recent.clear()

@@ -152,12 +152,8 @@ def _register(instance: ir.ExternInstance, size: int, module: Module) -> Registe
     type_ = instance.type.type_args[0]
     if is_aggregate(type_):
         raise unsupported(f"a register of {type_}", instance.location)
-    default = module.layouts.default(type_)
-
-    def make() -> Any:
-        return eval(default, module.namespace)
-
-    return Register(instance.control_name, [make()] * size, width_of(type_), make)
+    zero = eval(module.layouts.default(type_), module.namespace)
+    return Register(instance.control_name, [zero] * size, width_of(type_), lambda: zero)
 
 
 def _selector(instance: ir.ExternInstance, size: int) -> ActionProfile:

@@ -183,6 +183,7 @@ class Adversary:
             case "other length":
                 count = rng.choice([*range(16, 66), 128, 129, 500, 1000, 2000])
                 if count != self._job(header).words:
+                    header = replace(header, job=rng.choice([header.job, header.job, 1000]))
                     return encode(header, np.full(count, 7, np.uint32)), source
             case "source":
                 return payload, (

@@ -75,6 +75,52 @@ def test_the_larger_priority_wins_and_then_the_first() -> None:
     assert found(table, 0x12, 3) == 1
 
 
+@pytest.mark.parametrize("kinds", [(TERNARY, OPTIONAL), (EXACT, LPM), (RANGE, TERNARY), (EXACT, EXACT)])
+def test_entries_come_and_go_and_the_best_of_those_left_is_found(kinds: tuple[MatchKind, ...]) -> None:
+    seed = random.randrange(2**32)
+    print(f"{seed=}")
+    rng = random.Random(seed)
+    table = make(*kinds, width=3)
+    here: list[Entry] = []
+    removed = 0
+    for step in range(600):
+        if here and rng.random() < 0.45:
+            table.remove(here.pop(rng.randrange(len(here))))
+            removed += 1
+        else:
+            priority = rng.randrange(3) if TERNARY in kinds else 0
+            matches = [_random_match(rng, kind) for kind in kinds]
+            if table.lookup(matches, priority) is None:
+                here.append(table.add(matches, "set", [step], priority))
+        key = [rng.randrange(8) for _ in kinds]
+        fitting = [entry for entry in here if all(map(_fits, kinds, entry.matches, key))]
+        # The largest priority or the longest prefix, and of several the first.
+        best = max(fitting, key=lambda entry: (_strength(kinds, entry), -entry.args[0]), default=None)
+        assert found(table, *key) == (None if best is None else best.args[0]), step
+    assert removed > 100
+
+
+def _random_match(rng: random.Random, kind: MatchKind) -> Match:
+    value = rng.randrange(8)
+    if kind is TERNARY:
+        mask = rng.randrange(8)
+        return Ternary(value & mask, mask)
+    if kind is LPM:
+        return Lpm(value, rng.randrange(4))
+    if kind is RANGE:
+        return Range(value, rng.randrange(value, 8))
+    return Wildcard() if kind is OPTIONAL and rng.random() < 0.5 else Exact(value)
+
+
+def _fits(kind: MatchKind, match: tuple[int, int], key: int) -> bool:
+    first, second = match
+    return first <= key <= second if kind is RANGE else key & second == first & second
+
+
+def _strength(kinds: tuple[MatchKind, ...], entry: Entry) -> int:
+    return entry.matches[kinds.index(LPM)][1].bit_count() if LPM in kinds else entry.priority
+
+
 def test_what_was_found_is_forgotten_when_the_table_changes() -> None:
     table = make(TERNARY)
     assert found(table, 5) is None
