@@ -383,6 +383,8 @@ control SwitchEgress(inout headers_t hdr, inout egress_metadata_t meta, in egres
                      inout egress_intrinsic_metadata_for_deparser_t for_deparser,
                      inout egress_intrinsic_metadata_for_output_port_t for_port) {
     Rewrite() rewrite;
+    /* Frames whose station is where they came from. */
+    Counter<bit<64>, bit<1>>(1, CounterType_t.PACKETS) returned;
     bit<16> receiver;
 #ifdef AGG_LOSS
     Loss() loss;
@@ -396,7 +398,10 @@ control SwitchEgress(inout headers_t hdr, inout egress_metadata_t meta, in egres
                 receiver = intrinsic.egress_rid;
             }
             rewrite.apply(hdr, receiver);
-        } else if (hdr.bridge.errand == ERRAND_FLOOD && intrinsic.egress_port == hdr.bridge.from) {
+        } else if (hdr.bridge.errand == ERRAND_STATION && intrinsic.egress_port == hdr.bridge.from) {
+            if (hdr.bridge.group == 0) {
+                returned.count(0);
+            }
             for_deparser.drop_ctl = 1;
         }
         if (intrinsic.egress_port == AGG_CONTROLLER_PORT) {

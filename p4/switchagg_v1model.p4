@@ -227,6 +227,7 @@ control SwitchIngress(inout headers_t hdr, inout metadata_t meta, inout standard
 
 control SwitchEgress(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
     Rewrite() rewrite;
+    counter(1, CounterType.packets) returned;   /* frames whose station is where they came from */
     bit<16> receiver;
 #ifdef AGG_LOSS
     Loss() loss;
@@ -234,8 +235,11 @@ control SwitchEgress(inout headers_t hdr, inout metadata_t meta, inout standard_
 #endif
 
     apply {
-        if (hdr.bridge.errand == ERRAND_FLOOD) {
+        if (hdr.bridge.errand == ERRAND_STATION) {
             if (standard_metadata.egress_port == hdr.bridge.from) {
+                if (hdr.bridge.group == 0) {
+                    returned.count(0);
+                }
                 mark_to_drop(standard_metadata);
             }
         } else if (hdr.bridge.errand != ERRAND_FORWARD) {

@@ -141,7 +141,7 @@ const outcome_t COMPLETING = 8;
 /* What the egress has to make of a packet. */
 typedef bit<4> errand_t;
 const errand_t ERRAND_FORWARD = 0;          /* nothing: it only passes through */
-const errand_t ERRAND_FLOOD = 1;            /* nothing, but not back where it came from */
+const errand_t ERRAND_STATION = 1;          /* nothing, but not back where it came from */
 const errand_t ERRAND_ARP = 2;
 const errand_t ERRAND_ECHO = 3;
 const errand_t ERRAND_RESULT = 4;           /* a RESULT to a worker */

@@ -128,6 +128,16 @@ def test_unknown_stations_are_flooded_but_not_back(board: Board) -> None:
     assert sorted(board.send(17, stray)) == [(port, stray) for port in PORTS if port != 17]
 
 
+def test_frames_do_not_go_back_where_they_came_from(board: Board) -> None:
+    """As when the switch behind a port floods what it does not know: sent back, it would go round for ever."""
+    before = board.cell("SwitchEgress.returned", 0)
+    there = frame(b"x", (mac_of(YOU), YOU, 5), (mac_of(ME), ME, 6))
+    assert board.send(3, there) == []
+    assert board.send(6, there) == [(3, there)]
+    assert len(board.send(3, _ethernet(BROADCAST, mac_of(ME), 0x88B5, bytes(46)))) == len(PORTS) - 1
+    assert board.cell("SwitchEgress.returned", 0) == before + 1
+
+
 def test_what_is_for_the_switch_and_not_served_goes_nowhere(board: Board) -> None:
     to_switch = ADDRESS.mac, ADDRESS.ip, 99
     fragment = bytearray(frame(bytes(40), (mac_of(ME), ME, 5), (*to_switch[:2], ADDRESS.udp_port)))

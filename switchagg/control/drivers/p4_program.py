@@ -54,7 +54,7 @@ class Errand(IntEnum):
     """What egress makes of a packet."""
 
     FORWARD = 0
-    FLOOD = 1
+    STATION = 1
     ARP = 2
     ECHO = 3
     RESULT = 4
