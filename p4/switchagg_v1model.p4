@@ -266,7 +266,8 @@ control SwitchEgress(inout headers_t hdr, inout metadata_t meta, inout standard_
 control SwitchComputeChecksum(inout headers_t hdr, inout metadata_t meta) {
     apply {
         update_checksum(
-            hdr.bridge.errand == ERRAND_RESULT || hdr.bridge.errand == ERRAND_RAISE,
+            hdr.bridge.errand == ERRAND_RESULT || hdr.bridge.errand == ERRAND_RAISE ||
+                hdr.bridge.errand == ERRAND_ECHO,
             {
                 hdr.ipv4.version,
                 hdr.ipv4.header_words,

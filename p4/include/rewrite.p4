@@ -56,6 +56,7 @@ control Rewrite(inout headers_t hdr, in bit<16> receiver) {
         hdr.ethernet.destination = mac;
         hdr.ipv4.source = hdr.ipv4.destination;
         hdr.ipv4.destination = ip;
+        hdr.ipv4.hops = 64;
         hdr.icmp.message = 0;
         hdr.icmp.checksum = hdr.icmp.checksum + rise;
     }

@@ -96,6 +96,16 @@ def test_echo_requests_are_answered(board: Board, body: bytes) -> None:
     assert _checksum(answer[34:size]) in (0, 0xFFFF)
 
 
+def test_an_echo_has_its_own_time_to_live(board: Board) -> None:
+    request = bytearray(_ethernet(ADDRESS.mac, mac_of(ME), 0x0800, _echo(8, ME, ADDRESS.ip, b"far away")))
+    request[22] = 1
+    request[24:26] = bytes(2)
+    request[24:26] = _checksum(bytes(request[14:34])).to_bytes(2, "big")
+    ((_, answer),) = board.send(3, bytes(request))
+    assert answer[22] == 64
+    assert _checksum(answer[14:34]) == 0
+
+
 def test_every_echo_checksum_is_right(board: Board) -> None:
     """Around the carry: the identifier makes the checksum what is wanted."""
     for wanted in (0x0000, 0x0001, 0xF7FE, 0xF7FF, 0xF800, 0xF801, 0xFFFE):
