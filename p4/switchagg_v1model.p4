@@ -119,11 +119,13 @@ control SwitchIngress(inout headers_t hdr, inout metadata_t meta, inout standard
 #endif
         if (standard_metadata.parser_error != error.NoError) {
             malformed.count(0);
-        } else if (hdr.packet_out.isValid() && hdr.packet_out.port != 0) {
-            hdr.bridge.port = hdr.packet_out.port;
-            meta.way = WAY_PORT;
         } else if (lost == 0) {
-            frames.apply(hdr, meta, standard_metadata.ingress_port);
+            if (hdr.packet_out.isValid() && hdr.packet_out.port != 0) {
+                hdr.bridge.port = hdr.packet_out.port;
+                meta.way = WAY_PORT;
+            } else {
+                frames.apply(hdr, meta, standard_metadata.ingress_port);
+            }
         }
 
         if (meta.task == TASK_DELIVER) {
