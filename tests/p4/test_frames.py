@@ -148,6 +148,12 @@ def test_frames_do_not_go_back_where_they_came_from(board: Board) -> None:
     assert board.cell("SwitchEgress.returned", 0) == before + 1
 
 
+@pytest.mark.parametrize("last", range(0x12))
+def test_what_is_for_neighbours_on_a_link_is_not_forwarded(board: Board, last: int) -> None:
+    sent = _ethernet(0x0180C2000000 | last, mac_of(ME), 0x8809, bytes(46))
+    assert len(board.send(3, sent)) == (0 if 1 <= last <= 0xF else len(PORTS) - 1)
+
+
 def test_what_is_for_the_switch_and_not_served_goes_nowhere(board: Board) -> None:
     to_switch = ADDRESS.mac, ADDRESS.ip, 99
     fragment = bytearray(frame(bytes(40), (mac_of(ME), ME, 5), (*to_switch[:2], ADDRESS.udp_port)))

@@ -75,6 +75,10 @@ _WELL_FORMED: Final = Ternary(4, 4)
 _CONTRIBUTION: Final = Ternary(0, 0b1110)  # SUM or OR
 _THIS_VERSION: Final = _is(VERSION, 4)
 
+# Between neighbours, and never forwarded: 01:80:c2:00:00:01 to :0f (IEEE 802.1D), such as PAUSE, LACP and LLDP.
+# Not :00, by which bridges find loops: this switch takes no part in that, so it must not cut it off.
+_LINK_GROUPS: Final = tuple(Ternary(0x0180C2000000 | low, _all(48) & ~(low - 1)) for low in (1, 2, 4, 8))
+
 
 def _refuse(reason: DropReason, priority: int, matches: Mapping[str, Match]) -> TableEntry:
     return TableEntry(ADMISSION, matches, "refuse", {}, priority, reason)
@@ -134,6 +138,10 @@ def switch_entries(target: Target, address: SwitchAddress, ports: tuple[int, ...
             )
         ),
         TableEntry(LOCAL, {"hdr.ethernet.destination": mac}, "drop_local", {}, 1),
+        *(
+            TableEntry(LOCAL, {"hdr.ethernet.destination": group}, "drop_local", {}, 1)
+            for group in _LINK_GROUPS
+        ),
         TableEntry(
             ARPS,
             {"hdr.arp.target_ip": Exact(ip)},
