@@ -336,6 +336,7 @@ control SwitchIngressDeparser(packet_out packet, inout headers_t hdr, in metadat
     apply {
         packet.emit(hdr.bridge);
         packet.emit(hdr.ethernet);
+        packet.emit(hdr.tag);
         packet.emit(hdr.arp);
         packet.emit(hdr.ipv4);
         packet.emit(hdr.icmp);

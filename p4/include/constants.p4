@@ -50,6 +50,8 @@
 
 const bit<16> ETHERTYPE_IPV4 = 0x0800;
 const bit<16> ETHERTYPE_ARP = 0x0806;
+const bit<16> ETHERTYPE_VLAN = 0x8100;
+const bit<16> ETHERTYPE_SERVICE_VLAN = 0x88A8;
 const bit<8> PROTOCOL_ICMP = 1;
 const bit<8> PROTOCOL_UDP = 17;
 
@@ -72,6 +74,7 @@ const traffic_t TRAFFIC_OTHER = 0;
 const traffic_t TRAFFIC_ARP = 1;            /* an ARP request */
 const traffic_t TRAFFIC_ECHO = 2;           /* an ICMP echo request */
 const traffic_t TRAFFIC_AGGREGATION = 3;    /* UDP to the protocol's port */
+const traffic_t TRAFFIC_TAGS = 4;           /* more than one VLAN tag */
 
 typedef bit<3> form_t;                      /* bit 2: well formed for this switch's K; bit 0 then: words */
 const form_t FORM_TRUNCATED = 0;            /* no room for a header */

@@ -31,6 +31,7 @@ control Frames(inout headers_t hdr, inout metadata_t meta, in port_t ingress_por
         key = {
             hdr.ethernet.source: ternary;
             hdr.ethernet.ether_type: ternary;
+            hdr.tag.ether_type: ternary;
             hdr.arp.sender_ip: ternary;
             hdr.ipv4.source: ternary;
         }

@@ -126,6 +126,9 @@ def test_frames_pass_unchanged(board: Board) -> None:
         _ethernet(mac_of(YOU), mac_of(ME), 0x0800, _echo(8, ME, YOU, b"ping")),
         _ethernet(mac_of(YOU), mac_of(ME), 0x86DD, bytes(60)),
         _ethernet(mac_of(YOU), mac_of(ME), 0x8100, b"\x00\x05\x08\x00" + bytes(64)),
+        _ethernet(mac_of(YOU), mac_of(ME), 0x88A8, b"\x00\x05\x86\xdd" + bytes(64)),
+        _ethernet(mac_of(YOU), mac_of(ME), 0x8100, b"\x00\x05\x08\x00" + _echo(8, ME, YOU, b"ping")),
+        _ethernet(mac_of(YOU), mac_of(ME), 0x8100, b"\x00\x00\x08\x06" + _arp(2, (1, ME), (2, YOU))),
     ]
     broken = bytearray(frames[0])
     broken[24] ^= 1  # a wrong IPv4 checksum stays wrong
@@ -139,7 +142,7 @@ def test_unknown_stations_are_flooded_but_not_back(board: Board) -> None:
 
 
 def test_frames_do_not_go_back_where_they_came_from(board: Board) -> None:
-    """As when the switch behind a port floods what it does not know: sent back, it would go round for ever."""
+    """As when a switch behind a port floods what it does not know: sent back, it would go round for ever."""
     before = board.cell("SwitchEgress.returned", 0)
     there = frame(b"x", (mac_of(YOU), YOU, 5), (mac_of(ME), ME, 6))
     assert board.send(3, there) == []
@@ -182,6 +185,26 @@ def test_nothing_with_the_switchs_own_source_passes(board: Board) -> None:
     ]
     for each in frames:
         assert board.send(3, each) == []
+
+
+@pytest.mark.parametrize("tag", [b"\x81\x00\0\0", b"\x81\x00\xa0\x05", b"\x88\xa8\0\0", b"\x81\x00\0\0" * 2])
+def test_a_tag_does_not_hide_the_switchs_own_source(board: Board, tag: bytes) -> None:
+    """Stations take a frame of VLAN 0 for one without a tag."""
+    frames = [
+        frame(b"x" * 30, (mac_of(ME), ADDRESS.ip, ADDRESS.udp_port), (mac_of(YOU), YOU, 6)),
+        frame(b"x" * 30, (ADDRESS.mac, ME, 5), (mac_of(YOU), YOU, 6)),
+        _ethernet(BROADCAST, mac_of(ME), 0x0806, _arp(2, (mac_of(ME), ADDRESS.ip), (0, YOU))),
+    ]
+    for each in frames:
+        assert board.send(3, each[:12] + tag + each[12:]) == []
+
+
+def test_nothing_with_a_tag_is_for_the_switch(board: Board) -> None:
+    own = ADDRESS.mac, ADDRESS.ip, ADDRESS.udp_port
+    packet = frame(encode(Header(Op.SUM, 0, 7, 1, 2, 3)), (mac_of(ME), ME, 5), own)
+    request = _ethernet(ADDRESS.mac, mac_of(ME), 0x0806, _arp(1, (mac_of(ME), ME), (0, ADDRESS.ip)))
+    for each in (packet, request):
+        assert board.send(3, each[:12] + b"\x81\x00\0\0" + each[12:]) == []
 
 
 def test_frames_that_end_too_early_go_nowhere(board: Board) -> None:

@@ -38,6 +38,7 @@ class Traffic(IntEnum):
     ARP = 1
     ECHO = 2
     AGGREGATION = 3
+    TAGS = 4
 
 
 class Form(IntEnum):
