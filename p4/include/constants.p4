@@ -16,7 +16,7 @@
 #define AGG_SLOTS 16384
 #endif
 
-/* Entries of the admission table. A job of n workers takes 3n + 4, plus 8 for the whole switch. */
+/* Entries of the admission table. A job of n workers takes 3n + 4, plus 9 for the whole switch. */
 #ifndef AGG_ADMISSIONS
 #define AGG_ADMISSIONS 1024
 #endif

@@ -6,7 +6,8 @@
                        `------- tag -- arp or ipv4, for their sources
 
    They use packet, hdr and meta. PARSE_WORDS says whether to extract words and tags: a Tofino's egress has no room
-   for words and leaves them in the payload, and sees no frame with a tag from inside. What the switch does not look into stays payload. */
+   for words and leaves them in the payload, and sees no frame with a tag from inside. What the switch does not look
+   into stays payload. */
 
     state parse_frame {
         packet.extract(hdr.ethernet);
