@@ -266,6 +266,12 @@ def _check(target: Target, job: JobEntry, place: JobPlace) -> None:
         raise UsageError(f"job {job.job} asks not to touch words, which a P4 program always does")
     if not 0 <= place.index < MAX_JOBS:
         raise UsageError(f"job index {place.index}; accepted: 0..{MAX_JOBS - 1}")
+    parent = place.parent
+    if parent is not None and (parent.base % job.slots or not 0 <= parent.base <= 2**16 - job.slots):
+        raise UsageError(
+            f"job {job.job}: its base at the parent is {parent.base}; accepted: a multiple of its "
+            f"{job.slots} slots, below {2**16}"
+        )
     for worker in job.workers:
         if worker.bit not in place.stations:
             raise UsageError(f"the place of job {job.job} has no station for worker {worker.bit}")
