@@ -386,6 +386,8 @@ control SwitchEgress(inout headers_t hdr, inout egress_metadata_t meta, in egres
     Rewrite() rewrite;
     /* Frames whose station is where they came from. */
     Counter<bit<64>, bit<1>>(1, CounterType_t.PACKETS) returned;
+    /* Answers whose receiver is not in the table. */
+    Counter<bit<64>, bit<1>>(1, CounterType_t.PACKETS) unaddressed;
     bit<16> receiver;
 #ifdef AGG_LOSS
     Loss() loss;
@@ -399,6 +401,10 @@ control SwitchEgress(inout headers_t hdr, inout egress_metadata_t meta, in egres
                 receiver = intrinsic.egress_rid;
             }
             rewrite.apply(hdr, receiver);
+            if (hdr.bridge.errand == ERRAND_NOBODY) {
+                unaddressed.count(0);
+                for_deparser.drop_ctl = 1;
+            }
         } else if (hdr.bridge.errand == ERRAND_STATION && intrinsic.egress_port == hdr.bridge.from) {
             if (hdr.bridge.group == 0) {
                 returned.count(0);

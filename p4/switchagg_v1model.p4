@@ -229,7 +229,8 @@ control SwitchIngress(inout headers_t hdr, inout metadata_t meta, inout standard
 
 control SwitchEgress(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
     Rewrite() rewrite;
-    counter(1, CounterType.packets) returned;   /* frames whose station is where they came from */
+    counter(1, CounterType.packets) returned;       /* frames whose station is where they came from */
+    counter(1, CounterType.packets) unaddressed;    /* answers whose receiver is not in the table */
     bit<16> receiver;
 #ifdef AGG_LOSS
     Loss() loss;
@@ -250,6 +251,10 @@ control SwitchEgress(inout headers_t hdr, inout metadata_t meta, inout standard_
                 receiver = standard_metadata.egress_rid;
             }
             rewrite.apply(hdr, receiver);
+            if (hdr.bridge.errand == ERRAND_NOBODY) {
+                unaddressed.count(0);
+                mark_to_drop(standard_metadata);
+            }
         }
         if (standard_metadata.egress_port == AGG_CONTROLLER_PORT) {
             hdr.packet_in.setValid();

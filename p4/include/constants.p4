@@ -149,6 +149,7 @@ const errand_t ERRAND_ARP = 2;
 const errand_t ERRAND_ECHO = 3;
 const errand_t ERRAND_RESULT = 4;           /* a RESULT to a worker */
 const errand_t ERRAND_RAISE = 5;            /* a contribution to the parent */
+const errand_t ERRAND_NOBODY = 6;           /* nothing: nobody is known who should get it */
 
 /* How a packet leaves ingress. */
 typedef bit<2> way_t;

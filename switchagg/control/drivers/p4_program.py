@@ -60,6 +60,7 @@ class Errand(IntEnum):
     ECHO = 3
     RESULT = 4
     RAISE = 5
+    NOBODY = 6
 
 
 class Outcome(IntEnum):
