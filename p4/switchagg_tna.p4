@@ -336,6 +336,7 @@ control SwitchIngressDeparser(packet_out packet, inout headers_t hdr, in metadat
     apply {
         packet.emit(hdr.bridge);
         packet.emit(hdr.ethernet);
+        packet.emit(hdr.tag);
         packet.emit(hdr.arp);
         packet.emit(hdr.ipv4);
         packet.emit(hdr.icmp);
@@ -383,6 +384,10 @@ control SwitchEgress(inout headers_t hdr, inout egress_metadata_t meta, in egres
                      inout egress_intrinsic_metadata_for_deparser_t for_deparser,
                      inout egress_intrinsic_metadata_for_output_port_t for_port) {
     Rewrite() rewrite;
+    /* Frames whose station is where they came from. */
+    Counter<bit<64>, bit<1>>(1, CounterType_t.PACKETS) returned;
+    /* Answers whose receiver is not in the table. */
+    Counter<bit<64>, bit<1>>(1, CounterType_t.PACKETS) unaddressed;
     bit<16> receiver;
 #ifdef AGG_LOSS
     Loss() loss;
@@ -396,7 +401,14 @@ control SwitchEgress(inout headers_t hdr, inout egress_metadata_t meta, in egres
                 receiver = intrinsic.egress_rid;
             }
             rewrite.apply(hdr, receiver);
-        } else if (hdr.bridge.errand == ERRAND_FLOOD && intrinsic.egress_port == hdr.bridge.from) {
+            if (hdr.bridge.errand == ERRAND_NOBODY) {
+                unaddressed.count(0);
+                for_deparser.drop_ctl = 1;
+            }
+        } else if (hdr.bridge.errand == ERRAND_STATION && intrinsic.egress_port == hdr.bridge.from) {
+            if (hdr.bridge.group == 0) {
+                returned.count(0);
+            }
             for_deparser.drop_ctl = 1;
         }
         if (intrinsic.egress_port == AGG_CONTROLLER_PORT) {

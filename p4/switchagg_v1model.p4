@@ -119,11 +119,13 @@ control SwitchIngress(inout headers_t hdr, inout metadata_t meta, inout standard
 #endif
         if (standard_metadata.parser_error != error.NoError) {
             malformed.count(0);
-        } else if (hdr.packet_out.isValid() && hdr.packet_out.port != 0) {
-            hdr.bridge.port = hdr.packet_out.port;
-            meta.way = WAY_PORT;
         } else if (lost == 0) {
-            frames.apply(hdr, meta, standard_metadata.ingress_port);
+            if (hdr.packet_out.isValid() && hdr.packet_out.port != 0) {
+                hdr.bridge.port = hdr.packet_out.port;
+                meta.way = WAY_PORT;
+            } else {
+                frames.apply(hdr, meta, standard_metadata.ingress_port);
+            }
         }
 
         if (meta.task == TASK_DELIVER) {
@@ -227,6 +229,8 @@ control SwitchIngress(inout headers_t hdr, inout metadata_t meta, inout standard
 
 control SwitchEgress(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
     Rewrite() rewrite;
+    counter(1, CounterType.packets) returned;       /* frames whose station is where they came from */
+    counter(1, CounterType.packets) unaddressed;    /* answers whose receiver is not in the table */
     bit<16> receiver;
 #ifdef AGG_LOSS
     Loss() loss;
@@ -234,8 +238,11 @@ control SwitchEgress(inout headers_t hdr, inout metadata_t meta, inout standard_
 #endif
 
     apply {
-        if (hdr.bridge.errand == ERRAND_FLOOD) {
+        if (hdr.bridge.errand == ERRAND_STATION) {
             if (standard_metadata.egress_port == hdr.bridge.from) {
+                if (hdr.bridge.group == 0) {
+                    returned.count(0);
+                }
                 mark_to_drop(standard_metadata);
             }
         } else if (hdr.bridge.errand != ERRAND_FORWARD) {
@@ -244,6 +251,10 @@ control SwitchEgress(inout headers_t hdr, inout metadata_t meta, inout standard_
                 receiver = standard_metadata.egress_rid;
             }
             rewrite.apply(hdr, receiver);
+            if (hdr.bridge.errand == ERRAND_NOBODY) {
+                unaddressed.count(0);
+                mark_to_drop(standard_metadata);
+            }
         }
         if (standard_metadata.egress_port == AGG_CONTROLLER_PORT) {
             hdr.packet_in.setValid();
@@ -262,7 +273,8 @@ control SwitchEgress(inout headers_t hdr, inout metadata_t meta, inout standard_
 control SwitchComputeChecksum(inout headers_t hdr, inout metadata_t meta) {
     apply {
         update_checksum(
-            hdr.bridge.errand == ERRAND_RESULT || hdr.bridge.errand == ERRAND_RAISE,
+            hdr.bridge.errand == ERRAND_RESULT || hdr.bridge.errand == ERRAND_RAISE ||
+                hdr.bridge.errand == ERRAND_ECHO,
             {
                 hdr.ipv4.version,
                 hdr.ipv4.header_words,
@@ -285,6 +297,7 @@ control SwitchDeparser(packet_out packet, in headers_t hdr) {
     apply {
         packet.emit(hdr.packet_in);
         packet.emit(hdr.ethernet);
+        packet.emit(hdr.tag);
         packet.emit(hdr.arp);
         packet.emit(hdr.ipv4);
         packet.emit(hdr.icmp);

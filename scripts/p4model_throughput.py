@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import cProfile
 import pstats
+import sys
 import time
 from pathlib import Path
 
@@ -18,6 +19,7 @@ import numpy as np
 from switchagg.control.drivers import p4_entries, p4_frames, p4_program
 from switchagg.control.drivers.p4_model import install
 from switchagg.control.jobs import init_packets
+from switchagg.errors import SwitchAggError
 from switchagg.p4model.runtime.switch import ModelSwitch, open_switch
 from switchagg.slots import JobEntry, WorkerEntry
 from switchagg.wire import Flag, Header, Op, encode
@@ -81,4 +83,8 @@ def run(switch: ModelSwitch, frames: list[tuple[int, bytes]]) -> int:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except SwitchAggError as error:
+        print(error, file=sys.stderr)
+        sys.exit(2)

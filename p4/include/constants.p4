@@ -16,7 +16,7 @@
 #define AGG_SLOTS 16384
 #endif
 
-/* Entries of the admission table. A job of n workers takes 3n + 4, plus 8 for the whole switch. */
+/* Entries of the admission table. A job of n workers takes 3n + 4, plus 9 for the whole switch. */
 #ifndef AGG_ADMISSIONS
 #define AGG_ADMISSIONS 1024
 #endif
@@ -50,6 +50,8 @@
 
 const bit<16> ETHERTYPE_IPV4 = 0x0800;
 const bit<16> ETHERTYPE_ARP = 0x0806;
+const bit<16> ETHERTYPE_VLAN = 0x8100;
+const bit<16> ETHERTYPE_SERVICE_VLAN = 0x88A8;
 const bit<8> PROTOCOL_ICMP = 1;
 const bit<8> PROTOCOL_UDP = 17;
 
@@ -72,6 +74,7 @@ const traffic_t TRAFFIC_OTHER = 0;
 const traffic_t TRAFFIC_ARP = 1;            /* an ARP request */
 const traffic_t TRAFFIC_ECHO = 2;           /* an ICMP echo request */
 const traffic_t TRAFFIC_AGGREGATION = 3;    /* UDP to the protocol's port */
+const traffic_t TRAFFIC_TAGS = 4;           /* more than one VLAN tag */
 
 typedef bit<3> form_t;                      /* bit 2: well formed for this switch's K; bit 0 then: words */
 const form_t FORM_TRUNCATED = 0;            /* no room for a header */
@@ -141,11 +144,12 @@ const outcome_t COMPLETING = 8;
 /* What the egress has to make of a packet. */
 typedef bit<4> errand_t;
 const errand_t ERRAND_FORWARD = 0;          /* nothing: it only passes through */
-const errand_t ERRAND_FLOOD = 1;            /* nothing, but not back where it came from */
+const errand_t ERRAND_STATION = 1;          /* nothing, but not back where it came from */
 const errand_t ERRAND_ARP = 2;
 const errand_t ERRAND_ECHO = 3;
 const errand_t ERRAND_RESULT = 4;           /* a RESULT to a worker */
 const errand_t ERRAND_RAISE = 5;            /* a contribution to the parent */
+const errand_t ERRAND_NOBODY = 6;           /* nothing: nobody is known who should get it */
 
 /* How a packet leaves ingress. */
 typedef bit<2> way_t;

@@ -3,9 +3,11 @@
        parse_frame: ethernet -- arp
                        |------- ipv4 -- icmp
                        |          `---- udp -- protocol header -- words
+                       `------- tag -- arp or ipv4, for their sources
 
-   They use packet, hdr and meta. PARSE_WORDS says whether to extract the words: a Tofino's egress has no room for
-   them and leaves them in the payload. What the switch does not look into stays payload. */
+   They use packet, hdr and meta. PARSE_WORDS says whether to extract words and tags: a Tofino's egress has no room
+   for words and leaves them in the payload, and sees no frame with a tag from inside. What the switch does not look
+   into stays payload. */
 
     state parse_frame {
         packet.extract(hdr.ethernet);
@@ -13,6 +15,8 @@
             ETHERTYPE_ARP: parse_arp;
             ETHERTYPE_IPV4: parse_ipv4;
 #if PARSE_WORDS
+            ETHERTYPE_VLAN: parse_tag;
+            ETHERTYPE_SERVICE_VLAN: parse_tag;
             default: accept;
 #else
             default: parse_rest;
@@ -23,6 +27,36 @@
 #if !PARSE_WORDS
     state parse_rest {
         packet.extract(hdr.rest);
+        transition accept;
+    }
+#endif
+
+#if PARSE_WORDS
+    /* Nothing with a tag is for this switch. But stations take VLAN 0 for no tag, and so it must not hide who
+       pretends to be the sender. */
+    state parse_tag {
+        packet.extract(hdr.tag);
+        transition select(hdr.tag.ether_type) {
+            ETHERTYPE_ARP: parse_tagged_arp;
+            ETHERTYPE_IPV4: parse_tagged_ipv4;
+            ETHERTYPE_VLAN: parse_more_tags;
+            ETHERTYPE_SERVICE_VLAN: parse_more_tags;
+            default: accept;
+        }
+    }
+
+    state parse_tagged_arp {
+        packet.extract(hdr.arp);
+        transition accept;
+    }
+
+    state parse_tagged_ipv4 {
+        packet.extract(hdr.ipv4);
+        transition accept;
+    }
+
+    state parse_more_tags {
+        meta.traffic = TRAFFIC_TAGS;
         transition accept;
     }
 #endif

@@ -3,7 +3,8 @@
        own_source --> drop: it claims to come from the switch itself
          `-- local -----> ARP and echo requests for the switch: egress answers
                |--------> packets of the protocol for the switch: admission
-               `-- stations --> everything else by destination MAC: one port, or flooded by a multicast group
+               `-- stations --> everything else by destination MAC: one port, or flooded by a multicast group;
+                                never back where it came from, which egress sees to
 
    Nothing is learned here; whoever controls the switch writes the stations. */
 
@@ -30,6 +31,7 @@ control Frames(inout headers_t hdr, inout metadata_t meta, in port_t ingress_por
         key = {
             hdr.ethernet.source: ternary;
             hdr.ethernet.ether_type: ternary;
+            hdr.tag.ether_type: ternary;
             hdr.arp.sender_ip: ternary;
             hdr.ipv4.source: ternary;
         }
@@ -93,13 +95,14 @@ control Frames(inout headers_t hdr, inout metadata_t meta, in port_t ingress_por
 
     action forward(port_t port) {
         COUNT(station_packets)
+        hdr.bridge.errand = ERRAND_STATION;
         hdr.bridge.port = port;
         meta.way = WAY_PORT;
     }
 
     action flood(bit<16> group) {
         COUNT(station_packets)
-        hdr.bridge.errand = ERRAND_FLOOD;
+        hdr.bridge.errand = ERRAND_STATION;
         hdr.bridge.group = group;
         meta.way = WAY_GROUP;
     }

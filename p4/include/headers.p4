@@ -90,6 +90,11 @@ header ethernet_h {
     bit<16> ether_type;
 }
 
+header tag_h {
+    bit<16> vlan;
+    bit<16> ether_type;
+}
+
 header arp_h {
     bit<16> hardware_type;
     bit<16> protocol_type;
@@ -164,6 +169,7 @@ struct headers_t {
     bridge_h bridge;
     ethernet_h ethernet;
     rest_h rest;
+    tag_h tag;
     arp_h arp;
     ipv4_h ipv4;
     icmp_h icmp;

@@ -56,6 +56,7 @@ control Rewrite(inout headers_t hdr, in bit<16> receiver) {
         hdr.ethernet.destination = mac;
         hdr.ipv4.source = hdr.ipv4.destination;
         hdr.ipv4.destination = ip;
+        hdr.ipv4.hops = 64;
         hdr.icmp.message = 0;
         hdr.icmp.checksum = hdr.icmp.checksum + rise;
     }
@@ -77,6 +78,11 @@ control Rewrite(inout headers_t hdr, in bit<16> receiver) {
         CONST_SIZE(2)
     }
 
+    /* As while a job comes or goes. The packet is still as it came, with its sender's token, and must not leave. */
+    action nobody() {
+        hdr.bridge.errand = ERRAND_NOBODY;
+    }
+
     action size_bare() {
         hdr.ipv4.bytes = IPV4_BYTES_BARE;
         hdr.udp.bytes = UDP_BYTES_BARE;
@@ -94,9 +100,9 @@ control Rewrite(inout headers_t hdr, in bit<16> receiver) {
         }
         actions = {
             arp_reply;
-            @defaultonly NoAction;
+            @defaultonly nobody;
         }
-        const default_action = NoAction();
+        const default_action = nobody();
         size = 16;
     }
 
@@ -107,9 +113,9 @@ control Rewrite(inout headers_t hdr, in bit<16> receiver) {
         actions = {
             to_worker;
             to_parent;
-            @defaultonly NoAction;
+            @defaultonly nobody;
         }
-        const default_action = NoAction();
+        const default_action = nobody();
         size = AGG_RECEIVERS;
     }
 

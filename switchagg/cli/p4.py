@@ -103,5 +103,8 @@ def _info(args: argparse.Namespace) -> int:
     if args.output is None:
         print(text, end="")
     else:
-        args.output.write_text(text, encoding="utf-8")
+        try:
+            args.output.write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise UsageError(f"{args.output}: {error.strerror}") from None
     return 0

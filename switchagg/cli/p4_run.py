@@ -41,7 +41,8 @@ def add_parsers(subparsers: Any) -> None:
     stf_parser.set_defaults(run_p4=stf)
 
 
-def _text(path: Path) -> str:
+def read_statements(path: Path) -> str:
+    """Returns the text of a file of STF statements. Raises `UsageError` where it has none."""
     try:
         return path.read_text(encoding="utf-8")
     except OSError as error:
@@ -54,8 +55,9 @@ def run(args: argparse.Namespace) -> int:
     """Prints the trace of each packet. Raises `UsageError` for a wrong program, entry or packet."""
     from switchagg.p4model.runtime.pcap import read_pcap
     from switchagg.p4model.runtime.stf_run import run_stf
-    from switchagg.p4model.runtime.switch import open_switch
+    from switchagg.p4model.runtime.switch import check_port, open_switch
 
+    check_port(args.port)
     if args.hex is not None:
         packets = [(place * 1e-3, _packet(text)) for place, text in enumerate(args.hex)]
     else:
@@ -64,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
         args.program, include_dirs=args.include_dirs, defines=args.defines, seed=args.seed, traced=True
     )
     if args.entries is not None:
-        run_stf(switch, _text(args.entries), str(args.entries))
+        run_stf(switch, read_statements(args.entries), str(args.entries))
     results = []
     for now, packet in packets:
         sent = switch.process(args.port, packet, now)
@@ -94,7 +96,7 @@ def stf(args: argparse.Namespace) -> int:
     from switchagg.p4model.runtime.switch import open_switch
 
     switch = open_switch(args.program, include_dirs=args.include_dirs, defines=args.defines)
-    report = run_stf(switch, _text(args.test), str(args.test))
+    report = run_stf(switch, read_statements(args.test), str(args.test))
     for problem in report.problems:
         print(problem)
     print(f"{args.test}: {'passed' if report.passed else 'failed'}, {report.packets} packets sent")

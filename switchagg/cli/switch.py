@@ -132,12 +132,12 @@ def _do_nothing(_number: int, _frame: FrameType | None) -> None:
 def _serve(args: argparse.Namespace, stop: _StopSignals) -> int:
     from switchagg.cli.static_jobs import admit, load_jobs
 
+    if not 0.0 <= args.stats_interval <= 86400.0:
+        raise UsageError(f"stats-interval is {args.stats_interval}; accepted: seconds, 0 (never) to 86400")
     if args.interface or args.entries is not None:
         from switchagg.cli.switch_interfaces import serve
 
         return serve(args, stop.wait)
-    if not 0.0 <= args.stats_interval <= 86400.0:
-        raise UsageError(f"stats-interval is {args.stats_interval}; accepted: seconds, 0 (never) to 86400")
     jobs = [job for path in args.job for job in load_jobs(path)]
     report = _JsonReport() if args.json else _TextReport()
     switch = _p4_switch(args) if args.engine == "p4" else _native_switch(args)

@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable
 
 from switchagg.cli.options import faults_from
+from switchagg.cli.p4_run import read_statements
 from switchagg.errors import UsageError
 
 
@@ -30,11 +31,7 @@ def serve(args: argparse.Namespace, wait: Callable[[float], bool]) -> int:
     from switchagg.emulator.p4_interfaces import P4Interfaces
 
     if args.entries is not None:
-        try:
-            text = args.entries.read_text(encoding="utf-8")
-        except OSError as error:
-            raise UsageError(f"{args.entries}: {error.strerror}") from None
-        run_stf(model, text, str(args.entries))
+        run_stf(model, read_statements(args.entries), str(args.entries))
     with P4Interfaces(model, interfaces) as switch:
         shown = ", ".join(f"port {port} {name}" for port, name in interfaces.items())
         if args.json:
@@ -76,8 +73,10 @@ def _interfaces(args: argparse.Namespace) -> dict[int, str]:
     interfaces: dict[int, str] = {}
     for each in args.interface:
         port, _, name = each.partition("=")
-        if not port.isdigit() or not name:
+        if not (port.isascii() and port.isdigit()) or not name:
             raise UsageError(f"--interface takes PORT=NAME such as 0=eth0, not {each}")
+        if len(port) > 3 or int(port) > 511:
+            raise UsageError(f"--interface {each}: port is {port}; accepted: 0..511")
         if int(port) in interfaces:
             raise UsageError(f"port {port} is given twice")
         interfaces[int(port)] = name

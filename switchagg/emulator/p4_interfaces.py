@@ -12,24 +12,16 @@ from __future__ import annotations
 
 import select
 import socket
-import struct
 import threading
 import time
 from collections import Counter
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Final, Self
+from typing import Self
 
+from switchagg.emulator.packet_socket import open_interface, receive
 from switchagg.errors import SwitchAggError, SwitchError, UsageError
 from switchagg.p4model.runtime.switch import ModelSwitch
-
-_ALL_PROTOCOLS: Final = 3
-_PACKET_OUTGOING: Final = 4
-_LARGEST: Final = 1 << 17
-# From linux/if_packet.h; Python's socket module does not have them.
-_SOL_PACKET: Final = 263
-_ADD_MEMBERSHIP: Final = 1
-_PROMISCUOUS: Final = 1
 
 
 class P4Interfaces:
@@ -64,7 +56,7 @@ class P4Interfaces:
             raise SwitchError("this switch was started already; a switch starts once, so make another one")
         try:
             for port, name in self._interfaces.items():
-                self._sockets[port] = _open(name)
+                self._sockets[port] = open_interface(name)
         except SwitchAggError:
             self._close_sockets()
             raise
@@ -111,12 +103,11 @@ class P4Interfaces:
                 if each is self._woken:
                     return
                 try:
-                    frame, source = each.recvfrom(_LARGEST)
+                    frame = receive(each)
                 except OSError:
                     # The interface went down, or away; others go on.
                     continue
-                # What we sent ourselves comes back to packet sockets too.
-                if source[2] == _PACKET_OUTGOING:
+                if frame is None:
                     continue
                 port = ports[each]
                 self._traffic.update(("packets_in", f"port_{port}_packets_in"))
@@ -139,19 +130,3 @@ class P4Interfaces:
             self._traffic["send_errors"] += 1
         else:
             self._traffic.update(("packets_out", f"port_{port}_packets_out"))
-
-
-def _open(name: str) -> socket.socket:
-    try:
-        made = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(_ALL_PROTOCOLS))
-    except PermissionError:
-        raise SwitchError("packet sockets need root or CAP_NET_RAW") from None
-    try:
-        made.bind((name, 0))
-        # Frames for other stations too: a switch is not whom they are addressed to.
-        request = struct.pack("IHH8s", socket.if_nametoindex(name), _PROMISCUOUS, 0, b"")
-        made.setsockopt(_SOL_PACKET, _ADD_MEMBERSHIP, request)
-    except OSError as error:
-        made.close()
-        raise UsageError(f"interface {name}: {error.strerror}; `ip link` lists those of this host") from None
-    return made

@@ -65,6 +65,11 @@ class P4Jobs:
         self.model: ModelSwitch = open_switch(program, include_dirs=include_dirs, defines=defines, seed=seed)
         make = p4_program.tna if self.model.program.architecture == "tna" else p4_program.v1model
         self.target = make(**sizes)
+        if not any(name.endswith(p4_program.ADMISSION) for name in self.model.tables):
+            raise UsageError(
+                f"{program} has no table {p4_program.ADMISSION}; jobs run on switchagg_v1model.p4, "
+                "switchagg_tna.p4 or a copy of one, other programs with --interface"
+            )
         slots = self.target.slots if capacity is None else min(capacity, self.target.slots)
         self._admission = SlotTable(slots)  # for what the control plane checks
         self._common = p4_entries.switch_entries(self.target, ADDRESS, PORTS)
@@ -83,6 +88,8 @@ class P4Jobs:
             )
         ports = self._ports()
         for worker in job.workers:
+            if worker.ip == ADDRESS.ip:
+                raise UsageError(f"job {job.job}: {worker.ip} is the address of the switch in the program")
             if worker.ip not in ports:
                 free = [port for port in PORTS if port not in ports.values() and port != _STRANGER]
                 if not free:
@@ -202,7 +209,7 @@ def _sizes(defines: Sequence[str]) -> dict[str, int]:
         name, _, value = define.partition("=")
         for macro, meaning in (("AGG_WORDS", "words"), ("AGG_SLOTS", "slots")):
             if name == macro:
-                if not value.isdigit():
+                if not (value.isascii() and value.isdigit()):
                     raise UsageError(f"{macro} is {value!r}; accepted: a whole number")
                 sizes[meaning] = int(value)
     return sizes

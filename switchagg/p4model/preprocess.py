@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ from typing import Any, Final
 import pcpp
 
 from switchagg.p4model.errors import Location, P4Error
+
+_MACRO: Final = re.compile(r"[A-Za-z_]\w*(\([\w\s,.]*\))?", re.ASCII)
 
 INCLUDE_FOLDER: Final = Path(__file__).parent / "include"
 
@@ -74,6 +77,8 @@ def preprocess(
         source = worker.read(path, Location(path, 0, 0))
         for each in defines:
             name, _, value = each.partition("=")
+            if not _MACRO.fullmatch(name):
+                raise P4Error(f"-D takes NAME or NAME=value, not {each!r}", Location(_display(path), 0, 0))
             worker.define(f"{name} {value or '1'}")
         for folder in (*include_dirs, INCLUDE_FOLDER):
             worker.add_path(os.fspath(folder))

@@ -13,6 +13,7 @@ from switchagg.control.drivers.p4_program import (
     RECEIVERS,
     Exact,
     JobPlace,
+    Parent,
     Range,
     Station,
     SwitchAddress,
@@ -30,6 +31,10 @@ PLACE = JobPlace(2, {bit: Station(bit + 1, 0x020000000000 + bit) for bit in rang
 ADDRESS = SwitchAddress(0x0200000000FE, "10.0.255.254")
 
 
+def _parent(base: int) -> Parent:
+    return Parent(Station(20, 0x02000000FFFF), "10.0.255.253", 1, base, 2)
+
+
 @pytest.mark.parametrize(
     ("job", "place", "message"),
     [
@@ -38,6 +43,14 @@ ADDRESS = SwitchAddress(0x0200000000FE, "10.0.255.254")
         (replace(JOB, touch=False), PLACE, "asks not to touch words"),
         (JOB, replace(PLACE, index=256), r"job index 256; accepted: 0\.\.255"),
         (JOB, replace(PLACE, stations={0: PLACE.stations[0]}), "no station for worker 1"),
+        *(
+            (
+                JOB,
+                replace(PLACE, parent=_parent(base)),
+                rf"base at the parent is {base}; accepted: a multiple",
+            )
+            for base in (3, -16, 65536)
+        ),
     ],
 )
 def test_what_is_refused(job: JobEntry, place: JobPlace, message: str) -> None:

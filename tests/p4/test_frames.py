@@ -96,6 +96,16 @@ def test_echo_requests_are_answered(board: Board, body: bytes) -> None:
     assert _checksum(answer[34:size]) in (0, 0xFFFF)
 
 
+def test_an_echo_has_its_own_time_to_live(board: Board) -> None:
+    request = bytearray(_ethernet(ADDRESS.mac, mac_of(ME), 0x0800, _echo(8, ME, ADDRESS.ip, b"far away")))
+    request[22] = 1
+    request[24:26] = bytes(2)
+    request[24:26] = _checksum(bytes(request[14:34])).to_bytes(2, "big")
+    ((_, answer),) = board.send(3, bytes(request))
+    assert answer[22] == 64
+    assert _checksum(answer[14:34]) == 0
+
+
 def test_every_echo_checksum_is_right(board: Board) -> None:
     """Around the carry: the identifier makes the checksum what is wanted."""
     for wanted in (0x0000, 0x0001, 0xF7FE, 0xF7FF, 0xF800, 0xF801, 0xFFFE):
@@ -116,6 +126,9 @@ def test_frames_pass_unchanged(board: Board) -> None:
         _ethernet(mac_of(YOU), mac_of(ME), 0x0800, _echo(8, ME, YOU, b"ping")),
         _ethernet(mac_of(YOU), mac_of(ME), 0x86DD, bytes(60)),
         _ethernet(mac_of(YOU), mac_of(ME), 0x8100, b"\x00\x05\x08\x00" + bytes(64)),
+        _ethernet(mac_of(YOU), mac_of(ME), 0x88A8, b"\x00\x05\x86\xdd" + bytes(64)),
+        _ethernet(mac_of(YOU), mac_of(ME), 0x8100, b"\x00\x05\x08\x00" + _echo(8, ME, YOU, b"ping")),
+        _ethernet(mac_of(YOU), mac_of(ME), 0x8100, b"\x00\x00\x08\x06" + _arp(2, (1, ME), (2, YOU))),
     ]
     broken = bytearray(frames[0])
     broken[24] ^= 1  # a wrong IPv4 checksum stays wrong
@@ -126,6 +139,22 @@ def test_frames_pass_unchanged(board: Board) -> None:
 def test_unknown_stations_are_flooded_but_not_back(board: Board) -> None:
     stray = frame(b"x", (mac_of(ME), ME, 5), (mac_of("10.0.9.9"), "10.0.9.9", 6))
     assert sorted(board.send(17, stray)) == [(port, stray) for port in PORTS if port != 17]
+
+
+def test_frames_do_not_go_back_where_they_came_from(board: Board) -> None:
+    """As when a switch behind a port floods what it does not know: sent back, it would go round for ever."""
+    before = board.cell("SwitchEgress.returned", 0)
+    there = frame(b"x", (mac_of(YOU), YOU, 5), (mac_of(ME), ME, 6))
+    assert board.send(3, there) == []
+    assert board.send(6, there) == [(3, there)]
+    assert len(board.send(3, _ethernet(BROADCAST, mac_of(ME), 0x88B5, bytes(46)))) == len(PORTS) - 1
+    assert board.cell("SwitchEgress.returned", 0) == before + 1
+
+
+@pytest.mark.parametrize("last", range(0x12))
+def test_what_is_for_neighbours_on_a_link_is_not_forwarded(board: Board, last: int) -> None:
+    sent = _ethernet(0x0180C2000000 | last, mac_of(ME), 0x8809, bytes(46))
+    assert len(board.send(3, sent)) == (0 if 1 <= last <= 0xF else len(PORTS) - 1)
 
 
 def test_what_is_for_the_switch_and_not_served_goes_nowhere(board: Board) -> None:
@@ -156,6 +185,26 @@ def test_nothing_with_the_switchs_own_source_passes(board: Board) -> None:
     ]
     for each in frames:
         assert board.send(3, each) == []
+
+
+@pytest.mark.parametrize("tag", [b"\x81\x00\0\0", b"\x81\x00\xa0\x05", b"\x88\xa8\0\0", b"\x81\x00\0\0" * 2])
+def test_a_tag_does_not_hide_the_switchs_own_source(board: Board, tag: bytes) -> None:
+    """Stations take a frame of VLAN 0 for one without a tag."""
+    frames = [
+        frame(b"x" * 30, (mac_of(ME), ADDRESS.ip, ADDRESS.udp_port), (mac_of(YOU), YOU, 6)),
+        frame(b"x" * 30, (ADDRESS.mac, ME, 5), (mac_of(YOU), YOU, 6)),
+        _ethernet(BROADCAST, mac_of(ME), 0x0806, _arp(2, (mac_of(ME), ADDRESS.ip), (0, YOU))),
+    ]
+    for each in frames:
+        assert board.send(3, each[:12] + tag + each[12:]) == []
+
+
+def test_nothing_with_a_tag_is_for_the_switch(board: Board) -> None:
+    own = ADDRESS.mac, ADDRESS.ip, ADDRESS.udp_port
+    packet = frame(encode(Header(Op.SUM, 0, 7, 1, 2, 3)), (mac_of(ME), ME, 5), own)
+    request = _ethernet(ADDRESS.mac, mac_of(ME), 0x0806, _arp(1, (mac_of(ME), ME), (0, ADDRESS.ip)))
+    for each in (packet, request):
+        assert board.send(3, each[:12] + b"\x81\x00\0\0" + each[12:]) == []
 
 
 def test_frames_that_end_too_early_go_nowhere(board: Board) -> None:

@@ -64,6 +64,15 @@ def test_each_side_of_a_port_loses_what_its_seed_says(board: Board) -> None:
     assert board.entry_packets(leaving[1]) == sum(expected)
 
 
+def test_the_controllers_port_loses_what_goes_out_as_it_is_too(board: Board) -> None:
+    port = board.target.controller_port
+    sent = frame(b"x", (mac_of(ME), ME, 5), (mac_of(YOU), YOU, 6))
+    out = (9).to_bytes(2, "big") + sent
+    assert board.send(port, out) == [(9, sent)]
+    _insert(board, loss_entries(port, seed=7, share=1, leaving=False))
+    assert [board.send(port, out) for _ in range(5)] == [[]] * 5
+
+
 def test_what_is_refused() -> None:
     assert len(loss_entries(1, seed=1, share=0, leaving=True)) == 1
     with pytest.raises(UsageError, match=r"share is 1\.5"):

@@ -9,7 +9,7 @@ import pytest
 
 from switchagg.control.drivers.p4_entries import job_entries
 from switchagg.control.drivers.p4_frames import frame, packet_in, packet_out
-from switchagg.control.drivers.p4_program import Entries, JobPlace, Parent, Station
+from switchagg.control.drivers.p4_program import Entries, JobPlace, Parent, Station, TableEntry
 from switchagg.slots import JobEntry, Out, SlotTable, WorkerEntry
 from switchagg.wire import Header, Op, decode, encode
 from tests.switchagg.conformance.scenario import Words, words
@@ -31,6 +31,7 @@ class Leaf:
 
     board: Board
     root: SlotTable
+    entries: tuple[TableEntry, ...]
 
     def send(self, bit: int, seq: int, payload: Words | None, *, op: Op = Op.SUM) -> list[bytes]:
         """Sends a worker's packet; returns what goes up to the parent."""
@@ -105,7 +106,7 @@ def leaf(installed: tuple[Board, Entries]) -> Iterator[Leaf]:
         outs = board.send(board.target.controller_port, packet_out(board.target, ADDRESS, init))
         assert [(port, packet_in(data)) for port, data in outs] == [(board.target.controller_port, init)]
         root.receive(encode(Header(Op.INIT, 0, JOB, 0, (seq - SLOTS) % 2**32, ROOT_BASE + seq)), None)
-    yield Leaf(board, root)
+    yield Leaf(board, root, entries.tables)
     for entry in entries.tables:
         board.delete(entry)
     for group in entries.groups:
@@ -153,6 +154,19 @@ def test_a_repeat_is_answered_to_the_worker_that_asked(leaf: Leaf) -> None:
     assert leaf.down(result) == [(WORKERS[1].ip, WORKERS[1].port, _result(2, words(111)))]
     (again,) = leaf.send(0, 2, None)
     assert decode(again)[0].reply == 1
+
+
+def test_what_nobody_is_known_for_does_not_leave(leaf: Leaf, installed: tuple[Board, Entries]) -> None:
+    """As while a job is taken off: the packet would leave with its sender's token in it."""
+    board, _ = installed
+    before = board.cell("SwitchEgress.unaddressed", 0)
+    (entry,) = (each for each in leaf.entries if each.action == "to_parent")
+    board.delete(entry)
+    leaf.send(0, 2, words(1))
+    assert leaf.send(5, 2, words(10)) == []
+    assert board.cell("SwitchEgress.unaddressed", 0) == before + 1
+    board.insert(entry)
+    assert len(leaf.send(5, 2, words(10))) == 1
 
 
 def test_a_contribution_lost_on_the_way_up_is_made_up_for(leaf: Leaf) -> None:

@@ -60,6 +60,10 @@ def _is(value: int, bits: int) -> Ternary:
 
 
 _ETHER_TYPE: Final = "hdr.ethernet.ether_type"
+_TAG_TYPE: Final = "hdr.tag.ether_type"
+_IPV4: Final = 0x0800
+_ARP: Final = 0x0806
+_TAGS: Final = (0x8100, 0x88A8)
 _INGRESS_PORT: Final = "ingress_port"
 _FORM: Final = "meta.form"
 _VERSION: Final = "hdr.agg.version"
@@ -74,6 +78,10 @@ _REPLY: Final = "hdr.agg.reply"
 _WELL_FORMED: Final = Ternary(4, 4)
 _CONTRIBUTION: Final = Ternary(0, 0b1110)  # SUM or OR
 _THIS_VERSION: Final = _is(VERSION, 4)
+
+# Between neighbours, never forwarded: 01:80:c2:00:00:01 to :0f (IEEE 802.1D), such as PAUSE, LACP and LLDP.
+# Not :00, by which bridges find loops: this switch takes no part in that, so it must not cut it off.
+_LINK_GROUPS: Final = tuple(Ternary(0x0180C2000000 | low, _all(48) & ~(low - 1)) for low in (1, 2, 4, 8))
 
 
 def _refuse(reason: DropReason, priority: int, matches: Mapping[str, Match]) -> TableEntry:
@@ -95,19 +103,16 @@ def switch_entries(target: Target, address: SwitchAddress, ports: tuple[int, ...
     other_words = _is(Form.OTHER_WORDS, 3)
     tables = (
         TableEntry(OWN_SOURCE, {"hdr.ethernet.source": mac}, "drop_own_source", {}, 3),
-        TableEntry(
-            OWN_SOURCE,
-            {_ETHER_TYPE: _is(0x0806, 16), "hdr.arp.sender_ip": _is(ip, 32)},
-            "drop_own_source",
-            {},
-            2,
-        ),
-        TableEntry(
-            OWN_SOURCE,
-            {_ETHER_TYPE: _is(0x0800, 16), _SOURCE: _is(ip, 32)},
-            "drop_own_source",
-            {},
-            1,
+        *(
+            TableEntry(OWN_SOURCE, types | sender, "drop_own_source", {}, priority)
+            for kind, sender, priority in (
+                (_ARP, {"hdr.arp.sender_ip": _is(ip, 32)}, 2),
+                (_IPV4, {_SOURCE: _is(ip, 32)}, 1),
+            )
+            for types in (
+                {_ETHER_TYPE: _is(kind, 16)},
+                *({_ETHER_TYPE: _is(tag, 16), _TAG_TYPE: _is(kind, 16)} for tag in _TAGS),
+            )
         ),
         TableEntry(
             LOCAL,
@@ -134,6 +139,12 @@ def switch_entries(target: Target, address: SwitchAddress, ports: tuple[int, ...
             )
         ),
         TableEntry(LOCAL, {"hdr.ethernet.destination": mac}, "drop_local", {}, 1),
+        # Whose frame it is, is told behind one tag only.
+        TableEntry(LOCAL, {"meta.traffic": _is(Traffic.TAGS, 3)}, "drop_local", {}, 5),
+        *(
+            TableEntry(LOCAL, {"hdr.ethernet.destination": group}, "drop_local", {}, 1)
+            for group in _LINK_GROUPS
+        ),
         TableEntry(
             ARPS,
             {"hdr.arp.target_ip": Exact(ip)},
@@ -255,6 +266,12 @@ def _check(target: Target, job: JobEntry, place: JobPlace) -> None:
         raise UsageError(f"job {job.job} asks not to touch words, which a P4 program always does")
     if not 0 <= place.index < MAX_JOBS:
         raise UsageError(f"job index {place.index}; accepted: 0..{MAX_JOBS - 1}")
+    parent = place.parent
+    if parent is not None and (parent.base % job.slots or not 0 <= parent.base <= 2**16 - job.slots):
+        raise UsageError(
+            f"job {job.job}: its base at the parent is {parent.base}; accepted: a multiple of its "
+            f"{job.slots} slots, below {2**16}"
+        )
     for worker in job.workers:
         if worker.bit not in place.stations:
             raise UsageError(f"the place of job {job.job} has no station for worker {worker.bit}")

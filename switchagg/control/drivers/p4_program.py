@@ -38,6 +38,7 @@ class Traffic(IntEnum):
     ARP = 1
     ECHO = 2
     AGGREGATION = 3
+    TAGS = 4
 
 
 class Form(IntEnum):
@@ -54,11 +55,12 @@ class Errand(IntEnum):
     """What egress makes of a packet."""
 
     FORWARD = 0
-    FLOOD = 1
+    STATION = 1
     ARP = 2
     ECHO = 3
     RESULT = 4
     RAISE = 5
+    NOBODY = 6
 
 
 class Outcome(IntEnum):

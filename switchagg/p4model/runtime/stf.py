@@ -123,9 +123,10 @@ _CHECK = re.compile(rf"({_NAME})\s*\(\s*(\$?\w+)\s*\)\s*(?:(\w+)\s*)?(==|!=|<=|>
 def number(text: str) -> int:
     """A decimal, 0x or 0b number. Raises ValueError."""
     text = text.strip()
-    if re.fullmatch(r"-?\d+", text):
-        return int(text)
-    return int(text, 0)
+    try:
+        return int(text) if re.fullmatch(r"-?[0-9]+", text) else int(text, 0)
+    except ValueError:
+        raise ValueError(f"{text!r} is no number such as 12, 0x0c or 0b1100") from None
 
 
 def parse_stf(text: str, name: str) -> list[Statement]:

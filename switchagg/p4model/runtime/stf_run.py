@@ -34,7 +34,7 @@ from switchagg.p4model.runtime.stf import (
     number,
     parse_stf,
 )
-from switchagg.p4model.runtime.switch import ModelSwitch
+from switchagg.p4model.runtime.switch import ModelSwitch, check_port
 from switchagg.p4model.runtime.tables import Action, Entry, Table
 
 _T = TypeVar("_T")
@@ -60,6 +60,14 @@ class StfReport:
     def passed(self) -> bool:
         """Whether all was as expected."""
         return not self.problems
+
+
+def _rate(text: str) -> Rate:
+    rate, _, burst = text.partition(":")
+    try:
+        return Rate(float(rate) * 1e6, int(burst))
+    except ValueError:
+        raise UsageError(f"{text} is no rate:burst such as 0.01:5") from None
 
 
 class StfRunner:
@@ -91,6 +99,7 @@ class StfRunner:
     def _step(self, statement: Statement) -> None:
         match statement:
             case Packet(port=port, data=data):
+                check_port(port)
                 self._ports.add(port)
                 self._now += 0.001
                 self.report.packets += 1
@@ -173,10 +182,10 @@ class StfRunner:
 
     def _match(self, spec: KeyField, text: str) -> Match:
         if "/" in text:
-            first, second = text.split("/")
+            first, _, second = text.partition("/")
             return Lpm(number(first), number(second))
         if "&&&" in text:
-            first, second = text.split("&&&")
+            first, _, second = text.partition("&&&")
             return Ternary(number(first), number(second))
         base = text[:2].lower()
         if base not in _DIGIT_BITS:
@@ -269,8 +278,7 @@ class StfRunner:
         everywhere = word == "meter_array_set_rates"
         cells = meter.cells if everywhere else [meter.cell(number(words[1]))]
         # The CLI's rates are tokens a microsecond.
-        pairs = [each.split(":") for each in words[1 if everywhere else 2 :]]
-        rates = [Rate(float(rate) * 1e6, int(burst)) for rate, burst in pairs]
+        rates = [_rate(each) for each in words[1 if everywhere else 2 :]]
         for cell in cells:
             cell.set_rates(rates[0], rates[-1], self._now)
 

@@ -10,7 +10,7 @@ import abc
 import random
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from switchagg.errors import SwitchError, UsageError
 from switchagg.p4model import ir
@@ -27,6 +27,16 @@ from switchagg.p4model.runtime.value_sets import ValueSet
 from switchagg.p4model.types import FieldsType
 
 _T = TypeVar("_T")
+
+PORTS: Final = 512
+"""Both architectures number their ports with 9 bits."""
+
+
+def check_port(port: int) -> int:
+    """Returns the port. Raises `UsageError` where no switch has one of this number."""
+    if not 0 <= port < PORTS:
+        raise UsageError(f"port is {port}; accepted: 0..{PORTS - 1}")
+    return port
 
 
 class ModelError(SwitchError):

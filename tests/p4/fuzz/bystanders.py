@@ -18,6 +18,7 @@ from tests.p4.engine import ADDRESS, mac_of
 BROADCAST = 0xFFFFFFFFFFFF
 _OURS = ipaddress.IPv4Address(ADDRESS.ip).packed
 _MAC = ADDRESS.mac.to_bytes(6, "big")
+_TAGS = (b"\x81\0", b"\x88\xa8")
 _SHORTEST = 60
 KINDS = ("own source", "ARP answered", "echo answered", "not served", "forwarded", "flooded")
 
@@ -33,8 +34,16 @@ def switched(
     """
     destination, source, kind = frame[:6], frame[6:12], frame[12:14]
     arp, ipv4 = kind == b"\x08\x06", kind == b"\x08\x00"
-    if source == _MAC or (arp and frame[28:32] == _OURS) or (ipv4 and frame[26:30] == _OURS):
+    tags = 4 if kind in _TAGS else 0
+    inner = frame[12 + tags : 14 + tags]
+    if (
+        source == _MAC
+        or (inner == b"\x08\x06" and frame[28 + tags : 32 + tags] == _OURS)
+        or (inner == b"\x08\x00" and frame[26 + tags : 30 + tags] == _OURS)
+    ):
         return "own source", []
+    if inner in _TAGS or (destination[:5] == b"\x01\x80\xc2\0\0" and 1 <= destination[5] <= 15):
+        return "not served", []
     if arp and frame[16:18] == b"\x08\x00" and frame[20:22] == b"\0\x01" and frame[38:42] == _OURS:
         head = source + _MAC + frame[12:20] + b"\0\x02"
         return "ARP answered", [(port, head + _MAC + _OURS + frame[22:32] + frame[42:])]
@@ -44,12 +53,14 @@ def switched(
             return None
         if plain and frame[23] == 1 and frame[34:36] == b"\x08\0":
             checksum = (int.from_bytes(frame[36:38], "big") + 0x0800) % 0xFFFF
-            head = source + _MAC + frame[12:26] + _OURS + frame[26:30] + bytes(2)
+            header = frame[14:22] + b"\x40" + frame[23:24] + bytes(2) + _OURS + frame[26:30]
+            header = header[:10] + _checksum(header).to_bytes(2, "big") + header[12:]
+            head = source + _MAC + frame[12:14] + header + bytes(2)
             return "echo answered", [(port, head + checksum.to_bytes(2, "big") + frame[38:])]
         return "not served", []
     known = stations.get(int.from_bytes(destination, "big"))
     if known is not None:
-        return "forwarded", [(known, frame)]
+        return "forwarded", [(known, frame)] if known != port else []
     return "flooded", [(each, frame) for each in ports if each != port]
 
 
@@ -89,8 +100,9 @@ def draw(rng: Random, hosts: list[str], payload: bytes) -> bytes:
         case "TCP":
             return _ipv4(rng, head, 6, ips, rng.randbytes(20) + body)
         case "VLAN":
-            tagged = _ipv4(rng, head, 17, ips, body)
-            return tagged[:12] + b"\x81\0\0\x05" + tagged[12:]
+            untagged = _ipv4(rng, head, 17, ips, body)
+            tag = rng.choice([b"\x81\0\0\x05", b"\x81\0\0\0", b"\x88\xa8\0\x05"])
+            return untagged[:12] + tag * rng.choice([1, 1, 1, 2]) + untagged[12:]
         case _:
             return (head + rng.choice([b"\x86\xdd", b"\x88\xb5"]) + body).ljust(_SHORTEST, b"\0")
 

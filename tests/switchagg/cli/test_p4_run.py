@@ -123,6 +123,9 @@ def test_stf_passes_and_fails(program: str, tmp_path: Path, capsys: pytest.Captu
         ),
         ("add t 1 h.a:0x111 to(port:1)", "test.stf:1: table In.t: key field hdr.h.a"),
         ("add t 1 h.a:0x11 to()", "parameter port is missing"),
+        ("add t 1 h.a:0xzz to(port:1)", "test.stf:1: '0xzz' is no number such as 12, 0x0c or 0b1100"),
+        ("add t 1 h.a:1/2/3 to(port:1)", "test.stf:1: '2/3' is no number"),
+        ("packet 512 1105", "test.stf:1: port is 512; accepted: 0..511"),
         ("mc_node_associate 1 0", "test.stf:1: there is no multicast node 0"),
         ("check_counter unseen(1) packets == 1", "there is no counter unseen"),
     ],
@@ -142,6 +145,11 @@ def test_stf_that_does_not_suit_the_program(
         (["run", "PROGRAM", "-D", "STEP=1", "--pcap", "none.pcap"], "none.pcap: No such file"),
         (["run", "none.p4", "--hex", "00"], "none.p4"),
         (["stf", "PROGRAM", "-D", "STEP=1", "none.stf"], "none.stf: No such file"),
+        (["run", "PROGRAM", "-D", "STEP=1", "--hex", "00", "--port", "512"], "port is 512; accepted: 0..511"),
+        (["run", "PROGRAM", "-D", "STEP=1", "--hex", "00", "--port", "-1"], "port is -1; accepted: 0..511"),
+        (["check", "PROGRAM", "-D", "3x=1"], "small.p4: error: -D takes NAME or NAME=value, not '3x=1'"),
+        (["check", "PROGRAM", "-D", ""], "-D takes NAME or NAME=value, not ''"),
+        (["info", "PROGRAM", "-D", "STEP=1", "-o", "/none/info.txt"], "/none/info.txt: No such file"),
     ],
 )
 def test_mistakes_have_one_line_and_no_traceback(

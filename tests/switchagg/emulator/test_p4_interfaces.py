@@ -138,6 +138,20 @@ def test_frames_go_from_interface_to_interface(files: tuple[str, str]) -> None:
             ["--engine", "p4", "--program", "P", "--interface", "0=lo", "--entries", "none"],
             "none: No such file",
         ),
+        (
+            ["--engine", "p4", "--program", "P", "--interface", "0=lo", "--entries", sys.executable],
+            "is no text",
+        ),
+        (["--engine", "p4", "--program", "P", "--interface", "512=lo"], "port is 512; accepted: 0..511"),
+        (["--engine", "p4", "--program", "P", "--interface", "²=lo"], "--interface takes PORT=NAME"),
+        (
+            ["--engine", "p4", "--program", "P", "--interface", "0=lo", "--stats-interval", "-1"],
+            "stats-interval is -1.0; accepted",
+        ),
+        (
+            ["--engine", "p4", "--program", "P", "--interface", "0=lo", "--stats-interval", "nan"],
+            "stats-interval is nan; accepted",
+        ),
     ],
 )
 def test_what_cannot_work(

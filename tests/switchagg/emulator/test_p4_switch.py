@@ -20,6 +20,7 @@ from switchagg.slots import JobEntry, WorkerEntry
 from tests.switchagg.emulator.plain_workers import PlainWorkers, reduce_rounds
 from tests.switchagg.emulator.test_switch_command import event, job_file, started
 from tests.switchagg.p4model.runtime.programs import drawn_seed
+from tests.switchagg.p4model.sources import V1MODEL
 from tests.waiting import eventually
 
 PROGRAMS = Path(__file__).parents[3] / "p4"
@@ -65,8 +66,21 @@ def test_jobs_that_do_not_fit() -> None:
     more = tuple(WorkerEntry(i, f"10.0.1.{i}", 4000, i) for i in range(1, 32))
     with pytest.raises(UsageError, match="workers of more than 47 addresses"):
         jobs.add_job(JobEntry(3, 16, 8, 16, 9, more))
+    with pytest.raises(UsageError, match=r"192\.0\.2\.1 is the address of the switch"):
+        jobs.add_job(JobEntry(4, 24, 8, 16, 9, (WorkerEntry(0, "192.0.2.1", 4000, 1),)))
+    with pytest.raises(UsageError, match="AGG_WORDS is '²'"):
+        P4Jobs(PROGRAMS / "switchagg_v1model.p4", defines=["AGG_WORDS=²"])
     with pytest.raises(UsageError, match="AGG_WORDS is 'x'"):
         P4Jobs(PROGRAMS / "switchagg_v1model.p4", defines=["AGG_WORDS=x"])
+
+
+def test_a_program_that_serves_no_jobs(tmp_path: Path) -> None:
+    program = tmp_path / "other.p4"
+    program.write_text(V1MODEL.format(top="", parser="transition accept;", ingress="apply { }"))
+    with pytest.raises(
+        UsageError, match=r"has no table SwitchIngress\.frames\.admission\.admission; jobs run on"
+    ):
+        P4Jobs(program)
 
 
 def test_a_port_in_use() -> None:
