@@ -1,5 +1,5 @@
-/* Loss on purpose, for experiments: see loss_v1model.p4, which draws the same. It takes two stages before the slot
-   rules begin: compile it with AGG_WORDS 48 or less. */
+/* Loss on purpose, for experiments: see loss_v1model.p4, which draws the same. It takes three stages before the
+   slot rules begin: compile it with AGG_WORDS 40 or less. */
 
 control Loss(in port_t port, out bit<1> lost) {
     DirectCounter<bit<64>>(CounterType_t.PACKETS) lost_packets;
@@ -58,6 +58,8 @@ control Loss(in port_t port, out bit<1> lost) {
 
     apply {
         lost = 0;
+        number = 0;
+        drawing_seed = 0;
         if (links.apply().hit) {
             drawn = mix.get({ drawing_seed, number });
             losses.apply();
