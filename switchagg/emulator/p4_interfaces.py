@@ -18,10 +18,9 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Protocol, Self
 
 from switchagg.errors import SwitchAggError, SwitchError, UsageError
-from switchagg.p4model.runtime.switch import ModelSwitch
 
 _ALL_PROTOCOLS: Final = 3
 _PACKET_OUTGOING: Final = 4
@@ -32,6 +31,13 @@ _ADD_MEMBERSHIP: Final = 1
 _PROMISCUOUS: Final = 1
 
 
+class Processor(Protocol):
+    """What packets go through: a `ModelSwitch`, or what stands before one."""
+
+    def process(self, port: int, data: bytes, now: float) -> list[tuple[int, bytes]]:
+        """Runs one packet; the (port, packet) that go out, in order. Raises `SwitchAggError`."""
+
+
 class P4Interfaces:
     """A program between interfaces.
 
@@ -40,7 +46,7 @@ class P4Interfaces:
         interfaces: the interface of each port.
     """
 
-    def __init__(self, model: ModelSwitch, interfaces: Mapping[int, str]) -> None:
+    def __init__(self, model: Processor, interfaces: Mapping[int, str]) -> None:
         if not interfaces:
             raise UsageError("a switch between interfaces needs one at least")
         if len(set(interfaces.values())) < len(interfaces):
@@ -50,6 +56,7 @@ class P4Interfaces:
         self._sockets: dict[int, socket.socket] = {}
         self._thread: threading.Thread | None = None
         self._traffic: Counter[str] = Counter()
+        self._sending = threading.Lock()
         self.failure: str | None = None
         """Why the switch ended by itself; None while all is well."""
 
@@ -125,8 +132,13 @@ class P4Interfaces:
                 except SwitchAggError as error:
                     self.failure = str(error)
                     return
-                for out, data in outs:
-                    self._send(out, data)
+                self.send(outs)
+
+    def send(self, outs: list[tuple[int, bytes]]) -> None:
+        """Sends frames, each by its port. Any thread may call it."""
+        with self._sending:
+            for port, frame in outs:
+                self._send(port, frame)
 
     def _send(self, port: int, frame: bytes) -> None:
         target = self._sockets.get(port)

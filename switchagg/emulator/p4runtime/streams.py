@@ -1,0 +1,43 @@
+"""One client's stream: messages wait here until gRPC takes them."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Iterator
+from typing import Any, Final
+
+from switchagg.emulator.p4runtime.errors import Refused
+
+_MOST_WAITING: Final = 10_000
+
+
+class Stream:
+    """The way to one client. Any thread may send.
+
+    A client that does not read loses packets and digests past 10,000 that wait; `lost` counts them. Other
+    messages wait however many there are.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.error: Refused | None = None
+        self.lost = 0
+        self.joined = False
+
+    def send(self, message: Any, *, droppable: bool = False) -> None:
+        """Hands a message on."""
+        if droppable and self._waiting.qsize() >= _MOST_WAITING:
+            self.lost += 1
+            return
+        self._waiting.put(message)
+
+    def end(self, error: Refused | None = None) -> None:
+        """Ends the stream after what waits, with an error or without."""
+        if self.error is None:
+            self.error = error
+        self._waiting.put(None)
+
+    def messages(self) -> Iterator[Any]:
+        """What was sent, until the stream ends."""
+        while (message := self._waiting.get()) is not None:
+            yield message
