@@ -43,6 +43,7 @@ class P4RuntimeServer:
         self._host, self._port = host, int(port)
         self._interfaces = P4Interfaces(device, interfaces) if interfaces else None
         self._server: Any = None
+        self._pool: futures.ThreadPoolExecutor | None = None
         self._unsent: Counter[str] = Counter()
 
     def start(self) -> None:
@@ -56,8 +57,9 @@ class P4RuntimeServer:
             raise SwitchError("this switch was started already; a switch starts once, so make another one")
         # Without SO_REUSEPORT, or a second server on the same port would get half of the clients.
         options = [("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", _LARGEST_MESSAGE)]
-        pool = futures.ThreadPoolExecutor(MAX_STREAMS + _CALLS_AT_ONCE, thread_name_prefix="p4runtime")
-        server = grpc.server(pool, options=options)
+        workers = MAX_STREAMS + _CALLS_AT_ONCE
+        self._pool = futures.ThreadPoolExecutor(workers, thread_name_prefix="p4runtime")
+        server = grpc.server(self._pool, options=options)
         p4runtime_pb2_grpc.add_P4RuntimeServicer_to_server(Service(self.device, self.send), server)
         try:
             self._port = server.add_insecure_port(f"{self._host}:{self._port}")
@@ -73,9 +75,10 @@ class P4RuntimeServer:
 
     def close(self) -> None:
         """Ends all calls and stops serving."""
-        if self._server is None:
+        if self._server is None or self._pool is None:
             return
         self._server.stop(grace=0.2).wait()
+        self._pool.shutdown(wait=False)
         if self._interfaces is not None:
             self._interfaces.close()
 

@@ -1,7 +1,7 @@
 """The status of a `Write`, some of whose updates failed: UNKNOWN, with a p4.v1.Error for each update.
 
 A status travels in the trailers of a call, for which clients leave some 8 KB. Messages are cut where they
-would not fit; where the codes alone do not, the status has a message and no details.
+would not fit; where the codes alone do not (past some 300 updates), the status has a message and no details.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ from p4.v1 import p4runtime_pb2
 
 from switchagg.emulator.p4runtime.errors import Code, Refused
 
-_ROOM: Final = 4500
+_ROOM: Final = 7000
 _SHOWN: Final = 500
-_CUTS: Final = (2000, 300, 100, 40, 0)
+_TYPES: Final = "type.googleapis.com/"
+# How long messages may be, and what stands before the name of their type, from the best that may fit on.
+_ATTEMPTS: Final = ((2000, _TYPES), (300, _TYPES), (100, _TYPES), (40, ""), (0, ""))
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +38,14 @@ def write_status(results: Sequence[Refused | None]) -> WriteStatus:
     place, first = failed[0]
     text = f"{len(failed)} of {len(results)} updates failed; update {place}: {first.code.name}: {first}"
     text = _printable(text[:_SHOWN])
-    for cut in _CUTS:
+    for cut, prefix in _ATTEMPTS:
         status = status_pb2.Status(code=Code.UNKNOWN, message=text)
         for each in results:
             error = p4runtime_pb2.Error()
             if each is not None:
                 error.canonical_code = each.code
                 error.message = str(each)[:cut]
-            status.details.add().Pack(error)
+            status.details.add().Pack(error, prefix)
         data: bytes = status.SerializeToString()
         if len(data) <= _ROOM:
             return WriteStatus(grpc.StatusCode.UNKNOWN, text, (("grpc-status-details-bin", data),))
