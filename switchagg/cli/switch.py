@@ -81,7 +81,10 @@ def add_parser(subparsers: Any) -> None:
     )
     p4runtime = parser.add_argument_group("P4Runtime", "with --engine p4, and with or without a --program")
     p4runtime.add_argument(
-        "--p4runtime", metavar="HOST:PORT", help="serve P4Runtime here, such as 127.0.0.1:9559; no jobs"
+        "--p4runtime",
+        "--grpc-server-addr",
+        metavar="HOST:PORT",
+        help="serve P4Runtime here, such as 127.0.0.1:9559; no jobs",
     )
     p4runtime.add_argument("--device-id", type=int, default=0, help="of this switch (%(default)s)")
     p4runtime.add_argument(

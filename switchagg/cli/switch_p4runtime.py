@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from switchagg.emulator.p4runtime.server import P4RuntimeServer
 
 _MODEL_PACKAGES = ("lark", "pcpp")
-_PACKAGES = ("grpc", "google", "google.protobuf", "google.rpc", "p4", "p4.v1")
+_PACKAGES = ("grpc", "google", "p4")
 
 
 def serve(args: argparse.Namespace, wait: Callable[[float], bool]) -> int:
@@ -24,12 +24,16 @@ def serve(args: argparse.Namespace, wait: Callable[[float], bool]) -> int:
     """
     _check(args)
     interfaces = _interfaces([*args.interface, *args.bmv2_interface])
+    if args.cpu_port in interfaces:
+        raise UsageError(
+            f"port {args.cpu_port} is the CPU port, and cannot be {interfaces[args.cpu_port]} too"
+        )
     try:
         server = _server(args, interfaces)
     except ModuleNotFoundError as error:
         if error.name in _MODEL_PACKAGES:
             raise UsageError(f'{error.name} is missing: pip install "switchagg[p4model]"') from None
-        if error.name in _PACKAGES:
+        if error.name is not None and error.name.split(".")[0] in _PACKAGES:
             raise UsageError(f'{error.name} is missing: pip install "switchagg[p4runtime]"') from None
         raise
     with server:

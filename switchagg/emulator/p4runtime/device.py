@@ -32,7 +32,8 @@ class Device:
 
     Attributes:
         on_packet_in, on_digest: called with `PacketIn` and `DigestList` messages, under the lock.
-        counters: packet_ins, packet_outs, short_packet_ins, and no_pipeline of packets that met none.
+        counters: packet_ins, packet_outs; short_packet_ins, which lack the header; no_pipeline, packets that
+            met none; lost, packets and digests for a client that is not there or does not read.
 
     Raises `UsageError` for a program that cannot be used.
     """

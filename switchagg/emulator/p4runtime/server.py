@@ -109,7 +109,7 @@ class P4RuntimeServer:
             self._unsent["no_such_port"] += len(outs)
 
     def counters(self) -> dict[str, int]:
-        """Those of the interfaces, and packet_ins, packet_outs, short_packet_ins, no_pipeline."""
+        """Those of the interfaces and of the device."""
         ports = self._interfaces.counters() if self._interfaces is not None else {**self._unsent}
-        names = ("packet_ins", "packet_outs", "short_packet_ins", "no_pipeline")
+        names = ("packet_ins", "packet_outs", "short_packet_ins", "no_pipeline", "lost")
         return ports | {name: self.device.counters[name] for name in names}

@@ -111,7 +111,8 @@ class Service:
     def StreamChannel(self, requests: Iterator[Any], context: Any) -> Iterator[Any]:
         """Serves one client: arbitration, packets, digests."""
         stream = Stream()
-        context.add_callback(stream.end)
+        if not context.add_callback(stream.end):
+            return
         reader = threading.Thread(target=self._listen, args=(stream, requests), daemon=True)
         reader.start()
         try:
@@ -194,16 +195,20 @@ class Service:
     # ---- streams ----
 
     def _listen(self, stream: Stream, requests: Iterator[Any]) -> None:
-        error = None
+        error: Refused | None = Refused(
+            Code.INTERNAL, "the switch failed on a stream message; see its output"
+        )
         try:
             for request in requests:
                 self._receive(stream, request)
+            error = None
         except Refused as refused:
             error = refused
         except grpc.RpcError:
-            # The client is gone; its stream's end follows.
-            pass
-        stream.end(error)
+            # The client is gone.
+            error = None
+        finally:
+            stream.end(error)
 
     def _receive(self, stream: Stream, request: Any) -> None:
         kind = request.WhichOneof("update")
@@ -273,8 +278,8 @@ class Service:
 
     def _to_primary(self, message: Any) -> None:
         primary = self._arbitration.primary
-        if isinstance(primary, Stream):
-            primary.send(message, droppable=True)
+        if not isinstance(primary, Stream) or not primary.send(message, droppable=True):
+            self._device.counters["lost"] += 1
 
 
 _MEANING: Final = {

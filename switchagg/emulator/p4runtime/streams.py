@@ -14,22 +14,21 @@ _MOST_WAITING: Final = 10_000
 class Stream:
     """The way to one client. Any thread may send.
 
-    A client that does not read loses packets and digests past 10,000 that wait; `lost` counts them. Other
-    messages wait however many there are.
+    A client that does not read loses packets and digests past 10,000 that wait. Other messages wait however
+    many there are.
     """
 
     def __init__(self) -> None:
         self._waiting: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.error: Refused | None = None
-        self.lost = 0
         self.joined = False
 
-    def send(self, message: Any, *, droppable: bool = False) -> None:
-        """Hands a message on."""
+    def send(self, message: Any, *, droppable: bool = False) -> bool:
+        """Hands a message on; whether it will get there, unless the client goes."""
         if droppable and self._waiting.qsize() >= _MOST_WAITING:
-            self.lost += 1
-            return
+            return False
         self._waiting.put(message)
+        return True
 
     def end(self, error: Refused | None = None) -> None:
         """Ends the stream after what waits, with an error or without."""
