@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
 
 from p4.v1 import p4runtime_pb2
 
@@ -13,6 +13,8 @@ from switchagg.emulator.p4runtime.handlers import Change
 from switchagg.emulator.p4runtime.matching import decode_action, encode_action
 from switchagg.emulator.p4runtime.schema import Schema, TableView
 from switchagg.p4model.runtime.profiles import ActionProfile
+
+_MOST_WEIGHT: Final = 65536
 
 
 class Members:
@@ -118,14 +120,9 @@ class Groups:
                 raise invalid(
                     f"{what}: member {each.member_id} has weight {each.weight}; accepted: 1 or more"
                 )
-            order += [each.member_id] * each.weight
+            order.append(each.member_id)
         limit = self._schema.profile(message.action_profile_id).max_group_size
-        for allowed in (message.max_size, limit):
-            if allowed and len(order) > allowed:
-                raise Refused(
-                    Code.RESOURCE_EXHAUSTED, f"{what}: weights of {len(order)} in all; accepted: {allowed}"
-                )
-        return order
+        return weighted(order, message.members, what, message.max_size, limit)
 
     def read(self, message: Any) -> Iterator[Any]:
         """The groups that are asked for. Raises `Refused`."""
@@ -141,6 +138,15 @@ class Groups:
                 for member, weight in Counter(choice.order).items():
                     group.members.add(member_id=member, weight=weight)
                 yield answer
+
+
+def weighted(order: list[int], messages: Iterable[Any], what: str, *limits: int) -> list[int]:
+    """Each member as often as its weight says. Raises `Refused` for more in all than a limit, 0 for none."""
+    weights = [each.weight for each in messages]
+    most = min(each for each in (*limits, _MOST_WEIGHT) if each)
+    if sum(weights) > most:
+        raise Refused(Code.RESOURCE_EXHAUSTED, f"{what}: weights of {sum(weights)} in all; accepted: {most}")
+    return [member for member, weight in zip(order, weights, strict=True) for _ in range(weight)]
 
 
 def opened(schema: Schema, number: int) -> tuple[str, ActionProfile, list[TableView]]:

@@ -20,6 +20,7 @@ from switchagg.emulator.p4runtime.matching import (
     encode_matches,
 )
 from switchagg.emulator.p4runtime.meters import decode_config, encode_config
+from switchagg.emulator.p4runtime.profiles import weighted
 from switchagg.emulator.p4runtime.schema import Schema, TableView
 from switchagg.p4model.runtime.externs import Meter, Rate
 from switchagg.p4model.runtime.matches import Match
@@ -180,7 +181,9 @@ class TableEntries:
                 raise invalid(f"table {table.name}: an action of weight {each.weight}; accepted: 1 or more")
             view, action = self._schema.listed_action(table, each.action.action_id, default=False)
             members[number] = Choice(action, decode_action(view, action, each.action, f"table {table.name}"))
-            order += [number] * each.weight
+            order.append(number)
+        limit = self._schema.profile(table.profile).max_group_size
+        order = weighted(order, message.action_profile_actions, f"table {table.name}", limit)
         return ProfileChoice(members, order)
 
     def _bound(self, table: TableView, message: Any, *, default: bool) -> Bound:

@@ -498,6 +498,10 @@ def test_members_groups_and_their_entries(bench: Bench) -> None:
         client, update(DELETE, table_entry=_shared(bench)), update(DELETE, action_profile_member=members[0])
     )
     assert read(client, action_profile_member={}) == members[1:]
+    group.members[0].member_id, group.members[0].weight = 2, 2**31 - 1
+    del group.members[1]
+    code, message = refused(client, INSERT, action_profile_group=group)
+    assert (code, "weights of 2147483647 in all; accepted: 8" in message) == (Code.RESOURCE_EXHAUSTED, True)
     group.members[0].member_id = 9
     code, message = refused(client, INSERT, action_profile_group=group)
     assert (code, "no member 9" in message) == (Code.NOT_FOUND, True)
