@@ -79,6 +79,25 @@ def add_parser(subparsers: Any) -> None:
     p4.add_argument(
         "--entries", type=Path, metavar="FILE.stf", help="with --interface: STF statements to begin with"
     )
+    p4runtime = parser.add_argument_group("P4Runtime", "with --engine p4, and with or without a --program")
+    p4runtime.add_argument(
+        "--p4runtime",
+        "--grpc-server-addr",
+        metavar="HOST:PORT",
+        help="serve P4Runtime here, such as 127.0.0.1:9559; no jobs",
+    )
+    p4runtime.add_argument("--device-id", type=int, default=0, help="of this switch (%(default)s)")
+    p4runtime.add_argument(
+        "--cpu-port", type=int, help="where packets to and from the client pass (v1model: 510, Tofino: 192)"
+    )
+    p4runtime.add_argument(
+        "-i",
+        dest="bmv2_interface",
+        action="append",
+        default=[],
+        metavar="PORT@NAME",
+        help="--interface as simple_switch_grpc has it",
+    )
     add_network_options(parser)
     parser.add_argument(
         "--no-offload", action="store_true", help="do without the kernel's UDP_SEGMENT and UDP_GRO"
@@ -134,6 +153,12 @@ def _serve(args: argparse.Namespace, stop: _StopSignals) -> int:
 
     if not 0.0 <= args.stats_interval <= 86400.0:
         raise UsageError(f"stats-interval is {args.stats_interval}; accepted: seconds, 0 (never) to 86400")
+    if args.p4runtime is not None:
+        from switchagg.cli.switch_p4runtime import serve as serve_p4runtime
+
+        return serve_p4runtime(args, stop.wait)
+    if args.bmv2_interface or args.device_id or args.cpu_port is not None:
+        raise UsageError("-i, --device-id and --cpu-port are for --p4runtime")
     if args.interface or args.entries is not None:
         from switchagg.cli.switch_interfaces import serve
 

@@ -17,11 +17,17 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 from switchagg.emulator.packet_socket import open_interface, receive
 from switchagg.errors import SwitchAggError, SwitchError, UsageError
-from switchagg.p4model.runtime.switch import ModelSwitch
+
+
+class Processor(Protocol):
+    """What packets go through: a `ModelSwitch`, or what stands before one."""
+
+    def process(self, port: int, data: bytes, now: float) -> list[tuple[int, bytes]]:
+        """Runs one packet; the (port, packet) that go out, in order. Raises `SwitchAggError`."""
 
 
 class P4Interfaces:
@@ -32,7 +38,7 @@ class P4Interfaces:
         interfaces: the interface of each port.
     """
 
-    def __init__(self, model: ModelSwitch, interfaces: Mapping[int, str]) -> None:
+    def __init__(self, model: Processor, interfaces: Mapping[int, str]) -> None:
         if not interfaces:
             raise UsageError("a switch between interfaces needs one at least")
         if len(set(interfaces.values())) < len(interfaces):
@@ -42,6 +48,7 @@ class P4Interfaces:
         self._sockets: dict[int, socket.socket] = {}
         self._thread: threading.Thread | None = None
         self._traffic: Counter[str] = Counter()
+        self._sending = threading.Lock()
         self.failure: str | None = None
         """Why the switch ended by itself; None while all is well."""
 
@@ -116,8 +123,13 @@ class P4Interfaces:
                 except SwitchAggError as error:
                     self.failure = str(error)
                     return
-                for out, data in outs:
-                    self._send(out, data)
+                self.send(outs)
+
+    def send(self, outs: list[tuple[int, bytes]]) -> None:
+        """Sends frames, each by its port. Any thread may call it."""
+        with self._sending:
+            for port, frame in outs:
+                self._send(port, frame)
 
     def _send(self, port: int, frame: bytes) -> None:
         target = self._sockets.get(port)

@@ -91,6 +91,12 @@ class ActionProfile:
         else:
             self.groups[group] = ProfileChoice(self.members, list(members), group)
 
+    def remove_group(self, group: int) -> None:
+        """Removes a group; entries that name it must be gone. Raises TableError if there is none."""
+        if group not in self.groups:
+            raise TableError(f"action profile {self.name} has no group {group}")
+        del self.groups[group]
+
     def choice(self, member: int | None, group: int | None) -> ProfileChoice:
         """What an entry holds that names this member or this group. Raises TableError."""
         if (member is None) == (group is None):

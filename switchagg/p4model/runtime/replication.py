@@ -40,6 +40,8 @@ class Replication:
     _nodes: dict[int, Node] = field(default_factory=dict)
     _groups: dict[int, list[int]] = field(default_factory=dict)
     _sessions: dict[int, CloneSession] = field(default_factory=dict)
+    _owned: dict[int, list[int]] = field(default_factory=dict)
+    """Nodes that were made for one group, and go with it."""
     _next: int = 0
 
     def add_group(self, group: int) -> None:
@@ -54,6 +56,8 @@ class Replication:
         """Removes a group. Raises TableError if there is none."""
         self._group(group)
         del self._groups[group]
+        for handle in self._owned.pop(group, ()):
+            del self._nodes[handle]
 
     def add_node(self, rid: int, ports: Sequence[int], xid: int | None = None) -> int:
         """Creates a node and gives its handle, which counts up from 0."""
@@ -77,8 +81,20 @@ class Replication:
         if group in self._groups:
             self.remove_group(group)
         self.add_group(group)
-        for rid, port in replicas:
-            self.associate(group, self.add_node(rid, (port,)))
+        self._fill(group, replicas)
+
+    def _fill(self, group: int, replicas: Sequence[tuple[int, int]]) -> None:
+        self._owned[group] = [self.add_node(rid, (port,)) for rid, port in replicas]
+        self._groups[group] = list(self._owned[group])
+
+    def has_group(self, group: int) -> bool:
+        """Whether there is such a multicast group."""
+        return group in self._groups
+
+    @property
+    def groups(self) -> list[int]:
+        """The numbers of all multicast groups, in the order in which they were made."""
+        return [group for group in self._groups if group > 0]
 
     def copies(self, group: int) -> Iterator[tuple[Node, int]]:
         """The (node, port) of every copy; none for a group that does not exist."""
@@ -91,11 +107,24 @@ class Replication:
         """Sets where clones of a session go."""
         self._sessions[session] = target
 
+    def set_session_replicas(
+        self, session: int, replicas: Sequence[tuple[int, int]], length: int | None = None
+    ) -> None:
+        """Sends clones of a session to (rid, port) pairs, as P4Runtime gives them."""
+        if session in self._sessions:
+            self.remove_session(session)
+        # A group of its own, with a number that no packet's metadata can hold.
+        group = -1 - session
+        self._fill(group, replicas)
+        self._sessions[session] = CloneSession(group=group, length=length)
+
     def remove_session(self, session: int) -> None:
         """Removes a clone session. Raises TableError if there is none."""
         if session not in self._sessions:
             raise TableError(f"there is no clone session {session}")
-        del self._sessions[session]
+        group = self._sessions.pop(session).group
+        if group is not None and group < 0:
+            self.remove_group(group)
 
     def session(self, session: int) -> CloneSession | None:
         """Where clones of a session go, if it is there."""

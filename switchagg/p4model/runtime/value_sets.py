@@ -37,6 +37,11 @@ class ValueSet:
             tuple(spec.canonical(each, self.name) for spec, each in zip(self.fields, matches, strict=True))
         )
 
+    @property
+    def members(self) -> list[tuple[tuple[int, int], ...]]:
+        """All members: a (value, mask) for each field."""
+        return list(self._members)
+
     def clear(self) -> None:
         """Removes all members."""
         self._members.clear()

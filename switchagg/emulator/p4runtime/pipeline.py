@@ -1,0 +1,192 @@
+"""A forwarding pipeline: a program, its P4Info, the switch that runs it, and how a client names it.
+
+A client's `p4_device_config` is one of
+    nothing, or anything     that is none of the others: the program which the server was started with
+    {"source": TEXT, ...}    JSON: the program itself, with "defines" and "include_dirs" (lists) if need be
+    {"program": PATH, ...}   JSON: a file on the switch's host, likewise
+    TEXT                     the program itself, as it is
+and the P4Info must be what `switchagg p4 info` gives for the program.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from google.protobuf import text_format
+from p4.config.v1 import p4info_pb2
+
+from switchagg.emulator.p4runtime.entities import Entities
+from switchagg.emulator.p4runtime.errors import Refused, invalid, unimplemented
+from switchagg.emulator.p4runtime.packet_io import PacketIo
+from switchagg.emulator.p4runtime.schema import Schema
+from switchagg.errors import UsageError
+from switchagg.p4model import ir
+from switchagg.p4model.check import load
+from switchagg.p4model.p4info import generate
+from switchagg.p4model.runtime.switch import ModelSwitch, open_switch
+
+_KEYS = {"source", "program", "defines", "include_dirs"}
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A program that was checked, with its P4Info and the config that names it."""
+
+    program: ir.Program
+    p4info: Any
+    config: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """A program on a switch of its own.
+
+    Attributes:
+        cookie: as the client gave it; None if it gave none.
+    """
+
+    source: Source
+    switch: ModelSwitch
+    entities: Entities
+    packet_io: PacketIo
+    cookie: int | None = None
+
+
+def source_of(
+    path: Path, include_dirs: Sequence[str] = (), defines: Sequence[str] = (), *, config: bytes | None = None
+) -> Source:
+    """Reads a program. Raises `UsageError` for one that cannot be used."""
+    program = load(path, include_dirs, defines)
+    p4info = text_format.Parse(generate(program).to_text(), p4info_pb2.P4Info())
+    if config is None:
+        described = {"program": str(path.absolute()), "defines": list(defines)}
+        config = json.dumps(described | {"include_dirs": list(include_dirs)}).encode()
+    return Source(program, p4info, config)
+
+
+def build(source: Source, now: Callable[[], float], *, seed: int = 0, cookie: int | None = None) -> Pipeline:
+    """A pipeline with its tables as the program has them. Raises `UsageError` or `Refused`."""
+    for each in source.p4info.controller_packet_metadata:
+        for field in each.metadata:
+            if not field.bitwidth:
+                raise unimplemented(f"{each.preamble.name}: field {field.name} is a string or an enum")
+    switch = open_switch(source.program, seed=seed)
+    schema = Schema(source.p4info, switch)
+    return Pipeline(source, switch, Entities(schema, now), PacketIo(source.p4info), cookie)
+
+
+def resolve(message: Any, own: Source | None) -> Source:
+    """The program that a `ForwardingPipelineConfig` means.
+
+    Args:
+        own: the program that the server was started with.
+
+    Raises `Refused`.
+    """
+    if not message.HasField("p4info"):
+        raise invalid("the config has no P4Info")
+    config = bytes(message.p4_device_config)
+    if own is not None and (config == own.config or not _names_program(config)):
+        found = difference(message.p4info, own.p4info)
+        if found is not None:
+            raise invalid(f"the P4Info is not that of {own.program.path}: {found}")
+        return replace(own, config=config or own.config)
+    source = _read(config)
+    found = difference(message.p4info, source.p4info)
+    if found is not None:
+        raise invalid(f"the P4Info is not that of the program in p4_device_config: {found}")
+    return source
+
+
+def difference(given: Any, ours: Any) -> str | None:
+    """What differs first between two P4Infos; the order of objects and pkg_info do not matter."""
+    for field in given.DESCRIPTOR.fields:
+        name = field.name
+        if name == "pkg_info":
+            continue
+        if name == "type_info":
+            if given.type_info != ours.type_info:
+                return "types differ"
+            continue
+        theirs = {each.preamble.id: each for each in getattr(given, name)} if name != "externs" else {}
+        here = {each.preamble.id: each for each in getattr(ours, name)} if name != "externs" else {}
+        if name == "externs" and list(given.externs) != list(ours.externs):
+            return "externs differ"
+        for number in theirs.keys() | here.keys():
+            if number not in theirs:
+                return f"it lacks {here[number].preamble.name} ({name})"
+            if number not in here:
+                return f"the program has no {theirs[number].preamble.name} ({name}, id {number:#x})"
+            if theirs[number] != here[number]:
+                return f"{here[number].preamble.name} ({name}) differs"
+    return None
+
+
+def _names_program(config: bytes) -> bool:
+    """Whether a config is of those that name a program themselves."""
+    described = _json(config)
+    if described is not None:
+        return bool({"source", "program"} & described.keys())
+    try:
+        return "main" in config.decode()
+    except UnicodeDecodeError:
+        return False
+
+
+def _json(config: bytes) -> dict[str, Any] | None:
+    if not config.lstrip().startswith(b"{"):
+        return None
+    try:
+        described = json.loads(config)
+    except ValueError:
+        return None
+    return described if isinstance(described, dict) else None
+
+
+def _read(config: bytes) -> Source:
+    """The program that a config names. Raises `Refused`."""
+    described = _json(config)
+    if described is None:
+        try:
+            described = {"source": config.decode()}
+        except UnicodeDecodeError:
+            raise invalid(
+                "p4_device_config is neither text nor JSON: this switch runs P4 sources, not what a compiler "
+                'makes of them; send the source, or {"program": PATH, "defines": [...]}'
+            ) from None
+    if not described.keys() & {"source", "program"}:
+        raise invalid(
+            "p4_device_config is JSON without a program, such as bmv2's: this switch runs P4 sources; send "
+            'the source, or {"program": PATH, "defines": [...]}, or start it with --program'
+        )
+    unknown = described.keys() - _KEYS
+    if unknown or described.keys() >= {"source", "program"}:
+        raise invalid('p4_device_config takes "source" or "program", and "defines", "include_dirs"')
+    lists = []
+    for key in ("include_dirs", "defines"):
+        given = described.get(key, [])
+        if not isinstance(given, list) or not all(isinstance(each, str) for each in given):
+            raise invalid(f'p4_device_config: "{key}" is a list of strings')
+        lists.append(given)
+    named = described.get("source", described.get("program"))
+    if not isinstance(named, str) or not named.strip():
+        raise invalid("p4_device_config is empty, and the server was started without --program")
+    try:
+        if "program" in described:
+            return source_of(Path(named), *lists, config=config)
+        with tempfile.TemporaryDirectory(prefix="switchagg-") as folder:
+            path = Path(folder) / "program.p4"
+            path.write_text(named, encoding="utf-8")
+            return source_of(path, *lists, config=config)
+    except Refused:
+        raise
+    except UsageError as error:
+        raise invalid(str(error)) from None
+
+
+__all__ = ["Pipeline", "Source", "build", "difference", "resolve", "source_of"]

@@ -1,0 +1,115 @@
+"""`P4RuntimeServer`: a `Device` served over gRPC, and by interfaces of this host.
+
+with P4RuntimeServer(Device(source), "127.0.0.1:9559") as server:
+    ...                                 # clients connect to server.address
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from concurrent import futures
+from types import TracebackType
+from typing import Any, Final, Self
+
+import grpc
+from p4.v1 import p4runtime_pb2_grpc
+
+from switchagg.emulator.p4_interfaces import P4Interfaces
+from switchagg.emulator.p4runtime.device import Device, Out
+from switchagg.emulator.p4runtime.service import MAX_STREAMS, Service
+from switchagg.errors import SwitchError, UsageError
+
+_LARGEST_MESSAGE: Final = 64 << 20
+_CALLS_AT_ONCE: Final = 16
+
+
+class P4RuntimeServer:
+    """A switch that P4Runtime controls.
+
+    Args:
+        device: the switch.
+        address: host:port to serve on; port 0 for any free one.
+        interfaces: the interface of each port; none leaves packets to the client, and to `Device.process`.
+    """
+
+    def __init__(
+        self, device: Device, address: str = "127.0.0.1:9559", interfaces: Mapping[int, str] | None = None
+    ) -> None:
+        self.device = device
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdigit() or int(port) > 0xFFFF:
+            raise UsageError(f"the address for P4Runtime is {address!r}; accepted: HOST:PORT")
+        self._host, self._port = host, int(port)
+        self._interfaces = P4Interfaces(device, interfaces) if interfaces else None
+        self._server: Any = None
+        self._pool: futures.ThreadPoolExecutor | None = None
+        self._unsent: Counter[str] = Counter()
+
+    def start(self) -> None:
+        """Serves from now on.
+
+        Raises:
+            UsageError: there is no such interface.
+            SwitchError: the port is in use, or there is no permission for packet sockets.
+        """
+        if self._server is not None:
+            raise SwitchError("this switch was started already; a switch starts once, so make another one")
+        # Without SO_REUSEPORT, or a second server on the same port would get half of the clients.
+        options = [("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", _LARGEST_MESSAGE)]
+        workers = MAX_STREAMS + _CALLS_AT_ONCE
+        self._pool = futures.ThreadPoolExecutor(workers, thread_name_prefix="p4runtime")
+        server = grpc.server(self._pool, options=options)
+        p4runtime_pb2_grpc.add_P4RuntimeServicer_to_server(Service(self.device, self.send), server)
+        try:
+            self._port = server.add_insecure_port(f"{self._host}:{self._port}")
+        except RuntimeError:
+            raise SwitchError(
+                f"P4Runtime cannot be served on {self._host}:{self._port}: the port is in use, or the "
+                "address is not of this host"
+            ) from None
+        if self._interfaces is not None:
+            self._interfaces.start()
+        server.start()
+        self._server = server
+
+    def close(self) -> None:
+        """Ends all calls and stops serving."""
+        if self._server is None or self._pool is None:
+            return
+        self._server.stop(grace=0.2).wait()
+        self._pool.shutdown(wait=False)
+        if self._interfaces is not None:
+            self._interfaces.close()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def address(self) -> str:
+        """host:port where clients connect."""
+        return f"{self._host}:{self._port}"
+
+    @property
+    def failure(self) -> str | None:
+        """Why the switch ended by itself; None while all is well."""
+        return None if self._interfaces is None else self._interfaces.failure
+
+    def send(self, outs: Out) -> None:
+        """Sends frames by their ports."""
+        if self._interfaces is not None:
+            self._interfaces.send(outs)
+        else:
+            self._unsent["no_such_port"] += len(outs)
+
+    def counters(self) -> dict[str, int]:
+        """Those of the interfaces and of the device."""
+        ports = self._interfaces.counters() if self._interfaces is not None else {**self._unsent}
+        names = ("packet_ins", "packet_outs", "short_packet_ins", "no_pipeline", "lost")
+        return ports | {name: self.device.counters[name] for name in names}
