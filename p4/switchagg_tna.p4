@@ -34,7 +34,12 @@
 
 #define DIRECT_COUNTER(name) DirectCounter<bit<64>>(CounterType_t.PACKETS) name;
 #define COUNT(name) name.count();
+/* P4Info has the controller's headers only with the annotation, of which p4c's Tofino backend warns. */
+#ifdef AGG_P4RUNTIME
+#define CONTROLLER_HEADER(name) @controller_header(name)
+#else
 #define CONTROLLER_HEADER(name)
+#endif
 #define CONST_SIZE(entries) size = entries;
 
 #include "include/headers.p4"

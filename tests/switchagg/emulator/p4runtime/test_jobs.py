@@ -44,7 +44,7 @@ def test_a_job_from_push_to_removal(program: Path) -> None:
     target = TARGETS[program]()
     with harness.served(None) as server, harness.connected(server) as client:
         device = server.device
-        source = source_of(program)
+        source = source_of(program, defines=["AGG_P4RUNTIME=1"])
         harness.push(client, source.p4info, source.config)
         p4info = client.get_p4info()
         assert p4info == source.p4info
