@@ -13,7 +13,7 @@ import grpc
 import pytest
 from google.protobuf import text_format
 from google.rpc import status_pb2
-from p4.v1 import p4runtime_pb2, p4runtime_pb2_grpc
+from p4.v1 import p4runtime_pb2
 from p4runtime_sh.p4runtime import P4RuntimeClient
 
 from switchagg.control.drivers import p4_program
@@ -214,6 +214,3 @@ def packet_out(client: P4RuntimeClient, payload: bytes, metadata: Mapping[int, i
 def threads() -> set[str]:
     """The names of the threads that run."""
     return {each.name for each in threading.enumerate()}
-
-
-__all__ = ["p4runtime_pb2_grpc"]

@@ -12,7 +12,7 @@ from typing import Any
 
 import grpc
 import pytest
-from p4.v1 import p4runtime_pb2
+from p4.v1 import p4runtime_pb2, p4runtime_pb2_grpc
 from p4runtime_sh.p4runtime import P4RuntimeClient, P4RuntimeException
 
 from switchagg.control.drivers.p4_program import Exact
@@ -64,7 +64,7 @@ def _stream(server: P4RuntimeServer, *requests: Any) -> tuple[list[Any], grpc.St
         waiting: queue.Queue[Any] = queue.Queue()
         for each in requests:
             waiting.put(each)
-        stub = harness.p4runtime_pb2_grpc.P4RuntimeStub(channel)
+        stub = p4runtime_pb2_grpc.P4RuntimeStub(channel)
         stream = stub.StreamChannel(iter(waiting.get, None), timeout=10)
         answers = []
         with contextlib.suppress(grpc.RpcError):
@@ -150,7 +150,7 @@ def test_streams_that_are_refused(
 
 def test_more_clients_than_there_is_room_for(server: P4RuntimeServer) -> None:
     with grpc.insecure_channel(server.address) as channel:
-        stub = harness.p4runtime_pb2_grpc.P4RuntimeStub(channel)
+        stub = p4runtime_pb2_grpc.P4RuntimeStub(channel)
         waiting: queue.Queue[Any] = queue.Queue()
         streams = []
         for _ in range(32):
