@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -209,6 +210,14 @@ def packet_out(client: P4RuntimeClient, payload: bytes, metadata: Mapping[int, i
     for number, value in metadata.items():
         request.packet.metadata.add(metadata_id=number, value=canonical(value))
     client.stream_out_q.put(request)
+
+
+def until(condition: Callable[[], bool], seconds: float = 5) -> None:
+    """Waits for a condition, and fails without it."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, f"not within {seconds} s"
+        time.sleep(0.001)
 
 
 def threads() -> set[str]:
