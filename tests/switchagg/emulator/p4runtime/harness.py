@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import grpc
 import pytest
 from google.protobuf import text_format
 from google.rpc import status_pb2
-from p4.v1 import p4runtime_pb2, p4runtime_pb2_grpc
+from p4.v1 import p4runtime_pb2
 from p4runtime_sh.p4runtime import P4RuntimeClient
 
 from switchagg.control.drivers import p4_program
@@ -211,9 +212,14 @@ def packet_out(client: P4RuntimeClient, payload: bytes, metadata: Mapping[int, i
     client.stream_out_q.put(request)
 
 
+def until(condition: Callable[[], bool], seconds: float = 5) -> None:
+    """Waits for a condition, and fails without it."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, f"not within {seconds} s"
+        time.sleep(0.001)
+
+
 def threads() -> set[str]:
     """The names of the threads that run."""
     return {each.name for each in threading.enumerate()}
-
-
-__all__ = ["p4runtime_pb2_grpc"]

@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import queue
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
-from p4.v1 import p4runtime_pb2
+from p4.v1 import p4runtime_pb2, p4runtime_pb2_grpc
 from p4runtime_sh.p4runtime import P4RuntimeClient, P4RuntimeException
 
 from switchagg.control.drivers.p4_program import Exact
@@ -22,7 +21,16 @@ from switchagg.emulator.p4runtime.pipeline import Source, source_of
 from switchagg.emulator.p4runtime.server import P4RuntimeServer
 from switchagg.errors import SwitchError, UsageError
 from tests.switchagg.emulator.p4runtime import harness
-from tests.switchagg.emulator.p4runtime.harness import INSERT, Names, drained, push, read, update, write
+from tests.switchagg.emulator.p4runtime.harness import (
+    INSERT,
+    Names,
+    drained,
+    push,
+    read,
+    until,
+    update,
+    write,
+)
 from tests.switchagg.emulator.p4runtime.programs import EVERYTHING
 
 Config = p4runtime_pb2.SetForwardingPipelineConfigRequest
@@ -64,7 +72,7 @@ def _stream(server: P4RuntimeServer, *requests: Any) -> tuple[list[Any], grpc.St
         waiting: queue.Queue[Any] = queue.Queue()
         for each in requests:
             waiting.put(each)
-        stub = harness.p4runtime_pb2_grpc.P4RuntimeStub(channel)
+        stub = p4runtime_pb2_grpc.P4RuntimeStub(channel)
         stream = stub.StreamChannel(iter(waiting.get, None), timeout=10)
         answers = []
         with contextlib.suppress(grpc.RpcError):
@@ -150,7 +158,7 @@ def test_streams_that_are_refused(
 
 def test_more_clients_than_there_is_room_for(server: P4RuntimeServer) -> None:
     with grpc.insecure_channel(server.address) as channel:
-        stub = harness.p4runtime_pb2_grpc.P4RuntimeStub(channel)
+        stub = p4runtime_pb2_grpc.P4RuntimeStub(channel)
         waiting: queue.Queue[Any] = queue.Queue()
         streams = []
         for _ in range(32):
@@ -302,7 +310,7 @@ def test_packets_out_and_in(server: P4RuntimeServer, monkeypatch: pytest.MonkeyP
         write(
             client, update(INSERT, table_entry=names.entry("l2", {"hdr.eth.to": Exact(1)}, "up", {"why": 99}))
         )
-        _until(lambda: sent == [(300, frame)])
+        until(lambda: sent == [(300, frame)])
         packet = b"\0\0\0\0\0\1" + bytes(58)
         assert server.device.process(257, packet, 0.0) == []
         got = drained(client, "packet").packet
@@ -343,13 +351,6 @@ class _Wire:
         """Nothing is open."""
 
 
-def _until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 5
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
-
-
 # ---- servers ----
 
 
@@ -359,7 +360,7 @@ def test_a_server_that_stops_ends_its_streams(program: Source) -> None:
     client.stream_recv_thread.join(timeout=5)
     assert not client.stream_recv_thread.is_alive()
     client.tear_down()
-    _until(lambda: not any(name.startswith("p4runtime") for name in harness.threads()))
+    until(lambda: not any(name.startswith("p4runtime") for name in harness.threads()))
 
 
 def test_a_port_is_served_once(server: P4RuntimeServer) -> None:
