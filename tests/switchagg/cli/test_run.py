@@ -178,8 +178,8 @@ def test_ctrl_c_at_a_terminal_reaches_each_rank_once() -> None:
     """A terminal signals the whole foreground process group."""
     program = """
 import time
-print("here", flush=True)
 try:
+    print("here", flush=True)
     time.sleep(600)
 except KeyboardInterrupt:
     print("once", flush=True)
