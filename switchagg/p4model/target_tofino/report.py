@@ -86,8 +86,10 @@ class Estimate:
             f"(ingress {self.phv_bits.get('ingress', 0)}, egress {self.phv_bits.get('egress', 0)})",
             f"SRAM: {self.sram_blocks} of {limits.STAGES * limits.SRAM_BLOCKS} blocks; "
             f"TCAM: {self.tcam_blocks} of {limits.STAGES * limits.TCAM_BLOCKS}",
-            "An estimate: the vendor's compiler is the judge.",
+            "An estimate: the compiler is the judge.",
         ]
+        if not self.fits and not self.findings:
+            lines.append("warning: the estimate is past the chip; no rule is broken, so let the compiler try")
         return "\n".join(lines)
 
     def to_json(self) -> str:

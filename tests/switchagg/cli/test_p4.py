@@ -66,6 +66,12 @@ def test_the_tofino_check_decides_the_exit_status(tmp_path: Path, capsys: pytest
     assert "accessed twice" in json.loads(capsys.readouterr().out)["findings"][0]["reason"]
 
 
+def test_an_estimate_past_the_chip_is_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
+    ours = Path(__file__).parents[3] / "p4" / "switchagg_tna.p4"
+    assert main(["p4", "check", "--target", "tofino", str(ours)]) == 0
+    assert "let the compiler try" in capsys.readouterr().out
+
+
 def test_info_as_text_and_json(program: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["p4", "info", str(program)]) == 0
     assert capsys.readouterr().out == 'pkg_info {\n  arch: "v1model"\n}\n'
