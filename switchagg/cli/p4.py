@@ -49,8 +49,8 @@ def _add_check(commands: Any) -> None:
         "check",
         help="say whether a program is right",
         description="Checks syntax, names and types. With --target tofino also what a Tofino 1 can do: "
-        "registers and their actions, and an estimate of stages, PHV and SRAM. Exit status 1: it breaks a rule "
-        "of the chip. An estimate past the chip is a warning.",
+        "registers and their actions, and an estimate of stages, PHV and SRAM. Exit status 1: it breaks a "
+        "rule of the chip. An estimate past the chip is a warning.",
     )
     add_program_options(parser)
     parser.add_argument("--target", choices=("tofino",), help="check against this chip too")
