@@ -30,6 +30,21 @@ def add_network_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--pcap", type=Path, metavar="FILE", help="write all packets there")
 
 
+def add_macro_options(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
+    """Adds what a P4 preprocessor would want to know."""
+    parser.add_argument(
+        "-I",
+        dest="include_dirs",
+        action="append",
+        default=[],
+        metavar="FOLDER",
+        help="look for includes here too",
+    )
+    parser.add_argument(
+        "-D", dest="defines", action="append", default=[], metavar="NAME[=VALUE]", help="define a macro"
+    )
+
+
 def faults_from(args: argparse.Namespace) -> Faults:
     """Returns the faults asked for. Raises `UsageError` for a value out of range."""
     from switchagg.emulator.faults import Faults

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from switchagg.cli.options import add_macro_options
+from switchagg.cli.serving import extras
 from switchagg.errors import UsageError
 
 
@@ -31,17 +33,7 @@ def add_parser(subparsers: Any) -> None:
 def add_program_options(parser: argparse.ArgumentParser) -> None:
     """The program, and what a compiler would want to know to read it."""
     parser.add_argument("program", type=Path, metavar="PROGRAM.p4")
-    parser.add_argument(
-        "-I",
-        dest="include_dirs",
-        action="append",
-        default=[],
-        metavar="FOLDER",
-        help="look for includes here too",
-    )
-    parser.add_argument(
-        "-D", dest="defines", action="append", default=[], metavar="NAME[=VALUE]", help="define a macro"
-    )
+    add_macro_options(parser)
 
 
 def _add_check(commands: Any) -> None:
@@ -73,12 +65,8 @@ def _add_info(commands: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Runs the command. Raises `P4Error` for a program that is wrong."""
     chosen: Callable[[argparse.Namespace], int] = args.run_p4
-    try:
+    with extras():
         return chosen(args)
-    except ModuleNotFoundError as error:
-        if error.name not in ("lark", "pcpp"):
-            raise
-        raise UsageError(f'{error.name} is missing: pip install "switchagg[p4model]"') from None
 
 
 def _check(args: argparse.Namespace) -> int:

@@ -13,7 +13,8 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
-from switchagg.cli.options import add_network_options, faults_from
+from switchagg.cli.options import add_macro_options, add_network_options, faults_from
+from switchagg.cli.serving import extras, refuse_faults, watch
 from switchagg.errors import UsageError
 from switchagg.wire import DEFAULT_PORT
 
@@ -49,15 +50,7 @@ def add_parser(subparsers: Any) -> None:
     p4.add_argument(
         "--program", type=Path, metavar="FILE.p4", help="switchagg_v1model.p4 or switchagg_tna.p4"
     )
-    p4.add_argument("-D", dest="defines", action="append", default=[], metavar="NAME[=VALUE]", help="a macro")
-    p4.add_argument(
-        "-I",
-        dest="include_dirs",
-        action="append",
-        default=[],
-        metavar="FOLDER",
-        help="look for includes here too",
-    )
+    add_macro_options(p4)
     parser.add_argument("--host", default="127.0.0.1", help="address of this host to serve on (%(default)s)")
     parser.add_argument("--port", type=int, default=DEFAULT_PORT, help="UDP port, 0 any (%(default)s)")
     parser.add_argument("--capacity", type=int, default=65536, help="slots, at most 65536 (%(default)s)")
@@ -170,11 +163,7 @@ def _serve(args: argparse.Namespace, stop: _StopSignals) -> int:
         for job in jobs:
             admit(switch, job)
         report.ready(switch, args, [job.entry.job for job in jobs])
-        while not stop.wait(args.stats_interval or 1.0):
-            if switch.failure:
-                break
-            if args.stats_interval:
-                report.stats(switch)
+        watch(switch, stop.wait, args.stats_interval, lambda: report.stats(switch))
     report.stopped(switch)
     return 1 if switch.failure else 0
 
@@ -197,9 +186,8 @@ def _native_switch(args: argparse.Namespace) -> Switch:
 def _p4_switch(args: argparse.Namespace) -> P4Switch:
     if args.program is None:
         raise UsageError("--engine p4 needs a --program")
-    if faults_from(args).any or args.pcap is not None:
-        raise UsageError("--engine p4 injects no faults and writes no capture")
-    try:
+    refuse_faults(args)
+    with extras():
         from switchagg.emulator.p4_switch import P4Switch
 
         return P4Switch(
@@ -211,10 +199,6 @@ def _p4_switch(args: argparse.Namespace) -> P4Switch:
             capacity=args.capacity,
             seed=args.seed or 0,
         )
-    except ModuleNotFoundError as error:
-        if error.name not in ("lark", "pcpp"):
-            raise
-        raise UsageError(f'{error.name} is missing: pip install "switchagg[p4model]"') from None
 
 
 def _counters(switch: Switch | P4Switch) -> dict[str, dict[str, int]]:

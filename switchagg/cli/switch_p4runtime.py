@@ -7,14 +7,11 @@ import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from switchagg.cli.options import faults_from
+from switchagg.cli.serving import extras, interfaces, print_counters, print_stopped, refuse_faults, watch
 from switchagg.errors import UsageError
 
 if TYPE_CHECKING:
     from switchagg.emulator.p4runtime.server import P4RuntimeServer
-
-_MODEL_PACKAGES = ("lark", "pcpp")
-_PACKAGES = ("grpc", "google", "p4")
 
 
 def serve(args: argparse.Namespace, wait: Callable[[float], bool]) -> int:
@@ -23,29 +20,17 @@ def serve(args: argparse.Namespace, wait: Callable[[float], bool]) -> int:
     Raises `UsageError` for options, a program, interfaces or an address that cannot work.
     """
     _check(args)
-    interfaces = _interfaces([*args.interface, *args.bmv2_interface])
-    if args.cpu_port in interfaces:
-        raise UsageError(
-            f"port {args.cpu_port} is the CPU port, and cannot be {interfaces[args.cpu_port]} too"
-        )
-    try:
-        server = _server(args, interfaces)
-    except ModuleNotFoundError as error:
-        if error.name in _MODEL_PACKAGES:
-            raise UsageError(f'{error.name} is missing: pip install "switchagg[p4model]"') from None
-        if error.name is not None and error.name.split(".")[0] in _PACKAGES:
-            raise UsageError(f'{error.name} is missing: pip install "switchagg[p4runtime]"') from None
-        raise
+    ports = interfaces(args.interface, args.bmv2_interface)
+    if args.cpu_port in ports:
+        raise UsageError(f"port {args.cpu_port} is the CPU port, and cannot be {ports[args.cpu_port]} too")
+    with extras():
+        server = _server(args, ports)
     with server:
-        _ready(args, server, interfaces)
-        while not wait(args.stats_interval or 1.0):
-            if server.failure:
-                break
-            if args.stats_interval:
-                _report("stats", server, as_json=args.json)
-    if not args.json:
-        print(f"switch stopped{': ' + server.failure if server.failure else ''}", flush=True)
-    _report("stopped", server, as_json=args.json)
+        _ready(args, server, ports)
+        watch(
+            server, wait, args.stats_interval, lambda: print_counters("stats", server.counters(), args.json)
+        )
+    print_stopped(server, server.counters(), args.json)
     return 1 if server.failure else 0
 
 
@@ -68,27 +53,11 @@ def _check(args: argparse.Namespace) -> None:
         raise UsageError("--job and --entries are not for --p4runtime, whose client fills the tables")
     if args.program is None and (args.defines or args.include_dirs):
         raise UsageError("-D and -I are for a --program; a client's config has its own")
-    if faults_from(args).any or args.pcap is not None:
-        raise UsageError("--engine p4 injects no faults and writes no capture")
-    if not 0.0 <= args.stats_interval <= 86400.0:
-        raise UsageError(f"stats-interval is {args.stats_interval}; accepted: seconds, 0 (never) to 86400")
+    refuse_faults(args)
     if not 0 <= args.device_id < 1 << 64:
         raise UsageError(f"device-id is {args.device_id}; accepted: 0 to 2**64 - 1")
     if args.cpu_port is not None and not 0 <= args.cpu_port <= 511:
         raise UsageError(f"cpu-port is {args.cpu_port}; accepted: 0 to 511")
-
-
-def _interfaces(given: list[str]) -> dict[int, str]:
-    interfaces: dict[int, str] = {}
-    for each in given:
-        # simple_switch_grpc writes PORT@NAME, our own --interface PORT=NAME.
-        port, _, name = each.replace("@", "=", 1).partition("=")
-        if not port.isdigit() or not name:
-            raise UsageError(f"-i takes PORT@NAME such as 0@eth0, not {each}")
-        if int(port) in interfaces:
-            raise UsageError(f"port {port} is given twice")
-        interfaces[int(port)] = name
-    return interfaces
 
 
 def _ready(args: argparse.Namespace, server: P4RuntimeServer, interfaces: dict[int, str]) -> None:
@@ -109,14 +78,3 @@ def _ready(args: argparse.Namespace, server: P4RuntimeServer, interfaces: dict[i
         f"switch ready: P4Runtime on {server.address}, device {device.device_id}, {program}{shown}",
         flush=True,
     )
-
-
-def _report(event: str, server: P4RuntimeServer, *, as_json: bool) -> None:
-    counters = server.counters()
-    if as_json:
-        line: dict[str, object] = {"event": event, "port": counters}
-        if event == "stopped":
-            line["failure"] = server.failure
-        print(json.dumps(line), flush=True)
-    else:
-        print(", ".join(f"{name} {count}" for name, count in counters.items()), flush=True)

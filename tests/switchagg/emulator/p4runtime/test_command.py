@@ -110,6 +110,8 @@ def test_between_interfaces(program: str) -> None:
             ["--engine", "p4", "--p4runtime", "127.0.0.1:0", "-i", "1@lo", "--cpu-port", "1"],
             "port 1 is the CPU port",
         ),
+        (["--engine", "p4", "--p4runtime", "127.0.0.1:0", "-i", "²@lo"], "-i takes PORT@NAME"),
+        (["--engine", "p4", "--p4runtime", "127.0.0.1:0", "-i", "512@lo"], "port is 512; accepted: 0..511"),
         (["--engine", "p4", "--p4runtime", "127.0.0.1:0", "-i", "1@no-such"], "interface no-such: No such"),
         (["--engine", "p4", "--p4runtime", "127.0.0.1:0", "--cpu-port", "512"], "cpu-port is 512"),
         (["--engine", "p4", "--device-id", "1"], "are for --p4runtime"),

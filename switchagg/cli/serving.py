@@ -1,0 +1,96 @@
+"""What the forms of `switchagg switch` share: interfaces, extras, the loop until somebody stops it."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, Protocol
+
+from switchagg.cli.options import faults_from
+from switchagg.errors import UsageError
+
+_EXTRAS: Final = {
+    "lark": "p4model",
+    "pcpp": "p4model",
+    "grpc": "p4runtime",
+    "google": "p4runtime",
+    "p4": "p4runtime",
+}
+
+
+class Serving(Protocol):
+    """A switch that runs until it is stopped, or fails."""
+
+    @property
+    def failure(self) -> str | None:
+        """Why it has ended by itself."""
+        ...
+
+
+@contextlib.contextmanager
+def extras() -> Iterator[None]:
+    """Says which extra is missing where one of its packages is. Raises `UsageError`."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        extra = _EXTRAS.get((error.name or "").split(".")[0])
+        if extra is None:
+            raise
+        raise UsageError(f'{error.name} is missing: pip install "switchagg[{extra}]"') from None
+
+
+def refuse_faults(args: argparse.Namespace) -> None:
+    """Raises `UsageError` where faults or a capture are asked of the P4 engine, or a fault is none."""
+    if faults_from(args).any or args.pcap is not None:
+        raise UsageError("--engine p4 injects no faults and writes no capture")
+
+
+def interfaces(ours: Iterable[str], bmv2: Iterable[str] = ()) -> dict[int, str]:
+    """Returns names of interfaces by port.
+
+    Args:
+        ours: PORT=NAME, as --interface has it.
+        bmv2: PORT@NAME, or the same, as -i has it.
+
+    Raises `UsageError` for another form, a port that no switch has, or one that is given twice.
+    """
+    with extras():
+        from switchagg.p4model.runtime.switch import check_port
+    given = [(each, f"--interface takes PORT=NAME such as 0=eth0, not {each}") for each in ours]
+    given += [(each.replace("@", "=", 1), f"-i takes PORT@NAME such as 0@eth0, not {each}") for each in bmv2]
+    found: dict[int, str] = {}
+    for text, wrong in given:
+        port, _, name = text.partition("=")
+        if not (port.isascii() and port.isdigit()) or not name:
+            raise UsageError(wrong)
+        number = check_port(int(port[:9]))  # longer ones are past any switch's as it is
+        if number in found:
+            raise UsageError(f"port {port} is given twice")
+        found[number] = name
+    return found
+
+
+def watch(
+    switch: Serving, wait: Callable[[float], bool], stats_interval: float, report: Callable[[], None]
+) -> None:
+    """Returns when `wait(seconds)` says so or the switch has failed; reports each `stats_interval` seconds."""
+    while not wait(stats_interval or 1.0) and not switch.failure:
+        if stats_interval:
+            report()
+
+
+def print_counters(event: str, counters: dict[str, int], as_json: bool, **more: object) -> None:
+    """Prints counters as one line: an object of this event, with `more` in it, or text."""
+    if as_json:
+        print(json.dumps({"event": event, "port": counters, **more}), flush=True)
+    else:
+        print(", ".join(f"{name} {count}" for name, count in counters.items()), flush=True)
+
+
+def print_stopped(switch: Serving, counters: dict[str, int], as_json: bool) -> None:
+    """Prints that the switch has stopped, why if it was by itself, and its counters."""
+    if not as_json:
+        print(f"switch stopped{': ' + switch.failure if switch.failure else ''}", flush=True)
+    print_counters("stopped", counters, as_json, failure=switch.failure)
