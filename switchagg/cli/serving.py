@@ -75,7 +75,7 @@ def interfaces(ours: Iterable[str], bmv2: Iterable[str] = ()) -> dict[int, str]:
 def watch(
     switch: Serving, wait: Callable[[float], bool], stats_interval: float, report: Callable[[], None]
 ) -> None:
-    """Returns when `wait(seconds)` says so or the switch has failed; reports each `stats_interval` seconds."""
+    """Returns when `wait(seconds)` says so or the switch has failed; reports each `stats_interval` s."""
     while not wait(stats_interval or 1.0) and not switch.failure:
         if stats_interval:
             report()
