@@ -9,7 +9,7 @@ from switchagg.errors import UsageError
 from worker_lib.checks import checked_block
 from worker_lib.transport.select import checked_transport
 
-FALLBACKS: Final = ("error", "gloo")
+FALLBACKS: Final = ("error",)
 LANES: Final = (8, 16, 32, 64)
 
 
@@ -24,7 +24,7 @@ class Options:
             everything without looking.
         block_size: elements a block; None leaves it to the controller.
         transport: ``"shm"``, ``"udp"`` or ``"auto"``, as in `worker_lib.connect`.
-        fallback: when the switch is lost: ``"error"`` raises, ``"gloo"`` goes on through gloo.
+        fallback: when the switch is lost: ``"error"`` raises.
 
     Raises:
         UsageError: a value that cannot work.
