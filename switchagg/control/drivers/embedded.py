@@ -89,6 +89,9 @@ class EmbeddedDriver:
     def remove_job(self, job_id: int) -> None:
         _asked(self._switch.remove_job, job_id)
 
+    def fence(self, job_id: int, bits: int) -> None:
+        _asked(self._switch.fence, job_id, bits)
+
     def packet_out(self, packet: bytes) -> list[bytes]:
         return _asked(self._switch.packet_out, packet)
 
