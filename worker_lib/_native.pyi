@@ -48,6 +48,7 @@ class Call:
         mask: int,
         zero_fill: bool,
     ) -> None: ...
+    residual: int
 
 class Collective:
     """A collective that was submitted. `status`: 0 pending, 1 done, 2 mismatch, 3 timeout, 4 aborted."""

@@ -31,7 +31,15 @@ from switchagg.errors import (
 )
 from switchagg.planner import SkipPolicy
 from worker_lib import _native
-from worker_lib.checks import bytes_of, checked_block, checked_blocks, checked_out, copier, raw_bytes
+from worker_lib.checks import (
+    bytes_of,
+    checked_block,
+    checked_blocks,
+    checked_out,
+    checked_residual,
+    copier,
+    raw_bytes,
+)
 from worker_lib.messages import Label, called, mismatch_message, ranks_text, shape_fingerprint, stats_of
 from worker_lib.plan import DType, Kind, ReduceOp
 from worker_lib.tensors import SUMMABLE, TensorView, view
@@ -169,6 +177,7 @@ class Session:
         out: Any = None,
         block_size: int | None = None,
         timeout: float | None = None,
+        residual: Any = None,
     ) -> Any:
         """Sums or averages an array over all ranks, in place or into `out`.
 
@@ -187,6 +196,9 @@ class Session:
             out: array like `x` for the result; `x` is then left as it is.
             block_size: elements a block, 1 to 65,536; the job's setting by default.
             timeout: seconds; the session's setting by default.
+            residual: for error feedback: float32 array of x's shape, zeroed by the caller; where this rank
+                sends words it gets x less what the lanes carry. 16- and 8-bit lanes of float32, float16
+                and bfloat16 only.
 
         Returns:
             `out` if given, else `x`.
@@ -196,7 +208,9 @@ class Session:
             MismatchError, WorkerLostError, CollectiveTimeout, SwitchError, SessionBrokenError: see
                 `Work.wait`.
         """
-        return self._allreduce(x, op, bits, blocks, out, block_size, timeout, background=False).wait()
+        return self._allreduce(
+            x, op, bits, blocks, out, block_size, timeout, residual, background=False
+        ).wait()
 
     def allreduce_async(
         self,
@@ -207,9 +221,10 @@ class Session:
         out: Any = None,
         block_size: int | None = None,
         timeout: float | None = None,
+        residual: Any = None,
     ) -> Work:
         """Starts an `allreduce` and returns at once; `x` must not be touched until the `Work` is done."""
-        return self._allreduce(x, op, bits, blocks, out, block_size, timeout, background=True)
+        return self._allreduce(x, op, bits, blocks, out, block_size, timeout, residual, background=True)
 
     def broadcast(self, x: Any, root: int = 0, timeout: float | None = None) -> Any:
         """Copies rank `root`'s array to all ranks, byte for byte, in place.
@@ -471,12 +486,14 @@ class Session:
         out: Any,
         block_size: int | None,
         timeout: float | None,
+        residual: Any = None,
         *,
         background: bool,
     ) -> Work:
         self._check_open()
         v = view(x, "x", write=out is None)
         dtype, width, reduce = self._lanes(v, op, bits)
+        left = None if residual is None else checked_residual(residual, v, dtype, width)
         block = self.block_size if block_size is None else checked_block(block_size)
         sparse, mask = checked_blocks(blocks, v.elements, block)
         sparse = sparse and not (self._dense and mask is None)
@@ -485,12 +502,15 @@ class Session:
             if o is not v:
                 raw_bytes(o)[:] = raw_bytes(v)
             return self._finished(o.owner, v, "allreduce")
+        if left is not None and left.overlaps(o):
+            raise UsageError("residual overlaps the result; pass an array of its own")
         return self._submit(
-            o.owner, v, Kind.ALLREDUCE, "allreduce", timeout, (x, out, mask),
+            o.owner, v, Kind.ALLREDUCE, "allreduce", timeout, (x, out, mask, residual),
             dtype=dtype, bits=width, op=reduce, sparse=sparse, block=block,
             count=v.elements, source=v.address, in_range=(0, v.elements),
             target=o.address, out_range=(0, v.elements), zero_fill=o is not v,
             mask=0 if mask is None else mask.ctypes.data, background=background,
+            residual=0 if left is None else left.address,
         )  # fmt: skip
 
     def _finished(self, result: Any, v: TensorView, name: str) -> Work:
@@ -544,6 +564,7 @@ class Session:
         out_range: tuple[int, int] = (0, 0),
         zero_fill: bool = False,
         mask: int = 0,
+        residual: int = 0,
         background: bool = False,
     ) -> Work:
         seconds = self.timeout if timeout is None else timeout
@@ -559,6 +580,7 @@ class Session:
             policy=self._policy_word, input=source, in_begin=in_range[0], in_end=in_range[1],
             output=target, out_begin=out_range[0], out_end=out_range[1], mask=mask, zero_fill=zero_fill,
         )  # fmt: skip
+        call.residual = residual
         label = (name, v.dtype, tuple(v.shape), () if exact else (op, bits))
         me = threading.get_ident()
         with self._lock:

@@ -180,6 +180,11 @@ ScaleF Stream::down_f(int exponent) const {
   return folded(e + 1, static_cast<float>(1.0 / whole));
 }
 
+// What a narrow lane of one rank stands for, whatever the ranks make of their sum.
+ScaleF Stream::carried_f(int exponent) const {
+  return folded(unbiased_f(exponent) + 1, static_cast<float>(1.0 / top_));
+}
+
 ScaleD Stream::up_d(int exponent) const {
   const int e = unbiased_d(exponent);
   const int k = call_.bits >= 32 ? (call_.bits == 64 ? 62 : 30) - log_workers_ - e : -(e + 1);
@@ -291,6 +296,11 @@ void Stream::encode_lanes(uint8_t* payload) {
         kernels_.quantize_f32(x, count, s, q_.data() + at);
       } else {
         kernels_.dither_f32(x, count, s, top_, key_, call_.first_element + static_cast<uint32_t>(element), q_.data() + at);
+        if (call_.residual) {
+          float* left = call_.residual + element;
+          kernels_.dequantize_f32(q_.data() + at, count, carried_f(exponent), left);
+          for (uint32_t i = 0; i < count; ++i) left[i] = x[i] - left[i];
+        }
       }
     });
   }

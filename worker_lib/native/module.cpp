@@ -65,6 +65,7 @@ struct CallArguments {
   uint64_t out_begin, out_end;
   uintptr_t mask;
   bool zero_fill;
+  uintptr_t residual = 0;
 
   Call call() const {
     Call c;
@@ -89,6 +90,7 @@ struct CallArguments {
     c.out_end = out_end;
     c.mask = reinterpret_cast<const uint32_t*>(mask);
     c.zero_fill = zero_fill;
+    c.residual = reinterpret_cast<float*>(residual);
     return c;
   }
 };
@@ -218,7 +220,8 @@ NB_MODULE(_native, m) {
           },
           "kind"_a, "op"_a, "dtype"_a, "bits"_a, "root"_a, "sparse"_a, "block"_a, "count"_a, "fingerprint_count"_a,
           "shape_crc"_a, "workers"_a, "rank"_a, "policy"_a, "input"_a, "in_begin"_a, "in_end"_a, "output"_a,
-          "out_begin"_a, "out_end"_a, "mask"_a, "zero_fill"_a);
+          "out_begin"_a, "out_end"_a, "mask"_a, "zero_fill"_a)
+      .def_rw("residual", &CallArguments::residual);
 
   nb::class_<Collective>(m, "Collective")
       .def_prop_ro("status", [](const Collective& c) { return static_cast<int>(c.status.load()); })

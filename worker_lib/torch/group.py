@@ -62,7 +62,7 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
         self.options = options
         self._lock = threading.Lock()
         self._session: Session | None = None
-        self._completer = Completer(f"switchagg {name}")
+        self.completer = Completer(f"switchagg {name}")
         self._gloo: Any = ProcessGroupGloo(dist.PrefixStore("gloo", store), rank, size, timeout)
         self._gloo._set_sequence_number_for_group()
         self._register_backend(_CPU, dist.ProcessGroup.BackendType.GLOO, self._gloo)
@@ -107,7 +107,7 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
         if session is None:
             return
         session.close()
-        self._completer.stop()
+        self.completer.stop()
         gloo.shutdown()
         if self._controller is not None:
             controllers.release(self._controller)
@@ -243,7 +243,7 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
     def _work(
         self, name: str, works: list[Work], result: list[Any], finish: Callable[[], None] | None, opts: Any
     ) -> SwitchWork:
-        work = SwitchWork(name, works, result, finish, self._completer)
+        work = SwitchWork(name, works, result, finish, self.completer)
         if opts.asyncOp:
             work.finish_by_itself()
         return work
