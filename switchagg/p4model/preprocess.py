@@ -25,6 +25,14 @@ from switchagg.p4model.errors import Location, P4Error
 
 _MACRO: Final = re.compile(r"[A-Za-z_]\w*(\([\w\s,.]*\))?", re.ASCII)
 
+_OTHER_ARCHITECTURES: Final = {
+    "psa.p4": "the Portable Switch Architecture",
+    "pna.p4": "the Portable NIC Architecture",
+    "t2na.p4": "Tofino 2",
+    "ebpf_model.p4": "eBPF",
+    "ubpf_model.p4": "uBPF",
+    "xdp_model.p4": "XDP",
+}
 INCLUDE_FOLDER: Final = Path(__file__).parent / "include"
 
 
@@ -214,6 +222,8 @@ class _Worker(pcpp.Preprocessor):  # type: ignore[misc]
             *([] if is_system_include or not curdir else [_display(curdir)]),
             *map(_display, self.path),
         ]
+        if architecture := _OTHER_ARCHITECTURES.get(Path(includepath).name):
+            raise P4Error(f"{name}: {architecture} is not supported; v1model.p4 and tna.p4 are", self.here)
         raise P4Error(f"cannot find {name}; looked into {', '.join(folders)}", self.here)
 
     def on_directive_handle(self, directive: Any, toks: Any, ifpassthru: bool, precedingtoks: Any) -> Any:

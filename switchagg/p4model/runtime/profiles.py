@@ -12,21 +12,27 @@ if TYPE_CHECKING:
     from switchagg.p4model.runtime.tables import Action
 
 
-class Choice:
-    """A member: an action with its arguments. Translated code runs it as it runs an entry."""
+class Deed:
+    """An action with its arguments, as translated code runs it."""
 
     __slots__ = ("action", "args", "hit", "index", "run")
 
-    def __init__(self, action: Action, args: tuple[int, ...]) -> None:
-        self.hit = True
+    def __init__(self, action: Action, args: tuple[int, ...], *, hit: bool = True) -> None:
+        self.hit = hit
         self.set_action(action, args)
 
     def set_action(self, action: Action, args: tuple[int, ...]) -> None:
-        """Replaces what the member does."""
+        """Replaces what is done."""
         self.action = action
         self.args = args
         self.index = action.index
         self.run = action.run
+
+
+class Choice(Deed):
+    """A member of a profile."""
+
+    __slots__ = ()
 
 
 @dataclass(slots=True)

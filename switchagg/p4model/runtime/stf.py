@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from switchagg.errors import UsageError
+from switchagg.p4model.runtime.switch import check_port
 
 # What simple_switch_CLI knows and STF passes on: how many words each takes at least.
 COMMANDS: Final = {
@@ -187,7 +188,12 @@ def _statement(line: int, word: str, rest: str) -> Statement:
 
 def _port(rest: str) -> tuple[int, str]:
     words = rest.split()
-    return int(words[0]), "".join(words[1:])
+    port = int(words[0])
+    try:
+        check_port(port)
+    except UsageError as error:
+        raise StfError(str(error)) from None
+    return port, "".join(words[1:])
 
 
 def _add(line: int, word: str, rest: str) -> Add:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from switchagg.p4model.runtime.matches import KeyField, Match, MatchKind, Parameter, TableError
-from switchagg.p4model.runtime.profiles import ActionProfile, Choice, ProfileChoice
+from switchagg.p4model.runtime.profiles import ActionProfile, Choice, Deed, ProfileChoice
 
 DEFAULT_SIZE: Final = 1024
 _MOST_RECENT: Final = 4096
@@ -55,24 +55,10 @@ class Action:
         return tuple(p.checked(v, self.name) for p, v in zip(self.parameters, arguments, strict=True))
 
 
-class Entry:
+class Entry(Deed):
     """An entry, or the default: what `apply` found. Direct counters, meters and registers live in it."""
 
-    __slots__ = (
-        "action",
-        "args",
-        "bytes",
-        "cells",
-        "choice",
-        "hit",
-        "index",
-        "matches",
-        "meter",
-        "packets",
-        "priority",
-        "rank",
-        "run",
-    )
+    __slots__ = ("bytes", "cells", "choice", "matches", "meter", "packets", "priority", "rank")
 
     def __init__(
         self,
@@ -85,7 +71,7 @@ class Entry:
         rank: tuple[int, int] = (0, 0),
         choice: ProfileChoice | None = None,
     ) -> None:
-        self.hit = hit
+        super().__init__(action, args, hit=hit)
         self.matches = matches
         self.priority = priority
         self.rank = rank
@@ -94,14 +80,6 @@ class Entry:
         self.bytes = 0
         self.meter: Any = None
         self.cells: dict[str, Any] = {}
-        self.set_action(action, args)
-
-    def set_action(self, action: Action, args: tuple[int, ...]) -> None:
-        """Replaces what the entry does."""
-        self.action = action
-        self.args = args
-        self.index = action.index
-        self.run = action.run
 
 
 class Table:

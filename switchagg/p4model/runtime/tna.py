@@ -18,7 +18,6 @@ parser rejects it is dropped, unless the ingress control reads parser_err; egres
 from __future__ import annotations
 
 import contextlib
-from collections import deque
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -26,12 +25,11 @@ from switchagg.p4model import ir
 from switchagg.p4model.errors import P4Error
 from switchagg.p4model.runtime.emit import Module
 from switchagg.p4model.runtime.packet import PacketIn, PacketOut, ParserReject
-from switchagg.p4model.runtime.switch import ModelError, ModelSwitch
+from switchagg.p4model.runtime.passes import TwoPipelineSwitch
 from switchagg.p4model.runtime.tna_pipeline import Gress, Pipe, Stage, pipeline
 from switchagg.p4model.runtime.tna_target import PacketState, TofinoTarget
 from switchagg.p4model.runtime.values import Exit
 
-MAX_PASSES: Final = 4096
 PIPE_BITS: Final = 7
 # The port of each pipe that leads back into it.
 RECIRCULATION_PORTS: Final = (68, 196, 324, 452)
@@ -67,7 +65,7 @@ class _Departure:
     fields: dict[str, int] = field(default_factory=dict)
 
 
-class TofinoSwitch(ModelSwitch):
+class TofinoSwitch(TwoPipelineSwitch[_Arrival, _Departure]):
     """A Tofino 1.
 
     Attributes:
@@ -77,6 +75,8 @@ class TofinoSwitch(ModelSwitch):
         pruned: for each level-2 exclusion id, the ports that get no copy of nodes whose rid the packet names.
         digests: what Digest.pack gave since this list was last cleared: (instance, values).
     """
+
+    _state: PacketState
 
     def __init__(self, program: ir.Program, *, seed: int = 0, traced: bool = False) -> None:
         super().__init__(program, seed=seed, traced=traced)
@@ -102,31 +102,8 @@ class TofinoSwitch(ModelSwitch):
         self._pipes = [pipe(module) for pipe in built]
         self._start = self._target.parser_units
 
-    @property
-    def digests(self) -> list[tuple[str, dict[str, Any]]]:
-        """See the class."""
-        return self._state.digests
-
-    def process(self, port: int, data: bytes, now: float = 0.0) -> list[tuple[int, bytes]]:
-        """Runs one packet; see `ModelSwitch.process`."""
-        self.now = self._state.now = now
-        self._out: list[tuple[int, bytes]] = []
-        self._arrivals: deque[_Arrival] = deque([_Arrival(port, data)])
-        self._departures: deque[_Departure] = deque()
-        if self.traced:
-            self.trace.events.clear()
-        for _ in range(MAX_PASSES):
-            if self._departures:
-                self._run_egress(self._departures.popleft())
-            elif self._arrivals:
-                self._run_ingress(self._arrivals.popleft())
-            else:
-                return self._out
-        raise ModelError(f"{self.program.path}: one packet went through more than {MAX_PASSES} passes")
-
-    def _note(self, kind: str, text: str) -> None:
-        if self.traced:
-            self.trace.add(kind, text)
+    def _arrival(self, port: int, data: bytes) -> _Arrival:
+        return _Arrival(port, data)
 
     def _pipe(self, port: int) -> Pipe:
         number = port >> PIPE_BITS

@@ -16,7 +16,6 @@ resubmitted or recirculated has 0 as its ingress_port and timestamp.
 from __future__ import annotations
 
 import contextlib
-from collections import deque
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -25,15 +24,15 @@ from switchagg.p4model.errors import P4Error
 from switchagg.p4model.runtime.blocks import block
 from switchagg.p4model.runtime.emit import Module
 from switchagg.p4model.runtime.packet import NO_ERROR, PacketIn, PacketOut, ParserReject
+from switchagg.p4model.runtime.passes import TwoPipelineSwitch
 from switchagg.p4model.runtime.replication import CloneSession
-from switchagg.p4model.runtime.switch import ModelError, ModelSwitch, fields_class
+from switchagg.p4model.runtime.switch import fields_class
 from switchagg.p4model.runtime.v1model_target import PacketState, V1Target
 from switchagg.p4model.runtime.values import Exit
 from switchagg.p4model.types import FieldsType, underlying
 
 DROP_PORT: Final = 511
 NORMAL, INGRESS_CLONE, EGRESS_CLONE, _COALESCED, RECIRCULATED, REPLICATED, RESUBMITTED = range(7)
-MAX_PASSES: Final = 4096
 
 
 @dataclass(slots=True)
@@ -61,8 +60,10 @@ class _Departure:
     truncate: int | None = None
 
 
-class V1Switch(ModelSwitch):
+class V1Switch(TwoPipelineSwitch[_Arrival, _Departure]):
     """A simple_switch. `digests` and `messages` collect what `digest` and `log_msg` gave."""
+
+    _state: PacketState
 
     def __init__(self, program: ir.Program, *, seed: int = 0, traced: bool = False) -> None:
         super().__init__(program, seed=seed, traced=traced)
@@ -89,37 +90,14 @@ class V1Switch(ModelSwitch):
         self._parse, self._verify, self._ingress, self._egress, self._update, self._deparse = functions
 
     @property
-    def digests(self) -> list[tuple[str, dict[str, Any]]]:
-        """The digests since this list was last cleared: (type, values)."""
-        return self._state.digests
-
-    @property
     def messages(self) -> list[str]:
         """The messages since this list was last cleared."""
         return self._state.messages
 
-    def process(self, port: int, data: bytes, now: float = 0.0) -> list[tuple[int, bytes]]:
-        """Runs one packet; see `ModelSwitch.process`."""
-        self.now = self._state.now = now
-        self._out: list[tuple[int, bytes]] = []
-        self._arrivals: deque[_Arrival] = deque([_Arrival(port, data, NORMAL, [])])
-        self._departures: deque[_Departure] = deque()
-        if self.traced:
-            self.trace.events.clear()
-        for _ in range(MAX_PASSES):
-            if self._departures:
-                self._run_egress(self._departures.popleft())
-            elif self._arrivals:
-                self._run_ingress(self._arrivals.popleft())
-            else:
-                return self._out
-        raise ModelError(f"{self.program.path}: one packet went through more than {MAX_PASSES} passes")
-
-    def _note(self, kind: str, text: str) -> None:
-        if self.traced:
-            self.trace.add(kind, text)
-
     # ---- ingress ----
+
+    def _arrival(self, port: int, data: bytes) -> _Arrival:
+        return _Arrival(port, data, NORMAL, [])
 
     def _parsed(self, arrival: _Arrival) -> tuple[Any, Any, Any, bytes]:
         headers, user, metadata = self._new_headers(), self._new_user(), self._new_metadata()

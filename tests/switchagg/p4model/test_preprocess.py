@@ -64,6 +64,11 @@ def test_include_dirs_come_before_our_own(tmp_path: Path) -> None:
     ("text", "line", "reason"),
     [
         ("\n#include <nothing.p4>\n", 2, "cannot find <nothing.p4>"),
+        (
+            "#include <core.p4>\n#include <psa.p4>\n",
+            2,
+            "<psa.p4>: the Portable Switch Architecture is not supported",
+        ),
         ('\n\n#include "nothing.p4"\n', 3, 'cannot find "nothing.p4"'),
         ("#ifdef X\n#else\n#error choose X\n#endif\n", 3, "#error choose X"),
         ("#ifdef\n#endif\n", 1, "malformed"),

@@ -79,6 +79,8 @@ def test_statements() -> None:
     [
         ("packet 0 123", "f.stf:1: this is no packet statement: packet 0 123"),
         ("packet x 12", "no packet statement"),
+        ("packet 512 12", "f.stf:1: port is 512; accepted: 0..511"),
+        ("expect -1 12", "f.stf:1: port is -1; accepted"),
         ("expect 1 xy", "no expect statement"),
         ("add t k:1", "no add statement"),
         ("add t k set()", "no add statement"),

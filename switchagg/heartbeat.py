@@ -1,0 +1,127 @@
+"""The heartbeat: a datagram by which a worker says that it lives, and what it has done so far.
+
+    "SAHB" | version 1 | count of fields | 0 0 | cookie, 16 bytes | sequence, 64 bits | fields, 64 bits each
+
+All numbers are big-endian. The cookie is the member's secret, which came with its admission; it tells whose
+heartbeat this is. The sequence grows with every heartbeat of a member, so a late one is known. Fields are
+appended in later versions of this library, never moved: a receiver takes those it knows and ignores the
+rest, and takes 0 for those that are not there. `worker_lib/native/heartbeat.cpp` writes the same bytes. No
+I/O.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import astuple, dataclass, fields
+from typing import Final, Self
+
+from switchagg.errors import SwitchAggError, UsageError
+
+MAGIC: Final = b"SAHB"
+VERSION: Final = 1
+COOKIE_BYTES: Final = 16
+MAX_INTERVAL: Final = 1.0  # seconds between two heartbeats
+_HEAD: Final = struct.Struct(f">4sBBH{COOKIE_BYTES}sQ")
+HEAD_BYTES: Final = _HEAD.size
+MAX_BYTES: Final = HEAD_BYTES + 255 * 8
+_U64: Final = 1 << 64
+
+
+class HeartbeatError(SwitchAggError):
+    """Bytes that are no heartbeat."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a member has done since it joined. Times are nanoseconds; all but `rtt_ns` only grow.
+
+    Attributes:
+        collectives: that are complete. elements, bytes_reduced: of their tensors, as the caller sees them.
+        packets_sent, packets_received, bytes_sent, bytes_received: datagrams and UDP payload, with repeats.
+        retransmissions: packets sent again.
+        blocks_total, blocks_own, blocks_union: in tensors whose zero blocks are skipped; non-zero on this
+            rank; non-zero on any.
+        scan_ns, quantize_ns, send_ns, receive_ns, wait_ns, decode_ns: where the time of the engine went.
+        plan_ns: spent on plans: looking for zeros and largest values, and waiting for plans' RESULTs.
+        busy_ns: in which a collective was under way.
+        rtt_ns: the smoothed round trip now.
+        position: packets sent for the first time.
+        sampled_blocks, sampled_own: while everything is sent: blocks looked at all the same, and how many of
+            them were not zero on this rank.
+    """
+
+    collectives: int = 0
+    elements: int = 0
+    bytes_reduced: int = 0
+    packets_sent: int = 0
+    packets_received: int = 0
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    retransmissions: int = 0
+    blocks_total: int = 0
+    blocks_own: int = 0
+    blocks_union: int = 0
+    scan_ns: int = 0
+    quantize_ns: int = 0
+    send_ns: int = 0
+    receive_ns: int = 0
+    wait_ns: int = 0
+    decode_ns: int = 0
+    plan_ns: int = 0
+    busy_ns: int = 0
+    rtt_ns: int = 0
+    position: int = 0
+    sampled_blocks: int = 0
+    sampled_own: int = 0
+
+
+FIELDS: Final = tuple(field.name for field in fields(Report))
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """One heartbeat.
+
+    Attributes:
+        cookie: 16 bytes.
+        sequence: 0 to 2^64 - 1.
+        report: the member's counters.
+    """
+
+    cookie: bytes
+    sequence: int
+    report: Report
+
+    def pack(self) -> bytes:
+        """The datagram.
+
+        Raises:
+            UsageError: the cookie is not 16 bytes, or a number does not fit 64 bits.
+        """
+        if len(self.cookie) != COOKIE_BYTES:
+            raise UsageError(f"cookie has {len(self.cookie)} bytes; accepted: {COOKIE_BYTES}")
+        values = astuple(self.report)
+        for name, value in (("sequence", self.sequence), *zip(FIELDS, values, strict=True)):
+            if not 0 <= value < _U64:
+                raise UsageError(f"{name} is {value}; accepted: 0 to 2^64 - 1")
+        head = _HEAD.pack(MAGIC, VERSION, len(values), 0, self.cookie, self.sequence)
+        return head + struct.pack(f">{len(values)}Q", *values)
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Self:
+        """Reads a datagram.
+
+        Raises:
+            HeartbeatError: it is none.
+        """
+        if len(data) < HEAD_BYTES:
+            raise HeartbeatError(f"{len(data)} bytes; a heartbeat has at least {HEAD_BYTES}")
+        magic, version, count, _, cookie, sequence = _HEAD.unpack_from(data)
+        if magic != MAGIC:
+            raise HeartbeatError(f"it begins with {magic!r}; a heartbeat begins with {MAGIC!r}")
+        if version != VERSION:
+            raise HeartbeatError(f"version {version}; this is version {VERSION}")
+        if len(data) != HEAD_BYTES + 8 * count:
+            raise HeartbeatError(f"{len(data)} bytes; with {count} fields there are {HEAD_BYTES + 8 * count}")
+        known = min(count, len(FIELDS))
+        return cls(cookie, sequence, Report(*struct.unpack_from(f">{known}Q", data, HEAD_BYTES)))
