@@ -107,11 +107,11 @@ class Work:
         """
         if self._native is not None:
             self._session._wait(self._native, self._label, timeout, self._seconds)
-        with self._lock:
+        with self._lock:  # also while it copies: another thread that waits may not return before that
             after, self._after = self._after, None
+            if after is not None:
+                after()
             self._keep = ()
-        if after is not None:
-            after()
         return self._result
 
 
@@ -243,7 +243,9 @@ class Session:
         min_bits: int | None = None,
     ) -> Work:
         """Starts an `allreduce` and returns at once; `x` must not be touched until the `Work` is done."""
-        return self._allreduce(x, op, bits, blocks, out, block_size, timeout, min_bits, background=True)
+        return self._allreduce(
+            x, op, bits, blocks, out, block_size, timeout, min_bits=min_bits, background=True
+        )
 
     def broadcast(self, x: Any, root: int = 0, timeout: float | None = None) -> Any:
         """Copies rank `root`'s array to all ranks, byte for byte, in place.
@@ -364,7 +366,7 @@ class Session:
         Raises:
             UsageError: as in `allreduce`, or the first dimension cannot be divided.
         """
-        return self._reduce_scatter(x, out, op, bits, timeout, min_bits, background=False).wait()
+        return self._reduce_scatter(x, out, op, bits, timeout, min_bits=min_bits, background=False).wait()
 
     def reduce_scatter_async(
         self,
@@ -377,7 +379,7 @@ class Session:
         min_bits: int | None = None,
     ) -> Work:
         """Starts a `reduce_scatter` and returns at once; neither array may be touched until it is done."""
-        return self._reduce_scatter(x, out, op, bits, timeout, min_bits, background=True)
+        return self._reduce_scatter(x, out, op, bits, timeout, min_bits=min_bits, background=True)
 
     def _reduce_scatter(
         self,
@@ -386,8 +388,8 @@ class Session:
         op: str,
         bits: int | str | None,
         timeout: float | None,
-        min_bits: int | None,
         *,
+        min_bits: int | None = None,
         background: bool,
     ) -> Work:
         self._check_open()
@@ -517,8 +519,8 @@ class Session:
         out: Any,
         block_size: int | None,
         timeout: float | None,
-        min_bits: int | None,
         *,
+        min_bits: int | None = None,
         background: bool,
     ) -> Work:
         self._check_open()
