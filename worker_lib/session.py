@@ -227,7 +227,7 @@ class Session:
                 `Work.wait`.
         """
         return self._allreduce(
-            x, op, bits, blocks, out, block_size, timeout, min_bits, background=False
+            x, op, bits, blocks, out, block_size, timeout, min_bits=min_bits, background=False
         ).wait()
 
     def allreduce_async(
