@@ -52,8 +52,8 @@ class Membership:
         switch_link: name of the UNIX socket where workers of the switch's own host attach; empty for none.
         base, slots, words: the slot range, P and K.
         first_seq: sequence number of position 0.
-        block, dense: the job's skip policy: elements that are sent or skipped together; whether every block
-            is sent without looking for zeros.
+        block, dense, bits: the job's skip policy: elements that are sent or skipped together; whether every
+            block is sent without looking for zeros; the lanes of calls that leave them to the job.
         worker_bit: this rank's bit in the switch.
     """
 
@@ -74,6 +74,7 @@ class Membership:
     first_seq: int
     block: int
     dense: bool
+    bits: int | None
     worker_bit: int
     _line: _LifeLine = field(repr=False, compare=False)
 
@@ -300,6 +301,7 @@ def _membership(
         first_seq=int(answer["first_seq"]),
         block=int(policy["block"]),
         dense=bool(policy["dense"]),
+        bits=None if policy.get("bits") is None else int(policy["bits"]),
         worker_bit=int(answer["worker_bit"]),
         _line=line,
     )

@@ -49,7 +49,7 @@ class State:
         model: the DistributedDataParallel module. Needed for error feedback, whose memory goes by parameter.
         process_group: the ranks; the model's by default, else the default group.
         bits: width of the lanes: 32, 16 or 8; float64 always travels in 64.
-        blocks: ``"auto"`` or ``"dense"``, as in `Options`.
+        blocks: as in `Options`.
         block_size: elements a block; 64 unless the controller says otherwise.
         density: share of the blocks that each rank sends, those with the largest gradients: 1 sends all.
         error_feedback: whether what is left out is added to the next gradient; by default where lanes are
@@ -184,12 +184,13 @@ class State:
             x.add_(memory)
             memory.zero_()
         blocks: Any = self._options.blocks
-        block = self._options.block_size or self._session.block_size
+        block = self._options.block_size
         if self.density < 1:
+            block = block or self._session.mask_block_size
             blocks = self._choose(x, block, memory)
         work = self._session._allreduce(
             x, "avg", self.bits if x.dtype != torch.float64 else None, blocks, None, block, self._seconds,
-            memory if narrow else None, background=True,
+            residual=memory if narrow else None, background=True,
         )  # fmt: skip
         return SwitchWork("allreduce_hook", [work], buffer, None, self._completer)
 
