@@ -3,7 +3,7 @@
 Plans are reduced through the switch with OR, so every rank gets the same words:
 
     words 0-4     fingerprint of the call             words 5-9     its complement, bit by bit
-    word 10       rank 0: the job's skip policy        word 11       0
+    word 10       rank 0: the job's skip policy        word 11       rank 0: bit 0, pause after this one
     then          bitmap, a bit a block (only where zero blocks are skipped)
     then          exponents, one-hot, 256 bits a chunk (float64: 2,048; only for sums of floats)
 
@@ -40,6 +40,8 @@ NO_EXPONENT: Final = -1  # of a chunk that is all zero
 WIDE_CHUNK: Final = 65536  # elements that share an exponent, 64- and 32-bit lanes
 NARROW_CHUNK: Final = 1024  # the same, 16- and 8-bit lanes
 POLICY_WORD: Final = 10
+PAUSE_WORD: Final = 11
+PAUSE: Final = 1  # in that word: all ranks stop after this collective, for a change of membership
 
 
 class Kind(IntEnum):
@@ -241,7 +243,7 @@ _FIELDS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """A plan's first words, parsed: the fields of `Call` that a fingerprint holds, and the policy word."""
+    """A plan's first words, parsed: the fields of `Call` that a fingerprint holds, and what rank 0 adds."""
 
     kind: Kind
     op: ReduceOp
@@ -254,6 +256,7 @@ class Header:
     sparse: bool
     block: int
     policy: int
+    pause: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -271,12 +274,13 @@ class Agreed:
     exponents: npt.NDArray[np.int16]
 
 
-def header_words(call: Call, policy: int = 0) -> Words:
-    """The first twelve words of a rank's plan; `policy` is 0 at all ranks but rank 0."""
+def header_words(call: Call, policy: int = 0, pause: bool = False) -> Words:
+    """The first twelve words of a rank's plan; `policy` is 0, and `pause` False, at all ranks but rank 0."""
     words = np.zeros(HEADER_WORDS, np.uint32)
     words[:5] = call.fingerprint()
     words[5:10] = ~words[:5]
     words[POLICY_WORD] = policy
+    words[PAUSE_WORD] = PAUSE if pause else 0
     return words
 
 
@@ -296,6 +300,7 @@ def parse_header(words: Words) -> Header:
     return Header(
         kind, op, dtype, f0 & 0xFF, position, count, crc,
         root=f4 >> 24, sparse=bool(f4 & 0x100000), block=f4 & 0xFFFFF, policy=int(words[POLICY_WORD]),
+        pause=bool(words[PAUSE_WORD] & PAUSE),
     )  # fmt: skip
 
 
