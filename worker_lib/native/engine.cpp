@@ -74,14 +74,15 @@ void Engine::abandon() {
   thread_.reset();
 }
 
-void Engine::submit(std::shared_ptr<Collective> work, int64_t timeout_ns, bool background) {
+bool Engine::submit(std::shared_ptr<Collective> work, int64_t timeout_ns, bool background, uint32_t generation) {
   auto lock = contend();
+  if (generation != generation_) return false;
   work->index = calls_++;
   work->call.position = static_cast<uint32_t>(work->index);
-  work->generation = generation_;
+  work->generation = generation;
   if (broken_ || work->index >= doomed_from_) {
     work->status = broken_ ? Status::aborted : Status::lost;
-    return;
+    return true;
   }
   const int64_t now = now_ns();
   work->deadline = timeout_ns < 0 ? INT64_MAX : now + timeout_ns;
@@ -97,6 +98,7 @@ void Engine::submit(std::shared_ptr<Collective> work, int64_t timeout_ns, bool b
   } else if (background) {
     changed_.notify_all();
   }
+  return true;
 }
 
 Status Engine::wait(Collective& work, int64_t slice_ns) {
@@ -107,7 +109,9 @@ Status Engine::wait(Collective& work, int64_t slice_ns) {
     if (now >= until) break;
     if (driving_ || halted()) {
       if (halted() && expire(now)) break;
-      changed_.wait_for(lock, std::chrono::nanoseconds(until - now));
+      // Nobody drives a halted engine, so its waiters look at the time.
+      const int64_t limit = halted() && !queue_.empty() ? std::min(until, queue_.front()->deadline) : until;
+      changed_.wait_for(lock, std::chrono::nanoseconds(limit - now));
       continue;
     }
     drive(lock, &work, until);
@@ -284,13 +288,13 @@ void Engine::begin(Collective& c) {
   c.call.pause = membership_.rank == 0 && pause_requested_.exchange(false);
   const uint64_t each = c.call.kind == Kind::floor ? std::max<uint64_t>(c.call.count, 1)
                                                    : c.call.segment_elements(sparse_ ? kSparseSegment : kDenseSegment);
-  for (uint64_t from = 0; from < c.call.count; from += each)
+  for (uint64_t from = 0; from < c.call.count && !c.call.withdrawn; from += each)
     c.segments.emplace_back().call = c.call.segment(from, std::min(each, c.call.count - from));
   const uint64_t segments = c.segments.size();
   c.header_has_plan = segments == 1 && kPlanHeaderWords + c.call.rest_words() <= membership_.words;
   c.lead = static_cast<uint32_t>(std::min<uint64_t>(segments, kLead));
   c.steps = static_cast<uint32_t>(1 + 2 * segments);
-  stats_.blocks_total += c.call.blocks();
+  if (!c.call.withdrawn) stats_.blocks_total += c.call.blocks();
 }
 
 // Step 0 is the header; then `lead` plans; then a stream and a plan in turn; then the last streams.
@@ -524,6 +528,10 @@ void Engine::take(uint64_t position, const uint8_t* payload) {
       // Every rank sees the same, sends nothing more of this collective, and goes on to the next one.
       ++sending_;
       return complete(c, Status::mismatch);
+    }
+    if (Opening::withdrawn(payload)) {
+      ++sending_;
+      return complete(c, Status::moved);
     }
     c.opened = true;
     if (c.header_has_plan) {

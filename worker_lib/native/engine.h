@@ -50,7 +50,7 @@ enum class Status : uint8_t {
   timeout = 3,
   aborted = 4,
   lost = 5,   // a rank that it needs is gone
-  moved = 6,  // not begun before the membership changed, and its arguments are about the old one: to be called again
+  moved = 6,  // a rank had called it before the membership changed, for another number of ranks: nothing was done
 };
 
 // A collective is sent in steps, each a range of positions. The header comes first, alone until its RESULT is there. Then
@@ -113,9 +113,9 @@ class Engine {
   Engine(std::unique_ptr<Port> port, const Membership& membership);
   ~Engine();
 
-  // Queues a collective; its position in the job is the order of these calls. `background`: start on it now, before
-  // anybody waits for it.
-  void submit(std::shared_ptr<Collective> work, int64_t timeout_ns, bool background);
+  // Queues a collective; its position in the generation is the order of these calls. `background`: start on it now, before
+  // anybody waits for it. False, and nothing done: the engine is no longer in `generation`, for which the call was made.
+  bool submit(std::shared_ptr<Collective> work, int64_t timeout_ns, bool background, uint32_t generation);
 
   // Drives or waits until `work` is no longer pending, or for `slice_ns`.
   Status wait(Collective& work, int64_t slice_ns);
@@ -127,13 +127,14 @@ class Engine {
   // completed. Returns whether that is so; false for ever once the engine is broken.
   bool finish(uint64_t complete_to, int64_t slice_ns);
   // After freeze(), with finish() done: goes on in a new generation, on a new port. `lost`: everything in the queue ends as
-  // lost. Otherwise what was not begun is carried out in the new generation, or ends as moved. False: the engine is broken.
+  // lost. Otherwise what was not begun is carried out in the new generation. False: the engine is broken.
   bool resume(std::unique_ptr<Port> port, const Membership& membership, bool lost);
   // Rank 0: the next header says that all ranks freeze after its collective. They do so by themselves, and write to the
   // descriptor given to set_attention() when they have.
   void request_pause() { pause_requested_ = true; }
   void set_attention(int descriptor);
   bool frozen() const { return frozen_; }
+  uint32_t generation() const { return generation_; }
   // A rank has left this generation after it had begun `begun` collectives: later ones end as lost, now and when called.
   void doom(uint64_t begun);
   // Collectives of this generation begun so far.
@@ -198,7 +199,7 @@ class Engine {
   uint64_t calls_ = 0;
   // This generation: how many collectives have ended, in call order; how many may while frozen_; the first that needs a rank
   // that has left.
-  uint32_t generation_ = 0;
+  std::atomic<uint32_t> generation_{0};
   uint64_t completed_ = 0, limit_ = 0, doomed_from_ = UINT64_MAX;
   std::atomic<bool> frozen_{false}, pause_requested_{false};
   bool pausing_ = false;  // frozen_ because a header said so, and nobody has been told

@@ -69,14 +69,14 @@ bool Engine::resume(std::unique_ptr<Port> port, const Membership& membership, bo
       c.active.clear();
       c.segments.clear();
       tell(c, Status::lost);
-    } else if (!means_the_same(c.call, before, membership)) {
-      tell(c, Status::moved);
     } else {
+      // All ranks must hear of it: some may call it only now.
+      if (!means_the_same(c.call, before, membership)) c.call.withdrawn = true;
       c.index = calls_++;
       c.call.position = static_cast<uint32_t>(c.index);
       c.call.rank = membership.rank;
       c.call.workers = membership.workers;
-      c.generation = generation_;
+      c.generation = generation_.load();
       queue_.push_back(std::move(work));
     }
   }

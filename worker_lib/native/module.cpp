@@ -264,14 +264,13 @@ NB_MODULE(_native, m) {
           "words"_a, "first_seq"_a, "rank"_a, "workers"_a, "window_limit"_a, "link"_a = "")
       .def(
           "submit",
-          [](Engine& self, const CallArguments& call, int64_t timeout_ns, bool background) {
+          [](Engine& self, const CallArguments& call, int64_t timeout_ns, bool background, uint32_t generation) {
             auto work = std::make_shared<Collective>();
             work->call = call.call();
             nb::gil_scoped_release release;
-            self.submit(work, timeout_ns, background);
-            return work;
+            return self.submit(work, timeout_ns, background, generation) ? work : nullptr;
           },
-          "call"_a, "timeout_ns"_a, "background"_a)
+          "call"_a, "timeout_ns"_a, "background"_a, "generation"_a = 0)
       .def(
           "wait",
           [](Engine& self, Collective& work, int64_t slice_ns) {
@@ -302,6 +301,7 @@ NB_MODULE(_native, m) {
       .def("doom", &Engine::doom, "begun"_a, nb::call_guard<nb::gil_scoped_release>())
       .def_prop_ro("begun", &Engine::begun, nb::call_guard<nb::gil_scoped_release>())
       .def_prop_ro("frozen", &Engine::frozen)
+      .def_prop_ro("generation", &Engine::generation)
       .def("abort", &Engine::abort, nb::call_guard<nb::gil_scoped_release>())
       .def("close", &Engine::close, nb::call_guard<nb::gil_scoped_release>())
       .def("abandon", &Engine::abandon)

@@ -44,7 +44,7 @@ Call Call::segment(uint64_t from, uint64_t length) const {
 
 namespace {
 
-constexpr uint32_t kPause = 1;
+constexpr uint32_t kPause = 1, kWithdrawn = 2;  // in word 11
 
 void write_header(const Call& call, uint32_t* words) {
   const uint32_t fingerprint[5] = {
@@ -60,7 +60,7 @@ void write_header(const Call& call, uint32_t* words) {
     words[5 + i] = ~fingerprint[i];
   }
   words[10] = call.rank == 0 ? call.policy : 0;
-  words[11] = call.rank == 0 && call.pause ? kPause : 0;
+  words[11] = (call.rank == 0 && call.pause ? kPause : 0) | (call.withdrawn ? kWithdrawn : 0);
 }
 
 }  // namespace
@@ -83,6 +83,7 @@ uint32_t Opening::mismatch(const uint8_t* payload, uint32_t* difference, uint32_
 }
 
 bool Opening::pauses(const uint8_t* payload) { return wire::load32(payload + 44) & kPause; }
+bool Opening::withdrawn(const uint8_t* payload) { return wire::load32(payload + 44) & kWithdrawn; }
 
 Plan::Plan(const Call& call, uint32_t words, bool with_header)
     : call_(call),

@@ -40,6 +40,7 @@ struct Call {
   uint32_t first_element = 0;  // of a segment, in the whole tensor, mod 2^32: for the stochastic rounding
   uint32_t policy = 0;      // rank 0's policy word
   bool pause = false;       // rank 0: all ranks stop after this collective, for a change of membership
+  bool withdrawn = false;   // it was called for another number of ranks: all ranks are told so, and nothing is done
   const uint8_t* in = nullptr;
   uint64_t in_begin = 0, in_end = 0;
   uint8_t* out = nullptr;
@@ -72,6 +73,7 @@ struct Opening {
   // A bit for each of the five fingerprint words in which ranks differ; what differs, and rank 0's policy word.
   static uint32_t mismatch(const uint8_t* payload, uint32_t* difference, uint32_t* policy);
   static bool pauses(const uint8_t* payload);
+  static bool withdrawn(const uint8_t* payload);  // by any rank
 };
 
 class Plan {
