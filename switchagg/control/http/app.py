@@ -21,6 +21,7 @@ from switchagg.control.http.errors import HttpError, error_body, status_of
 from switchagg.control.http.guard import TENANT, Guard
 from switchagg.control.http.members import member_routes
 from switchagg.control.http.metrics import Metrics
+from switchagg.control.http.page_files import PAGE_HEADERS, page_file
 from switchagg.control.http.schemas import HealthView
 from switchagg.control.http.shared import Asking, Service, failures, streamed
 from switchagg.control.http.streams import ClientGone
@@ -50,6 +51,7 @@ def create_app(service: Service) -> FastAPI:
     app.include_router(member_routes(service))
     app.include_router(switch_routes(service))
     _add_others(app, service)
+    _add_page(app)
     _add_failures(app)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
     return app
@@ -90,6 +92,17 @@ def _add_others(app: FastAPI, service: Service) -> None:
             raise HttpError("forbidden", "metrics are of all tenants, and for administrators")
         text = await service.in_thread(service.metrics.text)
         return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+def _add_page(app: FastAPI) -> None:
+    async def page(file: str = "") -> Response:
+        found = page_file(file)
+        if found is None:
+            raise HTTPException(404)
+        return Response(found.content, headers=dict(PAGE_HEADERS), media_type=found.media_type)
+
+    app.add_api_route("/", page, include_in_schema=False)
+    app.add_api_route("/page/{file}", page, include_in_schema=False)
 
 
 def _add_failures(app: FastAPI) -> None:
