@@ -64,8 +64,8 @@ class Membership:
         switch_link: name of the UNIX socket where workers of the switch's own host attach; empty for none.
         base, slots, words: the slot range, P and K.
         first_seq: sequence number of position 0.
-        block, dense: the job's skip policy: elements that are sent or skipped together; whether every block
-            is sent without looking for zeros.
+        block, dense, bits: the job's skip policy: elements that are sent or skipped together; whether every
+            block is sent without looking for zeros; the lanes of calls that leave them to the job.
         worker_bit: this rank's bit in the switch.
         deadline: seconds of silence after which a rank is lost. on_loss: ``"fail"`` or ``"shrink"``.
         heartbeats: None where the controller wants none.
@@ -90,6 +90,7 @@ class Membership:
     first_seq: int
     block: int
     dense: bool
+    bits: int | None
     worker_bit: int
     deadline: float
     on_loss: str
@@ -358,6 +359,7 @@ def _membership(
         first_seq=int(answer["first_seq"]),
         block=int(policy["block"]),
         dense=bool(policy["dense"]),
+        bits=None if policy.get("bits") is None else int(policy["bits"]),
         worker_bit=int(answer["worker_bit"]),
         deadline=float(answer["deadline"]),
         on_loss=str(answer["on_loss"]),
