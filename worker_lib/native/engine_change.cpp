@@ -98,6 +98,7 @@ void Engine::adopt(const Membership& membership) {
   doomed_from_ = UINT64_MAX;
   frozen_ = pausing_ = pause_requested_ = false;
   sparse_ = false;
+  if (Policy::valid(membership.policy)) policy_ = policy_sent_ = membership.policy;
   heard_ = 0;
   sending_ = 0;
 }
