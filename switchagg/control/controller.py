@@ -18,13 +18,11 @@ from switchagg.control.jobs import (
     Install,
     Job,
     JobBook,
-    JobState,
-    JoinRequest,
     Member,
-    MemberState,
     Remove,
     Settle,
 )
+from switchagg.control.records import JobState, JoinRequest, MemberState
 from switchagg.errors import SwitchAggError, SwitchError
 from switchagg.planner import SkipPolicy
 
@@ -189,9 +187,8 @@ class Controller:
             for attempt in range(INIT_ATTEMPTS):
                 if attempt:
                     time.sleep(INIT_PAUSE)
-                for packet in job.pending_inits():
-                    for echo in self.driver.packet_out(packet):
-                        job.echoed(echo)
+                for echo in self.driver.packets_out(job.pending_inits()):
+                    job.echoed(echo)
                 if not job.pending_inits():
                     break
             else:

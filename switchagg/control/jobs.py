@@ -29,111 +29,29 @@ position's sequence number less P, so that exactly the first packet of the job f
 
 from __future__ import annotations
 
-import ipaddress
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Final
 
 from switchagg.control.allocator import SlotAllocator, is_power_of_two
 from switchagg.control.drivers.base import Capacity
+from switchagg.control.records import (
+    DEFAULT_DEADLINE,
+    Admission,
+    JobState,
+    JoinRequest,
+    MemberState,
+    OnLoss,
+    check_name,
+)
 from switchagg.errors import AdmissionError, SwitchAggError, UsageError
 from switchagg.planner import SkipPolicy, default_shape
 from switchagg.slots import JobEntry, WorkerEntry
-from switchagg.wire import MAX_WORKERS, MIN_WORDS, Header, Op, WireError
+from switchagg.wire import MIN_WORDS, Header, Op, WireError
 
 MIN_SLOTS: Final = 2  # a window is half of them
-MAX_TIMEOUT: Final = 86_400.0  # seconds
-MAX_NAME: Final = 128
 _JOB_IDS: Final = 0xFFFF  # ids are 1..this; 0 is nobody's
-
-
-class JobState(StrEnum):
-    """Where a job stands; see the head of this file."""
-
-    joining = "joining"
-    opening = "opening"
-    running = "running"
-    failed = "failed"
-    ended = "ended"
-
-
-class MemberState(StrEnum):
-    """Where a rank stands in its job."""
-
-    joined = "joined"
-    left = "left"
-    lost = "lost"
-
-
-@dataclass(frozen=True, slots=True)
-class JoinRequest:
-    """What a rank asks for.
-
-    Attributes:
-        rank, world_size: 0 <= rank < world_size <= 32.
-        address, port: IPv4 address and UDP port that its packets come from.
-        words: K, the words of a packet; None takes what the others want, or the default.
-        slots: P, the job's slots, a power of two; None likewise.
-        timeout: seconds to wait for the other ranks.
-        touch: as in `JobEntry`.
-
-    Raises `AdmissionError` for a value that no job could have.
-    """
-
-    rank: int
-    world_size: int
-    address: str
-    port: int
-    words: int | None = None
-    slots: int | None = None
-    timeout: float = 30.0
-    touch: bool = True
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.world_size <= MAX_WORKERS:
-            raise AdmissionError(
-                f"world_size is {self.world_size}; a job has 1..{MAX_WORKERS} workers", "world_size"
-            )
-        if not 0 <= self.rank < self.world_size:
-            raise AdmissionError(
-                f"rank is {self.rank}; with world_size {self.world_size} ranks are 0..{self.world_size - 1}",
-                "rank_out_of_range",
-            )
-        try:
-            address = ipaddress.IPv4Address(self.address)
-        except ValueError:
-            raise AdmissionError(
-                f"address is {self.address!r}; accepted: an IPv4 address such as 10.0.0.1", "bad_request"
-            ) from None
-        if address.is_unspecified or address.is_multicast:
-            raise AdmissionError(
-                f"address is {self.address}; accepted: the one address that this rank's packets come from",
-                "bad_request",
-            )
-        if not 1 <= self.port <= 0xFFFF:
-            raise AdmissionError(f"port is {self.port}; accepted: 1..65535", "bad_request")
-        if not 0 < self.timeout <= MAX_TIMEOUT:
-            raise AdmissionError(
-                f"timeout is {self.timeout}; accepted: more than 0 and up to {MAX_TIMEOUT:.0f} seconds",
-                "bad_request",
-            )
-
-
-@dataclass(frozen=True, slots=True)
-class Admission:
-    """What a rank needs to send and to check what it receives."""
-
-    job: int
-    token: int
-    result_token: int
-    base: int
-    slots: int
-    words: int
-    first_seq: int
-    policy: SkipPolicy
-    worker_bit: int
 
 
 @dataclass(eq=False, slots=True)
@@ -303,11 +221,7 @@ class JobBook:
         Raises:
             AdmissionError: it cannot be, whatever the others do; `code` says why. Nothing has changed then.
         """
-        if not name or len(name) > MAX_NAME or not name.isprintable():
-            raise AdmissionError(
-                f"job name is {name[:MAX_NAME]!r}; accepted: 1..{MAX_NAME} printable characters",
-                "bad_request",
-            )
+        check_name("job name", name)
         job = self._joinable(name, request)
         if job is not None:
             self._check_agreement(job, request)
@@ -389,6 +303,7 @@ class JobBook:
         job.state = JobState.failed if lost else JobState.running
         for member in job.members.values():
             member.admission = Admission(
+                switch="switch",
                 job=entry.job,
                 token=member.token,
                 result_token=entry.result_token,
@@ -398,6 +313,13 @@ class JobBook:
                 first_seq=job.first_seq,
                 policy=job.policy,
                 worker_bit=member.rank,
+                rank=member.rank,
+                world_size=job.world_size,
+                places=tuple(range(job.world_size)),
+                deadline=DEFAULT_DEADLINE,
+                on_loss=OnLoss.fail,
+                cookie=secrets.token_bytes(16),
+                interval=1.0,
             )
             self._actions.append(Settle(member))
 

@@ -29,7 +29,8 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import switchagg
 from switchagg.control.controller import Controller
-from switchagg.control.jobs import JoinRequest, Member
+from switchagg.control.jobs import Member
+from switchagg.control.records import JoinRequest
 from switchagg.errors import AdmissionError, SwitchAggError, SwitchError
 
 MAX_BODY: Final = 64 * 1024  # bytes

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Protocol
 
 from switchagg.slots import JobEntry, SlotState
-from switchagg.wire import HEADER_BYTES
+from switchagg.wire import HEADER_BYTES, MAX_WORKERS
 
 SLOT_STATE_BYTES = 16  # seq, seen, filled and what aligning them costs
 
@@ -19,6 +20,9 @@ class Capacity:
     slots: int  # in all jobs together
     words: int  # the largest K of a job
     memory: int  # bytes that all jobs' slots may take together
+    workers: int = MAX_WORKERS  # of one job
+    groups: int | None = None  # multicast groups, of which a job takes one; None for no limit
+    exact_words: int | None = None  # the one K of a P4 program; None where a job may choose
 
     @staticmethod
     def bytes_of(slots: int, words: int) -> int:
@@ -26,8 +30,52 @@ class Capacity:
         return slots * (HEADER_BYTES + 4 * words + SLOT_STATE_BYTES)
 
 
+@dataclass(frozen=True, slots=True)
+class Reconciled:
+    """What `SwitchDriver.reconcile` found and did, as ids of jobs, in order.
+
+    Attributes:
+        kept: were there as they should be, and their slots with them.
+        installed: were not there, or not whole, and now are; what their slots held is lost.
+        removed: were there and nobody's.
+    """
+
+    kept: tuple[int, ...] = ()
+    installed: tuple[int, ...] = ()
+    removed: tuple[int, ...] = ()
+
+
+class ChangeKind(StrEnum):
+    """What has become of a switch."""
+
+    connected = "connected"  # it answers (again); what it holds is not known
+    lost = "lost"  # it cannot be reached, or another controller has taken it over
+    restarted = "restarted"  # it answers, and its memory is gone
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchChange:
+    """A change that the driver noticed by itself. `why` is for people: part of a sentence, no full stop."""
+
+    kind: ChangeKind
+    why: str = ""
+
+
 class SwitchDriver(Protocol):
-    """One switch. Methods may block for a round trip and raise `SwitchError`."""
+    """One switch. Methods may be called from any thread, may block for a round trip, and raise `SwitchError`.
+
+    Properties neither block nor raise and are there before the switch is first reached.
+    """
+
+    @property
+    def name(self) -> str:
+        """What people call this switch; unique in one controller."""
+        ...
+
+    @property
+    def target(self) -> str:
+        """What it is: ``native``, ``p4``, ``bmv2``, ``tofino``, …"""
+        ...
 
     @property
     def capacity(self) -> Capacity:
@@ -55,15 +103,27 @@ class SwitchDriver(Protocol):
         ...
 
     def install_job(self, entry: JobEntry) -> None:
-        """Admits the workers of a job. Raises `SwitchError` where the switch refuses."""
+        """Admits the workers of a job. Raises `SwitchError` where it is refused; nothing is left then."""
         ...
 
     def remove_job(self, job_id: int) -> None:
         """Forgets a job; its slots may be given to another at once."""
         ...
 
-    def packet_out(self, packet: bytes) -> list[bytes]:
-        """Sends a UDP payload by the controller's port; returns what has come back there, in any order."""
+    def fence(self, job_id: int, bits: int) -> None:
+        """Drops, and counts, the packets of these workers of a job from now on; all else stays as it is.
+
+        Args:
+            job_id: an installed job.
+            bits: of the workers to shut out, in addition to those that are.
+        """
+        ...
+
+    def packets_out(self, packets: Sequence[bytes]) -> list[bytes]:
+        """Sends UDP payloads by the controller's port; returns what came back there within its patience.
+
+        All INITs of a job go in one call. An echo that is missing in the answer was lost, or came late.
+        """
         ...
 
     def counters(self) -> Mapping[str, int]:
@@ -76,4 +136,25 @@ class SwitchDriver(Protocol):
 
     def slot(self, index: int) -> SlotState | None:
         """Returns what a slot holds, for people; None where the switch does not show it."""
+        ...
+
+    def reconcile(self, entries: Sequence[JobEntry], fenced: Mapping[int, int]) -> Reconciled:
+        """Makes the switch hold these jobs and no others: reads back, and writes only what differs.
+
+        Args:
+            entries: the jobs that belong there.
+            fenced: job id -> bits of its workers that are shut out and must not be let in meanwhile.
+        """
+        ...
+
+    def watch(self, callback: Callable[[SwitchChange], None]) -> None:
+        """Calls `callback`, from any thread, for every change from now on; at once if there already was one.
+
+        The callback does not block. A switch that can be reached when the controller starts says
+        ``connected``, so that the controller reconciles.
+        """
+        ...
+
+    def close(self) -> None:
+        """Lets go of the switch and leaves it as it is. Safe to call twice; no callback comes afterwards."""
         ...

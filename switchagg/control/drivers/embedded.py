@@ -5,10 +5,11 @@ from __future__ import annotations
 import fcntl
 import socket
 import struct
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from switchagg.control.drivers.base import Capacity
+from switchagg.control.drivers.base import Capacity, ChangeKind, Reconciled, SwitchChange
 from switchagg.errors import SwitchAggError, SwitchError
 from switchagg.slots import JobEntry, SlotState
 from switchagg.wire import max_words
@@ -58,10 +59,24 @@ class EmbeddedDriver:
         memory: bytes that slots may take.
     """
 
-    def __init__(self, switch: Switch, capacity: int, memory: int = DEFAULT_MEMORY) -> None:
+    def __init__(
+        self, switch: Switch, capacity: int, memory: int = DEFAULT_MEMORY, *, name: str = "local"
+    ) -> None:
         self._switch = switch
+        self._name = name
         self._address = switch.address
         self._capacity = Capacity(capacity, words_at(self._address[0]), memory)
+        self._jobs: dict[int, JobEntry] = {}
+        self._fenced: dict[int, int] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def target(self) -> str:
+        return "native"
 
     @property
     def capacity(self) -> Capacity:
@@ -84,13 +99,23 @@ class EmbeddedDriver:
         return list(self._switch.warnings)
 
     def install_job(self, entry: JobEntry) -> None:
-        _asked(self._switch.add_job, entry)
+        with self._lock:
+            _asked(self._switch.add_job, entry)
+            self._jobs[entry.job] = entry
 
     def remove_job(self, job_id: int) -> None:
-        _asked(self._switch.remove_job, job_id)
+        with self._lock:
+            _asked(self._switch.remove_job, job_id)
+            self._jobs.pop(job_id, None)
+            self._fenced.pop(job_id, None)
 
-    def packet_out(self, packet: bytes) -> list[bytes]:
-        return _asked(self._switch.packet_out, packet)
+    def fence(self, job_id: int, bits: int) -> None:
+        with self._lock:
+            _asked(self._switch.fence, job_id, bits)
+            self._fenced[job_id] = self._fenced.get(job_id, 0) | bits
+
+    def packets_out(self, packets: Sequence[bytes]) -> list[bytes]:
+        return [echo for packet in packets for echo in _asked(self._switch.packet_out, packet)]
 
     def counters(self) -> Mapping[str, int]:
         return _asked(self._switch.counters)
@@ -100,6 +125,28 @@ class EmbeddedDriver:
 
     def slot(self, index: int) -> SlotState | None:
         return _asked(self._switch.slot, index)
+
+    def reconcile(self, entries: Sequence[JobEntry], fenced: Mapping[int, int]) -> Reconciled:
+        wanted = {entry.job: entry for entry in entries}
+        held = dict(self._jobs)
+        kept = tuple(job for job, entry in wanted.items() if held.get(job) == entry)
+        removed = tuple(job for job in held if job not in kept)
+        for job in removed:
+            self.remove_job(job)
+        installed = tuple(job for job in wanted if job not in kept)
+        for job in installed:
+            self.install_job(wanted[job])
+        for job, bits in fenced.items():
+            if missing := bits & ~self._fenced.get(job, 0):
+                self.fence(job, missing)
+        return Reconciled(kept, installed, tuple(job for job in removed if job not in wanted))
+
+    def watch(self, callback: Callable[[SwitchChange], None]) -> None:
+        # In the controller's own process: there from the start, and gone only together with it.
+        callback(SwitchChange(ChangeKind.connected))
+
+    def close(self) -> None:
+        """Does nothing: the switch belongs to whoever started it."""
 
 
 def _asked(method: Callable[..., _T], *arguments: Any) -> _T:

@@ -255,6 +255,23 @@ def job_entries(target: Target, job: JobEntry, place: JobPlace) -> Entries:
     return Entries(tuple(tables), (MulticastGroup(group_of(place), replicas),))
 
 
+def worker_entries(entries: Entries, job: JobEntry, bits: int) -> tuple[TableEntry, ...]:
+    """Returns those of a job's entries that know the workers with these bits. Removing them fences these.
+
+    Their packets then hit the job's entry for strangers. All else stays, RESULTs to them too: it is harmless,
+    and the others' rounds go on.
+    """
+    sources = {
+        (_is(_ip(worker.ip), 32), _is(worker.port, 16)) for worker in job.workers if bits & 1 << worker.bit
+    }
+    return tuple(
+        entry
+        for entry in entries.tables
+        if entry.table == ADMISSION
+        and (entry.matches.get(_SOURCE), entry.matches.get(_SOURCE_PORT)) in sources
+    )
+
+
 def _check(target: Target, job: JobEntry, place: JobPlace) -> None:
     if job.words != target.words:
         raise UsageError(f"job {job.job} has K = {job.words}; this program is compiled for {target.words}")

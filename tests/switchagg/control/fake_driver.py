@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Mapping, Sequence
 
-from switchagg.control.drivers.base import Capacity
+from switchagg.control.drivers.base import Capacity, ChangeKind, Reconciled, SwitchChange
 from switchagg.errors import SwitchError
 from switchagg.slots import JobEntry, SlotState
 from switchagg.wire import Header
@@ -16,15 +17,23 @@ class FakeDriver:
     Attributes:
         drop: INIT packets that it loses before it begins to echo; negative: all.
         refuse: what `install_job` raises.
+        there: whether it can be reached when it is first watched.
     """
 
-    def __init__(self, slots: int = 4096, words: int = 364, memory: int = 1 << 24) -> None:
+    def __init__(
+        self, slots: int = 4096, words: int = 364, memory: int = 1 << 24, name: str = "fake"
+    ) -> None:
+        self.name = name
+        self.target = "fake"
         self.capacity = Capacity(slots, words, memory)
         self.address = ("127.0.0.1", 48879)
         self.receive_buffer = 1 << 20
         self.link = "a-link"
         self.warnings: list[str] = []
         self.jobs: dict[int, JobEntry] = {}
+        self.fenced: dict[int, int] = {}
+        self.there = True
+        self.callback: Callable[[SwitchChange], None] | None = None
         self.installed = 0
         self.inits: list[bytes] = []
         self.drop = 0
@@ -43,15 +52,37 @@ class FakeDriver:
 
     def remove_job(self, job_id: int) -> None:
         with self._lock:
+            self.fenced.pop(job_id, None)
             if self.jobs.pop(job_id, None) is None:
                 raise SwitchError(f"no job {job_id}")
 
-    def packet_out(self, packet: bytes) -> list[bytes]:
-        if self.drop:
-            self.drop -= 1
-            return []
-        self.inits.append(packet)
-        return [packet]
+    def packets_out(self, packets: Sequence[bytes]) -> list[bytes]:
+        lost = len(packets) if self.drop < 0 else min(self.drop, len(packets))
+        self.drop = self.drop - lost if self.drop > 0 else self.drop
+        self.inits.extend(packets[lost:])
+        return list(packets[lost:])
+
+    def fence(self, job_id: int, bits: int) -> None:
+        with self._lock:
+            self.jobs[job_id]  # as a switch: of an installed job only
+            self.fenced[job_id] = self.fenced.get(job_id, 0) | bits
+
+    def reconcile(self, entries: Sequence[JobEntry], fenced: Mapping[int, int]) -> Reconciled:
+        with self._lock:
+            wanted = {entry.job: entry for entry in entries}
+            kept = tuple(job for job in wanted if self.jobs.get(job) == wanted[job])
+            removed = tuple(job for job in self.jobs if job not in wanted)
+            self.jobs = wanted
+            self.fenced = {job: bits for job, bits in fenced.items() if bits}
+            return Reconciled(kept, tuple(job for job in wanted if job not in kept), removed)
+
+    def watch(self, callback: Callable[[SwitchChange], None]) -> None:
+        self.callback = callback
+        if self.there:
+            callback(SwitchChange(ChangeKind.connected))
+
+    def close(self) -> None:
+        pass
 
     def counters(self) -> dict[str, int]:
         return {"received": 7, "inits": len(self.inits)}

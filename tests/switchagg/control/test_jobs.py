@@ -12,13 +12,11 @@ from switchagg.control.jobs import (
     Install,
     Job,
     JobBook,
-    JobState,
-    JoinRequest,
     Member,
-    MemberState,
     Remove,
     Settle,
 )
+from switchagg.control.records import JobState, JoinRequest, MemberState
 from switchagg.errors import AdmissionError, SwitchError, UsageError
 from switchagg.wire import Header, Op
 
