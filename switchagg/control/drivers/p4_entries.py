@@ -359,7 +359,7 @@ def loss_entries(port: int, *, seed: int, share: float, leaving: bool) -> tuple[
 
 
 def worker_of(job: JobEntry, entry: TableEntry) -> int | None:
-    """Returns the bit of the worker whose packets alone an entry of a job's admission is about; None for others.
+    """Returns the bit of the worker whose packets alone an entry of a job's admission is about, or None.
 
     Without these entries the worker's packets are refused as a stranger's.
     """

@@ -1,4 +1,4 @@
-"""One connection to a P4Runtime server: p4runtime-shell's client, with deadlines, and errors instead of exits.
+"""One connection to a P4Runtime server: p4runtime-shell's client, with deadlines and errors, without exits.
 
     requests --> client --unary calls-->              server
                  client --stream: arbitration, packet-out-->
@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What the server last said of who is primary: us or not; and the highest election id, if anybody has one."""
+    """Who the server says is primary: us, another, or nobody; and the highest election id that it knows."""
 
     primary: bool
     vacant: bool
@@ -177,9 +177,7 @@ class Client(P4RuntimeClient):  # type: ignore[misc]
         """Reads entities; wildcards as in P4Runtime. Raises `SwitchError`."""
         asked = list(entities)
         for start in range(0, len(asked), 500):
-            request = p4runtime_pb2.ReadRequest(
-                device_id=self.device_id, entities=asked[start : start + 500]
-            )
+            request = p4runtime_pb2.ReadRequest(device_id=self.device_id, entities=asked[start : start + 500])
             try:
                 for answer in self.stub.Read(request, timeout=self._spec.timeout):
                     yield from answer.entities
@@ -187,7 +185,7 @@ class Client(P4RuntimeClient):  # type: ignore[misc]
                 raise SwitchError(_text(error)) from None
 
     def pipeline(self) -> Any:
-        """The `ForwardingPipelineConfig` that runs, without what is for the device; None where there is none."""
+        """The `ForwardingPipelineConfig` that runs, without the device's part; None where there is none."""
         request = p4runtime_pb2.GetForwardingPipelineConfigRequest(device_id=self.device_id)
         request.response_type = request.P4INFO_AND_COOKIE
         try:

@@ -34,8 +34,8 @@ class Link:
     """The connection to a switch, whichever `Client` it is just then.
 
     Args:
-        prepare: called with a new primary client before anybody else has it; returns whether the switch's memory
-            is gone. A `SwitchAggError` closes the connection again.
+        prepare: called with a new primary client before anybody else has it; returns whether the switch's
+            memory is gone. A `SwitchAggError` closes the connection again.
         packet: takes the frames that come to the controller's port.
     """
 
@@ -68,7 +68,7 @@ class Link:
         with self._state:
             if self._client is None:
                 why = self._change.why if self._change is not None else "it has not answered yet"
-                raise SwitchError(f"switch {self._spec.name} at {self._spec.server}: {why}")
+                raise SwitchError(why)
             return self._client
 
     @property

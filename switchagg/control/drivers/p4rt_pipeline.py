@@ -5,8 +5,8 @@
     what the switch says that it runs ----------------+
                                       `--> Program: target, K, slots
 
-A program is left alone, with everything in its tables, where the switch has the cookie that we would give it, or
-no cookie and the same P4Info: it was started with it. The cookie is drawn from P4Info and config.
+A program is left alone, with everything in its tables, where the switch has the cookie that we would give it,
+or no cookie and the same P4Info: it was started with it. The cookie is drawn from P4Info and config.
 """
 
 from __future__ import annotations
@@ -74,9 +74,7 @@ class Program:
     def capacity(self) -> Capacity:
         """What it has room for."""
         memory = Capacity.bytes_of(self.ports.slots, 64 if self.native else self.max_words)
-        return Capacity(
-            self.ports.slots, self.max_words, memory, MAX_WORKERS, MAX_JOBS, self.exact_words
-        )
+        return Capacity(self.ports.slots, self.max_words, memory, MAX_WORKERS, MAX_JOBS, self.exact_words)
 
 
 def wanted_pipeline(spec: P4RuntimeSpec) -> Pipeline | None:
@@ -156,7 +154,10 @@ def _objects(p4info: Any) -> dict[str, Any]:
 
 
 def describe(spec: P4RuntimeSpec, p4info: Any) -> Program:
-    """Says what the program of a P4Info is. Raises `SwitchError` where it is none of ours, or not as the spec says."""
+    """Says what the program of a P4Info is.
+
+    Raises `SwitchError` where it is none of ours, or not what the spec says.
+    """
     names = [each.preamble.name for each in p4info.tables]
     if not any(name == ADMISSION or name.endswith("." + ADMISSION) for name in names):
         raise SwitchError(
@@ -176,7 +177,11 @@ def describe(spec: P4RuntimeSpec, p4info: Any) -> Program:
     default = _default(spec, tna=tna)
     slots = sizes.get("seq", 0)
     for key, said, found_value in (("words", spec.words, words), ("slots", spec.slots, slots)):
-        if said is not None and found_value and (said != found_value if key == "words" else said > found_value):
+        if (
+            said is not None
+            and found_value
+            and (said != found_value if key == "words" else said > found_value)
+        ):
             raise SwitchError(f"its program has {key} {found_value}, where the switch's spec says {said}")
     if spec.target not in ("auto", "p4", "tofino" if tna else "bmv2"):
         kind = "a TNA program" if tna else "a v1model program"

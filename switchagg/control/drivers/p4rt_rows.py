@@ -2,8 +2,9 @@
 
     TableEntry --Schema.row--> Row <--Schema.row_of / message--> p4.v1.TableEntry
 
-Two rows are the same entry where their keys are, and need no write where they are equal. A P4Info may have the
-names of our programs behind the name of a pipeline (`pipe.SwitchIngress...`), as p4c's Tofino backend writes them.
+Two rows are the same entry where their keys are, and need no write where they are equal. A P4Info may have
+the names of our programs behind the name of a pipeline (`pipe.SwitchIngress...`), as p4c's Tofino backend
+writes them.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ Key = tuple[int, tuple[tuple[int, Match], ...], int]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """An entry of a table. Fields that match anything are left out; fields and params are in order of their ids."""
+    """An entry of a table. Fields that match anything are left out; fields and params are ordered by id."""
 
     table: int
     matches: tuple[tuple[int, Match], ...]
@@ -97,17 +98,18 @@ class Schema:
         return int(info.preamble.id)
 
     def packet_field(self, header: str, name: str) -> int:
-        """The id of a field in front of the controller's packets. Raises `SwitchError` where there is none."""
+        """The id of a field in front of the controller's packets. Raises `SwitchError` without one."""
         info = _found(self._packets, header)
         found = [each.id for each in info.metadata if each.name == name] if info is not None else []
         if not found:
             raise SwitchError(
-                f"the P4Info has no {header} header with a field {name}; compile the program with AGG_P4RUNTIME"
+                f"the P4Info has no {header} header with a field {name}; compile the program with "
+                "AGG_P4RUNTIME"
             )
         return int(found[0])
 
     def row(self, entry: TableEntry, metadata: bytes = b"") -> Row:
-        """An entry in numbers. Raises `SwitchError` where the program lacks its table, a key or its action."""
+        """An entry in numbers. Raises `SwitchError` where the program lacks its table, a key, its action."""
         info = self._table(entry.table)
         matches = []
         for field in info.match_fields:
@@ -123,7 +125,12 @@ class Schema:
             (int(param.id), entry.params[param.name] & ((1 << param.bitwidth) - 1)) for param in action.params
         ]
         return Row(
-            info.preamble.id, _in_order(matches), entry.priority, action.preamble.id, _in_order(params), metadata
+            info.preamble.id,
+            _in_order(matches),
+            entry.priority,
+            action.preamble.id,
+            _in_order(params),
+            metadata,
         )
 
     def rows(self, entries: Iterable[TableEntry]) -> Iterator[Row]:
@@ -162,9 +169,7 @@ def row_of(message: Any) -> Row:
     matches = _in_order((int(each.field_id), _match(each)) for each in message.match)
     action = message.action.action
     params = _in_order((int(each.param_id), int.from_bytes(each.value, "big")) for each in action.params)
-    return Row(
-        message.table_id, matches, message.priority, action.action_id, params, bytes(message.metadata)
-    )
+    return Row(message.table_id, matches, message.priority, action.action_id, params, bytes(message.metadata))
 
 
 def _in_order(numbered: Iterable[tuple[int, T]]) -> tuple[tuple[int, T], ...]:

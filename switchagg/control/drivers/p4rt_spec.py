@@ -16,10 +16,10 @@
 | `port` (`ports`: a list) | those of the stations | over which frames for unknown stations are flooded |
 | `target` | `auto` | `native`, `p4` (our model), `bmv2`, `tofino`; `auto`: what the P4Info says |
 | `program`, `define` (`defines`) | none | a P4 source for `switchagg switch`, and its macros |
-| `p4info`, `config` | none | files that p4c made; without these and `program`: what runs on the switch already |
+| `p4info`, `config` | none | files that p4c made; without these and `program`: what runs there |
 | `device` | 0 | P4Runtime's device id |
-| `election` | the time at the start, in seconds | election id: the controller with the highest is the switch's |
-| `words`, `slots` | as the program says; 64, 16384 | K and slots, if the switch cannot be asked at the start |
+| `election` | the time at the start, in seconds | election id: the controller with the highest has it |
+| `words`, `slots` | as the program says; 64, 16384 | K and slots; needed if it cannot be asked at first |
 | `controller_port` | v1model 510, TNA 192 | the program's `AGG_CONTROLLER_PORT` |
 | `receive_buffer` | 262144 | bytes that it can queue: the workers' windows together are no larger |
 | `timeout` | 5 | seconds for a call |
@@ -50,8 +50,9 @@ TARGETS: Final = ("auto", "native", "p4", "bmv2", "tofino")
 MAX_PORT: Final = 511
 _LISTS: Final = {"station": "stations", "port": "ports", "define": "defines"}
 _KEYS: Final = (
-    "address", "udp_port", "mac", "stations", "ports", "target", "program", "defines", "p4info", "config", "device",
-    "election", "words", "slots", "controller_port", "receive_buffer", "timeout", "tls", "ca", "cert", "key",
+    "address", "udp_port", "mac", "stations", "ports", "target", "program", "defines", "p4info", "config",
+    "device", "election", "words", "slots", "controller_port", "receive_buffer", "timeout",
+    "tls", "ca", "cert", "key",
 )  # fmt: skip
 _MAC: Final = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}", re.IGNORECASE)
 _NAME: Final = re.compile(r"[A-Za-z_]\w*(=.*)?", re.ASCII)
@@ -173,7 +174,9 @@ class _Reader:
             words=self._optional("words", given, MIN_WORDS, MAX_WORDS),
             slots=self._optional("slots", given, 2, MAX_CAPACITY),
             controller_port=self._optional("controller_port", given, 0, MAX_PORT),
-            receive_buffer=self._integer("receive_buffer", given.get("receive_buffer", 1 << 18), 1024, 1 << 40),
+            receive_buffer=self._integer(
+                "receive_buffer", given.get("receive_buffer", 1 << 18), 1024, 1 << 40
+            ),
             timeout=self._seconds("timeout", given.get("timeout", 5.0)),
             tls=self._yes("tls", given.get("tls", False)) or any(each in given for each in ("ca", "cert")),
             ca=self._path("ca", given),
@@ -195,7 +198,9 @@ class _Reader:
         if spec.own is None and spec.target not in ("auto", "native"):
             raise self.wrong("address is missing", "the switch's own IPv4 address, to which workers send")
         if spec.own is not None and spec.own.ip in spec.stations:
-            raise self.wrong(f"{spec.own.ip} is the switch's address and a station's", "one use of an address")
+            raise self.wrong(
+                f"{spec.own.ip} is the switch's address and a station's", "one use of an address"
+            )
 
     def _own(self, given: Mapping[str, Any]) -> SwitchAddress | None:
         if "address" not in given:

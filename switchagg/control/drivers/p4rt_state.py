@@ -3,8 +3,9 @@
     spec, program, P4Info -> `Layout`: rows and group of a job, and of the switch itself
     Layout, jobs that belong there, what was read back -> `Difference`: what to write, and nothing else
 
-A job's index among the jobs (which names its multicast group, receivers and counters) is nowhere stored: it is read
-back from the `initialise` entry of the job, whose `tally` is index * 32. A new job gets the lowest that is free.
+A job's index among the jobs (which names its multicast group, receivers and counters) is nowhere stored: it
+is read back from the `initialise` entry of the job, whose `tally` is index * 32. A new job gets the lowest
+that is free.
 
 What this module owns: all of `own_source`, `local`, `arps`, `admission`, `deliveries` and `receivers`, the
 multicast groups of jobs and of flooding, and the stations that the spec names. Other stations and groups are
@@ -102,7 +103,7 @@ class Difference:
     default: bool = False
     fresh: list[Holding] = field(default_factory=list)
     jobs: dict[int, Holding] = field(default_factory=dict)
-    outcome: Reconciled = Reconciled()
+    outcome: Reconciled = field(default_factory=Reconciled)
 
 
 class Layout:
@@ -137,7 +138,7 @@ class Layout:
         for index in range(MAX_JOBS):
             if index not in taken:
                 return index
-        raise SwitchError(f"switch {self._spec.name} has {MAX_JOBS} jobs already, which is all that it can have")
+        raise SwitchError(f"there are {MAX_JOBS} jobs already, as many as there can be")
 
     def holding(self, entry: JobEntry, index: int, fenced: int = 0) -> Holding:
         """A job at an index. Raises `SwitchError` or `UsageError` for one that the switch cannot hold."""
@@ -166,13 +167,13 @@ class Layout:
         if station is None:
             known = ", ".join(sorted(self._spec.stations)) or "none"
             raise SwitchError(
-                f"switch {self._spec.name} has no station {ip}: a worker's packets come from an address that its "
-                f"spec names; it names: {known}"
+                f"there is no station {ip} in the switch's spec, which a worker's packets could come from; "
+                f"its stations: {known}"
             )
         tna = self._program.ports.packet_out_port != 0
         if tna and station.port >> 7 != self._program.ports.init_port >> 7:
             raise SwitchError(
-                f"station {ip} of switch {self._spec.name} is on port {station.port}, in pipe {station.port >> 7}; "
+                f"station {ip} is on port {station.port}, in pipe {station.port >> 7}; "
                 f"jobs run in pipe {self._program.ports.init_port >> 7}, which has registers of its own"
             )
         return station
@@ -195,9 +196,7 @@ class Layout:
                     taken.add(index)
         return found
 
-    def difference(
-        self, found: Found, entries: Sequence[JobEntry], fenced: Mapping[int, int]
-    ) -> Difference:
+    def difference(self, found: Found, entries: Sequence[JobEntry], fenced: Mapping[int, int]) -> Difference:
         """What to write so that the switch holds these jobs and no others.
 
         Raises `SwitchError` or `UsageError` for a job that it cannot hold.
@@ -280,4 +279,3 @@ def _sorted(group: MulticastGroup) -> MulticastGroup:
 def _distinct(stations: Iterable[Station]) -> list[Station]:
     """One for each MAC: a host may have several addresses."""
     return list({each.mac: each for each in stations}.values())
-

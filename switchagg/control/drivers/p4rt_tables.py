@@ -183,7 +183,7 @@ class Tables:
         return Counter(p4_counters.job_counters(job.entry, job.place, job.entries, reader))
 
     def all_counts(self, jobs: Sequence[Holding]) -> tuple[Counter[str], dict[int, Counter[str]]]:
-        """Packets that no job had, by reason; and the counters of jobs, by their ids. Raises `SwitchError`."""
+        """Packets that no job had, by reason; and jobs' counters, by their ids. Raises `SwitchError`."""
         tables = [name for name in (ADMISSION, DELIVERIES) if self._schema.has_table(name)]
         reader = self._reader(jobs, [_all_direct(self._schema.table(name)) for name in tables])
         return p4_counters.refusals(self._layout.common, reader), {
