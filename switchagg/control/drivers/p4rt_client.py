@@ -260,6 +260,6 @@ def _details(error: Any, count: int) -> tuple[list[int] | None, str]:
     return codes, text
 
 
-def monotonic_election() -> int:
-    """An election id that is higher for whoever starts later."""
-    return int(time.time())
+def election_of_now() -> int:
+    """An election id that is higher for whoever starts later: microseconds of the clock."""
+    return time.time_ns() // 1000

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Final
 
 from switchagg.control.drivers.base import ChangeKind, SwitchChange
-from switchagg.control.drivers.p4rt_client import Client, Listener, Standing, monotonic_election
+from switchagg.control.drivers.p4rt_client import Client, Listener, Standing, election_of_now
 from switchagg.control.drivers.p4rt_spec import P4RuntimeSpec
 from switchagg.errors import SwitchAggError, SwitchError
 
@@ -45,7 +45,7 @@ class Link:
         self._spec = spec
         self._prepare = prepare
         self._packet = packet
-        self._election = spec.election or monotonic_election()
+        self._election = spec.election or election_of_now()
         self._news: queue.SimpleQueue[Standing | str | None] = queue.SimpleQueue()
         self._state = threading.Condition()
         self._client: Client | None = None

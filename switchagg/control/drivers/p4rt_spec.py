@@ -18,7 +18,7 @@
 | `program`, `define` (`defines`) | none | a P4 source for `switchagg switch`, and its macros |
 | `p4info`, `config` | none | files that p4c made; without these and `program`: what runs there |
 | `device` | 0 | P4Runtime's device id |
-| `election` | the time at the start, in seconds | election id: the controller with the highest has it |
+| `election` | the time at the start | election id: the controller with the highest has it |
 | `words`, `slots` | as the program says; 64, 16384 | K and slots; needed if it cannot be asked at first |
 | `controller_port` | v1model 510, TNA 192 | the program's `AGG_CONTROLLER_PORT` |
 | `receive_buffer` | 262144 | bytes that it can queue: the workers' windows together are no larger |
