@@ -99,11 +99,11 @@ class Work:
         """
         if self._native is not None:
             self._session._wait(self._native, self._label, timeout, self._seconds)
-        with self._lock:
+        with self._lock:  # also while it copies: another thread that waits may not return before that
             after, self._after = self._after, None
+            if after is not None:
+                after()
             self._keep = ()
-        if after is not None:
-            after()
         return self._result
 
 
