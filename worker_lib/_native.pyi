@@ -47,6 +47,9 @@ class Call:
         out_end: int,
         mask: int,
         zero_fill: bool,
+        auto_zeros: bool = False,
+        auto_block: bool = False,
+        auto_lanes: int = 0,
     ) -> None: ...
 
 class Collective:
@@ -60,6 +63,9 @@ class Collective:
     def policy(self) -> int: ...
     @property
     def position(self) -> int: ...
+    @property
+    def settled(self) -> tuple[bool, int, int]:
+        """Once it is done: whether zero blocks were skipped, elements a block, width of the lanes."""
     @property
     def packets(self) -> int: ...
     @property
@@ -84,6 +90,7 @@ class Engine:
         workers: int,
         window_limit: int,
         link: str = "",
+        policy: int = 0,
     ) -> None:
         """Takes the socket: connected to the switch, or through shared memory where `link` names the switch's
         UNIX socket. Raises `OSError`; the socket can then be tried again."""
@@ -96,6 +103,11 @@ class Engine:
     def broken(self) -> bool: ...
     @property
     def calls(self) -> int: ...
+    @property
+    def policy(self) -> int:
+        """The policy word that the next collective to begin follows."""
+    def set_policy(self, word: int) -> None:
+        """What the next collective's header carries, on rank 0."""
     @property
     def silence_ns(self) -> int: ...
     def stats(self) -> dict[str, int]: ...

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Final
 
@@ -31,7 +31,7 @@ import numpy as np
 import numpy.typing as npt
 
 from switchagg.errors import UsageError
-from switchagg.planner import MAX_BLOCK
+from switchagg.planner import MAX_BLOCK, SkipPolicy, lanes_code
 
 Words = npt.NDArray[np.uint32]
 
@@ -128,6 +128,8 @@ class Call:
         root: of a broadcast.
         sparse: whether zero blocks are skipped.
         block: elements a block.
+        auto_zeros, auto_block: whether `sparse` and `block` are left to the job's policy.
+        auto_lanes: 0, or `bits` is left to the policy too, and is no narrower than this.
 
     Raises:
         UsageError: a value is out of range, or two of them do not go together.
@@ -145,6 +147,9 @@ class Call:
     root: int = 0
     sparse: bool = True
     block: int = 64
+    auto_zeros: bool = False
+    auto_block: bool = False
+    auto_lanes: int = 0
 
     def __post_init__(self) -> None:
         if self.bits not in self.dtype.lanes:
@@ -168,6 +173,19 @@ class Call:
         else:
             inside = f"{self.dtype.label}, shape={shape}, {self.op.name.lower()}, {self.bits} bits"
         return f"{self.kind.name.lower()}({inside})"
+
+    def under(self, policy: SkipPolicy) -> Call:
+        """The call with what it leaves to the policy settled; all ranks do so alike before they scan."""
+        bits = self.bits
+        if self.auto_lanes:
+            at_least = max(policy.bits or 64, self.auto_lanes)
+            bits = min((b for b in self.dtype.lanes if b >= at_least), default=self.dtype.lanes[0])
+        return replace(
+            self,
+            sparse=not policy.dense if self.auto_zeros else self.sparse,
+            block=policy.block if self.auto_block else self.block,
+            bits=bits,
+        )
 
     @property
     def scaled(self) -> bool:
@@ -220,7 +238,12 @@ class Call:
             self.position & 0xFFFFFFFF,
             (self.count if self.input_count is None else self.input_count) & 0xFFFFFFFF,
             zlib.crc32(text.encode()),
-            self.root << 24 | self.sparse << 20 | self.block,
+            self.root << 24
+            | self.auto_block << 22
+            | self.auto_zeros << 21
+            | self.sparse << 20
+            | lanes_code(self.auto_lanes) << 17
+            | self.block,
         )
 
 
@@ -234,8 +257,11 @@ _FIELDS: Final = (
     (2, 0xFFFFFFFF, "number of elements"),
     (3, 0xFFFFFFFF, "shape"),
     (4, 0xFF000000, "root"),
+    (4, 0x00400000, "whether the block size is left to the job"),
+    (4, 0x00200000, "whether the job decides if zero blocks are skipped"),
     (4, 0x00100000, "whether zero blocks are skipped"),
-    (4, 0x000FFFFF, "block size"),
+    (4, 0x000E0000, "min_bits of lanes left to the job"),
+    (4, 0x0001FFFF, "block size"),
 )
 
 
@@ -295,7 +321,7 @@ def parse_header(words: Words) -> Header:
         raise UsageError(f"fingerprint word 0x{f0:08x}: {error}") from None
     return Header(
         kind, op, dtype, f0 & 0xFF, position, count, crc,
-        root=f4 >> 24, sparse=bool(f4 & 0x100000), block=f4 & 0xFFFFF, policy=int(words[POLICY_WORD]),
+        root=f4 >> 24, sparse=bool(f4 & 0x100000), block=f4 & 0x1FFFF, policy=int(words[POLICY_WORD]),
     )  # fmt: skip
 
 

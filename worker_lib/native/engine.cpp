@@ -46,7 +46,9 @@ Engine::Engine(std::unique_ptr<Port> port, const Membership& membership)
       stride_(wire::kHeaderBytes + 4 * membership.words),
       window_(membership.slots, batch_of(stride_), membership.window_limit),
       ring_(port_->packet_memory(static_cast<size_t>(membership.slots) * stride_)),
-      has_payload_(membership.slots) {
+      has_payload_(membership.slots),
+      policy_(Policy::valid(membership.policy) ? membership.policy : Policy::kValid | 64),
+      policy_sent_(policy_.load()) {
   received_.reserve(1024);
 }
 
@@ -151,6 +153,8 @@ EngineStats Engine::stats() {
   s.srtt_ns = window_.srtt();
   s.rto_ns = window_.rto();
   s.cwnd = window_.cwnd();
+  s.policy_word = policy_;
+  s.density = probe_.counts();
   return s;
 }
 
@@ -251,6 +255,9 @@ void Engine::sent_all(const Collective& c) {
 void Engine::begin(Collective& c) {
   c.begun = true;
   c.start = c.end = window_.next();
+  // Every header before this one has its RESULT, the same at all ranks, so all settle the call alike.
+  Policy::settle(c.call, policy_);
+  c.call.policy = policy_sent_;
   const uint64_t each = c.call.kind == Kind::floor ? std::max<uint64_t>(c.call.count, 1)
                                                    : c.call.segment_elements(sparse_ ? kSparseSegment : kDenseSegment);
   for (uint64_t from = 0; from < c.call.count; from += each)
@@ -288,10 +295,16 @@ bool Engine::start_step(Collective& c) {
   const int64_t before = now_ns();
   if (step.kind == Step::Kind::plan || (step.kind == Step::Kind::header && c.header_has_plan)) {
     SegmentState& s = c.segments[step.segment];
-    if (!s.plan && !s.agreed) s.plan = std::make_unique<Plan>(s.call, membership_.words, c.header_has_plan);
+    if (!s.plan && !s.agreed) {
+      s.plan = std::make_unique<Plan>(s.call, membership_.words, c.header_has_plan);
+      if (c.call.auto_zeros) s.probed = probe_.look(s.call, step.segment);
+    }
     if (s.plan && !s.plan->scanned()) {
       s.plan->scan(kScanBudget);
-      stats_.scan_ns += now_ns() - before;
+      const int64_t spent = now_ns() - before;
+      stats_.scan_ns += spent;
+      c.scan_ns += spent;
+      if (!c.opened) c.scanned_before += spent;
       return true;
     }
   }
@@ -329,13 +342,26 @@ void Engine::step_done(Collective& c, const Step& step) {
       s.agreed = true;
     } else {
       s.stream->finish();
+      probe_.look_again(s.call, s.probed);
       s.stream.reset();
       s.plan.reset();
     }
   }
   if (++c.done_steps < c.steps) return;
   if (sending_ < queue_.size() && queue_[sending_].get() == &c) sent_all(c);
+  note_policy(c);
   complete(c, Status::done);
+}
+
+void Engine::note_policy(const Collective& c) {
+  const int64_t now = now_ns(), since = std::max(c.opened_at, completed_at_);
+  completed_at_ = now;
+  if (!c.call.auto_zeros) return;
+  ++stats_.policy_collectives;
+  stats_.policy_elements += c.call.count;
+  stats_.policy_ns += now - since + c.scanned_before;
+  stats_.policy_scan_ns += c.scan_ns;
+  stats_.policy_lanes = c.call.auto_lanes;
 }
 
 // How many positions the sending collective has ready.
@@ -481,12 +507,15 @@ void Engine::take(uint64_t position, const uint8_t* payload) {
     s->plan->decode(packet, payload);
   } else {
     // A RESULT without words is no header, whoever sent it.
-    if (!payload || Opening::mismatch(payload, c.difference, &c.policy)) {
+    const bool mismatch = !payload || Opening::mismatch(payload, c.difference, &c.policy);
+    if (Policy::valid(c.policy)) policy_ = c.policy;
+    if (mismatch) {
       // Every rank sees the same, sends nothing more of this collective, and goes on to the next one.
       ++sending_;
       return complete(c, Status::mismatch);
     }
     c.opened = true;
+    c.opened_at = now_ns();
     if (c.header_has_plan) {
       s->plan->decode(0, payload);
       s->agreed = true;

@@ -22,7 +22,9 @@
 
 #include "switchagg/native/port.h"
 #include "worker_lib/native/codec.h"
+#include "worker_lib/native/density.h"
 #include "worker_lib/native/plan.h"
+#include "worker_lib/native/policy.h"
 #include "worker_lib/native/window.h"
 
 namespace switchagg {
@@ -34,6 +36,7 @@ struct Membership {  // what the controller told this worker
   uint32_t rank = 0, workers = 1;
   Endpoint switch_at;
   uint32_t window_limit = 0;  // packets that the socket buffers hold for this worker
+  uint32_t policy = 0;        // the job's policy word at admission: what its first collective follows
 };
 
 enum class Status : uint8_t { pending = 0, done = 1, mismatch = 2, timeout = 3, aborted = 4 };
@@ -54,6 +57,7 @@ struct SegmentState {
   std::unique_ptr<Plan> plan;
   std::unique_ptr<Stream> stream;
   bool agreed = false;  // the plan's RESULTs are all there
+  std::vector<uint64_t> probed;  // groups whose density is looked at
 };
 
 struct Collective {
@@ -75,6 +79,8 @@ struct Collective {
   std::deque<SegmentState> segments;  // all of them; plan and stream only while in use
   std::deque<Step> active;            // started, results missing; the last one may have packets to send
   uint64_t blocks_union = 0;
+  int64_t opened_at = 0, scanned_before = 0;  // when the header's RESULT was there; nanoseconds of scanning until then
+  int64_t scan_ns = 0;
 };
 
 struct EngineStats {
@@ -83,6 +89,12 @@ struct EngineStats {
   int64_t scan_ns = 0, quantize_ns = 0, send_ns = 0, receive_ns = 0, wait_ns = 0, decode_ns = 0;
   int64_t srtt_ns = 0, rto_ns = 0;
   uint32_t cwnd = 0;
+  // Collectives that left something to the skip policy: how many, their elements, and the time from their header's RESULT,
+  // when all ranks are there, to their end, with the scanning that had been done by then.
+  uint64_t policy_collectives = 0, policy_elements = 0;
+  int64_t policy_ns = 0, policy_scan_ns = 0;
+  uint32_t policy_word = 0, policy_lanes = 0;  // in force; the narrowest lanes that the last such call allows, 0 for none
+  DensityCounts density;
 };
 
 class Engine {
@@ -105,6 +117,10 @@ class Engine {
   EngineStats stats();
   PortCounters port_counters();
   uint32_t next_position() const { return calls_; }
+  // The policy that the next collective to begin follows: the last one that came in a header's RESULT.
+  uint32_t policy() const { return policy_; }
+  // What this worker's headers carry from now on, if it is rank 0.
+  void set_policy(uint32_t word) { policy_sent_ = word; }
   // How long nothing has come from the switch while something was outstanding.
   int64_t silence_ns();
   // In a forked child: forget the parent's sockets and thread; nothing else may be called any more.
@@ -123,6 +139,7 @@ class Engine {
   bool start_step(Collective& c);
   void step_done(Collective& c, const Step& step);
   void sent_all(const Collective& c);
+  void note_policy(const Collective& c);
   uint32_t sendable() const;
   bool build(Collective& c, uint64_t position);
   void transmit();
@@ -151,6 +168,9 @@ class Engine {
   // The last finished plan said that under an eighth of the blocks travel. All ranks know the same, so they cut alike.
   bool sparse_ = false;
   int64_t heard_ = 0;
+  std::atomic<uint32_t> policy_, policy_sent_;
+  DensityProbe probe_;
+  int64_t completed_at_ = 0;
   EngineStats stats_;
   std::vector<Received> received_;
   std::vector<uint64_t> accepted_, due_;

@@ -44,6 +44,8 @@ Call Call::segment(uint64_t from, uint64_t length) const {
 
 namespace {
 
+uint32_t lanes_code(uint32_t bits) { return bits ? static_cast<uint32_t>(std::bit_width(bits)) - 3 : 0; }
+
 void write_header(const Call& call, uint32_t* words) {
   const uint32_t fingerprint[5] = {
       static_cast<uint32_t>(call.kind) << 24 | static_cast<uint32_t>(call.op) << 16 |
@@ -51,7 +53,8 @@ void write_header(const Call& call, uint32_t* words) {
       call.position,
       static_cast<uint32_t>(call.fingerprint_count),
       call.shape_crc,
-      static_cast<uint32_t>(call.root) << 24 | (call.sparse ? 1u << 20 : 0) | call.block,
+      static_cast<uint32_t>(call.root) << 24 | (call.auto_block ? 1u << 22 : 0) | (call.auto_zeros ? 1u << 21 : 0) |
+          (call.sparse ? 1u << 20 : 0) | lanes_code(call.auto_lanes) << 17 | call.block,
   };
   for (int i = 0; i < 5; ++i) {
     words[i] = fingerprint[i];

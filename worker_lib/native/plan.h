@@ -39,6 +39,10 @@ struct Call {
   uint32_t position = 0;    // of the collective in the job
   uint32_t first_element = 0;  // of a segment, in the whole tensor, mod 2^32: for the stochastic rounding
   uint32_t policy = 0;      // rank 0's policy word
+  // What the call leaves to the job's policy, which settles it before anything is scanned (policy.h): whether zeros are
+  // looked for, the block size, and the lanes, which are then no narrower than `auto_lanes` bits (0: they are the call's).
+  bool auto_zeros = false, auto_block = false;
+  uint8_t auto_lanes = 0;
   const uint8_t* in = nullptr;
   uint64_t in_begin = 0, in_end = 0;
   uint8_t* out = nullptr;

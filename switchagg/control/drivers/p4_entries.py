@@ -355,20 +355,6 @@ def loss_entries(port: int, *, seed: int, share: float, leaving: bool) -> tuple[
     return link, TableEntry(side + LOSSES, losing, "lose", {}, 1)
 
 
-def worker_of(job: JobEntry, entry: TableEntry) -> int | None:
-    """Returns the bit of the worker whose packets alone an entry of a job's admission is about, or None.
-
-    Without these entries the worker's packets are refused as a stranger's.
-    """
-    if entry.table != ADMISSION:
-        return None
-    ip, port = entry.matches.get(_SOURCE), entry.matches.get(_SOURCE_PORT)
-    for worker in job.workers:
-        if ip == _is(_ip(worker.ip), 32) and port == _is(worker.port, 16):
-            return worker.bit
-    return None
-
-
 def receiver(place: JobPlace, bit: int) -> int:
     """Returns the number of a worker's addresses, also the replication id of its copy of a RESULT."""
     return 1 + place.index * 64 + bit

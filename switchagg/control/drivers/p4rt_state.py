@@ -149,13 +149,13 @@ class Layout:
             )
         place = JobPlace(index, {each.bit: self._station(each.ip) for each in entry.workers})
         entries = p4_entries.job_entries(ports, entry, place)
+        closed = {id(each) for each in p4_entries.worker_entries(entries, entry, fenced)}
         shut: list[Row] = []
         rows: list[Row] = []
         initialise_words = b"words=%d" % entry.words if self._program.native else b""
         for each in entries.tables:
             row = self._schema.row(each, initialise_words if each.action == "initialise" else b"")
-            bit = p4_entries.worker_of(entry, each)
-            (shut if bit is not None and fenced >> bit & 1 else rows).append(row)
+            (shut if id(each) in closed else rows).append(row)
         # Who is admitted can be answered already; a packet is told from a stranger's before it is admitted.
         rows.sort(key=lambda row: (row.table == self._admission, row.priority))
         return Holding(entry, place, entries, tuple(rows), tuple(shut), fenced)
