@@ -6,7 +6,7 @@ import ipaddress
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from switchagg.control.controller import Controller
+from switchagg.control.bridge import Bridge as Controller
 from switchagg.control.drivers.embedded import DEFAULT_MEMORY, EmbeddedDriver
 from switchagg.control.service import ControlServer
 from switchagg.errors import UsageError
