@@ -546,6 +546,7 @@ class Session:
         *,
         min_bits: int | None = None,
         residual: Any = None,
+        union: np.ndarray[Any, Any] | None = None,  # words of a bitmap, for the union of all ranks' blocks
         background: bool,
     ) -> Work:
         self._check_open()
@@ -562,13 +563,14 @@ class Session:
         if left is not None and left.overlaps(o):
             raise UsageError("residual overlaps the result; pass an array of its own")
         return self._submit(
-            o.owner, v, Kind.ALLREDUCE, "allreduce", timeout, (x, out, mask, residual),
+            o.owner, v, Kind.ALLREDUCE, "allreduce", timeout, (x, out, mask, residual, union),
             dtype=dtype, bits=width, op=reduce, sparse=sparse is not False, block=block,
             auto_zeros=sparse is None, auto_block=block_size is None and mask is None, auto_lanes=floor,
             count=v.elements, source=v.address, in_range=(0, v.elements),
             target=o.address, out_range=(0, v.elements), zero_fill=o is not v,
             mask=0 if mask is None else mask.ctypes.data, background=background,
             residual=0 if left is None else left.address,
+            union=0 if union is None else union.ctypes.data,
         )  # fmt: skip
 
     def _finished(self, result: Any, v: TensorView, name: str) -> Work:
@@ -633,6 +635,7 @@ class Session:
         zero_fill: bool = False,
         mask: int = 0,
         residual: int = 0,
+        union: int = 0,
         background: bool = False,
     ) -> Work:
         seconds = self.timeout if timeout is None else timeout
@@ -649,7 +652,7 @@ class Session:
             output=target, out_begin=out_range[0], out_end=out_range[1], mask=mask, zero_fill=zero_fill,
             auto_zeros=auto_zeros, auto_block=auto_block, auto_lanes=auto_lanes,
         )  # fmt: skip
-        call.residual = residual
+        call.residual, call.union_out = residual, union
         label = (name, v.dtype, tuple(v.shape), () if exact else (op, "auto" if auto_lanes else bits))
         me = threading.get_ident()
         with self._lock:

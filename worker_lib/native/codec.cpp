@@ -86,6 +86,7 @@ Stream::Stream(const Call& call, const Plan* plan, uint32_t words)
     const uint64_t bitmap_words = (call.blocks() + 31) / 32;
     own_ = plan->own_bitmap();
     union_ = plan->union_bitmap();
+    if (call.union_out) std::copy_n(union_, bitmap_words, call.union_out);
     union_blocks_ = count_bits(union_, bitmap_words);
     all_union_ = union_blocks_ == call.blocks();
     all_own_ = all_union_ && count_bits(own_, bitmap_words) == call.blocks();

@@ -27,7 +27,7 @@ from switchagg.errors import UsageError
 from switchagg.wire import MAX_WORKERS
 from worker_lib.session import Session
 from worker_lib.tensors import SUMMABLE
-from worker_lib.torch import staging
+from worker_lib.torch import sparse, staging
 from worker_lib.torch.group import SwitchGroup
 from worker_lib.torch.options import Options
 from worker_lib.torch.rendezvous import Controller, controllers, join
@@ -52,6 +52,7 @@ class State:
         blocks: as in `Options`.
         block_size: elements a block; 64 unless the controller says otherwise.
         density: share of the blocks that each rank sends, those with the largest gradients: 1 sends all.
+            Sparse gradients are sent whole, and without error feedback.
         error_feedback: whether what is left out is added to the next gradient; by default where lanes are
             narrow or `density` is under 1.
         transport: as in `Options`.
@@ -93,6 +94,7 @@ class State:
         if group is None:
             raise UsageError("there is no process group: call torch.distributed.init_process_group first")
         self._controller: Controller | None = None
+        self._tables = sparse.Tables()
         self._own = not isinstance(group, SwitchGroup)
         if isinstance(group, SwitchGroup):
             self._session: Session = group.session
@@ -169,10 +171,16 @@ class State:
 
     def _start(self, bucket: Any) -> SwitchWork:
         buffer = bucket.buffer()
+        if sparse.fits(buffer) and buffer.is_floating_point():
+            bits = self.bits if buffer.dtype != torch.float64 else None
+            works, finish = sparse.start(
+                self._session, buffer, "avg", bits, self._seconds, self._tables, background=True
+            )
+            return SwitchWork("allreduce_hook", works, buffer, finish, self._completer)
         if not staging.dense(buffer) or not buffer.is_floating_point():
             raise UsageError(
-                f"the gradients are {buffer.dtype} on {buffer.device}; allreduce_hook takes dense floating "
-                "point gradients on the CPU"
+                f"the gradients are {buffer.dtype}, {buffer.layout} on {buffer.device}; allreduce_hook takes "
+                "floating point gradients on the CPU, strided or sparse COO of up to 2^32 elements"
             )
         if str(buffer.dtype).removeprefix("torch.") not in SUMMABLE:
             raise UsageError(f"the gradients are {buffer.dtype}, which cannot be summed")
