@@ -22,6 +22,7 @@ import socket
 import socketserver
 import threading
 import time
+from collections.abc import Mapping
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any, Final
@@ -29,8 +30,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import switchagg
 from switchagg.control.controller import Controller
-from switchagg.control.jobs import Member
-from switchagg.control.records import JoinRequest
+from switchagg.control.records import OPEN, JoinRequest
 from switchagg.errors import AdmissionError, SwitchAggError, SwitchError
 
 MAX_BODY: Final = 64 * 1024  # bytes
@@ -52,6 +52,13 @@ _STATUS: Final = {
     "address_taken": HTTPStatus.CONFLICT,
     "world_size_mismatch": HTTPStatus.CONFLICT,
     "settings_mismatch": HTTPStatus.CONFLICT,
+    "quota": HTTPStatus.TOO_MANY_REQUESTS,
+    "forbidden": HTTPStatus.FORBIDDEN,
+    "name_taken": HTTPStatus.CONFLICT,
+    "draining": HTTPStatus.CONFLICT,
+    "evicted": HTTPStatus.CONFLICT,
+    "failed": HTTPStatus.CONFLICT,
+    "lost": HTTPStatus.CONFLICT,
     "no_slots": HTTPStatus.SERVICE_UNAVAILABLE,
     "no_memory": HTTPStatus.SERVICE_UNAVAILABLE,
     "switch": HTTPStatus.SERVICE_UNAVAILABLE,
@@ -70,6 +77,27 @@ class _HttpError(Exception):
         self.status = status
         self.code = code
         self.close = close
+
+
+class _Answer:
+    """A `Line` that takes the first event, as the answer of the request, and none after it."""
+
+    def __init__(self, settled: int) -> None:
+        self.answer: dict[str, Any] | None = None
+        self.error: AdmissionError | None = None
+        self._settled = settled
+
+    def send(self, event: Mapping[str, Any]) -> None:
+        if self.answer is None:
+            self.answer = dict(event)
+            os.eventfd_write(self._settled, 1)
+
+    def refuse(self, error: AdmissionError) -> None:
+        self.error = error
+        os.eventfd_write(self._settled, 1)
+
+    def close(self) -> None:
+        pass
 
 
 class _ClientGone(Exception):
@@ -103,6 +131,7 @@ class ControlServer:
 
     def start(self) -> None:
         """Begins to serve, in threads of its own."""
+        self.controller.start()
         self._thread.start()
 
     def close(self) -> None:
@@ -188,7 +217,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: _Server
 
     def setup(self) -> None:
-        self._members: list[Member] = []
+        self._lines: list[_Answer] = []
         super().setup()
         self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for option, value in zip(
@@ -203,8 +232,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
 
     def finish(self) -> None:
-        for member in self._members:
-            self.server.controller.lost(member)
+        for line in self._lines:
+            self.server.controller.line_closed(line)
         with contextlib.suppress(OSError):  # the answer had nobody to go to
             super().finish()
 
@@ -305,29 +334,25 @@ class _Handler(BaseHTTPRequestHandler):
                 return self._join(name, body)
             case "POST", ["v1", "jobs", name, "members", rank, "leave"] if rank.isascii() and rank.isdigit():
                 token = self._object(body, {"token": (int,)})["token"]
-                controller.leave(name, int(rank[:9]), token)
+                controller.leave(OPEN, name, int(rank[:9]), token)
                 return {}
             case "GET", ["v1", "jobs"]:
-                return {"jobs": controller.jobs()}
+                return {"jobs": controller.jobs(OPEN)}
             case "GET", ["v1", "jobs", name]:
                 given = query.get("id")
                 if given is not None and not (given.isascii() and given.isdigit()):
                     raise _HttpError(HTTPStatus.BAD_REQUEST, "bad_request", f"id is {given[:40]!r}")
-                return self._found(name, controller.job(name, None if given is None else int(given[:9])))
+                return self._found(
+                    name, controller.job(OPEN, name, None if given is None else int(given[:9]))
+                )
             case "GET", ["v1", "slots"]:
                 if "job" in query:
-                    return self._found(query["job"], controller.waiting_slots(query["job"]))
-                return controller.slots()
+                    return self._found(query["job"], controller.waiting_slots(OPEN, query["job"]))
+                return controller.slots(OPEN)
             case "GET", ["v1", "stats"]:
-                return controller.stats()
+                return controller.stats(OPEN)
             case "GET", ["healthz"]:
-                driver = controller.driver
-                return {
-                    "status": "ok",
-                    "version": switchagg.__version__,
-                    "switch": _switch(controller),
-                    "warnings": driver.warnings,
-                }
+                return {"version": switchagg.__version__, **controller.health()}
         raise _HttpError(
             HTTPStatus.NOT_FOUND,
             "not_found",
@@ -356,55 +381,37 @@ class _Handler(BaseHTTPRequestHandler):
         )
         if given.get("touch") is None:
             given["touch"] = True
-        member = self._wait(name, JoinRequest(**given))
-        if member.refusal is not None:
-            raise member.refusal
-        assert member.admission is not None
-        admission = member.admission
+        answer = self._wait(name, JoinRequest(**given))
         # From here on the connection may be silent for as long as the job runs.
         self.connection.settimeout(None)
-        return {
-            "job": admission.job,
-            "token": admission.token,
-            "result_token": admission.result_token,
-            "switch": _switch(self.server.controller),
-            "base": admission.base,
-            "slots": admission.slots,
-            "words": admission.words,
-            "first_seq": admission.first_seq,
-            "policy": {"block": admission.policy.block, "dense": admission.policy.dense},
-            "worker_bit": admission.worker_bit,
-        }
+        return answer
 
-    def _wait(self, name: str, request: JoinRequest) -> Member:
+    def _wait(self, name: str, request: JoinRequest) -> dict[str, Any]:
         """Blocks until the join is settled, or the client is gone."""
         controller = self.server.controller
         settled = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        line = _Answer(settled)
         try:
-            member = controller.join(name, request, lambda: os.eventfd_write(settled, 1))
-            self._members.append(member)
+            controller.join(OPEN, name, request, line)
+            self._lines.append(line)
             poll = select.poll()
             poll.register(settled, select.POLLIN)
             # Not POLLIN: a request that waits behind this one would hide the end of the connection.
             poll.register(self.connection, select.POLLRDHUP)
             try:
                 # The event and not the outcome ends the wait: once it is there nobody writes to it again.
-                while settled not in (ready := self._ready(poll, member.deadline)):
+                while settled not in (ready := {fd for fd, _ in poll.poll()}):
                     if self.connection.fileno() in ready:
                         raise _ClientGone
-                    if not ready:
-                        controller.expire()
             except BaseException:
-                controller.lost(member)  # before its file descriptor closes: nobody may wake it any more
+                controller.line_closed(line)  # before its file descriptor closes: nobody may use it any more
                 raise
-            return member
+            if line.error is not None:
+                raise line.error
+            assert line.answer is not None
+            return line.answer
         finally:
             os.close(settled)
-
-    @staticmethod
-    def _ready(poll: select.poll, deadline: float) -> set[int]:
-        remaining = max(0.0, deadline - time.monotonic())
-        return {fd for fd, _ in poll.poll(remaining * 1000)}
 
     # Writing.
 
@@ -447,9 +454,3 @@ _KINDS: Final[dict[type, str]] = {
 
 def _kind(value: object) -> str:
     return _KINDS[type(value)]
-
-
-def _switch(controller: Controller) -> dict[str, Any]:
-    driver = controller.driver
-    host, port = driver.address
-    return {"address": host, "port": port, "receive_buffer": driver.receive_buffer, "link": driver.link}
