@@ -15,7 +15,7 @@ A packet is admitted, or dropped under the first of these that holds (`switchagg
     length      with the payload flag: not at least 16 whole words; without it, or in an INIT: a payload
     job         its job is not here
     length      its payload is not the job's K words
-    source      the job has no worker at the packet's source address and port
+    source      the job has no worker at the packet's source address and port, or that worker is fenced
     token       its token is not this worker's
     slot        its slot is not base + (seq mod P)
 
@@ -40,6 +40,9 @@ INIT, from the controller's port only (its source and token are not looked at): 
 filled = False, and the packet goes back to the controller as it came. With seq = the slot's first seq - P,
 the first round is fresh and a late packet of an earlier job is not. The slots of a job that was just added
 hold zeros and need an INIT.
+
+A worker that was lost is fenced: its packets are dropped from then on, while nothing else of its job changes.
+A round that has its packet already can still become full; one that has not never does.
 """
 
 from __future__ import annotations
@@ -165,6 +168,7 @@ class _Job:
     slots: list[_Slot]
     workers: tuple[WorkerEntry, ...]  # in bit order
     full: int
+    fenced: int = 0
     counters: Counter[str] = field(default_factory=Counter)
 
 
@@ -206,6 +210,19 @@ class SlotTable:
         self._get(job_id)
         del self._jobs[job_id]
 
+    def fence(self, job_id: int, bits: int) -> None:
+        """Drops the packets of these workers from now on.
+
+        Raises `UsageError` where there is no such job, or one of the bits is no worker's; nothing is changed.
+        """
+        job = self._with(job_id, bits)
+        job.fenced |= bits
+
+    def admit(self, job_id: int, bits: int) -> None:
+        """Takes the packets of workers that were fenced again. Raises as `fence`."""
+        job = self._with(job_id, bits)
+        job.fenced &= ~bits
+
     def receive(self, payload: bytes, source: Address | None) -> list[Out]:
         """Takes in one packet and returns those to send, a multicast as one for each worker, in bit order.
 
@@ -231,7 +248,7 @@ class SlotTable:
         if words is not None and words.size != job.entry.words:
             return self._drop(DropReason.length, job)
         worker = next((worker for worker in job.workers if worker.address == source), None)
-        if worker is None:
+        if worker is None or job.fenced & 1 << worker.bit:
             return self._drop(DropReason.source, job)
         if worker.token != header.token:
             return self._drop(DropReason.token, job)
@@ -265,6 +282,12 @@ class SlotTable:
         if job_id not in self._jobs:
             raise UsageError(f"there is no job {job_id} in the table")
         return self._jobs[job_id]
+
+    def _with(self, job_id: int, bits: int) -> _Job:
+        job = self._get(job_id)
+        if bits & ~job.full:
+            raise UsageError(f"bits is {bits:#x}; the workers of job {job_id} have {job.full:#x}")
+        return job
 
     def _count(self, name: str, job: _Job | None) -> None:
         self._counters[name] += 1

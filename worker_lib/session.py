@@ -99,11 +99,11 @@ class Work:
         """
         if self._native is not None:
             self._session._wait(self._native, self._label, timeout, self._seconds)
-        with self._lock:
+        with self._lock:  # also while it copies: another thread that waits may not return before that
             after, self._after = self._after, None
+            if after is not None:
+                after()
             self._keep = ()
-        if after is not None:
-            after()
         return self._result
 
 
@@ -225,13 +225,20 @@ class Session:
         Raises:
             UsageError: as in `allreduce`, or `root` is not a rank.
         """
+        return self._broadcast(x, root, timeout, background=False).wait()
+
+    def broadcast_async(self, x: Any, root: int = 0, timeout: float | None = None) -> Work:
+        """Starts a `broadcast` and returns at once; `x` must not be touched until the `Work` is done."""
+        return self._broadcast(x, root, timeout, background=True)
+
+    def _broadcast(self, x: Any, root: int, timeout: float | None, *, background: bool) -> Work:
         self._check_open()
         if not isinstance(root, int) or not 0 <= root < self.world_size:
             raise UsageError(f"root is {root!r}; accepted: a rank, 0 to {self.world_size - 1}")
         here = self.rank == root
         v = view(x, "x", write=not here)
         if self.world_size == 1:
-            return x
+            return self._finished(x, v, "broadcast")
         words = -(-v.nbytes // 4)
         source, after = v.address, None
         keep: tuple[Any, ...] = (x,)
@@ -246,9 +253,10 @@ class Session:
             x, v, Kind.BROADCAST, "broadcast", timeout, keep, exact=True, root=root, count=words,
             source=source, in_range=(0, words) if here else (0, 0),
             target=source, out_range=(0, 0) if here else (0, words), zero_fill=not here,
+            background=background,
         )  # fmt: skip
         work._after = after
-        return work.wait()
+        return work
 
     def allgather(self, x: Any, out: Any = None, timeout: float | None = None) -> Any:
         """Collects every rank's array, byte for byte.
@@ -264,6 +272,13 @@ class Session:
         Raises:
             UsageError: as in `allreduce`, or `out` has another shape or type.
         """
+        return self._allgather(x, out, timeout, background=False).wait()
+
+    def allgather_async(self, x: Any, out: Any = None, timeout: float | None = None) -> Work:
+        """Starts an `allgather` and returns at once; neither array may be touched until it is done."""
+        return self._allgather(x, out, timeout, background=True)
+
+    def _allgather(self, x: Any, out: Any, timeout: float | None, *, background: bool) -> Work:
         self._check_open()
         v = view(x, "x", write=False)
         shape = (self.world_size, *v.shape)
@@ -272,7 +287,7 @@ class Session:
         o = checked_out(out, v, shape)
         if self.world_size == 1:
             raw_bytes(o)[:] = raw_bytes(v)
-            return out
+            return self._finished(out, v, "allgather")
         each = -(-v.nbytes // 4)
         n = self.world_size
         source, target, after = v.address, o.address, None
@@ -287,10 +302,10 @@ class Session:
         work = self._submit(
             out, v, Kind.ALLGATHER, "allgather", timeout, keep, exact=True, count=n * each,
             source=source, in_range=(self.rank * each, (self.rank + 1) * each),
-            target=target, out_range=(0, n * each), zero_fill=True,
+            target=target, out_range=(0, n * each), zero_fill=True, background=background,
         )  # fmt: skip
         work._after = after
-        return work.wait()
+        return work
 
     def reduce_scatter(
         self,
@@ -313,6 +328,22 @@ class Session:
         Raises:
             UsageError: as in `allreduce`, or the first dimension cannot be divided.
         """
+        return self._reduce_scatter(x, out, op, bits, timeout, background=False).wait()
+
+    def reduce_scatter_async(
+        self,
+        x: Any,
+        out: Any = None,
+        op: str = "sum",
+        bits: int | None = None,
+        timeout: float | None = None,
+    ) -> Work:
+        """Starts a `reduce_scatter` and returns at once; neither array may be touched until it is done."""
+        return self._reduce_scatter(x, out, op, bits, timeout, background=True)
+
+    def _reduce_scatter(
+        self, x: Any, out: Any, op: str, bits: int | None, timeout: float | None, *, background: bool
+    ) -> Work:
         self._check_open()
         v = view(x, "x", write=False)
         n = self.world_size
@@ -328,24 +359,31 @@ class Session:
         o = checked_out(out, v, shape)
         if n == 1:
             raw_bytes(o)[:] = raw_bytes(v)
-            return out
+            return self._finished(out, v, "reduce_scatter")
         part = v.elements // n
-        work = self._submit(
+        return self._submit(
             out, v, Kind.REDUCE_SCATTER, "reduce_scatter", timeout, (x, out),
             dtype=dtype, bits=width, op=reduce, count=v.elements, source=v.address, in_range=(0, v.elements),
             target=o.address, out_range=(self.rank * part, (self.rank + 1) * part), zero_fill=True,
+            background=background,
         )  # fmt: skip
-        return work.wait()
 
     def barrier(self, timeout: float | None = None) -> None:
         """Returns when every rank has called it."""
+        self._barrier(timeout, background=False).wait()
+
+    def barrier_async(self, timeout: float | None = None) -> Work:
+        """Starts a `barrier`; its `Work` is done when every rank has called it."""
+        return self._barrier(timeout, background=True)
+
+    def _barrier(self, timeout: float | None, *, background: bool) -> Work:
         self._check_open()
+        nothing = view(np.empty(0, np.uint32), "x", write=False)
         if self.world_size == 1:
-            return
-        nothing = np.empty(0, np.uint32)
-        self._submit(
-            None, view(nothing, "x", write=False), Kind.BARRIER, "barrier", timeout, (), exact=True
-        ).wait()
+            return self._finished(None, nothing, "barrier")
+        return self._submit(
+            None, nothing, Kind.BARRIER, "barrier", timeout, (), exact=True, background=background
+        )
 
     def group(self, ranks: Sequence[int]) -> Session | None:
         """A sub-group of this job's ranks, with its own slots on the switch.
@@ -446,7 +484,7 @@ class Session:
         if self.world_size == 1:
             if o is not v:
                 raw_bytes(o)[:] = raw_bytes(v)
-            return Work(self, None, o.owner, ("allreduce", v.dtype, v.shape, ()), ())
+            return self._finished(o.owner, v, "allreduce")
         return self._submit(
             o.owner, v, Kind.ALLREDUCE, "allreduce", timeout, (x, out, mask),
             dtype=dtype, bits=width, op=reduce, sparse=sparse, block=block,
@@ -454,6 +492,10 @@ class Session:
             target=o.address, out_range=(0, v.elements), zero_fill=o is not v,
             mask=0 if mask is None else mask.ctypes.data, background=background,
         )  # fmt: skip
+
+    def _finished(self, result: Any, v: TensorView, name: str) -> Work:
+        """What a group of one gives back: there is nobody to wait for."""
+        return Work(self, None, result, (name, v.dtype, v.shape, ()), ())
 
     def _lanes(self, v: TensorView, op: str, bits: int | None) -> tuple[DType, int, ReduceOp]:
         dtype = v.summable

@@ -12,7 +12,7 @@ from __future__ import annotations
 import ipaddress
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -39,6 +39,7 @@ class _Job:
     entries: p4_program.Entries
     made: Installed
     before: dict[str, list[int]]
+    refused: Counter[str] = field(default_factory=Counter)  # by entries that are gone, of workers fenced
 
 
 class P4Jobs:
@@ -126,6 +127,19 @@ class P4Jobs:
         for entry, _ in job.made:
             del self._entries[id(entry)]
 
+    def fence(self, job_id: int, bits: int) -> None:
+        """Drops these workers' packets from now on. Raises `UsageError` for a job or worker not there."""
+        self._admission.fence(job_id, bits)
+        job = self._jobs[job_id]
+        gone = p4_entries.worker_entries(job.entries, job.entry, bits)
+        job.refused.update(p4_counters.refusals(p4_program.Entries(gone, ()), self._reader(job)))
+        removed = {id(entry) for entry in gone}
+        for entry in gone:
+            self.model.table(entry.table).remove(self._entries.pop(id(entry)))
+        left = tuple(entry for entry in job.entries.tables if id(entry) not in removed)
+        job.entries = p4_program.Entries(left, job.entries.groups)
+        job.made = [(entry, made) for entry, made in job.made if id(entry) not in removed]
+
     def packet_out(self, payload: bytes, now: float = 0.0) -> list[bytes]:
         """A packet from the controller; what leaves at the controller's port."""
         frame = p4_frames.packet_out(self.target, ADDRESS, payload)
@@ -160,7 +174,7 @@ class P4Jobs:
         job = self._jobs.get(job_id)
         if job is None:
             raise UsageError(f"there is no job {job_id}")
-        return p4_counters.job_counters(job.entry, job.place, job.entries, self._reader(job))
+        return p4_counters.job_counters(job.entry, job.place, job.entries, self._reader(job), job.refused)
 
     def slot(self, index: int) -> SlotState:
         """A copy of a slot. Raises `UsageError` where `index` belongs to no job."""

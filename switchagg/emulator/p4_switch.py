@@ -178,6 +178,11 @@ class P4Switch:
         with self._lock:
             self._jobs.remove_job(job_id)
 
+    def fence(self, job_id: int, bits: int) -> None:
+        """Drops these workers' packets from now on. Raises `UsageError` for a job or worker not there."""
+        with self._lock:
+            self._jobs.fence(job_id, bits)
+
     def packet_out(self, packet: bytes) -> list[bytes]:
         """Takes in a packet at the controller's port; returns what leaves there, an INIT's echo."""
         with self._lock:

@@ -29,6 +29,7 @@ from switchagg.slots import Address, JobEntry, SlotState
 
 if TYPE_CHECKING:
     from switchagg.emulator._native import FaultSettings, NativeSwitch
+    from switchagg.emulator.tallies import JobTallies
 
 DEFAULT_RECEIVE_BUFFER = 32 << 20
 _MIN_RECEIVE_BUFFER = 1 << 16
@@ -193,6 +194,17 @@ class Switch:
         """Forgets a job and frees its slots. Raises `UsageError` where there is no such job."""
         self._here().remove_job(job_id)
 
+    def fence(self, job_id: int, bits: int) -> None:
+        """Drops the packets of these workers from now on, as from nobody in the job; `SlotTable.fence`.
+
+        Raises `UsageError` where there is no such job, or one of the bits is no worker's.
+        """
+        self._here().fence(job_id, bits)
+
+    def admit(self, job_id: int, bits: int) -> None:
+        """Takes the packets of workers that were fenced again. Raises as `fence`."""
+        self._here().admit(job_id, bits)
+
     def packet_out(self, packet: bytes) -> list[bytes]:
         """Takes in a packet at the controller's port; returns what leaves there, an INIT's echo."""
         return self._here().packet_out(packet)
@@ -207,6 +219,14 @@ class Switch:
         Raises `UsageError` where there is no such job.
         """
         return self._here().job_counters(job_id)
+
+    def tallies(self, job_id: int) -> JobTallies:
+        """Returns what is counted of a job beyond that. Raises `UsageError` where there is no such job."""
+        return self._here().tallies(job_id)
+
+    def strangers(self) -> dict[str, int]:
+        """Returns `counters` for the packets that belong to no job."""
+        return self._here().strangers()
 
     def slot(self, index: int) -> SlotState:
         """Returns a copy of a slot. Raises `UsageError` where `index` belongs to no job."""

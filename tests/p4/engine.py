@@ -6,7 +6,7 @@ Every frame that comes out is looked at as a station would: addresses, lengths, 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from switchagg.control.drivers.p4_counters import Reader, job_counters, refusals
-from switchagg.control.drivers.p4_entries import job_entries, switch_entries
+from switchagg.control.drivers.p4_entries import job_entries, switch_entries, worker_entries
 from switchagg.control.drivers.p4_frames import frame, packet_in, packet_out
 from switchagg.control.drivers.p4_program import (
     FLOOD_GROUP,
@@ -66,6 +66,8 @@ class _Job:
     place: JobPlace
     entries: Entries
     cells: dict[tuple[str, int], int]  # what they were before the job
+    all_entries: Entries
+    refused: Counter[str] = field(default_factory=Counter)  # by entries that are gone
 
 
 class P4Engine:
@@ -111,7 +113,7 @@ class P4Engine:
             )
             for cell in range(each)
         }
-        self._jobs[job.job] = _Job(job, place, entries, cells)
+        self._jobs[job.job] = _Job(job, place, entries, cells, entries)
 
     def _free_place(self, job: JobEntry) -> JobPlace:
         used = {each.place.index for each in self._jobs.values()}
@@ -133,6 +135,27 @@ class P4Engine:
             self._board.delete(entry)
         for group in job.entries.groups:
             self._board.delete_group(group)
+
+    def fence(self, job_id: int, bits: int) -> None:
+        """Takes the workers' entries away."""
+        self._admission.fence(job_id, bits)  # raises where there is no such job or worker
+        job = self._jobs[job_id]
+        gone = worker_entries(job.entries, job.entry, bits)
+        job.refused.update(refusals(Entries(gone, ()), self._reader(job)))
+        for entry in gone:
+            self._board.delete(entry)
+        job.entries = Entries(tuple(e for e in job.entries.tables if e not in gone), job.entries.groups)
+
+    def admit(self, job_id: int, bits: int) -> None:
+        """Writes them again."""
+        self._admission.admit(job_id, bits)
+        job = self._jobs[job_id]
+        back = worker_entries(job.all_entries, job.entry, bits)
+        for entry in back:
+            if entry not in job.entries.tables:
+                self._board.insert(entry)
+        kept = tuple(e for e in job.entries.tables if e not in back)
+        job.entries = Entries(kept + back, job.entries.groups)
 
     def receive(self, payload: bytes, source: Address | None, port: int | None = None) -> list[Out]:
         """Sends a packet, by default from where its source is."""
@@ -194,7 +217,7 @@ class P4Engine:
     def job_counters(self, job_id: int) -> dict[str, int]:
         self._admission.job_counters(job_id)  # raises where there is none
         job = self._jobs[job_id]
-        return job_counters(job.entry, job.place, job.entries, self._reader(job))
+        return job_counters(job.entry, job.place, job.entries, self._reader(job), job.refused)
 
     def slot(self, index: int) -> SlotState:
         self._admission.slot(index)  # raises where it belongs to no job

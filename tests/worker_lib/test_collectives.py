@@ -274,6 +274,37 @@ def test_many_in_flight_waited_for_out_of_order() -> None:
         together(host.url, 3, call)
 
 
+def test_every_collective_can_be_asynchronous(host: EmbeddedController) -> None:
+    def call(session: Session) -> None:
+        r, n = session.rank, session.world_size
+        summed, copied = np.full(10_000, float(r)), np.full(7, r, np.int16)  # 14 bytes: no whole words
+        parts, name = np.arange(3 * 5, dtype=np.int64).reshape(3, 5) * (r + 1), np.full(3, r, np.uint8)
+        works = [
+            session.allgather_async(name),
+            session.broadcast_async(copied, root=2),
+            session.allreduce_async(summed),
+            session.barrier_async(),
+            session.reduce_scatter_async(parts),
+        ]
+        gathered, *_, mine = [work.wait() for work in reversed(works)][::-1]
+        assert gathered.tolist() == [[other] * 3 for other in range(n)]
+        assert copied.tolist() == [2] * 7
+        assert (summed == 3).all()
+        assert mine.tolist() == [[6 * (5 * r + i) for i in range(5)]]
+        assert all(work.done() for work in works)
+
+    together(host.url, 3, call, words=K)
+
+
+def test_asynchronous_calls_in_a_group_of_one() -> None:
+    with worker_lib.connect(world_size=1) as session:
+        x = np.arange(4.0)
+        assert session.broadcast_async(x).wait() is x
+        assert session.allgather_async(x).wait().tolist() == [[0, 1, 2, 3]]
+        assert session.reduce_scatter_async(x).wait().tolist() == [0, 1, 2, 3]
+        assert session.barrier_async().done()
+
+
 def test_asynchronous_and_synchronous_calls_mix(host: EmbeddedController) -> None:
     def call(session: Session) -> None:
         for _ in range(20):

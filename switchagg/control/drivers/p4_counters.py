@@ -7,8 +7,9 @@ Refused packets count at the entry of the admission table that refused them; adm
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from switchagg.control.drivers.p4_program import (
     COMPLETING,
@@ -43,10 +44,20 @@ def refusals(entries: Entries, reader: Reader) -> Counter[str]:
     return counts
 
 
-def job_counters(job: JobEntry, place: JobPlace, entries: Entries, reader: Reader) -> dict[str, int]:
+def job_counters(
+    job: JobEntry,
+    place: JobPlace,
+    entries: Entries,
+    reader: Reader,
+    removed: Mapping[str, int] = MappingProxyType({}),
+) -> dict[str, int]:
     """Returns a job's counters under the names of `switchagg.wire.COUNTERS`, and ``worker_<bit>_packets``.
 
     They count since the cells and entries were zero.
+
+    Args:
+        entries: those of the job that are installed.
+        removed: `refusals` of those that were removed while it ran, for workers that are fenced.
     """
     first = place.index * OUTCOMES_PER_JOB
     cells = {i: reader.cell(OUTCOMES, first + i) for i in range(OUTCOMES_PER_JOB)}
@@ -55,6 +66,7 @@ def job_counters(job: JobEntry, place: JobPlace, entries: Entries, reader: Reade
         return sum(cells[outcome] + cells[outcome + COMPLETING] for outcome in outcomes)
 
     counts = refusals(entries, reader)
+    counts.update(removed)
     counts[DropReason.stale] += cells[Outcome.STALE]
     counts[DropReason.duplicate] += cells[Outcome.DUPLICATE]
     counts[DropReason.slot] += cells[Outcome.MISPLACED]

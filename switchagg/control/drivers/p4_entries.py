@@ -59,8 +59,8 @@ def _is(value: int, bits: int) -> Ternary:
     return Ternary(value, _all(bits))
 
 
-_ETHER_TYPE: Final = "hdr.ethernet.ether_type"
-_TAG_TYPE: Final = "hdr.tag.ether_type"
+_ETHER_TYPE: Final = "ethernet_type"
+_TAG_TYPE: Final = "tag_type"
 _IPV4: Final = 0x0800
 _ARP: Final = 0x0806
 _TAGS: Final = (0x8100, 0x88A8)
@@ -68,8 +68,8 @@ _INGRESS_PORT: Final = "ingress_port"
 _FORM: Final = "meta.form"
 _VERSION: Final = "hdr.agg.version"
 _OP: Final = "hdr.agg.op"
-_SOURCE: Final = "hdr.ipv4.source"
-_SOURCE_PORT: Final = "hdr.udp.source"
+_SOURCE: Final = "ipv4_source"
+_SOURCE_PORT: Final = "udp_source"
 _JOB: Final = "hdr.agg.job"
 _TOKEN: Final = "hdr.agg.token"
 _SLOT: Final = "hdr.agg.slot"
@@ -102,7 +102,7 @@ def switch_entries(target: Target, address: SwitchAddress, ports: tuple[int, ...
     initialisation = {_INGRESS_PORT: init, _VERSION: _THIS_VERSION, _OP: _is(Op.INIT, 4)}
     other_words = _is(Form.OTHER_WORDS, 3)
     tables = (
-        TableEntry(OWN_SOURCE, {"hdr.ethernet.source": mac}, "drop_own_source", {}, 3),
+        TableEntry(OWN_SOURCE, {"ethernet_source": mac}, "drop_own_source", {}, 3),
         *(
             TableEntry(OWN_SOURCE, types | sender, "drop_own_source", {}, priority)
             for kind, sender, priority in (
@@ -125,9 +125,9 @@ def switch_entries(target: Target, address: SwitchAddress, ports: tuple[int, ...
             TableEntry(
                 LOCAL,
                 {
-                    "hdr.ethernet.destination": mac,
+                    "ethernet_destination": mac,
                     "meta.traffic": _is(traffic, 3),
-                    "hdr.ipv4.destination": _is(ip, 32),
+                    "ipv4_destination": _is(ip, 32),
                 },
                 action,
                 {},
@@ -138,13 +138,10 @@ def switch_entries(target: Target, address: SwitchAddress, ports: tuple[int, ...
                 (Traffic.ECHO, "answer_echo", 2),
             )
         ),
-        TableEntry(LOCAL, {"hdr.ethernet.destination": mac}, "drop_local", {}, 1),
+        TableEntry(LOCAL, {"ethernet_destination": mac}, "drop_local", {}, 1),
         # Whose frame it is, is told behind one tag only.
         TableEntry(LOCAL, {"meta.traffic": _is(Traffic.TAGS, 3)}, "drop_local", {}, 5),
-        *(
-            TableEntry(LOCAL, {"hdr.ethernet.destination": group}, "drop_local", {}, 1)
-            for group in _LINK_GROUPS
-        ),
+        *(TableEntry(LOCAL, {"ethernet_destination": group}, "drop_local", {}, 1) for group in _LINK_GROUPS),
         TableEntry(
             ARPS,
             {"hdr.arp.target_ip": Exact(ip)},
@@ -255,6 +252,23 @@ def job_entries(target: Target, job: JobEntry, place: JobPlace) -> Entries:
     return Entries(tuple(tables), (MulticastGroup(group_of(place), replicas),))
 
 
+def worker_entries(entries: Entries, job: JobEntry, bits: int) -> tuple[TableEntry, ...]:
+    """Returns those of a job's entries that know the workers with these bits. Removing them fences these.
+
+    Their packets then hit the job's entry for strangers. All else stays, RESULTs to them too: it is harmless,
+    and the others' rounds go on.
+    """
+    sources = {
+        (_is(_ip(worker.ip), 32), _is(worker.port, 16)) for worker in job.workers if bits & 1 << worker.bit
+    }
+    return tuple(
+        entry
+        for entry in entries.tables
+        if entry.table == ADMISSION
+        and (entry.matches.get(_SOURCE), entry.matches.get(_SOURCE_PORT)) in sources
+    )
+
+
 def _check(target: Target, job: JobEntry, place: JobPlace) -> None:
     if job.words != target.words:
         raise UsageError(f"job {job.job} has K = {job.words}; this program is compiled for {target.words}")
@@ -315,7 +329,7 @@ def _below(job: JobEntry, place: JobPlace, parent: Parent) -> list[TableEntry]:
 
 def station_entry(station: Station) -> TableEntry:
     """Returns the entry that forwards frames for a MAC to its port."""
-    key = {"hdr.ethernet.destination": Exact(station.mac)}
+    key = {"ethernet_destination": Exact(station.mac)}
     return TableEntry(STATIONS, key, "forward", {"port": station.port})
 
 

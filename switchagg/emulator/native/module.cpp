@@ -133,6 +133,12 @@ struct SlotCopy {
   SlotTable::SlotView get() const { return {view.seq, view.seen, view.filled, words}; }
 };
 
+JobCounts job_counts(NativeSwitch& self, uint16_t job) {
+  return without_gil([&] {
+    return self.loop().with_table([&](const SlotTable& table) { return JobCounts(table, job); });
+  });
+}
+
 nb::dict port_counters(NativeSwitch& self) {
   const PortCounters counters = without_gil([&] { return self.loop().port_counters(); });
   nb::dict by_name;
@@ -247,15 +253,37 @@ void bind_switch(nb::module_& module) {
            [](NativeSwitch& self, int64_t job_id) {
              return with_usage_errors([&] {
                const auto id = narrow<uint16_t>("job", job_id);
-               const auto [counters, packets] = without_gil([&] {
-                 return self.loop().with_table([&](const SlotTable& table) {
-                   return std::pair(table.job_counters(id), table.worker_packets(id));
-                 });
-               });
-               return to_dict(counters, packets);
+               return to_dict(job_counts(self, id));
              });
            },
            "job_id"_a)
+      .def("fence",
+           [](NativeSwitch& self, int64_t job_id, uint32_t bits) {
+             with_usage_errors([&] {
+               const auto id = narrow<uint16_t>("job", job_id);
+               without_gil([&] { self.loop().with_table([&](SlotTable& table) { table.fence(id, bits); }); });
+             });
+           },
+           "job_id"_a, "bits"_a)
+      .def("admit",
+           [](NativeSwitch& self, int64_t job_id, uint32_t bits) {
+             with_usage_errors([&] {
+               const auto id = narrow<uint16_t>("job", job_id);
+               without_gil([&] { self.loop().with_table([&](SlotTable& table) { table.admit(id, bits); }); });
+             });
+           },
+           "job_id"_a, "bits"_a)
+      .def("tallies",
+           [](NativeSwitch& self, int64_t job_id) {
+             return with_usage_errors([&] { return to_tallies(job_counts(self, narrow<uint16_t>("job", job_id))); });
+           },
+           "job_id"_a)
+      .def("strangers",
+           [](NativeSwitch& self) {
+             return to_dict(without_gil([&] {
+               return self.loop().with_table([](const SlotTable& table) { return table.strangers(); });
+             }));
+           })
       .def("slot",
            [](NativeSwitch& self, int64_t index) {
              return with_usage_errors([&] {

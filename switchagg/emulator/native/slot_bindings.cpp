@@ -59,10 +59,23 @@ nb::dict to_dict(const Counters& counters) {
   return by_name;
 }
 
-nb::dict to_dict(const Counters& counters, const std::vector<SlotTable::WorkerPackets>& packets) {
-  nb::dict by_name = to_dict(counters);
-  for (const auto& [bit, count] : packets) by_name[("worker_" + std::to_string(bit) + "_packets").c_str()] = count;
+nb::dict to_dict(const JobCounts& counts) {
+  nb::dict by_name = to_dict(counts.counters);
+  for (const auto& [bit, worker] : counts.workers)
+    by_name[("worker_" + std::to_string(bit) + "_packets").c_str()] = worker.packets;
   return by_name;
+}
+
+nb::object to_tallies(const JobCounts& counts) {
+  const nb::module_ module = nb::module_::import_("switchagg.emulator.tallies");
+  nb::dict workers;
+  for (const auto& [bit, worker] : counts.workers)
+    workers[nb::int_(bit)] =
+        module.attr("WorkerTallies")(worker.packets, worker.repeats, worker.misplaced, worker.outside, worker.token);
+  nb::list outcomes;
+  for (uint64_t each : counts.tallies.outcomes) outcomes.append(each);
+  return module.attr("JobTallies")(nb::tuple(outcomes), counts.tallies.source, counts.tallies.length,
+                                   counts.tallies.outside, workers);
 }
 
 nb::object to_slot_state(const SlotTable::SlotView& slot) {
@@ -222,8 +235,23 @@ void bind_slot_table(nb::module_& module) {
            [](const SlotTable& self, int64_t job_id) {
              return with_usage_errors([&] {
                const auto job = narrow<uint16_t>("job", job_id);
-               return to_dict(self.job_counters(job), self.worker_packets(job));
+               return to_dict(JobCounts(self, job));
              });
+           },
+           "job_id"_a)
+      .def("fence",
+           [](SlotTable& self, int64_t job_id, uint32_t bits) {
+             with_usage_errors([&] { self.fence(narrow<uint16_t>("job", job_id), bits); });
+           },
+           "job_id"_a, "bits"_a)
+      .def("admit",
+           [](SlotTable& self, int64_t job_id, uint32_t bits) {
+             with_usage_errors([&] { self.admit(narrow<uint16_t>("job", job_id), bits); });
+           },
+           "job_id"_a, "bits"_a)
+      .def("tallies",
+           [](const SlotTable& self, int64_t job_id) {
+             return with_usage_errors([&] { return to_tallies(JobCounts(self, narrow<uint16_t>("job", job_id))); });
            },
            "job_id"_a)
       .def("slot",

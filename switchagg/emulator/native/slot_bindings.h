@@ -7,6 +7,7 @@
 #include <stdexcept>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "switchagg/emulator/native/slot_table.h"
 
@@ -19,9 +20,20 @@ Address to_address(Endpoint endpoint);
 
 JobAdmission to_admission(nanobind::handle job_entry);  // of a switchagg.slots.JobEntry; raises TypeError for others
 nanobind::dict to_dict(const Counters& counters);       // by name
-// With worker_<bit>_packets.
-nanobind::dict to_dict(const Counters& counters, const std::vector<SlotTable::WorkerPackets>& packets);
-nanobind::object to_slot_state(const SlotTable::SlotView& slot);    // a switchagg.slots.SlotState
+nanobind::object to_slot_state(const SlotTable::SlotView& slot);  // a switchagg.slots.SlotState
+
+// Of one job, taken together under the table's lock.
+struct JobCounts {
+  Counters counters;
+  JobTallies tallies;
+  std::vector<std::pair<uint32_t, WorkerTallies>> workers;
+
+  JobCounts(const SlotTable& table, uint16_t job)
+      : counters(table.job_counters(job)), tallies(table.job_tallies(job)), workers(table.worker_tallies(job)) {}
+};
+
+nanobind::dict to_dict(const JobCounts& counts);         // the counters by name, and worker_<bit>_packets
+nanobind::object to_tallies(const JobCounts& counts);    // a switchagg.emulator.tallies.JobTallies
 
 [[noreturn]] void raise_usage_error(const char* message);  // switchagg.errors.UsageError
 

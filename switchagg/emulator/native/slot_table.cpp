@@ -1,6 +1,7 @@
 #include "switchagg/emulator/native/slot_table.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <stdexcept>
 #include <string>
 
@@ -41,12 +42,21 @@ void count(Counters& counters, Index what) {
   ++counters[static_cast<size_t>(what)];
 }
 
-Verdict drop(Counters& counters, DropReason reason) {
-  count(counters, Event::received);
-  count(counters, reason);
+Verdict dropped(DropReason reason) {
   Verdict verdict;
   verdict.reason = reason;
   return verdict;
+}
+
+Verdict drop(uint64_t& tally, DropReason reason) {
+  ++tally;
+  return dropped(reason);
+}
+
+Verdict drop(Counters& counters, DropReason reason) {
+  count(counters, Event::received);
+  count(counters, reason);
+  return dropped(reason);
 }
 
 void add_counters(Counters& to, const Counters& from) {
@@ -64,7 +74,8 @@ struct SlotTable::Job {
   struct Worker {
     Endpoint endpoint;
     uint32_t bit, token;
-    uint64_t packets;
+    bool fenced = false;
+    WorkerTallies tallies{};
   };
   // At most 32 workers in 64 places: a search always ends at an empty place, and nothing grows with traffic.
   static constexpr uint32_t kPlaces = 64;
@@ -78,7 +89,7 @@ struct SlotTable::Job {
         own(findable.get() ? 0 : size_t{stride} * entry.slots), records(findable.get() ? findable.get() : own.get()) {
     places.fill(kEmpty);
     for (const WorkerAdmission& worker : entry.workers)
-      workers.push_back({worker.endpoint, uint32_t{1} << worker.bit, worker.token, 0});
+      workers.push_back({worker.endpoint, uint32_t{1} << worker.bit, worker.token});
     std::sort(workers.begin(), workers.end(), [](const Worker& a, const Worker& b) { return a.bit < b.bit; });
     for (const Worker& worker : workers) {
       uint32_t place = first_place(worker.endpoint);
@@ -104,6 +115,8 @@ struct SlotTable::Job {
     return nullptr;
   }
 
+  bool owns(uint32_t slot) const { return slot - base <= mask; }
+
   uint8_t* record(uint32_t slot) const { return records + size_t{stride} * slot; }
 
   void write_result(uint32_t slot) {
@@ -117,6 +130,12 @@ struct SlotTable::Job {
     header.write(record(slot));
   }
 
+  void count(Outcome outcome, bool completing = false) {
+    ++tallies.outcomes[static_cast<size_t>(outcome) + (completing ? kCompleting : 0)];
+  }
+
+  Counters counters() const;
+
   const uint32_t index;
   const uint16_t id;
   const uint32_t base, mask, words, result_token, stride;
@@ -129,8 +148,43 @@ struct SlotTable::Job {
   FindableMemory findable;
   PacketMemory own;
   uint8_t* const records;  // in one of the two
-  Counters counters{};
+  JobTallies tallies;
 };
+
+Counters SlotTable::Job::counters() const {
+  const auto cell = [&](Outcome outcome) { return tallies.outcomes[static_cast<size_t>(outcome)]; };
+  const auto completing = [&](Outcome outcome) { return tallies.outcomes[static_cast<size_t>(outcome) + kCompleting]; };
+  const auto both = [&](Outcome outcome) { return cell(outcome) + completing(outcome); };
+  Counters counters{};
+  const auto at = [&](auto what) -> uint64_t& { return counters[static_cast<size_t>(what)]; };
+  at(DropReason::length) = tallies.length;
+  at(DropReason::source) = tallies.source;
+  at(DropReason::slot) = tallies.outside + cell(Outcome::misplaced);
+  at(DropReason::stale) = cell(Outcome::stale);
+  at(DropReason::duplicate) = cell(Outcome::duplicate);
+  for (const Worker& worker : workers) {
+    at(DropReason::slot) += worker.tallies.outside;
+    at(DropReason::token) += worker.tallies.token;
+    at(Event::retransmissions) += worker.tallies.repeats;
+  }
+  at(Event::fresh) = both(Outcome::fresh_skip) + both(Outcome::fresh_stored);
+  at(Event::stored) = both(Outcome::stored) + both(Outcome::fresh_stored);
+  at(Event::added) = both(Outcome::added);
+  at(Event::ored) = both(Outcome::ored);
+  at(Event::skips) = both(Outcome::skip) + both(Outcome::empty_skip) + both(Outcome::fresh_skip);
+  at(Event::accepted) = at(Event::stored) + at(Event::added) + at(Event::ored) + at(Event::skips);
+  at(Event::duplicates_answered) = cell(Outcome::answered);
+  for (Outcome outcome : {Outcome::skip, Outcome::empty_skip, Outcome::stored, Outcome::added, Outcome::ored,
+                          Outcome::fresh_skip, Outcome::fresh_stored})
+    at(Event::results) += completing(outcome);
+  at(Event::empty_results) = completing(Outcome::empty_skip) + completing(Outcome::fresh_skip);
+  at(Event::inits) = cell(Outcome::initialised);
+  at(Event::received) = at(Event::accepted) + at(Event::duplicates_answered) + at(Event::inits);
+  for (DropReason reason : {DropReason::length, DropReason::source, DropReason::token, DropReason::slot,
+                            DropReason::stale, DropReason::duplicate})
+    at(Event::received) += at(reason);
+  return counters;
+}
 
 SlotTable::SlotTable(uint32_t capacity) : capacity_(capacity), index_of_job_(size_t{1} << 16, kNoJob) {
   if (capacity < 1 || capacity > kMaxCapacity)
@@ -159,9 +213,20 @@ void SlotTable::add_job(const JobAdmission& entry) {
 
 void SlotTable::remove_job(uint16_t id) {
   Job& job = get(id);
-  add_counters(unattributed_, job.counters);
+  add_counters(gone_, job.counters());
   index_of_job_[id] = kNoJob;
   jobs_[job.index].reset();
+}
+
+void SlotTable::set_fenced(uint16_t id, uint32_t bits, bool fenced) {
+  Job& job = get(id);
+  if (bits & ~job.full) {
+    char text[80];
+    std::snprintf(text, sizeof text, "bits is 0x%x; the workers of job %u have 0x%x", bits, id, job.full);
+    throw std::invalid_argument(text);
+  }
+  for (Job::Worker& worker : job.workers)
+    if (bits & worker.bit) worker.fenced = fenced;
 }
 
 SlotTable::Job* SlotTable::find(uint16_t id) const {
@@ -188,16 +253,21 @@ Verdict SlotTable::process(const Received& packet, bool from_controller) {
   Job* job = find(header.job);
   if (!job) return drop(unattributed_, DropReason::job);
   if (from_controller) return initialise(*job, header);
-  if (filled && payload != 4 * job->words) return drop(job->counters, DropReason::length);
+  if (filled && payload != 4 * job->words) return drop(job->tallies.length, DropReason::length);
   return contribute(*job, header, filled ? packet.words : nullptr, packet.peer);
 }
 
 Verdict SlotTable::contribute(Job& job, const Header& header, const uint8_t* words, Endpoint source) {
   Job::Worker* worker = job.find(source);
-  if (!worker) return drop(job.counters, DropReason::source);
-  if (worker->token != header.token) return drop(job.counters, DropReason::token);
+  if (!worker || worker->fenced) return drop(job.tallies.source, DropReason::source);
+  if (worker->token != header.token) return drop(worker->tallies.token, DropReason::token);
   const uint32_t index = header.seq & job.mask;
-  if (header.slot != job.base + index) return drop(job.counters, DropReason::slot);
+  if (header.slot != job.base + index) {
+    if (!job.owns(header.slot)) return drop(worker->tallies.outside, DropReason::slot);
+    ++worker->tallies.misplaced;
+    job.count(Outcome::misplaced);
+    return dropped(DropReason::slot);
+  }
 
   Job::Slot& slot = job.slots[index];
   Verdict verdict;
@@ -208,13 +278,18 @@ Verdict SlotTable::contribute(Job& job, const Header& header, const uint8_t* wor
     verdict.action = Action::flush;
     return verdict;
   }
-  ++worker->packets;
-  if (header.flags & wire::kFlagRetransmission) count(job.counters, Event::retransmissions);
-  if (!fresh && header.seq != slot.seq) return drop(job.counters, DropReason::stale);
+  ++worker->tallies.packets;
+  if (header.flags & wire::kFlagRetransmission) ++worker->tallies.repeats;
+  if (!fresh && header.seq != slot.seq) {
+    job.count(Outcome::stale);
+    return dropped(DropReason::stale);
+  }
   if (!fresh && slot.seen & worker->bit) {
-    if (slot.seen != job.full) return drop(job.counters, DropReason::duplicate);
-    count(job.counters, Event::received);
-    count(job.counters, Event::duplicates_answered);
+    if (slot.seen != job.full) {
+      job.count(Outcome::duplicate);
+      return dropped(DropReason::duplicate);
+    }
+    job.count(Outcome::answered);
     slot.pending_epoch = epoch_;
     verdict.action = Action::unicast;
     verdict.to = source;
@@ -226,32 +301,30 @@ Verdict SlotTable::contribute(Job& job, const Header& header, const uint8_t* wor
     slot.seq = header.seq;
     slot.seen = 0;
     slot.filled = false;
-    count(job.counters, Event::fresh);
   }
   slot.seen |= worker->bit;
+  Outcome outcome;
   if (words) {
     uint8_t* stored = job.record(index) + wire::kHeaderBytes;
     if (!slot.filled) {
       job.kernels.copy(stored, words, job.words);
-      count(job.counters, Event::stored);
+      outcome = fresh ? Outcome::fresh_stored : Outcome::stored;
     } else if (header.op == static_cast<uint8_t>(Op::SUM)) {
       job.kernels.add(stored, words, job.words);
-      count(job.counters, Event::added);
+      outcome = Outcome::added;
     } else {
       job.kernels.or_words(stored, words, job.words);
-      count(job.counters, Event::ored);
+      outcome = Outcome::ored;
     }
     slot.filled = true;
   } else {
-    count(job.counters, Event::skips);
+    outcome = fresh ? Outcome::fresh_skip : slot.filled ? Outcome::skip : Outcome::empty_skip;
   }
-  count(job.counters, Event::received);
-  count(job.counters, Event::accepted);
-  if (slot.seen == job.full) {
+  const bool completing = slot.seen == job.full;
+  job.count(outcome, completing);
+  if (completing) {
     job.write_result(index);
     slot.pending_epoch = epoch_;
-    count(job.counters, Event::results);
-    if (!slot.filled) count(job.counters, Event::empty_results);
     verdict.action = Action::multicast;
   }
   return verdict;
@@ -259,7 +332,11 @@ Verdict SlotTable::contribute(Job& job, const Header& header, const uint8_t* wor
 
 Verdict SlotTable::initialise(Job& job, const Header& header) {
   const uint32_t index = header.seq & job.mask;
-  if (header.slot != job.base + index) return drop(job.counters, DropReason::slot);
+  if (header.slot != job.base + index) {
+    if (!job.owns(header.slot)) return drop(job.tallies.outside, DropReason::slot);
+    job.count(Outcome::misplaced);
+    return dropped(DropReason::slot);
+  }
   Job::Slot& slot = job.slots[index];
   Verdict verdict;
   verdict.job_index = job.index;
@@ -272,8 +349,7 @@ Verdict SlotTable::initialise(Job& job, const Header& header) {
   slot.seen = job.full;
   slot.filled = false;
   job.write_result(index);
-  count(job.counters, Event::received);
-  count(job.counters, Event::inits);
+  job.count(Outcome::initialised);
   verdict.action = Action::to_controller;
   return verdict;
 }
@@ -294,17 +370,20 @@ Segment SlotTable::result_with_reply(const Verdict& verdict, uint8_t* scratch) c
 
 Counters SlotTable::counters() const {
   Counters total = unattributed_;
+  add_counters(total, gone_);
   for (const auto& job : jobs_)
-    if (job) add_counters(total, job->counters);
+    if (job) add_counters(total, job->counters());
   return total;
 }
 
-Counters SlotTable::job_counters(uint16_t job) const { return get(job).counters; }
+Counters SlotTable::job_counters(uint16_t job) const { return get(job).counters(); }
 
-std::vector<SlotTable::WorkerPackets> SlotTable::worker_packets(uint16_t job) const {
-  std::vector<WorkerPackets> all;
+JobTallies SlotTable::job_tallies(uint16_t job) const { return get(job).tallies; }
+
+std::vector<std::pair<uint32_t, WorkerTallies>> SlotTable::worker_tallies(uint16_t job) const {
+  std::vector<std::pair<uint32_t, WorkerTallies>> all;
   for (const Job::Worker& worker : get(job).workers)
-    all.push_back({static_cast<uint32_t>(__builtin_ctz(worker.bit)), worker.packets});
+    all.emplace_back(static_cast<uint32_t>(__builtin_ctz(worker.bit)), worker.tallies);
   return all;
 }
 

@@ -23,6 +23,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "switchagg/emulator/native/slot_kernels.h"
@@ -64,6 +65,39 @@ struct Verdict {
 
 using Counters = std::array<uint64_t, wire::kCounters>;  // indexed by DropReason and Event
 
+// What became of an admitted packet, by the codes of the P4 programs (p4/include/constants.p4), so that their counters
+// can be told from ours. An accepted packet that filled its slot counts under its outcome + kCompleting.
+enum class Outcome : uint8_t {
+  stale = 0,
+  duplicate = 1,
+  misplaced = 2,  // a slot of the job, but not base + (seq mod P)
+  answered = 3,
+  initialised = 4,
+  skip = 16,        // into a slot with words
+  empty_skip = 17,  // into a slot without
+  stored = 18,
+  added = 19,
+  ored = 20,
+  fresh_skip = 21,
+  fresh_stored = 22,
+};
+inline constexpr uint32_t kCompleting = 8, kOutcomes = 32;
+
+struct WorkerTallies {
+  uint64_t packets = 0;    // admitted, whatever became of them
+  uint64_t repeats = 0;    // of these, flagged as sent before
+  uint64_t misplaced = 0;  // dropped: a slot of the job, but not the one of the seq
+  uint64_t outside = 0;    // dropped: a slot of another job, or of none
+  uint64_t token = 0;      // dropped: another token
+};
+
+struct JobTallies {
+  std::array<uint64_t, kOutcomes> outcomes{};
+  uint64_t source = 0;   // dropped: of nobody in the job, or of a worker that is fenced
+  uint64_t length = 0;   // dropped: not K words
+  uint64_t outside = 0;  // INITs dropped: a slot of another job, or of none
+};
+
 class SlotTable {
  public:
   explicit SlotTable(uint32_t capacity);  // slots, 1..65536; throws std::invalid_argument
@@ -74,6 +108,10 @@ class SlotTable {
   // Throws std::invalid_argument where the id is in use, or the range leaves the capacity or overlaps another job's.
   void add_job(const JobAdmission& job);
   void remove_job(uint16_t job);  // throws std::invalid_argument where there is no such job
+  // Drops these workers' packets from now on, as from nobody in the job; or takes them again. The rest of the job stays as
+  // it is. Throws std::invalid_argument where there is no such job, or one of the bits is no worker's.
+  void fence(uint16_t job, uint32_t bits) { set_fenced(job, bits, true); }
+  void admit(uint16_t job, uint32_t bits) { set_fenced(job, bits, false); }
 
   // Records of jobs that come from now on lie in FindableMemory, so that workers of this host can read their RESULTs there.
   void share_records() { shareable_ = true; }
@@ -88,11 +126,7 @@ class SlotTable {
   // The stored RESULT with `reply` in its header, written to `scratch` of wire::kMaxPacketBytes.
   Segment result_with_reply(const Verdict& verdict, uint8_t* scratch) const;
 
-  // For people and tests, not per packet. The last three throw std::invalid_argument for what is not there.
-  struct WorkerPackets {
-    uint32_t bit;
-    uint64_t packets;  // admitted, whatever became of them
-  };
+  // For people and tests, not per packet. The last four throw std::invalid_argument for what is not there.
   struct SlotView {
     uint32_t seq, seen;
     bool filled;
@@ -100,14 +134,17 @@ class SlotTable {
   };
   uint32_t capacity() const { return capacity_; }
   Counters counters() const;  // since the table was made, jobs that are gone included
+  Counters strangers() const { return unattributed_; }  // of these, packets of no job
   Counters job_counters(uint16_t job) const;
-  std::vector<WorkerPackets> worker_packets(uint16_t job) const;
+  JobTallies job_tallies(uint16_t job) const;
+  std::vector<std::pair<uint32_t, WorkerTallies>> worker_tallies(uint16_t job) const;  // by bit
   SlotView slot(uint32_t index) const;
 
  private:
   struct Job;
   Job* find(uint16_t job) const;
   Job& get(uint16_t job) const;
+  void set_fenced(uint16_t job, uint32_t bits, bool fenced);
   Verdict initialise(Job& job, const wire::Header& header);
   Verdict contribute(Job& job, const wire::Header& header, const uint8_t* words, Endpoint source);
 
@@ -116,7 +153,8 @@ class SlotTable {
   uint32_t epoch_ = 1;                      // a slot is pending if it was marked in this epoch
   std::vector<uint16_t> index_of_job_;      // by job id
   std::vector<std::unique_ptr<Job>> jobs_;  // by job index; indices of removed jobs are used again
-  Counters unattributed_{};                 // packets of no job, and all packets of jobs that are gone
+  Counters unattributed_{};                 // packets of no job
+  Counters gone_{};                         // all packets of jobs that are gone
 };
 
 }  // namespace switchagg

@@ -395,6 +395,71 @@ def test_a_job_that_is_gone_is_not_known_and_its_place_is_free(engine: Engine) -
     assert engine.job_counters(9)["results"] == 1
 
 
+def test_a_fenced_worker_changes_nothing_any_more(engine: Engine) -> None:
+    job = Job(engine, 3)
+    job.send(2, 0, words(1))
+    job.send(0, 1, words(1))
+    state = job.state()
+    engine.fence(7, 0b100)
+    before = engine.job_counters(7)
+    assert job.send(2, 0, words(1), again=True) == []
+    assert job.send(2, 1, words(9)) == []
+    assert job.send(2, 2) == []
+    assert job.state() == state
+    after = engine.job_counters(7)
+    assert {name: after[name] - before[name] for name in after if after[name] != before[name]} == {
+        "received": 3,
+        "source": 3,
+    }
+    # What it sent before counts, and who else is in the job is not touched.
+    job.send(0, 0, words(2))
+    assert job.send(1, 0, words(3)) == job.multicast(seq=0, slot=8, payload=words(6))
+    assert job.send(1, 0, words(3), again=True) == job.unicast(1, seq=0, slot=8, payload=words(6))
+    assert job.send(1, 1, words(2)) == []
+    assert job.state()[1] == (1, 0b011, True, [3] * 16)
+
+
+def test_a_fence_holds_for_a_worker_that_has_everything_wrong_too(engine: Engine) -> None:
+    job = Job(engine)
+    engine.fence(7, 0b01)
+    wrong = replace(job.header(0, 0), token=1, slot=11)
+    assert engine.receive(encode(wrong, words(1)), job.entry.workers[0].address) == []
+    counters = engine.job_counters(7)
+    assert (counters["source"], counters["token"], counters["slot"]) == (1, 0, 0)
+
+
+def test_fencing_twice_is_fencing_once_and_can_be_taken_back(engine: Engine) -> None:
+    job = Job(engine, 3)
+    engine.fence(7, 0b011)
+    engine.fence(7, 0b110)
+    assert [job.send(worker, 0, words(1)) for worker in range(3)] == [[], [], []]
+    assert engine.job_counters(7)["source"] == 3
+    engine.admit(7, 0b111)
+    job.send(0, 0, words(1))
+    job.send(1, 0, words(1))
+    assert job.send(2, 0, words(1)) == job.multicast(seq=0, slot=8, payload=words(3))
+
+
+def test_a_new_job_of_the_same_id_is_not_fenced(engine: Engine) -> None:
+    Job(engine)
+    engine.fence(7, 0b11)
+    engine.remove_job(7)
+    job = Job(engine)
+    job.send(0, 0, words(1))
+    assert job.send(1, 0, words(1)) == job.multicast(seq=0, slot=8, payload=words(2))
+
+
+def test_a_fence_is_for_workers_that_are_there(engine: Engine) -> None:
+    job = Job(engine, 2)
+    with pytest.raises(UsageError, match="there is no job 8"):
+        engine.fence(8, 1)
+    for change in (engine.fence, engine.admit):
+        with pytest.raises(UsageError, match=r"bits is 0x5; the workers of job 7 have 0x3"):
+            change(7, 0b101)
+    job.send(0, 0, words(1))
+    assert job.send(1, 0, words(1)) == job.multicast(seq=0, slot=8, payload=words(2))
+
+
 def test_the_floor_leaves_words_untouched(engine: Engine) -> None:
     job = Job(engine, touch=False)
     job.send(0, 0, words(1))

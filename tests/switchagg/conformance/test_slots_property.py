@@ -113,3 +113,28 @@ def _check_zero_copy(
     assert outs == sent
     _assert_same(table, reference, traffic)
     return flushes
+
+
+@pytest.mark.parametrize("name", sorted(set(ENGINES) - {"reference"}))
+def test_an_engine_agrees_while_workers_are_fenced_and_admitted(name: str) -> None:
+    seed = _seed()
+    changes = 0
+    for number in range(SEQUENCES // 10):
+        rng = Random(f"{seed}/fence/{number}")
+        traffic = Traffic(rng, hostile=number % 3 == 0)
+        reference, engine = SlotTable(CAPACITY), ENGINES[name](CAPACITY)
+        _open(reference, traffic)
+        _open(engine, traffic)
+        for payload, source in traffic.packets(PACKETS):
+            if rng.random() < 0.05:
+                job = rng.choice(traffic.senders).job
+                bits = sum(1 << worker.bit for worker in job.workers if rng.random() < 0.5)
+                admits = rng.random() < 0.3
+                for each in (reference, engine):
+                    (each.admit if admits else each.fence)(job.job, bits)
+                changes += 1
+            outs = reference.receive(payload, source)
+            assert engine.receive(payload, source) == outs, f"sequence {number}"
+            traffic.answer(outs)
+        _assert_same(engine, reference, traffic)
+    assert changes > SEQUENCES // 10

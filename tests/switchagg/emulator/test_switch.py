@@ -16,6 +16,7 @@ import numpy as np
 import psutil  # type: ignore[import-untyped]
 import pytest
 
+from switchagg.control.drivers.p4_program import COMPLETING, Outcome
 from switchagg.emulator.switch import Switch
 from switchagg.errors import SwitchError, UsageError
 from switchagg.wire import HEADER_BYTES, Flag, Op
@@ -118,6 +119,49 @@ def test_what_is_not_admitted_is_counted_and_not_answered(switch: Switch) -> Non
     assert [counters[reason] for reason in dropped] == [1, 1, 1, 1, 2, 2, 1]
     assert counters["accepted"] == 0
     assert switch.port_counters()["packets_out"] == 0
+
+
+def test_a_fenced_worker_is_shut_out_while_the_others_go_on(switch: Switch) -> None:
+    words = np.arange(16, dtype=np.uint32)
+    with PlainWorkers(3).join(switch) as workers:
+        workers.send(2, 0, words)
+        eventually(lambda: switch.job_counters(1)["accepted"] == 1)
+        switch.fence(1, 0b100)
+        workers.send(2, 1, words)
+        eventually(lambda: switch.job_counters(1)["source"] == 1)
+        workers.send(0, 0, words)
+        workers.send(1, 0, words)
+        for bit in range(2):
+            np.testing.assert_array_equal(workers.receive(bit)[1], 3 * words)
+        with pytest.raises(UsageError, match="bits is 0x8"):
+            switch.fence(1, 8)
+        switch.admit(1, 0b100)
+        workers.send(2, 1, words)
+        eventually(lambda: switch.job_counters(1)["accepted"] == 4)
+
+
+def test_tallies_say_what_became_of_each_worker_s_packets(switch: Switch) -> None:
+    words = np.arange(16, dtype=np.uint32)
+    with PlainWorkers(2).join(switch) as workers:
+        workers.send(0, 0, words)
+        workers.send(0, 0, words, token=1)
+        workers.send(1, 0, words)
+        workers.receive(0)
+        workers.send(1, 0, words)
+        workers.send(1, 1)
+        workers.send(0, 1)
+        eventually(lambda: switch.job_counters(1)["received"] == 6 + switch.job_counters(1)["inits"])
+    tallies = switch.tallies(1)
+    named = {Outcome(each): count for each, count in enumerate(tallies.outcomes[:24]) if count and each != 4}
+    assert named == {Outcome.FRESH_STORED: 1, Outcome.ANSWERED: 1, Outcome.FRESH_SKIP: 1}
+    completing = {
+        Outcome(each): tallies.outcomes[each + COMPLETING] for each in Outcome if each >= Outcome.SKIP
+    }
+    assert {each for each, count in completing.items() if count} == {Outcome.ADDED, Outcome.EMPTY_SKIP}
+    assert [(each.packets, each.token) for each in tallies.workers.values()] == [(2, 1), (3, 0)]
+    assert switch.strangers()["received"] == 0
+    with pytest.raises(UsageError, match="no job 2"):
+        switch.tallies(2)
 
 
 def test_two_jobs_at_once(switch: Switch, rng: np.random.Generator) -> None:

@@ -1,0 +1,1 @@
+"""The controller over HTTP: the service, what it lets whom do, and the web page."""

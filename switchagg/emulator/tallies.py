@@ -1,0 +1,48 @@
+"""What the native switch counts of a job, finer than the counters of `switchagg.wire`.
+
+It is what the P4 programs count: packets by what became of them (`p4_program.Outcome`), and by worker. So a
+client that reads a P4 program's counters can read the native switch's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerTallies:
+    """Packets from a worker's address and port, since the job came.
+
+    Attributes:
+        packets: admitted, whatever became of them.
+        repeats: of these, flagged as sent before.
+        misplaced: dropped: a slot of the job, but not base + (seq mod P).
+        outside: dropped: a slot that is not the job's.
+        token: dropped: not this worker's token.
+    """
+
+    packets: int
+    repeats: int
+    misplaced: int
+    outside: int
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class JobTallies:
+    """Packets of a job, since it came.
+
+    Attributes:
+        outcomes: by `Outcome`, an accepted packet that filled its slot under it + `COMPLETING`.
+        source: dropped: from nobody in the job, or from a worker that is fenced.
+        length: dropped: not K words.
+        outside: INITs dropped: a slot that is not the job's.
+        workers: by bit.
+    """
+
+    outcomes: tuple[int, ...]
+    source: int
+    length: int
+    outside: int
+    workers: Mapping[int, WorkerTallies]
