@@ -49,7 +49,7 @@ class Place:
 def place() -> Iterator[Place]:
     threads = set(threading.enumerate())
     driver = FakeDriver()
-    server = ControlServer(Controller(driver, slots=16))
+    server = ControlServer(Controller([driver], slots=16))
     server.start()
     try:
         yield Place(server, driver)
@@ -120,11 +120,18 @@ def test_join_and_leave(place: Place) -> None:
     (entry,) = place.driver.jobs.values()
     assert [worker.token for worker in entry.workers] == [zero["token"], one["token"]]
     assert len(place.driver.inits) == 16
-    assert zero == {
+    assert zero == zero | {
+        "event": "admitted",
         "job": entry.job,
         "token": entry.workers[0].token,
         "result_token": entry.result_token,
-        "switch": {"address": "127.0.0.1", "port": 48879, "receive_buffer": 1 << 20, "link": "a-link"},
+        "switch": {
+            "name": "fake",
+            "address": "127.0.0.1",
+            "port": 48879,
+            "receive_buffer": 1 << 20,
+            "link": "a-link",
+        },
         "base": 0,
         "slots": 16,
         "words": 100,
@@ -160,6 +167,9 @@ def test_what_people_see(place: Place) -> None:
         "state": "joined",
         "address": "127.0.0.1",
         "port": 40001,
+        "silent": None,
+        "packets": None,
+        "why": "",
     }
     slots = client.slots()
     assert (slots["capacity"], slots["free"], slots["ranges"][0]["slots"]) == (4096, 4080, 16)
@@ -266,7 +276,7 @@ def test_inits_are_repeated_until_they_are_echoed(place: Place, monkeypatch: pyt
     place.driver.drop = 20
     join_all(place)
     assert len(place.driver.inits) == 16
-    monkeypatch.setattr("switchagg.control.controller.INIT_PAUSE", 0)
+    monkeypatch.setattr("switchagg.control.agent.INIT_PAUSE", 0)
     place.driver.drop = -1
     status, answer = call(place.connection(), "POST", "/v1/jobs/b/members", asked(0, 1))
     assert (status, answer["error"]["code"]) == (503, "switch")
@@ -351,9 +361,9 @@ def test_keep_alive(place: Place) -> None:
 
 def test_a_port_in_use(place: Place) -> None:
     with pytest.raises(SwitchError, match=f"cannot listen at 127.0.0.1:{place.port}: Address already in use"):
-        ControlServer(Controller(FakeDriver()), port=place.port)
+        ControlServer(Controller([FakeDriver()]), port=place.port)
     with pytest.raises(SwitchError, match=r"cannot listen at 127\.0\.0\.1:70000"):
-        ControlServer(Controller(FakeDriver()), port=70000)
+        ControlServer(Controller([FakeDriver()]), port=70000)
 
 
 def test_nobody_there() -> None:
