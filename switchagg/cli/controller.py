@@ -93,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
         tenants = bool(store.tenants())
         if not tenants and not is_loopback(host):
             raise UsageError(
-                f"listen is {host}:{port}, which others reach, and there are no tenants; accepted: 127.0.0.1, "
+                f"listen is {host}:{port}, which others reach, without tenants; accepted: 127.0.0.1, "
                 "or tenants: `switchagg tenant add NAME --state DIR`"
             )
         drivers = [_open(spec, host, stack.callback) for _, spec in sorted(configuration.switches.items())]

@@ -27,19 +27,15 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "tenant",
         help="say who may use a controller",
-        description="Adds, changes and removes tenants of the controller whose state is in a folder, and makes "
-        "their tokens. The controller may be running.",
+        description="Adds, changes and removes tenants of the controller whose state is in a folder, and "
+        "makes their tokens. The controller may be running.",
     )
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
     add = _verb(verbs, "add", "add a tenant and print its first token", named=True)
-    add.add_argument(
-        "--admin", action="store_true", help="it sees and touches everybody's jobs, and switches"
-    )
+    add.add_argument("--admin", action="store_true", help="it may do all, to all jobs and to switches")
     _add_quota(add, "no limit")
     change = _verb(verbs, "change", "change its quota, or whether it is an administrator", named=True)
-    change.add_argument(
-        "--admin", action=argparse.BooleanOptionalAction, help="whether it is an administrator"
-    )
+    change.add_argument("--admin", action=argparse.BooleanOptionalAction, help="an administrator, or not")
     _add_quota(change, "as it is; `none` for no limit")
     _verb(verbs, "list", "list the tenants").add_argument("--json", action="store_true", help="print JSON")
     _verb(verbs, "remove", "remove a tenant and its tokens; its jobs go on", named=True)

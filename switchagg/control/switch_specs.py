@@ -182,5 +182,5 @@ def _settings(table: Mapping[str, Any], path: Path) -> Settings:
         if not isinstance(value, kind) or isinstance(value, bool):
             raise UsageError(f"config {path}: {name} is {value!r}; accepted: {said}")
         is_path = name in ("state", "tls_cert", "tls_key")
-        given[name] = path.parent / value if is_path else value
+        given[name] = path.parent / str(value) if is_path else value
     return Settings(**given)

@@ -174,9 +174,8 @@ def _tenants(switches: list[dict[str, Any]], jobs: list[dict[str, Any]]) -> Iter
         yield _gauges(f"switchagg_{metric}", help, ("tenant",), rates)
 
 
-def _gauges(
-    name: str, help: str, labels: tuple[str, ...], values: Mapping[tuple[str, ...], float]
-) -> GaugeMetricFamily:
+def _gauges(name: str, help: str, labels: tuple[str, ...], values: Mapping[Any, float]) -> GaugeMetricFamily:
+    """Returns a gauge whose values are given by what its labels are, a tuple."""
     family = GaugeMetricFamily(name, help, labels=labels)
     for key, value in values.items():
         family.add_metric(key, value)
