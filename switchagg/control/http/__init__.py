@@ -1,1 +1,1 @@
-"""The controller over HTTP: the service, what it lets whom do, and the web page."""
+"""The controller over HTTP: `server` listens, `app` has the calls, `streams` keeps members' connections."""
