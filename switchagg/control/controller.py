@@ -78,8 +78,6 @@ class Controller:
 
     Raises `UsageError` for defaults that a switch has no room for, or two switches of one name.
 
-    In what an administrator asks for, `owner` says whose job is meant where several tenants have one of that
-    name.
     Methods that a tenant calls raise `AdmissionError` where they are refused; nothing has changed then.
     """
 
@@ -184,21 +182,17 @@ class Controller:
         with self._changing():
             return self._describe(self._book.create(tenant, spec, time.monotonic()))
 
-    def evict(
-        self, tenant: Tenant, name: str, job_id: int | None = None, owner: str | None = None
-    ) -> dict[str, Any]:
+    def evict(self, tenant: Tenant, name: str, job_id: int | None = None) -> dict[str, Any]:
         """Ends a job now, whatever its members do, and returns it as it is then."""
         with self._changing():
-            job = self._found(tenant, name, job_id, owner)
+            job = self._found(tenant, name, job_id)
             self._book.evict(job, tenant.name)
             return self._describe(job)
 
-    def drain(
-        self, tenant: Tenant, name: str, job_id: int | None = None, owner: str | None = None
-    ) -> dict[str, Any]:
+    def drain(self, tenant: Tenant, name: str, job_id: int | None = None) -> dict[str, Any]:
         """Lets no one else into a job, which ends when its members have left; returns it."""
         with self._changing():
-            job = self._found(tenant, name, job_id, owner)
+            job = self._found(tenant, name, job_id)
             self._book.drain(job, tenant.name)
             return self._describe(job)
 
@@ -376,13 +370,11 @@ class Controller:
         with self._lock:
             return [self._describe(job) for job in self._book.jobs() if views.sees(tenant, job.tenant)]
 
-    def job(
-        self, tenant: Tenant, name: str, job_id: int | None = None, owner: str | None = None
-    ) -> dict[str, Any] | None:
+    def job(self, tenant: Tenant, name: str, job_id: int | None = None) -> dict[str, Any] | None:
         """Returns the newest job of that name, or the one with this id; None where there is none."""
         self._refresh(0.3)
         with self._lock:
-            job = self._find(tenant, name, job_id, owner)
+            job = self._find(tenant, name, job_id)
             return None if job is None else self._describe(job)
 
     def switches(self, tenant: Tenant) -> list[dict[str, Any]]:
@@ -416,16 +408,14 @@ class Controller:
             "switches": rooms,
         }
 
-    def waiting_slots(
-        self, tenant: Tenant, name: str, job_id: int | None = None, owner: str | None = None
-    ) -> dict[str, Any] | None:
+    def waiting_slots(self, tenant: Tenant, name: str, job_id: int | None = None) -> dict[str, Any] | None:
         """Returns the slots of a job that wait for some ranks; None where there is no such job.
 
         Of a job that hangs this says whose packets are not there. `slots` is None where the switch does not
         show them. Raises `SwitchError` where it does not answer.
         """
         with self._lock:
-            job = self._find(tenant, name, job_id, owner)
+            job = self._find(tenant, name, job_id)
             if job is None:
                 return None
             generation = job.generation
@@ -478,12 +468,10 @@ class Controller:
         with self._lock:
             return [describe(event) for event in self._events.since(since, limit, tenant)]
 
-    def history(
-        self, tenant: Tenant, name: str, job_id: int | None = None, owner: str | None = None
-    ) -> dict[str, Any] | None:
+    def history(self, tenant: Tenant, name: str, job_id: int | None = None) -> dict[str, Any] | None:
         """Returns what a job did in the last ten minutes; None where there is no such job."""
         with self._lock:
-            job = self._find(tenant, name, job_id, owner)
+            job = self._find(tenant, name, job_id)
             if job is None:
                 return None
             history = self._histories.get(job.number)
@@ -537,19 +525,15 @@ class Controller:
             finally:
                 self._act()
 
-    def _found(self, tenant: Tenant, name: str, job_id: int | None, owner: str | None) -> Job:
-        job = self._find(tenant, name, job_id, owner)
+    def _found(self, tenant: Tenant, name: str, job_id: int | None) -> Job:
+        job = self._find(tenant, name, job_id)
         if job is None:
             raise AdmissionError(f"there is no job {name[:128]!r}", "not_found")
         return job
 
-    def _find(
-        self, tenant: Tenant, name: str, job_id: int | None = None, owner: str | None = None
-    ) -> Job | None:
-        if not tenant.admin:
-            return self._book.find(tenant.name, name, job_id) if owner in (None, tenant.name) else None
-        job = self._book.find(tenant.name if owner is None else owner, name, job_id)
-        if job is not None or owner is not None:
+    def _find(self, tenant: Tenant, name: str, job_id: int | None = None) -> Job | None:
+        job = self._book.find(tenant.name, name, job_id)
+        if job is not None or not tenant.admin:
             return job
         others = [
             job for job in self._book.jobs() if job.name == name and (job_id is None or job.id == job_id)
