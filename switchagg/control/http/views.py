@@ -28,7 +28,6 @@ from switchagg.control.http.shared import (
     JobId,
     Name,
     Narrowed,
-    Owner,
     Service,
     failures,
     streamed,
@@ -83,9 +82,9 @@ def job_routes(service: Service) -> APIRouter:
         response_model=JobView,
         responses=failures(*_FIND),
     )
-    async def job(name: Name, tenant: Asking, job_id: JobId = None, owner: Owner = None) -> Response:
+    async def job(name: Name, tenant: Narrowed, job_id: JobId = None) -> Response:
         """Returns the newest job of that name, or the one with this id."""
-        return JSONResponse(_found(name, await in_thread(controller.job, tenant, name, job_id, owner)))
+        return JSONResponse(_found(name, await in_thread(controller.job, tenant, name, job_id)))
 
     @routes.delete(
         "/{name}",
@@ -93,9 +92,9 @@ def job_routes(service: Service) -> APIRouter:
         response_model=JobView,
         responses=failures(*_FIND),
     )
-    async def evict(name: Name, tenant: Asking, job_id: JobId = None, owner: Owner = None) -> Response:
+    async def evict(name: Name, tenant: Narrowed, job_id: JobId = None) -> Response:
         """Ends a job now; its members are told by whom."""
-        return JSONResponse(await in_thread(controller.evict, tenant, name, job_id, owner))
+        return JSONResponse(await in_thread(controller.evict, tenant, name, job_id))
 
     @routes.post(
         "/{name}/drain",
@@ -103,9 +102,9 @@ def job_routes(service: Service) -> APIRouter:
         response_model=JobView,
         responses=failures(*BODY, "not_found", "failed"),
     )
-    async def drain(name: Name, tenant: Asking, job_id: JobId = None, owner: Owner = None) -> Response:
+    async def drain(name: Name, tenant: Narrowed, job_id: JobId = None) -> Response:
         """Lets nobody in any more; the job ends when all have left."""
-        return JSONResponse(await in_thread(controller.drain, tenant, name, job_id, owner))
+        return JSONResponse(await in_thread(controller.drain, tenant, name, job_id))
 
     @routes.get(
         "/{name}/history",
@@ -113,9 +112,9 @@ def job_routes(service: Service) -> APIRouter:
         response_model=HistoryView,
         responses=failures(*_FIND),
     )
-    async def history(name: Name, tenant: Asking, job_id: JobId = None, owner: Owner = None) -> Response:
+    async def history(name: Name, tenant: Narrowed, job_id: JobId = None) -> Response:
         """Returns what its heartbeats have told in the last 10 minutes, a point a second."""
-        return JSONResponse(_found(name, await in_thread(controller.history, tenant, name, job_id, owner)))
+        return JSONResponse(_found(name, await in_thread(controller.history, tenant, name, job_id)))
 
     return routes
 
