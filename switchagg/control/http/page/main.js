@@ -7,7 +7,7 @@ import { addEvents, resetEvents } from "./events.js";
 import { clock, duration, throughput } from "./format.js";
 import { forgetSeries, revealJob, showJobs } from "./jobs.js";
 import { follow } from "./live.js";
-import { health } from "./members.js";
+import { HERE, health } from "./members.js";
 import { showSwitches } from "./switches.js";
 
 const EVENTS = 200; // asked for after connecting
@@ -101,7 +101,7 @@ function showSummary(snapshot) {
     ["Jobs", jobs.length - queued, queued ? `and ${queued} queued` : "none queued", queued ? "warn" : ""],
     [
       "Ranks",
-      members.filter((each) => ["ok", "late", "quiet"].includes(each)).length,
+      members.filter((each) => HERE.includes(each)).length,
       [late && `${late} silent`, lost && `${lost} lost`].filter(Boolean).join(", ") ||
         (members.length ? "all heard" : "nobody is there"),
       lost ? "bad" : late ? "warn" : "",
