@@ -75,11 +75,12 @@ def jobs_table(jobs: list[dict[str, Any]]) -> str:
 
 
 def _reasons(jobs: list[dict[str, Any]]) -> list[str]:
-    lines = []
+    alike: dict[str, list[str]] = {}
     for job in jobs:
         policy = job.get("policy") or {}
         if policy.get("why"):
-            lines.append(figures.plain(f"{job['name']}: {figures.policy(policy)}: {policy['why']}"))
+            alike.setdefault(f"{figures.policy(policy)}: {policy['why']}", []).append(job["name"])
+    lines = [figures.plain(f"{', '.join(names)}: {reason}") for reason, names in alike.items()]
     return ["", *lines] if lines else []
 
 
