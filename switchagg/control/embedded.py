@@ -61,7 +61,7 @@ class EmbeddedController:
         self.switch.start()
         try:
             self.driver = EmbeddedDriver(self.switch, capacity, memory)
-            self.controller = Controller(self.driver, words=words, slots=slots, policy=policy)
+            self.controller = Controller([self.driver], words=words, slots=slots, policy=policy)
             self._server = ControlServer(self.controller, controller_host or host, controller_port)
             self._server.start()
         except BaseException:

@@ -70,7 +70,7 @@ _VERSION: Final = "hdr.agg.version"
 _OP: Final = "hdr.agg.op"
 _SOURCE: Final = "ipv4_source"
 _SOURCE_PORT: Final = "udp_source"
-_JOB: Final = "hdr.agg.job"
+JOB_KEY: Final = "hdr.agg.job"
 _TOKEN: Final = "hdr.agg.token"
 _SLOT: Final = "hdr.agg.slot"
 _REPLY: Final = "hdr.agg.reply"
@@ -172,14 +172,14 @@ def job_entries(target: Target, job: JobEntry, place: JobPlace) -> Entries:
     _check(target, job, place)
     slots = Ternary(job.base, _all(16) & ~(job.slots - 1))
     this_job = _is(job.job, 16)
-    contribution = {_VERSION: _THIS_VERSION, _OP: _CONTRIBUTION, _JOB: this_job}
+    contribution = {_VERSION: _THIS_VERSION, _OP: _CONTRIBUTION, JOB_KEY: this_job}
     well_formed = {_FORM: _WELL_FORMED, **contribution}
     initialisation = {
         _INGRESS_PORT: _is(target.init_port, 9),
         _FORM: _is(Form.SKIP, 3),
         _VERSION: _THIS_VERSION,
         _OP: _is(Op.INIT, 4),
-        _JOB: this_job,
+        JOB_KEY: this_job,
     }
     tally = place.index * OUTCOMES_PER_JOB
     slots_log = job.slots.bit_length() - 1
@@ -300,7 +300,7 @@ def _below(job: JobEntry, place: JobPlace, parent: Parent) -> list[TableEntry]:
         _OP: _is(Op.RESULT, 4),
         _SOURCE: _is(_ip(parent.ip), 32),
         _SOURCE_PORT: _is(parent.udp_port, 16),
-        _JOB: _is(job.job, 16),
+        JOB_KEY: _is(job.job, 16),
         _TOKEN: _is(parent.result_token, 32),
         _SLOT: Ternary(parent.base, _all(16) & ~(job.slots - 1)),
     }
