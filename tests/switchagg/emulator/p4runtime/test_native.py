@@ -19,7 +19,7 @@ from p4.config.v1 import p4info_pb2
 from p4runtime_sh.p4runtime import P4RuntimeClient
 
 from switchagg.control.drivers import p4_entries, p4_frames, p4_program
-from switchagg.control.jobs import init_packets
+from switchagg.control.job import init_packets
 from switchagg.emulator.p4runtime import native_files
 from switchagg.emulator.p4runtime.errors import Code
 from switchagg.emulator.p4runtime.native_device import NativeDevice
