@@ -8,7 +8,7 @@ force; so what another block size would skip is known without trying it, and a d
 appear. *Cost*: the time of collectives from the moment when all ranks were there. `policy_cost.CostModel`
 learns from both what an element costs under any policy; the tuner takes the cheapest.
 
-It does not swing: another policy must promise a gain of 5 % (`_MARGIN`), for two windows unless the gain is
+It does not swing: another policy must promise a gain of 3 % (`_MARGIN`), for two windows unless the gain is
 large; what was measured of a policy is remembered; and trying one out, where the model is not sure, takes at
 most 3 % of the time. A window is the time in which every rank reports once.
 
@@ -33,7 +33,7 @@ WIDTHS: Final = (None, 16, 8)  # lanes to choose from, if calls leave them to th
 _GROUP: Final = 1024  # elements that are sampled together; see worker_lib/density.py
 _ENOUGH: Final = 48  # groups a rank from which a density is believed
 _MEMORY: Final = 256  # groups a rank after which older ones are forgotten
-_MARGIN: Final = 0.05  # gain for which a policy is changed
+_MARGIN: Final = 0.03  # gain for which a policy is changed
 _CLEAR: Final = 0.25  # gain for which it is changed after a single window
 _PROBING: Final = 0.03  # share of the time that may go into trying what is probably no better
 _RETRY: Final = 5.0  # seconds after which a decision that rank 0 has not carried out is said again
@@ -217,7 +217,7 @@ class SkipTuner:
                 continue
             hope = 1 - (cost - self.model.doubt(policy, current, densities)) / here
             # What is hoped for must be worth the risk.
-            if hope > 2 * _MARGIN and cost < 1.25 * here:
+            if hope > 0.1 and cost < 1.25 * here:
                 hopes[policy] = hope
         if not hopes or self._probed > _PROBING * (now - self._began):
             return None

@@ -54,6 +54,7 @@ class Densities:
 _BASE: Final = 4  # coefficients: scan, wire, arithmetic, runs
 _SPECIAL: Final = ("dense", *BLOCKS, 16.5, 8.5)  # what the base may be wrong about; the last two are lanes
 _SHARES: Final = np.array([0.35, 0.35, 0.30, 0.65])  # of a dense collective's cost, before anything is known
+_SETTLED: Final = 3  # windows under one policy after which a surprise is no longer put down to it
 _RUN: Final = 40.0  # elements that cost as much as a border between runs
 
 
@@ -70,6 +71,9 @@ class CostModel:
     def __init__(self) -> None:
         self._mean: Vector | None = None
         self._spread: Vector = np.empty(0)
+        self._last: SkipPolicy | None = None
+        self._settled = 0  # windows since the policy changed
+        self._astray = 0.0  # the last window's surprise, if it was past belief
 
     @property
     def ready(self) -> bool:
@@ -82,24 +86,40 @@ class CostModel:
             scale = cost / float(_shape(policy, densities) @ _SHARES)
             special = len(_SPECIAL)
             self._mean = np.concatenate([scale * _SHARES, np.zeros(special)])
-            self._spread = np.diag(np.concatenate([(0.4 * scale * _SHARES) ** 2, np.full(special, 0.12**2)]))
+            self._spread = np.diag(np.concatenate([(0.4 * scale * _SHARES) ** 2, np.full(special, 0.2**2)]))
             return
         base = self._mean[:_BASE]
         drift = np.zeros_like(self._spread)
-        drift[:_BASE, :_BASE] = 0.06**2 * np.outer(base, base) + np.diag((0.01 * base) ** 2)
+        drift[:_BASE, :_BASE] = 0.03**2 * np.outer(base, base) + np.diag((0.01 * base) ** 2)
         drift[_BASE:, _BASE:] = np.diag(np.full(len(_SPECIAL), 1e-5))
         self._spread = self._spread + drift
         row, expected = self._row(policy, densities)
         noise = (0.08 * expected) ** 2
         variance = float(row @ self._spread @ row) + noise
         surprise = cost - expected
-        limit = 3 * variance**0.5  # one window that a stall has spoiled must not teach much
+        limit = 3 * variance**0.5
+        self._settled = self._settled + 1 if policy == self._last else 0
+        self._last = policy
+        if abs(surprise) > limit and self._settled >= _SETTLED:
+            # Once, it is a stall and teaches nothing. Twice, it is another machine.
+            if self._astray * surprise > 0:
+                self._rescale(cost / expected)
+            self._astray = surprise
+            return
+        self._astray = 0.0
         gain = self._spread @ row / variance
         self._mean = self._mean + gain * float(np.clip(surprise, -limit, limit))
         self._spread = self._spread - np.outer(gain, row @ self._spread)
         # No step makes anything faster than free.
         self._mean[:_BASE] = np.maximum(self._mean[:_BASE], 0.02 * float(self._mean[:_BASE].sum()) * _SHARES)
         self._mean[_BASE:] = np.clip(self._mean[_BASE:], -0.6, 3.0)
+
+    def _rescale(self, factor: float) -> None:
+        assert self._mean is not None
+        by = np.ones_like(self._mean)
+        by[:_BASE] = factor
+        self._mean = self._mean * by
+        self._spread = self._spread * np.outer(by, by)
 
     def predict(self, policy: SkipPolicy, densities: Densities) -> float:
         """Nanoseconds an element."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
@@ -61,7 +61,8 @@ class Machine:
         return cls(*(speed * parts).tolist(), quirks, noise=0.04)
 
     def cost(self, policy: SkipPolicy, data: Data) -> float:
-        quirk = self.quirk.get(replace(policy, bits=None), 1.0)
+        kind = SkipPolicy(dense=True) if policy.dense else SkipPolicy(policy.block)
+        quirk = self.quirk.get(kind, 1.0)
         narrow = 1.0 if policy.bits is None else policy.bits / 32 * 1.1
         if policy.dense:
             return quirk * (self.scan + self.wire * narrow + self.arithmetic)
@@ -148,21 +149,21 @@ DATA = [
 
 @pytest.mark.parametrize("data", DATA, ids=str)
 def test_it_finds_what_is_best_and_stays(rng: np.random.Generator, data: Data) -> None:
-    for _ in range(12):
+    for _ in range(3):
         run = Run(Machine.drawn(rng), rng, SkipTuner(data.workers))
         run.go(data, 60)
         run.restart()
-        run.go(data, 400)
+        run.go(data, 200)
         story = f"{run.machine}: {run.changes}"
         assert run.excess < 0.08, story
         trials = [why for _, _, why in run.changes if "trial" in why]
         assert len(run.changes) - len(trials) <= 3, story
-        assert len(trials) <= 12, story
+        assert len(trials) <= 10, story
 
 
 @pytest.mark.parametrize("grain", [64, 4096, 4])
 def test_it_keeps_up_with_a_density_that_drifts(rng: np.random.Generator, grain: int) -> None:
-    for _ in range(6):
+    for _ in range(3):
         run = Run(Machine.drawn(rng), rng, SkipTuner(4))
         for density in (1.0, 0.5, 0.1, 0.03, 0.01, 0.03, 0.1, 0.5, 1.0):
             run.go(Data(density, grain), 30)
@@ -171,9 +172,11 @@ def test_it_keeps_up_with_a_density_that_drifts(rng: np.random.Generator, grain:
 
 def test_a_dense_job_sees_zeros_appear_within_two_windows() -> None:
     rng = np.random.default_rng(1)
-    run = Run(Machine(), rng, SkipTuner(4, SkipPolicy(dense=True)))
+    slow_to_skip = Machine(quirk={kind: 1.15 for kind in _KINDS if not kind.dense})
+    run = Run(slow_to_skip, rng, SkipTuner(4, SkipPolicy(dense=True)))
     run.go(Data(1.0), 20)
-    assert not run.changes
+    assert run.tuner.policy.dense
+    run.restart()
     run.go(Data(0.01), 2)
     assert len(run.changes) == 1
     _, policy, why = run.changes[0]
@@ -182,23 +185,30 @@ def test_a_dense_job_sees_zeros_appear_within_two_windows() -> None:
     assert "faster than dense" in why
 
 
+def distinct() -> Machine:
+    """No two policies cost the same, so that a change is either right or wrong."""
+    return Machine(quirk={kind: 1 + 0.08 * i for i, kind in enumerate([_KINDS[1], *_KINDS[2:], _KINDS[0]])})
+
+
 def test_stalls_do_not_change_the_policy(rng: np.random.Generator) -> None:
-    run = Run(Machine(), rng, SkipTuner(4))
+    run = Run(distinct(), rng, SkipTuner(4))
     run.go(Data(0.05), 40)
     run.restart()
     for _ in range(10):
         run.go(Data(0.05), 1, slowdown=15)
         run.go(Data(0.05), 12)
-    assert not [change for change in run.changes if "trial" not in change[2]], run.changes
+    assert run.tuner.policy == SkipPolicy(64)
+    assert not [each for each in run.changes if each[1] != SkipPolicy(64) and "trial" not in each[2]]
 
 
-def test_a_machine_that_becomes_slower_keeps_its_policy(rng: np.random.Generator) -> None:
-    for slower in (3.0, 0.3):
-        run = Run(Machine(), rng, SkipTuner(4))
-        run.go(Data(0.05), 40)
-        run.restart()
-        run.go(Data(0.05), 100, slowdown=slower)
-        assert not [change for change in run.changes if "trial" not in change[2]], run.changes
+@pytest.mark.parametrize("slower", [3.0, 0.3])
+def test_a_machine_that_becomes_slower_keeps_its_policy(rng: np.random.Generator, slower: float) -> None:
+    run = Run(distinct(), rng, SkipTuner(4))
+    run.go(Data(0.05), 40)
+    run.restart()
+    run.go(Data(0.05), 100, slowdown=slower)
+    assert run.excess < 0.03, run.changes
+    assert not [each for each in run.changes if each[1] != SkipPolicy(64) and "trial" not in each[2]]
 
 
 @pytest.mark.parametrize(("floor", "widths"), [(0, {None}), (32, {None}), (16, {16}), (8, {8, 16})])
@@ -268,7 +278,7 @@ def test_reports_of_another_policy_teach_no_costs() -> None:
     assert run.tuner.densities is not None  # which do not depend on the policy
 
 
-def test_the_model_knows_costs_of_policies_that_were_never_in_force(rng: np.random.Generator) -> None:
+def test_the_model_knows_costs_of_policies_that_were_never_in_force() -> None:
     machine, model = Machine(noise=0.0), CostModel()
     for density in (1.0, 0.5, 0.2, 0.1, 0.05, 0.01, 0.3, 0.7):
         for _ in range(4):
