@@ -53,6 +53,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             module.add_parser(subparsers)
         else:
             subparsers.add_parser(name, help=meaning)
+    if chosen is not None and hasattr(module, "arranged"):
+        assert module is not None
+        place = line.index(chosen)
+        line = line[: place + 1] + module.arranged(line[place + 1 :], subparsers.choices[chosen])
     args = parser.parse_args(line)
     assert module is not None
     try:
