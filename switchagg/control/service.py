@@ -11,7 +11,7 @@ from switchagg.control.http.server import HttpServer, TlsFiles, is_loopback
 from switchagg.errors import SwitchError
 
 if TYPE_CHECKING:
-    from switchagg.control.bridge import Bridge as Controller
+    from switchagg.control.controller import Controller
 
 _ATTEMPTS: Final = 20  # to find a number that is free for TCP and UDP
 
@@ -83,10 +83,10 @@ class ControlServer:
 
         authenticator = Authenticator(
             self.controller.tenants,
-            required=self._authentication,
+            required=self._authentication or self.controller.tenants.configured,
             loopback=is_loopback(self._http.address[0]),
         )
-        metrics = Metrics()
+        metrics = Metrics(self.controller, lambda: dict(self._heartbeats.outcomes))
         application, service = guarded(self.controller, authenticator, metrics, stop)
         with self._lock:
             self._pool = service.pool

@@ -20,7 +20,7 @@ from switchagg.control.http.auth import Authenticator
 from switchagg.control.http.errors import HttpError, error_body, status_of
 from switchagg.control.http.guard import TENANT, Guard
 from switchagg.control.http.members import member_routes
-from switchagg.control.http.metrics import Metrics
+from switchagg.control.http.metrics import MEDIA_TYPE, Metrics
 from switchagg.control.http.page_files import PAGE_HEADERS, page_file
 from switchagg.control.http.schemas import HealthView
 from switchagg.control.http.shared import Asking, Service, failures, streamed
@@ -29,7 +29,7 @@ from switchagg.control.http.views import job_routes, switch_routes
 from switchagg.errors import AdmissionError, SwitchAggError
 
 if TYPE_CHECKING:
-    from switchagg.control.bridge import Bridge as Controller
+    from switchagg.control.controller import Controller
 
 DESCRIPTION = """Jobs, their members and their switches. Workers join here and are told what to send where;
 people look at what runs, and drain and evict. Every failure is
@@ -91,7 +91,7 @@ def _add_others(app: FastAPI, service: Service) -> None:
         if not tenant.admin:
             raise HttpError("forbidden", "metrics are of all tenants, and for administrators")
         text = await service.in_thread(service.metrics.text)
-        return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+        return Response(text, media_type=MEDIA_TYPE)
 
 
 def _add_page(app: FastAPI) -> None:
