@@ -19,6 +19,8 @@ COMMANDS: Final = {
     "switch": "run a software switch",
     "p4": "check, describe and run P4 programs",
     "host": "run a software switch and its controller in one process",
+    "controller": "run the controller of one or several switches",
+    "tenant": "say who may use a controller",
     "jobs": "list the jobs that run",
     "slots": "show who has which slots, and what they wait for",
     "stats": "show the counters of the switches and of their jobs",
