@@ -97,7 +97,8 @@ class JobBook(Switching):
         if not members:
             raise AdmissionError(f"no job {name!r} with a rank {rank} is running", "not_found")
         for member in members:
-            if token and token in (member.token, member.former):
+            assert member.admission is not None
+            if token and token in (member.admission.token, member.former):
                 return member
         raise AdmissionError(f"that is not the token of rank {rank} in job {name!r}", "wrong_token")
 
