@@ -217,6 +217,19 @@ class JobBook(Switching):
             self._fail(job, why, {"event": "evicted", "why": why}, EventKind.failed)
         self._schedule()
 
+    def set_policy(self, job: Job, policy: SkipPolicy, why: str, now: float) -> None:
+        """Has rank 0 say a skip policy, which its job follows from the next collective on."""
+        generation = job.generation
+        if job.state is not JobState.running or generation is None:
+            return
+        if policy != job.policy:
+            self._note(EventKind.policy, f"job {job.name!r}: {policy}: {why}", job)
+            job.policy, job.policy_why, job.policy_since = policy, why, now
+            self._save(job)
+        first = job.members[generation.places[0]]
+        event = {"event": "policy", "job": generation.id, "word": policy.word(), "why": why}
+        self._actions.append(Tell(first, event))
+
     # What becomes of members.
 
     def lost(self, members: Sequence[Member], why: str) -> None:
