@@ -39,10 +39,10 @@ class Report:
         collectives: that are complete. elements, bytes_reduced: of their tensors, as the caller sees them.
         packets_sent, packets_received, bytes_sent, bytes_received: datagrams and UDP payload, with repeats.
         retransmissions: packets sent again.
-        blocks_total, blocks_own, blocks_union: in tensors whose zero blocks are skipped; non-zero on this
-            rank; non-zero on any.
+        blocks_total, blocks_own, blocks_union: of the tensors; not zero on this rank; not zero on any. Where
+            zeros are not looked for, all blocks count as not zero.
         scan_ns, quantize_ns, send_ns, receive_ns, wait_ns, decode_ns: where the time of the engine went.
-        plan_ns: spent on plans: looking for zeros and largest values, and waiting for plans' RESULTs.
+        plan_ns: waited while nothing but plans was under way and every rank had arrived.
         busy_ns: in which a collective was under way.
         rtt_ns: the smoothed round trip now.
         position: packets sent for the first time.

@@ -3,7 +3,7 @@
 Plans are reduced through the switch with OR, so every rank gets the same words:
 
     words 0-4     fingerprint of the call             words 5-9     its complement, bit by bit
-    word 10       rank 0: the job's skip policy        word 11       0
+    word 10       rank 0: the job's skip policy        word 11       bit 0, rank 0: pause; bit 1: withdrawn
     then          bitmap, a bit a block (only where zero blocks are skipped)
     then          exponents, one-hot, 256 bits a chunk (float64: 2,048; only for sums of floats)
 
@@ -40,6 +40,9 @@ NO_EXPONENT: Final = -1  # of a chunk that is all zero
 WIDE_CHUNK: Final = 65536  # elements that share an exponent, 64- and 32-bit lanes
 NARROW_CHUNK: Final = 1024  # the same, 16- and 8-bit lanes
 POLICY_WORD: Final = 10
+FLAGS_WORD: Final = 11
+PAUSE: Final = 1  # in that word, from rank 0: all stop after this collective, for a change of membership
+WITHDRAWN: Final = 2  # from any rank: it called this for another number of ranks, and all leave it
 
 
 class Kind(IntEnum):
@@ -267,7 +270,7 @@ _FIELDS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """A plan's first words, parsed: the fields of `Call` that a fingerprint holds, and the policy word."""
+    """A plan's first words, parsed: the fields of `Call` that a fingerprint holds, and what rank 0 adds."""
 
     kind: Kind
     op: ReduceOp
@@ -280,6 +283,8 @@ class Header:
     sparse: bool
     block: int
     policy: int
+    pause: bool = False
+    withdrawn: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -297,12 +302,13 @@ class Agreed:
     exponents: npt.NDArray[np.int16]
 
 
-def header_words(call: Call, policy: int = 0) -> Words:
-    """The first twelve words of a rank's plan; `policy` is 0 at all ranks but rank 0."""
+def header_words(call: Call, policy: int = 0, pause: bool = False, withdrawn: bool = False) -> Words:
+    """The first twelve words of a rank's plan; `policy` is 0, and `pause` False, at all ranks but rank 0."""
     words = np.zeros(HEADER_WORDS, np.uint32)
     words[:5] = call.fingerprint()
     words[5:10] = ~words[:5]
     words[POLICY_WORD] = policy
+    words[FLAGS_WORD] = (PAUSE if pause else 0) | (WITHDRAWN if withdrawn else 0)
     return words
 
 
@@ -322,6 +328,7 @@ def parse_header(words: Words) -> Header:
     return Header(
         kind, op, dtype, f0 & 0xFF, position, count, crc,
         root=f4 >> 24, sparse=bool(f4 & 0x100000), block=f4 & 0x1FFFF, policy=int(words[POLICY_WORD]),
+        pause=bool(words[FLAGS_WORD] & PAUSE), withdrawn=bool(words[FLAGS_WORD] & WITHDRAWN),
     )  # fmt: skip
 
 
