@@ -109,12 +109,17 @@ class Host:
 
 
 class Rack:
-    """Hosts 1 to n on ports 1 to n of a switch that is started and stopped by `start_switch` and `kill_switch`."""
+    """Hosts 1 to n on ports 1 to n of a switch, from construction on.
 
-    def __init__(self, engine: str, hosts: int, *, words: int = 16, program: Path | None = None) -> None:
+    Args:
+        engine: ``p4`` or ``bmv2``.
+        folder: what `compiled` made; where logs may lie.
+    """
+
+    def __init__(self, engine: str, hosts: int, folder: Path, *, words: int = 16) -> None:
         self.engine, self.words = engine, words
-        self._program = program or REPOSITORY / "p4" / "switchagg_v1model.p4"
-        self._folder = Path(os.environ.get("RACK_FOLDER", "."))
+        self._program = REPOSITORY / "p4" / "switchagg_v1model.p4"
+        self._folder = folder
         _ip("link", "set", "lo", "up")
         _ip("link", "add", "bridge0", "type", "bridge")
         _ip("address", "add", f"{MGMT_IP}/24", "dev", "bridge0")
@@ -163,7 +168,11 @@ class Rack:
     def table(self, **more: Any) -> dict[str, Any]:
         """The switch's configuration."""
         stations = [f"{host.address},{host.mac},{host.number}" for host in self.hosts]
-        table: dict[str, Any] = {"url": f"p4runtime://{self.server}", "address": SWITCH_IP, "stations": stations}
+        table: dict[str, Any] = {
+            "url": f"p4runtime://{self.server}",
+            "address": SWITCH_IP,
+            "stations": stations,
+        }
         if self.engine == "bmv2":
             table |= {
                 "p4info": str(self._folder / "switchagg_v1model.p4info.txtpb"),
