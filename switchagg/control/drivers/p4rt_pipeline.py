@@ -24,6 +24,7 @@ from p4.config.v1 import p4info_pb2
 
 from switchagg.control.drivers import p4_program
 from switchagg.control.drivers.base import Capacity
+from switchagg.control.drivers.embedded import DEFAULT_MEMORY
 from switchagg.control.drivers.p4_program import ADMISSION, MAX_JOBS, SwitchAddress, Target
 from switchagg.control.drivers.p4rt_spec import P4RuntimeSpec, default_mac
 from switchagg.errors import SwitchAggError, SwitchError, UsageError
@@ -57,6 +58,7 @@ class Program:
         ports: what our programs call the controller's ports, K and slots there.
         exact_words: its K; None where a job chooses, up to `max_words`.
         own: the switch's addresses, where it says them itself.
+        receive_buffer, link: as `SwitchDriver` has them.
     """
 
     target: str
@@ -64,6 +66,8 @@ class Program:
     max_words: int
     exact_words: int | None
     own: SwitchAddress | None = None
+    receive_buffer: int = 1 << 18
+    link: str = ""
 
     @property
     def native(self) -> bool:
@@ -73,7 +77,7 @@ class Program:
     @property
     def capacity(self) -> Capacity:
         """What it has room for."""
-        memory = Capacity.bytes_of(self.ports.slots, 64 if self.native else self.max_words)
+        memory = DEFAULT_MEMORY if self.native else Capacity.bytes_of(self.ports.slots, self.max_words)
         return Capacity(self.ports.slots, self.max_words, memory, MAX_WORKERS, MAX_JOBS, self.exact_words)
 
 
@@ -234,9 +238,10 @@ def _native(spec: P4RuntimeSpec, notes: Iterable[str]) -> Program:
         if "address" in said:
             ip, _, port = said["address"].rpartition(":")
             own = SwitchAddress(default_mac(ip), ip, int(port))
+        queue = int(said.get("receive_buffer", 1 << 18))
     except ValueError:
         raise SwitchError(f"it describes itself by {said}, which cannot be read") from None
     ports = p4_program.v1model(
         slots=min(slots, spec.slots or slots), controller_port=_or(spec.controller_port, 510)
     )
-    return Program("native", ports, min(most, spec.words or most), None, own)
+    return Program("native", ports, min(most, spec.words or most), None, own, queue, said.get("link", ""))

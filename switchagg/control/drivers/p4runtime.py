@@ -88,11 +88,11 @@ class P4RuntimeDriver:
 
     @property
     def receive_buffer(self) -> int:
-        return self._spec.receive_buffer
+        return self._spec.receive_buffer or self._program.receive_buffer
 
     @property
     def link(self) -> str:
-        return ""
+        return self._program.link
 
     @property
     def warnings(self) -> list[str]:
