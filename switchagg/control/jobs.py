@@ -97,7 +97,8 @@ class JobBook(Switching):
         if not members:
             raise AdmissionError(f"no job {name!r} with a rank {rank} is running", "not_found")
         for member in members:
-            if token and token in (member.token, member.former):
+            assert member.admission is not None
+            if token and token in (member.admission.token, member.former):
                 return member
         raise AdmissionError(f"that is not the token of rank {rank} in job {name!r}", "wrong_token")
 
@@ -215,6 +216,19 @@ class JobBook(Switching):
         else:
             self._fail(job, why, {"event": "evicted", "why": why}, EventKind.failed)
         self._schedule()
+
+    def set_policy(self, job: Job, policy: SkipPolicy, why: str, now: float) -> None:
+        """Has rank 0 say a skip policy, which its job follows from the next collective on."""
+        generation = job.generation
+        if job.state is not JobState.running or generation is None:
+            return
+        if policy != job.policy:
+            self._note(EventKind.policy, f"job {job.name!r}: {policy}: {why}", job)
+            job.policy, job.policy_why, job.policy_since = policy, why, now
+            self._save(job)
+        first = job.members[generation.places[0]]
+        event = {"event": "policy", "job": generation.id, "word": policy.word(), "why": why}
+        self._actions.append(Tell(first, event))
 
     # What becomes of members.
 
