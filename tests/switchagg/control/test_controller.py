@@ -257,7 +257,8 @@ def test_tenants_see_and_touch_their_own(controller: Controller) -> None:
             call()
     with pytest.raises(AdmissionError, match=r"tenants a, b each have a job 'x'"):
         controller.evict(OPEN, "x")
-    assert controller.evict(OPEN, "x", controller.jobs(b)[0]["id"])["tenant"] == "b"
+    admin = Tenant("b", by="chief")
+    assert controller.evict(admin, "x")["why"] == "evicted by chief"
     assert controller.drain_switch(OPEN, "fake")["state"] == "draining"
     assert controller.undrain_switch(OPEN, "fake")["state"] == "up"
     assert controller.census() == {("a", "running"): 1, ("b", "failed"): 1}
@@ -367,6 +368,26 @@ def test_members_that_do_not_come_back_are_lost(
         eventually(lambda: driver.jobs == {})
         second.line_closed(fresh)
         assert second.jobs(OPEN) == []
+    finally:
+        second.close()
+        second.store.close()
+
+
+def test_a_drained_switch_stays_drained(tmp_path: Path, driver: FakeDriver) -> None:
+    first = Controller([driver], store=SqliteStore(tmp_path), slots=16)
+    first.start()
+    up(first)
+    assert first.create(OPEN, JobSpec("a", 2))["state"] == "created"
+    assert first.drain_switch(OPEN, "fake")["free"] == 4096
+    first.close()
+    first.store.close()
+    second = Controller([driver], store=SqliteStore(tmp_path), slots=16)
+    second.start()
+    try:
+        eventually(lambda: second.switches(OPEN)[0]["state"] == "draining")
+        assert [job["state"] for job in second.jobs(OPEN)] == ["queued"]
+        second.undrain_switch(OPEN, "fake")
+        assert [job["state"] for job in second.jobs(OPEN)] == ["created"]
     finally:
         second.close()
         second.store.close()
