@@ -83,7 +83,8 @@ class Member:
     Attributes:
         expires: when its join is refused if it has not been admitted.
         endpoint: where its packets come from; a change of membership may bring another.
-        token, former: its secret in this generation and in the one before.
+        token: its secret in the newest generation, which it is told when that opens.
+        former: the one that it had before its latest admission.
         cookie: names it in heartbeats; the same in all generations.
         heartbeats: the sequence number of the latest.
         why: what became of a lost one.
@@ -128,7 +129,8 @@ class Change:
         completed: collectives that each survivor has completed, by rank, as far as they have said so.
         complete_to: the most of these, once all have; until then None.
         proceeded: the ranks that are done with the old generation.
-        target: a range on another switch that waits for the job, if it moves.
+        target: a range, on another switch or this one, that waits for the job if it moves.
+        making_room: it moves so that a job that waits has room.
     """
 
     reason: ChangeReason
@@ -137,6 +139,7 @@ class Change:
     complete_to: int | None = None
     proceeded: set[int] = field(default_factory=set)
     target: Site | None = None
+    making_room: bool = False
 
     @property
     def begun(self) -> bool:

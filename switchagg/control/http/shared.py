@@ -87,7 +87,7 @@ async def _narrowed(asking: Asking, owner: Owner = None) -> Tenant:
         return asking
     if not asking.admin:
         raise HttpError("forbidden", f"tenant is {owner!r}; accepted: your own, {asking.name!r}")
-    return Tenant(owner)
+    return Tenant(owner, by=asking.name)
 
 
 Narrowed = Annotated[Tenant, Depends(_narrowed)]
