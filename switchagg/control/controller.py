@@ -55,6 +55,7 @@ from switchagg.control.records import (
 )
 from switchagg.control.store import Changes, MemoryStore, Store
 from switchagg.control.tenants import Tenants
+from switchagg.control.tuning import Tuning
 from switchagg.errors import AdmissionError, SwitchAggError, SwitchError, UsageError
 from switchagg.planner import SkipPolicy
 
@@ -110,6 +111,7 @@ class Controller:
         self._members: dict[Line, Member] = {}
         self._questions: dict[tuple[Member, Question], Future[Any]] = {}
         self._histories: dict[int, History] = {}  # by the number of the job
+        self._tunings: dict[int, Tuning] = {}  # likewise
         self._events = EventLog()
         self._unsaved = Changes()
         self._store_error = ""
@@ -293,7 +295,12 @@ class Controller:
             if sequence <= member.heartbeats:
                 return
             member.heartbeats = sequence
-        self._histories.setdefault(member.job.number, History()).heard(member.cookie, fields, now)
+        job = member.job
+        self._histories.setdefault(job.number, History()).heard(member.cookie, fields, now)
+        decision = self._tunings.setdefault(job.number, Tuning()).heard(member, fields, now)
+        if decision is not None:
+            self._book.retune(job, decision, now)
+            self._act()
 
     def progress(self, tenant: Tenant, name: str, rank: int, token: int, completed: int) -> Future[int]:
         """A rank has stopped for a change of membership after so many collectives.
@@ -586,6 +593,7 @@ class Controller:
                     jobs[job.number] = saved.dump(job, self._epoch) if keep else None
                     if job.state is JobState.ended:
                         self._histories.pop(job.number, None)
+                        self._tunings.pop(job.number, None)
                 case Note():
                     events.append(self._events.add(action, time.time()))
                     _log.info("%s", action.text, extra={"event": action})

@@ -49,6 +49,7 @@ from switchagg.control.records import (
 from switchagg.control.switching import Switching
 from switchagg.errors import AdmissionError, SwitchAggError, UsageError
 from switchagg.planner import SkipPolicy
+from switchagg.policy import Decision
 
 GRACE: Final = 5.0  # seconds that members have at least to come back after a restart
 
@@ -306,6 +307,23 @@ class JobBook(Switching):
             self._refuse_joining(job, AdmissionError("the controller is stopping", "stopping"))
             if job.state is not JobState.ended:
                 self._tell(job, {"event": "stopping", "jobs": "stay"})
+
+    def retune(self, job: Job, decision: Decision, now: float) -> None:
+        """A running job's skip policy is another from now on, or rank 0 has not heard of it yet: it is told,
+        and tells the others."""
+        generation = job.generation
+        if job.state is not JobState.running or generation is None or not generation.open:
+            return
+        if decision.policy != job.policy:
+            job.policy, job.policy_why, job.policy_since = decision.policy, decision.why, now
+            self._save(job)
+            text = f"job {job.name!r} goes on {decision.policy}: {decision.why}"
+            self._note(EventKind.policy, text, job)
+        first = job.members[generation.places[0]]
+        if first.state is MemberState.joined:
+            word = decision.policy.word()
+            event = {"event": "policy", "job": generation.id, "word": word, "why": decision.why}
+            self._actions.append(Tell(first, event))
 
     # The rules.
 
