@@ -29,6 +29,7 @@ from switchagg.wire import MAX_WORKERS
 from worker_lib.session import Session, Work
 from worker_lib.tensors import SUMMABLE
 from worker_lib.torch import sparse, staging
+from worker_lib.torch.meeting import fresh
 from worker_lib.torch.options import Options
 from worker_lib.torch.rendezvous import controllers, join
 from worker_lib.torch.work import NAME, Completer, SwitchWork
@@ -63,6 +64,7 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
         self._lock = threading.Lock()
         self._session: Session | None = None
         self.completer = Completer(f"switchagg {name}")
+        store = fresh(store, rank, size, timeout)
         self.tables = sparse.Tables()
         self._gloo: Any = ProcessGroupGloo(dist.PrefixStore("gloo", store), rank, size, timeout)
         self._gloo._set_sequence_number_for_group()

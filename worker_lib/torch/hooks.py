@@ -29,6 +29,7 @@ from worker_lib.session import Session
 from worker_lib.tensors import SUMMABLE
 from worker_lib.torch import sparse, staging
 from worker_lib.torch.group import SwitchGroup
+from worker_lib.torch.meeting import fresh
 from worker_lib.torch.options import Options
 from worker_lib.torch.rendezvous import Controller, controllers, join
 from worker_lib.torch.work import NAME, Completer, SwitchWork
@@ -113,6 +114,7 @@ class State:
         name = c10d._get_process_group_name(group)
         store = dist.PrefixStore(f"switchagg-hook/{next(_made[name])}", c10d._get_process_group_store(group))
         limit = timeout or c10d._get_default_timeout(dist.get_backend(group))
+        store = fresh(store, rank, size, limit)
         session, self._controller = join(store, f"{name}-hook", rank, size, limit, self._options)
         self._completer = Completer("switchagg hook")
         return session

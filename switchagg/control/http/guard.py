@@ -34,6 +34,7 @@ MAX_BODY: Final = 64 * 1024  # bytes
 LINGER: Final = 2.0  # seconds in which what follows a refused head is thrown away
 TENANT: Final = "switchagg.tenant"
 REQUEST_ID: Final = "switchagg.request"
+WAITS: Final = "switchagg.waits"  # set where the answer waits for others, or does not end
 
 _OPEN_PATHS: Final = ("/healthz", "/docs", "/openapi.json", "/")
 _GIVEN_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,64}", re.ASCII)
@@ -89,7 +90,7 @@ class Guard:
             # A template and not the path: what a stranger asks for must not become a label.
             route = getattr(scope.get("route"), "path", None) or "other"
             method = scope["method"] if scope["method"] in _METHODS else "other"
-            self._metrics.request(method, route, status, seconds)
+            self._metrics.request(method, route, status, None if scope.get(WAITS) else seconds)
             tenant = scope.get(TENANT)
             client = scope.get("client")
             _log.info(
