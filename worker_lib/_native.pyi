@@ -51,6 +51,8 @@ class Call:
         auto_block: bool = False,
         auto_lanes: int = 0,
     ) -> None: ...
+    residual: int
+    union_out: int
 
 class Collective:
     """A collective that was submitted. `status`: 0 pending, 1 done, 2 mismatch, 3 timeout, 4 aborted,

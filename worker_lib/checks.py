@@ -9,7 +9,7 @@ import numpy as np
 
 from switchagg.errors import UsageError
 from switchagg.planner import LANE_BITS, MAX_BLOCK
-from worker_lib.plan import pack_bitmap
+from worker_lib.plan import DType, pack_bitmap
 from worker_lib.tensors import TensorView, view
 
 DEFAULT_FLOOR: Final = 16  # bits: a policy makes lanes this narrow where a call says "auto" and no more
@@ -24,6 +24,21 @@ def checked_out(out: Any, x: TensorView, shape: tuple[int, ...]) -> TensorView:
     if o.overlaps(x) and not in_place:
         raise UsageError("out overlaps x; pass x itself to work in place, or an array of its own")
     return o
+
+
+def checked_residual(residual: Any, x: TensorView, dtype: DType, bits: int) -> TensorView:
+    """`residual` as the place for what lanes of this width leave out of x."""
+    if bits > 16 or dtype not in (DType.F32, DType.F16, DType.BF16):
+        raise UsageError(
+            f"residual is for 16- and 8-bit lanes of float32, float16 and bfloat16; this is {x.dtype} in "
+            f"{bits}-bit lanes"
+        )
+    r = view(residual, "residual", write=True)
+    if r.dtype != "float32" or r.shape != x.shape:
+        raise UsageError(f"residual is {r.dtype} of shape {r.shape}; needed: float32 of shape {x.shape}")
+    if r.overlaps(x):
+        raise UsageError("residual overlaps x; pass an array of its own")
+    return r
 
 
 def checked_block(block_size: int) -> int:

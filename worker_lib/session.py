@@ -27,6 +27,7 @@ from worker_lib.checks import (
     checked_blocks,
     checked_floor,
     checked_out,
+    checked_residual,
     copier,
     raw_bytes,
 )
@@ -117,6 +118,7 @@ class Session(Place):
         timeout: float | None = None,
         *,
         min_bits: int | None = None,
+        residual: Any = None,
     ) -> Any:
         """Sums or averages an array over all ranks, in place or into `out`.
 
@@ -138,6 +140,9 @@ class Session(Place):
             block_size: elements a block, 1 to 65,536; by default what the job's policy says.
             timeout: seconds; the session's setting by default.
             min_bits: with ``bits="auto"``, the narrowest lanes that will do: 8, 16 (the default), 32 or 64.
+            residual: for error feedback: float32 array of x's shape, zeroed by the caller; where this rank
+                sends words it gets x less what the lanes carry. 16- and 8-bit lanes of float32, float16
+                and bfloat16 only.
 
         Returns:
             `out` if given, else `x`.
@@ -148,7 +153,16 @@ class Session(Place):
                 `Work.wait`.
         """
         return self._allreduce(
-            x, op, bits, blocks, out, block_size, timeout, min_bits=min_bits, background=False
+            x,
+            op,
+            bits,
+            blocks,
+            out,
+            block_size,
+            timeout,
+            min_bits=min_bits,
+            residual=residual,
+            background=False,
         ).wait()
 
     def allreduce_async(
@@ -162,10 +176,20 @@ class Session(Place):
         timeout: float | None = None,
         *,
         min_bits: int | None = None,
+        residual: Any = None,
     ) -> Work:
         """Starts an `allreduce` and returns at once; `x` must not be touched until the `Work` is done."""
         return self._allreduce(
-            x, op, bits, blocks, out, block_size, timeout, min_bits=min_bits, background=True
+            x,
+            op,
+            bits,
+            blocks,
+            out,
+            block_size,
+            timeout,
+            min_bits=min_bits,
+            residual=residual,
+            background=True,
         )
 
     def broadcast(self, x: Any, root: int = 0, timeout: float | None = None) -> Any:
@@ -427,11 +451,14 @@ class Session(Place):
         timeout: float | None,
         *,
         min_bits: int | None = None,
+        residual: Any = None,
+        union: np.ndarray[Any, Any] | None = None,  # words of a bitmap, for the union of all ranks' blocks
         background: bool,
     ) -> Work:
         self._check_open()
         v = view(x, "x", write=out is None)
         dtype, width, floor, reduce = self._lanes(v, op, bits, min_bits)
+        left = None if residual is None else checked_residual(residual, v, dtype, width)
         block = self._admitted.block if block_size is None else checked_block(block_size)
         sparse, mask = checked_blocks(blocks, v.elements, block)
         o = v if out is None else checked_out(out, v, v.shape)
@@ -439,13 +466,17 @@ class Session(Place):
             if o is not v:
                 raw_bytes(o)[:] = raw_bytes(v)
             return self._finished(o.owner, v, "allreduce")
+        if left is not None and left.overlaps(o):
+            raise UsageError("residual overlaps the result; pass an array of its own")
         return self._submit(
-            o.owner, v, Kind.ALLREDUCE, "allreduce", timeout, (x, out, mask),
+            o.owner, v, Kind.ALLREDUCE, "allreduce", timeout, (x, out, mask, residual, union),
             dtype=dtype, bits=width, op=reduce, sparse=sparse is not False, block=block,
             auto_zeros=sparse is None, auto_block=block_size is None and mask is None, auto_lanes=floor,
             count=v.elements, source=v.address, in_range=(0, v.elements),
             target=o.address, out_range=(0, v.elements), zero_fill=o is not v,
             mask=0 if mask is None else mask.ctypes.data, background=background,
+            residual=0 if left is None else left.address,
+            union=0 if union is None else union.ctypes.data,
         )  # fmt: skip
 
     def _finished(self, result: Any, v: TensorView, name: str) -> Work:
@@ -509,6 +540,8 @@ class Session(Place):
         out_range: tuple[int, int] = (0, 0),
         zero_fill: bool = False,
         mask: int = 0,
+        residual: int = 0,
+        union: int = 0,
         background: bool = False,
     ) -> Work:
         seconds = self.timeout if timeout is None else timeout
@@ -525,6 +558,7 @@ class Session(Place):
             output=target, out_begin=out_range[0], out_end=out_range[1], mask=mask, zero_fill=zero_fill,
             auto_zeros=auto_zeros, auto_block=auto_block, auto_lanes=auto_lanes,
         )  # fmt: skip
+        call.residual, call.union_out = residual, union
         label = (name, v.dtype, tuple(v.shape), () if exact else (op, "auto" if auto_lanes else bits))
         me = threading.get_ident()
         with self._lock:

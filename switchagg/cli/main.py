@@ -21,7 +21,14 @@ COMMANDS: Final = {
     "host": "run a software switch and its controller in one process",
     "jobs": "list the jobs that run",
     "slots": "show who has which slots, and what they wait for",
-    "stats": "show the counters of the switch and of its jobs",
+    "stats": "show the counters of the switches and of their jobs",
+    "switches": "list the switches, and how they are",
+    "top": "watch switches and jobs, live",
+    "events": "show what has happened",
+    "job": "order a job before its ranks come",
+    "drain": "let a job or a switch run empty",
+    "undrain": "let a drained switch have jobs again",
+    "evict": "end a job now",
 }
 
 _EPILOG = "`switchagg COMMAND --help` says more of a command."

@@ -6,7 +6,7 @@ import ipaddress
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from switchagg.control.bridge import Bridge as Controller
+from switchagg.control.controller import Controller
 from switchagg.control.drivers.embedded import DEFAULT_MEMORY, EmbeddedDriver
 from switchagg.control.service import ControlServer
 from switchagg.errors import UsageError
@@ -61,7 +61,7 @@ class EmbeddedController:
         self.switch.start()
         try:
             self.driver = EmbeddedDriver(self.switch, capacity, memory)
-            self.controller = Controller(self.driver, words=words, slots=slots, policy=policy)
+            self.controller = Controller([self.driver], words=words, slots=slots, policy=policy)
             self._server = ControlServer(self.controller, controller_host or host, controller_port)
             self._server.start()
         except BaseException:

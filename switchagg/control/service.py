@@ -11,7 +11,7 @@ from switchagg.control.http.server import HttpServer, TlsFiles, is_loopback
 from switchagg.errors import SwitchError
 
 if TYPE_CHECKING:
-    from switchagg.control.bridge import Bridge as Controller
+    from switchagg.control.controller import Controller
 
 _ATTEMPTS: Final = 20  # to find a number that is free for TCP and UDP
 

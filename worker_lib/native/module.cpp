@@ -69,6 +69,7 @@ struct CallArguments {
   bool zero_fill;
   bool auto_zeros, auto_block;
   int auto_lanes;
+  uintptr_t residual = 0, union_out = 0;
 
   Call call() const {
     Call c;
@@ -93,6 +94,8 @@ struct CallArguments {
     c.out_end = out_end;
     c.mask = reinterpret_cast<const uint32_t*>(mask);
     c.zero_fill = zero_fill;
+    c.residual = reinterpret_cast<float*>(residual);
+    c.union_out = reinterpret_cast<uint32_t*>(union_out);
     c.auto_zeros = auto_zeros;
     c.auto_block = auto_block;
     c.auto_lanes = static_cast<uint8_t>(auto_lanes);
@@ -252,7 +255,9 @@ NB_MODULE(_native, m) {
           "kind"_a, "op"_a, "dtype"_a, "bits"_a, "root"_a, "sparse"_a, "block"_a, "count"_a, "fingerprint_count"_a,
           "shape_crc"_a, "workers"_a, "rank"_a, "policy"_a, "input"_a, "in_begin"_a, "in_end"_a, "output"_a,
           "out_begin"_a, "out_end"_a, "mask"_a, "zero_fill"_a, "auto_zeros"_a = false, "auto_block"_a = false,
-          "auto_lanes"_a = 0);
+          "auto_lanes"_a = 0)
+      .def_rw("residual", &CallArguments::residual)
+      .def_rw("union_out", &CallArguments::union_out);
 
   nb::class_<Collective>(m, "Collective")
       .def_prop_ro("status", [](const Collective& c) { return static_cast<int>(c.status.load()); })

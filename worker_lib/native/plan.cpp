@@ -39,6 +39,8 @@ Call Call::segment(uint64_t from, uint64_t length) const {
   cut(c.in_begin, c.in_end, c.in);
   cut(c.out_begin, c.out_end, c.out);
   if (mask) c.mask = mask + from / block / 32;
+  if (residual) c.residual = residual + from;
+  if (union_out) c.union_out = union_out + from / block / 32;
   return c;
 }
 

@@ -50,6 +50,10 @@ struct Call {
   uint8_t* out = nullptr;
   uint64_t out_begin = 0, out_end = 0;
   const uint32_t* mask = nullptr;  // a bit a block: the only blocks that may be non-zero here; null: look for yourself
+  // With narrow lanes of float32, float16 or bfloat16: each element's input less what its lane carries, where this rank
+  // sends words; the caller zeroes it before. May not overlap the other buffers.
+  float* residual = nullptr;
+  uint32_t* union_out = nullptr;  // a bit a block: where zero blocks are skipped, gets the union
   bool zero_fill = false;   // write zeros where no rank has data; else those elements are left as they are
 
   uint32_t element_bytes() const;

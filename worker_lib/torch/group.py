@@ -28,7 +28,7 @@ from switchagg.errors import SessionBrokenError, UsageError
 from switchagg.wire import MAX_WORKERS
 from worker_lib.session import Session, Work
 from worker_lib.tensors import SUMMABLE
-from worker_lib.torch import staging
+from worker_lib.torch import sparse, staging
 from worker_lib.torch.options import Options
 from worker_lib.torch.rendezvous import controllers, join
 from worker_lib.torch.work import NAME, Completer, SwitchWork
@@ -62,7 +62,8 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
         self.options = options
         self._lock = threading.Lock()
         self._session: Session | None = None
-        self._completer = Completer(f"switchagg {name}")
+        self.completer = Completer(f"switchagg {name}")
+        self.tables = sparse.Tables()
         self._gloo: Any = ProcessGroupGloo(dist.PrefixStore("gloo", store), rank, size, timeout)
         self._gloo._set_sequence_number_for_group()
         self._register_backend(_CPU, dist.ProcessGroup.BackendType.GLOO, self._gloo)
@@ -107,7 +108,7 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
         if session is None:
             return
         session.close()
-        self._completer.stop()
+        self.completer.stop()
         gloo.shutdown()
         if self._controller is not None:
             controllers.release(self._controller)
@@ -125,6 +126,8 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
         tensors, opts = _as_list(tensors), _options(c10d.AllreduceOptions, opts, timeout, op)
         if len(tensors) == 1 and self._sums(tensors[0], opts.reduceOp):
             return self._allreduce("allreduce", tensors, opts)
+        if len(tensors) == 1 and sparse.fits(tensors[0]) and _reduces(tensors[0], opts.reduceOp):
+            return self._sparse(tensors[0], opts)
         return self._beneath().allreduce(tensors, opts)
 
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
@@ -243,7 +246,7 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
     def _work(
         self, name: str, works: list[Work], result: list[Any], finish: Callable[[], None] | None, opts: Any
     ) -> SwitchWork:
-        work = SwitchWork(name, works, result, finish, self._completer)
+        work = SwitchWork(name, works, result, finish, self.completer)
         if opts.asyncOp:
             work.finish_by_itself()
         return work
@@ -252,7 +255,7 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
         """Whether the switch reduces this exactly as asked."""
         if not staging.dense(tensor) or str(tensor.dtype).removeprefix("torch.") not in SUMMABLE:
             return False
-        return bool(op == ReduceOp.SUM or (op == ReduceOp.AVG and tensor.is_floating_point()))
+        return _reduces(tensor, op)
 
     def _scatters(self, output: Any, input: Any, opts: Any) -> bool:
         return (
@@ -294,6 +297,14 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
                 backs.append(back)
             return self._work(name, works, list(tensors), staging.both(backs), opts)
 
+    def _sparse(self, tensor: torch.Tensor, opts: Any) -> SwitchWork:
+        with self._ready("allreduce_sparse") as session:
+            works, finish = sparse.start(
+                session, tensor, _op(opts), self._lanes(tensor), _seconds(opts), self.tables,
+                background=opts.asyncOp,
+            )  # fmt: skip
+            return self._work("allreduce_sparse", works, [tensor], finish, opts)
+
     def _scatter(self, name: str, pairs: Sequence[tuple[Any, Any]], opts: Any) -> SwitchWork:
         with self._ready(name) as session:
             works, backs = [], []
@@ -328,6 +339,11 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
 
 def _as_list(tensors: Any) -> list[torch.Tensor]:
     return [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+
+
+def _reduces(tensor: torch.Tensor, op: Any) -> bool:
+    """Whether the switch has this operation for the tensor's type."""
+    return bool(op == ReduceOp.SUM or (op == ReduceOp.AVG and tensor.is_floating_point()))
 
 
 def _op(opts: Any) -> str:

@@ -20,8 +20,8 @@ class Options:
     Attributes:
         bits: width of the lanes in which floats are summed: 32, 16 or 8 (64 for float64). None takes each
             type's own: 64 for float64, 32 for the others. Types that do not have the width take their own.
-        blocks: ``"auto"`` finds blocks that are zero on all ranks and does not send them; ``"dense"`` sends
-            everything without looking.
+        blocks: ``"sparse"`` finds blocks that are zero on all ranks and does not send them; ``"dense"`` sends
+            everything without looking; ``"auto"`` does what the job's policy says.
         block_size: elements a block; None leaves it to the controller.
         transport: ``"shm"``, ``"udp"`` or ``"auto"``, as in `worker_lib.connect`.
         fallback: when the switch is lost: ``"error"`` raises.
@@ -39,8 +39,8 @@ class Options:
     def __post_init__(self) -> None:
         if self.bits is not None and self.bits not in LANES:
             raise UsageError(f"bits is {self.bits!r}; accepted: {', '.join(map(str, LANES))}, or None")
-        if self.blocks not in ("auto", "dense"):
-            raise UsageError(f"blocks is {self.blocks!r}; accepted: 'auto', 'dense'")
+        if self.blocks not in ("auto", "sparse", "dense"):
+            raise UsageError(f"blocks is {self.blocks!r}; accepted: 'auto', 'sparse', 'dense'")
         if self.block_size is not None:
             checked_block(self.block_size)
         checked_transport(self.transport)

@@ -43,7 +43,7 @@ class SwitchWork(dist.Work):  # type: ignore[misc]
         self,
         name: str,
         parts: Sequence[Work],
-        result: list[Any],
+        result: Any,
         finish: Callable[[], None] | None,
         completer: Completer,
         keep: Any = None,
@@ -59,7 +59,7 @@ class SwitchWork(dist.Work):  # type: ignore[misc]
         self._done = False
         self._error: BaseException | None = None
         self._settled: torch.futures.Future[None] | None = None  # completed by whoever finishes
-        self._future: torch.futures.Future[list[Any]] | None = None  # what the caller holds
+        self._future: torch.futures.Future[Any] | None = None  # what the caller holds
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Waits until the collective is done.
@@ -111,7 +111,7 @@ class SwitchWork(dist.Work):  # type: ignore[misc]
         """
         raise RuntimeError("source_rank is for a receive from any rank; this is a collective")
 
-    def get_future(self) -> torch.futures.Future[list[Any]]:
+    def get_future(self) -> torch.futures.Future[Any]:
         """A future of the result. Its callbacks run in a thread of the process group."""
         with self._lock:
             if self._future is not None:
@@ -155,7 +155,7 @@ class SwitchWork(dist.Work):  # type: ignore[misc]
         if settled is not None:
             settled.set_result(None)
 
-    def _deliver(self, _: object) -> list[Any]:
+    def _deliver(self, _: object) -> Any:
         # An exception set on a future is handed to C++ (DDP's reducer) as if it were a value; one that a
         # callback raises is raised there too.
         if self._error is not None:
@@ -202,5 +202,7 @@ class Completer:
             del work  # its tensors must not live until the next one comes
 
 
-def _flat(result: list[Any]) -> list[torch.Tensor]:
+def _flat(result: Any) -> list[torch.Tensor]:
+    if isinstance(result, torch.Tensor):
+        return [result]
     return [t for each in result for t in (each if isinstance(each, list) else [each])]

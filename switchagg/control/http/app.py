@@ -29,7 +29,7 @@ from switchagg.control.http.views import job_routes, switch_routes
 from switchagg.errors import AdmissionError, SwitchAggError
 
 if TYPE_CHECKING:
-    from switchagg.control.bridge import Bridge as Controller
+    from switchagg.control.controller import Controller
 
 DESCRIPTION = """Jobs, their members and their switches. Workers join here and are told what to send where;
 people look at what runs, and drain and evict. Every failure is

@@ -17,7 +17,7 @@ from switchagg.control.http.errors import HttpError
 from switchagg.control.records import OPEN, Tenant
 
 if TYPE_CHECKING:
-    from switchagg.control.bridge import Tenants
+    from switchagg.control.tenants import Tenants
 
 SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _HOW: Final = "send `Authorization: Bearer TOKEN`; `switchagg tenant token` makes one"

@@ -19,7 +19,7 @@ from switchagg.control.records import MAX_NAME, Tenant
 from switchagg.wire import MAX_WORKERS
 
 if TYPE_CHECKING:
-    from switchagg.control.bridge import Bridge as Controller
+    from switchagg.control.controller import Controller
     from switchagg.control.http.auth import Authenticator
     from switchagg.control.http.metrics import Metrics
 

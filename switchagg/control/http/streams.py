@@ -28,7 +28,7 @@ from switchagg.errors import AdmissionError
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
-    from switchagg.control.bridge import Bridge as Controller
+    from switchagg.control.controller import Controller
 
 MAX_EVENTS: Final = 256  # that a member has not taken yet
 PING_INTERVAL: Final = 5.0  # seconds

@@ -18,8 +18,8 @@ from typing import Any
 import psutil
 import pytest
 
-from switchagg.control.bridge import Bridge as Controller
 from switchagg.control.client import ControllerClient
+from switchagg.control.controller import Controller
 from switchagg.control.http import protocol, streams
 from switchagg.control.service import ControlServer
 from switchagg.errors import SwitchError, UsageError
@@ -89,7 +89,7 @@ class Place:
 def serving() -> Iterator[Place]:
     threads = set(threading.enumerate())
     driver = FakeDriver()
-    server = ControlServer(Controller(driver, slots=16))
+    server = ControlServer(Controller([driver], slots=16))
     server.start()
     try:
         yield Place(server, driver)
@@ -143,7 +143,7 @@ def test_join_and_leave(place: Place) -> None:
         "token": entry.workers[0].token,
         "result_token": entry.result_token,
         "switch": {
-            "name": "switch",
+            "name": "fake",
             "address": "127.0.0.1",
             "port": 48879,
             "receive_buffer": 1 << 20,
@@ -207,7 +207,7 @@ def test_what_people_see(place: Place) -> None:
     place.server.close()
     assert waiting.result(20)[:2] == (503, "stopping")
     for member in joined:
-        assert member.event() == {"event": "stopping"}
+        assert member.event() == {"event": "stopping", "jobs": "end"}
         assert member.event() is None
 
 
@@ -338,7 +338,7 @@ def test_inits_are_repeated_until_they_are_echoed(place: Place, monkeypatch: pyt
     place.driver.drop = 20
     place.join_all()
     assert len(place.driver.inits) == 16
-    monkeypatch.setattr("switchagg.control.controller.INIT_PAUSE", 0)
+    monkeypatch.setattr("switchagg.control.agent.INIT_PAUSE", 0)
     place.driver.drop = -1
     status, code, message = place.refused("b", 0, 1)
     assert (status, code) == (503, "switch")
@@ -453,14 +453,14 @@ def test_a_port_in_use(lasting: Place) -> None:
     with pytest.raises(
         SwitchError, match=f"cannot listen at 127.0.0.1:{lasting.port}: Address already in use"
     ):
-        ControlServer(Controller(FakeDriver()), port=lasting.port)
+        ControlServer(Controller([FakeDriver()]), port=lasting.port)
     with pytest.raises(SwitchError, match=r"cannot listen at 127\.0\.0\.1:70000"):
-        ControlServer(Controller(FakeDriver()), port=70000)
+        ControlServer(Controller([FakeDriver()]), port=70000)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp:
         udp.bind(("127.0.0.1", 0))
         port = udp.getsockname()[1]
         with pytest.raises(SwitchError, match=f"cannot take heartbeats at 127.0.0.1:{port}"):
-            ControlServer(Controller(FakeDriver()), port=port)
+            ControlServer(Controller([FakeDriver()]), port=port)
         with socket.socket() as tcp:
             tcp.bind(("127.0.0.1", port))  # nothing was left open
 

@@ -21,7 +21,10 @@ from typing import Any
 from tests.worker_lib.harness import LIMIT, Outcome
 
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["torch.distributed", "torch.nn.parallel", "worker_lib.torch"])
+# DDP and the optimizers import half of torch at their first use: better once than on every rank.
+_context.set_forkserver_preload(
+    ["worker_lib.torch", "torch._dynamo", "torch.amp.grad_scaler", "torch.nn.parallel", "torch.optim"]
+)
 
 
 def run(n: int, function: Callable[..., Any], *args: Any, **settings: Any) -> list[Any]:

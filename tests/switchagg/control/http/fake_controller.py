@@ -26,6 +26,8 @@ class FakeController:
         token: what clients must send; None where the service is open.
         calls: every request that would change something, as ``"POST /v1/jobs/a/drain?id=1"``.
         history: points of a job by its name.
+        answer: what such requests are answered with.
+        streams: the connections that get snapshots.
         refuse: the message with which changes are refused; None where they are taken.
     """
 
@@ -39,10 +41,11 @@ class FakeController:
         self.calls: list[str] = []
         self.bodies: list[Any] = []
         self.refuse: str | None = None
+        self.answer: dict[str, Any] = {}
         self.now: float | None = None  # a fixed time; None: the clock's
         self._server: ThreadingHTTPServer | None = None
         self._port = 0
-        self._streams: set[Any] = set()
+        self.streams: set[Any] = set()
 
     @property
     def url(self) -> str:
@@ -71,7 +74,7 @@ class FakeController:
             return
         server.shutdown()
         server.server_close()
-        for stream in list(self._streams):
+        for stream in list(self.streams):
             with contextlib.suppress(OSError):
                 stream.shutdown(2)
 
@@ -152,7 +155,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         self.fake.calls.append(f"{method} {self.path}")
         self.fake.bodies.append(json.loads(body) if body else None)
-        self._json({})
+        self._json(self.fake.answer)
 
     def _allowed(self) -> bool:
         token = self.fake.token
@@ -167,7 +170,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", "text/event-stream")
         self.send_header("Connection", "close")
         self.end_headers()
-        fake._streams.add(self.connection)
+        fake.streams.add(self.connection)
         sent = len(fake.events)
         try:
             while fake.running:
@@ -185,7 +188,7 @@ class _Handler(BaseHTTPRequestHandler):
         except OSError:
             pass
         finally:
-            fake._streams.discard(self.connection)
+            fake.streams.discard(self.connection)
             self.close_connection = True
 
     def _json(self, value: Any, status: int = 200) -> None:
