@@ -122,14 +122,16 @@ class Membership:
                 f"the controller at {self.controller} says what is no event: {error}"
             ) from error
 
-    def attach(self, timeout: float = SHORT_TIMEOUT) -> None:
+    def attach(self, timeout: float = SHORT_TIMEOUT) -> Membership:
         """Opens the stream again after it broke, as when the controller was restarted.
+
+        Returns the place as the controller now has it.
 
         Raises:
             AdmissionError: this rank has been lost meanwhile, or its job is gone.
             SwitchError: nobody answers.
         """
-        stream, _ = _open(
+        stream, admitted = _open(
             self._there,
             member_path(self.name, self.place, "attach"),
             {"token": self.token},
@@ -140,6 +142,12 @@ class Membership:
         old.close()
         if self._line.over:  # left meanwhile
             stream.close()
+        return _field(
+            self.controller,
+            lambda: _membership(
+                admitted, self._there, self._line, controller=self.controller, name=self.name
+            ),
+        )
 
     def progress(self, completed: int, timeout: float) -> int:
         """Says how many collectives are complete here; waits for all survivors, for `timeout` seconds.

@@ -166,7 +166,7 @@ class Roster:
         self.name = name
         self.generation = generation
         self.on_loss = on_loss
-        self.stopping = False
+        self.final = False  # when the stream ends nothing comes back
         self._lost: dict[int, str] = {}  # place -> why
         self._left: set[int] = set()
 
@@ -187,7 +187,7 @@ class Roster:
                 case "evicted":
                     return Over(Gone(f"job {self.name!r} was evicted: {event['why']}"))
                 case "stopping":
-                    self.stopping = True
+                    self.final = event.get("jobs") == "end"
                 case "policy":
                     return Policy(int(event["word"]))
                 case "pause":
@@ -200,15 +200,17 @@ class Roster:
         """A new generation begins. Returns what to tell about those who are no longer in it."""
         before, self.generation = self.generation, generation
         gone = [place for place in before.places if place not in generation.places]
-        if not gone:
-            self._lost.clear()
-            return None
+        gone = [place for place in gone if place not in self._left]
         text = self._text(before, gone)
         self._lost.clear()
-        self._left.clear()
+        self._left.intersection_update(generation.places)
+        if not gone:
+            return None
         return Loss(_ranks(before, gone), text, world_size=generation.world_size)
 
     def _on_lost(self, places: Sequence[int], why: str) -> Action | None:
+        if self.generation.places[self.generation.rank] in places:
+            return Over(Gone(f"this rank of job {self.name!r} was lost to the controller: {why}"))
         new = [place for place in places if place in self.generation.places and place not in self._lost]
         if not new:
             return None

@@ -102,6 +102,7 @@ def test_a_rank_that_left_in_order() -> None:
 @pytest.mark.parametrize(
     ("event", "said"),
     [
+        (lost(0, why="silent for 2 s"), "this rank of job 'j' was lost to the controller: silent for 2 s"),
         ({"event": "switch", "why": "the switch restarted"}, "lost its slots: the switch restarted"),
         ({"event": "evicted", "why": "evicted by ops"}, "evicted by ops"),
     ],
@@ -121,9 +122,10 @@ def test_the_rest() -> None:
     assert r.event({"event": "ping"}) is None
     assert r.event({"event": "of the future", "x": 1}) is None
     assert r.event({}) is None
-    assert not r.stopping
-    assert r.event({"event": "stopping"}) is None
-    assert r.stopping
+    assert r.event({"event": "stopping", "jobs": "stay"}) is None
+    assert not r.final
+    assert r.event({"event": "stopping", "jobs": "end"}) is None
+    assert r.final
 
 
 @pytest.mark.parametrize(

@@ -144,6 +144,11 @@ class Engine {
   void request_pause() { pause_requested_ = true; }
   void set_attention(int descriptor);
   bool frozen() const { return frozen_; }
+  // Frozen, and nothing is left to complete before the change.
+  bool is_halted() {
+    auto lock = contend();
+    return halted();
+  }
   uint32_t generation() const { return generation_; }
   // A rank has left this generation after it had begun `begun` collectives: later ones end as lost, now and when called.
   void doom(uint64_t begun);

@@ -327,6 +327,7 @@ NB_MODULE(_native, m) {
       .def("doom", &Engine::doom, "begun"_a, nb::call_guard<nb::gil_scoped_release>())
       .def_prop_ro("begun", &Engine::begun, nb::call_guard<nb::gil_scoped_release>())
       .def_prop_ro("frozen", &Engine::frozen)
+      .def_prop_ro("halted", &Engine::is_halted, nb::call_guard<nb::gil_scoped_release>())
       .def_prop_ro("generation", &Engine::generation)
       .def("abort", &Engine::abort, nb::call_guard<nb::gil_scoped_release>())
       .def("close", &Engine::close, nb::call_guard<nb::gil_scoped_release>())
