@@ -16,11 +16,15 @@ from switchagg.policy import Decision, SkipTuner
 
 
 class Tuning:
-    """The tuner of one job."""
+    """The tuner of one job.
+
+    Attributes:
+        tuner: of the present generation, once it has been heard of.
+    """
 
     def __init__(self) -> None:
         self._generation = 0
-        self._tuner: SkipTuner | None = None
+        self.tuner: SkipTuner | None = None
         self._last: dict[bytes, Report] = {}
 
     def heard(self, member: Member, fields: Mapping[str, int], now: float) -> Decision | None:
@@ -33,13 +37,13 @@ class Tuning:
         generation = job.generation
         if generation is None or not generation.open or member.rank not in generation.places:
             return None
-        if generation.id != self._generation or self._tuner is None:
-            model = None if self._tuner is None else self._tuner.model
+        if generation.id != self._generation or self.tuner is None:
+            model = None if self.tuner is None else self.tuner.model
             self._generation = generation.id
-            self._tuner = SkipTuner(len(generation.places), job.policy, model=model)
+            self.tuner = SkipTuner(len(generation.places), job.policy, model=model)
             self._last.clear()
         report = Report(**{name: fields.get(name, 0) for name in FIELDS})
         before = self._last.get(member.cookie)
         self._last[member.cookie] = report
         # The first one may tell of much that was long ago: the controller may have been away.
-        return None if before is None else self._tuner.observe(now, {member.rank: report.since(before)})
+        return None if before is None else self.tuner.observe(now, {member.rank: report.since(before)})

@@ -81,7 +81,7 @@ def test_join_and_leave(place: Place) -> None:
         "slots": 16,
         "words": 100,
         "first_seq": one.place["first_seq"],
-        "policy": {"block": 64, "dense": False},
+        "policy": {"block": 64, "dense": False, "bits": None},
         "worker_bit": 0,
         "rank": 0,
         "world_size": 2,
