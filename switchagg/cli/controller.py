@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from switchagg.cli.logs import FORMATS, LEVELS, log_to_stderr
+from switchagg.cli.serving import extras
 from switchagg.cli.signals import stop_signals
 from switchagg.errors import UsageError
 
@@ -83,7 +84,6 @@ def run(args: argparse.Namespace) -> int:
     tls = None
     if settings.tls_cert is not None and settings.tls_key is not None:
         tls = TlsFiles(settings.tls_cert, settings.tls_key)
-    log_to_stderr(settings.log_format or "plain", args.log_level)
     with stop_signals() as stop, contextlib.ExitStack() as stack:
         from switchagg.control.controller import Controller
         from switchagg.control.service import ControlServer
@@ -96,6 +96,9 @@ def run(args: argparse.Namespace) -> int:
                 f"listen is {host}:{port}, which others reach, without tenants; accepted: 127.0.0.1, "
                 "or tenants: `switchagg tenant add NAME --state DIR`"
             )
+        if tls is not None:
+            tls.context()  # what is wrong with it is said before anything is opened
+        log_to_stderr(settings.log_format or "plain", args.log_level)
         drivers = [_open(spec, host, stack.callback) for _, spec in sorted(configuration.switches.items())]
         controller = Controller(drivers, store=store, words=settings.words, slots=settings.slots)
         server = ControlServer(controller, host, port, tls=tls, authentication=tenants)
@@ -176,12 +179,8 @@ def _open(
         switch.start()
         when_done(switch.close)
         return EmbeddedDriver(switch, spec.slots, spec.memory, name=spec.name)
-    try:
+    with extras():
         from switchagg.control.drivers.p4runtime import P4RuntimeDriver
-    except ImportError as error:
-        raise UsageError(
-            f"switch {spec.name}: {error.name} is missing: pip install 'switchagg[p4runtime]'"
-        ) from None
     driver = P4RuntimeDriver(spec)
     when_done(driver.close)
     return driver

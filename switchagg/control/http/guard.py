@@ -58,13 +58,15 @@ class Guard:
         scope[REQUEST_ID] = request_id
         # Routes see the path as it was sent: a name may have a slash in it.
         scope["path"] = scope["raw_path"].decode("ascii")
-        status = 0
+        status, answered = 0, False
 
         async def answer(message: Message) -> None:
-            nonlocal status
+            nonlocal status, answered
             if message["type"] == "http.response.start":
                 status = message["status"]
                 message["headers"] = [*message.get("headers", []), (b"x-request-id", request_id.encode())]
+            else:
+                answered = not message.get("more_body", False)
             await send(message)
 
         try:
@@ -76,15 +78,12 @@ class Guard:
                 await self._application(scope, receive, answer)
         except Exception:
             _log.exception("%s %s", scope["method"], scope["path"], extra={"request": request_id})
-            if status:
+            # What goes wrong inside is answered inside.
+            if not status:
+                said = f"an error in the controller; its log says more at {request_id}"
+                await _refuse(HttpError("internal", said), headers, receive, answer)
+            elif not answered:
                 abort(scope)
-            else:
-                await _refuse(
-                    HttpError("internal", f"an error in the controller; its log has more at {request_id}"),
-                    headers,
-                    receive,
-                    answer,
-                )
         finally:
             seconds = time.monotonic() - started
             # A template and not the path: what a stranger asks for must not become a label.

@@ -6,6 +6,7 @@ with P4RuntimeServer(Device(source), "127.0.0.1:9559") as server:
 
 from __future__ import annotations
 
+import ssl
 from collections import Counter
 from collections.abc import Mapping
 from concurrent import futures
@@ -155,18 +156,32 @@ class P4RuntimeServer(Generic[_Device]):
 
 
 def _credentials(tls: Tls) -> Any:
-    key, certificate = _read(tls.key), _read(tls.certificate)
-    clients = None if tls.clients is None else _read(tls.clients)
-    try:
-        return grpc.ssl_server_credentials(
-            [(key, certificate)], root_certificates=clients, require_client_auth=clients is not None
-        )
-    except (ValueError, RuntimeError) as error:
-        raise UsageError(f"{tls.certificate} with {tls.key}: {error}") from None
+    _check_files(tls)
+    clients = None if tls.clients is None else tls.clients.read_bytes()
+    return grpc.ssl_server_credentials(
+        [(tls.key.read_bytes(), tls.certificate.read_bytes())],
+        root_certificates=clients,
+        require_client_auth=clients is not None,
+    )
 
 
-def _read(path: Path) -> bytes:
+def _check_files(tls: Tls) -> None:
+    # gRPC would not say which file it is, nor what is wrong with it.
+    for path in (tls.certificate, tls.key, tls.clients):
+        try:
+            if path is not None:
+                path.read_bytes()
+        except OSError as error:
+            raise UsageError(f"{path}: {error.strerror}; name a PEM file that can be read") from None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
-        return path.read_bytes()
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}; name a PEM file that can be read") from None
+        context.load_cert_chain(tls.certificate, tls.key)
+    except ssl.SSLError as error:
+        raise UsageError(
+            f"{tls.certificate} and {tls.key} are no certificate (PEM) and its key: {error.reason or error}"
+        ) from None
+    if tls.clients is not None:
+        try:
+            context.load_verify_locations(tls.clients)
+        except ssl.SSLError as error:
+            raise UsageError(f"{tls.clients} holds no certificate (PEM): {error.reason or error}") from None
