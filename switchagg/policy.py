@@ -101,21 +101,18 @@ class SkipTuner:
     Args:
         workers: in the job.
         policy: in force.
-        model: what another tuner has learned on the same machines.
 
     Attributes:
         policy: the one decided upon last.
         why: a sentence on it.
     """
 
-    def __init__(
-        self, workers: int, policy: SkipPolicy | None = None, *, model: CostModel | None = None
-    ) -> None:
+    def __init__(self, workers: int, policy: SkipPolicy | None = None) -> None:
         if workers < 1:
             raise UsageError(f"workers is {workers}; accepted: 1 and up")
         self.policy = policy or SkipPolicy()
         self.why = "set at admission"
-        self.model = model or CostModel()
+        self.model = CostModel()
         self._workers = workers
         self._sampled = _Sampled()
         self._window: dict[int, Report] = {}

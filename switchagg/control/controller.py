@@ -75,7 +75,7 @@ class Controller:
         drivers: the switches. The controller does not close them.
         store: what survives a restart; by default nothing does. The controller does not close it.
         words, slots: of a job whose ranks ask for nothing; None takes what suits its switch.
-        policy: the skip policy of new jobs.
+        policy: the skip policy of all jobs; None lets each be tuned from what its members report.
 
     Raises `UsageError` for defaults that a switch has no room for, or two switches of one name.
 
@@ -111,7 +111,8 @@ class Controller:
         self._members: dict[Line, Member] = {}
         self._questions: dict[tuple[Member, Question], Future[Any]] = {}
         self._histories: dict[int, History] = {}  # by the number of the job
-        self._tunings: dict[int, Tuning] = {}  # likewise
+        self._tunings: dict[int, Tuning] = {}
+        self._tuned = policy is None
         self._events = EventLog()
         self._unsaved = Changes()
         self._store_error = ""
@@ -272,7 +273,7 @@ class Controller:
             Whether it is some member's.
         """
         now = time.monotonic() if now is None else now
-        with self._lock:
+        with self._changing():
             member = self._book.heard(cookie, now)
             if member is None:
                 return False
@@ -284,7 +285,7 @@ class Controller:
     ) -> None:
         """Takes a heartbeat of a rank that says its token. `report` is as `fields` of `heartbeat`."""
         now = time.monotonic()
-        with self._lock:
+        with self._changing():
             member = self._present(tenant, name, rank, token)
             self._book.heard(member.cookie, now)
             if report is not None:
@@ -297,10 +298,10 @@ class Controller:
             member.heartbeats = sequence
         job = member.job
         self._histories.setdefault(job.number, History()).heard(member.cookie, fields, now)
-        decision = self._tunings.setdefault(job.number, Tuning()).heard(member, fields, now)
-        if decision is not None:
-            self._book.retune(job, decision, now)
-            self._act()
+        if self._tuned:
+            decision = self._tunings.setdefault(job.number, Tuning()).heard(job, member, fields, now)
+            if decision is not None:
+                self._book.set_policy(job, decision.policy, decision.why, now)
 
     def progress(self, tenant: Tenant, name: str, rank: int, token: int, completed: int) -> Future[int]:
         """A rank has stopped for a change of membership after so many collectives.

@@ -83,7 +83,8 @@ class Member:
     Attributes:
         expires: when its join is refused if it has not been admitted.
         endpoint: where its packets come from; a change of membership may bring another.
-        token, former: its secret in this generation and in the one before.
+        token: its secret in the newest generation, which it is told when that opens.
+        former: the one that it had before its latest admission.
         cookie: names it in heartbeats; the same in all generations.
         heartbeats: the sequence number of the latest.
         why: what became of a lost one.

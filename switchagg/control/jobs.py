@@ -49,7 +49,6 @@ from switchagg.control.records import (
 from switchagg.control.switching import Switching
 from switchagg.errors import AdmissionError, SwitchAggError, UsageError
 from switchagg.planner import SkipPolicy
-from switchagg.policy import Decision
 
 GRACE: Final = 5.0  # seconds that members have at least to come back after a restart
 
@@ -98,7 +97,8 @@ class JobBook(Switching):
         if not members:
             raise AdmissionError(f"no job {name!r} with a rank {rank} is running", "not_found")
         for member in members:
-            if token and token in (member.token, member.former):
+            assert member.admission is not None
+            if token and token in (member.admission.token, member.former):
                 return member
         raise AdmissionError(f"that is not the token of rank {rank} in job {name!r}", "wrong_token")
 
@@ -217,6 +217,19 @@ class JobBook(Switching):
             self._fail(job, why, {"event": "evicted", "why": why}, EventKind.failed)
         self._schedule()
 
+    def set_policy(self, job: Job, policy: SkipPolicy, why: str, now: float) -> None:
+        """Has rank 0 say a skip policy, which its job follows from the next collective on."""
+        generation = job.generation
+        if job.state is not JobState.running or generation is None:
+            return
+        if policy != job.policy:
+            self._note(EventKind.policy, f"job {job.name!r}: {policy}: {why}", job)
+            job.policy, job.policy_why, job.policy_since = policy, why, now
+            self._save(job)
+        first = job.members[generation.places[0]]
+        event = {"event": "policy", "job": generation.id, "word": policy.word(), "why": why}
+        self._actions.append(Tell(first, event))
+
     # What becomes of members.
 
     def lost(self, members: Sequence[Member], why: str) -> None:
@@ -307,23 +320,6 @@ class JobBook(Switching):
             self._refuse_joining(job, AdmissionError("the controller is stopping", "stopping"))
             if job.state is not JobState.ended:
                 self._tell(job, {"event": "stopping", "jobs": "stay"})
-
-    def retune(self, job: Job, decision: Decision, now: float) -> None:
-        """A running job's skip policy is another from now on, or rank 0 has not heard of it yet: it is told,
-        and tells the others."""
-        generation = job.generation
-        if job.state is not JobState.running or generation is None or not generation.open:
-            return
-        if decision.policy != job.policy:
-            job.policy, job.policy_why, job.policy_since = decision.policy, decision.why, now
-            self._save(job)
-            text = f"job {job.name!r} goes on {decision.policy}: {decision.why}"
-            self._note(EventKind.policy, text, job)
-        first = job.members[generation.places[0]]
-        if first.state is MemberState.joined:
-            word = decision.policy.word()
-            event = {"event": "policy", "job": generation.id, "word": word, "why": decision.why}
-            self._actions.append(Tell(first, event))
 
     # The rules.
 

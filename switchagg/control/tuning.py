@@ -1,49 +1,45 @@
-"""One job's skip policy, tuned over its generations: heartbeats in, decisions out. No I/O and no clock.
+"""Feeds a job's skip tuner from its members' heartbeats. No I/O and no clock.
 
-    heartbeat -> difference to the member's last one -> switchagg.policy.SkipTuner -> Decision or None
-
-A generation has other members than the one before, so it begins with a tuner of its own; what has been
-learned of the machines goes on.
+Heartbeats carry counts since the latest admission; the tuner (`switchagg/policy.py`) wants what has come
+since the last one. A generation with another number of workers gets a new tuner, which begins with the job's
+policy.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from switchagg.control.job import Member
+from switchagg.control.job import Job, Member
 from switchagg.heartbeat import FIELDS, Report
 from switchagg.policy import Decision, SkipTuner
 
 
 class Tuning:
-    """The tuner of one job.
-
-    Attributes:
-        tuner: of the present generation, once it has been heard of.
-    """
+    """The tuner of one job."""
 
     def __init__(self) -> None:
         self._generation = 0
-        self.tuner: SkipTuner | None = None
-        self._last: dict[bytes, Report] = {}
+        self._first = True
+        self._workers = 0
+        self._tuner: SkipTuner | None = None
+        self._last: dict[int, Report] = {}  # by the rank in the generation
 
-    def heard(self, member: Member, fields: Mapping[str, int], now: float) -> Decision | None:
-        """Takes the counts of a member's heartbeat.
-
-        Returns:
-            What the policy of its job should be from now on; None to leave it.
-        """
-        job = member.job
+    def heard(self, job: Job, member: Member, counts: Mapping[str, int], now: float) -> Decision | None:
+        """Takes a member's counts. Returns what the job's policy should be, where that is to be said."""
         generation = job.generation
         if generation is None or not generation.open or member.rank not in generation.places:
             return None
-        if generation.id != self._generation or self.tuner is None:
-            model = None if self.tuner is None else self.tuner.model
+        if generation.id != self._generation:
+            self._first = self._generation == 0
             self._generation = generation.id
-            self.tuner = SkipTuner(len(generation.places), job.policy, model=model)
-            self._last.clear()
-        report = Report(**{name: fields.get(name, 0) for name in FIELDS})
-        before = self._last.get(member.cookie)
-        self._last[member.cookie] = report
-        # The first one may tell of much that was long ago: the controller may have been away.
-        return None if before is None else self.tuner.observe(now, {member.rank: report.since(before)})
+            self._last = {}
+            if self._tuner is None or self._workers != len(generation.places):
+                self._workers = len(generation.places)
+                self._tuner = SkipTuner(self._workers, job.policy)
+        assert self._tuner is not None
+        rank = generation.places.index(member.rank)
+        report = Report(**{name: counts.get(name, 0) for name in FIELDS})
+        before = self._last.get(rank, Report() if self._first else None)
+        self._last[rank] = report
+        # The first that is heard in a later generation may still be of the one before.
+        return None if before is None else self._tuner.observe(now, {rank: report.since(before)})

@@ -83,7 +83,9 @@ def job_view(
         "on_loss": job.on_loss.value,
         "draining": job.draining,
         "policy": {
-            **asdict(job.policy),
+            "block": job.policy.block,
+            "dense": job.policy.dense,
+            "bits": job.policy.bits,
             "since": round(job.policy_since + epoch, 3),
             "why": job.policy_why,
         },

@@ -20,7 +20,6 @@ from typing import Any, Final
 
 import torch
 import torch.distributed as dist
-from torch.autograd.profiler import record_function
 from torch.distributed import ProcessGroupGloo, ReduceOp
 from torch.distributed import distributed_c10d as c10d
 
@@ -32,7 +31,7 @@ from worker_lib.torch import sparse, staging
 from worker_lib.torch.meeting import fresh
 from worker_lib.torch.options import Options
 from worker_lib.torch.rendezvous import controllers, join
-from worker_lib.torch.work import NAME, Completer, SwitchWork
+from worker_lib.torch.work import Completer, SwitchWork, ranged
 
 _CPU: Final = torch.device("cpu")
 
@@ -237,7 +236,7 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
     def _ready(self, name: str) -> Iterator[Session]:
         """The session, inside a range of the profiler that covers the start of an operation."""
         session = self.session
-        with record_function(NAME + name):
+        with ranged(name):
             yield session
 
     def _beneath(self) -> Any:

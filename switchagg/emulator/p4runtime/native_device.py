@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from switchagg.control.drivers import p4_frames, p4_program
-from switchagg.control.drivers.embedded import words_at
+from switchagg.control.drivers.embedded import DEFAULT_MEMORY, words_at
 from switchagg.emulator.p4runtime.base import BaseDevice, Out
 from switchagg.emulator.p4runtime.differences import difference
 from switchagg.emulator.p4runtime.entities import Entities
@@ -154,6 +154,7 @@ class NativeDevice(BaseDevice[NativePipeline]):
             "words": f"{MIN_WORDS}..{self._words}",
             "slots": str(capacity),
             "address": f"{switch.address[0]}:{switch.address[1]}",
+            "memory": str(DEFAULT_MEMORY),
             "receive_buffer": str(switch.receive_buffer),
             "link": switch.link,
         }
@@ -232,7 +233,8 @@ class NativeDevice(BaseDevice[NativePipeline]):
 
     def _echoes(self, running: NativePipeline, frame: bytes) -> list[bytes]:
         """What the engine echoes of a frame from the controller's port: INITs, and nothing else."""
-        if int.from_bytes(frame[38:40], "big") != DEFAULT_PORT:
+        # The port of the program, or the one where workers really send.
+        if int.from_bytes(frame[38:40], "big") not in (DEFAULT_PORT, self._switch.address[1]):
             return []
         try:
             payload = p4_frames.packet_in(frame)

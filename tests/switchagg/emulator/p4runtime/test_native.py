@@ -357,9 +357,10 @@ def test_another_program_is_refused(bench: Bench) -> None:
 def test_what_says_that_this_is_the_native_engine(bench: Bench) -> None:
     info = bench.client.get_p4info().pkg_info
     assert info.arch == "v1model"
-    assert info.annotations[0].startswith(
-        '@switchagg_native("words=16..16000", "slots=1024", "address=127.0.0.1:'
-    )
+    assert list(info.annotations) == [
+        '@switchagg_native("words=16..16000", "slots=1024", "address=127.0.0.1:48879", "memory=1073741824", '
+        '"receive_buffer=1048576")'
+    ]
 
 
 class Client:
