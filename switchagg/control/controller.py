@@ -189,14 +189,14 @@ class Controller:
         """Ends a job now, whatever its members do, and returns it as it is then."""
         with self._changing():
             job = self._found(tenant, name, job_id)
-            self._book.evict(job, tenant.name)
+            self._book.evict(job, tenant.who)
             return self._describe(job)
 
     def drain(self, tenant: Tenant, name: str, job_id: int | None = None) -> dict[str, Any]:
         """Lets no one else into a job, which ends when its members have left; returns it."""
         with self._changing():
             job = self._found(tenant, name, job_id)
-            self._book.drain(job, tenant.name)
+            self._book.drain(job, tenant.who)
             return self._describe(job)
 
     def drain_switch(self, tenant: Tenant, name: str) -> dict[str, Any]:
@@ -216,7 +216,7 @@ class Controller:
             if name not in self._drivers:
                 raise AdmissionError(f"there is no switch {name[:128]!r}", "not_found")
             self._keep(Changes(switches={name: draining}))
-            change(name, tenant.name)
+            change(name, tenant.who)
             return self._switch(name, tenant)
 
     # What members ask for.

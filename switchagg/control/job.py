@@ -129,7 +129,8 @@ class Change:
         completed: collectives that each survivor has completed, by rank, as far as they have said so.
         complete_to: the most of these, once all have; until then None.
         proceeded: the ranks that are done with the old generation.
-        target: a range on another switch that waits for the job, if it moves.
+        target: a range, on another switch or this one, that waits for the job if it moves.
+        making_room: it moves so that a job that waits has room.
     """
 
     reason: ChangeReason
@@ -138,6 +139,7 @@ class Change:
     complete_to: int | None = None
     proceeded: set[int] = field(default_factory=set)
     target: Site | None = None
+    making_room: bool = False
 
     @property
     def begun(self) -> bool:

@@ -115,6 +115,11 @@ class JobBook(Switching):
                     raise UsageError(f"there is no switch {job.site.switch!r} any more")
                 room.claim(job.site)
             except UsageError as error:
+                if job.state is JobState.created:
+                    job.site = job.shape = None
+                    job.state = JobState.queued
+                    self._names.setdefault((job.tenant, job.name), []).append(job)
+                    return
                 text = f"job {job.name!r} was not taken up: {error}"
                 self._actions.append(Note(EventKind.ended, text, job.tenant, job.name))
                 self._actions.append(Forget(job))
@@ -293,7 +298,7 @@ class JobBook(Switching):
         else:
             self._note(EventKind.opened, f"job {job.name!r} runs with {job.world_size} workers", job)
         self._save(job)
-        self._look_for_change(job)
+        self._schedule()
 
     def opening_failed(self, job: Job, generation: Generation, error: SwitchAggError) -> None:
         """The switch refused the job, or never echoed an INIT: all its ranks are refused."""
