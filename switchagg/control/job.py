@@ -129,6 +129,7 @@ class Change:
         complete_to: the most of these, once all have; until then None.
         proceeded: the ranks that are done with the old generation.
         target: a range on another switch that waits for the job, if it moves.
+        lost: why, by rank, members of the old generation are not in the new one, or not in the same life.
     """
 
     reason: ChangeReason
@@ -137,6 +138,7 @@ class Change:
     complete_to: int | None = None
     proceeded: set[int] = field(default_factory=set)
     target: Site | None = None
+    lost: dict[int, str] = field(default_factory=dict)
 
     @property
     def begun(self) -> bool:
