@@ -29,12 +29,12 @@ class DensityProbe:
     """Counts over a session.
 
     Attributes:
-        groups: looked at.
+        groups, summed: looked at; and looked at again.
         own, sum: for each of `SIZES`, blocks that were not zero on this rank, and in the sum.
     """
 
     def __init__(self) -> None:
-        self.groups = 0
+        self.groups = self.summed = 0
         self.own = [0] * len(SIZES)
         self.sum = [0] * len(SIZES)
         self._seen = 0
@@ -62,7 +62,8 @@ class DensityProbe:
         _count(x, places, self.own)
 
     def look_again(self, result: npt.NDArray[Any], places: list[int]) -> None:
-        """Counts the sums there."""
+        """Counts the sums there; not those in lanes under 32 bits, where small ones round to zero."""
+        self.summed += len(places)
         _count(result, places, self.sum)
 
 

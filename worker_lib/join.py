@@ -374,14 +374,13 @@ def _membership(
         worker_bit=int(answer["worker_bit"]),
         deadline=float(answer["deadline"]),
         on_loss=str(answer["on_loss"]),
-        heartbeats=None
-        if heartbeat is None
-        else Heartbeats(
-            str(heartbeat["address"]),
-            int(heartbeat["port"]),
-            bytes.fromhex(heartbeat["cookie"]),
-            float(heartbeat["interval"]),
-        ),
+        heartbeats=None if heartbeat is None else _heartbeats(heartbeat, line.stream.peer),
         _there=there,
         _line=line,
     )
+
+
+def _heartbeats(given: dict[str, Any], peer: str) -> Heartbeats:
+    # A controller that listens at all addresses is at the one where we found it.
+    address = peer if given["address"] in ("", "0.0.0.0", "::") else str(given["address"])
+    return Heartbeats(address, int(given["port"]), bytes.fromhex(given["cookie"]), float(given["interval"]))

@@ -30,6 +30,9 @@ class MemberStream:
         connection: what `response` came on; closed together with it.
         sock: its socket.
         response: a success, of whose body nothing has been read.
+
+    Attributes:
+        peer: the controller's address.
     """
 
     def __init__(self, connection: HTTPConnection, sock: socket.socket, response: HTTPResponse) -> None:
@@ -38,6 +41,7 @@ class MemberStream:
         self._response = response
         self._reading = threading.Lock()
         self._closed = False
+        self.peer = str(sock.getpeername()[0])
 
     def next_event(self, timeout: float | None = None) -> dict[str, Any] | None:
         """Waits for the next event; the controller's pings are passed over.

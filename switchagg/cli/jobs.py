@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import time
 from typing import Any
 
 from switchagg.cli import figures
@@ -74,21 +75,22 @@ def jobs_table(jobs: list[dict[str, Any]]) -> str:
 
 
 def _reasons(jobs: list[dict[str, Any]]) -> list[str]:
-    lines = []
+    alike: dict[str, list[str]] = {}
     for job in jobs:
         policy = job.get("policy") or {}
         if policy.get("why"):
-            lines.append(figures.plain(f"{job['name']}: {figures.policy(policy)}: {policy['why']}"))
+            alike.setdefault(f"{figures.policy(policy)}: {policy['why']}", []).append(job["name"])
+    lines = [figures.plain(f"{', '.join(names)}: {reason}") for reason, names in alike.items()]
     return ["", *lines] if lines else []
 
 
 def _in_full(job: dict[str, Any]) -> str:
     policy = job.get("policy") or {}
-    since = policy.get("since")
     base = job["base"]
     facts = [
         ("job", f"{job['name']} (id {_known(job['id'])}, tenant {job.get('tenant') or '-'})"),
-        ("state", f"{_state(job)}, for {figures.duration(job['age'])}"),
+        ("state", _state(job) + (f": {job['why']}" if job.get("why") else "")),
+        ("age", figures.duration(job["age"])),
         ("switch", job.get("switch") or "-"),
         (
             "slots",
@@ -103,10 +105,7 @@ def _in_full(job: dict[str, Any]) -> str:
         ("loss", figures.percent(figures.rate(job, "loss"))),
         ("skipped", f"{figures.percent(figures.rate(job, 'skip_ratio'))} of blocks"),
         ("density", figures.percent(figures.rate(job, "density"))),
-        (
-            "policy",
-            figures.policy(policy) + ("" if since is None else f", for {figures.duration(since)}"),
-        ),
+        ("policy", figures.policy(policy) + _since(policy)),
         ("why", policy.get("why") or "-"),
         ("missing", figures.ranks(job["missing"])),
     ]
@@ -119,16 +118,22 @@ def _in_full(job: dict[str, Any]) -> str:
                 _heard(member),
                 figures.count(member.get("packets")),
                 f"{member['address']}:{member['port']}",
+                member.get("why") or "",
             )
             for member in job["members"]
         ]
-        lines += ["", table(("rank", "state", "heard", "packets", "address"), rows)]
+        lines += ["", table(("rank", "state", "heard", "packets", "address", ""), rows)]
     return "\n".join(lines)
 
 
 def _state(job: dict[str, Any]) -> str:
     place = job.get("queue_position")
     return str(job["state"]) if place is None else f"{job['state']} ({place})"
+
+
+def _since(policy: dict[str, Any]) -> str:
+    since = policy.get("since")
+    return "" if since is None else f", for {figures.duration(time.time() - since)}"
 
 
 def _heard(member: dict[str, Any]) -> str:

@@ -123,7 +123,8 @@ class Agent:
     def refresh(self, age: float, patience: float) -> None:
         """Reads the counters unless they are younger than `age` seconds; waits at most `patience` for it."""
         with self._more:
-            if self._refreshing or time.monotonic() - self._cached_at < age:
+            fresh = time.monotonic() - self._cached_at < age and self._installed <= self._cache.keys()
+            if self._refreshing or fresh:
                 return
             self._refreshing = True
         done = threading.Event()

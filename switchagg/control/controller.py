@@ -55,6 +55,7 @@ from switchagg.control.records import (
 )
 from switchagg.control.store import Changes, MemoryStore, Store
 from switchagg.control.tenants import Tenants
+from switchagg.control.tuning import Tuning
 from switchagg.errors import AdmissionError, SwitchAggError, SwitchError, UsageError
 from switchagg.planner import SkipPolicy
 
@@ -74,7 +75,7 @@ class Controller:
         drivers: the switches. The controller does not close them.
         store: what survives a restart; by default nothing does. The controller does not close it.
         words, slots: of a job whose ranks ask for nothing; None takes what suits its switch.
-        policy: the skip policy of new jobs.
+        policy: the skip policy of all jobs; None lets each be tuned from what its members report.
 
     Raises `UsageError` for defaults that a switch has no room for, or two switches of one name.
 
@@ -110,6 +111,8 @@ class Controller:
         self._members: dict[Line, Member] = {}
         self._questions: dict[tuple[Member, Question], Future[Any]] = {}
         self._histories: dict[int, History] = {}  # by the number of the job
+        self._tunings: dict[int, Tuning] = {}
+        self._tuned = policy is None
         self._events = EventLog()
         self._unsaved = Changes()
         self._store_error = ""
@@ -186,14 +189,14 @@ class Controller:
         """Ends a job now, whatever its members do, and returns it as it is then."""
         with self._changing():
             job = self._found(tenant, name, job_id)
-            self._book.evict(job, tenant.name)
+            self._book.evict(job, tenant.who)
             return self._describe(job)
 
     def drain(self, tenant: Tenant, name: str, job_id: int | None = None) -> dict[str, Any]:
         """Lets no one else into a job, which ends when its members have left; returns it."""
         with self._changing():
             job = self._found(tenant, name, job_id)
-            self._book.drain(job, tenant.name)
+            self._book.drain(job, tenant.who)
             return self._describe(job)
 
     def drain_switch(self, tenant: Tenant, name: str) -> dict[str, Any]:
@@ -213,7 +216,7 @@ class Controller:
             if name not in self._drivers:
                 raise AdmissionError(f"there is no switch {name[:128]!r}", "not_found")
             self._keep(Changes(switches={name: draining}))
-            change(name, tenant.name)
+            change(name, tenant.who)
             return self._switch(name, tenant)
 
     # What members ask for.
@@ -270,7 +273,7 @@ class Controller:
             Whether it is some member's.
         """
         now = time.monotonic() if now is None else now
-        with self._lock:
+        with self._changing():
             member = self._book.heard(cookie, now)
             if member is None:
                 return False
@@ -282,7 +285,7 @@ class Controller:
     ) -> None:
         """Takes a heartbeat of a rank that says its token. `report` is as `fields` of `heartbeat`."""
         now = time.monotonic()
-        with self._lock:
+        with self._changing():
             member = self._present(tenant, name, rank, token)
             self._book.heard(member.cookie, now)
             if report is not None:
@@ -293,7 +296,12 @@ class Controller:
             if sequence <= member.heartbeats:
                 return
             member.heartbeats = sequence
-        self._histories.setdefault(member.job.number, History()).heard(member.cookie, fields, now)
+        job = member.job
+        self._histories.setdefault(job.number, History()).heard(member.cookie, fields, now)
+        if self._tuned:
+            decision = self._tunings.setdefault(job.number, Tuning()).heard(job, member, fields, now)
+            if decision is not None:
+                self._book.set_policy(job, decision.policy, decision.why, now)
 
     def progress(self, tenant: Tenant, name: str, rank: int, token: int, completed: int) -> Future[int]:
         """A rank has stopped for a change of membership after so many collectives.
@@ -586,6 +594,7 @@ class Controller:
                     jobs[job.number] = saved.dump(job, self._epoch) if keep else None
                     if job.state is JobState.ended:
                         self._histories.pop(job.number, None)
+                        self._tunings.pop(job.number, None)
                 case Note():
                     events.append(self._events.add(action, time.time()))
                     _log.info("%s", action.text, extra={"event": action})

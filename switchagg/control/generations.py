@@ -78,7 +78,7 @@ class Generations:
         self._ids[job.last_id] = job
         taken = {0}
         for member in members:
-            member.former, member.token = member.token, self._draw_new(taken)
+            member.token = self._draw_new(taken)
             if not member.cookie:
                 member.cookie = self._draw_cookie()
                 self._cookies[member.cookie] = member
@@ -112,6 +112,8 @@ class Generations:
         for bit, rank in enumerate(generation.places):
             member = job.members[rank]
             new = member.admission is None
+            if member.admission is not None:
+                member.former = member.admission.token
             member.admission = Admission(
                 switch=generation.site.switch,
                 job=generation.id,

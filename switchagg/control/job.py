@@ -83,7 +83,8 @@ class Member:
     Attributes:
         expires: when its join is refused if it has not been admitted.
         endpoint: where its packets come from; a change of membership may bring another.
-        token, former: its secret in this generation and in the one before.
+        token: its secret in the newest generation, which it is told when that opens.
+        former: the one that it had before its latest admission.
         cookie: names it in heartbeats; the same in all generations.
         heartbeats: the sequence number of the latest.
         why: what became of a lost one.
@@ -128,8 +129,9 @@ class Change:
         completed: collectives that each survivor has completed, by rank, as far as they have said so.
         complete_to: the most of these, once all have; until then None.
         proceeded: the ranks that are done with the old generation.
-        target: a range on another switch that waits for the job, if it moves.
         lost: why, by rank, members of the old generation are not in the new one, or not in the same life.
+        target: a range, on another switch or this one, that waits for the job if it moves.
+        making_room: it moves so that a job that waits has room.
     """
 
     reason: ChangeReason
@@ -139,6 +141,7 @@ class Change:
     proceeded: set[int] = field(default_factory=set)
     target: Site | None = None
     lost: dict[int, str] = field(default_factory=dict)
+    making_room: bool = False
 
     @property
     def begun(self) -> bool:

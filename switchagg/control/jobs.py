@@ -97,7 +97,8 @@ class JobBook(Switching):
         if not members:
             raise AdmissionError(f"no job {name!r} with a rank {rank} is running", "not_found")
         for member in members:
-            if token and token in (member.token, member.former):
+            assert member.admission is not None
+            if token and token in (member.admission.token, member.former):
                 return member
         raise AdmissionError(f"that is not the token of rank {rank} in job {name!r}", "wrong_token")
 
@@ -114,6 +115,11 @@ class JobBook(Switching):
                     raise UsageError(f"there is no switch {job.site.switch!r} any more")
                 room.claim(job.site)
             except UsageError as error:
+                if job.state is JobState.created:
+                    job.site = job.shape = None
+                    job.state = JobState.queued
+                    self._names.setdefault((job.tenant, job.name), []).append(job)
+                    return
                 text = f"job {job.name!r} was not taken up: {error}"
                 self._actions.append(Note(EventKind.ended, text, job.tenant, job.name))
                 self._actions.append(Forget(job))
@@ -216,6 +222,19 @@ class JobBook(Switching):
             self._fail(job, why, {"event": "evicted", "why": why}, EventKind.failed)
         self._schedule()
 
+    def set_policy(self, job: Job, policy: SkipPolicy, why: str, now: float) -> None:
+        """Has rank 0 say a skip policy, which its job follows from the next collective on."""
+        generation = job.generation
+        if job.state is not JobState.running or generation is None:
+            return
+        if policy != job.policy:
+            self._note(EventKind.policy, f"job {job.name!r}: {policy}: {why}", job)
+            job.policy, job.policy_why, job.policy_since = policy, why, now
+            self._save(job)
+        first = job.members[generation.places[0]]
+        event = {"event": "policy", "job": generation.id, "word": policy.word(), "why": why}
+        self._actions.append(Tell(first, event))
+
     # What becomes of members.
 
     def lost(self, members: Sequence[Member], why: str) -> None:
@@ -279,7 +298,7 @@ class JobBook(Switching):
         else:
             self._note(EventKind.opened, f"job {job.name!r} runs with {job.world_size} workers", job)
         self._save(job)
-        self._look_for_change(job)
+        self._schedule()
 
     def opening_failed(self, job: Job, generation: Generation, error: SwitchAggError) -> None:
         """The switch refused the job, or never echoed an INIT: all its ranks are refused."""

@@ -59,7 +59,7 @@ class Memberships(Generations):
         check_endpoint(address, port)
         change = job.change
         if change is None or change.complete_to is None:
-            if member.token != member.former and member.former and job.state is JobState.running:
+            if member.former and job.state is JobState.running:
                 # The answer to an earlier request of this was lost on its way.
                 self._actions.append(Answer(member, Question.proceed))
                 return

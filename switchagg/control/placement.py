@@ -7,9 +7,8 @@ and that has the slots, the memory and a multicast group for it: the named one, 
     2. then the one that is used least, then the first by name.
 
 So small jobs are packed into small holes wherever these are, and a large hole stays whole on some switch as
-long as any smaller one would do. Within a switch `allocator.py` keeps to the same rule. Ranges of running
-jobs are never moved behind their workers' back; what fragmentation is left is holes that are too small for a
-large job, and `Placement.cramped` says when a job waits only for that.
+long as any smaller one would do. Within a switch `allocator.py` keeps to the same rule. What fragmentation is
+left is holes that are too small for a job that waits; `compaction.py` then has smaller jobs move aside.
 """
 
 from __future__ import annotations
@@ -234,10 +233,13 @@ class Placement:
         """Says, for people, why none of these switches has room now."""
         return "; ".join(filter(None, (self.rooms[name].lacks(shape) for name, shape in possible.items())))
 
-    def cramped(self, possible: Mapping[str, Shape]) -> bool:
-        """Returns whether some switch has the slots free that are wanted, but not in one range."""
-        return any(
-            self.rooms[name].allocator.largest_free < shape.slots <= self.rooms[name].allocator.free_slots
+    def cramped(self, possible: Mapping[str, Shape]) -> list[str]:
+        """Returns the switches that lack nothing but a free range of that size."""
+        return [
+            name
             for name, shape in possible.items()
-            if self.rooms[name].state is SwitchState.up
-        )
+            if (room := self.rooms[name]).state is SwitchState.up
+            and not room.allocator.smallest_hole(shape.slots)
+            and shape.memory <= room.capacity.memory - room.memory_used
+            and (room.capacity.groups is None or len(room.sites) < room.capacity.groups)
+        ]

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from switchagg.control.job import Job, Member
+from switchagg.control.compaction import clear_range
+from switchagg.control.job import ChangeReason, Job, Member
 from switchagg.control.membership import Memberships
-from switchagg.control.placement import Shape
+from switchagg.control.placement import Shape, Site
 from switchagg.control.records import EventKind, JobState, MemberState, Quota, Tenant
 from switchagg.errors import AdmissionError
 
@@ -111,12 +112,40 @@ class Queueing(Memberships):
             possible = self._affordable(job.tenant, job, self._possible(job))
             site = self.placement.place(possible, without=blocked)
             if site is None:
+                if not blocked & possible.keys():
+                    self._make_room(job, possible)
                 blocked |= possible.keys()
                 continue
             job.site, job.shape = site, site.shape
             job.state = JobState.created
             self._save(job)
             self._complete(job)
+
+    def _make_room(self, waiting: Job, possible: Mapping[str, Shape]) -> None:
+        """Has jobs move aside for one that waits only since what is free is in pieces."""
+        if any(job.change is not None and job.change.making_room for job in self.jobs()):
+            return
+        for name in self.placement.cramped(possible):
+            moves = clear_range(
+                self.placement, self.placement.rooms[name], possible[name].slots, self._could_move
+            )
+            for site, target in moves:
+                job = self._at(site)
+                assert job is not None
+                self._ask_to_pause(job, ChangeReason.move, f"making room for job {waiting.number}", target)
+                assert job.change is not None
+                job.change.making_room = True
+            if moves:
+                return
+
+    def _at(self, site: Site) -> Job | None:
+        return next((job for job in self.jobs() if job.site is site), None)
+
+    def _could_move(self, site: Site) -> Mapping[str, Shape] | None:
+        job = self._at(site)
+        if job is None or job.state is not JobState.running or job.change is not None:
+            return None
+        return self._shapes(job)
 
     def _timed_out(self, member: Member) -> AdmissionError:
         job, missing, seconds = member.job, member.job.missing, member.request.timeout

@@ -83,10 +83,10 @@ class ControlServer:
 
         authenticator = Authenticator(
             self.controller.tenants,
-            required=self._authentication,
+            required=self._authentication or self.controller.tenants.configured,
             loopback=is_loopback(self._http.address[0]),
         )
-        metrics = Metrics()
+        metrics = Metrics(self.controller, lambda: dict(self._heartbeats.outcomes))
         application, service = guarded(self.controller, authenticator, metrics, stop)
         with self._lock:
             self._pool = service.pool

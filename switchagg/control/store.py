@@ -250,7 +250,7 @@ class SqliteStore:
             )
 
     def write(self, changes: Changes) -> None:
-        with self._transaction() as database:
+        with self._transaction(writing=True) as database:
             for number, document in changes.jobs.items():
                 if document is None:
                     database.execute("DELETE FROM jobs WHERE number = ?", (number,))
@@ -279,7 +279,7 @@ class SqliteStore:
 
     def put_tenant(self, tenant: Tenant) -> None:
         quota = tenant.quota
-        with self._transaction() as database:
+        with self._transaction(writing=True) as database:
             database.execute(
                 "INSERT INTO tenants VALUES (?, ?, ?, ?, ?) ON CONFLICT (name) DO UPDATE SET "
                 "admin = excluded.admin, jobs = excluded.jobs, slots = excluded.slots, "
@@ -288,15 +288,15 @@ class SqliteStore:
             )
 
     def drop_tenant(self, name: str) -> bool:
-        with self._transaction() as database:
+        with self._transaction(writing=True) as database:
             return bool(database.execute("DELETE FROM tenants WHERE name = ?", (name,)).rowcount)
 
     def put_token(self, tenant: str, hashed: str) -> None:
-        with self._transaction() as database:
+        with self._transaction(writing=True) as database:
             database.execute("INSERT OR REPLACE INTO tokens VALUES (?, ?)", (hashed, tenant))
 
     def drop_tokens(self, tenant: str) -> int:
-        with self._transaction() as database:
+        with self._transaction(writing=True) as database:
             return int(database.execute("DELETE FROM tokens WHERE tenant = ?", (tenant,)).rowcount)
 
     def tenant_of(self, hashed: str) -> Tenant | None:
@@ -313,10 +313,10 @@ class SqliteStore:
         self._release()
 
     @contextlib.contextmanager
-    def _transaction(self) -> Any:
+    def _transaction(self, *, writing: bool = False) -> Any:
         with self._lock:
             try:
-                self._database.execute("BEGIN IMMEDIATE")
+                self._database.execute("BEGIN IMMEDIATE" if writing else "BEGIN")
                 try:
                     yield self._database
                 except BaseException:

@@ -52,6 +52,7 @@ class Switching(Queueing):
             self.placement.free(job.site)
             job.site = job.shape = None
             job.state = JobState.queued
+            self._save(job)
         self._schedule()
 
     def undrain_switch(self, name: str, who: str) -> None:

@@ -67,8 +67,12 @@ class Tenants:
         if revoke:
             self._store.drop_tokens(name)
         token = PREFIX + secrets.token_urlsafe(32)
-        self._store.put_token(name, _hashed(token))
+        self.adopt(name, token)
         return token
+
+    def adopt(self, name: str, token: str) -> None:
+        """Makes a token that somebody else has drawn good for a tenant that there is."""
+        self._store.put_token(name, _hashed(token))
 
     def authenticate(self, token: str) -> Tenant | None:
         """Returns whose token this is; None where it is nobody's."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from switchagg.control.drivers.base import SwitchDriver
@@ -29,7 +30,7 @@ def admitted(admission: Admission, driver: SwitchDriver, heartbeat: tuple[str, i
         "slots": admission.slots,
         "words": admission.words,
         "first_seq": admission.first_seq,
-        "policy": {"block": admission.policy.block, "dense": admission.policy.dense},
+        "policy": asdict(admission.policy),
         "worker_bit": admission.worker_bit,
         "rank": admission.rank,
         "world_size": admission.world_size,
@@ -85,7 +86,7 @@ def job_view(
         "policy": {
             "block": job.policy.block,
             "dense": job.policy.dense,
-            "bits": None,
+            "bits": job.policy.bits,
             "since": round(job.policy_since + epoch, 3),
             "why": job.policy_why,
         },

@@ -262,6 +262,19 @@ def test_a_child_that_hosts() -> None:
         assert not psutil.pid_exists(embedded.pid)
 
 
+def test_a_child_that_wants_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    with start_embedded(arguments=["--capacity", "64", "--slots", "16"], credential="a-token") as embedded:
+        with pytest.raises(AdmissionError, match="no token came") as error:
+            join(embedded.controller, "a", 0, 1, "127.0.0.1", 42000, timeout=20)
+        assert error.value.code == "unauthorized"
+        with pytest.raises(AdmissionError, match="is not, or no longer"):
+            join(embedded.controller, "a", 0, 1, "127.0.0.1", 42000, timeout=20, credential="b-token")
+        assert "a-token" not in " ".join(psutil.Process(embedded.pid).cmdline())
+        monkeypatch.setenv("SWITCHAGG_TOKEN", "a-token")
+        join(embedded.controller, "a", 0, 1, "127.0.0.1", 42000, timeout=20).leave()
+        assert ControllerClient(embedded.controller).jobs() == []
+
+
 def test_a_child_waits_for_the_ranks_that_are_still_there() -> None:
     embedded = start_embedded(arguments=["--slots", "16"])
     (member,) = join_all(embedded.controller, 1)

@@ -76,6 +76,8 @@ std::vector<uint64_t> DensityProbe::look(const Call& call, uint32_t segment) {
 }
 
 void DensityProbe::look_again(const Call& call, const std::vector<uint64_t>& places) {
+  if (call.bits < 32) return;
+  counts_.summed += places.size();
   for (uint64_t place : places)
     count(group_bits(call, call.out + (place - call.out_begin) * call.element_bytes()), counts_.sum);
 }

@@ -13,7 +13,7 @@ namespace switchagg {
 
 struct DensityCounts {
   static constexpr uint32_t kSizes = 7;  // blocks of 16 << i elements
-  uint64_t groups = 0;
+  uint64_t groups = 0, summed = 0;  // looked at; and again, where lanes were too wide to round a sum to zero
   std::array<uint64_t, kSizes> own{}, sum{};  // blocks of each size that were not zero
 };
 

@@ -338,7 +338,6 @@ bool Engine::start_step(Collective& c) {
       s.plan->scan(kScanBudget);
       const int64_t spent = now_ns() - before;
       stats_.scan_ns += spent;
-      c.scan_ns += spent;
       if (!c.opened) c.scanned_before += spent;
       return true;
     }
@@ -396,7 +395,6 @@ void Engine::note_policy(const Collective& c) {
   ++stats_.policy_collectives;
   stats_.policy_elements += c.call.count;
   stats_.policy_ns += now - since + c.scanned_before;
-  stats_.policy_scan_ns += c.scan_ns;
   stats_.policy_lanes = c.call.auto_lanes;
 }
 

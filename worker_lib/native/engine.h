@@ -98,7 +98,6 @@ struct Collective {
   std::deque<Step> active;            // started, results missing; the last one may have packets to send
   uint64_t blocks_union = 0;
   int64_t opened_at = 0, scanned_before = 0;  // when the header's RESULT was there; nanoseconds of scanning until then
-  int64_t scan_ns = 0;
 };
 
 struct EngineStats {
@@ -109,13 +108,12 @@ struct EngineStats {
   int64_t scan_ns = 0, quantize_ns = 0, send_ns = 0, receive_ns = 0, wait_ns = 0, decode_ns = 0;
   int64_t plan_ns = 0;  // waited while all that was under way were plans, the header's RESULT being there
   int64_t busy_ns = 0;  // with a collective under way
-  uint64_t sampled_blocks = 0, sampled_own = 0;  // while everything is sent: blocks looked at, and not zero here
   int64_t srtt_ns = 0, rto_ns = 0;
   uint32_t cwnd = 0;
   // Collectives that left something to the skip policy: how many, their elements, and the time from their header's RESULT,
   // when all ranks are there, to their end, with the scanning that had been done by then.
   uint64_t policy_collectives = 0, policy_elements = 0;
-  int64_t policy_ns = 0, policy_scan_ns = 0;
+  int64_t policy_ns = 0;
   uint32_t policy_word = 0, policy_lanes = 0;  // in force; the narrowest lanes that the last such call allows, 0 for none
   DensityCounts density;
 };

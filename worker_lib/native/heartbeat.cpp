@@ -15,7 +15,8 @@
 namespace switchagg {
 namespace {
 
-constexpr size_t kRttField = 19;  // the one that does not only grow
+// What does not only grow: the round trip, the policy in force, the lanes that it may choose.
+constexpr bool says_now(size_t field) { return field == 19 || field == 40 || field == 41; }
 
 void store(uint8_t* to, uint64_t value) {
   for (int i = 7; i >= 0; --i, value >>= 8) to[i] = static_cast<uint8_t>(value);
@@ -26,12 +27,17 @@ void store(uint8_t* to, uint64_t value) {
 Report report_of(Engine& engine) {
   const EngineStats s = engine.stats();
   const PortCounters p = engine.port_counters();
+  const DensityCounts& d = s.density;
   const auto ns = [](int64_t t) { return static_cast<uint64_t>(t < 0 ? 0 : t); };
   return {s.completed,       s.elements,         s.bytes_reduced,  p.packets_out,      p.packets_in,
           p.bytes_out,       p.bytes_in,         s.retransmissions, s.blocks_total,    s.blocks_own,
           s.blocks_union,    ns(s.scan_ns),      ns(s.quantize_ns), ns(s.send_ns),     ns(s.receive_ns),
           ns(s.wait_ns),     ns(s.decode_ns),    ns(s.plan_ns),     ns(s.busy_ns),     ns(s.srtt_ns),
-          s.positions,       s.sampled_blocks,   s.sampled_own};
+          s.positions,       64 * d.groups,      d.own[0],         d.own[1],           d.own[2],
+          d.own[3],          d.own[4],           d.own[5],         d.own[6],           64 * d.summed,
+          d.sum[0],          d.sum[1],           d.sum[2],         d.sum[3],           d.sum[4],
+          d.sum[5],          d.sum[6],           s.policy_collectives, s.policy_elements, ns(s.policy_ns),
+          s.policy_word,     s.policy_lanes};
 }
 
 std::array<uint8_t, kHeartbeatBytes> heartbeat(const Cookie& cookie, uint64_t sequence, const Report& report) {
@@ -113,7 +119,7 @@ void Heart::run() {
     lock.lock();
     if (closing_) break;
     for (size_t i = 0; i < report.size(); ++i)
-      if (i != kRttField) report[i] = report[i] > baseline_[i] ? report[i] - baseline_[i] : 0;
+      if (!says_now(i)) report[i] = report[i] > baseline_[i] ? report[i] - baseline_[i] : 0;
     const auto packet = heartbeat(cookie_, sequence_++, report);
     sockaddr_in to{};
     to.sin_family = AF_INET;

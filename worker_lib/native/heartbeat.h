@@ -14,7 +14,7 @@
 namespace switchagg {
 
 // The counters of a heartbeat, in the order of the wire.
-inline constexpr size_t kReportFields = 23;
+inline constexpr size_t kReportFields = 42;
 using Report = std::array<uint64_t, kReportFields>;
 Report report_of(Engine& engine);
 

@@ -198,10 +198,10 @@ nb::dict stats_dict(Engine& engine) {
   d["policy_collectives"] = s.policy_collectives;
   d["policy_elements"] = s.policy_elements;
   d["policy_ns"] = s.policy_ns;
-  d["policy_scan_ns"] = s.policy_scan_ns;
   d["policy_word"] = s.policy_word;
   d["policy_lanes"] = s.policy_lanes;
   d["density_groups"] = s.density.groups;
+  d["density_summed"] = s.density.summed;
   for (uint32_t i = 0; i < DensityCounts::kSizes; ++i) {
     const std::string size = std::to_string(16u << i);
     d[("density_own_" + size).c_str()] = s.density.own[i];

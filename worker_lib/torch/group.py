@@ -20,7 +20,6 @@ from typing import Any, Final
 
 import torch
 import torch.distributed as dist
-from torch.autograd.profiler import record_function
 from torch.distributed import ProcessGroupGloo, ReduceOp
 from torch.distributed import distributed_c10d as c10d
 
@@ -29,9 +28,10 @@ from switchagg.wire import MAX_WORKERS
 from worker_lib.session import Session, Work
 from worker_lib.tensors import SUMMABLE
 from worker_lib.torch import sparse, staging
+from worker_lib.torch.meeting import fresh
 from worker_lib.torch.options import Options
 from worker_lib.torch.rendezvous import controllers, join
-from worker_lib.torch.work import NAME, Completer, SwitchWork
+from worker_lib.torch.work import Completer, SwitchWork, ranged
 
 _CPU: Final = torch.device("cpu")
 
@@ -63,6 +63,7 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
         self._lock = threading.Lock()
         self._session: Session | None = None
         self.completer = Completer(f"switchagg {name}")
+        store = fresh(store, rank, size, timeout)
         self.tables = sparse.Tables()
         self._gloo: Any = ProcessGroupGloo(dist.PrefixStore("gloo", store), rank, size, timeout)
         self._gloo._set_sequence_number_for_group()
@@ -235,7 +236,7 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
     def _ready(self, name: str) -> Iterator[Session]:
         """The session, inside a range of the profiler that covers the start of an operation."""
         session = self.session
-        with record_function(NAME + name):
+        with ranged(name):
             yield session
 
     def _beneath(self) -> Any:

@@ -20,7 +20,6 @@ from typing import Any, Final, Self
 
 import torch
 import torch.distributed as dist
-from torch.autograd.profiler import record_function
 from torch.distributed import distributed_c10d as c10d
 
 from switchagg.errors import UsageError
@@ -29,9 +28,10 @@ from worker_lib.session import Session
 from worker_lib.tensors import SUMMABLE
 from worker_lib.torch import sparse, staging
 from worker_lib.torch.group import SwitchGroup
+from worker_lib.torch.meeting import fresh
 from worker_lib.torch.options import Options
 from worker_lib.torch.rendezvous import Controller, controllers, join
-from worker_lib.torch.work import NAME, Completer, SwitchWork
+from worker_lib.torch.work import Completer, SwitchWork, ranged
 
 _FEEDBACK_TYPES: Final = (torch.float32, torch.float16, torch.bfloat16)
 _made: defaultdict[str, Iterator[int]] = defaultdict(
@@ -113,6 +113,7 @@ class State:
         name = c10d._get_process_group_name(group)
         store = dist.PrefixStore(f"switchagg-hook/{next(_made[name])}", c10d._get_process_group_store(group))
         limit = timeout or c10d._get_default_timeout(dist.get_backend(group))
+        store = fresh(store, rank, size, limit)
         session, self._controller = join(store, f"{name}-hook", rank, size, limit, self._options)
         self._completer = Completer("switchagg hook")
         return session
@@ -241,7 +242,7 @@ class State:
 
 def allreduce_hook(state: State, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
     """Averages a bucket's gradients over all ranks through the switch, for `register_comm_hook`."""
-    with record_function(f"{NAME}allreduce_hook"):
+    with ranged("allreduce_hook"):
         return state._start(bucket).get_future()
 
 

@@ -102,7 +102,7 @@ def join(
     """Joins the job of a process group.
 
     Args:
-        store: the group's own, a prefix of the job's.
+        store: what only these ranks have, in this life; see `worker_lib.torch.meeting`.
         group: its name in PyTorch, for listings.
         rank, size: in the group.
         timeout: for everything; also the session's.

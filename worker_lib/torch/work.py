@@ -13,6 +13,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from typing import Any, Final
 
@@ -23,8 +24,14 @@ from torch.autograd.profiler import record_function
 from switchagg.errors import SessionBrokenError
 from worker_lib.session import Work
 
-NAME: Final = "switchagg::"  # before the name of a range in torch.profiler
 _STOP_SECONDS: Final = 5.0
+
+
+def ranged(name: str) -> AbstractContextManager[Any]:
+    """A range ``switchagg::name`` in torch.profiler; nothing where none runs, since a range is not free."""
+    if torch.autograd._profiler_enabled():
+        return record_function(f"switchagg::{name}")  # type: ignore[no-any-return]
+    return nullcontext()
 
 
 class SwitchWork(dist.Work):  # type: ignore[misc]
@@ -75,7 +82,7 @@ class SwitchWork(dist.Work):  # type: ignore[misc]
         """
         seconds = timeout.total_seconds() if timeout is not None else 0.0
         if not self._done:
-            with record_function(f"{NAME}{self._name}.wait"):
+            with ranged(f"{self._name}.wait"):
                 self._complete(seconds if seconds > 0 else None)
         if self._error is not None:
             raise self._error

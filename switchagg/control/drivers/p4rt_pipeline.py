@@ -24,9 +24,10 @@ from p4.config.v1 import p4info_pb2
 
 from switchagg.control.drivers import p4_program
 from switchagg.control.drivers.base import Capacity
+from switchagg.control.drivers.embedded import DEFAULT_MEMORY
 from switchagg.control.drivers.p4_program import ADMISSION, MAX_JOBS, SwitchAddress, Target
 from switchagg.control.drivers.p4rt_spec import P4RuntimeSpec, default_mac
-from switchagg.errors import SwitchAggError, SwitchError, UsageError
+from switchagg.errors import SwitchError, UsageError
 from switchagg.wire import MAX_WORDS, MAX_WORKERS
 
 _NATIVE: Final = re.compile(r'@switchagg_native\((".*?"(?:\s*,\s*".*?")*)\)')
@@ -57,6 +58,8 @@ class Program:
         ports: what our programs call the controller's ports, K and slots there.
         exact_words: its K; None where a job chooses, up to `max_words`.
         own: the switch's addresses, where it says them itself.
+        receive_buffer, link: as `SwitchDriver` has them.
+        memory: bytes for slots; None where they all have room with words of `max_words`.
     """
 
     target: str
@@ -64,6 +67,9 @@ class Program:
     max_words: int
     exact_words: int | None
     own: SwitchAddress | None = None
+    receive_buffer: int = 1 << 18
+    link: str = ""
+    memory: int | None = None
 
     @property
     def native(self) -> bool:
@@ -73,7 +79,7 @@ class Program:
     @property
     def capacity(self) -> Capacity:
         """What it has room for."""
-        memory = Capacity.bytes_of(self.ports.slots, 64 if self.native else self.max_words)
+        memory = self.memory or Capacity.bytes_of(self.ports.slots, self.max_words)
         return Capacity(self.ports.slots, self.max_words, memory, MAX_WORKERS, MAX_JOBS, self.exact_words)
 
 
@@ -189,13 +195,16 @@ def describe(spec: P4RuntimeSpec, p4info: Any) -> Program:
     return _of(default, spec.words or words or 64, spec.slots or slots or 16384)
 
 
-def expected(spec: P4RuntimeSpec) -> Program:
-    """What a switch that cannot be asked is taken for: what the spec says, or its P4Info file does."""
-    if spec.p4info is not None:
+def expected(spec: P4RuntimeSpec, wanted: Pipeline | None) -> Program:
+    """What a switch is taken for before it can be asked: its program, or what the spec says.
+
+    Raises `UsageError` where the program is none that the spec can mean.
+    """
+    if wanted is not None:
         try:
-            return describe(spec, read_p4info(spec.p4info))
-        except SwitchAggError:
-            pass
+            return describe(spec, wanted.p4info)
+        except SwitchError as error:
+            raise UsageError(f"switch {spec.name}: of the program that its spec names: {error}") from None
     if spec.target == "native":
         return _native(spec, [])
     return _of(_default(spec, tna=spec.target == "tofino"), spec.words or 64, spec.slots or 16384)
@@ -234,9 +243,13 @@ def _native(spec: P4RuntimeSpec, notes: Iterable[str]) -> Program:
         if "address" in said:
             ip, _, port = said["address"].rpartition(":")
             own = SwitchAddress(default_mac(ip), ip, int(port))
+        queue = int(said.get("receive_buffer", 1 << 18))
+        memory = int(said.get("memory", DEFAULT_MEMORY))
     except ValueError:
         raise SwitchError(f"it describes itself by {said}, which cannot be read") from None
     ports = p4_program.v1model(
         slots=min(slots, spec.slots or slots), controller_port=_or(spec.controller_port, 510)
     )
-    return Program("native", ports, min(most, spec.words or most), None, own)
+    return Program(
+        "native", ports, min(most, spec.words or most), None, own, queue, said.get("link", ""), memory
+    )

@@ -21,7 +21,7 @@
 | `election` | the time at the start | election id: the controller with the highest has it |
 | `words`, `slots` | as the program says; 64, 16384 | K and slots; needed if it cannot be asked at first |
 | `controller_port` | v1model 510, TNA 192 | the program's `AGG_CONTROLLER_PORT` |
-| `receive_buffer` | 262144 | bytes that it can queue: the workers' windows together are no larger |
+| `receive_buffer` | as `native` says; 262144 | bytes that it can queue: workers' windows are no larger |
 | `timeout` | 5 | seconds for a call |
 | `tls` | no | encrypt, and believe the system's authorities |
 | `ca`, `cert`, `key` | none | files, for TLS: whom to believe, and who we are |
@@ -67,7 +67,7 @@ class P4RuntimeSpec:
         server: HOST:PORT of its P4Runtime server.
         own: its addresses; None where it has to say them itself.
         stations: by IPv4 address.
-        words, slots, controller_port, election: None: as it is or says.
+        words, slots, controller_port, election, receive_buffer: None: as it is or says.
     """
 
     name: str
@@ -85,7 +85,7 @@ class P4RuntimeSpec:
     words: int | None = None
     slots: int | None = None
     controller_port: int | None = None
-    receive_buffer: int = 1 << 18
+    receive_buffer: int | None = None
     timeout: float = 5.0
     tls: bool = False
     ca: Path | None = None
@@ -174,9 +174,7 @@ class _Reader:
             words=self._optional("words", given, MIN_WORDS, MAX_WORDS),
             slots=self._optional("slots", given, 2, MAX_CAPACITY),
             controller_port=self._optional("controller_port", given, 0, MAX_PORT),
-            receive_buffer=self._integer(
-                "receive_buffer", given.get("receive_buffer", 1 << 18), 1024, 1 << 40
-            ),
+            receive_buffer=self._optional("receive_buffer", given, 1024, 1 << 40),
             timeout=self._seconds("timeout", given.get("timeout", 5.0)),
             tls=self._yes("tls", given.get("tls", False)) or any(each in given for each in ("ca", "cert")),
             ca=self._path("ca", given),

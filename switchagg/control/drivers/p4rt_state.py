@@ -40,6 +40,7 @@ from switchagg.control.drivers.p4rt_rows import Key, Row, Schema
 from switchagg.control.drivers.p4rt_spec import P4RuntimeSpec, default_mac
 from switchagg.errors import SwitchError
 from switchagg.slots import JobEntry
+from switchagg.wire import DEFAULT_PORT
 
 OWNED: Final = (
     p4_program.OWN_SOURCE,
@@ -114,7 +115,8 @@ class Layout:
         own = spec.own or program.own
         if own is None:
             raise SwitchError("its own address is not known; give address=IPv4 in the switch's spec")
-        self.own: SwitchAddress = own
+        # What the native engine's program would listen to is not where its socket is.
+        self.own = SwitchAddress(own.mac, own.ip, DEFAULT_PORT) if program.native else own
         self.common = p4_entries.switch_entries(program.ports, own, spec.flooded)
         stations = tuple(p4_entries.station_entry(each) for each in _distinct(spec.stations.values()))
         self.common_rows = tuple(schema.rows((*self.common.tables, *stations)))

@@ -50,7 +50,7 @@ class P4RuntimeDriver:
     def __init__(self, spec: P4RuntimeSpec) -> None:
         self._spec = spec
         self._wanted = p4rt_pipeline.wanted_pipeline(spec)
-        self._program: Program = p4rt_pipeline.expected(spec)
+        self._program: Program = p4rt_pipeline.expected(spec, self._wanted)
         self._told = False  # whether somebody has been told the capacity
         self._schema: Schema | None = None
         self._layout: Layout | None = None
@@ -88,11 +88,11 @@ class P4RuntimeDriver:
 
     @property
     def receive_buffer(self) -> int:
-        return self._spec.receive_buffer
+        return self._spec.receive_buffer or self._program.receive_buffer
 
     @property
     def link(self) -> str:
-        return ""
+        return self._program.link
 
     @property
     def warnings(self) -> list[str]:

@@ -18,9 +18,9 @@ from starlette.exceptions import HTTPException
 import switchagg
 from switchagg.control.http.auth import Authenticator
 from switchagg.control.http.errors import HttpError, error_body, status_of
-from switchagg.control.http.guard import TENANT, Guard
+from switchagg.control.http.guard import REQUEST_ID, TENANT, Guard
 from switchagg.control.http.members import member_routes
-from switchagg.control.http.metrics import Metrics
+from switchagg.control.http.metrics import MEDIA_TYPE, Metrics
 from switchagg.control.http.page_files import PAGE_HEADERS, page_file
 from switchagg.control.http.schemas import HealthView
 from switchagg.control.http.shared import Asking, Service, failures, streamed
@@ -91,7 +91,7 @@ def _add_others(app: FastAPI, service: Service) -> None:
         if not tenant.admin:
             raise HttpError("forbidden", "metrics are of all tenants, and for administrators")
         text = await service.in_thread(service.metrics.text)
-        return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+        return Response(text, media_type=MEDIA_TYPE)
 
 
 def _add_page(app: FastAPI) -> None:
@@ -131,6 +131,11 @@ def _add_failures(app: FastAPI) -> None:
                 text = f"{request.method} is not for {path}; accepted: {allowed}"
                 return _failure(405, "method_not_allowed", text, error.headers)
         return _failure(400, "bad_request", "the body cannot be read as JSON")
+
+    @app.exception_handler(Exception)
+    async def unexpected(request: Request, _: Exception) -> Response:
+        request_id = request.scope[REQUEST_ID]
+        return _failure(500, "internal", f"an error in the controller; its log says more at {request_id}")
 
     @app.exception_handler(ClientGone)
     async def gone(_: Request, __: ClientGone) -> Response:

@@ -34,6 +34,7 @@ MAX_BODY: Final = 64 * 1024  # bytes
 LINGER: Final = 2.0  # seconds in which what follows a refused head is thrown away
 TENANT: Final = "switchagg.tenant"
 REQUEST_ID: Final = "switchagg.request"
+WAITS: Final = "switchagg.waits"  # set where the answer waits for others, or does not end
 
 _OPEN_PATHS: Final = ("/healthz", "/docs", "/openapi.json", "/")
 _GIVEN_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,64}", re.ASCII)
@@ -57,13 +58,15 @@ class Guard:
         scope[REQUEST_ID] = request_id
         # Routes see the path as it was sent: a name may have a slash in it.
         scope["path"] = scope["raw_path"].decode("ascii")
-        status = 0
+        status, answered = 0, False
 
         async def answer(message: Message) -> None:
-            nonlocal status
+            nonlocal status, answered
             if message["type"] == "http.response.start":
                 status = message["status"]
                 message["headers"] = [*message.get("headers", []), (b"x-request-id", request_id.encode())]
+            else:
+                answered = not message.get("more_body", False)
             await send(message)
 
         try:
@@ -75,21 +78,18 @@ class Guard:
                 await self._application(scope, receive, answer)
         except Exception:
             _log.exception("%s %s", scope["method"], scope["path"], extra={"request": request_id})
-            if status:
+            # What goes wrong inside is answered inside.
+            if not status:
+                said = f"an error in the controller; its log says more at {request_id}"
+                await _refuse(HttpError("internal", said), headers, receive, answer)
+            elif not answered:
                 abort(scope)
-            else:
-                await _refuse(
-                    HttpError("internal", f"an error in the controller; its log has more at {request_id}"),
-                    headers,
-                    receive,
-                    answer,
-                )
         finally:
             seconds = time.monotonic() - started
             # A template and not the path: what a stranger asks for must not become a label.
             route = getattr(scope.get("route"), "path", None) or "other"
             method = scope["method"] if scope["method"] in _METHODS else "other"
-            self._metrics.request(method, route, status, seconds)
+            self._metrics.request(method, route, status, None if scope.get(WAITS) else seconds)
             tenant = scope.get(TENANT)
             client = scope.get("client")
             _log.info(

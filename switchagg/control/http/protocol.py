@@ -43,6 +43,7 @@ class Protocol(H11Protocol):
             (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT), KEEPALIVE, strict=True
         ):
             sock.setsockopt(socket.IPPROTO_TCP, option, value)
+        self.access_log = False  # it would write down what a query holds; `guard` has its own
         application = self.app
 
         async def with_transport(scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:

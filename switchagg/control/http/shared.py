@@ -57,22 +57,29 @@ _bearer = HTTPBearer(
 
 
 async def _tenant(
-    request: Request,
-    _: Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)],
-    tenant: Annotated[
-        str | None,
-        Query(max_length=MAX_NAME, description="For an administrator: see and touch what this tenant does."),
-    ] = None,
+    request: Request, _: Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)]
 ) -> Tenant:
-    asking: Tenant = request.scope[TENANT]
-    if tenant is None or tenant == asking.name:
-        return asking
-    if not asking.admin:
-        raise HttpError("forbidden", f"tenant is {tenant!r}; accepted: your own, {asking.name!r}")
-    return Tenant(tenant)
+    tenant: Tenant = request.scope[TENANT]
+    return tenant
 
 
 Asking = Annotated[Tenant, Depends(_tenant)]
+Owner = Annotated[
+    str | None,
+    Query(alias="tenant", min_length=1, max_length=MAX_NAME, description="Whose, if an administrator asks."),
+]
+
+
+async def _narrowed(asking: Asking, owner: Owner = None) -> Tenant:
+    if owner is None or owner == asking.name:
+        return asking
+    if not asking.admin:
+        raise HttpError("forbidden", f"tenant is {owner!r}; accepted: your own, {asking.name!r}")
+    return Tenant(owner, by=asking.name)
+
+
+Narrowed = Annotated[Tenant, Depends(_narrowed)]
+"""Who asks, or as whom an administrator looks."""
 Name = Annotated[str, Segment, Path(min_length=1, max_length=MAX_NAME, description="The job's name.")]
 Rank = Annotated[
     int, Digits, Path(ge=0, le=MAX_WORKERS - 1, description="The rank that the member joined as.")

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from starlette.requests import Request
 from starlette.responses import Response
 
+from switchagg.control.http.guard import WAITS
 from switchagg.control.http.protocol import abort
 from switchagg.errors import AdmissionError
 
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 MAX_EVENTS: Final = 256  # that a member has not taken yet
 PING_INTERVAL: Final = 5.0  # seconds
 LIVE_INTERVAL: Final = 1.0  # seconds between two snapshots
-STREAMS: Final = "switchagg.streams"  # in the scope: this answer takes as long as it takes
 NDJSON: Final = "application/x-ndjson"
 SSE: Final = "text/event-stream"
 
@@ -125,6 +125,7 @@ async def admitted(line: MemberLine, controller: Controller, request: Request) -
 
 async def unless_gone(request: Request, outcome: Awaitable[_T]) -> _T:
     """Awaits `outcome`; raises `ClientGone`, and cancels it, when the connection ends first."""
+    request.scope[WAITS] = True
     waiting = asyncio.ensure_future(outcome)
     gone = asyncio.ensure_future(_gone(request.receive))
     try:
@@ -150,7 +151,7 @@ class _MemberStream(Response):
         self._controller = controller
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        scope[STREAMS] = True
+        scope[WAITS] = True
         writing = asyncio.ensure_future(self._write(send))
         gone = asyncio.ensure_future(_gone(receive))
         overrun = asyncio.ensure_future(self._line.overrun())
@@ -200,7 +201,7 @@ class LiveStream(Response):
         self._stop = stop
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        scope[STREAMS] = True
+        scope[WAITS] = True
         writing = asyncio.ensure_future(self._write(send))
         gone = asyncio.ensure_future(_gone(receive))
         try:

@@ -22,7 +22,16 @@ from switchagg.control.http.schemas import (
     SwitchView,
     WaitingView,
 )
-from switchagg.control.http.shared import BODY, Asking, JobId, Name, Service, failures, streamed
+from switchagg.control.http.shared import (
+    BODY,
+    Asking,
+    JobId,
+    Name,
+    Narrowed,
+    Service,
+    failures,
+    streamed,
+)
 from switchagg.control.http.streams import SSE, LiveStream
 from switchagg.control.records import MAX_NAME, JobSpec, OnLoss
 
@@ -63,7 +72,7 @@ def job_routes(service: Service) -> APIRouter:
         return JSONResponse(await in_thread(controller.create, tenant, spec), 201)
 
     @routes.get("", summary="List jobs", response_model=JobsView, responses=failures())
-    async def jobs(tenant: Asking) -> Response:
+    async def jobs(tenant: Narrowed) -> Response:
         """Returns every job that has not ended, of whoever asks."""
         return JSONResponse({"jobs": await in_thread(controller.jobs, tenant)})
 
@@ -73,7 +82,7 @@ def job_routes(service: Service) -> APIRouter:
         response_model=JobView,
         responses=failures(*_FIND),
     )
-    async def job(name: Name, tenant: Asking, job_id: JobId = None) -> Response:
+    async def job(name: Name, tenant: Narrowed, job_id: JobId = None) -> Response:
         """Returns the newest job of that name, or the one with this id."""
         return JSONResponse(_found(name, await in_thread(controller.job, tenant, name, job_id)))
 
@@ -83,7 +92,7 @@ def job_routes(service: Service) -> APIRouter:
         response_model=JobView,
         responses=failures(*_FIND),
     )
-    async def evict(name: Name, tenant: Asking, job_id: JobId = None) -> Response:
+    async def evict(name: Name, tenant: Narrowed, job_id: JobId = None) -> Response:
         """Ends a job now; its members are told by whom."""
         return JSONResponse(await in_thread(controller.evict, tenant, name, job_id))
 
@@ -93,7 +102,7 @@ def job_routes(service: Service) -> APIRouter:
         response_model=JobView,
         responses=failures(*BODY, "not_found", "failed"),
     )
-    async def drain(name: Name, tenant: Asking, job_id: JobId = None) -> Response:
+    async def drain(name: Name, tenant: Narrowed, job_id: JobId = None) -> Response:
         """Lets nobody in any more; the job ends when all have left."""
         return JSONResponse(await in_thread(controller.drain, tenant, name, job_id))
 
@@ -103,7 +112,7 @@ def job_routes(service: Service) -> APIRouter:
         response_model=HistoryView,
         responses=failures(*_FIND),
     )
-    async def history(name: Name, tenant: Asking, job_id: JobId = None) -> Response:
+    async def history(name: Name, tenant: Narrowed, job_id: JobId = None) -> Response:
         """Returns what its heartbeats have told in the last 10 minutes, a point a second."""
         return JSONResponse(_found(name, await in_thread(controller.history, tenant, name, job_id)))
 
@@ -116,7 +125,7 @@ def switch_routes(service: Service) -> APIRouter:
     controller, in_thread = service.controller, service.in_thread
 
     @routes.get("/switches", summary="List switches", response_model=SwitchesView, responses=failures())
-    async def switches(tenant: Asking) -> Response:
+    async def switches(tenant: Narrowed) -> Response:
         """Returns every switch with its slot map. Other tenants' jobs have no names there."""
         return JSONResponse({"switches": await in_thread(controller.switches, tenant)})
 
@@ -148,18 +157,19 @@ def switch_routes(service: Service) -> APIRouter:
         responses=failures(*_FIND),
     )
     async def slots(
-        tenant: Asking,
+        tenant: Narrowed,
         job: Annotated[
             str | None, Query(max_length=MAX_NAME, description="Which slots of this job wait for whom.")
         ] = None,
+        job_id: JobId = None,
     ) -> Response:
         """Returns who has which slots; or of one job those that wait, and for whom."""
         if job is not None:
-            return JSONResponse(_found(job, await in_thread(controller.waiting_slots, tenant, job)))
+            return JSONResponse(_found(job, await in_thread(controller.waiting_slots, tenant, job, job_id)))
         return JSONResponse(await in_thread(controller.slots, tenant))
 
     @routes.get("/stats", summary="Show counters", response_model=StatsView, responses=failures())
-    async def stats(tenant: Asking) -> Response:
+    async def stats(tenant: Narrowed) -> Response:
         """Returns the counters of the switches and of every job."""
         return JSONResponse(await in_thread(controller.stats, tenant))
 
@@ -167,7 +177,7 @@ def switch_routes(service: Service) -> APIRouter:
         "/events", summary="Read the event log", response_model=EventsView, responses=failures("bad_request")
     )
     async def events(
-        tenant: Asking,
+        tenant: Narrowed,
         since: _Since = 0,
         limit: Annotated[int, Digits, Query(ge=1, le=MAX_EVENTS)] = 200,
     ) -> Response:
@@ -184,7 +194,7 @@ def switch_routes(service: Service) -> APIRouter:
         )
         | failures("bad_request"),
     )
-    async def live(tenant: Asking, since: _Since = 0) -> Response:
+    async def live(tenant: Narrowed, since: _Since = 0) -> Response:
         """Streams what runs."""
 
         async def snapshot(after: int) -> dict[str, Any]:

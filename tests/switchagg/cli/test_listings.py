@@ -70,8 +70,12 @@ def test_jobs_say_what_was_chosen_and_why(fake: FakeController, say: Said) -> No
 
 
 def test_one_job(fake: FakeController, say: Said) -> None:
+    fake.jobs[0].update(why="rank 2 is lost", state="failed")
+    fake.jobs[0]["members"][2].update(state="lost", why="its process ended")
     out = say("jobs", "train")
-    assert re.search(r"^policy +skip, block 256, 32 bits, for 12s$", out, re.M)
+    assert re.search(r"^state +failed: rank 2 is lost$", out, re.M)
+    assert re.search(r"^ +2  lost    -         120,002  10\.0\.0\.12:41002  its process ended$", out, re.M)
+    assert re.search(r"^policy +skip, block 256, 32 bits, for 1[2-9]s$", out, re.M)
     assert re.search(r"^why +1\.2 % of blocks", out, re.M)
     assert re.search(r"^slots +256 \(0 to 255\), 364 words a packet$", out, re.M)
     assert re.search(r"^ +3  joined  0\.3s ago  120,003  10\.0\.0\.13:41003$", out, re.M)

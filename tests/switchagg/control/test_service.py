@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import http.client
 import json
 import socket
 import struct
@@ -12,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any
 
 import psutil
@@ -24,80 +22,10 @@ from switchagg.control.http import protocol, streams
 from switchagg.control.service import ControlServer
 from switchagg.errors import SwitchError, UsageError
 from tests.switchagg.control import calls
-from tests.switchagg.control.calls import Joined, Refused, asked, call
+from tests.switchagg.control.calls import Refused, asked, call
 from tests.switchagg.control.fake_driver import FakeDriver
+from tests.switchagg.control.place import Place, serving
 from tests.waiting import eventually
-
-
-@dataclass
-class Place:
-    server: ControlServer
-    driver: FakeDriver
-
-    @property
-    def url(self) -> str:
-        return self.server.url
-
-    @property
-    def port(self) -> int:
-        return int(self.url.rpartition(":")[2])
-
-    def connection(self) -> http.client.HTTPConnection:
-        return calls.connect(self.url)
-
-    def call(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
-        connection = self.connection()
-        try:
-            return call(connection, method, path, body)
-        finally:
-            connection.close()
-
-    def join(self, name: str, rank: int, world_size: int = 2, **options: Any) -> Joined:
-        path = f"/v1/jobs/{name}/members"
-        return calls.stream(self.connection(), path, asked(rank, world_size, **options))
-
-    def join_all(self, name: str = "a", world_size: int = 2, **options: Any) -> list[Joined]:
-        return calls.join_all(self.url, name, world_size, **options)
-
-    def leave(self, name: str, joined: Joined) -> tuple[int, Any]:
-        return calls.leave(self.url, name, joined)
-
-    def refused(self, name: str, rank: int, world_size: int = 2, **options: Any) -> tuple[int, str, str]:
-        with pytest.raises(Refused) as refusal:
-            self.join(name, rank, world_size, **options)
-        return refusal.value.status, refusal.value.code, refusal.value.message
-
-    def members(self, name: str = "a") -> dict[int, str] | None:
-        status, job = self.call("GET", f"/v1/jobs/{name}")
-        return None if status == 404 else {each["rank"]: each["state"] for each in job["members"]}
-
-    def raw(self, data: bytes) -> bytes:
-        """Sends bytes; returns all that comes back until the connection ends, or is silent for a moment."""
-        with socket.create_connection(("127.0.0.1", self.port), timeout=20) as sock:
-            sock.sendall(data)
-            answer = sock.recv(65536)
-            sock.settimeout(0.05)
-            try:
-                while more := sock.recv(65536):
-                    answer += more
-            except TimeoutError:
-                pass
-            return answer
-
-
-@contextlib.contextmanager
-def serving() -> Iterator[Place]:
-    threads = set(threading.enumerate())
-    driver = FakeDriver()
-    server = ControlServer(Controller([driver], slots=16))
-    server.start()
-    try:
-        yield Place(server, driver)
-    finally:
-        server.close()
-    server.close()
-    assert driver.jobs == {}
-    assert {thread for thread in threading.enumerate() if "switchagg" in thread.name} <= threads
 
 
 @pytest.fixture
@@ -153,7 +81,7 @@ def test_join_and_leave(place: Place) -> None:
         "slots": 16,
         "words": 100,
         "first_seq": one.place["first_seq"],
-        "policy": {"block": 64, "dense": False},
+        "policy": {"block": 64, "dense": False, "bits": None},
         "worker_bit": 0,
         "rank": 0,
         "world_size": 2,

@@ -195,6 +195,21 @@ def test_half_precision() -> None:
         run(2, _half, dtype)
 
 
+def _profiled() -> list[str]:
+    model = wrapped("classifier")
+    x, y = torch.randn(8, 1, 8, 8), torch.randint(0, 10, (8,))
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        loss_of("classifier", model(x), y).backward()
+        dist.all_reduce(torch.ones(3))
+        dist.barrier()
+    return [event.key for event in profile.key_averages() if event.key.startswith("switchagg::")]
+
+
+def test_ranges_of_the_profiler() -> None:
+    for names in run(2, _profiled):
+        assert {"switchagg::allreduce", "switchagg::allreduce.wait", "switchagg::barrier"} <= set(names)
+
+
 def _automatic(name: str) -> None:
     model = wrapped(name)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)

@@ -23,13 +23,16 @@ export function confirmed(title, text, yes) {
   setText(byId("confirm-yes"), yes);
   return new Promise((resolve) => {
     const done = (answer) => {
-      dialog.onclose = null;
       dialog.close();
       resolve(answer);
     };
     byId("confirm-yes").onclick = () => done(true);
     byId("confirm-no").onclick = () => done(false);
-    dialog.onclose = () => resolve(false); // the Escape key
+    // The Escape key. The close event comes later, perhaps when the next question is already asked.
+    dialog.oncancel = (event) => {
+      event.preventDefault();
+      done(false);
+    };
     dialog.showModal();
     byId("confirm-no").focus();
   });
@@ -59,7 +62,9 @@ export function askToken(why) {
     };
     // There is nothing to see without it.
     dialog.oncancel = (event) => event.preventDefault();
-    dialog.onclose = () => dialog.showModal();
+    dialog.onclose = () => {
+      if (!dialog.open) dialog.showModal();
+    };
     dialog.showModal();
     input.focus();
   });

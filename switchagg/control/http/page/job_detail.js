@@ -35,7 +35,7 @@ const FACTS = [
     "Policy",
     (job) =>
       policyText(job.policy) +
-      (job.policy?.since === null || job.policy?.since === undefined ? "" : `, for ${duration(job.policy.since)}`),
+      (Number.isFinite(job.policy?.since) ? `, for ${duration(job.now - job.policy.since)}` : ""),
   ],
   ["Why", (job) => job.policy?.why || "–"],
 ];
@@ -55,12 +55,14 @@ export class JobDetail {
       chart("Throughput", "GBps", throughputScale, throughput),
       chart("Packets resent (loss)", "loss", lossScale, percent),
       chart("Blocks skipped", "skip_ratio", wholeScale, percent),
-      chart("Density of the union", "density", wholeScale, percent),
+      chart("Density of a rank's blocks", "density", wholeScale, percent),
     ];
     this.members = new MemberTable();
+    this.why = h("p", { class: "why", hidden: true });
     this.element = h(
       "div",
       { class: "detail" },
+      this.why,
       h(
         "dl",
         { class: "fact-list" },
@@ -78,6 +80,8 @@ export class JobDetail {
 
   update(job, series) {
     this.job = job;
+    this.why.hidden = !job.why;
+    setText(this.why, job.why ?? "");
     FACTS.forEach(([, value], i) => setText(this.values[i], value(job)));
     for (const chart of this.charts) chart.update(series, job.now);
     this.members.update(job);

@@ -4,10 +4,10 @@ import { getJson, jobPath, request, setToken, token } from "./api.js";
 import { askToken, confirmed, toast } from "./dialogs.js";
 import { byId, h, keyed, setAttribute, setText } from "./dom.js";
 import { addEvents, resetEvents } from "./events.js";
-import { clock, duration, throughput } from "./format.js";
+import { clock, duration, percent, throughput } from "./format.js";
 import { forgetSeries, revealJob, showJobs } from "./jobs.js";
 import { follow } from "./live.js";
-import { health } from "./members.js";
+import { HERE, health } from "./members.js";
 import { showSwitches } from "./switches.js";
 
 const EVENTS = 200; // asked for after connecting
@@ -101,12 +101,12 @@ function showSummary(snapshot) {
     ["Jobs", jobs.length - queued, queued ? `and ${queued} queued` : "none queued", queued ? "warn" : ""],
     [
       "Ranks",
-      members.filter((each) => ["ok", "late", "quiet"].includes(each)).length,
+      members.filter((each) => HERE.includes(each)).length,
       [late && `${late} silent`, lost && `${lost} lost`].filter(Boolean).join(", ") ||
-        (members.length ? "all heard" : "nobody is there"),
+        (!members.length ? "nobody is there" : members.includes("quiet") ? "none silent" : "all heard"),
       lost ? "bad" : late ? "warn" : "",
     ],
-    ["Slots in use", slots ? `${Math.round(((slots - free) / slots) * 100)} %` : "–", slots ? `of ${slots.toLocaleString("en-US")}` : "no switch", ""],
+    ["Slots in use", percent(slots ? (slots - free) / slots : null), slots ? `of ${slots.toLocaleString("en-US")}` : "no switch", ""],
     [
       "Switches",
       switches.length ? `${switches.length - down.length}/${switches.length}` : "0",

@@ -3,9 +3,9 @@
 import { h, keyed, setAttribute, setText } from "./dom.js";
 import { count, seconds } from "./format.js";
 
-/** How a member is, in a word that style.css has a colour for: ok, late, quiet, lost, left, missing. */
+/** How a member is, in a word that style.css has a colour for: ok, late, quiet, waiting, lost, left, missing. */
 export function health(member, deadline) {
-  if (member.state === "lost" || member.state === "left") return member.state;
+  if (["lost", "left", "waiting"].includes(member.state)) return member.state;
   if (member.silent === null || member.silent === undefined) return "quiet";
   return member.silent > (deadline ?? 10) / 2 ? "late" : "ok";
 }
@@ -14,10 +14,14 @@ const WORDS = {
   ok: (member) => `heard ${seconds(member.silent)} ago`,
   late: (member) => `silent for ${seconds(member.silent)}`,
   quiet: () => "no heartbeat yet",
-  lost: () => "lost",
+  waiting: () => "waits to come back in",
+  lost: (member) => (member.why ? `lost: ${member.why}` : "lost"),
   left: () => "left in order",
   missing: () => "has not joined",
 };
+
+/** Healths of members that take part. */
+export const HERE = ["ok", "late", "quiet"];
 
 /** Every rank of a job in order, those that have not joined too. */
 function everyRank(job) {
@@ -37,9 +41,9 @@ export class RankStrip {
 
   update(job) {
     const all = everyRank(job);
-    const here = all.filter((member) => ["ok", "late", "quiet"].includes(member.health)).length;
+    const here = all.filter((member) => HERE.includes(member.health)).length;
     const parts = [`${here}/${job.world_size}`];
-    for (const kind of ["late", "lost", "left"]) {
+    for (const kind of ["late", "waiting", "lost", "left"]) {
       const number = all.filter((member) => member.health === kind).length;
       if (number) parts.push(`${number} ${kind}`);
     }

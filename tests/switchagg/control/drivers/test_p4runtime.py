@@ -359,7 +359,7 @@ def test_a_switch_that_freezes() -> None:
         try:
             assert process.stdout is not None
             address = json.loads(process.stdout.readline())["p4runtime"]
-            driver = P4RuntimeDriver(rigs.spec(address, timeout=0.5))
+            driver = P4RuntimeDriver(rigs.spec(address, timeout=2))
             try:
                 changes = Changes(driver)
                 changes.next(ChangeKind.connected)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -62,6 +63,8 @@ def test_details_of_a_job(page: Page, fake: FakeController) -> None:
         {"t": now - 300 + second, "GBps": 0.5, "loss": 0.01, "skip_ratio": 0.25, "density": 0.75}
         for second in range(300)
     ]
+    fake.jobs[0].update(why="rank 3 is lost: its process ended")
+    fake.jobs[0]["members"][3].update(state="lost", why="its process ended")
     opened(page, fake)
     assert page.count(".detail") == 0
     page.wait("document.querySelector('tr.job')")
@@ -70,13 +73,16 @@ def test_details_of_a_job(page: Page, fake: FakeController) -> None:
     detail = page.text(".detail")
     assert "1.2 % of blocks are non-zero at any rank" in detail
     assert "256 (0 to 255), 364 words a packet" in detail
+    assert re.search(r"skips zeros, blocks of 256, 32-bit lanes, for 1\d s", detail)
+    assert "rank 3 is lost: its process ended" in detail
+    assert "lost: its process ended" in page.text(".detail .members")
     assert page.count(".detail .members tbody tr") == 4
     assert "120,003" in page.text(".detail .members tbody tr:last-child")
     assert page.evaluate("[...document.querySelectorAll('.chart-title')].map(e => e.textContent)") == [
         "Throughput, MB/s",
         "Packets resent (loss), %",
         "Blocks skipped, %",
-        "Density of the union, %",
+        "Density of a rank's blocks, %",
     ]
     # What was before the page was opened comes from the controller's history, and shows under the pointer.
     page.wait("document.querySelector('.chart .line').getAttribute('d').length > 2000")
