@@ -298,7 +298,7 @@ class Keeper:
         sock, self._offer = self._offer, None
         assert sock is not None
         generation = Generation(new.job, new.rank, new.places)
-        loss = self._roster.changed(generation)
+        loss = self._roster.changed(generation, new.lost)
         # Under the lock: no call is made between the old generation's end and the caller's being told.
         with self.lock:
             self.member = new
@@ -318,6 +318,8 @@ class Keeper:
         if used is not None:
             self.transport = used
             self._aim()
+        for event in self._roster.early():
+            self._events.put((self._line, dict(event)))
 
 
 def policy_of(member: Membership) -> SkipPolicy:

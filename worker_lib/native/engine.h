@@ -142,6 +142,7 @@ class Engine {
   // Rank 0: the next header says that all ranks freeze after its collective. They do so by themselves, and write to the
   // descriptor given to set_attention() when they have.
   void request_pause() { pause_requested_ = true; }
+  bool pause_requested() const { return pause_requested_; }
   void set_attention(int descriptor);
   bool frozen() const { return frozen_; }
   // Frozen, and nothing is left to complete before the change.
