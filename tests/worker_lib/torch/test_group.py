@@ -16,6 +16,7 @@ import torch.distributed as dist
 
 import worker_lib
 import worker_lib.torch
+from switchagg.control.client import ControllerClient
 from tests.worker_lib.harness import seed_of_this_run
 from tests.worker_lib.torch.worlds import OWN_SWITCH, attempt, run
 from worker_lib.torch import Options, SwitchGroup
@@ -365,6 +366,18 @@ def test_a_dead_rank_is_named_on_every_other() -> None:
     assert outcomes[1].status == -9
     assert "WorkerLostError" in outcomes[0].get()
     assert "WorkerLostError" in outcomes[2].get()
+
+
+def _strangers() -> str:
+    group = dist.group.WORLD
+    dist.all_reduce(torch.ones(3))
+    with pytest.raises(worker_lib.AdmissionError) as caught:
+        ControllerClient(group._controller.url, token="guessed").slots()
+    return caught.value.code
+
+
+def test_a_switch_of_ones_own_admits_no_strangers() -> None:
+    assert run(2, _strangers, environment=OWN_SWITCH) == ["unauthorized"] * 2
 
 
 def _never() -> None:
