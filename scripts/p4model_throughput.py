@@ -18,7 +18,7 @@ import numpy as np
 
 from switchagg.control.drivers import p4_entries, p4_frames, p4_program
 from switchagg.control.drivers.p4_model import install
-from switchagg.control.jobs import init_packets
+from switchagg.control.job import init_packets
 from switchagg.errors import SwitchAggError
 from switchagg.p4model.runtime.switch import ModelSwitch, open_switch
 from switchagg.slots import JobEntry, WorkerEntry

@@ -44,6 +44,7 @@ LEAD: Final = 2  # segments whose plans go out before the first stream
 
 _VALID: Final = 1 << 31
 _DENSE: Final = 1 << 30
+_LANES_AT: Final = 20
 _BLOCK: Final = (1 << 17) - 1
 
 
@@ -78,6 +79,11 @@ def elements_per_packet(words: int, bits: int) -> int:
             raise UsageError(f"bits is {bits!r}; accepted: {', '.join(map(str, LANE_BITS))}")
 
 
+def lanes_code(bits: int | None) -> int:
+    """Lanes on the wire: 1, 2, 3, 4 for 8, 16, 32, 64 bits; 0 for None."""
+    return bits.bit_length() - 3 if bits else 0
+
+
 @dataclass(frozen=True, slots=True)
 class SkipPolicy:
     """What the workers of a job skip: the control plane's decision, changed between collectives only.
@@ -85,32 +91,44 @@ class SkipPolicy:
     Attributes:
         block: elements that are sent or skipped together, 1 to 65,536.
         dense: send every block, without looking for zeros.
+        bits: width of the lanes of calls that leave it to the job; None for each type's own.
 
     Raises:
-        UsageError: `block` is out of range.
+        UsageError: a value is out of range.
     """
 
     block: int = DEFAULT_BLOCK
     dense: bool = False
+    bits: int | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= self.block <= MAX_BLOCK:
             raise UsageError(f"block is {self.block}; accepted: 1 to {MAX_BLOCK} elements")
+        if self.bits is not None and self.bits not in LANE_BITS:
+            raise UsageError(f"bits is {self.bits}; accepted: {', '.join(map(str, LANE_BITS))}, or None")
+
+    def __str__(self) -> str:
+        lanes = f", lanes of {self.bits} bits" if self.bits else ""
+        return f"{'dense' if self.dense else f'sparse, blocks of {self.block}'}{lanes}"
 
     def word(self) -> int:
-        """The policy word of a plan's header: bit 31 set, bit 30 dense, bits 0 to 16 the block size."""
-        return _VALID | (_DENSE if self.dense else 0) | self.block
+        """The policy word of a plan's header.
+
+        Bit 31 set, bit 30 dense, bits 20 to 22 the lanes (`lanes_code`), bits 0 to 16 the block size.
+        """
+        return _VALID | (_DENSE if self.dense else 0) | lanes_code(self.bits) << _LANES_AT | self.block
 
     @classmethod
     def from_word(cls, word: int) -> Self | None:
         """The policy in a plan's header; None where the word carries none.
 
         Raises:
-            UsageError: the word is marked valid, and its block size is out of range.
+            UsageError: the word is marked valid, and its block size or lanes are out of range.
         """
         if not word & _VALID:
             return None
-        return cls(block=word & _BLOCK, dense=bool(word & _DENSE))
+        code = word >> _LANES_AT & 7
+        return cls(word & _BLOCK, bool(word & _DENSE), 4 << code if code else None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,10 +47,16 @@ class Call:
         out_end: int,
         mask: int,
         zero_fill: bool,
+        auto_zeros: bool = False,
+        auto_block: bool = False,
+        auto_lanes: int = 0,
     ) -> None: ...
+    residual: int
+    union_out: int
 
 class Collective:
-    """A collective that was submitted. `status`: 0 pending, 1 done, 2 mismatch, 3 timeout, 4 aborted."""
+    """A collective that was submitted. `status`: 0 pending, 1 done, 2 mismatch, 3 timeout, 4 aborted,
+    5 lost, 6 moved; see native/engine.h."""
 
     @property
     def status(self) -> int: ...
@@ -60,6 +66,11 @@ class Collective:
     def policy(self) -> int: ...
     @property
     def position(self) -> int: ...
+    @property
+    def generation(self) -> int: ...
+    @property
+    def settled(self) -> tuple[bool, int, int]:
+        """Once it is done: whether zero blocks were skipped, elements a block, width of the lanes."""
     @property
     def packets(self) -> int: ...
     @property
@@ -84,11 +95,44 @@ class Engine:
         workers: int,
         window_limit: int,
         link: str = "",
+        policy: int = 0,
     ) -> None:
         """Takes the socket: connected to the switch, or through shared memory where `link` names the switch's
         UNIX socket. Raises `OSError`; the socket can then be tried again."""
-    def submit(self, call: Call, timeout_ns: int, background: bool) -> Collective: ...
+    def submit(self, call: Call, timeout_ns: int, background: bool, generation: int = 0) -> Collective | None:
+        """None: the engine is no longer in that generation."""
     def wait(self, work: Collective, slice_ns: int) -> int: ...
+    def freeze(self) -> int: ...
+    def finish(self, complete_to: int, slice_ns: int) -> bool: ...
+    def resume(
+        self,
+        socket: Socket,
+        switch_ip: int,
+        switch_port: int,
+        job: int,
+        token: int,
+        result_token: int,
+        base: int,
+        slots: int,
+        words: int,
+        first_seq: int,
+        rank: int,
+        workers: int,
+        window_limit: int,
+        link: str = "",
+        policy: int = 0,
+        lost: bool = False,
+    ) -> bool:
+        """Takes the socket as the constructor does. Raises `OSError`; it can then be tried again."""
+    def request_pause(self) -> None: ...
+    def set_attention(self, descriptor: int) -> None: ...
+    def doom(self, begun: int) -> None: ...
+    @property
+    def begun(self) -> int: ...
+    @property
+    def frozen(self) -> bool: ...
+    @property
+    def generation(self) -> int: ...
     def abort(self) -> None: ...
     def close(self) -> None: ...
     def abandon(self) -> None: ...
@@ -97,10 +141,29 @@ class Engine:
     @property
     def calls(self) -> int: ...
     @property
+    def policy(self) -> int:
+        """The policy word that the next collective to begin follows."""
+    def set_policy(self, word: int) -> None:
+        """What the next collective's header carries, on rank 0."""
+    @property
     def silence_ns(self) -> int: ...
     def stats(self) -> dict[str, int]: ...
 
+class Heart:
+    """Sends an engine's heartbeats from a thread of its own; see native/heartbeat.h."""
+
+    def __init__(self, engine: Engine) -> None:
+        """Raises `OSError`."""
+    def aim(self, ip: int, port: int, cookie: bytes, interval_ns: int) -> None: ...
+    def close(self) -> None: ...
+    def abandon(self) -> None: ...
+    @property
+    def sent(self) -> int: ...
+
 # For tests.
+
+def heartbeat(cookie: bytes, sequence: int, report: Sequence[int]) -> bytes:
+    """What a `Heart` sends."""
 
 class Codec:
     """Plan and stream of one call without a network. Payloads are exactly K words as they travel; None is a

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from switchagg.errors import UsageError
-from switchagg.planner import MAX_BLOCK
-from worker_lib.plan import pack_bitmap
+from switchagg.planner import LANE_BITS, MAX_BLOCK
+from worker_lib.plan import DType, pack_bitmap
 from worker_lib.tensors import TensorView, view
+
+DEFAULT_FLOOR: Final = 16  # bits: a policy makes lanes this narrow where a call says "auto" and no more
 
 
 def checked_out(out: Any, x: TensorView, shape: tuple[int, ...]) -> TensorView:
@@ -24,6 +26,21 @@ def checked_out(out: Any, x: TensorView, shape: tuple[int, ...]) -> TensorView:
     return o
 
 
+def checked_residual(residual: Any, x: TensorView, dtype: DType, bits: int) -> TensorView:
+    """`residual` as the place for what lanes of this width leave out of x."""
+    if bits > 16 or dtype not in (DType.F32, DType.F16, DType.BF16):
+        raise UsageError(
+            f"residual is for 16- and 8-bit lanes of float32, float16 and bfloat16; this is {x.dtype} in "
+            f"{bits}-bit lanes"
+        )
+    r = view(residual, "residual", write=True)
+    if r.dtype != "float32" or r.shape != x.shape:
+        raise UsageError(f"residual is {r.dtype} of shape {r.shape}; needed: float32 of shape {x.shape}")
+    if r.overlaps(x):
+        raise UsageError("residual overlaps x; pass an array of its own")
+    return r
+
+
 def checked_block(block_size: int) -> int:
     """A block size that a plan can carry."""
     if not isinstance(block_size, int) or not 1 <= block_size <= MAX_BLOCK:
@@ -31,14 +48,29 @@ def checked_block(block_size: int) -> int:
     return block_size
 
 
-def checked_blocks(blocks: Any, count: int, block: int) -> tuple[bool, np.ndarray[Any, Any] | None]:
-    """Whether zero blocks are skipped, and the caller's mask as a bit a block (little-endian words)."""
+def checked_floor(bits: Any, min_bits: Any) -> int:
+    """The narrowest lanes that the job's policy may choose where a call leaves them to it."""
+    if bits != "auto":
+        if isinstance(bits, str):
+            raise UsageError(f"bits is {bits!r}; accepted: a width, or 'auto'")
+        raise UsageError(f"min_bits is {min_bits!r} with bits={bits!r}; it goes with bits='auto'")
+    floor = DEFAULT_FLOOR if min_bits is None else min_bits
+    if floor not in LANE_BITS:
+        widths = ", ".join(map(str, sorted(LANE_BITS)))
+        raise UsageError(f"min_bits is {min_bits!r}; accepted: {widths}")
+    return int(floor)
+
+
+def checked_blocks(blocks: Any, count: int, block: int) -> tuple[bool | None, np.ndarray[Any, Any] | None]:
+    """Whether zero blocks are skipped (None: the job decides), and the caller's mask as a bit a block
+    (little-endian words)."""
     if isinstance(blocks, str):
-        if blocks not in ("auto", "dense"):
+        if blocks not in ("auto", "dense", "sparse"):
             raise UsageError(
-                f"blocks is {blocks!r}; accepted: 'auto', 'dense', or a bool array with one entry a block"
+                f"blocks is {blocks!r}; accepted: 'auto', 'dense', 'sparse', or a bool array with one entry "
+                "a block"
             )
-        return blocks == "auto", None
+        return {"auto": None, "dense": False, "sparse": True}[blocks], None
     flags = np.asarray(blocks)
     needed = -(-count // block)
     if flags.dtype != np.bool_ or flags.shape != (needed,):

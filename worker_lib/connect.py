@@ -20,7 +20,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from switchagg.errors import SwitchError, UsageError
-from switchagg.planner import DEFAULT_BLOCK
+from switchagg.planner import SkipPolicy
 from switchagg.wire import MAX_WORKERS
 from worker_lib.session import Session, close_all
 from worker_lib.transport import udp
@@ -83,7 +83,7 @@ def connect(
             1,
             engine=None,
             membership=None,
-            block_size=DEFAULT_BLOCK,
+            policy=SkipPolicy(),
             timeout=timeout,
             name=name,
             group=_alone,
@@ -103,7 +103,7 @@ def _alone(session: Session, _: Sequence[int]) -> Session:
         1,
         engine=None,
         membership=None,
-        block_size=session.block_size,
+        policy=session.policy,
         timeout=session.timeout,
         name=session.name,
     )
@@ -162,8 +162,9 @@ def _join(
         )  # fmt: skip
 
     return Session(
-        rank, size, engine=engine, membership=member, block_size=member.block, dense=member.dense,
-        timeout=timeout, name=name, transport=used,
+        rank, size, engine=engine, membership=member,
+        policy=SkipPolicy(member.block, member.dense, member.bits), timeout=timeout,
+        name=name, transport=used,
         group=group if may_group else None,
     )  # fmt: skip
 

@@ -23,6 +23,7 @@ from switchagg.errors import SwitchError, UsageError
 START_TIMEOUT: Final = 20.0  # seconds
 LINGER: Final = 5.0  # seconds that the child gives the ranks that are still in a job
 STOP_TIMEOUT: Final = 5.0  # seconds
+HOST_TOKEN_VARIABLE: Final = "SWITCHAGG_HOST_TOKEN"
 PORT_VARIABLE: Final = "SWITCHAGG_CONTROLLER_PORT"
 
 
@@ -74,6 +75,7 @@ def start_embedded(
     arguments: Sequence[str] = (),
     timeout: float = START_TIMEOUT,
     quiet: bool = False,
+    credential: str | None = None,
 ) -> Embedded:
     """Starts `switchagg host` and waits until it serves.
 
@@ -82,6 +84,7 @@ def start_embedded(
         port: TCP port of the controller; 0 takes a free one. The switch takes a free UDP port.
         arguments: more of the command's options, such as ``["--loss", "0.01"]``.
         timeout: seconds to wait.
+        credential: token that ranks must bring; None for an open controller.
         quiet: leave it to the caller to show the warnings; else they are printed on standard error.
 
     Raises:
@@ -103,10 +106,18 @@ def start_embedded(
         str(os.getpid()),
         *arguments,
     ]
+    environment = {name: value for name, value in os.environ.items() if name != HOST_TOKEN_VARIABLE}
+    if credential is not None:
+        environment[HOST_TOKEN_VARIABLE] = credential
     # A file, not a pipe: nobody reads it later, and a full pipe would stop the switch.
     with tempfile.TemporaryFile() as said:
         process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, start_new_session=True
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=said,
+            start_new_session=True,
+            env=environment,
         )
         try:
             assert process.stdout is not None

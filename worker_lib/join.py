@@ -3,41 +3,51 @@
     membership = join("http://127.0.0.1:40000", "default", rank=0, world_size=4, address="127.0.0.1",
     port=40001) ... membership.leave()
 
-The join is one HTTP request whose answer comes when all ranks are there. Its TCP connection then stays open:
-when it closes without a leave, the controller takes this rank for lost. So a process that dies is noticed at
-once, and one that forks must call `close_descriptors` in the child, which would otherwise keep the dead
+The join is one HTTP request whose answer begins when all ranks are there, and does not end: its first line
+is the admission, later ones are what the controller tells this rank (`Membership.next_event`). When the
+connection closes without a leave, the controller takes this rank for lost. So a process that dies is noticed
+at once, and one that forks must call `close_descriptors` in the child, which would otherwise keep the dead
 parent's place.
 """
 
 from __future__ import annotations
 
-import json
-import select
-import socket
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import quote, urlsplit
+from typing import Any, Final, TypeVar
 
-from switchagg.errors import AdmissionError, SwitchError, UsageError
-
-if TYPE_CHECKING:
-    from http.client import HTTPConnection
+from switchagg import http_client
+from switchagg.errors import SwitchError
+from switchagg.http_client import Endpoint, NotHttp, member_path
+from worker_lib.member_stream import MemberStream
 
 GRACE: Final = 5.0  # seconds past a join's timeout in which the controller says who is missing
 SHORT_TIMEOUT: Final = 5.0  # seconds for calls that wait for nobody
 
+_T = TypeVar("_T")
+
 
 class _LifeLine:
-    """The connection of a join, until it is closed. Not for two threads at once."""
+    """The member's stream, which survives a change of membership and may be replaced when it breaks."""
 
-    def __init__(self, connection: HTTPConnection) -> None:
-        self.connection: HTTPConnection | None = connection
+    def __init__(self, stream: MemberStream) -> None:
+        self.stream: MemberStream = stream
+        self.over = False  # left, or a forked child's
 
     def close(self) -> None:
-        connection, self.connection = self.connection, None
-        if connection is not None:
-            connection.close()
+        self.over = True
+        self.stream.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeats:
+    """Where this rank's heartbeats go: UDP address and port, its cookie, seconds between two."""
+
+    address: str
+    port: int
+    cookie: bytes = field(repr=False)
+    interval: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,25 +55,31 @@ class Membership:
     """One rank's place in a running job, as the controller gave it.
 
     Attributes:
-        controller: its URL. name, rank, world_size: as in `join`.
+        controller: its URL. name: of the job. rank, world_size: now; after a change of membership ranks are
+            numbered anew.
+        places: for each rank the one that it joined as.
         job: job id. token: goes into every packet sent. result_token: stands in every RESULT.
-        switch_address, switch_port: IPv4 address and UDP port that packets go to.
+        switch_name: for people. switch_address, switch_port: IPv4 address and UDP port that packets go to.
         switch_receive_buffer: bytes that the switch can queue there.
         switch_link: name of the UNIX socket where workers of the switch's own host attach; empty for none.
         base, slots, words: the slot range, P and K.
         first_seq: sequence number of position 0.
-        block, dense: the job's skip policy: elements that are sent or skipped together; whether every block
-            is sent without looking for zeros.
+        block, dense, bits: the job's skip policy: elements that are sent or skipped together; whether every
+            block is sent without looking for zeros; the lanes of calls that leave them to the job.
         worker_bit: this rank's bit in the switch.
+        deadline: seconds of silence after which a rank is lost. on_loss: ``"fail"`` or ``"shrink"``.
+        heartbeats: None where the controller wants none.
     """
 
     controller: str
     name: str
     rank: int
     world_size: int
+    places: tuple[int, ...]
     job: int
     token: int = field(repr=False)
     result_token: int = field(repr=False)
+    switch_name: str
     switch_address: str
     switch_port: int
     switch_receive_buffer: int
@@ -74,27 +90,96 @@ class Membership:
     first_seq: int
     block: int
     dense: bool
+    bits: int | None
     worker_bit: int
+    deadline: float
+    on_loss: str
+    heartbeats: Heartbeats | None
+    _there: Endpoint = field(repr=False, compare=False)
     _line: _LifeLine = field(repr=False, compare=False)
 
-    def leave(self) -> None:
-        """Gives the place back in order. Does nothing the second time, or where the controller is gone."""
-        connection = self._line.connection
-        if connection is None:
-            return
+    @property
+    def place(self) -> int:
+        """The rank that this process joined as, which the controller knows it by."""
+        return self.places[self.rank]
+
+    def next_event(self, timeout: float | None = None) -> dict[str, Any] | None:
+        """Waits for what the controller says next, for one thread at a time.
+
+        Args:
+            timeout: seconds; None for ever.
+
+        Returns None when the stream has ended: the controller is gone (`attach`), or this side has closed it.
+
+        Raises:
+            TimeoutError: nothing came in time.
+            SwitchError: what came is no event.
+        """
         try:
-            if connection.sock is not None:
-                connection.sock.settimeout(SHORT_TIMEOUT)
-                _call(
-                    connection,
-                    "POST",
-                    f"/v1/jobs/{quote(self.name, safe='')}/members/{self.rank}/leave",
-                    {"token": self.token},
-                )
-        except (OSError, SwitchError, _NotHttp):
+            return self._line.stream.next_event(timeout)
+        except NotHttp as error:
+            raise SwitchError(
+                f"the controller at {self.controller} says what is no event: {error}"
+            ) from error
+
+    def attach(self, timeout: float = SHORT_TIMEOUT) -> None:
+        """Opens the stream again after it broke, as when the controller was restarted.
+
+        Raises:
+            AdmissionError: this rank has been lost meanwhile, or its job is gone.
+            SwitchError: nobody answers.
+        """
+        stream, _ = _open(
+            self._there,
+            member_path(self.name, self.place, "attach"),
+            {"token": self.token},
+            what=f"rank {self.place} of job {self.name!r} came back",
+            timeout=timeout,
+        )
+        old, self._line.stream = self._line.stream, stream
+        old.close()
+        if self._line.over:  # left meanwhile
+            stream.close()
+
+    def progress(self, completed: int, timeout: float) -> int:
+        """Says how many collectives are complete here; waits for all survivors, for `timeout` seconds.
+
+        Returns how many are to be completed before `proceed`. Raises as `attach` does.
+        """
+        answer = self._ask("progress", {"token": self.token, "completed": completed}, timeout)
+        return _field(self.controller, lambda: int(answer["complete_to"]))
+
+    def proceed(self, address: str, port: int, timeout: float) -> Membership:
+        """Waits for all survivors, and whoever joins them, for `timeout` seconds; returns the new membership.
+
+        The stream goes over to it. Raises as `attach` does.
+        """
+        answer = self._ask("proceed", {"token": self.token, "address": address, "port": port}, timeout)
+        return _field(
+            self.controller,
+            lambda: _membership(answer, self._there, self._line, controller=self.controller, name=self.name),
+        )
+
+    def leave(self, begun: int | None = None) -> None:
+        """Gives the place back in order. Does nothing the second time, or where the controller is gone.
+
+        Args:
+            begun: collectives that this rank has begun since its admission, which the others are told.
+        """
+        if self._line.over:
+            return
+        self._line.over = True
+        try:
+            # Also where the stream has broken: a controller that was restarted still knows this rank.
+            self._ask("leave", {"token": self.token, "begun": begun}, SHORT_TIMEOUT)
+        except SwitchError:
             pass  # nobody is there to be told; the closed connection says the same
         finally:
             self._line.close()
+
+    def close_stream(self) -> None:
+        """Closes the connection without a leave: to the controller this rank is lost. From any thread."""
+        self._line.close()
 
     def lost_ranks(self, timeout: float = SHORT_TIMEOUT) -> tuple[int, ...]:
         """Returns the ranks that the controller has lost in this job, in order.
@@ -104,28 +189,22 @@ class Membership:
 
         Raises `SwitchError` where the controller does not answer, or no longer knows the job.
         """
-        host, port = _endpoint(self.controller)
-        connection = _connect(self.controller, host, port, timeout)
-        try:
-            job = _call(connection, "GET", f"/v1/jobs/{quote(self.name, safe='')}?id={self.job}")
-            return tuple(int(rank) for rank in job["lost"])
-        except (OSError, _NotHttp, KeyError, TypeError, ValueError) as error:
-            raise SwitchError(f"the controller at {self.controller} did not answer: {error!r}") from error
-        finally:
-            connection.close()
+        path = f"{member_path(self.name).removesuffix('/members')}?id={self.job}"
+        job = http_client.call_once(self._there, "GET", path, timeout=timeout)
+        return _field(self.controller, lambda: tuple(int(rank) for rank in job["lost"]))
 
     def controller_gone(self) -> bool:
         """Returns whether the controller has closed the connection, or ended. Does not block."""
-        connection = self._line.connection
-        if connection is None or connection.sock is None:
-            return True
-        poll = select.poll()
-        poll.register(connection.sock, select.POLLRDHUP)
-        return bool(poll.poll(0))
+        return self._line.stream.ended()
 
     def close_descriptors(self) -> None:
         """For a forked child: closes its copy of the connection. The parent's place stays as it is."""
-        self._line.close()
+        self._line.over = True
+        self._line.stream.close_in_child()
+
+    def _ask(self, verb: str, body: dict[str, Any], timeout: float) -> dict[str, Any]:
+        path = member_path(self.name, self.place, verb)
+        return http_client.call_once(self._there, "POST", path, body, timeout=timeout)
 
 
 def join(
@@ -141,11 +220,15 @@ def join(
     *,
     retry: bool = False,
     touch: bool = True,
+    deadline: float | None = None,
+    on_loss: str | None = None,
+    priority: int | None = None,
+    credential: str | None = None,
 ) -> Membership:
     """Joins a job and waits until all its ranks have.
 
     Args:
-        controller_url: ``http://host:port``.
+        controller_url: ``http://host:port`` or ``https://host:port``.
         job: its name; all ranks use the same.
         rank, world_size: 0 <= rank < world_size <= 32.
         address, port: IPv4 address and UDP port that this rank's packets will come from.
@@ -155,141 +238,117 @@ def join(
         touch: False makes a job whose payloads the switch neither stores nor adds: the floor of the
             benchmark.
         retry: try again, for the time given, while nobody listens at the controller's address.
+        deadline: seconds of silence after which a rank is lost; None leaves it to the others, or 10.
+        on_loss: what becomes of the job then: ``"fail"`` or ``"shrink"``; None leaves it to the others.
+        priority: 0 to 9, of a job that waits for room on a switch.
+        credential: the tenant's token; SWITCHAGG_TOKEN by default.
 
     Raises:
         AdmissionError: the controller refused; `code` says why, such as ``rank_taken`` or ``join_timeout``.
         SwitchError: no controller answers, or it went away.
         UsageError: `controller_url` is no such URL.
     """
-    host, tcp_port = _endpoint(controller_url)
-    deadline = time.monotonic() + timeout
-    connection = _connect(controller_url, host, tcp_port, timeout, deadline if retry else None)
+    there = http_client.endpoint(controller_url, credential)
+    until = time.monotonic() + timeout
+    body: dict[str, Any] = {
+        "rank": rank,
+        "world_size": world_size,
+        "address": address,
+        "port": port,
+        "words": words,
+        "slots": slots,
+        "touch": touch,
+    }
+    optional = {"deadline": deadline, "on_loss": on_loss, "priority": priority}
+    body |= {name: value for name, value in optional.items() if value is not None}
+    stream, admitted = _open(
+        there,
+        member_path(job),
+        body,
+        what=f"rank {rank} joined job {job!r}",
+        timeout=timeout,
+        until=until,
+        retry=retry,
+    )
     try:
-        remaining = max(0.001, deadline - time.monotonic()) if timeout > 0 else timeout
-        connection.sock.settimeout(max(0.0, remaining) + GRACE)
-        answer = _call(
-            connection,
-            "POST",
-            f"/v1/jobs/{quote(job, safe='')}/members",
-            {
-                "rank": rank,
-                "world_size": world_size,
-                "address": address,
-                "port": port,
-                "words": words,
-                "slots": slots,
-                "touch": touch,
-                "timeout": remaining,
-            },
-        )
-        membership = _membership(
-            answer,
-            _LifeLine(connection),
-            controller=controller_url,
-            name=job,
-            rank=rank,
-            world_size=world_size,
-        )
-        connection.sock.settimeout(None)
-        return membership
+        return _membership(admitted, there, _LifeLine(stream), controller=controller_url, name=job)
+    except (KeyError, TypeError, ValueError) as error:
+        stream.close()
+        raise _nonsense(controller_url, f"rank {rank} joined job {job!r}", error) from error
+
+
+def _open(
+    there: Endpoint,
+    path: str,
+    body: dict[str, Any],
+    *,
+    what: str,
+    timeout: float,
+    until: float | None = None,
+    retry: bool = False,
+) -> tuple[MemberStream, dict[str, Any]]:
+    """Asks for a stream; returns it with its first event.
+
+    Args:
+        what: happened meanwhile, for messages.
+        until: `time.monotonic()` up to which the controller may wait for the other ranks; None: for nobody.
+    """
+    connection = http_client.connect(there, max(0.1, timeout), until if retry else None)
+    try:
+        if until is not None:
+            remaining = max(0.001, until - time.monotonic()) if timeout > 0 else timeout
+            body = body | {"timeout": remaining}
+            connection.sock.settimeout(max(0.0, remaining) + GRACE)
+        sock = connection.sock
+        stream = MemberStream(connection, sock, http_client.send(connection, there, "POST", path, body))
+        event = stream.next_event(sock.gettimeout())
+        if event is None or event.get("event") != "admitted":
+            raise NotHttp(f"the stream began with {event!r}"[:200])
+        return stream, event
     except TimeoutError:
         connection.close()
         raise SwitchError(
-            f"the controller at {controller_url} took the connection but did not answer "
-            f"within {timeout:g} seconds"
+            f"the controller at {there.url} took the connection but did not answer within {timeout:g} seconds"
         ) from None
-    except (OSError, _NotHttp, KeyError, TypeError, ValueError) as error:
+    except (OSError, NotHttp) as error:
         connection.close()
-        raise SwitchError(
-            f"the controller at {controller_url} went away, or is no switchagg controller, "
-            f"while rank {rank} joined job {job!r}: {error!r}"
-        ) from error
+        raise _nonsense(there.url, what, error) from error
     except BaseException:
         connection.close()
         raise
 
 
-class _NotHttp(Exception):
-    """What came back is no HTTP answer with a JSON object in it."""
+def _nonsense(url: str, what: str, error: Exception) -> SwitchError:
+    return SwitchError(
+        f"the controller at {url} went away, or is no switchagg controller, while {what}: {error!r}"
+    )
 
 
-def _endpoint(url: str) -> tuple[str, int]:
+def _field(url: str, read: Callable[[], _T]) -> _T:
     try:
-        parts = urlsplit(url)
-        host, port, scheme, path = parts.hostname, parts.port, parts.scheme, parts.path
-    except ValueError:
-        host, port, scheme, path = None, None, "", ""
-    if not host or port is None or scheme != "http" or path.strip("/"):
-        raise UsageError(f"controller is {url!r}; accepted: http://host:port")
-    return host, port
-
-
-def _connect(url: str, host: str, port: int, timeout: float, deadline: float | None = None) -> HTTPConnection:
-    """Connects; until `deadline`, if there is one, again and again while nobody listens."""
-    from http.client import HTTPConnection  # here: it costs as much to import as the rest of this library
-
-    connection = HTTPConnection(host, port, timeout=max(0.1, timeout))
-    pause = 0.02
-    while True:
-        try:
-            connection.connect()
-        except OSError as error:
-            connection.close()
-            now = time.monotonic()
-            if deadline is not None and now < deadline and isinstance(error, ConnectionRefusedError):
-                time.sleep(min(pause, deadline - now))
-                pause = min(2 * pause, 0.5)
-                continue
-            reason = (error.strerror or str(error) or type(error).__name__).lower()
-            raise SwitchError(
-                f"no controller at {url}: {reason}; start one with `switchagg run` or `switchagg host`"
-            ) from error
-        connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        connection.auto_open = 0  # a second connection would be another life line
-        return connection
-
-
-def _call(
-    connection: HTTPConnection, method: str, path: str, body: dict[str, Any] | None = None
-) -> dict[str, Any]:
-    """One request.
-
-    Raises `AdmissionError` for a refusal, OSError for a lost connection, `_NotHttp` for nonsense.
-    """
-    from http.client import HTTPException
-
-    headers = {"Content-Type": "application/json"} if body is not None else {}
-    data = json.dumps(body).encode() if body is not None else None
-    try:
-        connection.request(method, path, data, headers)
-        response = connection.getresponse()
-        status, value = response.status, json.loads(response.read())
-    except OSError:  # RemoteDisconnected is both
-        raise
-    except (HTTPException, ValueError) as error:
-        raise _NotHttp(repr(error)) from error
-    if not isinstance(value, dict):
-        raise _NotHttp(f"status {status}, {value!r}"[:200])
-    if status == 200:
-        return value
-    refusal = value.get("error")
-    if not isinstance(refusal, dict):
-        raise _NotHttp(f"status {status}, {value!r}"[:200])
-    raise AdmissionError(str(refusal.get("message")), str(refusal.get("code")))
+        return read()
+    except (KeyError, TypeError, ValueError) as error:
+        raise SwitchError(f"what answers at {url} is no switchagg controller: {error!r}") from error
 
 
 def _membership(
-    answer: dict[str, Any], line: _LifeLine, *, controller: str, name: str, rank: int, world_size: int
+    answer: dict[str, Any], there: Endpoint, line: _LifeLine, *, controller: str, name: str
 ) -> Membership:
-    switch, policy = answer["switch"], answer["policy"]
+    switch, policy, heartbeat = answer["switch"], answer["policy"], answer.get("heartbeat")
+    rank, world_size = int(answer["rank"]), int(answer["world_size"])
+    places = tuple(int(place) for place in answer["places"])
+    if len(places) != world_size or not 0 <= rank < world_size:
+        raise ValueError(f"rank {rank} of {world_size} at places {places}")
     return Membership(
         controller=controller,
         name=name,
         rank=rank,
         world_size=world_size,
+        places=places,
         job=int(answer["job"]),
         token=int(answer["token"]),
         result_token=int(answer["result_token"]),
+        switch_name=str(switch.get("name", "")),
         switch_address=str(switch["address"]),
         switch_port=int(switch["port"]),
         switch_receive_buffer=int(switch["receive_buffer"]),
@@ -300,6 +359,17 @@ def _membership(
         first_seq=int(answer["first_seq"]),
         block=int(policy["block"]),
         dense=bool(policy["dense"]),
+        bits=None if policy.get("bits") is None else int(policy["bits"]),
         worker_bit=int(answer["worker_bit"]),
+        deadline=float(answer["deadline"]),
+        on_loss=str(answer["on_loss"]),
+        heartbeats=None if heartbeat is None else _heartbeats(heartbeat, line.stream.peer),
+        _there=there,
         _line=line,
     )
+
+
+def _heartbeats(given: dict[str, Any], peer: str) -> Heartbeats:
+    # A controller that listens at all addresses is at the one where we found it.
+    address = peer if given["address"] in ("", "0.0.0.0", "::") else str(given["address"])
+    return Heartbeats(address, int(given["port"]), bytes.fromhex(given["cookie"]), float(given["interval"]))

@@ -10,7 +10,7 @@ from worker_lib import _native
 from worker_lib.plan import ReduceOp, differing_fields
 
 # A call: name, type, shape, and for sums their kind and bits. Made into text only where a message needs it.
-Label = tuple[str, str, tuple[int, ...], tuple[()] | tuple[ReduceOp, int]]
+Label = tuple[str, str, tuple[int, ...], tuple[()] | tuple[ReduceOp, int | str]]
 
 
 @lru_cache(maxsize=256)

@@ -3,7 +3,7 @@
 Plans are reduced through the switch with OR, so every rank gets the same words:
 
     words 0-4     fingerprint of the call             words 5-9     its complement, bit by bit
-    word 10       rank 0: the job's skip policy        word 11       0
+    word 10       rank 0: the job's skip policy        word 11       bit 0, rank 0: pause; bit 1: withdrawn
     then          bitmap, a bit a block (only where zero blocks are skipped)
     then          exponents, one-hot, 256 bits a chunk (float64: 2,048; only for sums of floats)
 
@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Final
 
@@ -31,7 +31,7 @@ import numpy as np
 import numpy.typing as npt
 
 from switchagg.errors import UsageError
-from switchagg.planner import MAX_BLOCK
+from switchagg.planner import MAX_BLOCK, SkipPolicy, lanes_code
 
 Words = npt.NDArray[np.uint32]
 
@@ -40,6 +40,9 @@ NO_EXPONENT: Final = -1  # of a chunk that is all zero
 WIDE_CHUNK: Final = 65536  # elements that share an exponent, 64- and 32-bit lanes
 NARROW_CHUNK: Final = 1024  # the same, 16- and 8-bit lanes
 POLICY_WORD: Final = 10
+FLAGS_WORD: Final = 11
+PAUSE: Final = 1  # in that word, from rank 0: all stop after this collective, for a change of membership
+WITHDRAWN: Final = 2  # from any rank: it called this for another number of ranks, and all leave it
 
 
 class Kind(IntEnum):
@@ -128,6 +131,8 @@ class Call:
         root: of a broadcast.
         sparse: whether zero blocks are skipped.
         block: elements a block.
+        auto_zeros, auto_block: whether `sparse` and `block` are left to the job's policy.
+        auto_lanes: 0, or `bits` is left to the policy too, and is no narrower than this.
 
     Raises:
         UsageError: a value is out of range, or two of them do not go together.
@@ -145,6 +150,9 @@ class Call:
     root: int = 0
     sparse: bool = True
     block: int = 64
+    auto_zeros: bool = False
+    auto_block: bool = False
+    auto_lanes: int = 0
 
     def __post_init__(self) -> None:
         if self.bits not in self.dtype.lanes:
@@ -168,6 +176,19 @@ class Call:
         else:
             inside = f"{self.dtype.label}, shape={shape}, {self.op.name.lower()}, {self.bits} bits"
         return f"{self.kind.name.lower()}({inside})"
+
+    def under(self, policy: SkipPolicy) -> Call:
+        """The call with what it leaves to the policy settled; all ranks do so alike before they scan."""
+        bits = self.bits
+        if self.auto_lanes:
+            at_least = max(policy.bits or 64, self.auto_lanes)
+            bits = min((b for b in self.dtype.lanes if b >= at_least), default=self.dtype.lanes[0])
+        return replace(
+            self,
+            sparse=not policy.dense if self.auto_zeros else self.sparse,
+            block=policy.block if self.auto_block else self.block,
+            bits=bits,
+        )
 
     @property
     def scaled(self) -> bool:
@@ -220,7 +241,12 @@ class Call:
             self.position & 0xFFFFFFFF,
             (self.count if self.input_count is None else self.input_count) & 0xFFFFFFFF,
             zlib.crc32(text.encode()),
-            self.root << 24 | self.sparse << 20 | self.block,
+            self.root << 24
+            | self.auto_block << 22
+            | self.auto_zeros << 21
+            | self.sparse << 20
+            | lanes_code(self.auto_lanes) << 17
+            | self.block,
         )
 
 
@@ -234,14 +260,17 @@ _FIELDS: Final = (
     (2, 0xFFFFFFFF, "number of elements"),
     (3, 0xFFFFFFFF, "shape"),
     (4, 0xFF000000, "root"),
+    (4, 0x00400000, "whether the block size is left to the job"),
+    (4, 0x00200000, "whether the job decides if zero blocks are skipped"),
     (4, 0x00100000, "whether zero blocks are skipped"),
-    (4, 0x000FFFFF, "block size"),
+    (4, 0x000E0000, "min_bits of lanes left to the job"),
+    (4, 0x0001FFFF, "block size"),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """A plan's first words, parsed: the fields of `Call` that a fingerprint holds, and the policy word."""
+    """A plan's first words, parsed: the fields of `Call` that a fingerprint holds, and what rank 0 adds."""
 
     kind: Kind
     op: ReduceOp
@@ -254,6 +283,8 @@ class Header:
     sparse: bool
     block: int
     policy: int
+    pause: bool = False
+    withdrawn: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -271,12 +302,13 @@ class Agreed:
     exponents: npt.NDArray[np.int16]
 
 
-def header_words(call: Call, policy: int = 0) -> Words:
-    """The first twelve words of a rank's plan; `policy` is 0 at all ranks but rank 0."""
+def header_words(call: Call, policy: int = 0, pause: bool = False, withdrawn: bool = False) -> Words:
+    """The first twelve words of a rank's plan; `policy` is 0, and `pause` False, at all ranks but rank 0."""
     words = np.zeros(HEADER_WORDS, np.uint32)
     words[:5] = call.fingerprint()
     words[5:10] = ~words[:5]
     words[POLICY_WORD] = policy
+    words[FLAGS_WORD] = (PAUSE if pause else 0) | (WITHDRAWN if withdrawn else 0)
     return words
 
 
@@ -295,7 +327,8 @@ def parse_header(words: Words) -> Header:
         raise UsageError(f"fingerprint word 0x{f0:08x}: {error}") from None
     return Header(
         kind, op, dtype, f0 & 0xFF, position, count, crc,
-        root=f4 >> 24, sparse=bool(f4 & 0x100000), block=f4 & 0xFFFFF, policy=int(words[POLICY_WORD]),
+        root=f4 >> 24, sparse=bool(f4 & 0x100000), block=f4 & 0x1FFFF, policy=int(words[POLICY_WORD]),
+        pause=bool(words[FLAGS_WORD] & PAUSE), withdrawn=bool(words[FLAGS_WORD] & WITHDRAWN),
     )  # fmt: skip
 
 

@@ -31,7 +31,16 @@ from switchagg.errors import (
 )
 from switchagg.planner import SkipPolicy
 from worker_lib import _native
-from worker_lib.checks import bytes_of, checked_block, checked_blocks, checked_out, copier, raw_bytes
+from worker_lib.checks import (
+    bytes_of,
+    checked_block,
+    checked_blocks,
+    checked_floor,
+    checked_out,
+    checked_residual,
+    copier,
+    raw_bytes,
+)
 from worker_lib.messages import Label, called, mismatch_message, ranks_text, shape_fingerprint, stats_of
 from worker_lib.plan import DType, Kind, ReduceOp
 from worker_lib.tensors import SUMMABLE, TensorView, view
@@ -99,11 +108,11 @@ class Work:
         """
         if self._native is not None:
             self._session._wait(self._native, self._label, timeout, self._seconds)
-        with self._lock:
+        with self._lock:  # also while it copies: another thread that waits may not return before that
             after, self._after = self._after, None
+            if after is not None:
+                after()
             self._keep = ()
-        if after is not None:
-            after()
         return self._result
 
 
@@ -118,7 +127,6 @@ class Session:
         rank: this worker's number, 0 to world_size - 1.
         world_size: number of workers in the job.
         timeout: seconds that a collective may take unless the call says otherwise.
-        block_size: elements a block unless the call says otherwise.
         transport: how packets travel: "shm", "udp", or "none" in a group of one.
     """
 
@@ -129,8 +137,7 @@ class Session:
         *,
         engine: _native.Engine | None,
         membership: Membership | None,
-        block_size: int,
-        dense: bool = False,
+        policy: SkipPolicy,
         timeout: float,
         name: str,
         transport: str = "none",
@@ -139,9 +146,7 @@ class Session:
         self.rank = rank
         self.world_size = world_size
         self.timeout = timeout
-        self.block_size = block_size
-        self._dense = dense
-        self._policy_word = SkipPolicy(block_size, dense).word()
+        self._admitted = policy
         self.name = name
         self.transport = transport
         self._engine = engine
@@ -158,17 +163,41 @@ class Session:
         self._groups_made = 0
         _sessions.add(self)
 
+    @property
+    def policy(self) -> SkipPolicy:
+        """What the job skips now; the control plane may change it between two collectives.
+
+        While asynchronous collectives are on their way, ranks may see a change at different moments; each
+        collective is carried out alike by all ranks nevertheless.
+        """
+        if self._engine is None or self._pid != os.getpid():
+            return self._admitted
+        return SkipPolicy.from_word(self._engine.policy) or self._admitted
+
+    @property
+    def block_size(self) -> int:
+        """Elements a block now, for calls that name no block size."""
+        return self.policy.block
+
+    @property
+    def mask_block_size(self) -> int:
+        """Elements a block in masks (`blocks=`) of calls that name no block size. It does not change."""
+        return self._admitted.block
+
     # ------------------------------------------------------------------ collectives
 
     def allreduce(
         self,
         x: Any,
         op: str = "sum",
-        bits: int | None = None,
+        bits: int | str | None = None,
         blocks: Any = "auto",
         out: Any = None,
         block_size: int | None = None,
         timeout: float | None = None,
+        *,
+        min_bits: int | None = None,
+        residual: Any = None,
     ) -> Any:
         """Sums or averages an array over all ranks, in place or into `out`.
 
@@ -180,13 +209,19 @@ class Session:
                 int32, int64 (or unsigned). The same shape and type at all ranks.
             op: ``"sum"`` or ``"avg"`` (floats only).
             bits: width of the lanes on the wire. Floats: 32, 16 or 8, the narrow ones with stochastic
-                rounding; float64 also 64, its default. Integers: their own width.
-            blocks: ``"auto"`` finds zero blocks and does not send them, unless the job's policy is dense;
-                ``"dense"`` sends everything; a bool array, one entry a block, says which blocks may be
+                rounding; float64 also 64, its default. Integers: their own width. ``"auto"``: what the
+                job's policy finds fastest, no narrower than `min_bits`.
+            blocks: ``"auto"``: the job's policy decides whether zero blocks are looked for, and not sent;
+                ``"sparse"`` always does so, ``"dense"`` always sends everything; a bool array, one entry a
+                block (of `block_size` or else `mask_block_size` elements), says which blocks may be
                 non-zero on this rank (elements outside it must be +0: nobody looks at them).
             out: array like `x` for the result; `x` is then left as it is.
-            block_size: elements a block, 1 to 65,536; the job's setting by default.
+            block_size: elements a block, 1 to 65,536; by default what the job's policy says.
             timeout: seconds; the session's setting by default.
+            min_bits: with ``bits="auto"``, the narrowest lanes that will do: 8, 16 (the default), 32 or 64.
+            residual: for error feedback: float32 array of x's shape, zeroed by the caller; where this rank
+                sends words it gets x less what the lanes carry. 16- and 8-bit lanes of float32, float16
+                and bfloat16 only.
 
         Returns:
             `out` if given, else `x`.
@@ -196,20 +231,45 @@ class Session:
             MismatchError, WorkerLostError, CollectiveTimeout, SwitchError, SessionBrokenError: see
                 `Work.wait`.
         """
-        return self._allreduce(x, op, bits, blocks, out, block_size, timeout, background=False).wait()
+        return self._allreduce(
+            x,
+            op,
+            bits,
+            blocks,
+            out,
+            block_size,
+            timeout,
+            min_bits=min_bits,
+            residual=residual,
+            background=False,
+        ).wait()
 
     def allreduce_async(
         self,
         x: Any,
         op: str = "sum",
-        bits: int | None = None,
+        bits: int | str | None = None,
         blocks: Any = "auto",
         out: Any = None,
         block_size: int | None = None,
         timeout: float | None = None,
+        *,
+        min_bits: int | None = None,
+        residual: Any = None,
     ) -> Work:
         """Starts an `allreduce` and returns at once; `x` must not be touched until the `Work` is done."""
-        return self._allreduce(x, op, bits, blocks, out, block_size, timeout, background=True)
+        return self._allreduce(
+            x,
+            op,
+            bits,
+            blocks,
+            out,
+            block_size,
+            timeout,
+            min_bits=min_bits,
+            residual=residual,
+            background=True,
+        )
 
     def broadcast(self, x: Any, root: int = 0, timeout: float | None = None) -> Any:
         """Copies rank `root`'s array to all ranks, byte for byte, in place.
@@ -312,15 +372,17 @@ class Session:
         x: Any,
         out: Any = None,
         op: str = "sum",
-        bits: int | None = None,
+        bits: int | str | None = None,
         timeout: float | None = None,
+        *,
+        min_bits: int | None = None,
     ) -> Any:
         """Sums or averages an array over all ranks; rank r gets the r-th of world_size equal parts.
 
         Args:
             x: as in `allreduce`; its first dimension is a multiple of world_size.
             out: array of shape (x.shape[0] / world_size, *x.shape[1:]) and x's type; made if None.
-            op, bits, timeout: as in `allreduce`.
+            op, bits, timeout, min_bits: as in `allreduce`.
 
         Returns:
             `out`.
@@ -328,21 +390,31 @@ class Session:
         Raises:
             UsageError: as in `allreduce`, or the first dimension cannot be divided.
         """
-        return self._reduce_scatter(x, out, op, bits, timeout, background=False).wait()
+        return self._reduce_scatter(x, out, op, bits, timeout, min_bits=min_bits, background=False).wait()
 
     def reduce_scatter_async(
         self,
         x: Any,
         out: Any = None,
         op: str = "sum",
-        bits: int | None = None,
+        bits: int | str | None = None,
         timeout: float | None = None,
+        *,
+        min_bits: int | None = None,
     ) -> Work:
         """Starts a `reduce_scatter` and returns at once; neither array may be touched until it is done."""
-        return self._reduce_scatter(x, out, op, bits, timeout, background=True)
+        return self._reduce_scatter(x, out, op, bits, timeout, min_bits=min_bits, background=True)
 
     def _reduce_scatter(
-        self, x: Any, out: Any, op: str, bits: int | None, timeout: float | None, *, background: bool
+        self,
+        x: Any,
+        out: Any,
+        op: str,
+        bits: int | str | None,
+        timeout: float | None,
+        *,
+        min_bits: int | None = None,
+        background: bool,
     ) -> Work:
         self._check_open()
         v = view(x, "x", write=False)
@@ -352,7 +424,7 @@ class Session:
                 f"x has shape {v.shape}; reduce_scatter over {n} ranks needs a first dimension divisible "
                 f"by {n}"
             )
-        dtype, width, reduce = self._lanes(v, op, bits)
+        dtype, width, floor, reduce = self._lanes(v, op, bits, min_bits)
         shape = (v.shape[0] // n, *v.shape[1:])
         if out is None:
             out = v.like(shape)
@@ -365,7 +437,7 @@ class Session:
             out, v, Kind.REDUCE_SCATTER, "reduce_scatter", timeout, (x, out),
             dtype=dtype, bits=width, op=reduce, count=v.elements, source=v.address, in_range=(0, v.elements),
             target=o.address, out_range=(self.rank * part, (self.rank + 1) * part), zero_fill=True,
-            background=background,
+            auto_zeros=True, auto_block=True, auto_lanes=floor, background=background,
         )  # fmt: skip
 
     def barrier(self, timeout: float | None = None) -> None:
@@ -466,38 +538,49 @@ class Session:
         self,
         x: Any,
         op: str,
-        bits: int | None,
+        bits: int | str | None,
         blocks: Any,
         out: Any,
         block_size: int | None,
         timeout: float | None,
         *,
+        min_bits: int | None = None,
+        residual: Any = None,
+        union: np.ndarray[Any, Any] | None = None,  # words of a bitmap, for the union of all ranks' blocks
         background: bool,
     ) -> Work:
         self._check_open()
         v = view(x, "x", write=out is None)
-        dtype, width, reduce = self._lanes(v, op, bits)
-        block = self.block_size if block_size is None else checked_block(block_size)
+        dtype, width, floor, reduce = self._lanes(v, op, bits, min_bits)
+        left = None if residual is None else checked_residual(residual, v, dtype, width)
+        block = self._admitted.block if block_size is None else checked_block(block_size)
         sparse, mask = checked_blocks(blocks, v.elements, block)
-        sparse = sparse and not (self._dense and mask is None)
         o = v if out is None else checked_out(out, v, v.shape)
         if self.world_size == 1:
             if o is not v:
                 raw_bytes(o)[:] = raw_bytes(v)
             return self._finished(o.owner, v, "allreduce")
+        if left is not None and left.overlaps(o):
+            raise UsageError("residual overlaps the result; pass an array of its own")
         return self._submit(
-            o.owner, v, Kind.ALLREDUCE, "allreduce", timeout, (x, out, mask),
-            dtype=dtype, bits=width, op=reduce, sparse=sparse, block=block,
+            o.owner, v, Kind.ALLREDUCE, "allreduce", timeout, (x, out, mask, residual, union),
+            dtype=dtype, bits=width, op=reduce, sparse=sparse is not False, block=block,
+            auto_zeros=sparse is None, auto_block=block_size is None and mask is None, auto_lanes=floor,
             count=v.elements, source=v.address, in_range=(0, v.elements),
             target=o.address, out_range=(0, v.elements), zero_fill=o is not v,
             mask=0 if mask is None else mask.ctypes.data, background=background,
+            residual=0 if left is None else left.address,
+            union=0 if union is None else union.ctypes.data,
         )  # fmt: skip
 
     def _finished(self, result: Any, v: TensorView, name: str) -> Work:
         """What a group of one gives back: there is nobody to wait for."""
         return Work(self, None, result, (name, v.dtype, v.shape, ()), ())
 
-    def _lanes(self, v: TensorView, op: str, bits: int | None) -> tuple[DType, int, ReduceOp]:
+    def _lanes(
+        self, v: TensorView, op: str, bits: int | str | None, min_bits: int | None
+    ) -> tuple[DType, int, int, ReduceOp]:
+        """The element type, the lanes, the narrowest that the policy may choose (0: none), the reduction."""
         dtype = v.summable
         if dtype is None:
             raise UsageError(
@@ -511,15 +594,19 @@ class Session:
             raise UsageError(
                 f"op is 'avg' on {v.dtype}; an average of integers is not an integer: sum them and divide"
             )
+        reduce = ReduceOp.AVG if op == "avg" else ReduceOp.SUM
+        if isinstance(bits, str) or min_bits is not None:
+            return dtype, dtype.lanes[0], checked_floor(bits, min_bits), reduce
         accepted = dtype.lanes
         width = accepted[0] if bits is None else bits
         if width not in accepted:
-            raise UsageError(f"bits is {bits!r}; accepted for {v.dtype}: {', '.join(map(str, accepted))}")
+            widths = ", ".join(map(str, accepted))
+            raise UsageError(f"bits is {bits!r}; accepted for {v.dtype}: {widths}, or 'auto'")
         if width < 32 and (2 ** (width - 1) - 1) // self.world_size < 1:
             raise UsageError(
                 f"bits is {width}: {self.world_size} workers cannot share lanes so narrow; use more bits"
             )
-        return dtype, width, ReduceOp.AVG if op == "avg" else ReduceOp.SUM
+        return dtype, width, 0, reduce
 
     def _submit(
         self,
@@ -537,6 +624,9 @@ class Session:
         root: int = 0,
         sparse: bool = True,
         block: int | None = None,
+        auto_zeros: bool = False,
+        auto_block: bool = False,
+        auto_lanes: int = 0,
         count: int = 0,
         source: int = 0,
         in_range: tuple[int, int] = (0, 0),
@@ -544,6 +634,8 @@ class Session:
         out_range: tuple[int, int] = (0, 0),
         zero_fill: bool = False,
         mask: int = 0,
+        residual: int = 0,
+        union: int = 0,
         background: bool = False,
     ) -> Work:
         seconds = self.timeout if timeout is None else timeout
@@ -554,12 +646,14 @@ class Session:
         assert self._engine is not None
         call = _native.Call(
             kind=int(kind), op=int(op), dtype=int(dtype), bits=bits, root=root, sparse=sparse,
-            block=self.block_size if block is None else block, count=count, fingerprint_count=v.elements,
+            block=self._admitted.block if block is None else block, count=count, fingerprint_count=v.elements,
             shape_crc=shape_fingerprint(shape), workers=self.world_size, rank=self.rank,
-            policy=self._policy_word, input=source, in_begin=in_range[0], in_end=in_range[1],
+            policy=0, input=source, in_begin=in_range[0], in_end=in_range[1],
             output=target, out_begin=out_range[0], out_end=out_range[1], mask=mask, zero_fill=zero_fill,
+            auto_zeros=auto_zeros, auto_block=auto_block, auto_lanes=auto_lanes,
         )  # fmt: skip
-        label = (name, v.dtype, tuple(v.shape), () if exact else (op, bits))
+        call.residual, call.union_out = residual, union
+        label = (name, v.dtype, tuple(v.shape), () if exact else (op, "auto" if auto_lanes else bits))
         me = threading.get_ident()
         with self._lock:
             self._inside.add(me)
@@ -574,6 +668,14 @@ class Session:
                 self._pending.append(work)
         self._forget_done()
         return work
+
+    def _set_policy(self, word: int) -> None:
+        """What rank 0's headers carry from now on; every rank follows it from the collective after. Any
+        thread may call it; on other ranks it does nothing."""
+        if SkipPolicy.from_word(word) is None:
+            raise UsageError(f"policy word is 0x{word:08x}; accepted: one that is marked valid")
+        if self._engine is not None:
+            self._engine.set_policy(word)
 
     def _forget_done(self) -> None:
         """Lets go of the tensors of collectives that nobody waited for."""

@@ -91,8 +91,8 @@ control Admission(inout headers_t hdr, inout metadata_t meta, in port_t ingress_
             meta.form: ternary;
             hdr.agg.version: ternary;
             hdr.agg.op: ternary;
-            hdr.ipv4.source: ternary;
-            hdr.udp.source: ternary;
+            hdr.ipv4.source: ternary @name("ipv4_source");
+            hdr.udp.source: ternary @name("udp_source");
             hdr.agg.job: ternary;
             hdr.agg.token: ternary;
             hdr.agg.slot: ternary;
@@ -139,8 +139,8 @@ control Admission(inout headers_t hdr, inout metadata_t meta, in port_t ingress_
             meta.form: ternary;
             hdr.agg.version: ternary;
             hdr.agg.op: ternary;
-            hdr.ipv4.source: ternary;
-            hdr.udp.source: ternary;
+            hdr.ipv4.source: ternary @name("ipv4_source");
+            hdr.udp.source: ternary @name("udp_source");
             hdr.agg.job: ternary;
             hdr.agg.token: ternary;
             hdr.agg.slot: ternary;

@@ -29,11 +29,11 @@ control Frames(inout headers_t hdr, inout metadata_t meta, in port_t ingress_por
 
     table own_source {
         key = {
-            hdr.ethernet.source: ternary;
-            hdr.ethernet.ether_type: ternary;
-            hdr.tag.ether_type: ternary;
+            hdr.ethernet.source: ternary @name("ethernet_source");
+            hdr.ethernet.ether_type: ternary @name("ethernet_type");
+            hdr.tag.ether_type: ternary @name("tag_type");
             hdr.arp.sender_ip: ternary;
-            hdr.ipv4.source: ternary;
+            hdr.ipv4.source: ternary @name("ipv4_source");
         }
         actions = {
             drop_own_source;
@@ -76,10 +76,10 @@ control Frames(inout headers_t hdr, inout metadata_t meta, in port_t ingress_por
 
     table local {
         key = {
-            hdr.ethernet.destination: ternary;
+            hdr.ethernet.destination: ternary @name("ethernet_destination");
             meta.traffic: ternary;
             hdr.arp.target_ip: ternary;
-            hdr.ipv4.destination: ternary;
+            hdr.ipv4.destination: ternary @name("ipv4_destination");
         }
         actions = {
             answer_arp;
@@ -113,7 +113,7 @@ control Frames(inout headers_t hdr, inout metadata_t meta, in port_t ingress_por
 
     table stations {
         key = {
-            hdr.ethernet.destination: exact;
+            hdr.ethernet.destination: exact @name("ethernet_destination");
         }
         actions = {
             forward;

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from switchagg.cli import bench_ddp
 from switchagg.cli.signals import sigterm_exits
 from switchagg.errors import UsageError
 
@@ -68,6 +69,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--timeout", type=float, default=60.0, help="seconds for one call (%(default)s)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
     parser.set_defaults(run=run)
+    bench_ddp.add_parser(kinds)
 
 
 def settings_from(args: argparse.Namespace) -> Settings:
@@ -112,6 +114,8 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         UsageError: a parameter that cannot work, or nothing to measure.
     """
+    if args.benchmark == "ddp":
+        return bench_ddp.run(args)
     from switchagg.bench import allreduce
     from switchagg.bench.report import LEGEND, TerminalProgress, table, to_json
 

@@ -3,7 +3,8 @@
 Prints one line of JSON when it serves, ``{"controller": url, "switch": {...}, "pid": ..., "warnings": []}``.
 Ends on SIGTERM or SIGINT. It also ends when its standard input (a pipe or a terminal) closes, or when the
 process named by --parent does: whatever becomes of the parent, no host is left behind. In these cases ranks
-that are still in a job, perhaps asking once more for the last result, have 5 seconds to leave it.
+that are still in a job, perhaps asking once more for the last result, have 5 seconds to leave it. Where
+SWITCHAGG_HOST_TOKEN is set, the controller refuses whoever does not bring that token (SWITCHAGG_TOKEN).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from switchagg.cli.signals import stop_signals
 from switchagg.errors import UsageError
 
 LINGER: Final = 5.0  # seconds
+TOKEN_VARIABLE: Final = "SWITCHAGG_HOST_TOKEN"  # whoever asks must bring it, where it is set
 
 
 def add_parser(subparsers: Any) -> None:
@@ -68,6 +70,8 @@ def run(args: argparse.Namespace) -> int:
             pcap=args.pcap,
             words=args.words,
             slots=args.slots,
+            # Not an option: those can be read by everybody who lists processes.
+            credential=os.environ.pop(TOKEN_VARIABLE, None) or None,
         ) as host:
             address, port = host.switch.address
             announcement = {

@@ -19,9 +19,18 @@ COMMANDS: Final = {
     "switch": "run a software switch",
     "p4": "check, describe and run P4 programs",
     "host": "run a software switch and its controller in one process",
+    "controller": "run the controller of one or several switches",
+    "tenant": "say who may use a controller",
     "jobs": "list the jobs that run",
     "slots": "show who has which slots, and what they wait for",
-    "stats": "show the counters of the switch and of its jobs",
+    "stats": "show the counters of the switches and of their jobs",
+    "switches": "list the switches, and how they are",
+    "top": "watch switches and jobs, live",
+    "events": "show what has happened",
+    "job": "order a job before its ranks come",
+    "drain": "let a job or a switch run empty",
+    "undrain": "let a drained switch have jobs again",
+    "evict": "end a job now",
 }
 
 _EPILOG = "`switchagg COMMAND --help` says more of a command."
@@ -44,6 +53,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             module.add_parser(subparsers)
         else:
             subparsers.add_parser(name, help=meaning)
+    if chosen is not None and hasattr(module, "arranged"):
+        assert module is not None
+        place = line.index(chosen)
+        line = line[: place + 1] + module.arranged(line[place + 1 :], subparsers.choices[chosen])
     args = parser.parse_args(line)
     assert module is not None
     try:

@@ -6,7 +6,10 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from switchagg.cli.figures import plain
+
 if TYPE_CHECKING:
+    from switchagg.control.client import ControllerClient
     from switchagg.emulator.faults import Faults
 
 _FAULTS = (
@@ -60,15 +63,38 @@ def network_arguments(args: argparse.Namespace) -> list[str]:
     return line
 
 
-def add_controller_options(parser: argparse.ArgumentParser) -> None:
+def add_controller_options(parser: argparse.ArgumentParser, *, json: bool = True) -> None:
     """Adds which controller to ask, and ``--json``."""
-    parser.add_argument("--controller", metavar="URL", help="http://host:port (SWITCHAGG_CONTROLLER)")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument(
+        "--controller", metavar="URL", help="http://host:port or https://host:port (SWITCHAGG_CONTROLLER)"
+    )
+    parser.add_argument(
+        "--ca",
+        metavar="FILE",
+        help="certificates to trust, for https:// with a private authority (SWITCHAGG_CA)",
+    )
+    if json:
+        parser.add_argument("--json", action="store_true", help="print JSON")
+    # A token on a command line is seen by everybody who lists processes.
+    parser.epilog = "The tenant's token, where the controller wants one, comes from SWITCHAGG_TOKEN."
+
+
+def add_job_options(parser: argparse.ArgumentParser) -> None:
+    """Adds what tells jobs of one name apart."""
+    parser.add_argument("--id", type=int, metavar="N", help="its id, where several have the name")
+    parser.add_argument("--tenant", metavar="NAME", help="whose job, for administrators")
+
+
+def client_from(args: argparse.Namespace, timeout: float = 10.0) -> ControllerClient:
+    """Returns a client of the controller that was asked for. Raises `UsageError` where none was."""
+    from switchagg.control.client import ControllerClient, controller_url
+
+    return ControllerClient(controller_url(args.controller), timeout, ca=args.ca)
 
 
 def table(headings: tuple[str, ...], rows: list[tuple[Any, ...]]) -> str:
     """Returns rows in columns; numbers to the right, all else to the left."""
-    texts = [headings, *(tuple(str(cell) for cell in row) for row in rows)]
+    texts = [headings, *(tuple(plain(cell) for cell in row) for row in rows)]
     widths = [max(len(line[column]) for line in texts) for column in range(len(headings))]
     columns = range(len(headings))
     right = [bool(rows) and all(isinstance(row[i], int | float) for row in rows) for i in columns]

@@ -58,7 +58,13 @@ def interfaces(ours: Iterable[str], bmv2: Iterable[str] = ()) -> dict[int, str]:
     """
     with extras():
         from switchagg.p4model.runtime.switch import check_port
-    given = [(each, f"--interface takes PORT=NAME such as 0=eth0, not {each}") for each in ours]
+    given = [
+        (
+            each if "=" in each else each.replace("@", "=", 1),
+            f"--interface takes PORT=NAME such as 0=eth0, not {each}",
+        )
+        for each in ours
+    ]
     given += [(each.replace("@", "=", 1), f"-i takes PORT@NAME such as 0@eth0, not {each}") for each in bmv2]
     found: dict[int, str] = {}
     for text, wrong in given:
@@ -81,16 +87,16 @@ def watch(
             report()
 
 
-def print_counters(event: str, counters: dict[str, int], as_json: bool, **more: object) -> None:
+def print_counters(event: str, port: dict[str, int], as_json: bool, **more: object) -> None:
     """Prints counters as one line: an object of this event, with `more` in it, or text."""
     if as_json:
-        print(json.dumps({"event": event, "port": counters, **more}), flush=True)
+        print(json.dumps({"event": event, "port": port, **more}), flush=True)
     else:
-        print(", ".join(f"{name} {count}" for name, count in counters.items()), flush=True)
+        print(", ".join(f"{name} {count}" for name, count in port.items()), flush=True)
 
 
-def print_stopped(switch: Serving, counters: dict[str, int], as_json: bool) -> None:
+def print_stopped(switch: Serving, port: dict[str, int], as_json: bool, **more: object) -> None:
     """Prints that the switch has stopped, why if it was by itself, and its counters."""
     if not as_json:
         print(f"switch stopped{': ' + switch.failure if switch.failure else ''}", flush=True)
-    print_counters("stopped", counters, as_json, failure=switch.failure)
+    print_counters("stopped", port, as_json, failure=switch.failure, **more)

@@ -1,4 +1,4 @@
-"""`switchagg slots`: who has which slots of the switch, and what a job's slots wait for."""
+"""`switchagg slots`: who has which slots of each switch, and what a job's slots wait for."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import argparse
 import json
 from typing import Any
 
-from switchagg.cli.options import add_controller_options, table
+from switchagg.cli import figures
+from switchagg.cli.options import add_controller_options, client_from, table
 
 
 def add_parser(subparsers: Any) -> None:
@@ -14,8 +15,8 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "slots",
         help="show who has which slots, and what they wait for",
-        description="Shows which range of the switch's slots each job has. With --job: the slots of that job "
-        "that some ranks have sent to and others have not, which tells whom a job that hangs waits for.",
+        description="Shows which range of each switch's slots each job has. With --job: the slots of that "
+        "job that some ranks have sent to and others have not, which tells whom a job that hangs waits for.",
     )
     parser.add_argument("--job", metavar="NAME", help="look into the slots of this job")
     add_controller_options(parser)
@@ -24,9 +25,7 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Prints the ranges, or one job's slots. Raises `SwitchError` where no controller answers."""
-    from switchagg.control.client import ControllerClient, controller_url
-
-    client = ControllerClient(controller_url(args.controller))
+    client = client_from(args)
     if args.job is not None:
         waiting = client.waiting_slots(args.job)
         print(json.dumps(waiting, indent=1) if args.json else _waiting(waiting))
@@ -35,17 +34,36 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(slots, indent=1))
         return 0
-    print(
+    switches = slots.get("switches") or []
+    if len(switches) < 2:
+        print(_ranges(slots))
+    else:
+        print("\n\n".join(f"switch {figures.plain(each['name'])}: {_ranges(each)}" for each in switches))
+    return 0
+
+
+def _ranges(slots: dict[str, Any]) -> str:
+    said = (
         f"{slots['free']} of {slots['capacity']} slots free, {slots['largest_free']} in one range; "
         f"{slots['memory_used']} of {slots['memory']} bytes used; up to {slots['max_words']} words a packet"
     )
-    if slots["ranges"]:
-        rows = [
-            (each["base"], each["base"] + each["slots"] - 1, each["slots"], each["words"], each["name"])
-            for each in slots["ranges"]
-        ]
-        print(table(("first", "last", "slots", "words", "job"), rows))
-    return 0
+    if not slots["ranges"]:
+        return said
+    rows = [
+        (
+            each["base"],
+            each["base"] + each["slots"] - 1,
+            each["slots"],
+            "-" if each.get("words") is None else each["words"],
+            "(another tenant's)" if each.get("name") is None else each["name"],
+            each.get("tenant") or "-",
+        )
+        for each in sorted(slots["ranges"], key=lambda each: int(each["base"]))
+    ]
+    headings = ("first", "last", "slots", "words", "job", "tenant")
+    if len({row[-1] for row in rows}) == 1:
+        headings, rows = headings[:-1], [row[:-1] for row in rows]  # type: ignore[assignment,misc]
+    return f"{said}\n{table(headings, list(rows))}"
 
 
 def _waiting(answer: dict[str, Any]) -> str:
@@ -59,8 +77,8 @@ def _waiting(answer: dict[str, Any]) -> str:
             each["slot"],
             each["seq"],
             "words" if each["filled"] else "skips",
-            ",".join(map(str, each["seen"])),
-            ",".join(map(str, each["missing"])),
+            figures.ranks(each["seen"]),
+            figures.ranks(each["missing"]),
         )
         for each in slots
     ]

@@ -18,7 +18,7 @@ from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from switchagg.control.jobs import init_packets
+from switchagg.control.job import init_packets
 from switchagg.errors import SwitchError, UsageError
 from switchagg.slots import JobEntry, WorkerEntry
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
+from switchagg.cli.bmv2_options import add_bmv2_options, joined, settle
 from switchagg.cli.options import add_macro_options, add_network_options, faults_from
 from switchagg.cli.serving import extras, refuse_faults, watch
 from switchagg.errors import UsageError
@@ -43,8 +44,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--engine",
         choices=("native", "p4"),
-        default="native",
-        help="what executes: our own code, or a P4 program in the model (%(default)s)",
+        help="what executes: our own code, or a P4 program in the model (native)",
     )
     p4 = parser.add_argument_group("P4", "with --engine p4, which injects no faults and writes no capture")
     p4.add_argument(
@@ -72,7 +72,9 @@ def add_parser(subparsers: Any) -> None:
     p4.add_argument(
         "--entries", type=Path, metavar="FILE.stf", help="with --interface: STF statements to begin with"
     )
-    p4runtime = parser.add_argument_group("P4Runtime", "with --engine p4, and with or without a --program")
+    p4runtime = parser.add_argument_group(
+        "P4Runtime", "with either engine; --engine p4 with or without a --program, and interfaces"
+    )
     p4runtime.add_argument(
         "--p4runtime",
         "--grpc-server-addr",
@@ -91,6 +93,7 @@ def add_parser(subparsers: Any) -> None:
         metavar="PORT@NAME",
         help="--interface as simple_switch_grpc has it",
     )
+    add_bmv2_options(parser)
     add_network_options(parser)
     parser.add_argument(
         "--no-offload", action="store_true", help="do without the kernel's UDP_SEGMENT and UDP_GRO"
@@ -102,8 +105,14 @@ def add_parser(subparsers: Any) -> None:
     parser.set_defaults(run=run)
 
 
+def arranged(line: list[str], parser: argparse.ArgumentParser) -> list[str]:
+    """Returns the command's arguments with simple_switch_grpc's -- and program in our places."""
+    return joined(line, parser)
+
+
 def run(args: argparse.Namespace) -> int:
     """Serves until a signal comes; returns the exit status as the command's help says it."""
+    settle(args)
     with _StopSignals() as stop:
         return _serve(args, stop)
 
@@ -147,9 +156,11 @@ def _serve(args: argparse.Namespace, stop: _StopSignals) -> int:
     if not 0.0 <= args.stats_interval <= 86400.0:
         raise UsageError(f"stats-interval is {args.stats_interval}; accepted: seconds, 0 (never) to 86400")
     if args.p4runtime is not None:
-        from switchagg.cli.switch_p4runtime import serve as serve_p4runtime
+        from switchagg.cli import switch_p4runtime
 
-        return serve_p4runtime(args, stop.wait)
+        if args.engine == "p4":
+            return switch_p4runtime.serve(args, stop.wait)
+        return switch_p4runtime.serve_native(args, native_switch(args), stop.wait)
     if args.bmv2_interface or args.device_id or args.cpu_port is not None:
         raise UsageError("-i, --device-id and --cpu-port are for --p4runtime")
     if args.interface or args.entries is not None:
@@ -158,7 +169,7 @@ def _serve(args: argparse.Namespace, stop: _StopSignals) -> int:
         return serve(args, stop.wait)
     jobs = [job for path in args.job for job in load_jobs(path)]
     report = _JsonReport() if args.json else _TextReport()
-    switch = _p4_switch(args) if args.engine == "p4" else _native_switch(args)
+    switch = _p4_switch(args) if args.engine == "p4" else native_switch(args)
     with switch:
         for job in jobs:
             admit(switch, job)
@@ -168,7 +179,8 @@ def _serve(args: argparse.Namespace, stop: _StopSignals) -> int:
     return 1 if switch.failure else 0
 
 
-def _native_switch(args: argparse.Namespace) -> Switch:
+def native_switch(args: argparse.Namespace) -> Switch:
+    """Returns the native switch that the options ask for. Raises `UsageError`."""
     from switchagg.emulator.switch import Switch
 
     if args.program is not None or args.defines or args.include_dirs:

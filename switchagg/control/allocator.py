@@ -6,6 +6,10 @@ it under a mask. That is what a buddy allocator hands out (Knuth, The Art of Com
 
     free 0..15          allocate 4         allocate 8         free the 4
     [      16     ] ->  [A][4][   8  ] ->  [A][4][   B  ] ->  [   8  ][   B  ]
+
+A range comes out of the smallest hole that it fits in. So a large hole is broken only when no smaller one
+would do, small ranges share the leftovers of earlier ones, and since a freed range joins its buddy at once,
+whatever is free and aligned is there to be had: `allocate` refuses only what no aligned range could give.
 """
 
 from __future__ import annotations
@@ -54,6 +58,33 @@ class SlotAllocator:
         """The ranges handed out, base -> slots, in order of their base."""
         return dict(sorted(self._taken.items()))
 
+    def smallest_hole(self, slots: int) -> int:
+        """Returns the size of the smallest free range that `slots` fit in; 0 where there is none."""
+        return min((size for size, bases in self._free.items() if bases and size >= slots), default=0)
+
+    def claim(self, base: int, slots: int) -> None:
+        """Takes the range at `base`, as after a restart, when its owner is there already.
+
+        Raises `UsageError` where it is not free, or no range that `allocate` could have returned.
+        """
+        if is_power_of_two(slots) and base >= 0 and base % slots == 0:
+            size = slots
+            while size <= self.capacity:
+                start = base - base % size
+                if start in self._free.get(size, ()):
+                    self._free[size].remove(start)
+                    while size > slots:
+                        size //= 2
+                        upper = base & size
+                        self._free.setdefault(size, set()).add(start if upper else start + size)
+                        start += upper
+                    self._taken[base] = slots
+                    return
+                size *= 2
+        raise UsageError(
+            f"slots {base}..{base + slots - 1} are not free; ranges start at {list(self.ranges)}"
+        )
+
     def allocate(self, slots: int) -> int:
         """Takes a range of `slots` and returns its base, a multiple of `slots`.
 
@@ -65,14 +96,13 @@ class SlotAllocator:
             raise UsageError(f"slots is {slots}; accepted: a power of two")
         if slots > self.capacity:
             raise AdmissionError(f"{slots} slots asked for; the switch has {self.capacity}", "no_slots")
-        fitting = [size for size, bases in self._free.items() if bases and size >= slots]
-        if not fitting:
+        size = self.smallest_hole(slots)
+        if not size:
             raise AdmissionError(
                 f"{slots} slots asked for; {self.free_slots} of the switch's {self.capacity} are free, "
                 f"{self.largest_free} of them in one range",
                 "no_slots",
             )
-        size = min(fitting)
         base = min(self._free[size])
         self._free[size].remove(base)
         while size > slots:

@@ -1,16 +1,18 @@
-"""Asks a controller what runs. For the command line; workers have `worker_lib.join`."""
+"""Asks a controller what runs, and tells it what to do. For people; workers have `worker_lib.join`."""
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, urlencode
 
+from switchagg import http_client
 from switchagg.errors import SwitchError, UsageError
 
 ENVIRONMENT: Final = "SWITCHAGG_CONTROLLER"
+_LINE: Final = 1 << 24  # bytes of one snapshot; far more than any is
 
 
 def controller_url(given: str | None) -> str:
@@ -22,71 +24,114 @@ def controller_url(given: str | None) -> str:
 
 
 class ControllerClient:
-    """Reads from one controller, a connection a call.
+    """Calls one controller, a connection a call. Every method raises `SwitchError` where nobody answers, and
+    `AdmissionError` where the controller refuses.
 
     Args:
-        url: ``http://host:port``. Raises `UsageError` for anything else.
+        url: ``http://host:port`` or ``https://host:port``. Raises `UsageError` for anything else.
         timeout: seconds to wait for an answer.
+        token: bearer token of the tenant; None takes SWITCHAGG_TOKEN's.
+        ca: PEM file of a private authority; None takes SWITCHAGG_CA's.
     """
 
-    def __init__(self, url: str, timeout: float = 10.0) -> None:
-        try:
-            parts = urlsplit(url)
-            host, port = parts.hostname, parts.port
-        except ValueError:
-            host = port = None
-        if host is None or port is None or parts.scheme != "http" or parts.path.strip("/"):
-            raise UsageError(f"controller is {url!r}; accepted: http://host:port")
-        self._host, self._port, self._timeout = host, port, timeout
-        self.url = f"http://{host}:{port}"
+    def __init__(
+        self, url: str, timeout: float = 10.0, *, token: str | None = None, ca: str | None = None
+    ) -> None:
+        self._there = http_client.endpoint(url, token, ca)
+        self._timeout = timeout
+        self.url = self._there.url
 
     def health(self) -> dict[str, Any]:
         """What runs there: ``status``, ``version``, ``switch``, ``warnings``."""
-        return self._get("/healthz")
+        return self._call("GET", "/healthz")
+
+    # Jobs. `tenant` says whose job is meant where an administrator sees several of one name.
 
     def jobs(self) -> list[dict[str, Any]]:
         """Every job that has not ended."""
-        return list(self._get("/v1/jobs")["jobs"])
+        return list(self._call("GET", "/v1/jobs")["jobs"])
 
-    def job(self, name: str) -> dict[str, Any]:
-        """One job. Raises `SwitchError` where there is none of that name."""
-        return self._get(f"/v1/jobs/{quote(name, safe='')}")
+    def job(self, name: str, job_id: int | None = None, tenant: str | None = None) -> dict[str, Any]:
+        """One job."""
+        return self._call("GET", _job(name, job_id, tenant))
+
+    def create(self, spec: Mapping[str, Any]) -> dict[str, Any]:
+        """Orders a job; the fields are those of `switchagg.control.records.JobSpec`."""
+        return self._call("POST", "/v1/jobs", dict(spec))
+
+    def drain(self, name: str, job_id: int | None = None, tenant: str | None = None) -> dict[str, Any]:
+        """Lets nobody join a job any more."""
+        return self._call("POST", _job(name, job_id, tenant, "/drain"))
+
+    def evict(self, name: str, job_id: int | None = None, tenant: str | None = None) -> dict[str, Any]:
+        """Ends a job at once."""
+        return self._call("DELETE", _job(name, job_id, tenant))
+
+    def history(self, name: str, job_id: int | None = None, tenant: str | None = None) -> dict[str, Any]:
+        """How a job has done over the last minutes."""
+        return self._call("GET", _job(name, job_id, tenant, "/history"))
+
+    # Switches.
+
+    def switches(self) -> list[dict[str, Any]]:
+        """Every switch."""
+        return list(self._call("GET", "/v1/switches")["switches"])
+
+    def drain_switch(self, name: str) -> dict[str, Any]:
+        """Gives a switch no new jobs, and moves those that it has where they can be moved."""
+        return self._call("POST", f"/v1/switches/{quote(name, safe='')}/drain")
+
+    def undrain_switch(self, name: str) -> dict[str, Any]:
+        """Lets a switch have jobs again."""
+        return self._call("POST", f"/v1/switches/{quote(name, safe='')}/undrain")
 
     def slots(self) -> dict[str, Any]:
         """Capacity and the ranges that jobs have."""
-        return self._get("/v1/slots")
+        return self._call("GET", "/v1/slots")
 
     def waiting_slots(self, name: str) -> dict[str, Any]:
-        """The slots of a job that wait for a rank. Raises `SwitchError` where there is none of that name."""
-        return self._get(f"/v1/slots?job={quote(name, safe='')}")
+        """The slots of a job that wait for a rank."""
+        return self._call("GET", f"/v1/slots?{urlencode({'job': name})}")
 
     def stats(self) -> dict[str, Any]:
-        """Counters of the switch and of every job."""
-        return self._get("/v1/stats")
+        """Counters of the switches and of every job."""
+        return self._call("GET", "/v1/stats")
 
-    def _get(self, path: str) -> dict[str, Any]:
-        connection = http.client.HTTPConnection(self._host, self._port, timeout=self._timeout)
+    # What happens.
+
+    def events(self, since: int = 0, limit: int = 200) -> list[dict[str, Any]]:
+        """Up to `limit` of the newest events numbered more than `since`, oldest first."""
+        return list(self._call("GET", f"/v1/events?{urlencode({'since': since, 'limit': limit})}")["events"])
+
+    def live(self) -> Iterator[dict[str, Any]]:
+        """Yields a snapshot a second, without end: ``now``, ``switches``, ``jobs``, new ``events``.
+
+        Raises `SwitchError` when the controller ends the stream, or is silent for `timeout` seconds.
+        """
+        from http.client import HTTPException
+
+        connection = http_client.connect(self._there, self._timeout)
         try:
-            connection.request("GET", path)
-            response = connection.getresponse()
-            value = json.loads(response.read())
-        except OSError as error:
-            reason = error.strerror or str(error) or type(error).__name__
+            response = http_client.send(connection, self._there, "GET", "/v1/live")
+            while line := response.readline(_LINE):
+                if line.startswith(b"data:"):
+                    yield json.loads(line[5:])
+        except TimeoutError as error:
             raise SwitchError(
-                f"no controller at {self.url}: {reason.lower()}; "
-                "start one with `switchagg run` or `switchagg host`"
+                f"the controller at {self.url} has been silent for {self._timeout:g} seconds"
             ) from error
-        except (http.client.HTTPException, ValueError) as error:
-            raise SwitchError(f"what answers at {self.url} is no switchagg controller: {error!r}") from error
+        except OSError as error:
+            raise SwitchError(f"lost the controller at {self.url}: {error}") from error
+        except (http_client.NotHttp, HTTPException, ValueError) as error:
+            raise SwitchError(f"what answers at {self.url} is no switchagg controller: {error}") from error
         finally:
             connection.close()
-        if response.status != 200 or not isinstance(value, dict):
-            raise SwitchError(f"the controller at {self.url} says: {_message(value)}")
-        return value
+        raise SwitchError(f"the controller at {self.url} has ended")
+
+    def _call(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        return http_client.call_once(self._there, method, path, body, timeout=self._timeout)
 
 
-def _message(value: Any) -> str:
-    try:
-        return str(value["error"]["message"])
-    except (TypeError, KeyError):
-        return str(value)[:200]
+def _job(name: str, job_id: int | None, tenant: str | None, rest: str = "") -> str:
+    query = {key: value for key, value in (("id", job_id), ("tenant", tenant)) if value is not None}
+    return f"/v1/jobs/{quote(name, safe='')}{rest}{'?' if query else ''}{urlencode(query)}"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Self
 
 from switchagg.control.controller import Controller
 from switchagg.control.drivers.embedded import DEFAULT_MEMORY, EmbeddedDriver
+from switchagg.control.records import OPEN
 from switchagg.control.service import ControlServer
 from switchagg.errors import UsageError
 from switchagg.planner import SkipPolicy
@@ -29,6 +30,7 @@ class EmbeddedController:
         memory: bytes that slots may take.
         faults, pcap, links: passed on to the switch.
         words, slots, policy: what jobs get whose ranks ask for nothing.
+        credential: refuse whoever does not bring this token; None asks for none.
 
     Raises:
         UsageError: `host` is not one concrete address, or a value is out of range.
@@ -50,6 +52,7 @@ class EmbeddedController:
         slots: int | None = None,
         policy: SkipPolicy | None = None,
         links: bool = True,
+        credential: str | None = None,
     ) -> None:
         from switchagg.emulator.switch import Switch
 
@@ -61,8 +64,16 @@ class EmbeddedController:
         self.switch.start()
         try:
             self.driver = EmbeddedDriver(self.switch, capacity, memory)
-            self.controller = Controller(self.driver, words=words, slots=slots, policy=policy)
-            self._server = ControlServer(self.controller, controller_host or host, controller_port)
+            self.controller = Controller([self.driver], words=words, slots=slots, policy=policy)
+            if credential is not None:
+                self.controller.store.put_tenant(OPEN)
+                self.controller.tenants.adopt(OPEN.name, credential)
+            self._server = ControlServer(
+                self.controller,
+                controller_host or host,
+                controller_port,
+                authentication=credential is not None,
+            )
             self._server.start()
         except BaseException:
             self.switch.close()

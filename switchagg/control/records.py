@@ -120,11 +120,17 @@ class Quota:
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """Who asks. `admin` sees and touches everybody's jobs."""
+    """Who asks. `admin` sees and touches everybody's jobs; `by` is an administrator who asks in its name."""
 
     name: str
     admin: bool = False
     quota: Quota = Quota()
+    by: str = ""
+
+    @property
+    def who(self) -> str:
+        """Whom to name for what is done."""
+        return self.by or self.name
 
 
 OPEN: Final = Tenant("default", admin=True)

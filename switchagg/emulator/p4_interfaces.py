@@ -17,12 +17,13 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Protocol, Self, runtime_checkable
 
 from switchagg.emulator.packet_socket import open_interface, receive
 from switchagg.errors import SwitchAggError, SwitchError, UsageError
 
 
+@runtime_checkable
 class Processor(Protocol):
     """What packets go through: a `ModelSwitch`, or what stands before one."""
 

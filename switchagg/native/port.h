@@ -51,6 +51,18 @@ struct PortCounters {
   uint64_t receive_calls = 0, send_calls = 0;                           // system calls
   uint64_t refused = 0;       // sends or receives that the peer's host answered with "port unreachable"
   uint64_t send_errors = 0;   // datagrams that the kernel would not take
+
+  PortCounters& operator+=(const PortCounters& o) {
+    packets_in += o.packets_in;
+    bytes_in += o.bytes_in;
+    packets_out += o.packets_out;
+    bytes_out += o.bytes_out;
+    receive_calls += o.receive_calls;
+    send_calls += o.send_calls;
+    refused += o.refused;
+    send_errors += o.send_errors;
+    return *this;
+  }
 };
 
 class Port {

@@ -8,7 +8,23 @@
 
 from __future__ import annotations
 
-from switchagg.p4model.check import load
-from switchagg.p4model.errors import Location, P4Error
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from switchagg.p4model.check import load
+    from switchagg.p4model.errors import Location, P4Error
 
 __all__ = ["Location", "P4Error", "load"]
+
+
+def __getattr__(name: str) -> object:
+    # When asked for: tables and their like, in `runtime`, do without a parser and what it needs installed.
+    if name == "load":
+        from switchagg.p4model.check import load
+
+        return load
+    if name in ("Location", "P4Error"):
+        from switchagg.p4model import errors
+
+        return getattr(errors, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -3,18 +3,21 @@
     program ─ collect names ─ ids and aliases ─ one message for each object ─► P4Info: text or JSON
 
 Like p4c, it has what is used: tables that are applied, and actions that a table lists or a body calls. Extern
-objects are there whether used or not.
+objects are there whether used or not. For a Tofino it is what p4c gives with --p4runtime-force-std-externs:
+ids and aliases of tables and extern objects are those of names that begin with the pipeline's, names do not.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from switchagg.p4model import ir, walk
 from switchagg.p4model.annotations import find
 from switchagg.p4model.ast import Annotation
 from switchagg.p4model.errors import P4Error
+from switchagg.p4model.names import control_name
 from switchagg.p4model.p4info_ids import Kind, Symbols, field_ids, single_number
 from switchagg.p4model.p4info_types import (
     TypeInfo,
@@ -47,6 +50,9 @@ _UNITS = {
     "packets": "PACKETS", "bytes": "BYTES", "packets_and_bytes": "BOTH",
     "PACKETS": "PACKETS", "BYTES": "BYTES", "PACKETS_AND_BYTES": "BOTH",
 }  # fmt: skip
+
+
+_Named: TypeAlias = ir.Table | ir.ValueSet | ir.ExternInstance
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +106,10 @@ class _Generator:
         self.digests: dict[str, Type] = {}
         self.value_sets: list[ir.ValueSet] = []
         self.instances: list[ir.ExternInstance] = list(program.instances)
+        self.pipelines: dict[int, str] = {}
+        """On a Tofino: the name of the pipeline that a thing with a name is in, by its identity."""
+        self.called: set[int] = set()
+        """The identities of extern objects with a method that is called."""
         self.needs_no_action = False
         self.no_action = next((each for each in program.actions if each.name == "NoAction"), None)
 
@@ -121,7 +131,9 @@ class _Generator:
         )
         message.set("value_sets", [self._value_set(each) for each in self.value_sets])
         message.set("registers", [self._register(each) for each in self._of(kinds.register)])
-        message.set("digests", [self._digest(name, each) for name, each in self.digests.items()])
+        digests = [self._digest(name, each) for name, each in self.digests.items()]
+        packs = [self._digest_of(each) for each in self._of("Digest") if id(each) in self.called]
+        message.set("digests", digests + packs)
         info = self.types.message()
         message.set("type_info", info if info.fields else None)
         return message
@@ -129,6 +141,8 @@ class _Generator:
     # ---- collecting
 
     def _collect(self) -> None:
+        if self.program.architecture == "tna":
+            self._name_pipelines()
         for block in walk.blocks(self.program.main):
             self.instances += [each for each in block.instances if isinstance(each, ir.ExternInstance)]
             if isinstance(block, ir.ParserInstance):
@@ -140,18 +154,32 @@ class _Generator:
         for action in self.actions:
             symbols.add(Kind.ACTION, action.control_name, action.annotations)
         for table in self.tables:
-            symbols.add(Kind.TABLE, table.control_name, table.annotations)
+            symbols.add(Kind.TABLE, self._full_name(table), table.annotations)
         for value_set in self.value_sets:
-            symbols.add(Kind.VALUE_SET, value_set.control_name, value_set.annotations)
+            symbols.add(Kind.VALUE_SET, self._full_name(value_set), value_set.annotations)
         for instance in self.instances:
             kind = self._kind(instance)
             if kind is not None:
-                symbols.add(kind, instance.control_name, instance.annotations)
+                symbols.add(kind, self._full_name(instance), instance.annotations)
         for header in self._controller_headers():
             symbols.add(Kind.CONTROLLER_HEADER, control_type_name(header), header.annotations)
         for name in self.digests:
             symbols.add(Kind.DIGEST, name)
         symbols.assign()
+
+    def _name_pipelines(self) -> None:
+        for param, pipeline in self.program.main.args.items():
+            if isinstance(pipeline, ir.PackageInstance):
+                name = control_name(pipeline.name or param, pipeline.annotations, "")
+                for block in walk.blocks(pipeline):
+                    parts = block.tables if isinstance(block, ir.ControlInstance) else block.value_sets
+                    for each in (*block.instances, *parts):
+                        self.pipelines.setdefault(id(each), name)
+
+    def _full_name(self, thing: _Named) -> str:
+        """The name that ids and aliases are made of."""
+        pipeline = self.pipelines.get(id(thing))
+        return thing.control_name if pipeline is None else f"{pipeline}.{thing.control_name}"
 
     def _collect_control(self, control: ir.ControlInstance) -> None:
         found = walk.used(control)
@@ -172,6 +200,8 @@ class _Generator:
                 type_ = node.type_args[0]
                 name = control_type_name(type_) if _is_named(type_) else f"digest_{len(self.digests)}"
                 self.digests.setdefault(name, type_)
+            elif isinstance(node, ir.MethodCall):
+                self.called.add(id(node.target))
 
     def _check_distinct(self) -> None:
         seen: dict[str, ir.Table] = {}
@@ -212,10 +242,18 @@ class _Generator:
     def _preamble(
         self, kind: Kind, name: str, annotations: Iterable[Annotation], skipped: Iterable[str] = ()
     ) -> Message:
+        return self._named(kind, name, name, annotations, skipped)
+
+    def _preamble_of(self, kind: Kind, thing: _Named, skipped: Iterable[str] = ()) -> Message:
+        return self._named(kind, thing.control_name, self._full_name(thing), thing.annotations, skipped)
+
+    def _named(
+        self, kind: Kind, name: str, full: str, annotations: Iterable[Annotation], skipped: Iterable[str]
+    ) -> Message:
         return Message(
-            id=self.symbols.id(kind, name),
+            id=self.symbols.id(kind, full),
             name=name,
-            alias=self.symbols.alias(name),
+            alias=self.symbols.alias(full),
             **annotation_fields(annotations, skipped),
             doc=documentation(annotations),
         )
@@ -258,7 +296,7 @@ class _Generator:
         )
 
     def _table(self, table: ir.Table) -> Message:
-        message = Message(preamble=self._preamble(Kind.TABLE, table.control_name, table.annotations))
+        message = Message(preamble=self._preamble_of(Kind.TABLE, table))
         message.set("match_fields", list(self._match_fields(table)))
         message.set("action_refs", list(self._action_refs(table)))
         if table.default is not None and table.const_default:
@@ -269,7 +307,7 @@ class _Generator:
         implementation = self._property(table, self.externs.profile, self.externs.selector)
         if implementation is not None:
             message.set(
-                "implementation_id", self.symbols.id(Kind.ACTION_PROFILE, implementation.control_name)
+                "implementation_id", self.symbols.id(Kind.ACTION_PROFILE, self._full_name(implementation))
             )
         message.set("direct_resource_ids", list(self._direct_resources(table)))
         message.set("size", Long(table.size or DEFAULT_TABLE_SIZE))
@@ -345,7 +383,7 @@ class _Generator:
         ):
             instance = self._property(table, name)
             if instance is not None:
-                yield self.symbols.id(kind, instance.control_name)
+                yield self.symbols.id(kind, self._full_name(instance))
 
     # ---- extern objects
 
@@ -361,7 +399,7 @@ class _Generator:
         unit = instance.args.get("type")
         assert isinstance(unit, ir.EnumLiteral)
         return Message(
-            preamble=self._preamble(kind, instance.control_name, instance.annotations),
+            preamble=self._preamble_of(kind, instance),
             spec=Message(unit=Enum(_UNITS[unit.name])),
         )
 
@@ -380,14 +418,14 @@ class _Generator:
             instance = self._property(table, extern)
             if instance is not None:
                 message = self._counter_head(instance, kind)
-                message.set("direct_table_id", self.symbols.id(Kind.TABLE, table.control_name))
+                message.set("direct_table_id", self.symbols.id(Kind.TABLE, self._full_name(table)))
                 yield message
 
     def _register(self, instance: ir.ExternInstance) -> Message:
         size = instance.args.get("size")
         assert isinstance(size, int)
         return Message(
-            preamble=self._preamble(Kind.REGISTER, instance.control_name, instance.annotations),
+            preamble=self._preamble_of(Kind.REGISTER, instance),
             type_spec=self.types.spec(instance.type.type_args[0]),
             size=size,
             index_type_name=self._index_type(instance, Kind.REGISTER),
@@ -397,7 +435,7 @@ class _Generator:
         selector = instance.type.name == self.externs.selector
         size = instance.args.get("size")
         tables = sorted(
-            each.control_name
+            self._full_name(each)
             for each in self.tables
             if self._property(each, self.externs.profile, self.externs.selector) is instance
         )
@@ -405,7 +443,7 @@ class _Generator:
         skipped = ("max_group_size", "selector_size_semantics", "max_member_weight")
         group = find(notes, "max_group_size")
         message = Message(
-            preamble=self._preamble(Kind.ACTION_PROFILE, instance.control_name, notes, skipped),
+            preamble=self._preamble_of(Kind.ACTION_PROFILE, instance, skipped),
             table_ids=[self.symbols.id(Kind.TABLE, each) for each in tables],
             with_selector=selector,
             size=Long(size) if isinstance(size, int) else None,
@@ -419,6 +457,12 @@ class _Generator:
 
     def _digest(self, name: str, type_: Type) -> Message:
         return Message(preamble=self._preamble(Kind.DIGEST, name, ()), type_spec=self.types.spec(type_))
+
+    def _digest_of(self, instance: ir.ExternInstance) -> Message:
+        return Message(
+            preamble=self._preamble_of(Kind.DIGEST, instance),
+            type_spec=self.types.spec(instance.type.type_args[0]),
+        )
 
     # ---- packet metadata and value sets
 
@@ -454,7 +498,9 @@ class _Generator:
         return Message(preamble=preamble, metadata=metadata)
 
     def _value_set(self, value_set: ir.ValueSet) -> Message:
-        preamble = self._preamble(Kind.VALUE_SET, value_set.control_name, value_set.annotations)
+        preamble = self._preamble_of(Kind.VALUE_SET, value_set)
+        if id(value_set) in self.pipelines:
+            preamble.set("alias", self._full_name(value_set))
         return Message(preamble=preamble, match=list(self._members(value_set)), size=value_set.size)
 
     def _members(self, value_set: ir.ValueSet) -> Iterator[Message]:

@@ -61,7 +61,9 @@ def install_switch(board: Board, ports: tuple[int, ...] = PORTS) -> Entries:
 
 
 @dataclass
-class _Job:
+class Installed:
+    """A job on a board: the entries that are there now, and all that it came with."""
+
     entry: JobEntry
     place: JobPlace
     entries: Entries
@@ -83,7 +85,7 @@ class P4Engine:
         self._board = board
         self._common = common
         self._admission = SlotTable(capacity)  # for what the control plane checks
-        self._jobs: dict[int, _Job] = {}
+        self._jobs: dict[int, Installed] = {}
         self._gone: Counter[str] = Counter()
         self._before = refusals(common, self._reader())
 
@@ -113,7 +115,7 @@ class P4Engine:
             )
             for cell in range(each)
         }
-        self._jobs[job.job] = _Job(job, place, entries, cells, entries)
+        self._jobs[job.job] = Installed(job, place, entries, cells, entries)
 
     def _free_place(self, job: JobEntry) -> JobPlace:
         used = {each.place.index for each in self._jobs.values()}
@@ -135,6 +137,10 @@ class P4Engine:
             self._board.delete(entry)
         for group in job.entries.groups:
             self._board.delete_group(group)
+
+    def installed(self, job_id: int) -> Installed:
+        """What is on the board of a job."""
+        return self._jobs[job_id]
 
     def fence(self, job_id: int, bits: int) -> None:
         """Takes the workers' entries away."""
@@ -230,13 +236,13 @@ class P4Engine:
         full = sum(1 << worker.bit for worker in job.workers)
         return SlotState(seq, full & ~missing, bool(filled), np.array(words, np.uint32) if filled else None)
 
-    def _reader(self, job: _Job | None = None) -> Reader:
+    def _reader(self, job: Installed | None = None) -> Reader:
         return Reader(self._entry_packets, partial(self._cell, job))
 
     def _entry_packets(self, entry: TableEntry) -> int:
         return self._board.entry_packets(entry)
 
-    def _cell(self, job: _Job | None, name: str, index: int) -> int:
+    def _cell(self, job: Installed | None, name: str, index: int) -> int:
         return self._board.cell(name, index) - (job.cells[name, index] if job else 0)
 
 

@@ -22,10 +22,11 @@ def test_byte_for_byte() -> None:
     report = Report(collectives=3, bytes_reduced=0x1122334455667788, sampled_own=(1 << 64) - 1)
     data = Heartbeat(COOKIE, 0x0102030405060708, report).pack()
     assert data == (
-        bytes.fromhex(HEAD.format(count=23))
+        bytes.fromhex(HEAD.format(count=42))
         + bytes.fromhex("0000000000000003 0000000000000000 1122334455667788")
         + bytes(8 * 19)
         + bytes.fromhex("ffffffffffffffff")
+        + bytes(8 * 19)
     )
     assert Heartbeat.unpack(data) == Heartbeat(COOKIE, 0x0102030405060708, report)
 
@@ -35,18 +36,40 @@ def test_the_order_of_fields_is_the_wire_s() -> None:
         "collectives", "elements", "bytes_reduced", "packets_sent", "packets_received", "bytes_sent",
         "bytes_received", "retransmissions", "blocks_total", "blocks_own", "blocks_union", "scan_ns",
         "quantize_ns", "send_ns", "receive_ns", "wait_ns", "decode_ns", "plan_ns", "busy_ns", "rtt_ns",
-        "position", "sampled_blocks", "sampled_own",
+        "position", "sampled_blocks", "sampled_own", "sampled_own_32", "sampled_own_64", "sampled_own_128",
+        "sampled_own_256", "sampled_own_512", "sampled_own_1024", "sampled_sums", "sampled_sum",
+        "sampled_sum_32", "sampled_sum_64", "sampled_sum_128", "sampled_sum_256", "sampled_sum_512",
+        "sampled_sum_1024", "policy_collectives", "policy_elements", "policy_ns", "policy_word",
+        "policy_lanes",
     )  # fmt: skip
-    assert astuple(Heartbeat.unpack(datagram(*range(100, 123))).report) == tuple(range(100, 123))
+    assert astuple(Heartbeat.unpack(datagram(*range(100, 142))).report) == tuple(range(100, 142))
 
 
 def test_fields_of_later_versions_are_ignored_and_missing_ones_are_zero() -> None:
-    longer = Heartbeat.unpack(datagram(*range(1, 31)))
-    assert astuple(longer.report) == tuple(range(1, 24))
+    longer = Heartbeat.unpack(datagram(*range(1, 51)))
+    assert astuple(longer.report) == tuple(range(1, 43))
     shorter = Heartbeat.unpack(datagram(7, 8))
     assert shorter.report == Report(collectives=7, elements=8)
     assert Heartbeat.unpack(datagram()).report == Report()
     assert len(datagram(*range(255))) == MAX_BYTES
+
+
+def test_differences_add_up_but_for_what_is_so_now() -> None:
+    draw = random.Random(int(os.environ.get("SWITCHAGG_TEST_SEED", "7")))
+    before = Report(*(draw.randrange(1 << 40) for _ in FIELDS))
+    middle = Report(*(value + draw.randrange(1 << 20) for value in astuple(before)))
+    after = Report(*(value + draw.randrange(1 << 20) for value in astuple(middle)))
+    assert middle.since(before).plus(after.since(middle)) == after.since(before)
+    growth = after.since(before)
+    assert growth.elements == after.elements - before.elements
+    assert (growth.rtt_ns, growth.policy_word, growth.policy_lanes) == (
+        after.rtt_ns,
+        after.policy_word,
+        after.policy_lanes,
+    )
+    assert before.since(after).elements == 0  # a member that began anew
+    assert after.sampled_own_by_size == astuple(after)[22:29]
+    assert after.sampled_sum_by_size == astuple(after)[30:37]
 
 
 @pytest.mark.parametrize(

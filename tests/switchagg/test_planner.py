@@ -112,9 +112,11 @@ def test_placement_wraps() -> None:
 
 
 def test_policy_word() -> None:
-    for policy in (SkipPolicy(), SkipPolicy(1), SkipPolicy(65536, dense=True)):
+    lanes = [SkipPolicy(100, bits=bits) for bits in (8, 16, 32, 64)]
+    for policy in (SkipPolicy(), SkipPolicy(1), SkipPolicy(65536, dense=True), *lanes):
         assert SkipPolicy.from_word(policy.word()) == policy
     assert SkipPolicy(64, dense=True).word() == 0xC0000040
+    assert SkipPolicy(64, bits=16).word() == 0x80200040
     assert SkipPolicy.from_word(0) is None
     assert SkipPolicy.from_word(64) is None
     for block in (0, 65537):

@@ -45,6 +45,7 @@ def open_rank(
         input=x.ctypes.data, in_begin=0, in_end=call.count,
         output=result.ctypes.data, out_begin=0, out_end=call.count,
         mask=0 if packed is None else packed.ctypes.data, zero_fill=True,
+        auto_zeros=call.auto_zeros, auto_block=call.auto_block, auto_lanes=call.auto_lanes,
     )  # fmt: skip
     return Rank(x, result, _native.Codec(code, call.position, words), mask, packed)
 
@@ -119,8 +120,9 @@ def one_case(rng: np.random.Generator, dtype: DType, label: str) -> None:
     if dtype.is_float and rng.random() < 0.4:
         op = ReduceOp.AVG
     sparse = bool(rng.random() < 0.75)
+    left = {"auto_zeros": bool(rng.random() < 0.5), "auto_block": bool(rng.random() < 0.5)}
     call = Call(Kind.ALLREDUCE, op, dtype, bits, count, (count,), position=int(rng.integers(2**32)),
-                sparse=sparse, block=block)  # fmt: skip
+                sparse=sparse, block=block, auto_lanes=int(rng.choice([0, 8, 16, 32])), **left)  # fmt: skip
     density = float(rng.choice([0.0, 0.05, 0.5, 1.0]))
     masked = sparse and rng.random() < 0.3
     label = (

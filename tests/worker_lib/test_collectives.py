@@ -8,6 +8,7 @@ import time
 import weakref
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -272,6 +273,57 @@ def test_many_in_flight_waited_for_out_of_order() -> None:
 
     with EmbeddedController(faults=Faults(loss=0.02, reorder=0.05)) as host:
         together(host.url, 3, call)
+
+
+@pytest.mark.parametrize("bits", [16, 8])
+@pytest.mark.parametrize("kind", ["float32", "float16", "bfloat16"])
+def test_residual_is_what_the_lanes_leave_out(host: EmbeddedController, kind: str, bits: int) -> None:
+    dtype = np.dtype(ml_dtypes.bfloat16) if kind == "bfloat16" else np.dtype(kind)
+    count = 70_000  # two kinds of packets, and more than one chunk
+    seed = seed_of_this_run()
+
+    def call(session: Session) -> tuple[Array, Array, Array]:
+        rng = np.random.default_rng([seed, session.rank])
+        x = rng.normal(size=count).astype(dtype)
+        x[1000:1400] = 0
+        x[64 * 100 * (session.rank + 1) :][:64] = 0  # a block that only the others have
+        x[2048 + session.rank] = np.nan if session.rank == 1 else 1  # the chunk of this one is NaN everywhere
+        left = np.zeros(count, np.float32)
+        out = np.zeros(count, dtype)
+        session.allreduce(x, bits=bits, out=out, residual=left)
+        return x.astype(np.float64), left.astype(np.float64), out.astype(np.float64)
+
+    ranks = together(host.url, 2, call, words=K)
+    carried = sum(x - left for x, left, _ in ranks)
+    out = ranks[0][2]
+    chunk = np.arange(count) // 1024 == 2
+    assert np.isnan(out[chunk]).all()
+    for x, left, _ in ranks:
+        assert (left[chunk] == 0).all()
+        assert (left[x == 0] == 0).all()
+        assert np.abs(left[~chunk]).max() < 8 / (2 ** (bits - 1) // 2 - 1)
+        assert left.any()
+    rounding = {"float32": 2.0**-20, "float16": 2.0**-8, "bfloat16": 2.0**-5}[kind]  # of the result itself
+    assert np.abs(carried - out)[~chunk].max() <= rounding
+
+
+def test_residuals_that_cannot_be(host: EmbeddedController) -> None:
+    def call(session: Session) -> None:
+        x, left = np.ones(8, np.float32), np.zeros(8, np.float32)
+        for bad, bits, said in (
+            (left, 32, "32-bit lanes"),
+            (left[:4], 16, "shape"),
+            (left.astype(np.float64), 16, "float64"),
+            (x, 16, "overlaps x"),
+        ):
+            with pytest.raises(UsageError, match=said):
+                session.allreduce(x, bits=bits, residual=bad)
+        with pytest.raises(UsageError, match="overlaps the result"):
+            session.allreduce(x, bits=16, out=left, residual=left)
+        with pytest.raises(UsageError, match="float64"):
+            session.allreduce(x.astype(np.float64), bits=16, residual=left)
+
+    together(host.url, 2, call, words=K)
 
 
 def test_every_collective_can_be_asynchronous(host: EmbeddedController) -> None:

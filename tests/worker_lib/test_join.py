@@ -54,7 +54,12 @@ def free_port() -> int:
 
 def test_all_fields(host: EmbeddedController) -> None:
     zero, one = join_all(host.url, words=100, slots=32)
-    assert dataclasses.replace(zero, rank=1, worker_bit=1, token=one.token) == one
+    assert dataclasses.replace(zero, rank=1, worker_bit=1, token=one.token, heartbeats=one.heartbeats) == one
+    assert zero.heartbeats is not None
+    assert one.heartbeats is not None
+    assert (zero.heartbeats.address, zero.heartbeats.port) == ("127.0.0.1", int(host.url.rpartition(":")[2]))
+    assert len({zero.heartbeats.cookie, one.heartbeats.cookie}) == 2
+    assert (zero.places, zero.deadline, zero.on_loss) == ((0, 1), 10, "fail")
     assert (zero.controller, zero.name, zero.rank, zero.world_size) == (host.url, "a", 0, 2)
     assert (zero.switch_address, zero.switch_port) == host.switch.address
     assert zero.switch_receive_buffer == host.switch.receive_buffer
@@ -135,7 +140,7 @@ def test_nobody_listens() -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["", "127.0.0.1:80", "https://127.0.0.1:1", "http://a", "http://a:b", "http://a:1/x"]
+    "url", ["", "127.0.0.1:80", "ftp://127.0.0.1:1", "http://a", "http://a:b", "http://a:1/x", "http://b@a:1"]
 )
 def test_no_url(url: str) -> None:
     with pytest.raises(UsageError, match="accepted: http://host:port"):
@@ -255,6 +260,19 @@ def test_a_child_that_hosts() -> None:
         assert ControllerClient(embedded.controller).health()["switch"]["port"] == embedded.switch[1]
         embedded.close()
         assert not psutil.pid_exists(embedded.pid)
+
+
+def test_a_child_that_wants_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    with start_embedded(arguments=["--capacity", "64", "--slots", "16"], credential="a-token") as embedded:
+        with pytest.raises(AdmissionError, match="no token came") as error:
+            join(embedded.controller, "a", 0, 1, "127.0.0.1", 42000, timeout=20)
+        assert error.value.code == "unauthorized"
+        with pytest.raises(AdmissionError, match="is not, or no longer"):
+            join(embedded.controller, "a", 0, 1, "127.0.0.1", 42000, timeout=20, credential="b-token")
+        assert "a-token" not in " ".join(psutil.Process(embedded.pid).cmdline())
+        monkeypatch.setenv("SWITCHAGG_TOKEN", "a-token")
+        join(embedded.controller, "a", 0, 1, "127.0.0.1", 42000, timeout=20).leave()
+        assert ControllerClient(embedded.controller).jobs() == []
 
 
 def test_a_child_waits_for_the_ranks_that_are_still_there() -> None:

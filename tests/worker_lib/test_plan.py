@@ -45,6 +45,33 @@ def test_codes_are_those_of_the_protocol() -> None:
     assert (Kind.BARRIER, ReduceOp.SUM, ReduceOp.AVG, ReduceOp.OR) == (4, 0, 1, 2)
 
 
+def test_what_is_left_to_the_policy_stands_in_the_fingerprint() -> None:
+    left = call(auto_zeros=True, auto_block=True, auto_lanes=16)
+    assert left.fingerprint()[4] == 1 << 22 | 1 << 21 | 1 << 20 | 2 << 17 | 64
+    assert left.fingerprint()[:4] == call().fingerprint()[:4]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "floor", "bits", "lanes"),
+    [
+        (DType.F32, 16, None, 32), (DType.F32, 16, 8, 16), (DType.F32, 8, 8, 8), (DType.F32, 64, 8, 32),
+        (DType.F64, 8, None, 64), (DType.F64, 8, 32, 32), (DType.F64, 64, 16, 64),
+        (DType.I32, 8, 8, 32), (DType.I64, 8, 8, 64), (DType.BF16, 16, 32, 32),
+    ],
+)  # fmt: skip
+def test_lanes_under_a_policy(dtype: DType, floor: int, bits: int | None, lanes: int) -> None:
+    under = call(dtype=dtype, bits=dtype.lanes[0], auto_lanes=floor).under(SkipPolicy(bits=bits))
+    assert under.bits == lanes
+    assert (under.sparse, under.block) == (True, 64)
+
+
+def test_a_policy_settles_only_what_is_left_to_it() -> None:
+    policy = SkipPolicy(256, dense=True, bits=8)
+    assert call().under(policy) == call()
+    assert call(auto_zeros=True).under(policy) == call(auto_zeros=True, sparse=False)
+    assert call(auto_block=True).under(policy) == call(auto_block=True, block=256)
+
+
 def test_header_of_a_known_call() -> None:
     known = call(
         1000, kind=Kind.REDUCE_SCATTER, op=ReduceOp.AVG, dtype=DType.F64, bits=64, shape=(10, 100),

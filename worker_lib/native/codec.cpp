@@ -86,6 +86,7 @@ Stream::Stream(const Call& call, const Plan* plan, uint32_t words)
     const uint64_t bitmap_words = (call.blocks() + 31) / 32;
     own_ = plan->own_bitmap();
     union_ = plan->union_bitmap();
+    if (call.union_out) std::copy_n(union_, bitmap_words, call.union_out);
     union_blocks_ = count_bits(union_, bitmap_words);
     all_union_ = union_blocks_ == call.blocks();
     all_own_ = all_union_ && count_bits(own_, bitmap_words) == call.blocks();
@@ -178,6 +179,11 @@ ScaleF Stream::down_f(int exponent) const {
     return folded(e - (30 - log_workers_), average ? 1.0f / static_cast<float>(call_.workers) : 1.0f);
   const double whole = average ? static_cast<double>(top_) * call_.workers : static_cast<double>(top_);
   return folded(e + 1, static_cast<float>(1.0 / whole));
+}
+
+// What a narrow lane of one rank stands for, whatever the ranks make of their sum.
+ScaleF Stream::carried_f(int exponent) const {
+  return folded(unbiased_f(exponent) + 1, static_cast<float>(1.0 / top_));
 }
 
 ScaleD Stream::up_d(int exponent) const {
@@ -291,6 +297,11 @@ void Stream::encode_lanes(uint8_t* payload) {
         kernels_.quantize_f32(x, count, s, q_.data() + at);
       } else {
         kernels_.dither_f32(x, count, s, top_, key_, call_.first_element + static_cast<uint32_t>(element), q_.data() + at);
+        if (call_.residual) {
+          float* left = call_.residual + element;
+          kernels_.dequantize_f32(q_.data() + at, count, carried_f(exponent), left);
+          for (uint32_t i = 0; i < count; ++i) left[i] = x[i] - left[i];
+        }
       }
     });
   }

@@ -40,6 +40,7 @@ class Stream {
 
   ScaleF up_f(int exponent) const;
   ScaleF down_f(int exponent) const;
+  ScaleF carried_f(int exponent) const;
   ScaleD up_d(int exponent) const;
   ScaleD down_d(int exponent) const;
 

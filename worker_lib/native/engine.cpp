@@ -1,5 +1,7 @@
 #include "worker_lib/native/engine.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cfenv>
 #include <chrono>
@@ -46,7 +48,9 @@ Engine::Engine(std::unique_ptr<Port> port, const Membership& membership)
       stride_(wire::kHeaderBytes + 4 * membership.words),
       window_(membership.slots, batch_of(stride_), membership.window_limit),
       ring_(port_->packet_memory(static_cast<size_t>(membership.slots) * stride_)),
-      has_payload_(membership.slots) {
+      has_payload_(membership.slots),
+      policy_(Policy::valid(membership.policy) ? membership.policy : Policy::kValid | 64),
+      policy_sent_(policy_.load()) {
   received_.reserve(1024);
 }
 
@@ -72,15 +76,20 @@ void Engine::abandon() {
   thread_.reset();
 }
 
-void Engine::submit(std::shared_ptr<Collective> work, int64_t timeout_ns, bool background) {
+bool Engine::submit(std::shared_ptr<Collective> work, int64_t timeout_ns, bool background, uint32_t generation) {
   auto lock = contend();
-  work->call.position = calls_++;
-  if (broken_) {
-    work->status = Status::aborted;
-    return;
+  if (generation != generation_) return false;
+  work->index = calls_++;
+  work->call.position = static_cast<uint32_t>(work->index);
+  work->generation = generation;
+  if (broken_ || work->index >= doomed_from_) {
+    work->status = broken_ ? Status::aborted : Status::lost;
+    return true;
   }
-  work->deadline = timeout_ns < 0 ? INT64_MAX : now_ns() + timeout_ns;
+  const int64_t now = now_ns();
+  work->deadline = timeout_ns < 0 ? INT64_MAX : now + timeout_ns;
   queue_.push_back(std::move(work));
+  if (busy_since_ < 0) busy_since_ = now;
   ++stats_.collectives;
   if (background) {
     background_wanted_ = true;  // also while somebody drives, who may leave before this one is done
@@ -91,6 +100,7 @@ void Engine::submit(std::shared_ptr<Collective> work, int64_t timeout_ns, bool b
   } else if (background) {
     changed_.notify_all();
   }
+  return true;
 }
 
 Status Engine::wait(Collective& work, int64_t slice_ns) {
@@ -99,8 +109,11 @@ Status Engine::wait(Collective& work, int64_t slice_ns) {
   while (work.status == Status::pending) {
     const int64_t now = now_ns();
     if (now >= until) break;
-    if (driving_) {
-      changed_.wait_for(lock, std::chrono::nanoseconds(until - now));
+    if (driving_ || halted()) {
+      if (halted() && expire(now)) break;
+      // Nobody drives a halted engine, so its waiters look at the time.
+      const int64_t limit = halted() && !queue_.empty() ? std::min(until, queue_.front()->deadline) : until;
+      changed_.wait_for(lock, std::chrono::nanoseconds(limit - now));
       continue;
     }
     drive(lock, &work, until);
@@ -111,7 +124,7 @@ Status Engine::wait(Collective& work, int64_t slice_ns) {
 void Engine::background() {
   std::unique_lock lock(mutex_);
   while (!closing_) {
-    if (!background_wanted_ || driving_ || queue_.empty()) {
+    if (!background_wanted_ || driving_ || queue_.empty() || halted()) {
       if (queue_.empty()) background_wanted_ = false;
       changed_.wait(lock);
       continue;
@@ -133,6 +146,7 @@ void Engine::close() {
     auto lock = contend();
     closing_ = true;
     broken_ = true;
+    attention_ = -1;
     break_all(Status::aborted);
     port_->wake();
     changed_.notify_all();
@@ -147,16 +161,22 @@ void Engine::close() {
 EngineStats Engine::stats() {
   auto lock = contend();
   EngineStats s = stats_;
-  s.retransmissions = window_.repeats();
+  s.retransmissions = past_repeats_ + window_.repeats();
+  s.positions = past_positions_ + window_.next();
+  if (busy_since_ >= 0) s.busy_ns += now_ns() - busy_since_;
   s.srtt_ns = window_.srtt();
   s.rto_ns = window_.rto();
   s.cwnd = window_.cwnd();
+  s.policy_word = policy_;
+  s.density = probe_.counts();
   return s;
 }
 
 PortCounters Engine::port_counters() {
   auto lock = contend();
-  return port_->counters();
+  PortCounters sum = past_port_;
+  sum += port_->counters();
+  return sum;
 }
 
 int64_t Engine::silence_ns() {
@@ -168,7 +188,28 @@ void Engine::break_all(Status status) {
   for (auto& c : queue_) c->status = status;
   queue_.clear();
   sending_ = 0;
+  publish();
   changed_.notify_all();
+}
+
+// Whether the first collective's time is up, which breaks the engine.
+bool Engine::expire(int64_t now) {
+  if (queue_.empty() || now < queue_.front()->deadline) return false;
+  broken_ = true;
+  break_all(Status::timeout);
+  return true;
+}
+
+// Whether all that is under way are plans, agreed to by all ranks: what is waited for is the network.
+bool Engine::waits_for_plans() const {
+  for (const auto& c : queue_) {
+    if (!c->begun || c->ended != Status::pending) continue;
+    if (!c->opened) return false;
+    for (const Step& step : c->active)
+      if (step.kind == Step::Kind::stream) return false;
+    if (!c->active.empty()) return true;
+  }
+  return false;
 }
 
 // Runs the engine until `until` is finished, nothing is left, or the clock reaches `until_ns`. Enters and leaves with
@@ -181,7 +222,7 @@ void Engine::drive(std::unique_lock<std::mutex>& lock, Collective* until, int64_
   // Whether the socket may hold packets that were not read yet. A look costs a system call, and a small collective is made
   // of little else, so there is one only between two batches, after a wait, and before a timer is believed.
   bool unread = true;
-  while (!queue_.empty() && !closing_ && (!until || until->status == Status::pending)) {
+  while (!queue_.empty() && !closing_ && !halted() && (!until || until->status == Status::pending)) {
     const bool stepped = advance();
     const bool sent = send_new(now);
     if (stepped || sent || unread) now = now_ns();
@@ -190,14 +231,8 @@ void Engine::drive(std::unique_lock<std::mutex>& lock, Collective* until, int64_
       unread = receive(now);
       now = now_ns();
     }
-    if (queue_.empty() || (until && until->status != Status::pending)) break;
-    if (now >= queue_.front()->deadline) {
-      broken_ = true;
-      queue_.front()->status = Status::timeout;
-      break_all(Status::timeout);
-      break;
-    }
-    if (now >= until_ns) break;
+    if (queue_.empty() || halted() || (until && until->status != Status::pending)) break;
+    if (expire(now) || now >= until_ns) break;
     if (contenders_.load()) {
       lock.unlock();
       while (contenders_.load()) std::this_thread::yield();
@@ -217,11 +252,13 @@ void Engine::drive(std::unique_lock<std::mutex>& lock, Collective* until, int64_
     int64_t limit = std::min(queue_.front()->deadline, until_ns);
     if (timer >= 0) limit = std::min(limit, timer);
     limit = std::max<int64_t>(limit - now, 0);
+    const bool planning = waits_for_plans();
     lock.unlock();
     unread = port_->wait(std::min<int64_t>(limit, 1000000000));
     lock.lock();
     const int64_t woke = now_ns();
     stats_.wait_ns += woke - now;
+    if (planning) stats_.plan_ns += woke - now;
     now = woke;
   }
   driving_ = false;
@@ -233,6 +270,7 @@ void Engine::drive(std::unique_lock<std::mutex>& lock, Collective* until, int64_
 bool Engine::advance() {
   if (sending_ >= queue_.size()) return false;
   Collective& c = *queue_[sending_];
+  if (frozen_ && c.index >= limit_) return false;
   if (!c.begun) begin(c);
   if (!c.active.empty() && window_.next() < c.active.back().end) return false;  // packets to send first
   if (c.next_step == c.steps) {
@@ -251,15 +289,19 @@ void Engine::sent_all(const Collective& c) {
 void Engine::begin(Collective& c) {
   c.begun = true;
   c.start = c.end = window_.next();
+  c.call.pause = membership_.rank == 0 && pause_requested_.exchange(false);
+  // Every header before this one has its RESULT, the same at all ranks, so all settle the call alike.
+  Policy::settle(c.call, policy_);
+  c.call.policy = policy_sent_;
   const uint64_t each = c.call.kind == Kind::floor ? std::max<uint64_t>(c.call.count, 1)
                                                    : c.call.segment_elements(sparse_ ? kSparseSegment : kDenseSegment);
-  for (uint64_t from = 0; from < c.call.count; from += each)
+  for (uint64_t from = 0; from < c.call.count && !c.call.withdrawn; from += each)
     c.segments.emplace_back().call = c.call.segment(from, std::min(each, c.call.count - from));
   const uint64_t segments = c.segments.size();
   c.header_has_plan = segments == 1 && kPlanHeaderWords + c.call.rest_words() <= membership_.words;
   c.lead = static_cast<uint32_t>(std::min<uint64_t>(segments, kLead));
   c.steps = static_cast<uint32_t>(1 + 2 * segments);
-  stats_.blocks_total += c.call.blocks();
+  if (!c.call.withdrawn) stats_.blocks_total += c.call.blocks();
 }
 
 // Step 0 is the header; then `lead` plans; then a stream and a plan in turn; then the last streams.
@@ -288,10 +330,15 @@ bool Engine::start_step(Collective& c) {
   const int64_t before = now_ns();
   if (step.kind == Step::Kind::plan || (step.kind == Step::Kind::header && c.header_has_plan)) {
     SegmentState& s = c.segments[step.segment];
-    if (!s.plan && !s.agreed) s.plan = std::make_unique<Plan>(s.call, membership_.words, c.header_has_plan);
+    if (!s.plan && !s.agreed) {
+      s.plan = std::make_unique<Plan>(s.call, membership_.words, c.header_has_plan);
+      if (c.call.auto_zeros) s.probed = probe_.look(s.call, step.segment);
+    }
     if (s.plan && !s.plan->scanned()) {
       s.plan->scan(kScanBudget);
-      stats_.scan_ns += now_ns() - before;
+      const int64_t spent = now_ns() - before;
+      stats_.scan_ns += spent;
+      if (!c.opened) c.scanned_before += spent;
       return true;
     }
   }
@@ -306,6 +353,7 @@ bool Engine::start_step(Collective& c) {
     packets = s.stream->packets();
     c.blocks_union += s.stream->union_blocks();
     stats_.blocks_union += s.stream->union_blocks();
+    stats_.blocks_own += s.call.sparse ? s.plan->own_blocks() : s.call.blocks();
     stats_.scan_ns += now_ns() - before;
   }
   ++c.next_step;
@@ -329,19 +377,32 @@ void Engine::step_done(Collective& c, const Step& step) {
       s.agreed = true;
     } else {
       s.stream->finish();
+      probe_.look_again(s.call, s.probed);
       s.stream.reset();
       s.plan.reset();
     }
   }
   if (++c.done_steps < c.steps) return;
   if (sending_ < queue_.size() && queue_[sending_].get() == &c) sent_all(c);
+  note_policy(c);
   complete(c, Status::done);
+}
+
+void Engine::note_policy(const Collective& c) {
+  const int64_t now = now_ns(), since = std::max(c.opened_at, completed_at_);
+  completed_at_ = now;
+  if (!c.call.auto_zeros) return;
+  ++stats_.policy_collectives;
+  stats_.policy_elements += c.call.count;
+  stats_.policy_ns += now - since + c.scanned_before;
+  stats_.policy_lanes = c.call.auto_lanes;
 }
 
 // How many positions the sending collective has ready.
 uint32_t Engine::sendable() const {
   if (sending_ >= queue_.size()) return 0;
   const Collective& c = *queue_[sending_];
+  if (frozen_ && c.index >= limit_) return 0;
   if (c.active.empty() || window_.next() >= c.active.back().end) return 0;
   return static_cast<uint32_t>(std::min<uint64_t>(c.active.back().end - window_.next(), membership_.slots));
 }
@@ -481,12 +542,24 @@ void Engine::take(uint64_t position, const uint8_t* payload) {
     s->plan->decode(packet, payload);
   } else {
     // A RESULT without words is no header, whoever sent it.
-    if (!payload || Opening::mismatch(payload, c.difference, &c.policy)) {
+    const bool mismatch = !payload || Opening::mismatch(payload, c.difference, &c.policy);
+    if (payload && Opening::pauses(payload) && !frozen_) {
+      // All ranks read this here, before anything of the next collective is sent.
+      frozen_ = pausing_ = true;
+      limit_ = c.index + 1;
+    }
+    if (Policy::valid(c.policy)) policy_ = c.policy;
+    if (mismatch) {
       // Every rank sees the same, sends nothing more of this collective, and goes on to the next one.
       ++sending_;
       return complete(c, Status::mismatch);
     }
+    if (Opening::withdrawn(payload)) {
+      ++sending_;
+      return complete(c, Status::moved);
+    }
     c.opened = true;
+    c.opened_at = now_ns();
     if (c.header_has_plan) {
       s->plan->decode(0, payload);
       s->agreed = true;
@@ -499,16 +572,38 @@ void Engine::take(uint64_t position, const uint8_t* payload) {
 }
 
 void Engine::complete(Collective& c, Status status) {
-  for (auto it = queue_.begin(); it != queue_.end(); ++it) {
-    if (it->get() == &c) {
-      const auto keep = *it;  // the caller may hold the only other reference
-      queue_.erase(it);
-      --sending_;
-      keep->segments.clear();
-      keep->active.clear();
-      keep->status = status;
-      break;
-    }
+  c.ended = status;
+  c.active.clear();
+  c.segments.clear();
+  publish();
+}
+
+void Engine::tell(Collective& c, Status status) {
+  if (status == Status::done) {
+    ++stats_.completed;
+    stats_.elements += c.call.fingerprint_count;
+    stats_.bytes_reduced += c.call.count * c.call.element_bytes();
+  }
+  c.status = status;
+}
+
+// Tells the ends of collectives, in call order, as far as they may be told.
+void Engine::publish() {
+  while (!queue_.empty() && queue_.front()->ended != Status::pending && !halted()) {
+    const auto first = std::move(queue_.front());  // the caller may hold the only other reference
+    queue_.pop_front();
+    if (sending_ > 0) --sending_;
+    ++completed_;
+    tell(*first, first->ended);
+  }
+  if (queue_.empty() && busy_since_ >= 0) {
+    stats_.busy_ns += now_ns() - busy_since_;
+    busy_since_ = -1;
+  }
+  if (pausing_ && halted()) {
+    pausing_ = false;
+    const uint64_t one = 1;
+    if (attention_ >= 0) [[maybe_unused]] const auto n = write(attention_, &one, sizeof one);
   }
   changed_.notify_all();
 }

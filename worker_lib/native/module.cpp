@@ -6,11 +6,13 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <memory>
 #include <system_error>
 
 #include "switchagg/native/udp_port.h"
 #include "worker_lib/native/engine.h"
+#include "worker_lib/native/heartbeat.h"
 #include "worker_lib/native/link_port.h"
 
 namespace nb = nanobind;
@@ -65,6 +67,9 @@ struct CallArguments {
   uint64_t out_begin, out_end;
   uintptr_t mask;
   bool zero_fill;
+  bool auto_zeros, auto_block;
+  int auto_lanes;
+  uintptr_t residual = 0, union_out = 0;
 
   Call call() const {
     Call c;
@@ -89,6 +94,11 @@ struct CallArguments {
     c.out_end = out_end;
     c.mask = reinterpret_cast<const uint32_t*>(mask);
     c.zero_fill = zero_fill;
+    c.residual = reinterpret_cast<float*>(residual);
+    c.union_out = reinterpret_cast<uint32_t*>(union_out);
+    c.auto_zeros = auto_zeros;
+    c.auto_block = auto_block;
+    c.auto_lanes = static_cast<uint8_t>(auto_lanes);
     return c;
   }
 };
@@ -168,7 +178,14 @@ nb::dict stats_dict(Engine& engine) {
   d["results"] = s.results;
   d["results_ignored"] = s.ignored;
   d["blocks_total"] = s.blocks_total;
+  d["blocks_own"] = s.blocks_own;
   d["blocks_union"] = s.blocks_union;
+  d["completed"] = s.completed;
+  d["elements"] = s.elements;
+  d["bytes_reduced"] = s.bytes_reduced;
+  d["positions"] = s.positions;
+  d["plan_ns"] = s.plan_ns;
+  d["busy_ns"] = s.busy_ns;
   d["rtt_ns"] = s.srtt_ns;
   d["rto_ns"] = s.rto_ns;
   d["cwnd"] = s.cwnd;
@@ -178,7 +195,26 @@ nb::dict stats_dict(Engine& engine) {
   d["receive_ns"] = s.receive_ns;
   d["wait_ns"] = s.wait_ns;
   d["decode_ns"] = s.decode_ns;
+  d["policy_collectives"] = s.policy_collectives;
+  d["policy_elements"] = s.policy_elements;
+  d["policy_ns"] = s.policy_ns;
+  d["policy_word"] = s.policy_word;
+  d["policy_lanes"] = s.policy_lanes;
+  d["density_groups"] = s.density.groups;
+  d["density_summed"] = s.density.summed;
+  for (uint32_t i = 0; i < DensityCounts::kSizes; ++i) {
+    const std::string size = std::to_string(16u << i);
+    d[("density_own_" + size).c_str()] = s.density.own[i];
+    d[("density_sum_" + size).c_str()] = s.density.sum[i];
+  }
   return d;
+}
+
+Cookie cookie_of(const nb::bytes& bytes) {
+  Cookie cookie;
+  if (bytes.size() != cookie.size()) throw nb::value_error("a cookie has 16 bytes");
+  std::copy_n(reinterpret_cast<const uint8_t*>(bytes.c_str()), cookie.size(), cookie.begin());
+  return cookie;
 }
 
 }  // namespace
@@ -211,20 +247,26 @@ NB_MODULE(_native, m) {
           [](CallArguments* self, int kind, int op, int dtype, int bits, int root, bool sparse, uint32_t block,
              uint64_t count, uint64_t fingerprint_count, uint32_t shape_crc, uint32_t workers, uint32_t rank,
              uint32_t policy, uintptr_t in, uint64_t in_begin, uint64_t in_end, uintptr_t out, uint64_t out_begin,
-             uint64_t out_end, uintptr_t mask, bool zero_fill) {
+             uint64_t out_end, uintptr_t mask, bool zero_fill, bool auto_zeros, bool auto_block, int auto_lanes) {
             new (self) CallArguments{kind,   op,       dtype,  bits, root,      sparse,  block, count,
                                      fingerprint_count, shape_crc, workers, rank, policy, in, in_begin, in_end,
-                                     out,    out_begin, out_end, mask, zero_fill};
+                                     out,    out_begin, out_end, mask, zero_fill, auto_zeros, auto_block, auto_lanes};
           },
           "kind"_a, "op"_a, "dtype"_a, "bits"_a, "root"_a, "sparse"_a, "block"_a, "count"_a, "fingerprint_count"_a,
           "shape_crc"_a, "workers"_a, "rank"_a, "policy"_a, "input"_a, "in_begin"_a, "in_end"_a, "output"_a,
-          "out_begin"_a, "out_end"_a, "mask"_a, "zero_fill"_a);
+          "out_begin"_a, "out_end"_a, "mask"_a, "zero_fill"_a, "auto_zeros"_a = false, "auto_block"_a = false,
+          "auto_lanes"_a = 0)
+      .def_rw("residual", &CallArguments::residual)
+      .def_rw("union_out", &CallArguments::union_out);
 
   nb::class_<Collective>(m, "Collective")
       .def_prop_ro("status", [](const Collective& c) { return static_cast<int>(c.status.load()); })
       .def_prop_ro("difference", [](const Collective& c) { return std::vector<uint32_t>(c.difference, c.difference + 5); })
       .def_prop_ro("policy", [](const Collective& c) { return c.policy; })
       .def_prop_ro("position", [](const Collective& c) { return c.call.position; })
+      .def_prop_ro("generation", [](const Collective& c) { return c.generation.load(); })
+      .def_prop_ro("settled",
+                   [](const Collective& c) { return std::make_tuple(c.call.sparse, c.call.block, int{c.call.bits}); })
       .def_prop_ro("packets", [](const Collective& c) { return c.packets; })
       .def_prop_ro("results", [](const Collective& c) { return c.results; });
 
@@ -233,9 +275,9 @@ NB_MODULE(_native, m) {
           "__init__",
           [](Engine* self, Socket& socket, uint32_t switch_ip, uint16_t switch_port, uint16_t job, uint32_t token,
              uint32_t result_token, uint32_t base, uint32_t slots, uint32_t words, uint32_t first_seq, uint32_t rank,
-             uint32_t workers, uint32_t window_limit, const std::string& link) {
+             uint32_t workers, uint32_t window_limit, const std::string& link, uint32_t policy) {
             Membership membership{job,   token,     result_token, base, slots, words, first_seq, rank, workers,
-                                  {switch_ip, switch_port}, window_limit};
+                                  {switch_ip, switch_port}, window_limit, policy};
             try {
               nb::gil_scoped_release release;  // a switch may be slow to answer
               new (self) Engine(socket.take(membership.switch_at, link, membership), membership);
@@ -244,17 +286,16 @@ NB_MODULE(_native, m) {
             }
           },
           "socket"_a, "switch_ip"_a, "switch_port"_a, "job"_a, "token"_a, "result_token"_a, "base"_a, "slots"_a,
-          "words"_a, "first_seq"_a, "rank"_a, "workers"_a, "window_limit"_a, "link"_a = "")
+          "words"_a, "first_seq"_a, "rank"_a, "workers"_a, "window_limit"_a, "link"_a = "", "policy"_a = 0)
       .def(
           "submit",
-          [](Engine& self, const CallArguments& call, int64_t timeout_ns, bool background) {
+          [](Engine& self, const CallArguments& call, int64_t timeout_ns, bool background, uint32_t generation) {
             auto work = std::make_shared<Collective>();
             work->call = call.call();
             nb::gil_scoped_release release;
-            self.submit(work, timeout_ns, background);
-            return work;
+            return self.submit(work, timeout_ns, background, generation) ? work : nullptr;
           },
-          "call"_a, "timeout_ns"_a, "background"_a)
+          "call"_a, "timeout_ns"_a, "background"_a, "generation"_a = 0)
       .def(
           "wait",
           [](Engine& self, Collective& work, int64_t slice_ns) {
@@ -262,13 +303,74 @@ NB_MODULE(_native, m) {
             return static_cast<int>(self.wait(work, slice_ns));
           },
           "work"_a, "slice_ns"_a)
+      .def("freeze", &Engine::freeze, nb::call_guard<nb::gil_scoped_release>())
+      .def("finish", &Engine::finish, "complete_to"_a, "slice_ns"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def(
+          "resume",
+          [](Engine& self, Socket& socket, uint32_t switch_ip, uint16_t switch_port, uint16_t job, uint32_t token,
+             uint32_t result_token, uint32_t base, uint32_t slots, uint32_t words, uint32_t first_seq, uint32_t rank,
+             uint32_t workers, uint32_t window_limit, const std::string& link, uint32_t policy, bool lost) {
+            const Membership membership{job,   token,     result_token, base, slots, words, first_seq, rank, workers,
+                                        {switch_ip, switch_port}, window_limit, policy};
+            try {
+              nb::gil_scoped_release release;
+              return self.resume(socket.take(membership.switch_at, link, membership), membership, lost);
+            } catch (const std::system_error& e) {
+              raise_os_error(e);
+            }
+          },
+          "socket"_a, "switch_ip"_a, "switch_port"_a, "job"_a, "token"_a, "result_token"_a, "base"_a, "slots"_a,
+          "words"_a, "first_seq"_a, "rank"_a, "workers"_a, "window_limit"_a, "link"_a = "", "policy"_a = 0,
+          "lost"_a = false)
+      .def("request_pause", &Engine::request_pause)
+      .def("set_attention", &Engine::set_attention, "descriptor"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def("doom", &Engine::doom, "begun"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def_prop_ro("begun", &Engine::begun, nb::call_guard<nb::gil_scoped_release>())
+      .def_prop_ro("frozen", &Engine::frozen)
+      .def_prop_ro("generation", &Engine::generation)
       .def("abort", &Engine::abort, nb::call_guard<nb::gil_scoped_release>())
       .def("close", &Engine::close, nb::call_guard<nb::gil_scoped_release>())
       .def("abandon", &Engine::abandon)
       .def_prop_ro("broken", &Engine::broken)
       .def_prop_ro("calls", &Engine::next_position)
+      .def_prop_ro("policy", &Engine::policy)
+      .def("set_policy", &Engine::set_policy, "word"_a)
       .def_prop_ro("silence_ns", &Engine::silence_ns)
       .def("stats", &stats_dict);
+
+  nb::class_<Heart>(m, "Heart")
+      .def(
+          "__init__",
+          [](Heart* self, Engine& engine) {
+            try {
+              new (self) Heart(engine);
+            } catch (const std::system_error& e) {
+              raise_os_error(e);
+            }
+          },
+          "engine"_a, nb::keep_alive<1, 2>())
+      .def(
+          "aim",
+          [](Heart& self, uint32_t ip, uint16_t port, const nb::bytes& cookie, int64_t interval_ns) {
+            const Cookie bytes = cookie_of(cookie);
+            nb::gil_scoped_release release;
+            self.aim({ip, port}, bytes, interval_ns);
+          },
+          "ip"_a, "port"_a, "cookie"_a, "interval_ns"_a)
+      .def("close", &Heart::close, nb::call_guard<nb::gil_scoped_release>())
+      .def("abandon", &Heart::abandon)
+      .def_prop_ro("sent", &Heart::sent, nb::call_guard<nb::gil_scoped_release>());
+
+  m.def(
+      "heartbeat",
+      [](const nb::bytes& cookie, uint64_t sequence, const std::vector<uint64_t>& report) {
+        Report fields{};
+        if (report.size() != fields.size()) throw nb::value_error("a report has exactly its fields");
+        std::copy(report.begin(), report.end(), fields.begin());
+        const auto packet = heartbeat(cookie_of(cookie), sequence, fields);
+        return nb::bytes(packet.data(), packet.size());
+      },
+      "cookie"_a, "sequence"_a, "report"_a);
 
   nb::class_<Codec>(m, "Codec")
       .def(nb::init<const CallArguments&, uint32_t, uint32_t>(), "call"_a, "position"_a, "words"_a)

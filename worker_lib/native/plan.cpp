@@ -39,10 +39,15 @@ Call Call::segment(uint64_t from, uint64_t length) const {
   cut(c.in_begin, c.in_end, c.in);
   cut(c.out_begin, c.out_end, c.out);
   if (mask) c.mask = mask + from / block / 32;
+  if (residual) c.residual = residual + from;
+  if (union_out) c.union_out = union_out + from / block / 32;
   return c;
 }
 
 namespace {
+
+constexpr uint32_t kPause = 1, kWithdrawn = 2;  // in word 11
+uint32_t lanes_code(uint32_t bits) { return bits ? static_cast<uint32_t>(std::bit_width(bits)) - 3 : 0; }
 
 void write_header(const Call& call, uint32_t* words) {
   const uint32_t fingerprint[5] = {
@@ -51,14 +56,15 @@ void write_header(const Call& call, uint32_t* words) {
       call.position,
       static_cast<uint32_t>(call.fingerprint_count),
       call.shape_crc,
-      static_cast<uint32_t>(call.root) << 24 | (call.sparse ? 1u << 20 : 0) | call.block,
+      static_cast<uint32_t>(call.root) << 24 | (call.auto_block ? 1u << 22 : 0) | (call.auto_zeros ? 1u << 21 : 0) |
+          (call.sparse ? 1u << 20 : 0) | lanes_code(call.auto_lanes) << 17 | call.block,
   };
   for (int i = 0; i < 5; ++i) {
     words[i] = fingerprint[i];
     words[5 + i] = ~fingerprint[i];
   }
   words[10] = call.rank == 0 ? call.policy : 0;
-  words[11] = 0;
+  words[11] = (call.rank == 0 && call.pause ? kPause : 0) | (call.withdrawn ? kWithdrawn : 0);
 }
 
 }  // namespace
@@ -79,6 +85,9 @@ uint32_t Opening::mismatch(const uint8_t* payload, uint32_t* difference, uint32_
   *policy = wire::load32(payload + 40);
   return fields;
 }
+
+bool Opening::pauses(const uint8_t* payload) { return wire::load32(payload + 44) & kPause; }
+bool Opening::withdrawn(const uint8_t* payload) { return wire::load32(payload + 44) & kWithdrawn; }
 
 Plan::Plan(const Call& call, uint32_t words, bool with_header)
     : call_(call),
@@ -211,6 +220,12 @@ void Plan::decode(uint64_t packet, const uint8_t* payload) {
   const uint64_t last = header_words_ + bitmap_words_ - 1;
   if (bitmap_words_ > 0 && call_.blocks() % 32 != 0 && from <= last && last < to)
     agreed_[last] &= (1u << (call_.blocks() % 32)) - 1;
+}
+
+uint64_t Plan::own_blocks() const {
+  uint64_t count = 0;
+  for (uint64_t i = 0; i < bitmap_words_; ++i) count += static_cast<uint64_t>(std::popcount(own_[header_words_ + i]));
+  return count;
 }
 
 std::vector<int16_t> Plan::exponents() const {

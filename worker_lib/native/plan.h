@@ -39,11 +39,21 @@ struct Call {
   uint32_t position = 0;    // of the collective in the job
   uint32_t first_element = 0;  // of a segment, in the whole tensor, mod 2^32: for the stochastic rounding
   uint32_t policy = 0;      // rank 0's policy word
+  bool pause = false;       // rank 0: all ranks stop after this collective, for a change of membership
+  bool withdrawn = false;   // it was called for another number of ranks: all ranks are told so, and nothing is done
+  // What the call leaves to the job's policy, which settles it before anything is scanned (policy.h): whether zeros are
+  // looked for, the block size, and the lanes, which are then no narrower than `auto_lanes` bits (0: they are the call's).
+  bool auto_zeros = false, auto_block = false;
+  uint8_t auto_lanes = 0;
   const uint8_t* in = nullptr;
   uint64_t in_begin = 0, in_end = 0;
   uint8_t* out = nullptr;
   uint64_t out_begin = 0, out_end = 0;
   const uint32_t* mask = nullptr;  // a bit a block: the only blocks that may be non-zero here; null: look for yourself
+  // With narrow lanes of float32, float16 or bfloat16: each element's input less what its lane carries, where this rank
+  // sends words; the caller zeroes it before. May not overlap the other buffers.
+  float* residual = nullptr;
+  uint32_t* union_out = nullptr;  // a bit a block: where zero blocks are skipped, gets the union
   bool zero_fill = false;   // write zeros where no rank has data; else those elements are left as they are
 
   uint32_t element_bytes() const;
@@ -70,6 +80,8 @@ struct Opening {
   static void encode(const Call& call, uint32_t words, uint8_t* payload);  // the header, zero padded
   // A bit for each of the five fingerprint words in which ranks differ; what differs, and rank 0's policy word.
   static uint32_t mismatch(const uint8_t* payload, uint32_t* difference, uint32_t* policy);
+  static bool pauses(const uint8_t* payload);
+  static bool withdrawn(const uint8_t* payload);  // by any rank
 };
 
 class Plan {
@@ -85,6 +97,7 @@ class Plan {
   void decode(uint64_t packet, const uint8_t* payload);  // null: all zero
   // After all RESULTs.
   const uint32_t* own_bitmap() const { return own_.data() + header_words_; }
+  uint64_t own_blocks() const;  // of its bitmap
   const uint32_t* union_bitmap() const { return agreed_.data() + header_words_; }
   std::vector<int16_t> exponents() const;
   bool negative_zero() const { return negative_zero_; }

@@ -12,6 +12,7 @@ import os
 from typing import TYPE_CHECKING, Final
 
 from switchagg.errors import SwitchError, UsageError
+from switchagg.planner import SkipPolicy
 from worker_lib import _native
 from worker_lib.transport import udp
 
@@ -89,4 +90,5 @@ def _engine(sock: udp.BoundSocket, member: Membership, window_limit: int, link: 
         workers=member.world_size,
         window_limit=window_limit,
         link=link,
+        policy=SkipPolicy(member.block, member.dense, member.bits).word(),
     )

@@ -59,8 +59,8 @@ def _is(value: int, bits: int) -> Ternary:
     return Ternary(value, _all(bits))
 
 
-_ETHER_TYPE: Final = "hdr.ethernet.ether_type"
-_TAG_TYPE: Final = "hdr.tag.ether_type"
+_ETHER_TYPE: Final = "ethernet_type"
+_TAG_TYPE: Final = "tag_type"
 _IPV4: Final = 0x0800
 _ARP: Final = 0x0806
 _TAGS: Final = (0x8100, 0x88A8)
@@ -68,9 +68,9 @@ _INGRESS_PORT: Final = "ingress_port"
 _FORM: Final = "meta.form"
 _VERSION: Final = "hdr.agg.version"
 _OP: Final = "hdr.agg.op"
-_SOURCE: Final = "hdr.ipv4.source"
-_SOURCE_PORT: Final = "hdr.udp.source"
-_JOB: Final = "hdr.agg.job"
+_SOURCE: Final = "ipv4_source"
+_SOURCE_PORT: Final = "udp_source"
+JOB_KEY: Final = "hdr.agg.job"
 _TOKEN: Final = "hdr.agg.token"
 _SLOT: Final = "hdr.agg.slot"
 _REPLY: Final = "hdr.agg.reply"
@@ -102,7 +102,7 @@ def switch_entries(target: Target, address: SwitchAddress, ports: tuple[int, ...
     initialisation = {_INGRESS_PORT: init, _VERSION: _THIS_VERSION, _OP: _is(Op.INIT, 4)}
     other_words = _is(Form.OTHER_WORDS, 3)
     tables = (
-        TableEntry(OWN_SOURCE, {"hdr.ethernet.source": mac}, "drop_own_source", {}, 3),
+        TableEntry(OWN_SOURCE, {"ethernet_source": mac}, "drop_own_source", {}, 3),
         *(
             TableEntry(OWN_SOURCE, types | sender, "drop_own_source", {}, priority)
             for kind, sender, priority in (
@@ -125,9 +125,9 @@ def switch_entries(target: Target, address: SwitchAddress, ports: tuple[int, ...
             TableEntry(
                 LOCAL,
                 {
-                    "hdr.ethernet.destination": mac,
+                    "ethernet_destination": mac,
                     "meta.traffic": _is(traffic, 3),
-                    "hdr.ipv4.destination": _is(ip, 32),
+                    "ipv4_destination": _is(ip, 32),
                 },
                 action,
                 {},
@@ -138,13 +138,10 @@ def switch_entries(target: Target, address: SwitchAddress, ports: tuple[int, ...
                 (Traffic.ECHO, "answer_echo", 2),
             )
         ),
-        TableEntry(LOCAL, {"hdr.ethernet.destination": mac}, "drop_local", {}, 1),
+        TableEntry(LOCAL, {"ethernet_destination": mac}, "drop_local", {}, 1),
         # Whose frame it is, is told behind one tag only.
         TableEntry(LOCAL, {"meta.traffic": _is(Traffic.TAGS, 3)}, "drop_local", {}, 5),
-        *(
-            TableEntry(LOCAL, {"hdr.ethernet.destination": group}, "drop_local", {}, 1)
-            for group in _LINK_GROUPS
-        ),
+        *(TableEntry(LOCAL, {"ethernet_destination": group}, "drop_local", {}, 1) for group in _LINK_GROUPS),
         TableEntry(
             ARPS,
             {"hdr.arp.target_ip": Exact(ip)},
@@ -175,14 +172,14 @@ def job_entries(target: Target, job: JobEntry, place: JobPlace) -> Entries:
     _check(target, job, place)
     slots = Ternary(job.base, _all(16) & ~(job.slots - 1))
     this_job = _is(job.job, 16)
-    contribution = {_VERSION: _THIS_VERSION, _OP: _CONTRIBUTION, _JOB: this_job}
+    contribution = {_VERSION: _THIS_VERSION, _OP: _CONTRIBUTION, JOB_KEY: this_job}
     well_formed = {_FORM: _WELL_FORMED, **contribution}
     initialisation = {
         _INGRESS_PORT: _is(target.init_port, 9),
         _FORM: _is(Form.SKIP, 3),
         _VERSION: _THIS_VERSION,
         _OP: _is(Op.INIT, 4),
-        _JOB: this_job,
+        JOB_KEY: this_job,
     }
     tally = place.index * OUTCOMES_PER_JOB
     slots_log = job.slots.bit_length() - 1
@@ -303,7 +300,7 @@ def _below(job: JobEntry, place: JobPlace, parent: Parent) -> list[TableEntry]:
         _OP: _is(Op.RESULT, 4),
         _SOURCE: _is(_ip(parent.ip), 32),
         _SOURCE_PORT: _is(parent.udp_port, 16),
-        _JOB: _is(job.job, 16),
+        JOB_KEY: _is(job.job, 16),
         _TOKEN: _is(parent.result_token, 32),
         _SLOT: Ternary(parent.base, _all(16) & ~(job.slots - 1)),
     }
@@ -332,7 +329,7 @@ def _below(job: JobEntry, place: JobPlace, parent: Parent) -> list[TableEntry]:
 
 def station_entry(station: Station) -> TableEntry:
     """Returns the entry that forwards frames for a MAC to its port."""
-    key = {"hdr.ethernet.destination": Exact(station.mac)}
+    key = {"ethernet_destination": Exact(station.mac)}
     return TableEntry(STATIONS, key, "forward", {"port": station.port})
 
 

@@ -254,6 +254,7 @@ void bind_slot_table(nb::module_& module) {
              return with_usage_errors([&] { return to_tallies(JobCounts(self, narrow<uint16_t>("job", job_id))); });
            },
            "job_id"_a)
+      .def("strangers", [](const SlotTable& self) { return to_dict(self.strangers()); })
       .def("slot",
            [](const SlotTable& self, int64_t index) {
              return with_usage_errors([&] { return to_slot_state(self.slot(narrow<uint32_t>("slot", index))); });

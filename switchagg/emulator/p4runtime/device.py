@@ -1,4 +1,4 @@
-"""A switch for P4Runtime: its pipelines, and packets through the one that runs.
+"""The P4 model as a switch for P4Runtime: its pipelines, and packets through the one that runs.
 
     port ──── process ──┬─► other ports (returned)
     packet-out ─────────┴─► the CPU port: `on_packet_in`; digests: `on_digest`
@@ -8,32 +8,25 @@ One lock covers it all: a batch of updates and a packet are each done wholly bef
 
 from __future__ import annotations
 
-import threading
 import time
-from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 from switchagg.control.drivers import p4_program
-from switchagg.emulator.p4runtime.errors import Code, Refused
-from switchagg.emulator.p4runtime.pipeline import Pipeline, Source, build
-from switchagg.errors import SwitchAggError
+from switchagg.emulator.p4runtime.base import BaseDevice, Out
+from switchagg.emulator.p4runtime.differences import difference
+from switchagg.emulator.p4runtime.errors import Code, Refused, invalid
+from switchagg.emulator.p4runtime.pipeline import Pipeline, Source, build, resolve
+from switchagg.errors import SwitchAggError, UsageError
 
-Out = list[tuple[int, bytes]]
 
-
-class Device:
-    """A switch with a device id.
+class Device(BaseDevice[Pipeline]):
+    """The P4 model as a switch with a device id; see `BaseDevice`.
 
     Args:
         own: the program that it starts with; None waits for a client's.
         cpu_port: where packets for the client leave, and its packets come in; None for what our own programs
             have on the architecture.
-
-    Attributes:
-        on_packet_in, on_digest: called with `PacketIn` and `DigestList` messages, under the lock.
-        counters: packet_ins, packet_outs; short_packet_ins, which lack the header; no_pipeline, packets that
-            met none; lost, packets and digests for a client that is not there or does not read.
 
     Raises `UsageError` for a program that cannot be used.
     """
@@ -47,24 +40,12 @@ class Device:
         seed: int = 0,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
+        super().__init__(device_id, now)
         self.own = own
-        self.device_id = device_id
-        self.lock = threading.RLock()
-        self.now = now
-        self.counters: Counter[str] = Counter()
-        self.on_packet_in: Callable[[Any], None] = lambda _: None
-        self.on_digest: Callable[[Any], None] = lambda _: None
         self._seed = seed
         self._cpu_port = cpu_port
-        self.running: Pipeline | None = None if own is None else self.build(own)
-        """What packets go through."""
-        self.saved: Pipeline | None = None
-        """What was saved and waits for a commit."""
-
-    @property
-    def target(self) -> Pipeline | None:
-        """What reads and writes are about: what was saved last, committed or not."""
-        return self.saved or self.running
+        if own is not None:
+            self.running = self.build(own)
 
     @property
     def cpu_port(self) -> int:
@@ -77,6 +58,22 @@ class Device:
     def build(self, source: Source, cookie: int | None = None) -> Pipeline:
         """A pipeline of this switch, not running yet. Raises `UsageError` or `Refused`."""
         return build(source, self.now, seed=self._seed, cookie=cookie)
+
+    def configured(self, config: Any) -> Pipeline:
+        cookie = config.cookie.cookie if config.HasField("cookie") else None
+        try:
+            return self.build(resolve(config, self.own), cookie)
+        except UsageError as error:
+            raise invalid(str(error)) from None
+
+    def reconciled(self, made: Pipeline) -> Pipeline:
+        running = self.running
+        if running is None:
+            return made
+        same = running.switch.source == made.switch.source
+        if not same or difference(made.p4info, running.p4info) is not None:
+            raise invalid("another program cannot keep the state of the one that runs: VERIFY_AND_COMMIT it")
+        return Pipeline(made.source, running.switch, running.entities, running.packet_io, made.cookie)
 
     def process(self, port: int, data: bytes, now: float) -> Out:
         """Runs a packet; what leaves at other ports than the client's. Raises `SwitchAggError`."""
@@ -97,7 +94,6 @@ class Device:
             return others
 
     def packet_out(self, message: Any) -> Out:
-        """Runs a client's packet; what leaves at other ports. Raises `Refused`."""
         with self.lock:
             if self.running is None:
                 raise Refused(Code.FAILED_PRECONDITION, "there is no forwarding pipeline yet")

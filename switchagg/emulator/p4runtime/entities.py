@@ -24,12 +24,16 @@ _REFUSED_KINDS = {
 
 
 class Entities:
-    """The entities of one program on one switch. `now` is the switch's time in seconds."""
+    """The entities of one program on one switch. `now` is the switch's time in seconds.
+
+    Attributes:
+        handlers: by kind of entity.
+    """
 
     def __init__(self, schema: Schema, now: Callable[[], float]) -> None:
         tables = TableEntries(schema, now)
         self.digests = Digests(schema, now)
-        self._handlers: dict[str, Handler] = {
+        self.handlers: dict[str, Handler] = {
             "table_entry": tables,
             "direct_counter_entry": DirectCounters(tables),
             "direct_meter_entry": DirectMeters(tables),
@@ -64,4 +68,4 @@ class Entities:
             raise invalid("an entity without content")
         if kind in _REFUSED_KINDS:
             raise unimplemented(_REFUSED_KINDS[kind])
-        return self._handlers[kind], getattr(entity, kind)
+        return self.handlers[kind], getattr(entity, kind)

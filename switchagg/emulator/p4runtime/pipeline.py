@@ -20,15 +20,17 @@ from typing import Any
 from google.protobuf import text_format
 from p4.config.v1 import p4info_pb2
 
+from switchagg.emulator.p4runtime.differences import difference
 from switchagg.emulator.p4runtime.entities import Entities
 from switchagg.emulator.p4runtime.errors import Refused, invalid, unimplemented
 from switchagg.emulator.p4runtime.packet_io import PacketIo
 from switchagg.emulator.p4runtime.schema import Schema
 from switchagg.errors import UsageError
-from switchagg.p4model import ir
+from switchagg.p4model import ir, walk
 from switchagg.p4model.check import load
 from switchagg.p4model.p4info import generate
 from switchagg.p4model.runtime.switch import ModelSwitch, open_switch
+from switchagg.p4model.runtime.tables import Entry
 
 _KEYS = {"source", "program", "defines", "include_dirs"}
 
@@ -56,6 +58,16 @@ class Pipeline:
     packet_io: PacketIo
     cookie: int | None = None
 
+    @property
+    def p4info(self) -> Any:
+        """The program's P4Info message."""
+        return self.source.p4info
+
+    @property
+    def config(self) -> bytes:
+        """What names the program."""
+        return self.source.config
+
 
 def source_of(
     path: Path, include_dirs: Sequence[str] = (), defines: Sequence[str] = (), *, config: bytes | None = None
@@ -76,8 +88,21 @@ def build(source: Source, now: Callable[[], float], *, seed: int = 0, cookie: in
             if not field.bitwidth:
                 raise unimplemented(f"{each.preamble.name}: field {field.name} is a string or an enum")
     switch = open_switch(source.program, seed=seed)
-    schema = Schema(source.p4info, switch)
+    schema = Schema(source.p4info, switch, _constants(switch))
     return Pipeline(source, switch, Entities(schema, now), PacketIo(source.p4info), cookie)
+
+
+def _constants(switch: ModelSwitch) -> dict[str, frozenset[Entry]]:
+    """By table, the entries that the source says are constant, while there are no others yet."""
+    found = {}
+    for block in walk.blocks(switch.program.main):
+        for table in block.tables if isinstance(block, ir.ControlInstance) else ():
+            if table.control_name in switch.tables:
+                entries = switch.table(table.control_name).entries
+                if len(entries) == len(table.entries):
+                    pairs = zip(entries, table.entries, strict=True)
+                    found[table.control_name] = frozenset(entry for entry, source in pairs if source.const)
+    return found
 
 
 def resolve(message: Any, own: Source | None) -> Source:
@@ -101,30 +126,6 @@ def resolve(message: Any, own: Source | None) -> Source:
     if found is not None:
         raise invalid(f"the P4Info is not that of the program in p4_device_config: {found}")
     return source
-
-
-def difference(given: Any, ours: Any) -> str | None:
-    """What differs first between two P4Infos; the order of objects and pkg_info do not matter."""
-    for field in given.DESCRIPTOR.fields:
-        name = field.name
-        if name == "pkg_info":
-            continue
-        if name == "type_info":
-            if given.type_info != ours.type_info:
-                return "types differ"
-            continue
-        theirs = {each.preamble.id: each for each in getattr(given, name)} if name != "externs" else {}
-        here = {each.preamble.id: each for each in getattr(ours, name)} if name != "externs" else {}
-        if name == "externs" and list(given.externs) != list(ours.externs):
-            return "externs differ"
-        for number in theirs.keys() | here.keys():
-            if number not in theirs:
-                return f"it lacks {here[number].preamble.name} ({name})"
-            if number not in here:
-                return f"the program has no {theirs[number].preamble.name} ({name}, id {number:#x})"
-            if theirs[number] != here[number]:
-                return f"{here[number].preamble.name} ({name}) differs"
-    return None
 
 
 def _names_program(config: bytes) -> bool:
@@ -187,6 +188,3 @@ def _read(config: bytes) -> Source:
         raise
     except UsageError as error:
         raise invalid(str(error)) from None
-
-
-__all__ = ["Pipeline", "Source", "build", "difference", "resolve", "source_of"]

@@ -17,11 +17,11 @@ _LARGEST_SESSION = 0xFFFF
 
 
 class ReplicationEngine:
-    """The replication engine of a switch. What clients wrote is kept, and is what they read."""
+    """The replication engine of a switch. What clients wrote is kept in `groups`, and is what they read."""
 
     def __init__(self, schema: Schema) -> None:
         self._engine = schema.switch.replication
-        self._groups: dict[int, Any] = {}
+        self.groups: dict[int, Any] = {}
         self._sessions: dict[int, Any] = {}
 
     def write(self, change: Change, message: Any) -> None:
@@ -39,7 +39,7 @@ class ReplicationEngine:
         kind = message.WhichOneof("type")
         if kind != "clone_session_entry":
             number = message.multicast_group_entry.multicast_group_id
-            for each in _chosen(self._groups, number):
+            for each in _chosen(self.groups, number):
                 answer = p4runtime_pb2.Entity()
                 answer.packet_replication_engine_entry.multicast_group_entry.CopyFrom(each)
                 yield answer
@@ -54,15 +54,15 @@ class ReplicationEngine:
         what = f"multicast group {number}"
         if not 1 <= number <= largest:
             raise invalid(f"{what}: accepted: 1..{largest}")
-        _check_there(change, number in self._groups, what)
+        _check_there(change, number in self.groups, what)
         if change is Change.DELETE:
             self._engine.remove_group(number)
-            del self._groups[number]
+            del self.groups[number]
             return
         if change is Change.INSERT and self._engine.has_group(number):
             raise Refused(Code.ALREADY_EXISTS, f"{what} is there already, though not through P4Runtime")
         self._engine.set_group(number, _replicas(entry.replicas, what))
-        self._groups[number] = _copy(entry)
+        self.groups[number] = _copy(entry)
 
     def _write_session(self, change: Change, entry: Any) -> None:
         number = entry.session_id

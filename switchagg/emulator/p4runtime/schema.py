@@ -7,18 +7,33 @@ Ids of match fields, of parameters and of metadata are resolved here too, so tha
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from switchagg.emulator.p4runtime.errors import Code, Refused, invalid, not_found, unimplemented
-from switchagg.p4model import ir, walk
+from switchagg.p4model.runtime.externs import CounterArray, MeterArray
 from switchagg.p4model.runtime.matches import KeyField, MatchKind, TableError
-from switchagg.p4model.runtime.switch import ModelSwitch
+from switchagg.p4model.runtime.profiles import ActionProfile
+from switchagg.p4model.runtime.replication import Replication
 from switchagg.p4model.runtime.tables import Action, Entry, Table
+from switchagg.p4model.runtime.value_sets import ValueSet
 
 _NEEDS_PRIORITY = (MatchKind.TERNARY, MatchKind.RANGE, MatchKind.OPTIONAL)
 _TABLE_ONLY, _DEFAULT_ONLY = 1, 2
 _UNITS = {1: (False, True), 2: (True, False), 3: (True, True)}
+
+
+class Switch(Protocol):
+    """What a client reaches of a switch, by full names. Each raises TableError for what is not there."""
+
+    @property
+    def replication(self) -> Replication: ...
+    def table(self, name: str) -> Table: ...
+    def counter(self, name: str) -> CounterArray: ...
+    def meter(self, name: str) -> MeterArray: ...
+    def profile(self, name: str) -> ActionProfile: ...
+    def value_set(self, name: str) -> ValueSet: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +78,13 @@ class TableView:
 
 
 class Schema:
-    """The objects of a P4Info (a p4.config.v1.P4Info message) on a switch."""
+    """The objects of a P4Info (a p4.config.v1.P4Info message) on a switch.
 
-    def __init__(self, p4info: Any, switch: ModelSwitch) -> None:
+    Args:
+        constants: by table, entries that cannot be changed in tables whose other entries can.
+    """
+
+    def __init__(self, p4info: Any, switch: Switch, constants: Mapping[str, frozenset[Entry]]) -> None:
         self.p4info = p4info
         self.switch = switch
         self._tables = {each.preamble.id: each for each in p4info.tables}
@@ -76,7 +95,7 @@ class Schema:
         self._profiles = {each.preamble.id: each for each in p4info.action_profiles}
         self._value_sets = {each.preamble.id: each for each in p4info.value_sets}
         self._digests = {each.preamble.id: each for each in p4info.digests}
-        self._source = _source_tables(switch.program)
+        self._constants = constants
         # At once, while the tables hold nothing but the entries of the source.
         self._views = {number: self._view(each) for number, each in self._tables.items()}
 
@@ -182,25 +201,8 @@ class Schema:
             info.implementation_id,
             runtime.const_default or bool(info.const_default_action_id),
             max(0, 1 - min(initial)) if needed and initial else 0,
-            self._constants(name, runtime),
+            frozenset(runtime.entries) if runtime.const_entries else self._constants.get(name, frozenset()),
         )
-
-    def _constants(self, name: str, runtime: Table) -> frozenset[Entry]:
-        written = self._source[name].entries if name in self._source else ()
-        if runtime.const_entries or len(written) != len(runtime.entries):
-            return frozenset(runtime.entries) if runtime.const_entries else frozenset()
-        return frozenset(
-            entry for entry, source in zip(runtime.entries, written, strict=True) if source.const
-        )
-
-
-def _source_tables(program: ir.Program) -> dict[str, ir.Table]:
-    return {
-        table.control_name: table
-        for block in walk.blocks(program.main)
-        if isinstance(block, ir.ControlInstance)
-        for table in block.tables
-    }
 
 
 def counted(info: Any) -> tuple[bool, bool]:

@@ -6,17 +6,20 @@ with P4RuntimeServer(Device(source), "127.0.0.1:9559") as server:
 
 from __future__ import annotations
 
+import ssl
 from collections import Counter
 from collections.abc import Mapping
 from concurrent import futures
+from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Generic, Self, TypeVar
 
 import grpc
 from p4.v1 import p4runtime_pb2_grpc
 
-from switchagg.emulator.p4_interfaces import P4Interfaces
-from switchagg.emulator.p4runtime.device import Device, Out
+from switchagg.emulator.p4_interfaces import P4Interfaces, Processor
+from switchagg.emulator.p4runtime.base import BaseDevice, Out
 from switchagg.emulator.p4runtime.service import MAX_STREAMS, Service
 from switchagg.errors import SwitchError, UsageError
 
@@ -24,24 +27,56 @@ _LARGEST_MESSAGE: Final = 64 << 20
 _CALLS_AT_ONCE: Final = 16
 
 
-class P4RuntimeServer:
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """Files (PEM) for an encrypted channel.
+
+    Attributes:
+        clients: the certificate of the authority that clients' certificates must come from; None lets any
+            client in.
+    """
+
+    certificate: Path
+    key: Path
+    clients: Path | None = None
+
+
+_Device = TypeVar("_Device", bound=BaseDevice[Any])
+
+
+class P4RuntimeServer(Generic[_Device]):
     """A switch that P4Runtime controls.
 
     Args:
         device: the switch.
         address: host:port to serve on; port 0 for any free one.
-        interfaces: the interface of each port; none leaves packets to the client, and to `Device.process`.
+        interfaces: the interface of each port, for a device that takes frames; none leaves packets to the
+            client, and to `Device.process`.
+        tls: None serves in the clear.
+
+    Raises `UsageError` for an address or files that cannot work.
     """
 
     def __init__(
-        self, device: Device, address: str = "127.0.0.1:9559", interfaces: Mapping[int, str] | None = None
+        self,
+        device: _Device,
+        address: str = "127.0.0.1:9559",
+        interfaces: Mapping[int, str] | None = None,
+        *,
+        tls: Tls | None = None,
     ) -> None:
-        self.device = device
+        self.device: _Device = device
+        self._credentials = None if tls is None else _credentials(tls)
         host, _, port = address.rpartition(":")
         if not host or not port.isdigit() or int(port) > 0xFFFF:
             raise UsageError(f"the address for P4Runtime is {address!r}; accepted: HOST:PORT")
         self._host, self._port = host, int(port)
-        self._interfaces = P4Interfaces(device, interfaces) if interfaces else None
+        self._interfaces: P4Interfaces | None = None
+        if interfaces:
+            frames: object = device
+            if not isinstance(frames, Processor):
+                raise UsageError("this switch has no ports that interfaces could be")
+            self._interfaces = P4Interfaces(frames, interfaces)
         self._server: Any = None
         self._pool: futures.ThreadPoolExecutor | None = None
         self._unsent: Counter[str] = Counter()
@@ -62,7 +97,11 @@ class P4RuntimeServer:
         server = grpc.server(self._pool, options=options)
         p4runtime_pb2_grpc.add_P4RuntimeServicer_to_server(Service(self.device, self.send), server)
         try:
-            self._port = server.add_insecure_port(f"{self._host}:{self._port}")
+            bound = f"{self._host}:{self._port}"
+            if self._credentials is None:
+                self._port = server.add_insecure_port(bound)
+            else:
+                self._port = server.add_secure_port(bound, self._credentials)
         except RuntimeError:
             raise SwitchError(
                 f"P4Runtime cannot be served on {self._host}:{self._port}: the port is in use, or the "
@@ -99,7 +138,8 @@ class P4RuntimeServer:
     @property
     def failure(self) -> str | None:
         """Why the switch ended by itself; None while all is well."""
-        return None if self._interfaces is None else self._interfaces.failure
+        failed = None if self._interfaces is None else self._interfaces.failure
+        return failed or self.device.failure
 
     def send(self, outs: Out) -> None:
         """Sends frames by their ports."""
@@ -113,3 +153,35 @@ class P4RuntimeServer:
         ports = self._interfaces.counters() if self._interfaces is not None else {**self._unsent}
         names = ("packet_ins", "packet_outs", "short_packet_ins", "no_pipeline", "lost")
         return ports | {name: self.device.counters[name] for name in names}
+
+
+def _credentials(tls: Tls) -> Any:
+    _check_files(tls)
+    clients = None if tls.clients is None else tls.clients.read_bytes()
+    return grpc.ssl_server_credentials(
+        [(tls.key.read_bytes(), tls.certificate.read_bytes())],
+        root_certificates=clients,
+        require_client_auth=clients is not None,
+    )
+
+
+def _check_files(tls: Tls) -> None:
+    # gRPC would not say which file it is, nor what is wrong with it.
+    for path in (tls.certificate, tls.key, tls.clients):
+        try:
+            if path is not None:
+                path.read_bytes()
+        except OSError as error:
+            raise UsageError(f"{path}: {error.strerror}; name a PEM file that can be read") from None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_cert_chain(tls.certificate, tls.key)
+    except ssl.SSLError as error:
+        raise UsageError(
+            f"{tls.certificate} and {tls.key} are no certificate (PEM) and its key: {error.reason or error}"
+        ) from None
+    if tls.clients is not None:
+        try:
+            context.load_verify_locations(tls.clients)
+        except ssl.SSLError as error:
+            raise UsageError(f"{tls.clients} holds no certificate (PEM): {error.reason or error}") from None

@@ -1,4 +1,4 @@
-"""The calls of P4Runtime, in front of a `Device`. Method names and order are those of p4runtime.proto."""
+"""The calls of P4Runtime, in front of a `BaseDevice`. Method names and order are those of p4runtime.proto."""
 
 from __future__ import annotations
 
@@ -11,12 +11,10 @@ from google.rpc import status_pb2
 from p4.v1 import p4runtime_pb2
 
 from switchagg.emulator.p4runtime.arbitration import Arbitration, Notice
-from switchagg.emulator.p4runtime.device import Device, Out
+from switchagg.emulator.p4runtime.base import BaseDevice, Forwarding, Out
 from switchagg.emulator.p4runtime.errors import Code, Refused, invalid, not_found, unimplemented
-from switchagg.emulator.p4runtime.pipeline import Pipeline, difference, resolve
 from switchagg.emulator.p4runtime.streams import Stream
 from switchagg.emulator.p4runtime.write_errors import write_status
-from switchagg.errors import UsageError
 
 API_VERSION: Final = "1.4.1"
 MAX_STREAMS: Final = 32
@@ -33,7 +31,7 @@ class Service:
         send: takes the frames that a packet-out makes, with their ports.
     """
 
-    def __init__(self, device: Device, send: Callable[[Out], None]) -> None:
+    def __init__(self, device: BaseDevice[Any], send: Callable[[Out], None]) -> None:
         self._device = device
         self._send = send
         self._arbitration = Arbitration()
@@ -103,9 +101,9 @@ class Service:
             answer.config.cookie.cookie = target.cookie
         kind = request.response_type
         if kind in (_Get.ALL, _Get.P4INFO_AND_COOKIE):
-            answer.config.p4info.CopyFrom(target.source.p4info)
+            answer.config.p4info.CopyFrom(target.p4info)
         if kind in (_Get.ALL, _Get.DEVICE_CONFIG_AND_COOKIE):
-            answer.config.p4_device_config = target.source.config
+            answer.config.p4_device_config = target.config
         return answer
 
     def StreamChannel(self, requests: Iterator[Any], context: Any) -> Iterator[Any]:
@@ -144,8 +142,8 @@ class Service:
                 f"election id {_election_id(request)} is not that of the primary client",
             )
 
-    def _target(self) -> Pipeline:
-        target = self._device.target
+    def _target(self) -> Forwarding:
+        target: Forwarding | None = self._device.target
         if target is None:
             raise Refused(Code.FAILED_PRECONDITION, "there is no forwarding pipeline yet")
         return target
@@ -163,7 +161,7 @@ class Service:
                 self._check_writer(request)
                 if device.saved is None:
                     raise not_found("there is no saved config to commit: VERIFY_AND_SAVE it first")
-                device.running, device.saved = device.saved, None
+                device.commit(device.saved)
             return
         if action not in (
             _Set.VERIFY,
@@ -175,22 +173,15 @@ class Service:
         if not request.HasField("config"):
             raise invalid("there is no config")
         # Packets go on through the old program while the new one is made.
-        made = self._built(request.config)
+        made = device.configured(request.config)
         with device.lock:
             self._check_writer(request)
             if action == _Set.VERIFY_AND_SAVE:
                 device.saved = made
             elif action == _Set.VERIFY_AND_COMMIT:
-                device.running, device.saved = made, None
+                device.commit(made)
             elif action == _Set.RECONCILE_AND_COMMIT:
-                device.running, device.saved = _reconciled(device.running, made), None
-
-    def _built(self, config: Any) -> Pipeline:
-        cookie = config.cookie.cookie if config.HasField("cookie") else None
-        try:
-            return self._device.build(resolve(config, self._device.own), cookie)
-        except UsageError as error:
-            raise invalid(str(error)) from None
+                device.commit(device.reconciled(made))
 
     # ---- streams ----
 
@@ -287,16 +278,6 @@ _MEANING: Final = {
     Code.ALREADY_EXISTS: "another client is the primary",
     Code.NOT_FOUND: "there is no primary",
 }
-
-
-def _reconciled(running: Pipeline | None, made: Pipeline) -> Pipeline:
-    """The running pipeline under the new config's cookie. Raises `Refused` where the program is another."""
-    if running is None:
-        return made
-    same = running.switch.source == made.switch.source
-    if not same or difference(made.source.p4info, running.source.p4info) is not None:
-        raise invalid("another program cannot keep the state of the one that runs: VERIFY_AND_COMMIT it")
-    return Pipeline(made.source, running.switch, running.entities, running.packet_io, made.cookie)
 
 
 def _check_role(number: int, name: str) -> None:

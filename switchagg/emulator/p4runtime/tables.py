@@ -31,7 +31,7 @@ Bound = tuple[Action, tuple[int, ...]]
 
 
 @dataclass(slots=True)
-class _Notes:
+class Notes:
     """What a client says of an entry that is of no use to the switch, and is given back."""
 
     controller_metadata: int = 0
@@ -44,18 +44,21 @@ class TableEntries:
 
     Args:
         now: the switch's time, for meters.
+
+    Attributes:
+        notes: what clients said of entries besides.
     """
 
     def __init__(self, schema: Schema, now: Callable[[], float]) -> None:
-        self._schema = schema
+        self.schema = schema
         self._now = now
-        self._notes: dict[Entry, _Notes] = {}
+        self.notes: dict[Entry, Notes] = {}
 
     # ---- writing ----
 
     def write(self, change: Change, message: Any) -> None:
         """Does one update of a `TableEntry`. Raises `Refused`."""
-        table = self._schema.table(message.table_id)
+        table = self.schema.table(message.table_id)
         if message.is_const:
             raise invalid(f"table {table.name}: is_const is for reading; entries that are written have not")
         if message.is_default_action:
@@ -83,8 +86,7 @@ class TableEntries:
         if constant and (change is Change.DELETE or message.HasField("action")):
             raise Refused(Code.PERMISSION_DENIED, f"table {table.name}: this entry is constant")
         if change is Change.DELETE:
-            table.runtime.remove(there)
-            self._notes.pop(there, None)
+            self._remove(table, there)
             return
         self._modify(table, there, message, constant=constant)
 
@@ -98,7 +100,11 @@ class TableEntries:
             raise invalid(f"table {table.name} takes no priorities: {message.priority} is not 0")
         return decode_matches(table, message.match), message.priority
 
-    def _insert(self, table: TableView, matches: list[Match], priority: int, message: Any) -> None:
+    def _remove(self, table: TableView, entry: Entry) -> None:
+        table.runtime.remove(entry)
+        self.notes.pop(entry, None)
+
+    def _insert(self, table: TableView, matches: list[Match], priority: int, message: Any) -> Entry:
         runtime = table.runtime
         if not message.HasField("action"):
             raise invalid(f"table {table.name}: an entry without an action")
@@ -111,6 +117,7 @@ class TableEntries:
         action, arguments = bound or (next(iter(runtime.actions.values())), ())
         entry = runtime.insert(matches, action, arguments, priority - table.shift, choice)
         self._extras(table, entry, message, meter)
+        return entry
 
     def _modify(self, table: TableView, entry: Entry, message: Any, *, constant: bool) -> None:
         if message.HasField("action"):
@@ -141,9 +148,9 @@ class TableEntries:
             before = runtime.miss
             runtime.set_default(bound[0].name, bound[1])
             runtime.miss.packets, runtime.miss.bytes = before.packets, before.bytes
-            self._notes.pop(before, None)
+            self.notes.pop(before, None)
         else:
-            self._notes.pop(runtime.miss, None)
+            self.notes.pop(runtime.miss, None)
             runtime.reset_default()
         self._extras(table, runtime.miss, message, meter)
 
@@ -154,7 +161,7 @@ class TableEntries:
             return self._bound(table, message, default=False), None
         if kind not in ("action_profile_member_id", "action_profile_group_id", "action_profile_action_set"):
             raise invalid(f"table {table.name} takes members or groups of its action profile, not actions")
-        info = self._schema.profile(table.profile)
+        info = self.schema.profile(table.profile)
         profile = table.runtime.profile
         assert profile is not None
         if kind != "action_profile_member_id" and not info.with_selector:
@@ -179,10 +186,10 @@ class TableEntries:
                 raise unimplemented(f"table {table.name}: watch ports are not supported")
             if each.weight < 1:
                 raise invalid(f"table {table.name}: an action of weight {each.weight}; accepted: 1 or more")
-            view, action = self._schema.listed_action(table, each.action.action_id, default=False)
+            view, action = self.schema.listed_action(table, each.action.action_id, default=False)
             members[number] = Choice(action, decode_action(view, action, each.action, f"table {table.name}"))
             order.append(number)
-        limit = self._schema.profile(table.profile).max_group_size
+        limit = self.schema.profile(table.profile).max_group_size
         order = weighted(order, message.action_profile_actions, f"table {table.name}", limit)
         return ProfileChoice(members, order)
 
@@ -190,7 +197,7 @@ class TableEntries:
         kind = message.WhichOneof("type")
         if kind != "action":
             raise invalid(f"table {table.name} takes an action, not {kind or 'an empty one'}")
-        view, action = self._schema.listed_action(table, message.action.action_id, default=default)
+        view, action = self.schema.listed_action(table, message.action.action_id, default=default)
         return action, decode_action(view, action, message.action, f"table {table.name}")
 
     def _checked_extras(self, table: TableView, message: Any) -> tuple[Rate, Rate] | None:
@@ -224,15 +231,13 @@ class TableEntries:
             if message.action.WhichOneof("type") == "action_profile_action_set":
                 action_set = p4runtime_pb2.ActionProfileActionSet()
                 action_set.CopyFrom(message.action.action_profile_action_set)
-            elif not message.HasField("action") and entry in self._notes:
-                action_set = self._notes[entry].action_set
-            self._notes[entry] = _Notes(message.controller_metadata, message.metadata, action_set)
+            elif not message.HasField("action") and entry in self.notes:
+                action_set = self.notes[entry].action_set
+            self.notes[entry] = Notes(message.controller_metadata, message.metadata, action_set)
 
     def _set_meter(self, table: TableView, entry: Entry, rates: tuple[Rate, Rate] | None) -> None:
         if entry.meter is None:
-            info = next(
-                each for each in self._schema.p4info.direct_meters if each.direct_table_id == table.id
-            )
+            info = next(each for each in self.schema.p4info.direct_meters if each.direct_table_id == table.id)
             entry.meter = Meter(info.spec.unit == info.spec.BYTES)
         committed, peak = rates or (None, None)
         entry.meter.set_rates(committed, peak, self._now())
@@ -248,10 +253,10 @@ class TableEntries:
         if not message.table_id:
             if message.match or message.priority or message.HasField("action"):
                 raise invalid("a read from all tables takes no matches, priority or action")
-            for table in self._schema.tables():
+            for table in self.schema.tables():
                 yield from self._filtered(table, message)
             return
-        table = self._schema.table(message.table_id)
+        table = self.schema.table(message.table_id)
         if message.match and not message.is_default_action:
             matches = decode_matches(table, message.match)
             wanted = [key.canonical(m, table.name) for (_, key), m in zip(table.fields, matches, strict=True)]
@@ -265,8 +270,8 @@ class TableEntries:
         entries = [table.runtime.miss] if message.is_default_action else table.runtime.entries
         action = message.action.action.action_id
         for entry in entries:
-            notes = self._notes.get(entry, _Notes())
-            view = self._schema.action_called(entry.action.name)
+            notes = self.notes.get(entry, Notes())
+            view = self.schema.action_called(entry.action.name)
             if message.priority and entry.priority + table.shift != message.priority:
                 continue
             if message.controller_metadata and notes.controller_metadata != message.controller_metadata:
@@ -279,7 +284,7 @@ class TableEntries:
 
     def _encoded(self, table: TableView, entry: Entry, asked: Any) -> Any:
         message = self._named(table, entry)
-        notes = self._notes.get(entry, _Notes())
+        notes = self.notes.get(entry, Notes())
         message.controller_metadata, message.metadata = notes.controller_metadata, notes.metadata
         message.is_const = entry in table.constants
         if notes.action_set is not None:
@@ -289,7 +294,7 @@ class TableEntries:
         elif entry.choice is not None:
             message.action.action_profile_member_id = entry.choice.order[0]
         else:
-            action = encode_action(self._schema, entry.action, entry.args)
+            action = encode_action(self.schema, entry.action, entry.args)
             if action is not None:
                 message.action.action.CopyFrom(action)
         if asked.HasField("counter_data") and table.counts is not None:
@@ -323,8 +328,8 @@ class TableEntries:
     def read_counter(self, message: Any) -> Iterator[Any]:
         """The counts that a `DirectCounterEntry` asks for. Raises `Refused`."""
         asked = message.table_entry
-        if asked.table_id and self._schema.table(asked.table_id).counts is None:
-            raise invalid(f"table {self._schema.table(asked.table_id).name} has no direct counter")
+        if asked.table_id and self.schema.table(asked.table_id).counts is None:
+            raise invalid(f"table {self.schema.table(asked.table_id).name} has no direct counter")
         for table, entry in self._selected(asked):
             if table.counts is not None:
                 answer = p4runtime_pb2.Entity()
@@ -345,8 +350,8 @@ class TableEntries:
     def read_meter(self, message: Any) -> Iterator[Any]:
         """The meters that a `DirectMeterEntry` asks for. Raises `Refused`."""
         asked = message.table_entry
-        if asked.table_id and not self._schema.table(asked.table_id).meters:
-            raise invalid(f"table {self._schema.table(asked.table_id).name} has no direct meter")
+        if asked.table_id and not self.schema.table(asked.table_id).meters:
+            raise invalid(f"table {self.schema.table(asked.table_id).name} has no direct meter")
         for table, entry in self._selected(asked):
             if table.meters:
                 answer = p4runtime_pb2.Entity()
@@ -359,7 +364,7 @@ class TableEntries:
     def _direct(self, change: Change, message: Any, what: str) -> tuple[TableView, Entry]:
         only_modify(change, f"a direct {what}")
         asked = message.table_entry
-        table = self._schema.table(asked.table_id)
+        table = self.schema.table(asked.table_id)
         if asked.is_default_action:
             return table, table.runtime.miss
         matches, priority = self._key(table, asked)

@@ -17,6 +17,7 @@ class FakeDriver:
     Attributes:
         drop: INIT packets that it loses before it begins to echo; negative: all.
         refuse: what `install_job` raises.
+        fence_fails, remove_fails: how many calls of these fail first.
         there: whether it can be reached when it is first watched.
     """
 
@@ -33,6 +34,7 @@ class FakeDriver:
         self.jobs: dict[int, JobEntry] = {}
         self.fenced: dict[int, int] = {}
         self.there = True
+        self.fence_fails = self.remove_fails = 0
         self.callback: Callable[[SwitchChange], None] | None = None
         self.installed = 0
         self.inits: list[bytes] = []
@@ -51,6 +53,9 @@ class FakeDriver:
             self.installed += 1
 
     def remove_job(self, job_id: int) -> None:
+        if self.remove_fails:
+            self.remove_fails -= 1
+            raise SwitchError("no answer")
         with self._lock:
             self.fenced.pop(job_id, None)
             if self.jobs.pop(job_id, None) is None:
@@ -63,6 +68,9 @@ class FakeDriver:
         return list(packets[lost:])
 
     def fence(self, job_id: int, bits: int) -> None:
+        if self.fence_fails:
+            self.fence_fails -= 1
+            raise SwitchError("no answer")
         with self._lock:
             self.jobs[job_id]  # as a switch: of an installed job only
             self.fenced[job_id] = self.fenced.get(job_id, 0) | bits

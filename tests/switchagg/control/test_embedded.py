@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gc
-import http.client
-import json
 import socket
 import threading
 import time
@@ -20,6 +18,7 @@ from switchagg.control.drivers.embedded import LOOPBACK_WORDS, interface_mtu, wo
 from switchagg.control.embedded import EmbeddedController
 from switchagg.errors import SwitchError, UsageError
 from switchagg.wire import Header, Op, decode, encode
+from tests.switchagg.control.calls import Joined, connect, leave, stream
 
 
 class Rank:
@@ -30,7 +29,8 @@ class Rank:
         self.udp.bind(("127.0.0.1", 0))
         self.udp.settimeout(20)
         self.rank, self.job = rank, job
-        self.http = http.client.HTTPConnection(url.removeprefix("http://"), timeout=20)
+        self.url = url
+        self.line: Joined | None = None
         self.body = {
             "rank": rank,
             "world_size": world_size,
@@ -42,10 +42,8 @@ class Rank:
         self.place: dict[str, Any] = {}
 
     def join(self) -> None:
-        self.http.request("POST", f"/v1/jobs/{self.job}/members", json.dumps(self.body))
-        response = self.http.getresponse()
-        self.place = json.loads(response.read())
-        assert response.status == 200, self.place
+        self.line = stream(connect(self.url), f"/v1/jobs/{self.job}/members", self.body)
+        self.place = self.line.place
 
     def send(self, position: int, words: Any) -> None:
         place = self.place
@@ -65,16 +63,12 @@ class Rank:
         return (header.seq - self.place["first_seq"]) % 2**32, words
 
     def leave(self) -> None:
-        self.http.request(
-            "POST",
-            f"/v1/jobs/{self.job}/members/{self.rank}/leave",
-            json.dumps({"token": self.place["token"]}),
-        )
-        response = self.http.getresponse()
-        assert (response.status, json.loads(response.read())) == (200, {})
+        assert self.line is not None
+        assert leave(self.url, self.job, self.line) == (200, {})
 
     def close(self) -> None:
-        self.http.close()
+        if self.line is not None:
+            self.line.close()
         self.udp.close()
 
 
@@ -129,15 +123,14 @@ def test_200_jobs_in_sequence_leave_nothing_behind() -> None:
 
         def quiet() -> None:
             end = time.monotonic() + 20
-            while host.controller.busy or any(
-                thread.name == "switchagg-http-connection" for thread in threading.enumerate()
-            ):
+            while host.controller.busy:
                 assert time.monotonic() < end
                 time.sleep(0.01)
             gc.collect()
 
         for number in range(30):
             one(number)
+        ControllerClient(host.url).slots()
         quiet()
         memory, descriptors = process.memory_info().rss, process.num_fds()
         threads = process.num_threads()

@@ -6,72 +6,38 @@ import itertools
 
 import pytest
 
+from switchagg.control.actions import Install, Remove, Settle
 from switchagg.control.drivers.base import Capacity
-from switchagg.control.jobs import (
-    Action,
-    Install,
-    Job,
-    JobBook,
-    Member,
-    Remove,
-    Settle,
-)
+from switchagg.control.job import Job
+from switchagg.control.placement import Room
 from switchagg.control.records import JobState, JoinRequest, MemberState
 from switchagg.errors import AdmissionError, SwitchError, UsageError
 from switchagg.wire import Header, Op
-
-
-def book(slots: int = 64, words: int = 364, memory: int = 1 << 20, **options: object) -> JobBook:
-    options.setdefault("slots", 8)
-    return JobBook(Capacity(slots, words, memory), **options)  # type: ignore[arg-type]
-
-
-def request(rank: int, world_size: int = 2, **options: object) -> JoinRequest:
-    return JoinRequest(rank, world_size, "10.0.0.1", 4000 + rank, **options)  # type: ignore[arg-type]
-
-
-def carry_out(jobs: JobBook) -> list[Action]:
-    """A switch that does everything at once."""
-    done = []
-    while actions := jobs.poll():
-        for action in actions:
-            done.append(action)
-            if isinstance(action, Install):
-                for packet in action.job.pending_inits():
-                    action.job.echoed(packet)
-                jobs.opened(action.job)
-    return done
-
-
-def run(jobs: JobBook, name: str = "a", world_size: int = 2, **options: object) -> list[Member]:
-    """A job that runs."""
-    members = [jobs.join(name, request(rank, world_size, **options), 0.0) for rank in range(world_size)]
-    carry_out(jobs)
-    assert all(member.admission for member in members)
-    return members
-
-
-def refused(jobs: JobBook, name: str, asked: JoinRequest) -> AdmissionError:
-    before = [(job.name, job.state, sorted(job.members)) for job in jobs.jobs()]
-    with pytest.raises(AdmissionError) as error:
-        jobs.join(name, asked, 0.0)
-    assert [(job.name, job.state, sorted(job.members)) for job in jobs.jobs()] == before
-    assert jobs.poll() == []
-    return error.value
-
-
-def token(member: Member) -> int:
-    assert member.admission is not None
-    return member.admission.token
+from tests.switchagg.control.books import (
+    book,
+    carry_out,
+    doing,
+    free,
+    generation,
+    join,
+    leave,
+    only,
+    refused,
+    request,
+    room,
+    run,
+    token,
+    told,
+)
 
 
 def test_the_last_rank_opens_the_job() -> None:
     jobs = book()
-    one = jobs.join("a", request(1), 0.0)
-    assert jobs.poll() == []
+    one = join(jobs, "a", request(1), 0.0)
+    assert doing(jobs) == []
     assert (one.job.state, one.job.missing) == (JobState.joining, [0])
-    zero = jobs.join("a", request(0), 1.0)
-    (action,) = jobs.poll()
+    zero = join(jobs, "a", request(0), 1.0)
+    (action,) = doing(jobs)
     assert isinstance(action, Install)
     entry = action.job.entry
     assert entry is not None
@@ -81,20 +47,20 @@ def test_the_last_rank_opens_the_job() -> None:
     assert len(set(tokens)) == 3
     assert 0 not in tokens
 
-    packets = action.job.pending_inits()
+    packets = action.generation.pending_inits()
     assert len(packets) == 8
-    action.job.echoed(b"nonsense")
-    action.job.echoed(packets[0][:-1] + b"\xff")
-    assert len(action.job.pending_inits()) == 8
+    action.generation.echoed(b"nonsense")
+    action.generation.echoed(packets[0][:-1] + b"\xff")
+    assert len(action.generation.pending_inits()) == 8
     for packet in packets[:5]:
-        action.job.echoed(packet)
-        action.job.echoed(packet)
-    assert action.job.pending_inits() == packets[5:]
+        action.generation.echoed(packet)
+        action.generation.echoed(packet)
+    assert action.generation.pending_inits() == packets[5:]
     assert zero.admission is None
     for packet in packets[5:]:
-        action.job.echoed(packet)
-    jobs.opened(action.job)
-    assert jobs.poll() == [Settle(one), Settle(zero)]
+        action.generation.echoed(packet)
+    jobs.opened(action.job, action.generation)
+    assert doing(jobs) == [Settle(zero), Settle(one)]
     assert action.job.state is JobState.running
     assert zero.admission is not None
     assert one.admission is not None
@@ -111,14 +77,15 @@ def test_inits_make_exactly_the_first_packet_of_each_slot_fresh(first_seq: int) 
     numbers = itertools.chain([11, 12, 13, 14, 15, 16, first_seq], itertools.count(100))
     jobs = book(draw=lambda: next(numbers))
     run(jobs, "other", slots=16)  # takes 11 to 14
-    jobs.join("a", request(0), 0.0)
-    jobs.join("a", request(1), 0.0)
+    join(jobs, "a", request(0), 0.0)
+    join(jobs, "a", request(1), 0.0)
     (job,) = [job for job in jobs.jobs() if job.name == "a"]
     entry = job.entry
     assert entry is not None
-    assert job.first_seq == first_seq
+    assert job.generation is not None
+    assert job.generation.first_seq == first_seq
     seqs = {}
-    for packet in job.pending_inits():
+    for packet in job.generation.pending_inits():
         header = Header.unpack(packet)
         assert (header.op, header.flags, header.job, header.reply, len(packet)) == (
             Op.INIT,
@@ -151,17 +118,18 @@ def test_sequence_numbers_are_drawn() -> None:
 def test_everybody_leaves_and_everything_is_free() -> None:
     jobs = book()
     zero, one = run(jobs)
-    jobs.leave("a", 0, token(zero))
+    leave(jobs, "a", 0, token(zero))
     assert (zero.job.state, zero.state) == (JobState.running, MemberState.left)
-    jobs.leave("a", 0, token(zero))  # again: nothing
-    jobs.lost(zero)  # its connection closes after the leave: nothing
+    leave(jobs, "a", 0, token(zero))  # again: nothing
+    jobs.lost([zero], "its process ended")  # its connection closes after the leave: nothing
     assert zero.state is MemberState.left
-    assert jobs.poll() == []
-    jobs.leave("a", 1, token(one))
-    assert jobs.poll() == [Remove(one.job)]
+    assert doing(jobs) == []
+    there = generation(one)
+    leave(jobs, "a", 1, token(one))
+    assert doing(jobs) == [Remove(there)]
     assert one.job.state is JobState.ended
     assert jobs.jobs() == []
-    assert (jobs.allocator.free_slots, jobs.memory_used) == (64, 0)
+    assert (free(jobs), jobs.placement.rooms["s"].memory_used) == (64, 0)
     again = run(jobs)
     assert again[0].job.id != one.job.id
 
@@ -169,11 +137,28 @@ def test_everybody_leaves_and_everything_is_free() -> None:
 def test_a_lost_rank_fails_the_job_until_all_are_gone() -> None:
     jobs = book()
     zero, one = run(jobs)
-    jobs.lost(one)
+    there, job_id = generation(one), one.job.id
+    jobs.lost([one], "its process ended")
     assert (one.job.state, one.job.ranks(MemberState.lost)) == (JobState.failed, [1])
-    jobs.leave("a", 0, token(zero))
-    assert jobs.poll() == [Remove(one.job)]
+    done = jobs.poll()
+    assert only(done) == [Remove(there)]  # at once: nothing that comes late changes a slot
+    assert (free(jobs), one.job.why) == (64, "rank 1 is lost: its process ended")
+    event = {"event": "lost", "job": job_id, "ranks": [1], "why": "its process ended", "on_loss": "fail"}
+    assert told(done, zero) == [event]
+    assert jobs.find("me", "a", job_id) is one.job
+    leave(jobs, "a", 0, token(zero))
+    assert doing(jobs) == []
     assert jobs.jobs() == []
+
+
+def test_who_left_is_named_to_the_others() -> None:
+    jobs = book()
+    zero, one, two = run(jobs, world_size=3)
+    jobs.leave(one, begun=7)
+    done = jobs.poll()
+    event = {"event": "left", "job": one.job.id, "ranks": [1], "begun": [7]}
+    assert [told(done, member) for member in (zero, one, two)] == [[event], [], [event]]
+    assert one.job.state is JobState.running
 
 
 def test_leave_needs_the_token() -> None:
@@ -181,32 +166,32 @@ def test_leave_needs_the_token() -> None:
     zero, one = run(jobs)
     for rank, given, code in ((0, token(one), "wrong_token"), (0, 0, "wrong_token"), (2, 0, "not_found")):
         with pytest.raises(AdmissionError) as error:
-            jobs.leave("a", rank, given)
+            leave(jobs, "a", rank, given)
         assert error.value.code == code
     with pytest.raises(AdmissionError, match="no job 'b' with a rank 0"):
-        jobs.leave("b", 0, token(zero))
+        leave(jobs, "b", 0, token(zero))
     assert zero.state is MemberState.joined
-    waiting = jobs.join("c", request(0), 0.0)
+    waiting = join(jobs, "c", request(0), 0.0)
     with pytest.raises(AdmissionError, match="no job 'c' with a rank 0 is running"):
-        jobs.leave("c", 0, waiting.token)
+        leave(jobs, "c", 0, waiting.token)
 
 
 def test_a_rank_that_waits_and_is_lost_can_join_again() -> None:
     jobs = book()
-    zero = jobs.join("a", request(0, words=64), 0.0)
-    jobs.lost(zero)
+    zero = join(jobs, "a", request(0, words=64), 0.0)
+    jobs.lost([zero], "its process ended")
     assert jobs.jobs() == []
-    jobs.lost(zero)
+    jobs.lost([zero], "its process ended")
     run(jobs, words=128)
 
 
 def test_who_left_while_joining_no_longer_decides() -> None:
     jobs = book()
-    first = jobs.join("a", request(0, 3, words=64), 0.0)
-    jobs.join("a", request(1, 3), 0.0)
-    jobs.lost(first)
-    jobs.join("a", request(0, 3, words=128), 0.0)
-    last = jobs.join("a", request(2, 3), 0.0)
+    first = join(jobs, "a", request(0, 3, words=64), 0.0)
+    join(jobs, "a", request(1, 3), 0.0)
+    jobs.lost([first], "its process ended")
+    join(jobs, "a", request(0, 3, words=128), 0.0)
+    last = join(jobs, "a", request(2, 3), 0.0)
     carry_out(jobs)
     assert last.admission is not None
     assert last.admission.words == 128
@@ -214,32 +199,32 @@ def test_who_left_while_joining_no_longer_decides() -> None:
 
 def test_a_join_times_out_and_names_who_is_missing() -> None:
     jobs = book()
-    zero = jobs.join("a", request(0, 4, timeout=10.0), 0.0)
-    two = jobs.join("a", request(2, 4, timeout=2.5), 1.0)
-    jobs.expire(3.4)
-    assert jobs.poll() == []
-    jobs.expire(3.5)
-    assert jobs.poll() == [Settle(two)]
+    zero = join(jobs, "a", request(0, 4, timeout=10.0), 0.0)
+    two = join(jobs, "a", request(2, 4, timeout=2.5), 1.0)
+    jobs.tick(3.4)
+    assert doing(jobs) == []
+    jobs.tick(3.5)
+    assert doing(jobs) == [Settle(two)]
     assert two.refusal is not None
     assert two.refusal.code == "join_timeout"
     assert "ranks 1, 3 of job 'a' did not join within 2.5 seconds (2 of 4 were there)" in str(two.refusal)
     assert zero.job.missing == [1, 2, 3]
-    jobs.join("a", request(2, 4), 4.0)
-    jobs.expire(10.0)
-    assert jobs.poll() == [Settle(zero)]
+    join(jobs, "a", request(2, 4), 4.0)
+    jobs.tick(10.0)
+    assert doing(jobs) == [Settle(zero)]
     assert "ranks 1, 3" in str(zero.refusal)
-    jobs.expire(1e9)
-    assert len(jobs.poll()) == 1
+    jobs.tick(1e9)
+    assert len(doing(jobs)) == 1
     assert jobs.jobs() == []
 
 
 def test_a_rank_is_taken_until_it_is_gone() -> None:
     jobs = book()
-    jobs.join("a", request(0), 0.0)
+    join(jobs, "a", request(0), 0.0)
     error = refused(jobs, "a", request(0))
     assert error.code == "rank_taken"
     assert "rank 0 of job 'a' is taken by 10.0.0.1:4000" in str(error)
-    jobs.join("a", request(1), 0.0)
+    join(jobs, "a", request(1), 0.0)
     carry_out(jobs)
     assert refused(jobs, "a", request(0)).code == "rank_taken"
     assert refused(jobs, "a", request(2, 3)).code == "world_size_mismatch"
@@ -248,30 +233,31 @@ def test_a_rank_is_taken_until_it_is_gone() -> None:
 def test_who_left_joins_the_next_job_of_that_name() -> None:
     jobs = book()
     old = run(jobs)
-    jobs.leave("a", 0, token(old[0]))
-    zero = jobs.join("a", request(0), 0.0)
+    leave(jobs, "a", 0, token(old[0]))
+    zero = join(jobs, "a", request(0), 0.0)
     assert refused(jobs, "a", request(0)).code == "rank_taken"
     assert refused(jobs, "a", request(1)).code == "rank_taken"  # the old rank 1 is still there
-    jobs.leave("a", 1, token(old[1]))
-    assert carry_out(jobs) == [Remove(old[0].job)]
-    one = jobs.join("a", request(1), 0.0)
+    there = generation(old[0])
+    leave(jobs, "a", 1, token(old[1]))
+    assert only(carry_out(jobs)) == [Remove(there)]
+    one = join(jobs, "a", request(1), 0.0)
     carry_out(jobs)
     assert zero.job is one.job
     assert one.job.state is JobState.running
-    assert one.job is jobs.find("a")
+    assert one.job is jobs.find("me", "a")
     with pytest.raises(AdmissionError, match="not the token"):
-        jobs.leave("a", 1, token(old[1]))
+        leave(jobs, "a", 1, token(old[1]))
 
 
 def test_a_lost_rank_comes_back_into_the_next_job() -> None:
     jobs = book()
     old = run(jobs)
-    jobs.lost(old[1])
-    one = jobs.join("a", request(1), 0.0)
-    assert jobs.find("a") is one.job
-    assert jobs.find("a", old[0].job.id) is old[0].job
-    jobs.leave("a", 0, token(old[0]))
-    jobs.join("a", request(0), 0.0)
+    jobs.lost([old[1]], "its process ended")
+    one = join(jobs, "a", request(1), 0.0)
+    assert jobs.find("me", "a") is one.job
+    assert jobs.find("me", "a", old[0].job.id) is old[0].job
+    leave(jobs, "a", 0, token(old[0]))
+    join(jobs, "a", request(0), 0.0)
     carry_out(jobs)
     assert one.job.state is JobState.running
     assert len(jobs.jobs()) == 1
@@ -293,15 +279,15 @@ def test_a_lost_rank_comes_back_into_the_next_job() -> None:
 )
 def test_ranks_that_disagree(first: dict[str, int], second: dict[str, int], code: str, said: str) -> None:
     jobs = book()
-    jobs.join("a", request(0, **first), 0.0)
+    join(jobs, "a", request(0, **first), 0.0)
     error = refused(jobs, "a", request(1, **second))
     assert (error.code, said in str(error)) == (code, True), error
 
 
 def test_a_rank_without_an_opinion_takes_the_others() -> None:
     jobs = book()
-    jobs.join("a", request(0), 0.0)
-    one = jobs.join("a", request(1, words=100, slots=32), 0.0)
+    join(jobs, "a", request(0), 0.0)
+    one = join(jobs, "a", request(1, words=100, slots=32), 0.0)
     carry_out(jobs)
     assert one.admission is not None
     assert (one.admission.words, one.admission.slots) == (100, 32)
@@ -309,7 +295,7 @@ def test_a_rank_without_an_opinion_takes_the_others() -> None:
 
 def test_two_ranks_at_one_port() -> None:
     jobs = book()
-    jobs.join("a", request(0), 0.0)
+    join(jobs, "a", request(0), 0.0)
     error = refused(jobs, "a", JoinRequest(1, 2, "10.0.0.1", 4000))
     assert error.code == "address_taken"
 
@@ -348,7 +334,7 @@ def test_what_no_job_could_have(asked: dict[str, object], code: str, said: str) 
     ],
 )
 def test_what_this_switch_cannot_give(asked: dict[str, int], code: str, said: str) -> None:
-    error = refused(book(memory=90_000), "a", request(0, **asked))
+    error = refused(book(room(memory=90_000)), "a", request(0, **asked))
     assert (error.code, said in str(error)) == (code, True), error
 
 
@@ -357,77 +343,65 @@ def test_names(name: str) -> None:
     assert refused(book(), name, request(0)).code == "bad_request"
 
 
-def test_no_slots_left_refuses_all_ranks_of_the_job() -> None:
-    jobs = book(slots=64)
-    first = run(jobs, "big", slots=64)
-    members = [jobs.join("a", request(rank), 0.0) for rank in range(2)]
-    assert carry_out(jobs) == [Settle(member) for member in members]
-    for member in members:
-        assert member.refusal is not None
-        assert member.refusal.code == "no_slots"
-    assert [job.name for job in jobs.jobs()] == ["big"]
-    for member in first:
-        jobs.lost(member)
-    run(jobs, "a")
-
-
-def test_no_memory_left() -> None:
-    jobs = book(slots=64, memory=50_000)
-    run(jobs, "big", slots=32)
-    members = [jobs.join("a", request(rank, slots=8), 0.0) for rank in range(2)]
-    carry_out(jobs)
-    assert members[0].refusal is not None
-    assert members[0].refusal.code == "no_memory"
-    assert "of which other jobs have 46080" in str(members[0].refusal)
-
-
 def test_a_switch_that_refuses() -> None:
     jobs = book()
-    members = [jobs.join("a", request(rank), 0.0) for rank in range(2)]
-    (install,) = jobs.poll()
+    members = [join(jobs, "a", request(rank)) for rank in range(2)]
+    (install,) = doing(jobs)
     assert isinstance(install, Install)
-    jobs.opening_failed(install.job, SwitchError("table full"))
-    assert jobs.poll() == [Settle(members[0]), Settle(members[1]), Remove(install.job)]
+    jobs.opening_failed(install.job, install.generation, SwitchError("table full"))
+    assert doing(jobs) == [Settle(members[0]), Settle(members[1]), Remove(install.generation)]
     assert str(members[1].refusal) == "the switch did not take job 'a': table full"
-    assert jobs.allocator.free_slots == 64
-    jobs.opened(install.job)
+    assert free(jobs) == 64
+    jobs.opened(install.job, install.generation)
     assert members[0].admission is None
-
-
-def test_a_rank_lost_while_the_job_opens() -> None:
-    jobs = book()
-    zero, one = (jobs.join("a", request(rank), 0.0) for rank in range(2))
-    (install,) = jobs.poll()
-    jobs.lost(one)
-    assert isinstance(install, Install)
-    jobs.opened(install.job)
-    assert zero.job.state is JobState.failed
-    jobs.leave("a", 0, token(zero))
     assert jobs.jobs() == []
+
+
+def test_a_rank_lost_while_the_job_opens_is_waited_for() -> None:
+    jobs = book()
+    zero, one = (join(jobs, "a", request(rank)) for rank in range(2))
+    (install,) = doing(jobs)
+    jobs.lost([one], "its process ended")
+    assert doing(jobs) == [Remove(install.generation)]
+    assert (zero.job.state, zero.job.missing, free(jobs)) == (JobState.joining, [1], 64)
+    jobs.opened(install.job, install.generation)  # too late
+    assert zero.admission is None
+    back = join(jobs, "a", request(1))
+    carry_out(jobs)
+    assert (zero.job.state, zero.admission is not None, back.admission is not None) == (
+        JobState.running,
+        True,
+        True,
+    )
 
 
 def test_close_refuses_who_waits_and_ends_what_runs() -> None:
     jobs = book()
     running = run(jobs)
-    waiting = jobs.join("b", request(0), 0.0)
+    there = generation(running[0])
+    waiting = join(jobs, "b", request(0), 0.0)
     jobs.close()
-    assert jobs.poll() == [Remove(running[0].job), Settle(waiting)]
+    done = jobs.poll()
+    assert only(done) == [Remove(there), Settle(waiting)]
+    assert told(done, running[0]) == [{"event": "stopping", "jobs": "end"}]
     assert waiting.refusal is not None
     assert waiting.refusal.code == "stopping"
     assert jobs.jobs() == []
 
 
 def test_defaults_fit_the_switch() -> None:
-    small = JobBook(Capacity(slots=600, words=64, memory=1 << 20))
-    assert (small.default_words, small.default_slots) == (64, 512)
-    ethernet = JobBook(Capacity(slots=65536, words=364, memory=1 << 30))
-    assert (ethernet.default_words, ethernet.default_slots) == (352, 512)
-    loopback = JobBook(Capacity(slots=65536, words=16000, memory=1 << 30))
-    assert (loopback.default_words, loopback.default_slots) == (2032, 128)
+    def defaults(capacity: Capacity, words: int | None = None, slots: int | None = None) -> object:
+        found = Room("s", capacity, words, slots)
+        return found.words, found.slots
+
+    assert defaults(Capacity(slots=600, words=64, memory=1 << 20)) == (64, 512)
+    assert defaults(Capacity(slots=65536, words=364, memory=1 << 30)) == (352, 512)
+    assert defaults(Capacity(slots=65536, words=16000, memory=1 << 30)) == (2032, 128)
+    assert defaults(Capacity(slots=4096, words=64, memory=1 << 30, exact_words=64)) == (64, 512)
     with pytest.raises(UsageError, match="words is 365"):
-        JobBook(Capacity(64, 364, 1 << 20), words=365)
+        defaults(Capacity(64, 364, 1 << 20), words=365)
     with pytest.raises(UsageError, match="slots is 7"):
-        JobBook(Capacity(64, 364, 1 << 20), slots=7)
+        defaults(Capacity(64, 364, 1 << 20), slots=7)
 
 
 def test_ids_of_ended_jobs_are_not_given_out_again_soon() -> None:
@@ -439,9 +413,9 @@ def test_ids_of_ended_jobs_are_not_given_out_again_soon() -> None:
         assert members[0].job.id not in seen
         seen.add(members[0].job.id)
         for member in members:
-            jobs.leave("a", member.rank, token(member))
+            leave(jobs, "a", member.rank, token(member))
         carry_out(jobs)
-    jobs._last_id = 0xFFFF
+    jobs.last_id = 0xFFFF
     assert run(jobs)[0].job.id not in {0, stays}
 
 
@@ -453,7 +427,7 @@ def test_a_job_of_one_and_of_thirty_two() -> None:
 
 def test_a_described_job_is_found() -> None:
     jobs = book()
-    assert jobs.find("a") is None
+    assert jobs.find("me", "a") is None
     job: Job = run(jobs)[0].job
-    assert jobs.find("a", job.id) is job
-    assert jobs.find("a", job.id + 1) is None
+    assert jobs.find("me", "a", job.id) is job
+    assert jobs.find("me", "a", job.id + 1) is None

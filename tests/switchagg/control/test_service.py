@@ -2,99 +2,43 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
-import http.client
 import json
 import socket
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any
 
 import psutil
 import pytest
 
-from switchagg.control import service
 from switchagg.control.client import ControllerClient
 from switchagg.control.controller import Controller
+from switchagg.control.http import protocol, streams
 from switchagg.control.service import ControlServer
 from switchagg.errors import SwitchError, UsageError
+from tests.switchagg.control import calls
+from tests.switchagg.control.calls import Refused, asked, call
 from tests.switchagg.control.fake_driver import FakeDriver
+from tests.switchagg.control.place import Place, serving
 from tests.waiting import eventually
-
-
-@dataclass
-class Place:
-    server: ControlServer
-    driver: FakeDriver
-
-    @property
-    def port(self) -> int:
-        return int(self.server.url.rpartition(":")[2])
-
-    def connection(self) -> http.client.HTTPConnection:
-        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
-
-    def raw(self, data: bytes) -> bytes:
-        """Sends bytes, and nothing after them; returns all that comes back."""
-        with socket.create_connection(("127.0.0.1", self.port), timeout=20) as sock:
-            sock.sendall(data)
-            sock.shutdown(socket.SHUT_WR)
-            return b"".join(iter(lambda: sock.recv(65536), b""))
 
 
 @pytest.fixture
 def place() -> Iterator[Place]:
-    threads = set(threading.enumerate())
-    driver = FakeDriver()
-    server = ControlServer(Controller(driver, slots=16))
-    server.start()
-    try:
-        yield Place(server, driver)
-    finally:
-        server.close()
-    server.close()
-    assert driver.jobs == {}
-    assert {thread for thread in threading.enumerate() if "switchagg" in thread.name} <= threads
+    with serving() as it:
+        yield it
 
 
-def call(connection: http.client.HTTPConnection, method: str, path: str, body: Any = None) -> tuple[int, Any]:
-    connection.request(method, path, None if body is None else json.dumps(body))
-    response = connection.getresponse()
-    assert response.headers["Content-Type"] == "application/json"
-    return response.status, json.loads(response.read())
-
-
-def asked(rank: int, world_size: int = 2, **options: Any) -> dict[str, Any]:
-    return {
-        "rank": rank,
-        "world_size": world_size,
-        "address": "127.0.0.1",
-        "port": 40000 + rank,
-        "words": None,
-        "slots": None,
-        "timeout": 20,
-        **options,
-    }
-
-
-def join_all(
-    place: Place, name: str = "a", world_size: int = 2, **options: Any
-) -> list[tuple[http.client.HTTPConnection, dict[str, Any]]]:
-    """Joins every rank, each on a connection of its own that stays open."""
-    connections = [place.connection() for _ in range(world_size)]
-
-    def one(rank: int) -> dict[str, Any]:
-        status, answer = call(
-            connections[rank], "POST", f"/v1/jobs/{name}/members", asked(rank, world_size, **options)
-        )
-        assert status == 200, answer
-        return dict(answer)
-
-    with ThreadPoolExecutor(world_size) as pool:
-        return list(zip(connections, pool.map(one, range(world_size)), strict=True))
+@pytest.fixture(scope="module")
+def lasting() -> Iterator[Place]:
+    """For tests that leave everything as it was."""
+    with serving() as it:
+        yield it
 
 
 def in_thread(function: Callable[[], Any]) -> Future[Any]:
@@ -110,57 +54,62 @@ def in_thread(function: Callable[[], Any]) -> Future[Any]:
     return future
 
 
-def members(place: Place, name: str = "a") -> dict[int, str] | None:
-    status, job = call(place.connection(), "GET", f"/v1/jobs/{name}")
-    return None if status == 404 else {each["rank"]: each["state"] for each in job["members"]}
-
-
 def test_join_and_leave(place: Place) -> None:
-    (first, zero), (second, one) = join_all(place, words=100)
+    zero, one = place.join_all(words=100)
     (entry,) = place.driver.jobs.values()
-    assert [worker.token for worker in entry.workers] == [zero["token"], one["token"]]
+    assert [worker.token for worker in entry.workers] == [zero.place["token"], one.place["token"]]
     assert len(place.driver.inits) == 16
-    assert zero == {
+    beats = zero.place.pop("heartbeat")
+    assert (beats["address"], beats["port"], len(bytes.fromhex(beats["cookie"]))) == (
+        "127.0.0.1",
+        place.port,
+        16,
+    )
+    assert zero.place == {
+        "event": "admitted",
         "job": entry.job,
         "token": entry.workers[0].token,
         "result_token": entry.result_token,
-        "switch": {"address": "127.0.0.1", "port": 48879, "receive_buffer": 1 << 20, "link": "a-link"},
+        "switch": {
+            "name": "fake",
+            "address": "127.0.0.1",
+            "port": 48879,
+            "receive_buffer": 1 << 20,
+            "link": "a-link",
+        },
         "base": 0,
         "slots": 16,
         "words": 100,
-        "first_seq": one["first_seq"],
-        "policy": {"block": 64, "dense": False},
+        "first_seq": one.place["first_seq"],
+        "policy": {"block": 64, "dense": False, "bits": None},
         "worker_bit": 0,
+        "rank": 0,
+        "world_size": 2,
+        "places": [0, 1],
+        "deadline": 10.0,
+        "on_loss": "fail",
     }
-    assert one["worker_bit"] == 1
-    # On the connection of the join, and on another one.
-    assert call(first, "POST", "/v1/jobs/a/members/0/leave", {"token": zero["token"]}) == (200, {})
-    assert members(place) == {0: "left", 1: "joined"}
-    first.close()
-    assert call(place.connection(), "POST", "/v1/jobs/a/members/1/leave", {"token": one["token"]}) == (
-        200,
-        {},
-    )
-    assert members(place) is None
+    assert (one.place["worker_bit"], one.place["rank"]) == (1, 1)
+    assert place.leave("a", zero) == (200, {})
+    assert zero.event() is None  # the stream ends with the membership
+    assert place.members() == {0: "left", 1: "joined"}
+    zero.close()
+    assert place.leave("a", one) == (200, {})
+    assert place.members() is None
     assert place.driver.jobs == {}
-    second.close()
+    one.close()
 
 
 def test_what_people_see(place: Place) -> None:
-    joined = join_all(place, "x%20y%2Fz")
-    waiting = place.connection()
-    future = in_thread(lambda: call(waiting, "POST", "/v1/jobs/b/members", asked(1, 3)))
-    client = ControllerClient(place.server.url)
+    joined = place.join_all("x%20y%2Fz")
+    waiting = in_thread(lambda: place.refused("b", 1, 3))
+    client = ControllerClient(place.url)
     eventually(lambda: len(client.jobs()) == 2)
     b, xyz = client.jobs()
     assert (b["name"], b["state"], b["missing"], b["id"]) == ("b", "joining", [0, 2], None)
     assert (xyz["name"], xyz["state"], xyz["world_size"], xyz["lost"]) == ("x y/z", "running", 2, [])
-    assert client.job("x y/z")["members"][1] == {
-        "rank": 1,
-        "state": "joined",
-        "address": "127.0.0.1",
-        "port": 40001,
-    }
+    one = client.job("x y/z")["members"][1]
+    assert (one["rank"], one["state"], one["address"], one["port"]) == (1, "joined", "127.0.0.1", 40001)
     slots = client.slots()
     assert (slots["capacity"], slots["free"], slots["ranges"][0]["slots"]) == (4096, 4080, 16)
     assert client.waiting_slots("x y/z")["slots"] == [
@@ -183,105 +132,159 @@ def test_what_people_see(place: Place) -> None:
         assert str(secret) not in seen
     with pytest.raises(SwitchError, match="there is no job 'c'"):
         client.job("c")
-    assert len(joined) == 2  # until here their connections are open
     place.server.close()
-    status, answer = future.result(20)
-    assert (status, answer["error"]["code"]) == (503, "stopping")
+    assert waiting.result(20)[:2] == (503, "stopping")
+    for member in joined:
+        assert member.event() == {"event": "stopping", "jobs": "end"}
+        assert member.event() is None
 
 
 def test_a_closed_connection_is_a_lost_rank(place: Place) -> None:
-    (first, _), (second, _) = join_all(place)
+    first, second = place.join_all()
     second.close()
-    eventually(lambda: members(place) == {0: "joined", 1: "lost"})
-    status, job = call(place.connection(), "GET", "/v1/jobs/a")
+    lost = first.event()
+    assert lost is not None
+    assert (lost["event"], lost["ranks"]) == ("lost", [1])
+    eventually(lambda: place.members() == {0: "joined", 1: "lost"})
+    status, job = place.call("GET", "/v1/jobs/a")
     assert (status, job["state"], job["lost"]) == (200, "failed", [1])
-    assert call(place.connection(), "GET", f"/v1/jobs/a?id={job['id']}")[1]["lost"] == [1]
-    assert call(place.connection(), "GET", "/v1/jobs/a?id=999")[0] == 404
+    assert place.call("GET", f"/v1/jobs/a?id={job['id']}")[1]["lost"] == [1]
+    assert place.call("GET", "/v1/jobs/a?id=999")[0] == 404
     first.close()
-    eventually(lambda: members(place) is None)
+    eventually(lambda: place.members() is None)
     assert place.driver.jobs == {}
-    join_all(place)
+    place.join_all()
 
 
-def test_a_connection_closed_while_it_waits(place: Place) -> None:
+def joining(place: Place, more: bytes = b"") -> socket.socket:
+    """A raw connection on which rank 0 of 2 waits."""
     body = json.dumps(asked(0)).encode()
-    request = b"POST /v1/jobs/a/members HTTP/1.1\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
-    with socket.create_connection(("127.0.0.1", place.port)) as sock:
-        # What follows the request must not hide that the connection ends.
-        sock.sendall(request + b"GET /healthz HTTP/1.1\r\n\r\n")
-        eventually(lambda: members(place) == {0: "joined"})
-    eventually(lambda: members(place) is None)
-    join_all(place)
+    head = b"POST /v1/jobs/a/members HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    sock = socket.create_connection(("127.0.0.1", place.port), timeout=20)
+    sock.sendall(head + b"Content-Length: %d\r\n\r\n%s" % (len(body), body) + more)
+    return sock
+
+
+@pytest.mark.parametrize("how", ["end", "half", "reset"])
+def test_a_connection_closed_while_it_waits(place: Place, how: str) -> None:
+    with joining(place) as sock:
+        eventually(lambda: place.members() == {0: "joined"})
+        if how == "half":
+            sock.shutdown(socket.SHUT_WR)
+            eventually(lambda: place.members() is None)
+        elif how == "reset":
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    eventually(lambda: place.members() is None)
+    place.join_all()
+
+
+def test_what_follows_a_join_does_not_hide_its_end(place: Place) -> None:
+    with joining(place, b"GET /healthz HTTP/1.1\r\n\r\n") as sock:
+        assert sock.recv(1000) == b""
+    eventually(lambda: place.members() is None)
+    with joining(place) as sock:
+        eventually(lambda: place.members() == {0: "joined"})
+        sock.sendall(b"GET /healthz HTTP/1.1\r\n\r\n")
+        eventually(lambda: place.members() is None)
 
 
 def test_a_join_that_times_out_may_be_repeated(place: Place) -> None:
-    status, answer = call(place.connection(), "POST", "/v1/jobs/a/members", asked(1, 3, timeout=0.05))
-    assert (status, answer["error"]["code"]) == (504, "join_timeout")
-    assert "ranks 0, 2 of job 'a' did not join within 0.05 seconds" in answer["error"]["message"]
-    assert members(place) is None
+    status, code, message = place.refused("a", 1, 3, timeout=0.05)
+    assert (status, code) == (409, "join_timeout")
+    assert "ranks 0, 2 of job 'a' did not join within 0.05 seconds" in message
+    assert place.members() is None
     connection = place.connection()
     for _ in range(3):  # on one connection
-        assert call(connection, "POST", "/v1/jobs/a/members", asked(1, 3, timeout=0.01))[0] == 504
-    join_all(place, world_size=3)
+        assert call(connection, "POST", "/v1/jobs/a/members", asked(1, 3, timeout=0.01))[0] == 409
+    place.join_all(world_size=3)
+
+
+def test_a_member_that_does_not_read(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is cut off, and was in nobody's way."""
+    monkeypatch.setattr(streams, "MAX_EVENTS", 20)
+    zero, one = place.join_all()
+    line = next(iter(place.server.controller._members))
+    text = "x" * 100_000
+    eventually(
+        lambda: line.send({"event": "noise", "text": text}) or place.members() != {0: "joined", 1: "joined"}
+    )
+    assert "lost" in (place.members() or {}).values()
+    zero.close()
+    one.close()
 
 
 @pytest.mark.parametrize(
     ("options", "status", "code"),
     [
         ({"rank": 5}, 400, "rank_out_of_range"),
+        ({"rank": 32}, 400, "rank_out_of_range"),
+        ({"rank": -1}, 400, "rank_out_of_range"),
         ({"world_size": 33}, 400, "world_size"),
         ({"words": 365}, 400, "bad_request"),
         ({"slots": 3}, 400, "bad_request"),
-        ({"slots": 8192}, 503, "no_slots"),
+        ({"slots": 8192}, 409, "no_slots"),
         ({"port": 10**30}, 400, "bad_request"),
         ({"rank": "0"}, 400, "bad_request"),
+        ({"rank": "١٢"}, 400, "bad_request"),
         ({"rank": True}, 400, "bad_request"),
         ({"rank": None}, 400, "bad_request"),
         ({"rank": 0.0}, 400, "bad_request"),
+        ({"rank": 2**70}, 400, "rank_out_of_range"),
         ({"address": 7}, 400, "bad_request"),
+        ({"address": "::1"}, 400, "bad_request"),
+        ({"address": "\ud800"}, 400, "bad_request"),
         ({"timeout": "1"}, 400, "bad_request"),
+        ({"timeout": float("nan")}, 400, "bad_request"),
+        ({"timeout": float("inf")}, 400, "bad_request"),
+        ({"timeout": 0}, 400, "bad_request"),
         ({"touch": 1}, 400, "bad_request"),
         ({"tiemout": 1}, 400, "bad_request"),
     ],
 )
-def test_refusals(place: Place, options: dict[str, Any], status: int, code: str) -> None:
-    got, answer = call(place.connection(), "POST", "/v1/jobs/a/members", asked(0) | options)
-    assert (got, answer["error"]["code"]) == (status, code)
-    assert members(place) is None
+def test_refusals(lasting: Place, options: dict[str, Any], status: int, code: str) -> None:
+    with pytest.raises(Refused) as refusal:
+        calls.stream(lasting.connection(), "/v1/jobs/a/members", asked(0) | options)
+    got, said, message = refusal.value.status, refusal.value.code, refusal.value.message
+    assert (got, said) == (status, code)
+    (name,) = options
+    assert name in message
+    assert lasting.members() is None
 
 
 def test_conflicts(place: Place) -> None:
-    joined = join_all(place)
-    for given, code in ((asked(0), "rank_taken"), (asked(2, 3), "world_size_mismatch")):
-        status, answer = call(place.connection(), "POST", "/v1/jobs/a/members", given)
-        assert (status, answer["error"]["code"]) == (409, code)
-    status, answer = call(place.connection(), "POST", "/v1/jobs/a/members/0/leave", {"token": 1})
+    joined = place.join_all()
+    assert place.refused("a", 0)[:2] == (409, "rank_taken")
+    assert place.refused("a", 2, 3)[:2] == (409, "world_size_mismatch")
+    status, answer = place.call("POST", "/v1/jobs/a/members/0/leave", {"token": 1})
     assert (status, answer["error"]["code"]) == (403, "wrong_token")
-    status, answer = call(place.connection(), "POST", "/v1/jobs/a/members/9/leave", {"token": 1})
+    status, answer = place.call("POST", "/v1/jobs/a/members/9/leave", {"token": 1})
     assert (status, answer["error"]["code"]) == (404, "not_found")
     assert len(joined) == 2
 
 
 def test_inits_are_repeated_until_they_are_echoed(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     place.driver.drop = 20
-    join_all(place)
+    place.join_all()
     assert len(place.driver.inits) == 16
-    monkeypatch.setattr("switchagg.control.controller.INIT_PAUSE", 0)
+    monkeypatch.setattr("switchagg.control.agent.INIT_PAUSE", 0)
     place.driver.drop = -1
-    status, answer = call(place.connection(), "POST", "/v1/jobs/b/members", asked(0, 1))
-    assert (status, answer["error"]["code"]) == (503, "switch")
-    assert "16 of 16 slots were not initialised" in answer["error"]["message"]
+    status, code, message = place.refused("b", 0, 1)
+    assert (status, code) == (503, "switch")
+    assert "16 of 16 slots were not initialised" in message
     place.driver.drop = 0
-    join_all(place, "b", 1)
+    place.join_all("b", 1)
 
 
 def test_a_switch_that_refuses(place: Place) -> None:
     place.driver.refuse = "the table is full"
-    status, answer = call(place.connection(), "POST", "/v1/jobs/a/members", asked(0, 1))
-    assert (status, answer["error"]["code"]) == (503, "switch")
-    assert "the table is full" in answer["error"]["message"]
+    status, code, message = place.refused("a", 0, 1)
+    assert (status, code) == (503, "switch")
+    assert "the table is full" in message
     place.driver.refuse = None
-    join_all(place)
+    place.join_all()
+
+
+JSON = b"POST /v1/jobs/a/members HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 
 
 @pytest.mark.parametrize(
@@ -289,71 +292,105 @@ def test_a_switch_that_refuses(place: Place) -> None:
     [
         (b"nonsense\r\n\r\n", 400),
         (b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n", 400),
-        (b"GET / HTTP/9.9\r\n\r\n", 505),
-        (b"GET /v1/nothing HTTP/1.1\r\n\r\n", 404),
-        (b"GET /v1/jobs/a/members HTTP/1.1\r\n\r\n", 404),
-        (b"GET /v1/jobs/a?id=x HTTP/1.1\r\n\r\n", 400),
-        (b"DELETE /v1/jobs/a HTTP/1.1\r\n\r\n", 501),
-        (b"GET /" + b"x" * 70_000 + b" HTTP/1.1\r\n\r\n", 414),
-        (b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 200 + b"\r\n", 431),
-        (b"POST /v1/jobs/a/members HTTP/1.1\r\nContent-Length: 3\r\n\r\n{a}", 400),
-        (b"POST /v1/jobs/a/members HTTP/1.1\r\nContent-Length: 2\r\n\r\n[]", 400),
-        (b"POST /v1/jobs/a/members HTTP/1.1\r\nContent-Length: 2\r\n\r\n\xff\xff", 400),
-        (b"POST /v1/jobs/a/members HTTP/1.1\r\n\r\n", 400),
-        (b"POST /v1/jobs/a/members HTTP/1.1\r\nContent-Length: -1\r\n\r\n", 400),
-        (b"POST /v1/jobs/a/members HTTP/1.1\r\nContent-Length: 1_0\r\n\r\n", 400),
-        (b"POST /v1/jobs/a/members HTTP/1.1\r\nContent-Length: 70000\r\n\r\n", 413),
-        (b"POST /v1/jobs/a/members HTTP/1.1\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n", 413),
-        (b"POST /v1/jobs/a/members HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n", 411),
-        (b"POST /v1/jobs/a/members HTTP/1.1\r\nContent-Length: 60000\r\n\r\n" + b"[" * 60000, 400),
-        (b'POST /v1/jobs/a/members/0/leave HTTP/1.1\r\nContent-Length: 13\r\n\r\n{"token":"x"}', 400),
-        (b"POST /v1/jobs/a/members/x/leave HTTP/1.1\r\nContent-Length: 2\r\n\r\n{}", 404),
+        (b"GET /v1/nothing HTTP/1.1\r\nHost: a\r\n\r\n", 403),
+        (b"GET /v1/nothing HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", 404),
+        (b"GET /v1/jobs/a/members HTTP/1.1\r\nHost: localhost\r\n\r\n", 405),
+        (b"GET /v1/jobs/%ff HTTP/1.1\r\nHost: localhost\r\n\r\n", 400),
+        (b"GET /v1/jobs/a?id=x HTTP/1.1\r\nHost: localhost\r\n\r\n", 400),
+        (b"GET /v1/jobs/a?id=1_0 HTTP/1.1\r\nHost: localhost\r\n\r\n", 400),
+        (b"GET /v1/jobs/a?id=%D9%A1 HTTP/1.1\r\nHost: localhost\r\n\r\n", 400),
+        (b"PUT /v1/jobs/a HTTP/1.1\r\nHost: localhost\r\n\r\n", 405),
+        (b"GET /" + b"x" * 70_000 + b" HTTP/1.1\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 5000 + b"\r\n", 400),
+        (JSON + b"Content-Length: 3\r\n\r\n{a}", 400),
+        (JSON + b"Content-Length: 2\r\n\r\n[]", 400),
+        (JSON + b"Content-Length: 2\r\n\r\n\xff\xff", 400),
+        (JSON + b"Content-Length: 9\r\n\r\n" + b"9" * 9, 400),
+        (JSON + b"\r\n", 400),
+        (JSON + b"Content-Length: -1\r\n\r\n", 400),
+        (JSON + b"Content-Length: 1_0\r\n\r\n", 400),
+        (JSON + b"Content-Length: 70000\r\n\r\n", 413),
+        (JSON + b"Content-Length: " + b"9" * 5000 + b"\r\n\r\n", 400),
+        (JSON + b"Content-Length: " + b"9" * 20 + b"\r\n\r\n", 413),
+        (JSON + b"Transfer-Encoding: chunked\r\n\r\n", 411),
+        (JSON + b"Content-Length: 60000\r\n\r\n" + b"[" * 60000, 400),
+        (JSON + b"Content-Length: 60000\r\n\r\n" + b"9" * 60000, 400),
+        (JSON.replace(b"json", b"text") + b"Content-Length: 2\r\n\r\n{}", 400),
+        (JSON.replace(b"members", b"members/0/leave") + b'Content-Length: 13\r\n\r\n{"token":"x"}', 400),
+        (JSON.replace(b"members", b"members/x/leave") + b"Content-Length: 2\r\n\r\n{}", 400),
+        (JSON + b"Origin: http://evil.example\r\nContent-Length: 2\r\n\r\n{}", 403),
     ],
 )
-def test_malformed(place: Place, sent: bytes, status: int, capfd: pytest.CaptureFixture[str]) -> None:
-    answer = place.raw(sent)
+def test_malformed(lasting: Place, sent: bytes, status: int, capfd: pytest.CaptureFixture[str]) -> None:
+    answer = lasting.raw(sent)
     head, _, body = answer.partition(b"\r\n\r\n")
     assert int(head.split()[1]) == status, answer
     assert json.loads(body)["error"]["message"]
     assert b"Traceback" not in answer
-    assert call(place.connection(), "GET", "/healthz")[0] == 200
+    assert lasting.call("GET", "/healthz")[0] == 200
+    assert lasting.members() is None
     assert capfd.readouterr() == ("", "")
 
 
+def test_a_body_of_100_mb(lasting: Place) -> None:
+    """It is not read: the client gets its answer whether it waits for it or sends all the same."""
+    memory = psutil.Process().memory_info().rss
+    connection = lasting.connection()
+    status, answer = call(connection, "POST", "/v1/jobs", "x" * 100_000_000)
+    assert (status, answer["error"]["code"]) == (413, "too_large")
+    assert "accepted: up to 65536" in answer["error"]["message"]
+    assert psutil.Process().memory_info().rss - memory < 400 << 20  # what the client itself takes
+
+
 def test_half_a_request_and_nothing_more(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert place.raw(b"POST /v1/jobs/a/members HTTP/1.1\r\nContent-Length: 20\r\n\r\n{") == b""
-    assert place.raw(b"") == b""
-    monkeypatch.setattr(service._Handler, "timeout", 0.05)
-    with socket.create_connection(("127.0.0.1", place.port), timeout=20) as slow:
-        slow.sendall(b"POST /v1/jobs/a/members HTTP/1.1\r\nContent-Length: 20\r\n\r\n{")
-        assert slow.recv(1000) == b""
+    with socket.create_connection(("127.0.0.1", place.port), timeout=20) as short:
+        short.sendall(JSON + b"Content-Length: 20\r\n\r\n{")
+        short.shutdown(socket.SHUT_WR)
+        assert short.recv(1000) == b""
+    monkeypatch.setattr(protocol, "REQUEST_TIMEOUT", 0.05)
+    for begun in (JSON + b"Content-Length: 20\r\n\r\n{", b"GET", b""):
+        with socket.create_connection(("127.0.0.1", place.port), timeout=20) as slow:
+            slow.sendall(begun)
+            with contextlib.suppress(ConnectionResetError):
+                assert slow.recv(1000) == b""
+    assert place.members() is None
 
 
 def test_a_member_may_be_silent(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service._Handler, "timeout", 0.05)
-    joined = join_all(place)
+    monkeypatch.setattr(protocol, "REQUEST_TIMEOUT", 0.05)
+    monkeypatch.setattr(streams, "PING_INTERVAL", 0.05)
+    joined = place.join_all()
     time.sleep(0.3)
-    assert members(place) == {0: "joined", 1: "joined"}
-    for connection, answer in joined:
-        path = f"/v1/jobs/a/members/{answer['worker_bit']}/leave"
-        assert call(connection, "POST", path, {"token": answer["token"]})[0] == 200
+    assert place.members() == {0: "joined", 1: "joined"}
+    assert json.loads(joined[0].response.readline()) == {"event": "ping"}
+    for member in joined:
+        assert place.leave("a", member)[0] == 200
 
 
-def test_keep_alive(place: Place) -> None:
-    connection = place.connection()
+def test_keep_alive(lasting: Place) -> None:
+    connection = lasting.connection()
     connection.connect()
     sock = connection.sock
     for _ in range(5):
         assert call(connection, "GET", "/healthz")[0] == 200
-        assert call(connection, "GET", "/nothing")[0] == 404
+        assert call(connection, "GET", "/v1/nothing")[0] == 404
     assert connection.sock is sock
 
 
-def test_a_port_in_use(place: Place) -> None:
-    with pytest.raises(SwitchError, match=f"cannot listen at 127.0.0.1:{place.port}: Address already in use"):
-        ControlServer(Controller(FakeDriver()), port=place.port)
+def test_a_port_in_use(lasting: Place) -> None:
+    with pytest.raises(
+        SwitchError, match=f"cannot listen at 127.0.0.1:{lasting.port}: Address already in use"
+    ):
+        ControlServer(Controller([FakeDriver()]), port=lasting.port)
     with pytest.raises(SwitchError, match=r"cannot listen at 127\.0\.0\.1:70000"):
-        ControlServer(Controller(FakeDriver()), port=70000)
+        ControlServer(Controller([FakeDriver()]), port=70000)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp:
+        udp.bind(("127.0.0.1", 0))
+        port = udp.getsockname()[1]
+        with pytest.raises(SwitchError, match=f"cannot take heartbeats at 127.0.0.1:{port}"):
+            ControlServer(Controller([FakeDriver()]), port=port)
+        with socket.socket() as tcp:
+            tcp.bind(("127.0.0.1", port))  # nothing was left open
 
 
 def test_nobody_there() -> None:
@@ -362,7 +399,7 @@ def test_nobody_there() -> None:
         url = f"http://127.0.0.1:{free.getsockname()[1]}"
         with pytest.raises(SwitchError, match=f"no controller at {url}: connection refused; start one with"):
             ControllerClient(url).jobs()
-    for wrong in ("127.0.0.1:80", "https://a:1", "http://a", "http://a:x", "http://a:1/b", ""):
+    for wrong in ("127.0.0.1:80", "ftp://a:1", "http://a", "http://a:x", "http://a:1/b", ""):
         with pytest.raises(UsageError, match="accepted: http://host:port"):
             ControllerClient(wrong)
 
@@ -371,30 +408,25 @@ def test_jobs_in_sequence_leave_nothing_behind(place: Place) -> None:
     process = psutil.Process()
 
     def one(number: int) -> None:
-        joined = join_all(place, f"job{number % 7}", 4)
-        for rank, (connection, answer) in enumerate(joined):
+        name = f"job{number % 7}"
+        for rank, member in enumerate(place.join_all(name, 4)):
             if (number + rank) % 3:
-                path = f"/v1/jobs/job{number % 7}/members/{rank}/leave"
-                assert call(connection, "POST", path, {"token": answer["token"]}) == (200, {})
-            connection.close()
-
-    def settled() -> bool:
-        names = [thread.name for thread in threading.enumerate()]
-        return not place.driver.jobs and names.count("switchagg-http-connection") == 0
+                assert place.leave(name, member) == (200, {})
+            member.close()
 
     for number in range(40):
         one(number)
-    eventually(settled)
+    ControllerClient(place.url).slots()
+    eventually(lambda: not place.driver.jobs)
     gc.collect()
     memory, descriptors = process.memory_info().rss, process.num_fds()
     for number in range(200):
         one(number)
-    eventually(settled)
+    eventually(lambda: not place.driver.jobs)
     gc.collect()
     assert place.driver.installed == 240
-    assert ControllerClient(place.server.url).slots()["free"] == 4096
-    eventually(settled)
-    assert process.num_fds() <= descriptors
+    assert ControllerClient(place.url).slots()["free"] == 4096
+    eventually(lambda: process.num_fds() <= descriptors)
     place.driver.inits.clear()
     gc.collect()
     assert process.memory_info().rss - memory < 8 << 20
@@ -404,15 +436,14 @@ def test_many_jobs_at_once(place: Place) -> None:
     """16 jobs of 4 from 64 threads, several times over; half of them lose a rank."""
 
     def one(number: int) -> None:
+        name = f"job{number}"
         for turn in range(3):
-            joined = join_all(place, f"job{number}", 4)
-            ids = {answer["job"] for _, answer in joined}
-            assert len(ids) == 1
-            for rank, (connection, answer) in enumerate(joined):
+            joined = place.join_all(name, 4)
+            assert len({member.place["job"] for member in joined}) == 1
+            for rank, member in enumerate(joined):
                 if rank or (number + turn) % 2:
-                    path = f"/v1/jobs/job{number}/members/{rank}/leave"
-                    assert call(connection, "POST", path, {"token": answer["token"]}) == (200, {})
-                connection.close()
+                    assert place.leave(name, member) == (200, {})
+                member.close()
 
     with ThreadPoolExecutor(16) as pool:
         list(pool.map(one, range(16)))

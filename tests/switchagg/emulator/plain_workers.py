@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from switchagg.control.jobs import init_packets
+from switchagg.control.job import init_packets
 from switchagg.emulator.switch import Switch
 from switchagg.slots import Address, JobEntry, WorkerEntry
 from switchagg.wire import Header, Op, decode, encode

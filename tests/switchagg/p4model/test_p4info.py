@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from switchagg.p4model import P4Error
+from switchagg.p4model import P4Error, load
 from switchagg.p4model.p4info import generate
 from switchagg.p4model.p4info_ids import Kind, Symbols, field_ids, hash_name
 from switchagg.p4model.protobuf import Enum, Long, Message
-from tests.switchagg.p4model.sources import v1model
+from tests.switchagg.p4model.sources import TNA, v1model
 
 BODY = """
     action set(bit<8> value, @id(7) bit<16> more) { meta.x = value; }
@@ -153,3 +153,40 @@ def test_text_and_json() -> None:
         "size": "7",
         "data": "AP8=",
     }
+
+
+TNA_BODY = """
+    DirectCounter<bit<64>>(CounterType_t.PACKETS) seen;
+    Counter<bit<64>, bit<10>>(1024, CounterType_t.PACKETS) hits;
+    Register<bit<32>, bit<10>>(1024) cells;
+    action count() { seen.count(); }
+    table one { key = { hdr.h.a: exact; } actions = { count; } default_action = count(); counters = seen; }
+    apply { one.apply(); hits.count(1); for_deparser.digest_type = 1; }
+"""
+KINDS = "transition select(hdr.h.kind) { kinds: accept; default: accept; }"
+TNA_DIGEST = "Digest<pair_t>() learned; apply { learned.pack({meta.x, meta.y});"
+
+
+def test_ids_of_a_tofino_s_objects_have_the_pipeline_s_name_in_them(tmp_path: Path) -> None:
+    # As p4c's Tofino backend gives them with --p4runtime-force-std-externs.
+    text = TNA.format(ingress=TNA_BODY)
+    text = text.replace("state start {\n", "value_set<bit<16>>(4) kinds;\n state start {\n", 1)
+    text = text.replace("apply { packet.emit(hdr); }", TNA_DIGEST + " packet.emit(hdr); }", 1)
+    text = text.replace("transition accept;", KINDS, 1)
+    path = tmp_path / "pipelines.p4"
+    path.write_text(text)
+    found = generate(load(path))
+
+    def preambles(kind: str) -> list[tuple[str, int, str]]:
+        each = [entry.get("preamble") for entry in found.get(kind) or []]
+        return [(entry.get("name"), entry.get("id"), entry.get("alias")) for entry in each]
+
+    assert preambles("tables") == [("Ingress.one", 0x0292774E, "one")]
+    assert preambles("counters") == [("Ingress.hits", 0x12F54DA0, "hits")]
+    assert preambles("direct_counters") == [("Ingress.seen", 0x13F78E4D, "seen")]
+    assert preambles("registers") == [("Ingress.cells", 0x16D90B6E, "cells")]
+    assert preambles("actions")[0] == ("Ingress.count", 0x01334102, "count")
+    assert preambles("value_sets") == [("IngressParser.kinds", 0x0319658A, "pipe.IngressParser.kinds")]
+    assert preambles("digests") == [("IngressDeparser.learned", 0x1767900C, "learned")]
+    (table,) = found.get("tables")
+    assert table.get("direct_resource_ids") == [preambles("direct_counters")[0][1]]

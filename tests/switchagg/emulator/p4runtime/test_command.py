@@ -99,7 +99,26 @@ def test_between_interfaces(program: str) -> None:
 @pytest.mark.parametrize(
     ("line", "problem"),
     [
-        (["--p4runtime", "127.0.0.1:0"], "--p4runtime is for --engine p4"),
+        (
+            ["--p4runtime", "127.0.0.1:0", "-i", "1@lo", "--engine", "native"],
+            "the native engine is on a UDP port",
+        ),
+        (["--p4runtime", "127.0.0.1:0", "--program", "x.p4"], "--program, -D and -I are for --engine p4"),
+        (["--p4runtime", "127.0.0.1:0", "--port", "0", "--job", "x"], "--job and --entries are not for"),
+        (["--no-p4", "--packet-in", "ipc:///x"], "packets come by interfaces (-i), not by a nanomsg socket"),
+        (
+            ["program.json", "--", "--grpc-server-addr", "127.0.0.1:0"],
+            "program.json: this switch runs P4 sources",
+        ),
+        (["-i", "1@lo", "/nowhere.p4", "--", "--cpu-port", "600"], "cpu-port is 600"),
+        (["--no-p4", "/nowhere.p4"], "--no-p4 is for a switch without a program"),
+        (["--no-p4", "--drop-port", "7"], "drop-port is 7; accepted: 511"),
+        (["--no-p4", "--grpc-server-cert", "x"], "are for --grpc-server-ssl"),
+        (["--no-p4", "--grpc-server-ssl"], "needs --grpc-server-cert and --grpc-server-key"),
+        (
+            ["--no-p4", "--grpc-server-ssl", "--grpc-server-cert", "/nowhere.pem", "--grpc-server-key", "x"],
+            "name a PEM file that can be read",
+        ),
         (["--engine", "p4", "--p4runtime", "9559"], "accepted: HOST:PORT"),
         (["--engine", "p4", "--p4runtime", "127.0.0.1:0", "--job", "x"], "--job and --entries are not for"),
         (["--engine", "p4", "--p4runtime", "127.0.0.1:0", "-D", "A"], "-D and -I are for a --program"),

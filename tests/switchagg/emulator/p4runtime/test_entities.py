@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import grpc
@@ -26,6 +27,7 @@ from tests.switchagg.emulator.p4runtime.harness import (
     write,
 )
 from tests.switchagg.emulator.p4runtime.programs import EVERYTHING
+from tests.switchagg.p4model.sources import TNA as TNA_SOURCE
 
 A, B = 0x020000000001, 0x020000000002
 
@@ -566,3 +568,19 @@ def test_what_is_not_there(bench: Bench) -> None:
     code, message = refused(bench.client, MODIFY, register_entry=register)
     assert (code, "registers are not read or written" in message) == (Code.UNIMPLEMENTED, True)
     assert refused(bench.client, INSERT, extern_entry={})[0] is Code.UNIMPLEMENTED
+
+
+def test_a_tofino_s_digest_is_switched_on_and_comes(tmp_path: Path) -> None:
+    path = tmp_path / "digest.p4"
+    learn = "Digest<pair_t>() learned; apply { learned.pack({7, 8}); packet.emit(hdr); }"
+    ingress = "apply { for_tm.ucast_egress_port = 1; for_deparser.digest_type = 1; }"
+    path.write_text(TNA_SOURCE.format(ingress=ingress).replace("apply { packet.emit(hdr); }", learn, 1))
+    with harness.served(path) as server, harness.connected(server) as client:
+        (digest,) = client.get_p4info().digests
+        assert digest.preamble.name == "IngressDeparser.learned"
+        entry = {"digest_id": digest.preamble.id, "config": {"max_list_size": 1}}
+        harness.write(client, harness.update(harness.INSERT, digest_entry=entry))
+        server.device.process(1, bytes(64), 0.0)
+        found = harness.drained(client, "digest").digest
+        assert found.digest_id == digest.preamble.id
+        assert [each.bitstring for each in found.data[0].struct.members] == [b"\x07", b"\x08"]

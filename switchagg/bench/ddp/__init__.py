@@ -1,0 +1,1 @@
+"""`switchagg bench ddp`: training under DistributedDataParallel, through the switch and through gloo."""

@@ -1,0 +1,164 @@
+"""A rank's process of `switchagg bench ddp`: `python -m switchagg.bench.ddp.rank CONFIG`, CONFIG being JSON.
+
+Trains every model under every system, in turns and in the same process, on the same batches. Rank 0 prints
+a line of JSON for each system on each model.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+import zlib
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.nn.parallel import DistributedDataParallel
+
+from switchagg.bench.ddp.models import make
+from switchagg.bench.ddp.settings import DdpSettings
+
+_BITS = {"switchagg": 32, "switchagg-16": 16, "switchagg-8": 8}
+
+
+class Clock:
+    """How long at least one bucket was under way. For any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._active = 0
+        self._since = 0.0
+        self.seconds = 0.0
+
+    def start(self) -> None:
+        """A bucket is handed over."""
+        with self._lock:
+            if self._active == 0:
+                self._since = time.perf_counter()
+            self._active += 1
+
+    def stop(self) -> None:
+        """One is reduced."""
+        with self._lock:
+            self._active -= 1
+            if self._active == 0:
+                self.seconds += time.perf_counter() - self._since
+
+
+class Trainer:
+    """One system on one model."""
+
+    def __init__(self, system: str, model: str, settings: DdpSettings) -> None:
+        self.system, self.settings = system, settings
+        self.module = make(model, settings.parameters)
+        self.model = DistributedDataParallel(self.module)
+        self.optimizer = torch.optim.SGD(self.module.parameters(), lr=0.01)
+        self.draw = torch.Generator().manual_seed(100 + dist.get_rank())
+        self.clock = Clock()
+        self.state: Any = None
+        hook: Callable[[Any, Any], Any]
+        if system in _BITS:
+            from worker_lib.torch import State, allreduce_hook
+
+            hook = allreduce_hook
+            self.state = State(self.model, bits=_BITS[system], timeout=timedelta(seconds=settings.timeout))
+        elif system == "gloo-fp16" and model != "sparse":
+            hook = default_hooks.fp16_compress_hook
+        else:
+            hook = default_hooks.allreduce_hook
+        self.model.register_comm_hook(self.state, self._timed(hook))
+        self.rates: list[float] = []
+        self.communication: list[float] = []
+        self.loss = 0.0
+
+    def _timed(self, hook: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+        clock = self.clock
+
+        def timed(state: Any, bucket: Any) -> Any:
+            clock.start()
+
+            def done(future: Any) -> Any:
+                clock.stop()
+                return future.value()
+
+            return hook(state, bucket).then(done)
+
+        timed.__annotations__ = {"bucket": dist.GradBucket, "return": torch.futures.Future[torch.Tensor]}
+        return timed
+
+    def round(self, *, count: bool) -> None:
+        """Some steps, timed from a common start."""
+        batches = [self.module.batch(self.settings.batch, self.draw) for _ in range(self.settings.steps)]
+        dist.barrier()
+        self.clock.seconds = 0.0
+        started = time.perf_counter()
+        for x, y in batches:
+            self.optimizer.zero_grad()
+            loss = torch.nn.functional.binary_cross_entropy_with_logits(self.model(x), y)
+            loss.backward()
+            self.optimizer.step()
+        seconds = time.perf_counter() - started
+        self.loss = loss.item()
+        both = torch.tensor([seconds, self.clock.seconds / dist.get_world_size()])
+        slowest, total = both.clone(), both.clone()
+        dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
+        dist.all_reduce(total)
+        if count:
+            self.rates.append(self.settings.steps / slowest[0].item())
+            self.communication.append(total[1].item() / self.settings.steps)
+
+    def figures(self, model: str) -> dict[str, Any]:
+        """What was found; all ranks call it."""
+        digest = 0
+        for parameter in self.module.parameters():
+            digest = zlib.crc32(parameter.detach().view(torch.uint8).numpy(), digest)
+        digests: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(digests, digest)
+        steps = self.settings.steps * (self.settings.repeat + self.settings.warmup)
+        sent = self.state.session.stats()["bytes_sent"] / steps if self.state is not None else 0.0
+        return {
+            "workers": dist.get_world_size(), "model": model, "system": self.system,
+            "steps_per_second": self.rates, "communication_seconds": self.communication,
+            "bytes_sent": sent, "same": len(set(digests)) == 1, "loss": self.loss,
+        }  # fmt: skip
+
+    def close(self) -> None:
+        """Leaves the switch."""
+        if self.state is not None:
+            self.state.close()
+
+
+def main(text: str) -> None:
+    """Runs a rank to its end."""
+    config = json.loads(text)
+    given: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in config["settings"].items()}
+    settings = DdpSettings(**given)
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{config['store']}",
+        rank=config["rank"],
+        world_size=config["workers"],
+        timeout=timedelta(seconds=settings.timeout),
+    )
+    for model in settings.models:
+        trainers = [Trainer(system, model, settings) for system in settings.systems]
+        for round_ in range(settings.warmup + settings.repeat):
+            for trainer in trainers:
+                trainer.round(count=round_ >= settings.warmup)
+        for trainer in trainers:
+            figures = trainer.figures(model)
+            trainer.close()
+            if dist.get_rank() == 0:
+                print(json.dumps(figures), flush=True)
+        del trainers, trainer
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

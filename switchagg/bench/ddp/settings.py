@@ -1,0 +1,89 @@
+"""What `switchagg bench ddp` is asked to measure, and what it finds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from switchagg.errors import UsageError
+
+MODELS: Final = ("dense", "embedding", "sparse")
+SYSTEMS: Final = ("gloo", "gloo-fp16", "switchagg", "switchagg-16", "switchagg-8")
+MAX_WORKERS: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class DdpSettings:
+    """A run.
+
+    Attributes:
+        workers: numbers of ranks, one group of processes each.
+        models: of `MODELS`: all layers dense; a large embedding with a dense gradient that is nearly all
+            zeros; the same embedding with a sparse gradient.
+        systems: of `SYSTEMS`; the numbers are bits a lane.
+        steps: a round. repeat: timed rounds of each system, in turns. warmup: rounds before them.
+        parameters: of the model, about.
+        batch: samples a rank and step.
+        timeout: seconds that a step may take.
+
+    Raises:
+        UsageError: a value that cannot work.
+    """
+
+    workers: tuple[int, ...] = (2, 4, 8)
+    models: tuple[str, ...] = MODELS
+    systems: tuple[str, ...] = ("gloo", "gloo-fp16", "switchagg", "switchagg-16")
+    steps: int = 5
+    repeat: int = 5
+    warmup: int = 1
+    parameters: int = 4_000_000
+    batch: int = 32
+    timeout: float = 60.0
+
+    def __post_init__(self) -> None:
+        for n in self.workers:
+            if not 2 <= n <= MAX_WORKERS:
+                raise UsageError(f"workers is {n}; accepted: 2 to {MAX_WORKERS}")
+        for name, given, accepted in (("model", self.models, MODELS), ("system", self.systems, SYSTEMS)):
+            for each in given:
+                if each not in accepted:
+                    raise UsageError(f"{name} is {each!r}; accepted: {', '.join(accepted)}")
+        if not (self.workers and self.models and self.systems):
+            raise UsageError("nothing to measure: name workers, models and systems")
+        for name, value in (
+            ("steps", self.steps),
+            ("repeat", self.repeat),
+            ("batch", self.batch),
+        ):
+            if value < 1:
+                raise UsageError(f"{name} is {value}; accepted: 1 and more")
+        if self.warmup < 0:
+            raise UsageError(f"warmup is {self.warmup}; accepted: 0 and more")
+        if not 10_000 <= self.parameters <= 2**31:
+            raise UsageError(f"parameters is {self.parameters}; accepted: 10,000 to 2^31")
+        if not self.timeout > 0:
+            raise UsageError(f"timeout is {self.timeout}; accepted: seconds greater than 0")
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """One system on one model with one number of ranks.
+
+    Attributes:
+        steps_per_second: of each round, the slowest rank's.
+        communication_seconds: of each round, a step, the mean of the ranks: from when the first bucket is
+            handed over until the last one is reduced, less the times between when none is under way.
+        bytes_sent: by each rank and step, UDP payload or its like through shared memory; 0 for gloo, which
+            does not tell.
+        same: whether all ranks had the same parameters to the bit at the end.
+        loss: of rank 0, at the end.
+    """
+
+    workers: int
+    model: str
+    system: str
+    steps_per_second: tuple[float, ...]
+    communication_seconds: tuple[float, ...]
+    bytes_sent: float
+    same: bool
+    loss: float

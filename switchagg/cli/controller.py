@@ -1,0 +1,215 @@
+"""`switchagg controller`: the controller of one or several switches, for many tenants.
+
+Prints where it serves on standard output, a line of JSON with --json, and logs on standard error. Ends on
+SIGTERM, SIGINT or SIGHUP: its members are told, and jobs stay on their switches where --state keeps them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import select
+import socket
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from switchagg.cli.logs import FORMATS, LEVELS, log_to_stderr
+from switchagg.cli.serving import extras
+from switchagg.cli.signals import stop_signals
+from switchagg.errors import UsageError
+
+if TYPE_CHECKING:
+    from switchagg.control.drivers.base import SwitchDriver
+    from switchagg.control.drivers.p4rt_spec import P4RuntimeSpec
+    from switchagg.control.store import Store
+    from switchagg.control.switch_specs import Configuration, NativeSpec
+
+DEFAULT_LISTEN: Final = "127.0.0.1:8080"
+STATE_VARIABLE: Final = "STATE_DIRECTORY"  # systemd sets it for StateDirectory=
+
+
+def add_parser(subparsers: Any) -> None:
+    """Adds `controller` to the commands of an argparse parser."""
+    parser = subparsers.add_parser(
+        "controller",
+        help="run the controller of one or several switches",
+        description="Serves HTTP for workers, people and Prometheus, and the web page, in front of switches. "
+        "Options win over the configuration file.",
+    )
+    parser.add_argument("--listen", metavar="HOST:PORT", help=f"where to serve ({DEFAULT_LISTEN})")
+    parser.add_argument(
+        "--state",
+        type=Path,
+        metavar="DIR",
+        help=f"folder for what must survive a restart ({STATE_VARIABLE}; without it nothing survives)",
+    )
+    parser.add_argument(
+        "--tls-cert", type=Path, metavar="FILE", help="serve https with this certificate (PEM)"
+    )
+    parser.add_argument("--tls-key", type=Path, metavar="FILE", help="and its key (PEM, not encrypted)")
+    parser.add_argument(
+        "--switch",
+        action="append",
+        default=[],
+        metavar="NAME=URL",
+        help="native[:SLOTS][?address=IP&port=N&memory=BYTES], a software switch in this process; or "
+        "p4runtime://HOST:PORT[?address=IP&station=IP,MAC,PORT&...]; may be repeated (switch=native)",
+    )
+    parser.add_argument(
+        "--config", type=Path, metavar="FILE", help="TOML file with [controller] and [switch.NAME]"
+    )
+    parser.add_argument("--words", type=int, metavar="K", help="words in a packet of jobs that ask for none")
+    parser.add_argument("--slots", type=int, metavar="P", help="slots of jobs that ask for none")
+    parser.add_argument("--log-format", choices=FORMATS, help="lines for people, or JSON (plain)")
+    parser.add_argument(
+        "--log-level", choices=LEVELS, default="info", help="least that is logged (%(default)s)"
+    )
+    parser.add_argument("--json", action="store_true", help="say in JSON where it serves")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serves until told to stop. Raises `UsageError` and `SwitchError` where it cannot start."""
+    from switchagg.control.http.server import TlsFiles, is_loopback
+
+    configuration = _configuration(args)
+    settings = configuration.settings
+    host, port = _listen(settings.listen or DEFAULT_LISTEN)
+    if (settings.tls_cert is None) != (settings.tls_key is None):
+        raise UsageError("only one of tls-cert and tls-key is given; accepted: both, or neither")
+    tls = None
+    if settings.tls_cert is not None and settings.tls_key is not None:
+        tls = TlsFiles(settings.tls_cert, settings.tls_key)
+    with stop_signals() as stop, contextlib.ExitStack() as stack:
+        from switchagg.control.controller import Controller
+        from switchagg.control.service import ControlServer
+
+        store = _store(settings.state)
+        stack.callback(store.close)
+        tenants = bool(store.tenants())
+        if not tenants and not is_loopback(host):
+            raise UsageError(
+                f"listen is {host}:{port}, which others reach, without tenants; accepted: 127.0.0.1, "
+                "or tenants: `switchagg tenant add NAME --state DIR`"
+            )
+        if tls is not None:
+            tls.context()  # what is wrong with it is said before anything is opened
+        log_to_stderr(settings.log_format or "plain", args.log_level)
+        drivers = [_open(spec, host, stack.callback) for _, spec in sorted(configuration.switches.items())]
+        controller = Controller(drivers, store=store, words=settings.words, slots=settings.slots)
+        server = ControlServer(controller, host, port, tls=tls, authentication=tenants)
+        stack.callback(server.close)
+        server.start()
+        warnings = _warnings(settings.state, tls is not None, host, drivers)
+        _announce(server.url, drivers, warnings, as_json=args.json)
+        _wait(stop)
+    return 0
+
+
+def _configuration(args: argparse.Namespace) -> Configuration:
+    from switchagg.control.switch_specs import Configuration, parse_switch, read_configuration
+
+    configuration = Configuration() if args.config is None else read_configuration(args.config)
+    given = {
+        "listen": args.listen,
+        "state": args.state,
+        "tls_cert": args.tls_cert,
+        "tls_key": args.tls_key,
+        "log_format": args.log_format,
+        "words": args.words,
+        "slots": args.slots,
+    }
+    settings = replace(
+        configuration.settings, **{name: value for name, value in given.items() if value is not None}
+    )
+    if settings.log_format not in (None, *FORMATS):
+        raise UsageError(f"log_format is {settings.log_format!r}; accepted: {', '.join(FORMATS)}")
+    if settings.state is None and (from_systemd := os.environ.get(STATE_VARIABLE)):
+        settings = replace(settings, state=Path(from_systemd.split(":")[0]))
+    switches: dict[str, NativeSpec | P4RuntimeSpec] = dict(configuration.switches)
+    for text in args.switch:
+        spec = parse_switch(text)
+        if spec.name in switches:
+            raise UsageError(f"switch {spec.name!r} is given twice; each needs a name of its own")
+        switches[spec.name] = spec
+    if not switches:
+        switches["switch"] = parse_switch("switch=native")
+    return Configuration(settings, switches)
+
+
+def _listen(text: str) -> tuple[str, int]:
+    host, colon, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not colon or not (port.isascii() and port.isdigit() and len(port) < 6 and int(port) <= 0xFFFF):
+        raise UsageError(f"listen is {text!r}; accepted: HOST:PORT such as {DEFAULT_LISTEN}; port 0 for any")
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        found = socket.getaddrinfo(host or "0.0.0.0", None, family, socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        raise UsageError(f"listen is {text!r}: {error}; accepted: HOST:PORT") from None
+    return str(found[0][4][0]), int(port)
+
+
+def _store(state: Path | None) -> Store:
+    from switchagg.control.store import MemoryStore, SqliteStore
+
+    return MemoryStore() if state is None else SqliteStore(state)
+
+
+def _open(
+    spec: NativeSpec | P4RuntimeSpec, host: str, when_done: Callable[[Callable[[], None]], Any]
+) -> SwitchDriver:
+    from switchagg.control.switch_specs import NativeSpec
+
+    if isinstance(spec, NativeSpec):
+        from switchagg.control.drivers.embedded import EmbeddedDriver
+        from switchagg.emulator.switch import Switch
+
+        address = spec.address or host
+        if ":" in address or address == "0.0.0.0":
+            raise UsageError(
+                f"switch {spec.name}: workers are told where to send, and {host} is no address for that; "
+                f"accepted: {spec.name}=native?address=IP, the IPv4 address of an interface"
+            )
+        switch = Switch(address, spec.port, capacity=spec.slots)
+        switch.start()
+        when_done(switch.close)
+        return EmbeddedDriver(switch, spec.slots, spec.memory, name=spec.name)
+    with extras():
+        from switchagg.control.drivers.p4runtime import P4RuntimeDriver
+    driver = P4RuntimeDriver(spec)
+    when_done(driver.close)
+    return driver
+
+
+def _warnings(state: Path | None, tls: bool, host: str, drivers: list[SwitchDriver]) -> Iterator[str]:
+    from switchagg.control.http.server import is_loopback
+
+    if state is None:
+        yield "nothing survives a restart of this controller: give --state DIR"
+    if not tls and not is_loopback(host):
+        yield "tokens and jobs' secrets travel in the clear: give --tls-cert and --tls-key"
+    for driver in drivers:
+        yield from driver.warnings
+
+
+def _announce(url: str, drivers: list[SwitchDriver], warnings: Iterator[str], *, as_json: bool) -> None:
+    switches: Mapping[str, str] = {driver.name: driver.target for driver in drivers}
+    if as_json:
+        said = {"controller": url, "switches": switches, "pid": os.getpid(), "warnings": list(warnings)}
+        print(json.dumps(said), flush=True)
+        return
+    named = ", ".join(f"{name} ({target})" for name, target in switches.items())
+    print(f"controller at {url}, switches: {named}", flush=True)
+    for warning in warnings:
+        print(f"warning: {warning}", flush=True)
+
+
+def _wait(stop: int) -> None:
+    poll = select.poll()
+    poll.register(stop, select.POLLIN)
+    poll.poll()

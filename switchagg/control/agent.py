@@ -1,0 +1,260 @@
+"""One thread for each switch, which carries out what the controller wants of it, in order.
+
+A switch that does not answer holds up nobody but itself. What could not be done at a switch is not remembered
+one by one: its agent then reads back what is there and mends the difference (`SwitchDriver.reconcile`), again
+and again until it can, and after every reconnect.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, Final, Protocol
+
+from switchagg.control.actions import Fence, Install, Remove
+from switchagg.control.drivers.base import ChangeKind, Reconciled, SwitchChange, SwitchDriver
+from switchagg.control.job import Generation, Job
+from switchagg.errors import SwitchAggError, SwitchError
+
+INIT_ATTEMPTS: Final = 10  # a packet that was lost this often was not lost by accident
+INIT_PAUSE: Final = 0.01  # seconds between attempts
+RETRY: Final = 1.0  # seconds until a switch that could not be reconciled is tried again
+
+_log = logging.getLogger(__name__)
+
+
+class Office(Protocol):
+    """What agents report to: the controller. Methods may be called from any agent's thread."""
+
+    def wanted(self, generation: Generation) -> bool:
+        """Returns whether this generation is still the one to install."""
+        ...
+
+    def belonging(self, switch: str) -> Sequence[Generation]:
+        """Returns what should be on a switch."""
+        ...
+
+    def opened(self, job: Job, generation: Generation) -> None:
+        """The generation is installed and every slot initialised."""
+        ...
+
+    def opening_failed(self, job: Job, generation: Generation, error: SwitchAggError) -> None:
+        """The generation could not be installed."""
+        ...
+
+    def switch_up(self, switch: str, found: Reconciled) -> None:
+        """The switch holds what belongs there."""
+        ...
+
+    def switch_down(self, switch: str, why: str) -> None:
+        """The switch cannot be reached."""
+        ...
+
+
+class Agent:
+    """Carries out what is queued for one switch, from `start()` to `stop()`."""
+
+    def __init__(self, driver: SwitchDriver, office: Office) -> None:
+        self.driver = driver
+        self._office = office
+        self._work: deque[Callable[[], None]] = deque()
+        self._more = threading.Condition()
+        self._stopping = False
+        self._down: str | None = "it has not been reached yet"
+        self._retry_at: float | None = None
+        self._installed: set[int] = set()
+        self._thread = threading.Thread(target=self._run, name=f"switchagg-switch-{driver.name}", daemon=True)
+        self._cache: dict[int, Mapping[str, int]] = {}
+        self._switch_cache: Mapping[str, int] = {}
+        self._cached_at = -1e9
+        self._refreshing = False
+
+    # From any thread.
+
+    def start(self) -> None:
+        """Begins to work, and to listen to what the driver notices."""
+        self._thread.start()
+        self.driver.watch(self._changed)
+
+    def stop(self, patience: float) -> None:
+        """Ends the thread after what is queued, or when `patience` seconds are over."""
+        with self._more:
+            self._stopping = True
+            self._more.notify()
+        if self._thread.is_alive():
+            self._thread.join(patience)
+
+    def queue(self, action: Install | Remove | Fence) -> None:
+        """Will carry out an action."""
+        match action:
+            case Install(job, generation):
+                self._put(lambda: self._install(job, generation))
+            case Remove(generation):
+                self._put(lambda: self._remove(generation))
+            case Fence(generation, bits):
+                self._put(lambda: self._fence(generation, bits))
+
+    def ask(self, question: Callable[[SwitchDriver], Any], patience: float) -> Any:
+        """Returns what `question` does, asked in turn. Raises `SwitchError` where that takes too long."""
+        future: Future[Any] = Future()
+
+        def answer() -> None:
+            if future.set_running_or_notify_cancel():
+                try:
+                    if self._down is not None:
+                        raise SwitchError(f"switch {self.driver.name!r} is down: {self._down}")
+                    future.set_result(question(self.driver))
+                except Exception as error:
+                    future.set_exception(error)
+
+        self._put(answer)
+        try:
+            return future.result(patience)
+        except TimeoutError:
+            future.cancel()
+            raise SwitchError(
+                f"switch {self.driver.name!r} did not answer within {patience:g} seconds"
+            ) from None
+
+    def refresh(self, age: float, patience: float) -> None:
+        """Reads the counters unless they are younger than `age` seconds; waits at most `patience` for it."""
+        with self._more:
+            fresh = time.monotonic() - self._cached_at < age and self._installed <= self._cache.keys()
+            if self._refreshing or fresh:
+                return
+            self._refreshing = True
+        done = threading.Event()
+
+        def read() -> None:
+            try:
+                if self._down is None:
+                    self._read_counters()
+            except SwitchError as error:
+                _log.debug("counters of switch %r: %s", self.driver.name, error)
+            finally:
+                self._refreshing = False
+                done.set()
+
+        self._put(read)
+        if patience:
+            done.wait(patience)
+
+    @property
+    def counters(self) -> Mapping[str, int]:
+        """The switch's counters when they were last read."""
+        return self._switch_cache
+
+    def job_counters(self, job_id: int) -> Mapping[str, int]:
+        """A job's counters when they were last read; empty before."""
+        return self._cache.get(job_id, {})
+
+    def _put(self, work: Callable[[], None]) -> None:
+        with self._more:
+            self._work.append(work)
+            self._more.notify()
+
+    def _changed(self, change: SwitchChange) -> None:
+        if change.kind is ChangeKind.lost:
+            self._put(lambda: self._lost(change.why or "it cannot be reached"))
+        else:
+            self._put(self._reconcile)
+
+    # In the thread.
+
+    def _run(self) -> None:
+        while (work := self._next()) is not None:
+            try:
+                work()
+            except Exception:
+                _log.exception("switch %r", self.driver.name)
+                self._retry_at = time.monotonic() + RETRY
+
+    def _next(self) -> Callable[[], None] | None:
+        with self._more:
+            while True:
+                if self._work:
+                    return self._work.popleft()
+                if self._stopping:
+                    return None
+                now = time.monotonic()
+                if self._retry_at is not None and self._retry_at <= now:
+                    self._retry_at = None
+                    return self._reconcile
+                self._more.wait(None if self._retry_at is None else self._retry_at - now)
+
+    def _install(self, job: Job, generation: Generation) -> None:
+        if not self._office.wanted(generation):
+            return
+        try:
+            if self._down is not None:
+                raise SwitchError(f"switch {self.driver.name!r} is down: {self._down}")
+            self.driver.install_job(generation.entry)
+            self._installed.add(generation.id)
+            self._initialise(generation)
+        except SwitchAggError as error:
+            _log.warning("job %r: %s", job.name, error)
+            self._office.opening_failed(job, generation, error)
+        else:
+            self._office.opened(job, generation)
+
+    def _initialise(self, generation: Generation) -> None:
+        for attempt in range(INIT_ATTEMPTS):
+            if attempt:
+                time.sleep(INIT_PAUSE)
+            for echo in self.driver.packets_out(generation.pending_inits()):
+                generation.echoed(echo)
+            if not generation.pending_inits():
+                return
+        raise SwitchError(
+            f"{len(generation.pending_inits())} of {generation.entry.slots} slots were not initialised: "
+            f"no echo after {INIT_ATTEMPTS} attempts"
+        )
+
+    def _remove(self, generation: Generation) -> None:
+        if generation.id in self._installed:
+            self._installed.discard(generation.id)
+            self._cache.pop(generation.id, None)
+            self._attempt(lambda: self.driver.remove_job(generation.id))
+
+    def _fence(self, generation: Generation, bits: int) -> None:
+        if generation.id in self._installed:
+            self._attempt(lambda: self.driver.fence(generation.id, bits))
+
+    def _attempt(self, change: Callable[[], None]) -> None:
+        """Does it now, or has it done by the next `reconcile`."""
+        if self._down is not None:
+            return
+        try:
+            change()
+        except SwitchError as error:
+            _log.warning("switch %r: %s", self.driver.name, error)
+            self._retry_at = time.monotonic() + RETRY
+
+    def _reconcile(self) -> None:
+        self._retry_at = None
+        generations = self._office.belonging(self.driver.name)
+        try:
+            found = self.driver.reconcile(
+                [generation.entry for generation in generations],
+                {generation.id: generation.fenced for generation in generations if generation.fenced},
+            )
+        except SwitchAggError as error:
+            self._lost(str(error))
+            self._retry_at = time.monotonic() + RETRY
+            return
+        self._installed = {generation.id for generation in generations}
+        self._down = None
+        self._office.switch_up(self.driver.name, found)
+
+    def _lost(self, why: str) -> None:
+        self._down = why
+        self._office.switch_down(self.driver.name, why)
+
+    def _read_counters(self) -> None:
+        self._switch_cache = dict(self.driver.counters())
+        self._cache = {job_id: dict(self.driver.job_counters(job_id)) for job_id in list(self._installed)}
+        self._cached_at = time.monotonic()

@@ -1,0 +1,91 @@
+"""The UDP socket that takes workers' heartbeats, on the HTTP service's port number.
+
+A thread of its own: a heartbeat must not wait until some other call has been served. What is no heartbeat, or
+nobody's, is counted and forgotten; nothing is ever sent back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from typing import Final
+
+from switchagg.errors import SwitchError
+from switchagg.heartbeat import MAX_BYTES, Heartbeat, HeartbeatError
+
+RECEIVE_BUFFER: Final = 1 << 20  # bytes; thousands of members beat in the same second
+
+Beat = Callable[[bytes, int, Mapping[str, int]], bool]
+"""Takes a heartbeat: cookie, sequence, fields. Returns whether the cookie is somebody's."""
+
+
+class HeartbeatSocket:
+    """Bound from construction on; takes heartbeats from `start()` to `close()`.
+
+    Args:
+        address: where it listens.
+
+    Attributes:
+        address: the same.
+        outcomes: what has come: ``taken``, ``unknown`` (a cookie of nobody's), ``malformed``.
+
+    Raises `SwitchError` where it cannot listen there.
+    """
+
+    def __init__(self, address: tuple[str, int]) -> None:
+        family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        self._socket = socket.socket(family, socket.SOCK_DGRAM)
+        try:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)
+            self._socket.bind(address)
+            self._socket.setblocking(False)
+        except OSError as error:
+            self._socket.close()
+            raise SwitchError(
+                f"the controller cannot take heartbeats at {address[0]}:{address[1]} (UDP): {error.strerror}"
+            ) from error
+        self.address: tuple[str, int] = address
+        self.outcomes = dict.fromkeys(("taken", "unknown", "malformed"), 0)
+        self._stop = os.eventfd(0, os.EFD_CLOEXEC)
+        self._thread: threading.Thread | None = None
+
+    def start(self, beat: Beat) -> None:
+        """Hands every heartbeat to `beat` from now on, in a thread of its own."""
+        self._thread = threading.Thread(
+            target=self._run, args=(beat,), name="switchagg-heartbeats", daemon=True
+        )
+        self._thread.start()
+
+    def close(self) -> None:
+        """Ends the thread. Safe to call twice."""
+        if self._socket.fileno() < 0:
+            return
+        if self._thread is not None:
+            os.eventfd_write(self._stop, 1)
+            self._thread.join()
+        self._socket.close()
+        os.close(self._stop)
+
+    def _run(self, beat: Beat) -> None:
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        poll.register(self._stop, select.POLLIN)
+        while self._stop not in {fd for fd, _ in poll.poll()}:
+            # OSError: none is there any more, or an ICMP error for somebody else's datagram.
+            with contextlib.suppress(OSError):
+                data = self._socket.recv(MAX_BYTES + 1)
+                self.outcomes[self._take(data, beat)] += 1
+
+    @staticmethod
+    def _take(data: bytes, beat: Beat) -> str:
+        try:
+            heartbeat = Heartbeat.unpack(data)
+        except HeartbeatError:
+            return "malformed"
+        known = beat(heartbeat.cookie, heartbeat.sequence, asdict(heartbeat.report))
+        return "taken" if known else "unknown"

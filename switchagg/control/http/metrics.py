@@ -1,0 +1,189 @@
+"""What Prometheus reads at ``/metrics``. Labels are from bounded sets: switches, tenants, states, routes.
+
+No job has a label: names of jobs are strangers' text, and come and go without end. Per job there are
+`switchagg top`, the page and ``/v1/jobs``; here a tenant's jobs are summed, or the worst of them is shown.
+
+Most values are read from the controller when Prometheus asks, and cost nothing in between.
+"""
+
+from __future__ import annotations
+
+from collections import Counter as Tally
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+import switchagg
+from switchagg.control.records import OPEN, SwitchState
+
+if TYPE_CHECKING:
+    from switchagg.control.controller import Controller
+
+MEDIA_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+_BUCKETS: Final = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
+_RATES: Final = (
+    ("GBps", 1e9, "reduced_bytes_per_second", "Bytes of tensors that the tenant's jobs reduce in a second."),
+    ("packets_per_s", 1.0, "packets_per_second", "Packets that the workers of the tenant's jobs send."),
+)
+_NO_EVENTS: Final = 2**53
+
+
+class Metrics:
+    """The metrics of one controller, in a registry of its own.
+
+    Args:
+        controller: what is looked at.
+        heartbeats: datagrams so far, by what became of them.
+    """
+
+    def __init__(self, controller: Controller, heartbeats: Callable[[], Mapping[str, int]]) -> None:
+        self._registry = CollectorRegistry()
+        self._requests = Counter(
+            "switchagg_http_requests",
+            "HTTP requests, by method, route and status; status 0: the client was gone before its answer.",
+            ("method", "route", "status"),
+            registry=self._registry,
+        )
+        self._seconds = Histogram(
+            "switchagg_http_request_seconds",
+            "Time to answer an HTTP request; without streams and calls that wait for other ranks.",
+            ("route",),
+            buckets=_BUCKETS,
+            registry=self._registry,
+        )
+        self._registry.register(_State(controller, heartbeats))
+        ProcessCollector(registry=self._registry)
+
+    def request(self, method: str, route: str, status: int, seconds: float | None) -> None:
+        """Counts a request. `seconds` is None where its length says nothing."""
+        self._requests.labels(method, route, str(status)).inc()
+        if seconds is not None:
+            self._seconds.labels(route).observe(seconds)
+
+    def text(self) -> bytes:
+        """The exposition in Prometheus' text format."""
+        return generate_latest(self._registry)
+
+
+class _State(Collector):
+    """Reads the controller."""
+
+    def __init__(self, controller: Controller, heartbeats: Callable[[], Mapping[str, int]]) -> None:
+        self._controller = controller
+        self._heartbeats = heartbeats
+
+    def describe(self) -> Iterable[Metric]:
+        return ()  # else the registry would collect, to learn the names, before the controller has started
+
+    def collect(self) -> Iterator[Metric]:
+        yield InfoMetricFamily(
+            "switchagg_build", "The version of this controller.", {"version": switchagg.__version__}
+        )
+        controller = self._controller
+        shown = controller.snapshot(OPEN, _NO_EVENTS)
+        yield from _switches(shown["switches"])
+        yield from _tenants(shown["switches"], shown["jobs"])
+        yield _gauges("switchagg_jobs", "Jobs that have not ended.", ("tenant", "state"), controller.census())
+        yield _counters("switchagg_joins", "Joins, by outcome.", "outcome", dict(controller.outcomes))
+        yield _counters(
+            "switchagg_events", "Entries of the event log, by kind.", "kind", controller.event_counts()
+        )
+        yield _counters(
+            "switchagg_heartbeats", "Heartbeat datagrams, by outcome.", "outcome", self._heartbeats()
+        )
+        yield GaugeMetricFamily(
+            "switchagg_warnings",
+            "Things that a person should know; /healthz says which.",
+            len(controller.health()["warnings"]),
+        )
+
+
+def _switches(switches: list[dict[str, Any]]) -> Iterator[Metric]:
+    def gauge(name: str, help: str, value: Callable[[dict[str, Any]], float]) -> Metric:
+        values = {(switch["name"],): value(switch) for switch in switches}
+        return _gauges(f"switchagg_switch_{name}", help, ("switch",), values)
+
+    yield _gauges(
+        "switchagg_switch_state",
+        "1 for the state that the switch is in, 0 for the others.",
+        ("switch", "state"),
+        {
+            (switch["name"], state.value): float(switch["state"] == state)
+            for switch in switches
+            for state in SwitchState
+        },
+    )
+    yield gauge("slots", "Slots of the switch.", lambda switch: switch["capacity"]["slots"])
+    yield gauge("free_slots", "Slots that no job has.", lambda switch: switch["free"])
+    yield gauge(
+        "largest_free_slots",
+        "Slots of the largest job that still fits.",
+        lambda switch: switch["largest_free"],
+    )
+    yield gauge("memory_bytes", "Memory for slots.", lambda switch: switch["capacity"]["memory"])
+    yield gauge("used_memory_bytes", "Memory that jobs have.", lambda switch: switch["memory_used"])
+    counters = CounterMetricFamily(
+        "switchagg_switch_packets",
+        "Packets, by what the switch counted them as (`switchagg stats`); since the switch started.",
+        labels=("switch", "counter"),
+    )
+    for switch in switches:
+        for counter, value in switch["counters"].items():
+            counters.add_metric((switch["name"], counter), value)
+    yield counters
+
+
+def _tenants(switches: list[dict[str, Any]], jobs: list[dict[str, Any]]) -> Iterator[Metric]:
+    slots: Tally[tuple[str, ...]] = Tally()
+    for switch in switches:
+        for each in switch["ranges"]:
+            slots[(each["tenant"],)] += each["slots"]
+    yield _gauges("switchagg_tenant_slots", "Slots that the tenant's jobs have.", ("tenant",), slots)
+    members: Tally[tuple[str, ...]] = Tally()
+    silence: dict[tuple[str, ...], float] = {}
+    loss: dict[tuple[str, ...], float] = {}
+    for job in jobs:
+        owner = (job["tenant"],)
+        for member in job["members"]:
+            members[(*owner, member["state"])] += 1
+            if member["state"] == "joined" and member["silent"] is not None:
+                silence[owner] = max(silence.get(owner, 0.0), member["silent"])
+        if (lost := (job["rates"] or {}).get("loss")) is not None:
+            loss[owner] = max(loss.get(owner, 0.0), lost)
+    yield _gauges("switchagg_members", "Members of jobs that have not ended.", ("tenant", "state"), members)
+    yield _gauges(
+        "switchagg_silence_seconds",
+        "Since the last heartbeat of the tenant's member that has been silent longest.",
+        ("tenant",),
+        silence,
+    )
+    yield _gauges(
+        "switchagg_loss_ratio",
+        "Share of packets sent again, in the tenant's job that loses most.",
+        ("tenant",),
+        loss,
+    )
+    for name, unit, metric, help in _RATES:
+        rates: Tally[tuple[str, ...]] = Tally()
+        for job in jobs:
+            if (rate := (job["rates"] or {}).get(name)) is not None:
+                rates[(job["tenant"],)] += rate * unit
+        yield _gauges(f"switchagg_{metric}", help, ("tenant",), rates)
+
+
+def _gauges(name: str, help: str, labels: tuple[str, ...], values: Mapping[Any, float]) -> GaugeMetricFamily:
+    """Returns a gauge whose values are given by what its labels are, a tuple."""
+    family = GaugeMetricFamily(name, help, labels=labels)
+    for key, value in values.items():
+        family.add_metric(key, value)
+    return family
+
+
+def _counters(name: str, help: str, label: str, values: Mapping[str, int]) -> CounterMetricFamily:
+    family = CounterMetricFamily(name, help, labels=(label,))
+    for key, value in values.items():
+        family.add_metric((key,), value)
+    return family

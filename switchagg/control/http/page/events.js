@@ -1,0 +1,99 @@
+// The event log, newest first, with a filter.
+
+import { byId, h, setAttribute, setText } from "./dom.js";
+import { moment } from "./format.js";
+
+const KEPT = 500;
+const SHOWN = 200;
+
+const LEVELS = {
+  lost: "bad",
+  failed: "bad",
+  switch_down: "bad",
+  evicted: "warn",
+  refused: "warn",
+  shrunk: "warn",
+  drained: "warn",
+  moved: "info",
+  policy: "info",
+  reconciled: "info",
+  switch_up: "good",
+  opened: "good",
+};
+
+let events = []; // newest first
+let rows = new Map(); // by number
+let quiet = true; // what was there before the page is not read out
+
+const matches = (event, kind, words) =>
+  (!kind || event.kind === kind) &&
+  (!words || [event.text, event.job, event.switch, event.tenant, event.kind].some((text) => text?.toLowerCase().includes(words)));
+
+function row(event) {
+  const where = [event.job, event.switch].filter(Boolean).join(" · ");
+  return h(
+    "li",
+    { "data-level": LEVELS[event.kind] ?? null },
+    h("time", { datetime: new Date(event.time * 1000).toISOString() }, moment(event.time)),
+    h("span", { class: "kind" }, event.kind.replaceAll("_", " ")),
+    h("span", { class: "event-text" }, event.text, where ? h("span", { class: "dim" }, ` ${where}`) : null),
+  );
+}
+
+function redraw() {
+  const kind = byId("event-kind").value;
+  const words = byId("event-filter").value.trim().toLowerCase();
+  const wanted = events.filter((event) => matches(event, kind, words)).slice(0, SHOWN);
+  const list = byId("events");
+  setAttribute(list, "aria-live", quiet ? "off" : "polite");
+  const kept = new Map();
+  let next = list.firstElementChild;
+  for (const event of wanted) {
+    const element = rows.get(event.n) ?? row(event);
+    kept.set(event.n, element);
+    if (element === next) next = next.nextElementSibling;
+    else list.insertBefore(element, next);
+  }
+  for (const [n, element] of rows) if (!kept.has(n)) element.remove();
+  rows = kept;
+  list.hidden = wanted.length === 0;
+  byId("events-empty").hidden = wanted.length > 0;
+  setText(byId("events-empty"), events.length ? "No event is like that." : "Nothing has happened yet.");
+  quiet = false;
+}
+
+function offerKinds() {
+  const select = byId("event-kind");
+  const kinds = [...new Set([...events.map((event) => event.kind), select.value].filter(Boolean))].sort();
+  const signature = kinds.join();
+  if (select.dataset.kinds === signature) return;
+  select.dataset.kinds = signature;
+  const chosen = select.value;
+  select.replaceChildren(
+    h("option", { value: "" }, "all"),
+    ...kinds.map((kind) => h("option", { value: kind }, kind.replaceAll("_", " "))),
+  );
+  select.value = chosen;
+}
+
+/** Replaces the log, as after a new connection: the controller may have counted from 1 again. */
+export function resetEvents(list) {
+  quiet = true;
+  events = [];
+  for (const element of rows.values()) element.remove();
+  rows = new Map();
+  addEvents(list);
+}
+
+/** Adds events of a snapshot; those that are there already are not added again. */
+export function addEvents(list) {
+  const known = new Set(events.map((event) => event.n));
+  const fresh = list.filter((event) => !known.has(event.n));
+  if (fresh.length === 0 && !quiet) return;
+  events = [...fresh, ...events].sort((a, b) => b.n - a.n).slice(0, KEPT);
+  offerKinds();
+  redraw();
+}
+
+byId("event-filter").addEventListener("input", redraw);
+byId("event-kind").addEventListener("change", redraw);

@@ -1,0 +1,72 @@
+// What each job has reported over the last ten minutes: the controller's history, then a point a snapshot.
+
+import { getJson, jobPath } from "./api.js";
+
+export const WINDOW = 600; // seconds, as long as the controller's own history
+const AT_ONCE = 3; // histories asked for at the same time, so that fifty jobs do not delay the live stream
+
+const FIELDS = ["GBps", "loss", "skip_ratio", "density"];
+const waiting = [];
+let running = 0;
+
+function next() {
+  while (running < AT_ONCE && waiting.length) {
+    running += 1;
+    waiting.shift()().finally(() => {
+      running -= 1;
+      next();
+    });
+  }
+}
+
+const number = (value) => (typeof value === "number" && Number.isFinite(value) ? value : null);
+
+export class Series {
+  constructor() {
+    this.points = []; // {t, GBps, loss, skip_ratio, density}, null for "not known", oldest first
+    this.asked = null; // the generation whose history we have, or are getting
+  }
+
+  /** Appends what a snapshot says. */
+  add(now, rates) {
+    const last = this.points.at(-1);
+    if (last && now <= last.t) return;
+    const point = { t: now };
+    for (const field of FIELDS) point[field] = rates ? number(rates[field]) : null;
+    this.points.push(point);
+    const oldest = now - WINDOW;
+    let drop = 0;
+    while (drop < this.points.length && this.points[drop].t < oldest) drop += 1;
+    if (drop) this.points.splice(0, drop);
+  }
+
+  /** Puts the controller's history before what we saw ourselves; once for each generation of a job. */
+  load(job, done) {
+    if (this.asked === job.id) return;
+    this.asked = job.id;
+    waiting.push(async () => {
+      try {
+        const { points } = await getJson(jobPath(job, "/history"));
+        const first = this.points[0]?.t ?? Infinity;
+        const older = points
+          .filter((point) => point.t < first)
+          .map((point) => {
+            const kept = { t: point.t };
+            for (const field of FIELDS) kept[field] = number(point[field]);
+            return kept;
+          });
+        this.points = [...older, ...this.points];
+        done();
+      } catch (error) {
+        console.warn(`no history of ${job.name}: ${error.message}`);
+      }
+    });
+    next();
+  }
+
+  /** Forgets that history was loaded: after a gap in the stream there is more to be had. */
+  stale() {
+    this.asked = null;
+    this.points = [];
+  }
+}

@@ -1,0 +1,363 @@
+"""What the calls take and give, as OpenAPI shows it. Requests are checked strictly: no number from a string,
+no unknown field. Answers are made by the controller; the models here describe them.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal
+from urllib.parse import unquote
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from switchagg.control.records import (
+    DEFAULT_DEADLINE,
+    DEFAULT_PRIORITY,
+    MAX_DEADLINE,
+    MAX_NAME,
+    MAX_PRIORITY,
+    MAX_TIMEOUT,
+    MIN_DEADLINE,
+)
+from switchagg.heartbeat import FIELDS
+from switchagg.wire import MAX_WORKERS, MIN_WORDS
+
+_U32: Final = 2**32 - 1
+_U64: Final = 2**64 - 1
+
+
+def _digits(value: Any) -> Any:
+    # int() and pydantic would take blanks, signs, underscores and other scripts' digits.
+    if isinstance(value, str) and not (value.isascii() and value.isdigit() and len(value) <= 20):
+        raise ValueError("accepted: digits")
+    return value
+
+
+def _segment(value: Any) -> Any:
+    """Routes see the path as it was sent; here a segment becomes the name that it stands for."""
+    if isinstance(value, str):
+        try:
+            return unquote(value, errors="strict")
+        except UnicodeDecodeError:
+            raise ValueError("accepted: percent-encoded UTF-8") from None
+    return value
+
+
+Digits: Final = BeforeValidator(_digits)
+Segment: Final = BeforeValidator(_segment)
+
+JobName = Annotated[str, Field(min_length=1, max_length=MAX_NAME, description="Printable characters.")]
+WorldSize = Annotated[int, Field(ge=1, le=MAX_WORKERS, description="Workers of the job.")]
+Words = Annotated[
+    int,
+    Field(ge=MIN_WORDS, le=65535, description="K, the 32-bit words of a packet; the switch has a limit too."),
+]
+Slots = Annotated[int, Field(ge=2, le=65536, description="P, the slots of the job: a power of two.")]
+Deadline = Annotated[
+    float,
+    Field(ge=MIN_DEADLINE, le=MAX_DEADLINE, description="Seconds of silence after which a worker is lost."),
+]
+Priority = Annotated[int, Field(ge=0, le=MAX_PRIORITY, description="Higher ones leave the queue first.")]
+OnLossName = Annotated[
+    Literal["fail", "shrink"], Field(description="What becomes of the job when it loses a worker.")
+]
+Token = Annotated[int, Field(ge=0, le=_U32, description="The member's secret, from its admission.")]
+Address = Annotated[
+    str, Field(max_length=15, examples=["10.0.0.1"], description="IPv4 address that the packets come from.")
+]
+Port = Annotated[int, Field(ge=1, le=65535)]
+Count = Annotated[int, Field(ge=0, le=_U64)]
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+
+
+class JobOrder(_Body):
+    """A job as its tenant orders it."""
+
+    name: JobName
+    world_size: WorldSize
+    words: Words | None = None
+    slots: Slots | None = None
+    priority: Priority = DEFAULT_PRIORITY
+    deadline: Deadline = DEFAULT_DEADLINE
+    on_loss: OnLossName = "fail"
+    switch: Annotated[
+        str | None, Field(max_length=MAX_NAME, description="Run on this one; null: on any.")
+    ] = None
+    touch: Annotated[bool, Field(description="False: payloads are neither stored nor added.")] = True
+
+
+class Join(_Body):
+    """What a rank asks for. What it leaves out it takes as the others want it, or the default."""
+
+    rank: Annotated[int, Field(ge=0, le=MAX_WORKERS - 1, description="Less than world_size.")]
+    world_size: WorldSize
+    address: Address
+    port: Port
+    words: Words | None = None
+    slots: Slots | None = None
+    timeout: Annotated[float, Field(gt=0, le=MAX_TIMEOUT, description="Seconds to wait for the others.")] = (
+        30.0
+    )
+    touch: bool | None = None
+    deadline: Deadline | None = None
+    on_loss: OnLossName | None = None
+    priority: Priority | None = None
+
+
+class Bearing(_Body):
+    """A member shows its token."""
+
+    token: Token
+
+
+class Leaving(Bearing):
+    """A member is done."""
+
+    begun: Annotated[
+        Count | None,
+        Field(description="Collectives that it has begun since its admission; others learn of it."),
+    ] = None
+
+
+class Beat(Bearing):
+    """A heartbeat, for members that send no datagrams."""
+
+    report: Annotated[
+        dict[Literal[FIELDS], Count] | None,  # type: ignore[valid-type]
+        Field(description="What it has done since its admission; see switchagg.heartbeat.Report."),
+    ] = None
+
+
+class Progress(Bearing):
+    """How far a member has come when the membership changes."""
+
+    completed: Annotated[
+        int, Field(ge=0, le=_U64, description="Collectives complete, as a prefix in call order.")
+    ]
+
+
+class Proceed(Bearing):
+    """A member goes over to the new generation, from this address."""
+
+    address: Address
+    port: Port
+
+
+# Answers.
+
+
+class Problem(BaseModel):
+    """What was wrong."""
+
+    code: Annotated[str, Field(description="For programs.", examples=["rank_taken"])]
+    message: Annotated[str, Field(description="For people: what was wrong, and what is accepted.")]
+
+
+class Failure(BaseModel):
+    """The answer to a call that failed."""
+
+    error: Problem
+
+
+class Empty(BaseModel):
+    """Done; there is nothing to say."""
+
+
+class MemberView(BaseModel):
+    """One rank of a job."""
+
+    rank: int
+    state: Literal["joined", "left", "lost"]
+    address: str
+    port: int
+    silent: float | None = Field(None, description="Seconds since its last heartbeat.")
+    packets: int | None = Field(None, description="Its packets that the switch admitted.")
+
+
+class PolicyView(BaseModel):
+    """What is skipped in a job, and since when and why."""
+
+    block: int
+    dense: bool
+    bits: int | None = None
+    since: float | None = None
+    why: str | None = None
+
+
+class RatesView(BaseModel):
+    """How a job has done in the last seconds."""
+
+    GBps: float | None = None
+    packets_per_s: float | None = None
+    loss: float | None = None
+    skip_ratio: float | None = None
+    density: float | None = None
+    rtt_us: float | None = None
+
+
+class JobView(BaseModel):
+    """A job."""
+
+    name: str
+    id: int | None
+    state: str
+    world_size: int
+    members: list[MemberView]
+    missing: list[int]
+    lost: list[int]
+    base: int | None
+    slots: int | None
+    words: int | None
+    age: float
+    tenant: str | None = None
+    switch: str | None = None
+    priority: int | None = None
+    queue_position: int | None = None
+    deadline: float | None = None
+    on_loss: str | None = None
+    policy: PolicyView | None = None
+    rates: RatesView | None = None
+
+
+class JobsView(BaseModel):
+    """Every job that has not ended, of whoever asks."""
+
+    jobs: list[JobView]
+
+
+class RangeView(BaseModel):
+    """Slots that a job has. Another tenant's has no name."""
+
+    base: int
+    slots: int
+    words: int | None = None
+    job: int | None = None
+    name: str | None = None
+    tenant: str | None = None
+
+
+class CapacityView(BaseModel):
+    """What a switch has room for."""
+
+    slots: int
+    words: int
+    memory: int
+    exact_words: int | None = None
+
+
+class SwitchView(BaseModel):
+    """A switch."""
+
+    name: str
+    target: str
+    address: str
+    port: int
+    state: Literal["up", "down", "draining"]
+    why: str | None = None
+    capacity: CapacityView
+    free: int
+    largest_free: int
+    ranges: list[RangeView]
+    counters: dict[str, int] | None = None
+
+
+class SwitchesView(BaseModel):
+    """Every switch."""
+
+    switches: list[SwitchView]
+
+
+class SlotsView(BaseModel):
+    """Who has which slots, over all switches and for each."""
+
+    capacity: int
+    free: int
+    largest_free: int
+    memory: int
+    memory_used: int
+    max_words: int
+    ranges: list[RangeView]
+    switches: list[dict[str, Any]] = []
+
+
+class WaitingView(BaseModel):
+    """The slots of a job that wait for some ranks; null where the switch does not show them."""
+
+    job: str
+    slots: list[dict[str, Any]] | None
+
+
+class StatsView(BaseModel):
+    """Counters: of all switches together, of each, of each job."""
+
+    switch: dict[str, int]
+    switches: dict[str, dict[str, int]] = {}
+    jobs: list[dict[str, Any]]
+
+
+class EventView(BaseModel):
+    """A line of the event log."""
+
+    n: int
+    time: Annotated[float, Field(description="Unix seconds.")]
+    kind: str
+    job: str | None = None
+    tenant: str | None = None
+    switch: str | None = None
+    rank: int | None = None
+    text: str
+
+
+class EventsView(BaseModel):
+    """Lines of the event log, oldest first."""
+
+    events: list[EventView]
+
+
+class HistoryView(BaseModel):
+    """How a job has done over time."""
+
+    job: Any
+    interval: float
+    points: list[dict[str, float | int | None]]
+
+
+class CompleteView(BaseModel):
+    """How many collectives are to be completed before `proceed`."""
+
+    complete_to: int
+
+
+class AdmittedView(BaseModel):
+    """What a rank needs to send and to check what it receives; the first event of its stream."""
+
+    event: Literal["admitted"]
+    job: int
+    token: int
+    result_token: int
+    base: int
+    slots: int
+    words: int
+    first_seq: int
+    policy: dict[str, Any]
+    worker_bit: int
+    rank: int
+    world_size: int
+    places: list[int]
+    switch: dict[str, Any]
+    deadline: float
+    on_loss: str
+    heartbeat: dict[str, Any] | None = None
+
+
+class HealthView(BaseModel):
+    """Whether it runs. Without a token, where one is needed, only the first three."""
+
+    status: Literal["ok"]
+    version: str
+    authentication: bool
+    warnings: list[str] | None = None
+    switch: dict[str, Any] | None = None
+    switches: dict[str, str] | None = None

@@ -1,0 +1,222 @@
+"""Jobs that have not opened: who waits for room, who gets it, and who gives up. No I/O and no clock.
+
+The queue is strict. Higher priorities come first, then the older; a job that waits is overtaken only on
+switches that it could not use. So a large job is not starved by small ones that would always fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from switchagg.control.compaction import clear_range
+from switchagg.control.job import ChangeReason, Job, Member
+from switchagg.control.membership import Memberships
+from switchagg.control.placement import Shape, Site
+from switchagg.control.records import EventKind, JobState, MemberState, Quota, Tenant
+from switchagg.errors import AdmissionError
+
+UNOPENED: Final = (JobState.created, JobState.queued, JobState.joining)
+
+
+class Queueing(Memberships):
+    """Jobs, and the room that they wait for."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._quotas: dict[str, Quota] = {}
+
+    def queue(self) -> list[Job]:
+        """Returns the jobs that wait for room, the next one first."""
+        waiting = [job for job in self.jobs() if job.state is JobState.queued]
+        return sorted(waiting, key=lambda job: (-job.priority, job.number))
+
+    # Quotas.
+
+    def _check_quota(self, tenant: Tenant, job: Job | None, possible: Mapping[str, Shape]) -> None:
+        """Raises `AdmissionError` where a job more, or this one so large, goes past the tenant's quota."""
+        quota = self._quotas[tenant.name] = tenant.quota
+        mine = [each for each in self.jobs() if each.tenant == tenant.name and each is not job]
+        running = [each for each in mine if each.state is not JobState.failed]
+        if job is None and quota.jobs is not None and len(running) >= quota.jobs:
+            raise AdmissionError(
+                f"tenant {tenant.name!r} has {len(running)} jobs; its quota is {quota.jobs}", "quota"
+            )
+        if not self._affordable(tenant.name, job, possible):
+            least = min(possible.values(), key=lambda shape: shape.memory)
+            slots, memory = self._used(tenant.name, job)
+            raise AdmissionError(
+                f"{least.slots} slots ({least.memory} bytes) asked for; tenant {tenant.name!r} has {slots} "
+                f"({memory} bytes) in other jobs, and its quota is "
+                f"{'any number of' if quota.slots is None else quota.slots} slots and "
+                f"{'any number of' if quota.memory is None else quota.memory} bytes",
+                "quota",
+            )
+
+    def _affordable(self, tenant: str, job: Job | None, possible: Mapping[str, Shape]) -> dict[str, Shape]:
+        """Returns the shapes that are within the tenant's quota."""
+        quota = self._quotas.get(tenant, Quota())
+        slots, memory = self._used(tenant, job)
+        return {
+            name: shape
+            for name, shape in possible.items()
+            if (quota.slots is None or slots + shape.slots <= quota.slots)
+            and (quota.memory is None or memory + shape.memory <= quota.memory)
+        }
+
+    def _used(self, tenant: str, without: Job | None) -> tuple[int, int]:
+        """Returns slots and bytes that a tenant's jobs have or wait for."""
+        slots = memory = 0
+        for job in self.jobs():
+            if job.tenant != tenant or job is without or job.state is JobState.failed:
+                continue
+            shape = job.shape
+            if shape is None:
+                shapes = self._possible(job)
+                if not shapes:
+                    continue
+                shape = min(shapes.values(), key=lambda each: each.memory)
+            slots, memory = slots + shape.slots, memory + shape.memory
+        return slots, memory
+
+    def _possible(self, job: Job) -> Mapping[str, Shape]:
+        try:
+            return self.placement.possible(job.switch, *job.wanted, job.world_size)
+        except AdmissionError:
+            return {}
+
+    # Room.
+
+    def _complete(self, job: Job) -> None:
+        """Settles where a job stands that has not opened, after a rank came or went; opens it if it can."""
+        if job.state not in UNOPENED:
+            return
+        if job.site is None and (job.spec is not None or not job.missing):
+            job.state = JobState.queued
+            self._schedule()
+        elif not job.missing and job.site is not None:
+            job.state = JobState.opening
+            self._begin(job, job.site, job.joined())
+        else:
+            job.state = JobState.joining if job.members else JobState.created
+
+    def _schedule(self) -> None:
+        """Gives room that is there to those that wait for it, in order."""
+        for job in self.jobs():
+            if job.state is JobState.moving:
+                self._advance(job)
+            else:
+                self._look_for_change(job)
+        blocked: set[str] = set()
+        for job in self.queue():
+            possible = self._affordable(job.tenant, job, self._possible(job))
+            site = self.placement.place(possible, without=blocked)
+            if site is None:
+                if not blocked & possible.keys():
+                    self._make_room(job, possible)
+                blocked |= possible.keys()
+                continue
+            job.site, job.shape = site, site.shape
+            job.state = JobState.created
+            self._save(job)
+            self._complete(job)
+
+    def _make_room(self, waiting: Job, possible: Mapping[str, Shape]) -> None:
+        """Has jobs move aside for one that waits only since what is free is in pieces."""
+        if any(job.change is not None and job.change.making_room for job in self.jobs()):
+            return
+        for name in self.placement.cramped(possible):
+            moves = clear_range(
+                self.placement, self.placement.rooms[name], possible[name].slots, self._could_move
+            )
+            for site, target in moves:
+                job = self._at(site)
+                assert job is not None
+                self._ask_to_pause(job, ChangeReason.move, f"making room for job {waiting.number}", target)
+                assert job.change is not None
+                job.change.making_room = True
+            if moves:
+                return
+
+    def _at(self, site: Site) -> Job | None:
+        return next((job for job in self.jobs() if job.site is site), None)
+
+    def _could_move(self, site: Site) -> Mapping[str, Shape] | None:
+        job = self._at(site)
+        if job is None or job.state is not JobState.running or job.change is not None:
+            return None
+        return self._shapes(job)
+
+    def _timed_out(self, member: Member) -> AdmissionError:
+        job, missing, seconds = member.job, member.job.missing, member.request.timeout
+        if member.rank in job.back:
+            return AdmissionError(
+                f"job {job.name!r} did not come to a pause within {seconds:g} seconds, "
+                f"in which rank {member.rank} could have come back",
+                "join_timeout",
+            )
+        if not missing:
+            position = self.queue().index(job) + 1
+            return AdmissionError(
+                f"job {job.name!r} had no room within {seconds:g} seconds, and is number {position} in the "
+                f"queue: {self.placement.lacking(self._possible(job)) or 'others come first'}",
+                "no_slots",
+            )
+        return AdmissionError(
+            f"{'rank' if len(missing) == 1 else 'ranks'} {', '.join(map(str, missing))} of job {job.name!r} "
+            f"did not join within {seconds:g} seconds "
+            f"({len(job.members)} of {job.world_size} were there)",
+            "join_timeout",
+        )
+
+    # Giving up.
+
+    def _withdraw(self, member: Member) -> None:
+        """Takes a rank out that was not let in yet. What it asked for no longer binds the others."""
+        job = member.job
+        self._part(member, MemberState.lost)
+        if job.back.get(member.rank) is member:
+            del job.back[member.rank]
+            return
+        del job.members[member.rank]
+        self._settle_unopened(job)
+
+    def _settle_unopened(self, job: Job) -> None:
+        if job.spec is None and not job.members:
+            self._end(job, "nobody waits for it any more")
+        elif job.spec is None and job.site is not None:
+            self.placement.free(job.site)
+            job.site = job.shape = None
+            job.state = JobState.joining
+        else:
+            job.state = JobState.created if job.site is not None else JobState.joining
+        self._complete(job)
+
+    def _refuse_back(self, job: Job, error: AdmissionError) -> None:
+        self._refuse(list(job.back.values()), error)
+        job.back.clear()
+
+    def _refuse_joining(self, job: Job, error: AdmissionError) -> None:
+        """Refuses everybody who waits to be let in; a job that was only joins has ended then."""
+        self._refuse_back(job, error)
+        if job.state is JobState.opening:
+            self._remove(job)
+            job.state = JobState.joining
+        if job.state in UNOPENED:
+            self._refuse(list(job.members.values()), error)
+            job.members.clear()
+            self._settle_unopened(job)
+
+    def _dismiss(self, job: Job, why: str, code: str, *, bare: bool = False) -> None:
+        """Ends a job that has not opened; those that wait for it hear why.
+
+        `bare`: an order stands, and its ranks may try again.
+        """
+        text = why if bare else f"job {job.name!r} has ended: {why}"
+        error = AdmissionError(text, code)
+        if bare and job.spec is not None:
+            self._note(EventKind.refused, why, job)
+            self._refuse_joining(job, error)
+            return
+        self._refuse(list(job.members.values()), error)
+        self._end(job, why)

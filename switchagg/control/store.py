@@ -1,0 +1,347 @@
+"""What survives a restart of the controller: SQLite in a file, or nothing, in memory.
+
+    jobs      a document for each that is not over (`saved.py`); the entry that its switch holds is in it
+    tenants   names, quotas; tokens as SHA-256
+    events    the latest IN_STORE of the log
+    switches  those that are being drained
+    meta      the last job id and number given out
+
+The order is always: the store, then the switch, then the members. What the store holds is what should be;
+after a kill -9 at any point `SwitchDriver.reconcile` makes the switches agree with it:
+
+    killed before a job is stored as running     its members were never answered; the switch may hold it,
+                                                 and forgets it as nobody's
+    after that, before its members are answered  it is on the switch; nobody comes for it, and it ends when
+                                                 their time to come back is over
+    after a loss is stored, before the fence     reconcile shuts the worker out before it lets anything in
+    after a job's end is stored, before removal  the switch forgets it as nobody's
+
+The one exception is the opening itself: a job is on the switch, with all its slots initialised, before it is
+stored as running, since until then nobody may have been told.
+
+One transaction holds all that one step of the controller changes. The database is in WAL mode with
+synchronous=NORMAL: a killed process loses nothing; a machine that loses its power may lose the last moments,
+which to the switch is a kill before they were stored.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import sqlite3
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from switchagg.control.events import IN_MEMORY, IN_STORE
+from switchagg.control.records import Event, EventKind, Quota, Tenant
+from switchagg.errors import SwitchError, UsageError
+
+SCHEMA: Final = 1
+_FILE: Final = "controller.db"
+_LOCK: Final = "controller.lock"
+
+_TABLES: Final = """
+CREATE TABLE jobs (number INTEGER PRIMARY KEY, document TEXT NOT NULL);
+CREATE TABLE tenants (
+    name TEXT PRIMARY KEY, admin INTEGER NOT NULL, jobs INTEGER, slots INTEGER, memory INTEGER
+);
+CREATE TABLE tokens (
+    hash TEXT PRIMARY KEY, tenant TEXT NOT NULL REFERENCES tenants (name) ON DELETE CASCADE
+);
+CREATE TABLE events (
+    number INTEGER PRIMARY KEY, time REAL NOT NULL, kind TEXT NOT NULL, text TEXT NOT NULL,
+    tenant TEXT, job TEXT, switch TEXT, rank INTEGER
+);
+CREATE TABLE switches (name TEXT PRIMARY KEY, draining INTEGER NOT NULL);
+CREATE TABLE meta (name TEXT PRIMARY KEY, value INTEGER NOT NULL);
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What one step of the controller changes.
+
+    Attributes:
+        jobs: documents by number; None deletes.
+        switches: name -> whether it is being drained.
+    """
+
+    jobs: Mapping[int, dict[str, Any] | None] = field(default_factory=dict)
+    events: Sequence[Event] = ()
+    switches: Mapping[str, bool] = field(default_factory=dict)
+    last_id: int = 0
+    last_number: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What an earlier controller left; `jobs` by number."""
+
+    jobs: Sequence[dict[str, Any]] = ()
+    events: Sequence[Event] = ()
+    draining: frozenset[str] = frozenset()
+    last_id: int = 0
+    last_number: int = 0
+
+
+class Store(Protocol):
+    """Where the controller keeps what must survive it. Methods may be called from any thread.
+
+    Those that write or read a file raise `SwitchError` where that fails; nothing is half-written then.
+    """
+
+    @property
+    def persistent(self) -> bool:
+        """Whether jobs outlive the controller."""
+        ...
+
+    def load(self) -> Kept:
+        """Returns what an earlier controller left."""
+        ...
+
+    def write(self, changes: Changes) -> None:
+        """Makes changes, all or none."""
+        ...
+
+    def tenants(self) -> list[Tenant]:
+        """Returns the tenants, by name."""
+        ...
+
+    def put_tenant(self, tenant: Tenant) -> None:
+        """Adds a tenant, or changes one."""
+        ...
+
+    def drop_tenant(self, name: str) -> bool:
+        """Forgets a tenant and its tokens. Returns whether it was there."""
+        ...
+
+    def put_token(self, tenant: str, hashed: str) -> None:
+        """Gives a tenant one more token."""
+        ...
+
+    def drop_tokens(self, tenant: str) -> int:
+        """Takes all its tokens from a tenant. Returns how many there were."""
+        ...
+
+    def tenant_of(self, hashed: str) -> Tenant | None:
+        """Returns whose token this is."""
+        ...
+
+    def close(self) -> None:
+        """Lets go of the file. Safe to call twice."""
+        ...
+
+
+class MemoryStore:
+    """Keeps tenants while the process lives, and nothing of jobs. `Store` says what each member is."""
+
+    persistent: Final = False
+
+    def __init__(self) -> None:
+        self._tenants: dict[str, Tenant] = {}
+        self._tokens: dict[str, str] = {}
+
+    def load(self) -> Kept:
+        return Kept()
+
+    def write(self, changes: Changes) -> None:
+        pass
+
+    def tenants(self) -> list[Tenant]:
+        return [self._tenants[name] for name in sorted(self._tenants)]
+
+    def put_tenant(self, tenant: Tenant) -> None:
+        self._tenants[tenant.name] = tenant
+
+    def drop_tenant(self, name: str) -> bool:
+        self.drop_tokens(name)
+        return self._tenants.pop(name, None) is not None
+
+    def put_token(self, tenant: str, hashed: str) -> None:
+        self._tokens[hashed] = tenant
+
+    def drop_tokens(self, tenant: str) -> int:
+        mine = [hashed for hashed, owner in self._tokens.items() if owner == tenant]
+        for hashed in mine:
+            del self._tokens[hashed]
+        return len(mine)
+
+    def tenant_of(self, hashed: str) -> Tenant | None:
+        return self._tenants.get(self._tokens.get(hashed, ""))
+
+    def close(self) -> None:
+        pass
+
+
+class SqliteStore:
+    """Keeps everything in a directory; `Store` says what each member is.
+
+    Args:
+        directory: made where it is not there, for its owner only.
+        serving: for the controller itself, of which a directory has one; others may look and add tenants.
+
+    Raises:
+        UsageError: the directory cannot be had.
+        SwitchError: another controller has it, or its contents are a newer version's or no database.
+    """
+
+    persistent: Final = True
+
+    def __init__(self, directory: Path, *, serving: bool = True) -> None:
+        self.directory = directory
+        self._lock = threading.Lock()
+        self._held: int | None = None
+        try:
+            directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+            if serving:
+                self._held = _claim(directory / _LOCK)
+            path = directory / _FILE
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        except OSError as error:
+            self._release()
+            raise UsageError(f"state directory {directory}: {error.strerror or error}") from None
+        except BaseException:
+            self._release()
+            raise
+        try:
+            self._database = sqlite3.connect(path, timeout=5.0, isolation_level=None, check_same_thread=False)
+            self._prepare()
+        except (sqlite3.Error, SwitchError) as error:
+            self._release()
+            raise SwitchError(f"state directory {directory}: {error}") from error
+
+    def _prepare(self) -> None:
+        database = self._database
+        database.execute("PRAGMA journal_mode = WAL")
+        database.execute("PRAGMA synchronous = NORMAL")
+        database.execute("PRAGMA foreign_keys = ON")
+        database.execute("BEGIN IMMEDIATE")
+        try:
+            version = database.execute("PRAGMA user_version").fetchone()[0]
+            if version > SCHEMA:
+                raise SwitchError(f"written by a newer switchagg (schema {version}; this one knows {SCHEMA})")
+            if version == 0:
+                for statement in _TABLES.split(";"):
+                    database.execute(statement)
+                database.execute(f"PRAGMA user_version = {SCHEMA}")
+            database.execute("COMMIT")
+        except BaseException:
+            database.execute("ROLLBACK")
+            raise
+
+    def load(self) -> Kept:
+        with self._transaction() as database:
+            meta = dict(database.execute("SELECT name, value FROM meta"))
+            rows = database.execute("SELECT * FROM events ORDER BY number DESC LIMIT ?", (IN_MEMORY,))
+            events = [Event(number, time, EventKind(kind), *rest) for number, time, kind, *rest in rows]
+            documents = database.execute("SELECT document FROM jobs ORDER BY number")
+            drained = database.execute("SELECT name FROM switches WHERE draining")
+            return Kept(
+                [json.loads(document) for (document,) in documents],
+                events[::-1],
+                frozenset(name for (name,) in drained),
+                meta.get("last_id", 0),
+                meta.get("last_number", 0),
+            )
+
+    def write(self, changes: Changes) -> None:
+        with self._transaction(writing=True) as database:
+            for number, document in changes.jobs.items():
+                if document is None:
+                    database.execute("DELETE FROM jobs WHERE number = ?", (number,))
+                else:
+                    database.execute(
+                        "INSERT OR REPLACE INTO jobs VALUES (?, ?)", (number, json.dumps(document))
+                    )
+            database.executemany(
+                "INSERT OR REPLACE INTO events VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                [
+                    (e.number, e.time, e.kind.value, e.text, e.tenant, e.job, e.switch, e.rank)
+                    for e in changes.events
+                ],
+            )
+            if changes.events:
+                oldest = changes.events[-1].number - IN_STORE
+                database.execute("DELETE FROM events WHERE number <= ?", (oldest,))
+            for name, draining in changes.switches.items():
+                database.execute("INSERT OR REPLACE INTO switches VALUES (?, ?)", (name, draining))
+            for name, value in (("last_id", changes.last_id), ("last_number", changes.last_number)):
+                database.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, value))
+
+    def tenants(self) -> list[Tenant]:
+        with self._transaction() as database:
+            return [_tenant(row) for row in database.execute("SELECT * FROM tenants ORDER BY name")]
+
+    def put_tenant(self, tenant: Tenant) -> None:
+        quota = tenant.quota
+        with self._transaction(writing=True) as database:
+            database.execute(
+                "INSERT INTO tenants VALUES (?, ?, ?, ?, ?) ON CONFLICT (name) DO UPDATE SET "
+                "admin = excluded.admin, jobs = excluded.jobs, slots = excluded.slots, "
+                "memory = excluded.memory",
+                (tenant.name, tenant.admin, quota.jobs, quota.slots, quota.memory),
+            )
+
+    def drop_tenant(self, name: str) -> bool:
+        with self._transaction(writing=True) as database:
+            return bool(database.execute("DELETE FROM tenants WHERE name = ?", (name,)).rowcount)
+
+    def put_token(self, tenant: str, hashed: str) -> None:
+        with self._transaction(writing=True) as database:
+            database.execute("INSERT OR REPLACE INTO tokens VALUES (?, ?)", (hashed, tenant))
+
+    def drop_tokens(self, tenant: str) -> int:
+        with self._transaction(writing=True) as database:
+            return int(database.execute("DELETE FROM tokens WHERE tenant = ?", (tenant,)).rowcount)
+
+    def tenant_of(self, hashed: str) -> Tenant | None:
+        with self._transaction() as database:
+            row = database.execute(
+                "SELECT tenants.* FROM tokens JOIN tenants ON tenants.name = tokens.tenant WHERE hash = ?",
+                (hashed,),
+            ).fetchone()
+            return None if row is None else _tenant(row)
+
+    def close(self) -> None:
+        with self._lock:
+            self._database.close()
+        self._release()
+
+    @contextlib.contextmanager
+    def _transaction(self, *, writing: bool = False) -> Any:
+        with self._lock:
+            try:
+                self._database.execute("BEGIN IMMEDIATE" if writing else "BEGIN")
+                try:
+                    yield self._database
+                except BaseException:
+                    self._database.execute("ROLLBACK")
+                    raise
+                self._database.execute("COMMIT")
+            except (sqlite3.Error, ValueError) as error:
+                raise SwitchError(f"state directory {self.directory}: {error}") from error
+
+    def _release(self) -> None:
+        held, self._held = self._held, None
+        if held is not None:
+            os.close(held)
+
+
+def _claim(path: Path) -> int:
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise SwitchError(f"another controller has the state directory {path.parent}") from None
+    return descriptor
+
+
+def _tenant(row: Sequence[Any]) -> Tenant:
+    name, admin, jobs, slots, memory = row
+    return Tenant(name, bool(admin), Quota(jobs, slots, memory))

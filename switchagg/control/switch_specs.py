@@ -1,0 +1,186 @@
+"""How an operator names the controller's switches: on the command line, or in a TOML file.
+
+    --switch lab=native                                   a software switch in the controller's own process
+    --switch lab=native:4096?address=10.0.0.5&port=48879  the same, with slots, address and UDP port
+    --switch rack1=p4runtime://10.0.0.2:9559?address=…    see switchagg.control.drivers.p4rt_spec
+
+    [controller]
+    listen = "10.0.0.1:8080"
+    state = "/var/lib/switchagg"
+    tls_cert = "/etc/switchagg/cert.pem"
+    tls_key = "/etc/switchagg/key.pem"
+    log_format = "json"
+    words = 352
+    slots = 512
+
+    [switch.lab]
+    url = "native:4096"
+    [switch.rack1]
+    url = "p4runtime://10.0.0.2:9559"
+    address = "10.1.0.254"
+    stations = ["10.1.0.1, 02:00:00:00:00:01, 1"]
+
+Nothing is opened here but the TOML file.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import parse_qsl
+
+from switchagg.control.drivers.embedded import DEFAULT_MEMORY
+from switchagg.control.records import MAX_NAME
+from switchagg.errors import UsageError
+
+if TYPE_CHECKING:
+    from switchagg.control.drivers.p4rt_spec import P4RuntimeSpec
+
+DEFAULT_SLOTS: Final = 65536
+_NATIVE: Final = "native"
+_P4RUNTIME: Final = "p4runtime:"
+_ACCEPTED: Final = "native[:SLOTS][?address=IP&port=N&memory=BYTES] or p4runtime://HOST:PORT[?…]"
+_UNITS: Final = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+
+@dataclass(frozen=True, slots=True)
+class NativeSpec:
+    """A software switch in the controller's process. `address` None: where the controller listens."""
+
+    name: str
+    slots: int = DEFAULT_SLOTS
+    address: str | None = None
+    port: int = 0
+    memory: int = DEFAULT_MEMORY
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a configuration file says of the controller itself; None where it says nothing."""
+
+    listen: str | None = None
+    state: Path | None = None
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    log_format: str | None = None
+    words: int | None = None
+    slots: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """A configuration file. Paths in it begin at its own folder."""
+
+    settings: Settings = Settings()
+    switches: Mapping[str, NativeSpec | P4RuntimeSpec] = field(default_factory=dict)
+
+
+def parse_switch(text: str) -> NativeSpec | P4RuntimeSpec:
+    """Returns the switch of ``NAME=URL``. Raises `UsageError`, which says what is accepted."""
+    name, equals, url = text.partition("=")
+    if not equals or not url:
+        raise UsageError(f"switch is {text!r}; accepted: NAME={_ACCEPTED}")
+    return _switch(name, {"url": url}, None)
+
+
+def read_configuration(path: Path) -> Configuration:
+    """Reads a file. Raises `UsageError`, which names what is wrong and what is accepted."""
+    try:
+        with path.open("rb") as file:
+            document = tomllib.load(file)
+    except OSError as error:
+        raise UsageError(f"config is {path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"config {path} is no TOML: {error}") from None
+    folder = path.parent
+    if unknown := sorted(set(document) - {"controller", "switch"}):
+        raise UsageError(f"config {path}: unknown table {unknown[0]!r}; accepted: controller, switch.NAME")
+    tables = document.get("switch", {})
+    settings = document.get("controller", {})
+    if not isinstance(tables, dict) or not all(isinstance(table, dict) for table in tables.values()):
+        raise UsageError(f"config {path}: `switch` is no set of tables; accepted: [switch.NAME]")
+    if not isinstance(settings, dict):
+        raise UsageError(f"config {path}: `controller` is no table; accepted: [controller]")
+    return Configuration(
+        _settings(settings, path), {name: _switch(name, table, folder) for name, table in tables.items()}
+    )
+
+
+def size(name: str, text: str) -> int:
+    """Returns the bytes of ``512M`` and the like. Raises `UsageError` for anything else."""
+    number, unit = (text[:-1], text[-1].upper()) if text and not text[-1].isdigit() else (text, "")
+    if not (number.isascii() and number.isdigit() and len(number) < 16) or unit not in _UNITS:
+        raise UsageError(f"{name} is {text!r}; accepted: bytes, such as 1048576, 512M or 2G")
+    return int(number) * _UNITS[unit]
+
+
+def _switch(name: str, table: Mapping[str, Any], folder: Path | None) -> NativeSpec | P4RuntimeSpec:
+    if not name or len(name) > MAX_NAME or not name.isprintable():
+        raise UsageError(
+            f"a switch is called {name[:MAX_NAME]!r}; accepted: 1..{MAX_NAME} printable characters"
+        )
+    url = table.get("url")
+    if isinstance(url, str) and url.startswith(_P4RUNTIME):
+        from switchagg.control.drivers.p4rt_spec import from_table
+
+        return from_table(name, table, folder)
+    if isinstance(url, str) and url.split("?")[0].split(":")[0] == _NATIVE:
+        return _native(name, url, {key: value for key, value in table.items() if key != "url"})
+    raise UsageError(f"switch {name}: url is {url!r}; accepted: {_ACCEPTED}")
+
+
+def _native(name: str, url: str, beside: Mapping[str, Any]) -> NativeSpec:
+    head, _, query = url.partition("?")
+    _, colon, slots = head.partition(":")
+    try:
+        pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query))
+    except ValueError:
+        raise UsageError(f"switch {name}: url is {url!r}; accepted: {_ACCEPTED}") from None
+    given = dict(pairs) | {key: str(value) for key, value in beside.items()}
+    if colon:
+        given.setdefault("slots", slots)
+    if unknown := sorted(set(given) - {"slots", "address", "port", "memory"}):
+        raise UsageError(f"switch {name}: there is no key {unknown[0]!r}; accepted: {_ACCEPTED}")
+    address = given.get("address")
+    if address is not None:
+        try:
+            concrete = not ipaddress.IPv4Address(address).is_unspecified
+        except ValueError:
+            concrete = False
+        if not concrete:
+            raise UsageError(
+                f"switch {name}: address is {address!r}; accepted: the IPv4 address of an interface"
+            )
+    return NativeSpec(
+        name,
+        _number(name, "slots", given.get("slots", str(DEFAULT_SLOTS)), 2, DEFAULT_SLOTS),
+        address,
+        _number(name, "port", given.get("port", "0"), 0, 0xFFFF),
+        size(f"switch {name}: memory", given["memory"]) if "memory" in given else DEFAULT_MEMORY,
+    )
+
+
+def _number(switch: str, name: str, text: str, low: int, high: int) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 10 and low <= int(text) <= high):
+        raise UsageError(f"switch {switch}: {name} is {text!r}; accepted: {low}..{high}")
+    return int(text)
+
+
+def _settings(table: Mapping[str, Any], path: Path) -> Settings:
+    known = {each.name for each in fields(Settings)}
+    if unknown := sorted(set(table) - known):
+        accepted = ", ".join(each.name for each in fields(Settings))
+        raise UsageError(f"config {path}: unknown key {unknown[0]!r} in controller; accepted: {accepted}")
+    given: dict[str, Any] = {}
+    for name, value in table.items():
+        numeric = name in ("words", "slots")
+        kind, said = (int, "a number") if numeric else (str, "a string")
+        if not isinstance(value, kind) or isinstance(value, bool):
+            raise UsageError(f"config {path}: {name} is {value!r}; accepted: {said}")
+        is_path = name in ("state", "tls_cert", "tls_key")
+        given[name] = path.parent / str(value) if is_path else value
+    return Settings(**given)

@@ -1,0 +1,79 @@
+"""`switchagg bench ddp`: a small run of everything, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from switchagg.bench.ddp import report
+from switchagg.bench.ddp.settings import DdpSettings, Figures
+from switchagg.errors import UsageError
+
+
+def test_a_small_run(tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="torch is not installed (pip install 'switchagg[torch]')")
+    figures = tmp_path / "figures.json"
+    done = subprocess.run(
+        [
+            sys.executable, "-m", "switchagg.cli.main", "bench", "ddp", "--workers", "2", "--steps", "2",
+            "--repeat", "1", "--warmup", "0", "--parameters", "20000", "--json", str(figures),
+            "--system", "gloo,gloo-fp16,switchagg,switchagg-16,switchagg-8",
+        ],
+        capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    runs = json.loads(figures.read_text())["runs"]
+    assert len(runs) == 15
+    assert all(run["same"] and run["steps_per_second"][0] > 0 for run in runs)
+    assert all(bool(run["bytes_sent"]) == run["system"].startswith("switchagg") for run in runs)
+    assert len(done.stdout.split("\n\n")[0].splitlines()) == 16
+    assert "NO" not in done.stdout.split("\n\n")[0]
+
+
+def test_the_table_compares_with_gloo_of_the_same_cell() -> None:
+    def figures(workers: int, system: str, rate: float, seconds: float, *, same: bool = True) -> Figures:
+        return Figures(workers, "dense", system, (rate, 9 * rate, rate), (seconds,) * 3, 0.0, same, 0.5)
+
+    lines = report.table(
+        [
+            figures(2, "switchagg", 30, 0.001),
+            figures(2, "gloo", 10, 0.004),
+            figures(4, "switchagg", 1, 1, same=False),
+        ]
+    ).splitlines()
+    assert lines[1].split() == [
+        "2",
+        "dense",
+        "switchagg",
+        "30.0",
+        "3.00",
+        "1.0",
+        "0.25",
+        "-",
+        "yes",
+        "0.5000",
+    ]
+    assert lines[3].split()[4:] == ["-", "1000.0", "-", "-", "NO", "0.5000"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        ({"workers": (1,)}, "workers is 1"),
+        ({"workers": (33,)}, "workers is 33"),
+        ({"models": ("huge",)}, "model is 'huge'"),
+        ({"systems": ("nccl",)}, "system is 'nccl'"),
+        ({"systems": ()}, "nothing to measure"),
+        ({"steps": 0}, "steps is 0"),
+        ({"warmup": -1}, "warmup is -1"),
+        ({"parameters": 5}, "parameters is 5"),
+        ({"timeout": 0.0}, "timeout is 0"),
+    ],
+)
+def test_settings_that_cannot_work(wrong: dict[str, object], named: str) -> None:
+    with pytest.raises(UsageError, match=named):
+        DdpSettings(**wrong)  # type: ignore[arg-type]

@@ -1,0 +1,135 @@
+"""A book of jobs for tests, with switches that do everything at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from switchagg.control.actions import Action, Answer, Install, Remove, Settle, Tell
+from switchagg.control.drivers.base import Capacity, Reconciled
+from switchagg.control.job import Generation, Job, Member
+from switchagg.control.jobs import JobBook
+from switchagg.control.placement import Room
+from switchagg.control.records import JobSpec, JoinRequest, Quota, Tenant
+from switchagg.errors import AdmissionError
+
+ME = Tenant("me")
+DOING = (Install, Remove, Settle)  # what a switch and a joining rank see
+
+
+def room(name: str = "s", slots: int = 64, words: int = 364, memory: int = 1 << 20, **more: Any) -> Room:
+    """A switch of 8 slots a job."""
+    return Room(name, Capacity(slots, words, memory, **more), slots=8)
+
+
+def book(*rooms: Room, up: bool = True, **options: Any) -> JobBook:
+    """A book; with no switches named, of one."""
+    jobs = JobBook(rooms or [room()], **options)
+    for name in jobs.placement.rooms if up else ():
+        jobs.switch_up(name, Reconciled())
+    jobs.poll()
+    return jobs
+
+
+def request(rank: int, world_size: int = 2, **options: Any) -> JoinRequest:
+    return JoinRequest(rank, world_size, "10.0.0.1", 4000 + rank, **options)
+
+
+def join(jobs: JobBook, name: str, asked: JoinRequest, now: float = 0.0, tenant: Tenant = ME) -> Member:
+    return jobs.join(tenant, name, asked, now)
+
+
+def create(jobs: JobBook, name: str = "a", world_size: int = 2, **options: Any) -> Job:
+    tenant = options.pop("tenant", ME)
+    return jobs.create(tenant, JobSpec(name, world_size, **options), 0.0)
+
+
+def carry_out(jobs: JobBook) -> list[Action]:
+    """Does all there is to do, as a switch that does everything at once; returns it."""
+    done: list[Action] = []
+    while actions := jobs.poll():
+        for action in actions:
+            done.append(action)
+            if isinstance(action, Install):
+                for packet in action.generation.pending_inits():
+                    action.generation.echoed(packet)
+                jobs.opened(action.job, action.generation)
+    return done
+
+
+def doing(jobs: JobBook) -> list[Any]:
+    """Returns what switches and joining ranks see of what there is to do."""
+    return only(jobs.poll())
+
+
+def leave(jobs: JobBook, name: str, rank: int, given: int) -> None:
+    jobs.leave(jobs.member("me", name, rank, given))
+
+
+def generation(member: Member) -> Generation:
+    """The one that is there now."""
+    assert member.job.generation is not None
+    return member.job.generation
+
+
+def only(actions: Sequence[Action], *kinds: type) -> list[Any]:
+    """Returns the actions of these kinds; with none named, what switches and joining ranks see."""
+    return [action for action in actions if isinstance(action, kinds or DOING)]
+
+
+def told(actions: Sequence[Action], member: Member) -> list[dict[str, Any]]:
+    """Returns the events that a member was sent."""
+    return [dict(action.event) for action in only(actions, Tell) if action.member is member]
+
+
+def answers(actions: Sequence[Action]) -> dict[int, Answer]:
+    """Returns the answers to questions, by rank."""
+    return {action.member.rank: action for action in only(actions, Answer)}
+
+
+def run(jobs: JobBook, name: str = "a", world_size: int = 2, **options: Any) -> list[Member]:
+    """A job that runs."""
+    tenant = options.pop("tenant", ME)
+    members = [
+        join(jobs, name, request(rank, world_size, **options), tenant=tenant) for rank in range(world_size)
+    ]
+    carry_out(jobs)
+    assert all(member.admission for member in members)
+    return members
+
+
+def state(jobs: JobBook) -> object:
+    """All that a refusal must leave as it was."""
+    return (
+        [
+            (job.number, job.state, sorted(job.members), sorted(job.back), job.site, job.generation)
+            for job in jobs.jobs()
+        ],
+        {name: (each.allocator.ranges, each.memory_used) for name, each in jobs.placement.rooms.items()},
+    )
+
+
+def refused(jobs: JobBook, name: str, asked: JoinRequest, tenant: Tenant = ME) -> AdmissionError:
+    jobs.poll()
+    before = state(jobs)
+    with pytest.raises(AdmissionError) as error:
+        join(jobs, name, asked, tenant=tenant)
+    assert state(jobs) == before
+    assert jobs.poll() == []
+    return error.value
+
+
+def token(member: Member) -> int:
+    assert member.admission is not None
+    return member.admission.token
+
+
+def free(jobs: JobBook) -> int:
+    """Slots that are free on all switches."""
+    return sum(each.allocator.free_slots for each in jobs.placement.rooms.values())
+
+
+def quota(**limits: int) -> Tenant:
+    return Tenant("poor", quota=Quota(**limits))

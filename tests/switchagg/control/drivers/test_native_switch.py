@@ -1,0 +1,114 @@
+"""The P4Runtime driver in front of a native switch in a process of its own, with workers on real sockets."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from switchagg.control.drivers import p4rt_spec
+from switchagg.control.drivers.base import Reconciled
+from switchagg.control.drivers.p4runtime import P4RuntimeDriver
+from switchagg.control.job import init_packets
+from switchagg.errors import SwitchError
+from tests.switchagg.emulator.plain_workers import PlainWorkers, reduce_rounds
+from tests.waiting import eventually
+
+
+class NativeSwitch:
+    """A `switchagg switch --p4runtime` that can be killed and started again at the same addresses."""
+
+    def __init__(self) -> None:
+        self.server, self.udp = "127.0.0.1:0", "0"
+        self.start()
+
+    def start(self) -> None:
+        line = [sys.executable, "-m", "switchagg.cli.main", "switch", "--json"]
+        line += ["--port", self.udp, "--p4runtime", self.server]
+        self._process = subprocess.Popen(line, stdout=subprocess.PIPE, text=True)
+        assert self._process.stdout is not None
+        ready = json.loads(self._process.stdout.readline())
+        self.server, self.udp = ready["p4runtime"], str(ready["port"])
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    def driver(self) -> P4RuntimeDriver:
+        return P4RuntimeDriver(p4rt_spec.from_url("native", f"p4runtime://{self.server}"))
+
+
+@pytest.fixture
+def switch() -> Iterator[NativeSwitch]:
+    made = NativeSwitch()
+    yield made
+    made.kill()
+
+
+def _initialise(driver: P4RuntimeDriver, workers: PlainWorkers) -> None:
+    packets = list(init_packets(workers.entry, 0).values())
+    assert sorted(driver.packets_out(packets)) == sorted(packets)
+
+
+def test_jobs_of_any_k_a_fence_and_a_new_driver_that_writes_nothing(switch: NativeSwitch) -> None:
+    rng = np.random.default_rng(seed := secrets.randbits(32))
+    print(f"seed {seed}")
+    driver = switch.driver()
+    assert driver.target == "native"
+    assert driver.capacity.exact_words is None
+    with (
+        PlainWorkers(3, words=2000, slots=8, job=5).at(driver.address) as large,
+        PlainWorkers(2, words=16, slots=8, job=6, base=64).at(driver.address) as small,
+    ):
+        for workers in (large, small):
+            driver.install_job(workers.entry)
+            _initialise(driver, workers)
+            reduce_rounds(workers, 20, rng)
+        counters = driver.job_counters(5)
+        assert (counters["results"], counters["inits"], counters["worker_2_packets"]) == (20, 8, 20)
+        driver.fence(5, 0b100)
+        large.send(2, 20, np.zeros(2000, np.uint32))
+        eventually(lambda: driver.job_counters(5)["source"] == 1)
+        driver.close()
+
+        again = switch.driver()
+        found = again.reconcile([large.entry, small.entry], {5: 0b100})
+        assert found == Reconciled(kept=(5, 6))
+        assert again.writes.total() == 0
+        small.first_seq = 20
+        reduce_rounds(small, 8, rng)
+        again.remove_job(5)
+        again.remove_job(6)
+        assert again.reconcile([], {}) == Reconciled()
+        again.close()
+
+
+def test_a_switch_that_was_restarted_gets_its_jobs_again(switch: NativeSwitch) -> None:
+    rng = np.random.default_rng(seed := secrets.randbits(32))
+    print(f"seed {seed}")
+    driver = switch.driver()
+    kinds: list[str] = []
+    driver.watch(lambda change: kinds.append(change.kind))
+    with PlainWorkers(3, words=100, slots=8, job=5).at(driver.address) as workers:
+        driver.install_job(workers.entry)
+        _initialise(driver, workers)
+        switch.kill()
+        with pytest.raises(SwitchError):
+            driver.install_job(workers.entry)
+        switch.start()
+        eventually(lambda: kinds[-1] == "restarted")
+        found = driver.reconcile([workers.entry], {5: 0b010})
+        assert found == Reconciled(installed=(5,))
+        _initialise(driver, workers)
+        workers.send(1, 0, np.ones(100, np.uint32))
+        eventually(lambda: driver.job_counters(5)["source"] == 1)
+        driver.remove_job(5)
+        driver.install_job(workers.entry)
+        _initialise(driver, workers)
+        reduce_rounds(workers, 16, rng)
+    driver.close()

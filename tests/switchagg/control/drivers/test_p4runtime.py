@@ -1,0 +1,550 @@
+"""The driver on a P4Runtime server of ours: jobs, fences, reconciliation, restarts, rivals, refusals."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import random
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from p4.v1 import p4runtime_pb2
+
+from switchagg.control.drivers.base import ChangeKind, Reconciled
+from switchagg.control.drivers.p4_program import ADMISSION
+from switchagg.control.drivers.p4runtime import P4RuntimeDriver
+from switchagg.errors import SwitchError, UsageError
+from switchagg.slots import JobEntry
+from switchagg.wire import Header, Op
+from tests.switchagg.control.drivers import rig as rigs
+from tests.switchagg.control.drivers.rig import (
+    STATIONS,
+    TNA,
+    V1MODEL,
+    WORDS,
+    Changes,
+    Rig,
+    counted,
+    initialise,
+    inits,
+    job,
+    open_job,
+    parts,
+    until,
+)
+from tests.switchagg.emulator.p4runtime import harness
+from tests.switchagg.emulator.p4runtime.harness import DELETE, INSERT, MODIFY, Names, update
+
+NOTHING = Reconciled()
+LOW, HIGH = itertools.count(1), itertools.count(2**62)
+"""Election ids of clients that only look, and of clients that have the switch."""
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    seed = int(os.environ.get("SWITCHAGG_TEST_SEED", secrets.randbelow(2**32)))
+    print(f"SWITCHAGG_TEST_SEED={seed}")
+    return np.random.default_rng(seed)
+
+
+@pytest.fixture
+def rig() -> Iterator[Rig]:
+    with Rig() as made:
+        yield made
+
+
+@contextlib.contextmanager
+def driving(rig: Rig, **more: Any) -> Iterator[P4RuntimeDriver]:
+    driver = rig.driver(**more)
+    try:
+        yield driver
+    finally:
+        driver.close()
+
+
+def _state(rig: Rig) -> list[bytes]:
+    """All that tables and groups hold."""
+    with harness.connected(rig.server, next(LOW)) as client:
+        engine: Any = {"multicast_group_entry": {}}
+        found = [
+            *harness.read(client, table_entry={}),
+            *harness.read(client, packet_replication_engine_entry=engine),
+        ]
+    return sorted(each.SerializeToString(deterministic=True) for each in found)
+
+
+# ---- jobs ----
+
+
+@pytest.mark.parametrize("program", [V1MODEL, TNA], ids=["v1model", "tna"])
+def test_a_job_of_four_workers(program: Path, rng: np.random.Generator) -> None:
+    with Rig(program) as rig, driving(rig) as driver:
+        assert driver.reconcile((), {}) == NOTHING
+        capacity = driver.capacity
+        assert (capacity.slots, capacity.words, capacity.exact_words) == (16384, WORDS, WORDS)
+        assert driver.address == ("10.0.0.254", 48879)
+        before = _state(rig)
+        entry = job(7, workers=4, slots=8)
+        open_job(driver, entry)
+        for seq in range(20):
+            rig.reduce(entry, seq, parts(rng, entry))
+        wrong = Header(Op.SUM, 0, entry.job, 0xBAD, 20, entry.base).pack()
+        assert rig.send(entry, 0, wrong) == []
+        counters = counted(driver.job_counters(7))
+        assert counters == {
+            "received": 89,
+            "inits": 8,
+            "accepted": 80,
+            "fresh": 20,
+            "stored": 20,
+            "added": 60,
+            "results": 20,
+            "token": 1,
+            **{f"worker_{bit}_packets": 20 for bit in range(4)},
+        }
+        totals = counted(driver.counters())
+        assert totals == {name: n for name, n in counters.items() if not name.startswith("worker")}
+        driver.remove_job(7)
+        assert rig.contribute(entry, 0, 20, parts(rng, entry)[0]) == []
+        assert counted(driver.counters()) == {**totals, "received": 90, "job": 1}
+        driver.reconcile((), {})
+        assert _state(rig) == before
+
+
+def test_jobs_do_not_see_each_other(rig: Rig, rng: np.random.Generator) -> None:
+    with driving(rig) as driver:
+        entries = [job(n, workers=2 + n, base=32 * n, slots=4) for n in range(1, 4)]
+        for each in entries:
+            open_job(driver, each)
+        for seq in range(12):
+            for each in entries:
+                rig.reduce(each, seq, parts(rng, each))
+        driver.remove_job(2)
+        again = job(9, workers=3, base=64, slots=4)
+        open_job(driver, again)
+        assert counted(driver.job_counters(9)) == {"inits": 4, "received": 4}
+        for seq in range(12):
+            rig.reduce(again, seq, parts(rng, again))
+        for seq in range(12, 20):
+            rig.reduce(entries[0], seq, parts(rng, entries[0]))
+            rig.reduce(entries[2], seq, parts(rng, entries[2]))
+
+
+def test_a_fenced_worker(rig: Rig, rng: np.random.Generator) -> None:
+    with driving(rig) as driver:
+        entry = job(7, workers=3, slots=4)
+        open_job(driver, entry)
+        words = parts(rng, entry)
+        rig.reduce(entry, 0, words)
+        # Slot 1 has worker 1's packet already, slot 2 has not.
+        assert rig.contribute(entry, 1, 1, words[1]) == []
+        refused = Header(Op.SUM, 0, entry.job, 0xBAD, 1, entry.base + 1).pack()
+        assert rig.send(entry, 1, refused) == []
+        driver.fence(7, 0b010)
+        assert rig.contribute(entry, 1, 2, words[1]) == []
+        assert rig.contribute(entry, 1, 0, words[1]) == [], "nor is it answered"
+        assert rig.contribute(entry, 0, 1, words[0]) == []
+        outs = rig.contribute(entry, 2, 1, words[2])
+        assert sorted(port for port, _ in outs) == [1, 2, 3]
+        assert rig.contribute(entry, 0, 2, words[0]) == []
+        assert rig.contribute(entry, 2, 2, words[2]) == []
+        counters = driver.job_counters(7)
+        assert (counters["source"], counters["token"], counters["worker_1_packets"]) == (2, 1, 2)
+        driver.fence(7, 0b011)
+        assert rig.contribute(entry, 0, 3, words[0]) == []
+        assert driver.job_counters(7)["source"] == 3
+        with pytest.raises(SwitchError, match="bits is 0x8; the workers of job 7 have 0x7"):
+            driver.fence(7, 8)
+        with pytest.raises(SwitchError, match="there is no job 8"):
+            driver.fence(8, 1)
+
+
+# ---- a controller that comes back ----
+
+
+def test_a_controller_that_comes_back_writes_nothing(rig: Rig, rng: np.random.Generator) -> None:
+    entries = [job(n, base=32 * n, workers=2 + n) for n in range(1, 4)]
+    with driving(rig, election=5) as driver:
+        driver.reconcile((), {})
+        for each in entries:
+            open_job(driver, each)
+        driver.remove_job(1)
+        driver.fence(3, 0b100)
+    state = _state(rig)
+    left = entries[1:]
+    with driving(rig, election=next(HIGH)) as driver:
+        changes = Changes(driver)
+        changes.next(ChangeKind.connected)
+        rig.reduce(left[0], 0, parts(rng, left[0]))
+        assert driver.reconcile(left, {3: 0b100}) == Reconciled(kept=(2, 3))
+        assert not driver.writes
+        assert _state(rig) == state
+        assert counted(driver.job_counters(2))["results"] == 1
+    with driving(rig, election=next(HIGH)) as driver:
+        # A new job does not take the place of one that is there.
+        driver.reconcile(left, {3: 0b100})
+        open_job(driver, entries[0])
+        for seq in range(1, 4):
+            rig.reduce(left[0], seq, parts(rng, left[0]))
+            rig.reduce(entries[0], seq - 1, parts(rng, entries[0]))
+
+
+def test_what_is_wrong_is_put_right_and_nothing_else(rig: Rig, rng: np.random.Generator) -> None:
+    drawn = random.Random(int(rng.integers(2**32)))
+    entries = [job(n, base=32 * n, workers=1 + n % 4) for n in range(1, 6)]
+    with driving(rig, election=5) as driver:
+        driver.reconcile((), {})
+        for each in entries:
+            open_job(driver, each)
+    good = _state(rig)
+    for _ in range(6):
+        belongs, disturbed = _disturb(rig, drawn)
+        with driving(rig, election=next(HIGH)) as driver:
+            outcome = driver.reconcile(entries, {})
+            assert set(outcome.installed) == {each for each in disturbed if each is not None}
+            assert set(outcome.kept) == {each.job for each in entries} - set(outcome.installed)
+            writes = sum(driver.writes[kind] for kind in ("insert", "modify", "delete"))
+            assert (writes, outcome.removed) == (belongs, ())
+            assert _state(rig) == good
+            driver.writes.clear()
+            assert driver.reconcile(entries, {}).installed == ()
+            assert not driver.writes
+
+
+def _disturb(rig: Rig, drawn: random.Random) -> tuple[int, set[int | None]]:
+    """Deletes, changes and adds entries; how many, and of which jobs."""
+    with harness.connected(rig.server, next(HIGH)) as client:
+        names = Names(client.get_p4info())
+        table = names.of("tables", ADMISSION)
+        job_key = next(each.id for each in table.match_fields if each.name.endswith("job"))
+        contribute = names.id("actions", "contribute")
+        entries = harness.read(client, table_entry={"table_id": table.preamble.id})
+        chosen = drawn.sample(entries, drawn.randrange(1, 6))
+        jobs: set[int | None] = set()
+        updates = []
+        for each in chosen:
+            (found,) = [m.ternary.value for m in each.match if m.field_id == job_key] or [None]
+            jobs.add(None if found is None else int.from_bytes(found, "big"))
+            if each.action.action.action_id == contribute and drawn.random() < 0.5:
+                each.action.action.params[0].value = b"\x7f"
+                updates.append(update(MODIFY, table_entry=each))
+            else:
+                updates.append(update(DELETE, table_entry=each))
+        count = len(updates)
+        if drawn.random() < 0.7:
+            # An entry that nobody of ours wrote, for a stranger.
+            foreign = p4runtime_pb2.TableEntry()
+            foreign.CopyFrom(drawn.choice([e for e in entries if e.action.action.action_id == contribute]))
+            foreign.priority = 91 + drawn.randrange(50)
+            updates.append(update(INSERT, table_entry=foreign))
+            count += 1
+        harness.write(client, *updates)
+    return count, jobs
+
+
+def test_jobs_that_are_nobodys_are_taken_off(rig: Rig, rng: np.random.Generator) -> None:
+    with driving(rig) as driver:
+        open_job(driver, job(1))
+        open_job(driver, job(2, base=64))
+        assert driver.reconcile([job(2, base=64)], {}) == Reconciled(kept=(2,), removed=(1,))
+        rig.reduce(job(2, base=64), 0, parts(rng, job(2)))
+        assert rig.contribute(job(1), 0, 0, parts(rng, job(1))[0]) == []
+        with pytest.raises(SwitchError, match="there is no job 1"):
+            driver.remove_job(1)
+
+
+# ---- a switch that goes and comes ----
+
+
+def test_a_switch_that_restarts(rig: Rig, rng: np.random.Generator) -> None:
+    entry = job(3, workers=3)
+    with driving(rig) as driver:
+        changes = Changes(driver)
+        changes.next(ChangeKind.connected)
+        driver.reconcile((), {})
+        open_job(driver, entry)
+        rig.reduce(entry, 0, parts(rng, entry))
+        rig.restart(pause=0.3)
+        assert changes.next(ChangeKind.lost).why
+        restarted = changes.next(ChangeKind.restarted)
+        assert restarted.why == "the switch restarted"
+        assert driver.reconcile([entry], {}) == Reconciled(installed=(3,))
+        initialise(driver, entry)
+        rig.reduce(entry, 0, parts(rng, entry))
+        assert changes.none()
+
+
+def test_a_switch_that_is_cut_off_keeps_its_jobs(rig: Rig, rng: np.random.Generator) -> None:
+    """The connection breaks; the switch goes on."""
+    entry = job(3, workers=3)
+    with _Cable(rig.address) as cable:
+        driver = P4RuntimeDriver(rigs.spec(cable.address, timeout=1))
+        try:
+            changes = Changes(driver)
+            changes.next(ChangeKind.connected)
+            open_job(driver, entry)
+            cable.cut()
+            changes.next(ChangeKind.lost)
+            with pytest.raises(SwitchError, match=r"switch rack1 .*, reading counters: UNAVAILABLE"):
+                driver.counters()
+            rig.reduce(entry, 0, parts(rng, entry))
+            cable.mend()
+            changes.next(ChangeKind.connected)
+            driver.writes.clear()
+            assert driver.reconcile([entry], {}) == Reconciled(kept=(3,))
+            assert not driver.writes
+            rig.reduce(entry, 1, parts(rng, entry))
+        finally:
+            driver.close()
+
+
+class _Cable:
+    """A TCP relay that can be cut."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.address = f"127.0.0.1:{probe.getsockname()[1]}"
+
+    def __enter__(self) -> _Cable:
+        self.mend()
+        return self
+
+    def mend(self) -> None:
+        host, port = self.address.split(":")
+        script = f"""
+import asyncio
+async def pipe(reader, writer):
+    try:
+        while data := await reader.read(65536):
+            writer.write(data); await writer.drain()
+    except OSError: pass
+    finally: writer.close()
+async def serve(reader, writer):
+    there, back = await asyncio.open_connection(*{self._address.split(":")!r})
+    await asyncio.gather(pipe(reader, back), pipe(there, writer))
+async def main():
+    server = await asyncio.start_server(serve, {host!r}, {port})
+    print("ready", flush=True)
+    await server.serve_forever()
+asyncio.run(main())
+"""
+        self._process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+        assert self._process.stdout is not None
+        assert self._process.stdout.readline() == "ready\n"
+
+    def cut(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    def __exit__(self, *_: object) -> None:
+        self.cut()
+
+
+def test_a_switch_that_freezes() -> None:
+    command = [sys.executable, "-m", "switchagg.cli.main", "switch", "--engine", "p4", "--json"]
+    command += ["--program", str(V1MODEL), "-D", f"AGG_WORDS={WORDS}", "--p4runtime", "127.0.0.1:0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            address = json.loads(process.stdout.readline())["p4runtime"]
+            driver = P4RuntimeDriver(rigs.spec(address, timeout=2))
+            try:
+                changes = Changes(driver)
+                changes.next(ChangeKind.connected)
+                entry = job(1)
+                open_job(driver, entry)
+                process.send_signal(signal.SIGSTOP)
+                assert "DEADLINE_EXCEEDED" in changes.next(ChangeKind.lost).why
+                process.send_signal(signal.SIGCONT)
+                changes.next(ChangeKind.connected)
+                assert driver.reconcile([entry], {}) == Reconciled(kept=(1,))
+            finally:
+                driver.close()
+        finally:
+            process.kill()
+
+
+def test_a_switch_that_is_not_there_at_first() -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    driver = P4RuntimeDriver(rigs.spec(address, words=WORDS, slots=1024))
+    try:
+        changes = Changes(driver)
+        assert "UNAVAILABLE" in changes.next(ChangeKind.lost).why
+        assert (driver.capacity.slots, driver.capacity.exact_words) == (1024, WORDS)
+        with pytest.raises(SwitchError, match=rf"switch rack1 \({address}\), installing a job: UNAVAILABLE"):
+            driver.install_job(job(1))
+        from switchagg.emulator.p4runtime.device import Device
+        from switchagg.emulator.p4runtime.pipeline import source_of
+        from switchagg.emulator.p4runtime.server import P4RuntimeServer
+
+        # Another program than it was taken for, then the right one.
+        for macros, kind in ((["AGG_WORDS=24"], None), ([f"AGG_WORDS={WORDS}"], ChangeKind.connected)):
+            source = source_of(V1MODEL, (), macros)
+            with P4RuntimeServer(Device(source), address):
+                if kind is None:
+                    until(lambda: "words 24, where the switch's spec says 16" in _why(driver))
+                else:
+                    changes.next(kind)
+                    open_job(driver, job(1))
+    finally:
+        driver.close()
+
+
+def _why(driver: P4RuntimeDriver) -> str:
+    try:
+        driver.counters()
+    except SwitchError as error:
+        return str(error)
+    return ""
+
+
+def test_several_switches(rng: np.random.Generator) -> None:
+    with Rig() as one, Rig() as two, driving(one, name="a") as first, driving(two, name="b") as second:
+        entries = [job(1, base=0), job(1, base=64)]
+        open_job(first, entries[0])
+        open_job(second, entries[1])
+        two.server.close()
+        with pytest.raises(SwitchError, match="switch b"):
+            second.counters()
+        one.reduce(entries[0], 0, parts(rng, entries[0]))
+        assert first.job_counters(1)["results"] == 1
+
+
+# ---- rivals ----
+
+
+def test_the_controller_that_starts_later_has_the_switch(rig: Rig) -> None:
+    with driving(rig, election=10) as first:
+        heard = Changes(first)
+        heard.next(ChangeKind.connected)
+        open_job(first, job(1))
+        with driving(rig, election=11) as second:
+            lost = heard.next(ChangeKind.lost)
+            assert lost.why == "another controller, of election id 11, has this switch"
+            with pytest.raises(SwitchError, match="another controller, of election id 11"):
+                first.install_job(job(2, base=64))
+            assert second.reconcile([job(1)], {}) == Reconciled(kept=(1,))
+            with driving(rig, election=9) as third:
+                told = Changes(third).next(ChangeKind.lost)
+                assert told.why == "another controller, of election id 11, has this switch"
+            second.install_job(job(2, base=64))
+        # It has gone: the one that waits takes the switch over, and finds what the other has left.
+        heard.next(ChangeKind.connected)
+        assert first.reconcile([job(1)], {}) == Reconciled(kept=(1,), removed=(2,))
+
+
+# ---- programs ----
+
+
+def test_a_program_is_started_once(tmp_path: Path) -> None:
+    with Rig(None) as rig:
+        more: Any = {"program": str(V1MODEL), "defines": [f"AGG_WORDS={WORDS}", "AGG_SLOTS=256"]}
+        with driving(rig, **more) as driver:
+            assert driver.writes["push"] == 1
+            assert (driver.capacity.slots, driver.capacity.words, driver.target) == (256, WORDS, "p4")
+            open_job(driver, job(1))
+        with driving(rig, **more) as driver:
+            assert driver.reconcile([job(1)], {}) == Reconciled(kept=(1,))
+            assert not driver.writes
+        # The same by files; the cookie tells that it is the same program.
+        source = rig.device.running
+        assert source is not None
+        (tmp_path / "info").write_bytes(source.source.p4info.SerializeToString())
+        (tmp_path / "config").write_bytes(source.source.config)
+        files: Any = {"p4info": str(tmp_path / "info"), "config": str(tmp_path / "config")}
+        with driving(rig, **files) as driver:
+            assert not driver.writes
+        # Another one is started in its place.
+        other: Any = {"program": str(V1MODEL), "defines": ["AGG_WORDS=24"]}
+        with driving(rig, **other) as driver:
+            assert (driver.writes["push"], driver.capacity.words) == (1, 24)
+            assert driver.reconcile([], {}).removed == ()
+
+
+def test_programs_that_cannot_be(rig: Rig, tmp_path: Path) -> None:
+    with Rig(None) as empty, driving(empty) as driver:
+        assert "it runs no program; give program=FILE.p4, or p4info=" in _why(driver)
+    from tests.switchagg.emulator.p4runtime.programs import EVERYTHING
+
+    (tmp_path / "other.p4").write_text(EVERYTHING)
+    with Rig(tmp_path / "other.p4", ()) as other, driving(other) as driver:
+        assert f"it runs a program without the table {ADMISSION}" in _why(driver)
+    with driving(rig, target="tofino") as driver:
+        assert "it runs a v1model program, where the switch's spec says target tofino" in _why(driver)
+    (tmp_path / "info").write_text("tables { nonsense")
+    (tmp_path / "config").write_text("{}")
+    with pytest.raises(UsageError, match=r"info is no P4Info \(.*; accepted: what p4c writes"):
+        rig.driver(p4info=str(tmp_path / "info"), config=str(tmp_path / "config"))
+    with pytest.raises(UsageError, match="No such file or directory"):
+        rig.driver(p4info=str(tmp_path / "none"), config=str(tmp_path / "config"))
+
+
+# ---- refusals ----
+
+
+def _elsewhere(entry: JobEntry, ip: str) -> JobEntry:
+    first = entry.workers[0]
+    worker = type(first)(first.bit, ip, first.port, first.token)
+    return JobEntry(entry.job, entry.base, entry.slots, entry.words, entry.result_token, (worker,))
+
+
+def test_jobs_that_are_refused_leave_nothing(rng: np.random.Generator) -> None:
+    small = (f"AGG_WORDS={WORDS}", "AGG_SLOTS=256", "AGG_ADMISSIONS=32")
+    with Rig(V1MODEL, small) as rig, driving(rig) as driver:
+        entry = job(1)
+        open_job(driver, entry)
+        before = _state(rig)
+        for wrong, message in (
+            (job(2, base=256), "slots 256..257 are outside the switch's 256"),
+            (job(2, base=64, words=32), "K = 32; this program is compiled for 16"),
+            (_elsewhere(job(2, base=64), "10.0.0.77"), "there is no station 10.0.0.77 in the switch's spec"),
+            (job(1, base=64), "there is a job 1 already"),
+            (job(2, base=64, workers=5), "admission"),
+        ):
+            with pytest.raises(SwitchError, match=message):
+                driver.install_job(wrong)
+            assert _state(rig) == before
+        open_job(driver, job(2, base=64))
+        rig.reduce(entry, 0, parts(rng, entry))
+
+
+def test_inits_that_nobody_answers(rig: Rig) -> None:
+    with driving(rig) as driver:
+        entry = job(1, slots=4)
+        open_job(driver, entry)
+        known, unknown = inits(entry), inits(job(2, base=64))
+        assert sorted(driver.packets_out([*unknown, *known])) == sorted(known)
+        assert driver.counters()["job"] == len(unknown)
+
+
+def test_many_inits(rig: Rig) -> None:
+    with driving(rig) as driver:
+        open_job(driver, job(1, slots=1024, base=1024))
+        assert driver.job_counters(1)["inits"] == 1024
+
+
+def test_stations_and_strangers(rig: Rig) -> None:
+    """Frames between hosts pass, by the stations of the spec and else to all of its ports."""
+    with driving(rig) as driver:
+        driver.reconcile((), {})
+    one, two = STATIONS["10.0.0.1"], STATIONS["10.0.0.2"]
+    body = one.mac.to_bytes(6, "big") + b"\x88\xb5" + bytes(46)
+    known = two.mac.to_bytes(6, "big") + body
+    unknown = b"\2\0\0\0\0\x99" + body
+    assert rig.device.process(one.port, known, 0.0) == [(two.port, known)]
+    flooded = rig.device.process(one.port, unknown, 0.0)
+    assert sorted(port for port, _ in flooded) == [each.port for each in STATIONS.values() if each != one]

@@ -1,0 +1,183 @@
+"""`switchagg controller` over P4Runtime, with two `switchagg switch --p4runtime` of the native engine."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import pytest
+
+from tests.switchagg.control.drivers.rack_jobs import WORKER, Talk
+from tests.switchagg.control.drivers.rig import until
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Site:
+    """Two switches, a controller with its state in a folder, and workers of this host."""
+
+    def __init__(self, folder: Path) -> None:
+        self._state = folder
+        self._ports = {name: (_free_port(), _free_port()) for name in ("a", "b")}
+        self._switches: dict[str, subprocess.Popen[str]] = {}
+        for name in self._ports:
+            self.start_switch(name)
+        self.port = _free_port()
+        self.start_controller()
+
+    def start_switch(self, name: str) -> None:
+        """Starts a switch that holds nothing."""
+        server, data = self._ports[name]
+        self._switches[name] = _started(
+            "switch", "--p4runtime", f"127.0.0.1:{server}", "--port", str(data), "--capacity", "1024"
+        )
+
+    def kill_switch(self, name: str) -> None:
+        """Ends a switch, whatever it is at."""
+        self._switches[name].kill()
+        self._switches[name].communicate()
+
+    def start_controller(self) -> None:
+        """Starts a controller on what an earlier one has left."""
+        switches = [
+            word
+            for name, (server, _) in self._ports.items()
+            for word in ("--switch", f"{name}=p4runtime://127.0.0.1:{server}?timeout=2")
+        ]
+        listen = ["--listen", f"127.0.0.1:{self.port}", "--state", str(self._state), "--log-level", "warning"]
+        self._controller = _started("controller", *listen, *switches)
+        until(lambda: all(each["state"] == "up" for each in self.get("/v1/switches")))
+
+    def kill_controller(self) -> None:
+        """Ends it by SIGKILL."""
+        self._controller.send_signal(signal.SIGKILL)
+        self._controller.communicate()
+
+    def get(self, path: str) -> Any:
+        """What the controller answers."""
+        with urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=10) as answer:
+            found = json.load(answer)
+        (inner,) = found.values() if isinstance(found, dict) and len(found) == 1 else (found,)
+        return inner
+
+    def close(self) -> None:
+        """Ends all of it."""
+        for each in (self._controller, *self._switches.values()):
+            each.kill()
+            each.communicate()
+
+
+def _started(*line: str) -> subprocess.Popen[str]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "switchagg.cli.main", *line, "--json"], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline(), f"{line} did not start"
+    return process
+
+
+def _work(
+    site: Site, name: str, workers: int, act: Callable[[list[Talk]], None], **environment: str
+) -> list[list[dict[str, Any]]]:
+    """Runs a job and something that happens to it; what each worker said."""
+    processes = []
+    for rank in range(workers):
+        own = (
+            os.environ
+            | environment
+            | {
+                "RANK": str(rank),
+                "WORLD_SIZE": str(workers),
+                "SWITCHAGG_CONTROLLER": f"http://127.0.0.1:{site.port}",
+                "WORKER_ADDRESS": "127.0.0.1",
+                "OPENBLAS_NUM_THREADS": "1",
+            }
+        )
+        line = [sys.executable, "-c", WORKER, name]
+        pipe = subprocess.PIPE
+        processes.append(subprocess.Popen(line, stdin=pipe, stdout=pipe, text=True, env=own))
+    try:
+        talks = [Talk(each) for each in processes]
+        act(talks)
+        for each in talks:
+            each.stop()
+        return [each.rest() for each in talks]
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    made = Site(tmp_path / "state")
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def test_the_controller_is_killed_and_comes_back(site: Site) -> None:
+    seen: dict[str, Any] = {}
+
+    def act(talks: list[Talk]) -> None:
+        for each in talks:
+            each.until(50)
+        seen["before"] = site.get("/v1/slots")
+        site.kill_controller()
+        reached = talks[0].said[-1]["turn"]
+        talks[0].until(reached + 200)
+        seen["without"] = talks[0].said[-1]
+        site.start_controller()
+        seen["after"] = site.get("/v1/slots")
+        for each in talks:
+            each.until(each.said[-1]["turn"] + 200)
+
+    said = _work(site, "j", 3, act)
+    for each in said:
+        assert "error" not in each[-1], each[-1]
+        assert all(turn["exact"] for turn in each)
+    assert "turn" in seen["without"]
+    assert seen["after"] == seen["before"]
+    found = [each for each in site.get("/v1/events?limit=200") if each["kind"] == "reconciled"]
+    assert found[-1]["text"].endswith("1 jobs were in order, 0 were not there, 0 were nobody's")
+    until(lambda: not any(each["ranges"] for each in site.get("/v1/switches")))
+
+
+def test_a_switch_is_killed_and_comes_back(site: Site) -> None:
+    seen: dict[str, Any] = {}
+
+    def act(talks: list[Talk]) -> None:
+        for each in talks:
+            each.until(20)
+        (job,) = site.get("/v1/jobs")
+        seen["switch"] = job["switch"]
+        site.kill_switch(job["switch"])
+        time.sleep(0.3)
+        site.start_switch(job["switch"])
+
+    for each in _work(site, "j", 3, act):
+        assert "error" in each[-1]
+        assert all(turn["exact"] for turn in each[:-1])
+    until(lambda: all(each["state"] == "up" for each in site.get("/v1/switches")))
+    until(lambda: not any(each["ranges"] for each in site.get("/v1/switches")))
+
+    def go_on(talks: list[Talk]) -> None:
+        for each in talks:
+            each.until(5)
+
+    for each in _work(site, "again", 3, go_on):
+        assert all(turn["exact"] for turn in each)

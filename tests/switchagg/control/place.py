@@ -1,0 +1,110 @@
+"""A served controller in front of a switch that only pretends, for tests of the HTTP service."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import socket
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from switchagg.control.controller import Controller
+from switchagg.control.service import ControlServer
+from switchagg.control.store import MemoryStore
+from tests.switchagg.control import calls
+from tests.switchagg.control.calls import Joined, Refused, asked, call
+from tests.switchagg.control.fake_driver import FakeDriver
+
+
+@dataclass
+class Place:
+    """A server and its switch, with calls to it."""
+
+    server: ControlServer
+    driver: FakeDriver
+
+    @property
+    def url(self) -> str:
+        return self.server.url
+
+    @property
+    def port(self) -> int:
+        return int(self.url.rpartition(":")[2])
+
+    def connection(self) -> http.client.HTTPConnection:
+        return calls.connect(self.url)
+
+    def call(self, method: str, path: str, body: Any = None, token: str | None = None) -> tuple[int, Any]:
+        connection = self.connection()
+        try:
+            return call(connection, method, path, body, token)
+        finally:
+            connection.close()
+
+    def join(
+        self, name: str, rank: int, world_size: int = 2, token: str | None = None, **options: Any
+    ) -> Joined:
+        path = f"/v1/jobs/{name}/members"
+        return calls.stream(self.connection(), path, asked(rank, world_size, **options), token)
+
+    def join_all(self, name: str = "a", world_size: int = 2, **options: Any) -> list[Joined]:
+        return calls.join_all(self.url, name, world_size, **options)
+
+    def leave(self, name: str, joined: Joined) -> tuple[int, Any]:
+        return calls.leave(self.url, name, joined)
+
+    def refused(self, name: str, rank: int, world_size: int = 2, **options: Any) -> tuple[int, str, str]:
+        with pytest.raises(Refused) as refusal:
+            self.join(name, rank, world_size, **options)
+        return refusal.value.status, refusal.value.code, refusal.value.message
+
+    def members(self, name: str = "a", token: str | None = None) -> dict[int, str] | None:
+        status, job = self.call("GET", f"/v1/jobs/{name}", token=token)
+        return None if status == 404 else {each["rank"]: each["state"] for each in job["members"]}
+
+    def raw(self, data: bytes) -> bytes:
+        """Sends bytes; returns all that comes back until the connection ends, or is silent for a moment."""
+        with socket.create_connection(("127.0.0.1", self.port), timeout=20) as sock:
+            sock.sendall(data)
+            answer = sock.recv(65536)
+            sock.settimeout(0.05)
+            try:
+                while more := sock.recv(65536):
+                    answer += more
+            except TimeoutError:
+                pass
+            return answer
+
+    def text(self, path: str, token: str | None = None) -> tuple[int, str]:
+        """The status and the body of what is no JSON."""
+        connection = self.connection()
+        connection.request("GET", path, headers={} if token is None else {"Authorization": f"Bearer {token}"})
+        response = connection.getresponse()
+        try:
+            return response.status, response.read().decode()
+        finally:
+            connection.close()
+
+
+@contextlib.contextmanager
+def serving(**options: Any) -> Iterator[Place]:
+    """Serves until the end of the block; then nothing is left on the switch, and no thread.
+
+    Args:
+        options: of `ControlServer`.
+    """
+    threads = set(threading.enumerate())
+    driver = FakeDriver()
+    server = ControlServer(Controller([driver], store=MemoryStore(), slots=16), **options)
+    server.start()
+    try:
+        yield Place(server, driver)
+    finally:
+        server.close()
+    server.close()
+    assert driver.jobs == {}
+    assert {thread for thread in threading.enumerate() if "switchagg" in thread.name} <= threads

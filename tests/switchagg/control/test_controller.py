@@ -1,0 +1,682 @@
+"""The controller with its threads and its store, in front of switches that only pretend."""
+
+from __future__ import annotations
+
+import gc
+import random
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from switchagg.control.controller import Controller
+from switchagg.control.drivers.base import ChangeKind, SwitchChange
+from switchagg.control.records import OPEN, JobSpec, OnLoss, Quota, Tenant
+from switchagg.control.store import SqliteStore
+from switchagg.errors import AdmissionError, SwitchError, UsageError
+from switchagg.slots import JobEntry
+from tests.switchagg.control.fake_driver import FakeDriver
+from tests.switchagg.control.offices import Recorder, asked, join_all, token, up
+from tests.waiting import eventually
+
+FIELDS = {"collectives": 1, "bytes_reduced": 4096, "packets_sent": 10, "blocks_total": 4, "blocks_own": 1}
+
+
+@pytest.fixture
+def driver() -> FakeDriver:
+    return FakeDriver()
+
+
+@pytest.fixture
+def controller(driver: FakeDriver) -> Iterator[Controller]:
+    made = Controller([driver], slots=16)
+    made.start()
+    up(made)
+    yield made
+    made.close()
+    made.close()
+    assert driver.jobs == {}
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("switchagg-")]
+
+
+def test_a_job_from_its_joins_to_its_end(controller: Controller, driver: FakeDriver) -> None:
+    zero, one = join_all(controller, words=100)
+    (entry,) = driver.jobs.values()
+    place = zero.wait()
+    assert (place["token"], place["result_token"]) == (entry.workers[0].token, entry.result_token)
+    assert (place["places"], place["deadline"], place["on_loss"]) == ([0, 1], 10.0, "fail")
+    assert len(bytes.fromhex(place["heartbeat"]["cookie"])) == 16
+    assert place["heartbeat"]["interval"] == 1.0
+    (job,) = controller.jobs(OPEN)
+    assert (job["state"], job["switch"], job["tenant"], job["priority"]) == ("running", "fake", "default", 5)
+    assert [member["packets"] for member in job["members"]] == [1, None]
+    assert (job["policy"]["block"], job["policy"]["why"]) == (64, "set at admission")
+    controller.leave(OPEN, "a", 0, token(zero), begun=3)
+    assert one.of("left") == [{"event": "left", "job": place["job"], "ranks": [0], "begun": [3]}]
+    assert zero.closed
+    controller.line_closed(zero)
+    controller.leave(OPEN, "a", 1, token(one))
+    eventually(lambda: driver.jobs == {})
+    assert controller.jobs(OPEN) == []
+    kinds = [event["kind"] for event in controller.events(OPEN)]
+    assert kinds == ["switch_up", "job_created", "opened", "left", "left", "ended"]
+    assert controller.events(OPEN, since=4)[0]["n"] == 5
+    assert controller.outcomes == {"admitted": 2}
+
+
+def test_a_process_that_ends_is_told_at_once(controller: Controller, driver: FakeDriver) -> None:
+    lines = join_all(controller, world_size=3)
+    before = time.monotonic()
+    controller.line_closed(lines[1])
+    (event,) = lines[0].of("lost")
+    assert time.monotonic() - before < 2
+    assert (event["ranks"], event["why"]) == ([1], "its process ended")
+    eventually(lambda: driver.jobs == {})
+    with pytest.raises(AdmissionError, match="rank 1 of job 'a' is lost: its process ended") as error:
+        controller.attach(OPEN, "a", 1, token(lines[1]), Recorder())
+    assert error.value.code == "lost"
+
+
+def test_a_silent_member_is_lost_after_its_deadline(controller: Controller, driver: FakeDriver) -> None:
+    lines = join_all(controller, deadline=1.0, on_loss=OnLoss.shrink)
+    cookies = [bytes.fromhex(line.wait()["heartbeat"]["cookie"]) for line in lines]
+    stop = time.monotonic() + 20
+    assert controller.heartbeat(cookies[1], 1, FIELDS)
+    assert not controller.heartbeat(b"x" * 16, 1, FIELDS)
+    sequence = 0
+    while not lines[0].of("lost"):
+        sequence += 1
+        assert controller.heartbeat(cookies[0], sequence, FIELDS)
+        assert time.monotonic() < stop
+        time.sleep(0.05)
+    (event,) = lines[0].of("lost")
+    assert (event["ranks"], event["why"], event["on_loss"]) == ([1], "silent for 1 s", "shrink")
+    eventually(lambda: list(driver.fenced.values()) == [0b10])  # its late packets change nothing
+    assert lines[1].of("lost")[0]["ranks"] == [1]
+    assert lines[1].closed
+    (job,) = controller.jobs(OPEN)
+    assert [(member["state"], member["why"]) for member in job["members"]] == [
+        ("joined", ""),
+        ("lost", "silent for 1 s"),
+    ]
+    future = controller.progress(OPEN, "a", 0, token(lines[0]), 4)
+    assert future.result(20) == 4
+    admitted = controller.proceed(OPEN, "a", 0, token(lines[0]), "10.0.0.1", 5000).result(20)
+    assert (admitted["world_size"], admitted["places"]) == (1, [0])
+    assert controller.jobs(OPEN)[0]["state"] == "running"
+
+
+def test_heartbeats_without_datagrams_and_what_they_show(controller: Controller) -> None:
+    lines = join_all(controller)
+    for step in range(1, 40):
+        counts = {name: step * value for name, value in FIELDS.items()}
+        for rank, line in enumerate(lines):
+            controller.beat(OPEN, "a", rank, token(line), counts)
+        history = controller.history(OPEN, "a")
+        assert history is not None
+        if len(history["points"]) > 1 and history["points"][-1]["collectives"]:
+            break
+        time.sleep(0.1)
+    (job,) = controller.jobs(OPEN)
+    assert job["rates"]["density"] == 0.25
+    assert job["members"][0]["silent"] < 10
+    assert controller.history(OPEN, "b") is None
+    with pytest.raises(AdmissionError, match="not the token"):
+        controller.beat(OPEN, "a", 0, token(lines[1]))
+
+
+def test_a_new_line_takes_the_place_of_the_old(controller: Controller) -> None:
+    zero, one = join_all(controller)
+    fresh = Recorder()
+    controller.attach(OPEN, "a", 0, token(zero), fresh)
+    assert (zero.closed, fresh.wait()) == (True, zero.wait())
+    controller.line_closed(zero)  # the old connection's end means nothing now
+    assert one.of("lost") == []
+    controller.line_closed(fresh)
+    assert one.of("lost")[0]["ranks"] == [0]
+    for given in (0, token(one)):
+        with pytest.raises(AdmissionError, match="not the token"):
+            controller.attach(OPEN, "a", 0, given, Recorder())
+
+
+def test_questions_are_answered_or_refused(controller: Controller) -> None:
+    lines = join_all(controller, world_size=3, on_loss=OnLoss.shrink)
+    controller.line_closed(lines[2])
+    first = controller.progress(OPEN, "a", 0, token(lines[0]), 1)
+    again = controller.progress(OPEN, "a", 0, token(lines[0]), 1)  # its first request's connection broke
+    assert first.cancelled()
+    controller.line_closed(lines[1])
+    assert again.result(20) == 1
+    waits = controller.proceed(OPEN, "a", 0, token(lines[0]), "10.0.0.1", 4000)
+    assert waits.result(20)["world_size"] == 1
+    other = join_all(controller, "b", on_loss=OnLoss.shrink)
+    question = controller.progress(OPEN, "b", 0, token(other[0]), 1)
+    controller.line_closed(other[0])
+    with pytest.raises(AdmissionError, match="rank 0 of job 'b' is lost: its process ended"):
+        question.result(20)
+    question = controller.progress(OPEN, "b", 1, token(other[1]), 1)
+    assert question.result(20) == 1
+    join_all(controller, "c", on_loss=OnLoss.shrink)
+    joined = join_all(controller, "d")
+    question = controller.progress(OPEN, "d", 1, token(joined[1]), 1)
+    controller.evict(OPEN, "d")
+    with pytest.raises(AdmissionError, match="evicted by default") as error:
+        question.result(20)
+    assert error.value.code == "failed"
+    assert joined[0].of("evicted")[0]["why"] == "evicted by default"
+
+
+def test_a_dead_switch_holds_up_nobody_else() -> None:
+    class Stuck(FakeDriver):
+        gate = threading.Event()
+
+        def install_job(self, entry: JobEntry) -> None:
+            self.gate.wait(30)
+            super().install_job(entry)
+
+    stuck, good = Stuck(name="a"), FakeDriver(name="b")
+    controller = Controller([stuck, good], slots=16)
+    controller.start()
+    try:
+        up(controller)
+        controller.create(OPEN, JobSpec("slow", 1, switch="a"))
+        controller.create(OPEN, JobSpec("quick", 1, switch="b"))
+        slow, quick = Recorder(), Recorder()
+        controller.join(OPEN, "slow", asked(0, 1), slow)
+        controller.join(OPEN, "quick", asked(0, 1), quick)
+        assert quick.wait()["switch"]["name"] == "b"
+        assert slow.events == []
+        stats = [job["name"] for job in controller.snapshot(OPEN)["jobs"]]
+        assert stats == ["quick", "slow"]
+        stuck.gate.set()
+        assert slow.wait()["switch"]["name"] == "a"
+    finally:
+        stuck.gate.set()
+        controller.close()
+
+
+def test_what_a_switch_did_not_do_is_mended(controller: Controller, driver: FakeDriver) -> None:
+    lines = join_all(controller, on_loss=OnLoss.shrink)
+    (job_id,) = driver.jobs
+    driver.fence_fails = 1
+    controller.line_closed(lines[1])
+    eventually(lambda: driver.fenced == {job_id: 0b10})  # by the next reconcile
+    driver.remove_fails = 1
+    controller.leave(OPEN, "a", 0, token(lines[0]))
+    eventually(lambda: driver.jobs == {})
+
+
+def test_a_switch_that_goes_and_comes_back(controller: Controller, driver: FakeDriver) -> None:
+    kept = join_all(controller, "kept")
+    gone = join_all(controller, "gone")
+    assert driver.callback is not None
+    driver.callback(SwitchChange(ChangeKind.lost, "connection refused"))
+    eventually(lambda: controller.switches(OPEN)[0]["state"] == "down")
+    waiting = [Recorder() for _ in range(2)]
+    for rank, line in enumerate(waiting):
+        controller.join(OPEN, "later", asked(rank), line)
+    assert controller.job(OPEN, "later")["state"] == "queued"  # type: ignore[index]
+    del driver.jobs[gone[0].wait()["job"]]
+    driver.callback(SwitchChange(ChangeKind.connected))
+    for line in waiting:
+        assert line.wait()["world_size"] == 2
+    eventually(lambda: gone[0].of("switch"))
+    assert "restarted" in gone[1].of("switch")[0]["why"]
+    assert kept[0].of("switch") == []
+    assert controller.job(OPEN, "kept")["state"] == "running"  # type: ignore[index]
+    assert {event["kind"] for event in controller.events(OPEN)} >= {"switch_down", "switch_up", "reconciled"}
+
+
+def test_tenants_see_and_touch_their_own(controller: Controller) -> None:
+    a, b = Tenant("a", quota=Quota(jobs=1)), Tenant("b")
+    (mine,) = join_all(controller, "x", 1, tenant=a)
+    join_all(controller, "x", 1, tenant=b)
+    assert [job["tenant"] for job in controller.jobs(a)] == ["a"]
+    assert [job["tenant"] for job in controller.jobs(OPEN)] == ["a", "b"]
+    ranges = controller.slots(a)["ranges"]
+    assert [(each["name"], each["tenant"]) for each in ranges] == [("x", "a"), (None, None)]
+    assert [job["tenant"] for job in controller.stats(b)["jobs"]] == ["b"]
+    assert {event["tenant"] for event in controller.events(a)} == {"a", None}
+    with pytest.raises(AdmissionError, match="its quota is 1"):
+        controller.create(a, JobSpec("y", 1))
+    for call in (
+        lambda: controller.evict(Tenant("c"), "x"),
+        lambda: controller.drain(Tenant("c"), "x"),
+        lambda: controller.leave(Tenant("c"), "x", 0, token(mine)),
+        lambda: controller.attach(b, "x", 0, token(mine), Recorder()),
+        lambda: controller.drain_switch(a, "fake"),
+        lambda: controller.drain_switch(OPEN, "none"),
+    ):
+        with pytest.raises(AdmissionError):
+            call()
+    with pytest.raises(AdmissionError, match=r"tenants a, b each have a job 'x'"):
+        controller.evict(OPEN, "x")
+    admin = Tenant("b", by="chief")
+    assert controller.evict(admin, "x")["why"] == "evicted by chief"
+    assert controller.drain_switch(OPEN, "fake")["state"] == "draining"
+    assert controller.undrain_switch(OPEN, "fake")["state"] == "up"
+    assert controller.census() == {("a", "running"): 1, ("b", "failed"): 1}
+
+
+def test_two_switches_of_one_name() -> None:
+    with pytest.raises(UsageError, match="two switches are called 'fake'"):
+        Controller([FakeDriver(), FakeDriver()])
+
+
+def test_no_view_holds_a_secret(controller: Controller, driver: FakeDriver) -> None:
+    lines = join_all(controller)
+    (entry,) = driver.jobs.values()
+    shown = str(
+        [
+            controller.jobs(OPEN),
+            controller.slots(OPEN),
+            controller.stats(OPEN),
+            controller.snapshot(OPEN),
+            controller.waiting_slots(OPEN, "a"),
+            controller.health(),
+            controller.events(OPEN),
+        ]
+    )
+    for secret in (entry.result_token, *(worker.token for worker in entry.workers)):
+        assert str(secret) not in shown
+    for line in lines:
+        assert line.wait()["heartbeat"]["cookie"] not in shown
+
+
+# ------------------------------------------------------------------ restarts
+
+
+def test_a_controller_takes_up_what_the_last_one_left(tmp_path: Path, driver: FakeDriver) -> None:
+    first = Controller([driver], store=SqliteStore(tmp_path), slots=16)
+    first.start()
+    up(first)
+    lines = join_all(first, "runs", on_loss=OnLoss.shrink)
+    first.create(OPEN, JobSpec("ordered", 2, slots=32, words=64, priority=7, deadline=3.0))
+    waiting = Recorder()
+    first.join(OPEN, "waits", asked(0), waiting)
+    slots = first.slots(OPEN)["ranges"]
+    with pytest.raises(SwitchError, match="another controller has the state directory"):
+        SqliteStore(tmp_path)
+    first.close()
+    first.store.close()
+    assert lines[0].of("stopping") == [{"event": "stopping", "jobs": "stay"}]
+    assert waiting.error is not None
+    assert waiting.error.code == "stopping"
+    (job_id,) = driver.jobs
+    installed = driver.installed
+
+    second = Controller([driver], store=SqliteStore(tmp_path), slots=16)
+    second.start()
+    try:
+        up(second)
+        assert (list(driver.jobs), driver.installed) == ([job_id], installed)  # not touched
+        assert second.slots(OPEN)["ranges"] == slots
+        assert {job["name"]: job["state"] for job in second.jobs(OPEN)} == {
+            "ordered": "created",
+            "runs": "running",
+        }
+        (ordered,) = (job for job in second.jobs(OPEN) if job["name"] == "ordered")
+        assert (ordered["priority"], ordered["deadline"], ordered["slots"]) == (7, 3.0, 32)
+        fresh = Recorder()
+        second.attach(OPEN, "runs", 0, token(lines[0]), fresh)
+        assert fresh.wait() == lines[0].wait()
+        cookie = bytes.fromhex(lines[1].wait()["heartbeat"]["cookie"])
+        assert second.heartbeat(cookie, 10**6, FIELDS)
+        numbers = [event["n"] for event in second.events(OPEN)]
+        assert numbers == list(range(1, len(numbers) + 1))
+        second.leave(OPEN, "runs", 0, token(lines[0]))
+        second.leave(OPEN, "runs", 1, token(lines[1]))
+        eventually(lambda: driver.jobs == {})
+        second.evict(OPEN, "ordered")
+        assert second.slots(OPEN)["ranges"] == []
+        (new,) = join_all(second, "new", 1)
+        assert new.wait()["job"] > job_id
+    finally:
+        second.close()
+        second.store.close()
+
+
+def test_members_that_do_not_come_back_are_lost(
+    tmp_path: Path, driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("switchagg.control.jobs.GRACE", 1.5)
+    first = Controller([driver], store=SqliteStore(tmp_path), slots=16)
+    first.start()
+    up(first)
+    lines = join_all(first, deadline=1.0)
+    first.close()
+    first.store.close()
+    second = Controller([driver], store=SqliteStore(tmp_path), slots=16)
+    second.start()
+    try:
+        up(second)
+        fresh = Recorder()
+        second.attach(OPEN, "a", 0, token(lines[0]), fresh)
+
+        def heard() -> bool:
+            second.beat(OPEN, "a", 0, token(lines[0]))
+            return bool(fresh.of("lost"))
+
+        eventually(heard)
+        assert fresh.of("lost")[0]["ranks"] == [1]
+        eventually(lambda: driver.jobs == {})
+        second.line_closed(fresh)
+        assert second.jobs(OPEN) == []
+    finally:
+        second.close()
+        second.store.close()
+
+
+def test_a_drained_switch_stays_drained(tmp_path: Path, driver: FakeDriver) -> None:
+    first = Controller([driver], store=SqliteStore(tmp_path), slots=16)
+    first.start()
+    up(first)
+    assert first.create(OPEN, JobSpec("a", 2))["state"] == "created"
+    assert first.drain_switch(OPEN, "fake")["free"] == 4096
+    first.close()
+    first.store.close()
+    second = Controller([driver], store=SqliteStore(tmp_path), slots=16)
+    second.start()
+    try:
+        eventually(lambda: second.switches(OPEN)[0]["state"] == "draining")
+        assert [job["state"] for job in second.jobs(OPEN)] == ["queued"]
+        second.undrain_switch(OPEN, "fake")
+        assert [job["state"] for job in second.jobs(OPEN)] == ["created"]
+    finally:
+        second.close()
+        second.store.close()
+
+
+def test_slots_that_were_lost_meanwhile(tmp_path: Path, driver: FakeDriver) -> None:
+    first = Controller([driver], store=SqliteStore(tmp_path), slots=16)
+    first.start()
+    up(first)
+    lines = join_all(first)
+    first.close()
+    first.store.close()
+    driver.jobs.clear()
+    second = Controller([driver], store=SqliteStore(tmp_path), slots=16)
+    second.start()
+    try:
+        eventually(lambda: [job["state"] for job in second.jobs(OPEN)] == ["failed"])
+        with pytest.raises(AdmissionError, match=r"what its slots held is lost") as error:
+            second.progress(OPEN, "a", 0, token(lines[0]), 1)
+        assert error.value.code == "failed"
+        eventually(lambda: driver.jobs == {})
+        assert second.slots(OPEN)["free"] == 4096
+    finally:
+        second.close()
+        second.store.close()
+
+
+class Killed(BaseException):
+    """Where the process ends."""
+
+
+class Mortal:
+    """Counts what a controller does to the world, and ends it at one of these steps."""
+
+    def __init__(self, steps: int) -> None:
+        self.left = steps
+        self.dead = False
+        self._lock = threading.Lock()
+
+    def step(self) -> None:
+        with self._lock:
+            self.left -= 1
+            self.dead = self.dead or self.left < 0
+            if self.dead:
+                raise Killed
+
+
+class MortalStore(SqliteStore):
+    def __init__(self, directory: Path, mortal: Mortal) -> None:
+        super().__init__(directory)
+        self._mortal = mortal
+
+    def write(self, changes: Any) -> None:
+        self._mortal.step()
+        super().write(changes)
+
+
+class MortalDriver(FakeDriver):
+    """Does what a call asks for before, or without, its caller's being there to know."""
+
+    mortal = Mortal(10**9)
+
+    def install_job(self, entry: JobEntry) -> None:
+        self.mortal.step()
+        super().install_job(entry)
+        self.mortal.step()
+
+    def packets_out(self, packets: Sequence[bytes]) -> list[bytes]:
+        self.mortal.step()
+        return super().packets_out(packets)
+
+    def remove_job(self, job_id: int) -> None:
+        self.mortal.step()
+        super().remove_job(job_id)
+        self.mortal.step()
+
+    def fence(self, job_id: int, bits: int) -> None:
+        self.mortal.step()
+        super().fence(job_id, bits)
+
+
+class MortalLine(Recorder):
+    def __init__(self, mortal: Mortal) -> None:
+        super().__init__()
+        self._mortal = mortal
+
+    def send(self, event: Any) -> None:
+        self._mortal.step()
+        super().send(event)
+
+
+def live(controller: Controller, mortal: Mortal, lines: dict[int, MortalLine], told: dict[str, int]) -> None:
+    """Four ranks join, one is lost, the others go on, one leaves, and another job comes and goes."""
+
+    def wait(condition: Any) -> None:
+        end = time.monotonic() + 20
+        while not condition():
+            if mortal.dead:
+                raise Killed
+            assert time.monotonic() < end
+            time.sleep(0.001)
+
+    def join(name: str, world_size: int) -> list[MortalLine]:
+        made = [MortalLine(mortal) for _ in range(world_size)]
+        for rank, line in enumerate(made):
+            controller.join(OPEN, name, asked(rank, world_size, on_loss=OnLoss.shrink), line)
+        wait(lambda: all(line.events for line in made))
+        return made
+
+    lines |= dict(enumerate(join("a", 4)))
+    controller.line_closed(lines[2])
+    told["gone"] = 2
+    for rank in (0, 1, 3):
+        told["waits"] = 1
+        controller.progress(OPEN, "a", rank, token(lines[rank]), 3)
+    futures = {
+        rank: controller.proceed(OPEN, "a", rank, token(lines[rank]), "10.0.0.1", 4000 + rank)
+        for rank in (0, 1, 3)
+    }
+    wait(lambda: all(future.done() for future in futures.values()))
+    for rank, future in futures.items():
+        lines[rank].events.append(future.result())
+    told["waits"] = 0
+    controller.leave(OPEN, "a", 3, token(lines[3]))
+    told["left"] = 3
+    other = join("b", 2)
+    controller.line_closed(other[0])
+    controller.line_closed(other[1])
+
+
+def finish(controller: Controller, lines: dict[int, MortalLine]) -> None:
+    """A change of membership that the restart fell into goes on, if all that it needs have come back."""
+    job = controller.job(OPEN, "a")
+    if job is None or job["state"] != "moving":
+        return
+    ranks = [member["rank"] for member in job["members"] if member["state"] == "joined"]
+    said = [controller.progress(OPEN, "a", rank, token(lines[rank]), 3) for rank in ranks]
+    assert [future.result(20) for future in said] == [3] * len(ranks)
+    gone_on = [
+        controller.proceed(OPEN, "a", rank, token(lines[rank]), "10.0.0.1", 4000 + rank) for rank in ranks
+    ]
+    assert [future.result(20)["places"] for future in gone_on] == [ranks] * len(ranks)
+    job = controller.job(OPEN, "a")
+    assert job is not None
+    assert job["state"] == "running"
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_killed_at_every_step(tmp_path: Path) -> None:
+    """Whatever the moment: the next controller and the switch agree, and nothing leaks."""
+    threading.excepthook = lambda _: None
+    steps = 0
+    while True:
+        driver = MortalDriver()
+        mortal = driver.mortal = Mortal(steps)
+        directory = tmp_path / str(steps)
+        store = MortalStore(directory, mortal)
+        first = Controller([driver], store=store, slots=16)
+        lines: dict[int, MortalLine] = {}
+        told: dict[str, int] = {}
+        try:
+            first.start()
+            while not driver.inits and not mortal.dead and first.switches(OPEN)[0]["state"] != "up":
+                time.sleep(0.001)
+            live(first, mortal, lines, told)
+        except Killed:
+            pass
+        finished = not mortal.dead
+        mortal.dead = True
+        first._stop.set()
+        for agent in first._agents.values():
+            agent._stopping = True
+            agent._put(lambda: None)
+        store.close()
+
+        driver.mortal = Mortal(10**9)
+        second = Controller([driver], store=SqliteStore(directory), slots=16)
+        second.start()
+        up(second)
+        known = {job["id"]: job for job in second.jobs(OPEN) if job["base"] is not None}
+        assert set(driver.jobs) <= set(known), (steps, driver.jobs.keys(), known.keys())
+        for job_id, entry in driver.jobs.items():
+            assert (known[job_id]["base"], known[job_id]["slots"]) == (entry.base, entry.slots)
+        fences = {job_id: bits for job_id, bits in driver.fenced.items() if bits}
+        for job in second.jobs(OPEN):
+            if job["lost"] and job["id"] in driver.jobs and 2 in job["places"]:
+                assert fences[job["id"]] >> job["places"].index(2) & 1, steps
+        back, refusals = 0, set[str]()
+        for rank, line in lines.items():
+            if not line.of("admitted") or rank in (told.get("gone"), told.get("left")):
+                continue
+            try:
+                second.attach(OPEN, "a", rank, token(line), Recorder())
+                back += 1
+            except AdmissionError as error:
+                refusals.add(error.code)
+        assert refusals <= {"lost", "not_found"}, steps
+        finish(second, lines)
+        if known.get(next(iter(driver.jobs), -1), {}).get("state") == "running" and told.get("left") is None:
+            assert back or not lines, steps
+        for job in second.jobs(OPEN):
+            second.evict(OPEN, job["name"], job["id"])
+        second.close()  # its last words to the switch are waited for
+        assert driver.jobs == {}, steps
+        assert second.slots(OPEN)["free"] == 4096
+        second.store.close()
+        if finished:
+            break
+        steps += 1
+    assert steps > 25
+
+
+def test_a_store_that_fails_for_a_while(tmp_path: Path, driver: FakeDriver) -> None:
+    store = SqliteStore(tmp_path)
+    controller = Controller([driver], store=store, slots=16)
+    controller.start()
+    try:
+        up(controller)
+        blocker = sqlite3.connect(tmp_path / "controller.db")
+        blocker.execute("ALTER TABLE jobs RENAME TO away")
+        blocker.commit()
+        lines = join_all(controller)
+        assert "no such table" in controller.health()["warnings"][-1]
+        blocker.execute("ALTER TABLE away RENAME TO jobs")
+        blocker.commit()
+        eventually(lambda: controller.health()["warnings"] == [])
+        assert blocker.execute("SELECT count(*) FROM jobs").fetchone() == (1,)
+        assert blocker.execute("SELECT count(*) FROM events WHERE kind = 'opened'").fetchone() == (1,)
+        blocker.close()
+        for rank, line in enumerate(lines):
+            controller.leave(OPEN, "a", rank, token(line))
+    finally:
+        controller.close()
+        store.close()
+
+
+def test_1000_jobs_leave_nothing_behind(tmp_path: Path, driver: FakeDriver) -> None:
+    process = psutil.Process()
+    store = SqliteStore(tmp_path)
+    controller = Controller([driver], store=store, slots=16)
+    controller.start()
+    try:
+        up(controller)
+
+        def one(number: int) -> None:
+            lines = join_all(controller, f"job{number % 7}", 4)
+            for rank, line in enumerate(lines):
+                if number % 3:
+                    controller.leave(OPEN, f"job{number % 7}", rank, token(line))
+                controller.line_closed(line)
+
+        for number in range(500):  # until the event log has its full length
+            one(number)
+        driver.inits.clear()
+        gc.collect()
+        memory = process.memory_info().rss
+        for number in range(1000):
+            one(number)
+            driver.inits.clear()
+        eventually(lambda: driver.jobs == {})
+        gc.collect()
+        assert process.memory_info().rss - memory < 4 << 20
+        assert controller.slots(OPEN)["free"] == 4096
+        assert (controller._lines, controller._members, controller._questions) == ({}, {}, {})
+        assert controller._histories == {}
+        database = sqlite3.connect(tmp_path / "controller.db")
+        assert database.execute("SELECT count(*) FROM jobs").fetchone() == (0,)
+        assert database.execute("SELECT count(*) FROM events").fetchone()[0] <= 10_000
+        database.close()
+    finally:
+        controller.close()
+        store.close()
+
+
+def test_many_jobs_from_many_threads(controller: Controller, driver: FakeDriver) -> None:
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+
+    def one(number: int) -> None:
+        draw = random.Random(seed + number)
+        for _ in range(6):
+            lines = join_all(controller, f"job{number}", draw.randint(1, 4))
+            for rank, line in enumerate(lines):
+                if draw.random() < 0.7:
+                    controller.leave(OPEN, f"job{number}", rank, token(line))
+                controller.line_closed(line)
+
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(one, range(16)))
+    eventually(lambda: driver.jobs == {})
+    assert driver.installed == 96
+    assert controller.slots(OPEN)["free"] == 4096

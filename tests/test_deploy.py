@@ -1,0 +1,82 @@
+"""What operators copy and read, docs/deploy and docs/operating.md, against the code."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from switchagg.cli.main import COMMANDS
+from switchagg.control.embedded import EmbeddedController
+from switchagg.control.switch_specs import read_configuration
+
+DOCS = Path(__file__).parent.parent / "docs"
+RULES = DOCS / "deploy" / "switchagg.rules.yml"
+UNIT = DOCS / "deploy" / "switchagg-controller.service"
+GUIDE = (DOCS / "operating.md").read_text()
+# What Prometheus' clients add to every metric of a kind.
+_ADDED = re.compile(r"_(created|bucket|sum|count)$")
+
+
+@pytest.fixture(scope="module")
+def metrics() -> set[str]:
+    with (
+        EmbeddedController() as controller,
+        urllib.request.urlopen(f"{controller.url}/metrics", timeout=20) as answer,
+    ):
+        text = answer.read().decode()
+    return {_ADDED.sub("", name) for name in re.findall(r"^# TYPE (\w+) ", text, re.M)}
+
+
+def test_every_metric_is_explained_and_has_an_alert(metrics: set[str]) -> None:
+    ours = {name for name in metrics if name.startswith("switchagg_")}
+    assert len(ours) > 15
+    assert ours == set(re.findall(r"`(switchagg_\w+)`", GUIDE))
+    alerts = RULES.read_text()
+    used = {_ADDED.sub("", name) for name in re.findall(r"\b(?:switchagg|process)_\w+", alerts)}
+    assert ours <= used
+    assert used <= metrics
+
+
+def test_every_alert_is_explained() -> None:
+    alerts = re.findall(r"- alert: (\w+)", RULES.read_text())
+    assert len(alerts) > 15
+    assert set(alerts) == set(re.findall(r"`(Switchagg\w+)`", GUIDE))
+
+
+def test_alerts_are_rules() -> None:
+    if shutil.which("promtool") is None:
+        pytest.skip("promtool is not here")
+    done = subprocess.run(["promtool", "check", "rules", RULES], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_unit_is_one(tmp_path: Path) -> None:
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("systemd-analyze is not here")
+    unit = tmp_path / UNIT.name
+    unit.write_text(re.sub(r"(?m)^ExecStart=\S+", "ExecStart=/bin/true", UNIT.read_text()))
+    done = subprocess.run(["systemd-analyze", "verify", unit], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_configuration_is_one() -> None:
+    configuration = read_configuration(DOCS / "deploy" / "controller.toml")
+    assert configuration.settings.listen == "10.0.0.1:8443"
+    assert set(configuration.switches) == {"soft", "rack1"}
+
+
+def test_commands_in_the_guide_are_commands() -> None:
+    text = GUIDE.replace("\\\n", " ").replace("sudo -E -u switchagg ", "")
+    lines = re.findall(r"^(switchagg .*?)(?:\s+#.*)?$", text, re.M)
+    lines += re.findall(r"`(switchagg [^`]*)`", GUIDE)
+    assert len(lines) > 20
+    for line in lines:
+        words = shlex.split(line)
+        if not words[1].startswith("--"):
+            assert words[1] in COMMANDS, line

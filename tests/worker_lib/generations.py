@@ -1,0 +1,146 @@
+"""Engines on a switch without a controller: who is in the job, and when that changes, is the test's to say.
+
+with Cluster(workers=3) as cluster:
+    cluster.engines[0].submit(...)
+    cluster.fence(2); cluster.change((0, 1))
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import itertools
+import random
+from collections.abc import Sequence
+from typing import Any, Self
+
+import numpy as np
+
+from switchagg.control.jobs import init_packets
+from switchagg.emulator.faults import Faults
+from switchagg.emulator.switch import Switch
+from switchagg.slots import JobEntry, WorkerEntry
+from worker_lib import _native
+from worker_lib.messages import shape_fingerprint
+from worker_lib.plan import DType, Kind, ReduceOp
+from worker_lib.transport import udp
+
+SLOTS, WORDS = 32, 64
+PENDING, DONE, MISMATCH, TIMEOUT, ABORTED, LOST, MOVED = range(7)
+SECOND = 1_000_000_000
+
+
+class Cluster:
+    """One job on one switch; `engines` by place, the rank that a member had at first."""
+
+    def __init__(
+        self, workers: int, *, faults: Faults | None = None, link: bool = False, seed: int = 0
+    ) -> None:
+        self.random = random.Random(seed)
+        self.switch = Switch(faults=faults)
+        self.link = link
+        self.engines: dict[int, _native.Engine] = {}
+        self.places: tuple[int, ...] = ()
+        self.job = 0
+        self._ids = itertools.count(1)
+        self._workers = workers
+
+    def __enter__(self) -> Self:
+        self.switch.start()
+        places = tuple(range(self._workers))
+        sockets, admissions = self._admit(places)
+        for place in places:
+            self.engines[place] = _native.Engine(sockets[place].native, **admissions[place])
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for engine in self.engines.values():
+            engine.close()
+        self.switch.close()
+
+    def fence(self, place: int) -> None:
+        self.switch.fence(self.job, 1 << self.places.index(place))
+
+    def change(self, places: Sequence[int]) -> int:
+        """What the controller and every member's keeper do: returns how many collectives were complete."""
+        before, old = self.places, self.job
+        stay = [place for place in before if place in places]
+        upto = max(self.engines[place].freeze() for place in stay)
+        for place in stay:
+            while not self.engines[place].finish(upto, SECOND // 10):
+                assert not self.engines[place].broken
+        sockets, admissions = self._admit(tuple(places))
+        lost = len(stay) < len(before)
+        for place in places:
+            if place in stay:
+                assert self.engines[place].resume(sockets[place].native, lost=lost, **admissions[place])
+            else:
+                self.engines[place] = _native.Engine(sockets[place].native, **admissions[place])
+        self.switch.remove_job(old)
+        return upto
+
+    def _admit(self, places: tuple[int, ...]) -> tuple[dict[int, udp.BoundSocket], dict[int, dict[str, Any]]]:
+        sockets = {place: udp.bind("127.0.0.1") for place in places}
+        self.job = next(self._ids)
+        self.places = places
+        base = (self.job % 8) * SLOTS
+        draw = lambda: self.random.getrandbits(32)  # noqa: E731
+        entry = JobEntry(
+            self.job, base, SLOTS, WORDS, draw(),
+            tuple(WorkerEntry(i, sockets[p].address, sockets[p].port, draw()) for i, p in enumerate(places)),
+        )  # fmt: skip
+        first_seq = draw()
+        self.switch.add_job(entry)
+        for packet in init_packets(entry, first_seq).values():
+            assert self.switch.packet_out(packet)
+        host, port = self.switch.address
+        return sockets, {
+            place: {
+                "switch_ip": int(ipaddress.IPv4Address(host)), "switch_port": port, "job": self.job,
+                "token": entry.workers[rank].token, "result_token": entry.result_token, "base": base,
+                "slots": SLOTS, "words": WORDS, "first_seq": first_seq, "rank": rank, "workers": len(places),
+                "window_limit": SLOTS // 2, "link": self.switch.link if self.link else "",
+            }
+            for rank, place in enumerate(places)
+        }  # fmt: skip
+
+    def stop(self, place: int) -> None:
+        """Its process ends."""
+        self.engines.pop(place).close()
+
+
+class Sum:
+    """An all-reduce of int32 at one engine."""
+
+    def __init__(
+        self,
+        engine: _native.Engine,
+        x: np.ndarray[Any, np.dtype[np.int32]],
+        *,
+        kind: Kind = Kind.ALLREDUCE,
+        background: bool = True,
+        seconds: float = 30.0,
+        in_place: bool = True,
+    ) -> None:
+        self.engine, self.x = engine, x
+        self.out = x if in_place else np.empty_like(x)
+        call = _native.Call(
+            kind=int(kind), op=int(ReduceOp.SUM), dtype=int(DType.I32), bits=32, root=0, sparse=True,
+            block=16, count=x.size, fingerprint_count=x.size, shape_crc=shape_fingerprint(x.shape),
+            workers=0, rank=0, policy=0, input=x.ctypes.data, in_begin=0, in_end=x.size,
+            output=self.out.ctypes.data, out_begin=0, out_end=x.size, mask=0, zero_fill=not in_place,
+        )  # fmt: skip
+        submitted = None
+        while submitted is None:
+            submitted = engine.submit(call, int(seconds * SECOND), background, engine.generation)
+        self.native = submitted
+
+    def wait(self, seconds: float = 20.0) -> int:
+        """Its status: still `PENDING` after that time."""
+        return self.engine.wait(self.native, int(seconds * SECOND))
+
+
+def close_all(*engines: _native.Engine) -> None:
+    for engine in engines:
+        with contextlib.suppress(Exception):
+            engine.close()

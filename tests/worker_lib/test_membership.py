@@ -1,0 +1,169 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from switchagg.errors import SwitchError, UsageError, WorkerLostError
+from worker_lib.membership import (
+    Change,
+    Doom,
+    Generation,
+    Over,
+    Pause,
+    Policy,
+    Roster,
+    checked_deadline,
+    checked_on_loss,
+)
+
+
+def roster(on_loss: str = "fail", rank: int = 0, places: tuple[int, ...] = (0, 1, 2, 3)) -> Roster:
+    return Roster("j", Generation(1, rank, places), on_loss)  # type: ignore[arg-type]
+
+
+def lost(*places: int, why: str = "its process ended") -> dict[str, Any]:
+    return {"event": "lost", "ranks": list(places), "why": why}
+
+
+def test_a_lost_rank_ends_the_session() -> None:
+    action = roster().event(lost(2))
+    assert isinstance(action, Over)
+    error = action.cause.error("allreduce(x)")
+    assert isinstance(error, WorkerLostError)
+    assert error.ranks == (2,)
+    assert str(error) == (
+        "rank 2 was lost: its process ended; allreduce(x) was interrupted. "
+        "The session is broken: connect again."
+    )
+
+
+def test_with_shrink_it_begins_a_change_and_the_others_are_told_at_its_end() -> None:
+    r = roster("shrink", rank=2)
+    assert r.event(lost(1)) == Change()
+    assert r.event(lost(3, why="silent for 2 s")) == Change()
+    assert r.event(lost(1)) is None
+    loss = r.changed(Generation(2, 1, (0, 2)))
+    assert loss is not None
+    assert (loss.ranks, loss.world_size) == ((1, 3), 2)
+    text = str(loss.error("barrier()"))
+    assert "rank 1 was lost: its process ended; rank 3 was lost: silent for 2 s" in text
+    assert "goes on with 2 ranks" in text
+
+
+def test_events_of_members_long_gone_are_nothing() -> None:
+    r = roster("shrink")
+    r.changed(Generation(2, 0, (0, 2, 3)))
+    assert r.event(lost(1)) is None
+    assert r.event({"event": "left", "ranks": [1], "begun": [3]}) is None
+    action = r.event(lost(2))
+    assert action == Change()
+    loss = r.changed(Generation(3, 0, (0, 3)))
+    assert loss is not None
+    assert loss.ranks == (1,)  # its number when it went
+    assert "rank 1 (joined as rank 2) was lost" in loss.text
+
+
+def test_a_loss_that_the_controller_tells_by_the_admission_only() -> None:
+    r = roster("shrink")
+    loss = r.changed(Generation(2, 0, (0, 1, 3)))
+    assert loss is not None
+    assert loss.text == "rank 2 was lost"
+    assert r.event(lost(2)) is None  # and then comes by the stream too
+
+
+def test_a_rank_that_comes_back_is_no_loss_and_can_be_lost_again() -> None:
+    r = roster("shrink", places=(0, 1, 2))
+    r.event(lost(1))
+    assert r.changed(Generation(2, 0, (0, 2))) is not None
+    assert r.event({"event": "pause", "why": "rank 1 is back"}) == Pause()
+    assert r.changed(Generation(3, 0, (0, 1, 2))) is None
+    assert r.event(lost(1)) == Change()
+
+
+def test_who_is_alone_need_not_ask_anybody_to_pause() -> None:
+    assert roster(places=(3,)).event({"event": "pause", "why": "rank 1 is back"}) == Change()
+
+
+def test_a_rank_that_left_in_order() -> None:
+    r = roster()
+    action = r.event({"event": "left", "ranks": [1, 3], "begun": [7, 5]})
+    assert isinstance(action, Doom)
+    assert action.begun == 5
+    assert action.loss.ranks == (1, 3)
+    assert "ranks 1, 3 left the job in order, and barrier() needs it" in str(action.loss.error("barrier()"))
+    unknown = r.event({"event": "left", "ranks": [2], "begun": [None]})
+    assert isinstance(unknown, Doom)
+    assert unknown.begun is None
+    assert unknown.loss.ranks == (1, 2, 3)
+    assert isinstance(roster().event({"event": "left", "ranks": [1]}), Doom)
+
+
+@pytest.mark.parametrize(
+    ("event", "said"),
+    [
+        ({"event": "switch", "why": "the switch restarted"}, "lost its slots: the switch restarted"),
+        ({"event": "evicted", "why": "evicted by ops"}, "evicted by ops"),
+    ],
+)
+def test_what_ends_a_session(event: dict[str, Any], said: str) -> None:
+    action = roster("shrink").event(event)
+    assert isinstance(action, Over)
+    error = action.cause.error("barrier()")
+    assert isinstance(error, SwitchError)
+    assert said in str(error)
+    assert "barrier()" in str(error)
+
+
+def test_the_rest() -> None:
+    r = roster()
+    assert r.event({"event": "policy", "word": 0x80000040}) == Policy(0x80000040)
+    assert r.event({"event": "ping"}) is None
+    assert r.event({"event": "of the future", "x": 1}) is None
+    assert r.event({}) is None
+    assert not r.stopping
+    assert r.event({"event": "stopping"}) is None
+    assert r.stopping
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        {"event": "lost", "why": "x"},
+        {"event": "lost", "ranks": 3, "why": "x"},
+        {"event": "lost", "ranks": ["a"], "why": "x"},
+        {"event": "left", "ranks": [1], "begun": [1, 2]},
+        {"event": "policy", "word": None},
+        {"event": "evicted"},
+    ],
+)
+def test_malformed_events(event: dict[str, Any]) -> None:
+    with pytest.raises(SwitchError, match="the controller sent"):
+        roster().event(event)
+
+
+@pytest.mark.parametrize(
+    ("rank", "places"), [(3, (0, 1, 2)), (-1, (0, 1)), (0, (1, 0)), (0, (1, 1)), (0, ())]
+)
+def test_generations_that_cannot_be(rank: int, places: tuple[int, ...]) -> None:
+    with pytest.raises(SwitchError, match="places"):
+        Generation(1, rank, places)
+
+
+def test_what_a_caller_may_ask_for() -> None:
+    assert checked_on_loss(None, None) is None
+    assert checked_on_loss(None, "") is None
+    assert checked_on_loss("fail", "shrink") == "fail"
+    assert checked_on_loss(None, "shrink") == "shrink"
+    with pytest.raises(UsageError, match="on_loss is 'grow'; accepted: fail, shrink"):
+        checked_on_loss("grow", None)
+    with pytest.raises(UsageError, match="SWITCHAGG_ON_LOSS is 'no'"):
+        checked_on_loss(None, "no")
+    assert checked_deadline(None, None) is None
+    assert checked_deadline(2, "5") == 2.0
+    assert checked_deadline(None, "5") == 5.0
+    for bad in (0, 0.5, 3601, float("nan"), float("inf")):
+        with pytest.raises(UsageError, match=r"deadline is .*; accepted: 1 to 3600"):
+            checked_deadline(bad, None)
+    with pytest.raises(UsageError, match="SWITCHAGG_DEADLINE is 'soon'"):
+        checked_deadline(None, "soon")

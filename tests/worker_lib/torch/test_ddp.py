@@ -1,0 +1,224 @@
+"""DDP over the backend, and its communication hooks: the same parameters everywhere, and gloo's training."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+import worker_lib
+from tests.worker_lib.torch.models import MODELS, loss_of, train
+from tests.worker_lib.torch.worlds import run
+from worker_lib.torch import State, allreduce_hook
+
+STEPS = 12
+DENSE = ["classifier", "transformer", "recommender"]
+
+
+def wrapped(name: str, group: Any = None, seed: int = 3) -> Any:
+    torch.manual_seed(seed)
+    # Small buckets: several reductions are in flight during a backward pass.
+    return DistributedDataParallel(MODELS[name](), process_group=group, bucket_cap_mb=0.01)
+
+
+def _trained(names: list[str]) -> None:
+    gloo = dist.new_group(backend="gloo")
+    for name in names:
+        ours = train(name, wrapped(name), STEPS, check=gloo)
+        theirs = train(name, wrapped(name, gloo), STEPS)
+        assert ours == pytest.approx(theirs, rel=1e-3), name
+
+
+def test_three_models_train_as_with_gloo() -> None:
+    run(3, _trained, DENSE)
+
+
+def _hooked(options: dict[str, Any], tolerance: float) -> dict[str, Any]:
+    """On gloo, gradients through the switch."""
+    for name in DENSE:
+        model = wrapped(name)
+        with State(model, **options) as state:
+            model.register_comm_hook(state, allreduce_hook)
+            ours = train(name, model, STEPS, check=dist.group.WORLD)
+            assert state.session.stats()["collectives"] >= STEPS
+            remembered = state.state_dict()["residuals"]
+            assert bool(remembered) == state.error_feedback
+        theirs = train(name, wrapped(name), STEPS)
+        assert ours == pytest.approx(theirs, rel=tolerance), name
+    return state.session.stats()
+
+
+@pytest.mark.parametrize(
+    ("options", "tolerance"),
+    [
+        ({}, 1e-3),
+        ({"bits": 16}, 0.05),
+        ({"bits": 8}, 0.3),
+        ({"bits": 16, "error_feedback": False}, 0.05),
+        ({"bits": 16, "density": 0.3, "block_size": 32}, 0.5),
+    ],
+)
+def test_a_hook_beside_gloo(options: dict[str, Any], tolerance: float) -> None:
+    run(2, _hooked, options, tolerance, backend="gloo")
+
+
+def _shared() -> int:
+    model = wrapped("classifier")
+    state = State(model, bits=16)
+    model.register_comm_hook(state, allreduce_hook)
+    train("classifier", model, 3, check=dist.new_group(backend="gloo"))
+    assert state.session is dist.group.WORLD.session
+    state.close()  # leaves the process group's session alone
+    dist.barrier()
+    return len(state.state_dict()["residuals"])
+
+
+def test_a_hook_on_our_own_backend_shares_its_session() -> None:
+    assert run(2, _shared) == [6, 6]
+
+
+def _feedback() -> list[float]:
+    """Sums of many small gradients: with error feedback nothing is lost, however coarse the lanes."""
+    biases = []
+    for feedback in (True, False):
+        torch.manual_seed(0)
+        model = DistributedDataParallel(torch.nn.Linear(1024, 1, bias=False))
+        state = State(model, bits=8, error_feedback=feedback)
+        model.register_comm_hook(state, allreduce_hook)
+        gradient = torch.linspace(-1, 1, 1024) ** 3
+        total = torch.zeros(1024)
+        for _ in range(50):
+            model.zero_grad()
+            (model(gradient).sum()).backward()
+            total += model.module.weight.grad[0]
+        biases.append((total - 50 * gradient).abs().max().item())
+        state.close()
+    return biases
+
+
+def test_error_feedback_keeps_what_lanes_leave_out() -> None:
+    for kept, lost in run(2, _feedback, backend="gloo"):
+        assert kept < 0.05  # no more than the residuals of the last step
+        assert lost > 2 * kept
+
+
+def _resumed() -> None:
+    def make() -> tuple[Any, State]:
+        model = wrapped("transformer")
+        state = State(model, bits=8)
+        model.register_comm_hook(state, allreduce_hook)
+        return model, state
+
+    model, state = make()
+    train("transformer", model, 2)
+    saved = state.state_dict()
+    assert all(left.abs().sum() > 0 for left in saved["residuals"].values())
+    again, fresh = make()
+    fresh.load_state_dict(saved)
+    for name, left in fresh.state_dict()["residuals"].items():
+        assert torch.equal(left, saved["residuals"][name])
+    train("transformer", again, 1)
+    for wrong, said in (
+        ({}, "no 'residuals'"),
+        ({"residuals": {"other": torch.zeros(3)}}, "no such parameter"),
+        ({"residuals": {"head.bias": torch.zeros(3)}}, "here: \\(64,\\)"),
+    ):
+        with pytest.raises(worker_lib.UsageError, match=said):
+            fresh.load_state_dict(wrong)
+    with pytest.raises(worker_lib.UsageError, match="error_feedback is off"):
+        State(model, bits=8, error_feedback=False).load_state_dict(saved)
+    for options, said in (
+        ({"bits": 12}, "bits is 12"),
+        ({"density": 0}, "density is 0"),
+        ({"density": 0.5, "blocks": "dense"}, "blocks must be 'auto'"),
+    ):
+        with pytest.raises(worker_lib.UsageError, match=said):
+            State(model, **options)
+    with pytest.raises(worker_lib.UsageError, match="pass the model"):
+        State(bits=8, error_feedback=True)
+
+
+def test_state_dict_and_wrong_states() -> None:
+    run(2, _resumed)
+
+
+def _scaled(dtype: torch.dtype, hooked: bool) -> None:
+    """An Inf on one rank only: GradScaler skips the step on all, and goes on together."""
+    rank = dist.get_rank()
+    torch.manual_seed(1)
+    model = DistributedDataParallel(
+        torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.Linear(4, 1)).to(dtype)
+    )
+    if hooked:
+        model.register_comm_hook(State(model, bits=16), allreduce_hook)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    # float16 parameters cannot be unscaled by CPU's GradScaler; the check for Inf is what counts here.
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**4, growth_interval=1000)
+    for step in range(4):
+        before = [p.detach().clone() for p in model.parameters()]
+        optimizer.zero_grad()
+        x = torch.ones(2, 8, dtype=dtype) * (rank + 1)
+        if step == 1 and rank == 1:
+            x[0, 0] = torch.inf
+        scaler.scale(model(x).float().sum()).backward()
+        bad = not all(p.grad.isfinite().all() for p in model.parameters())
+        assert bad == (step == 1)
+        scale = scaler.get_scale()
+        scaler.step(optimizer)
+        scaler.update()
+        same = all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+        assert same == (step == 1)
+        assert (scaler.get_scale() < scale) == (step == 1)
+
+
+@pytest.mark.parametrize("hooked", [False, True])
+def test_an_inf_on_one_rank_is_seen_by_all(hooked: bool) -> None:
+    for dtype in (torch.float32, torch.bfloat16):
+        run(2, _scaled, dtype, hooked)
+
+
+def _half(dtype: torch.dtype) -> None:
+    n = dist.get_world_size()
+    x = torch.full((3000,), 1.5, dtype=dtype)
+    dist.all_reduce(x)
+    assert (x == 1.5 * n).all()
+    x[7] = torch.inf if dist.get_rank() == 0 else 1
+    dist.all_reduce(x)
+    assert not x[7].isfinite()
+
+
+def test_half_precision() -> None:
+    for dtype in (torch.float16, torch.bfloat16):
+        run(2, _half, dtype)
+
+
+def _profiled() -> list[str]:
+    model = wrapped("classifier")
+    x, y = torch.randn(8, 1, 8, 8), torch.randint(0, 10, (8,))
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        loss_of("classifier", model(x), y).backward()
+        dist.all_reduce(torch.ones(3))
+        dist.barrier()
+    return [event.key for event in profile.key_averages() if event.key.startswith("switchagg::")]
+
+
+def test_ranges_of_the_profiler() -> None:
+    for names in run(2, _profiled):
+        assert {"switchagg::allreduce", "switchagg::allreduce.wait", "switchagg::barrier"} <= set(names)
+
+
+def _automatic(name: str) -> None:
+    model = wrapped(name)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    x, y = torch.randn(8, 1, 8, 8), torch.randint(0, 10, (8,))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = loss_of(name, model(x), y)
+    loss.backward()
+    optimizer.step()
+
+
+def test_autocast() -> None:
+    run(2, _automatic, "classifier")

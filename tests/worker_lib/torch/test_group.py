@@ -1,0 +1,397 @@
+"""The process group against gloo's answers, in processes."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import worker_lib
+import worker_lib.torch
+from tests.worker_lib.harness import seed_of_this_run
+from tests.worker_lib.torch.worlds import attempt, run
+from worker_lib.torch import Options, SwitchGroup
+
+FLOATS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
+INTEGERS = [torch.int32, torch.int64]
+OTHERS = [torch.uint8, torch.int8, torch.int16, torch.bool, torch.complex64]
+SHAPES: list[tuple[int, ...]] = [(), (1,), (0,), (0, 3), (3,), (5, 7), (2, 3, 4), (70_001,)]
+
+
+def drawn(shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> torch.Tensor:
+    """Small whole numbers, which every type can add without an error."""
+    generator = torch.Generator().manual_seed(seed + 1000 * dist.get_rank())
+    return torch.randint(0, 8, shape, generator=generator).to(dtype)
+
+
+def outcome(call: Callable[[], Any]) -> tuple[Any, bool]:
+    try:
+        return call(), True
+    except Exception:
+        return None, False
+
+
+def same(ours: Any, theirs: Any) -> bool:
+    if isinstance(ours, list):
+        return all(same(a, b) for a, b in zip(ours, theirs, strict=True))
+    return ours.dtype == theirs.dtype and torch.equal(ours, theirs)
+
+
+def in_place(operation: Callable[..., Any], **more: Any) -> Callable[[torch.Tensor, Any], Any]:
+    def call(x: torch.Tensor, group: Any) -> torch.Tensor:
+        x = x.clone()
+        operation(x, group=group, **more)
+        return x
+
+    return call
+
+
+def gather_list(x: torch.Tensor, group: Any) -> list[torch.Tensor]:
+    out = [torch.empty_like(x) for _ in range(dist.get_world_size())]
+    dist.all_gather(out, x, group=group)
+    return out
+
+
+def gather_into(x: torch.Tensor, group: Any) -> torch.Tensor:
+    x = x.reshape(-1)
+    out = torch.empty(dist.get_world_size() * x.numel(), dtype=x.dtype)
+    dist.all_gather_into_tensor(out, x, group=group)
+    return out
+
+
+def scatter_tensor(x: torch.Tensor, group: Any) -> torch.Tensor:
+    x = torch.stack([x.reshape(-1) + r for r in range(dist.get_world_size())])
+    out = torch.empty(x.shape[1], dtype=x.dtype)
+    dist.reduce_scatter_tensor(out, x.reshape(-1), group=group)
+    return out
+
+
+def asynchronous(x: torch.Tensor, group: Any) -> torch.Tensor:
+    x = x.clone()
+    work = dist.all_reduce(x, group=group, async_op=True)
+    work.wait()
+    assert work.is_completed()
+    return x
+
+
+def through_future(x: torch.Tensor, group: Any) -> torch.Tensor:
+    x = x.clone()
+    return dist.all_reduce(x, group=group, async_op=True).get_future().then(lambda f: f.value()[0]).wait()
+
+
+CALLS: dict[str, Callable[[torch.Tensor, Any], Any]] = {
+    "sum": in_place(dist.all_reduce),
+    "max": in_place(dist.all_reduce, op=dist.ReduceOp.MAX),
+    "product": in_place(dist.all_reduce, op=dist.ReduceOp.PRODUCT),
+    "broadcast": in_place(dist.broadcast, src=1),
+    "reduce": in_place(dist.reduce, dst=0),
+    "all_gather": gather_list,
+    "all_gather_into_tensor": gather_into,
+    "reduce_scatter_tensor": scatter_tensor,
+    "async": asynchronous,
+    "future": through_future,
+}
+
+
+def _like_gloo(seed: int) -> list[str]:
+    ours, gloo = dist.group.WORLD, dist.new_group(backend="gloo")
+    different = []
+    for name, call in CALLS.items():
+        for dtype in FLOATS + INTEGERS + OTHERS:
+            for shape in SHAPES[:-1] if dtype in OTHERS else SHAPES:
+                x = drawn(shape, dtype, seed)
+                (mine, worked), (theirs, expected) = (
+                    outcome(lambda c=call, x=x: c(x, ours)),
+                    outcome(lambda c=call, x=x: c(x, gloo)),
+                )
+                # Where gloo cannot, we may; never the other way.
+                if (expected and not worked) or (expected and not same(mine, theirs)):
+                    different.append(f"{name} {dtype} {shape}: {mine} {theirs}")
+    return different
+
+
+def test_every_operation_on_every_type_is_what_gloo_says() -> None:
+    seed = seed_of_this_run() % 2**31
+    assert run(3, _like_gloo, seed) == [[], [], []]
+
+
+def _averages() -> None:
+    n, r = dist.get_world_size(), dist.get_rank()
+    for dtype in FLOATS:
+        x = torch.full((9,), float(2 * r), dtype=dtype)
+        dist.all_reduce(x, op=dist.ReduceOp.AVG)
+        assert (x == n - 1).all()
+    with pytest.raises(RuntimeError, match="cast"):  # gloo says it
+        dist.all_reduce(torch.ones(3, dtype=torch.int64), op=dist.ReduceOp.AVG)
+
+
+def _strided() -> None:
+    n = dist.get_world_size()
+    base = torch.zeros(6, 8)
+    for view in (base.t(), base[:, ::2], base[1:3, 2:5], base[::3]):
+        base.fill_(1)
+        dist.all_reduce(view)
+        assert (view == n).all()
+        assert int((base == n).sum()) == view.numel()  # and nothing beside it
+        view.fill_(dist.get_rank())
+        work = dist.broadcast(view, src=1, async_op=True)
+        while not work.is_completed():
+            time.sleep(0.001)
+        assert (view == 1).all()
+    rows = [torch.zeros(8, 6).t() for _ in range(n)]
+    dist.all_gather(rows, torch.full((6, 8), float(dist.get_rank())))
+    assert [row.unique().tolist() for row in rows] == [[r] for r in range(n)]
+    out = torch.zeros(4, 2 * n)[:, ::2]
+    dist.reduce_scatter(out, [torch.full((4, n), float(r)) for r in range(n)])
+    assert (out == n * dist.get_rank()).all()
+
+
+def _leaves_and_views() -> None:
+    n = dist.get_world_size()
+    parameter = torch.nn.Parameter(torch.ones(5))
+    dist.all_reduce(parameter.data)
+    with torch.no_grad():
+        dist.all_reduce(parameter)
+    assert (parameter == n * n).all()
+    z = torch.full((4,), 1 + 2j)
+    dist.all_reduce(z)
+    assert (z == n * (1 + 2j)).all()
+    negative = torch.full((4,), complex(0, 1 + dist.get_rank())).conj().imag  # a view whose sign is a flag
+    dist.all_reduce(negative)
+    assert (negative == -n * (n + 1) / 2).all()
+
+
+def _coalesced() -> None:
+    n, r = dist.get_world_size(), dist.get_rank()
+    xs = [torch.full((k,), float(r)) for k in (3, 0, 5000)]
+    with dist._coalescing_manager():
+        for x in xs:
+            dist.all_reduce(x)
+    assert all((x == n * (n - 1) / 2).all() for x in xs)
+    outs = [torch.empty(n * k) for k in (2, 7)]
+    with dist._coalescing_manager(async_ops=True) as manager:
+        for out in outs:
+            dist.all_gather_into_tensor(out, torch.full((out.numel() // n,), float(r)))
+    manager.wait()
+    assert all(out.view(n, -1).eq(torch.arange(n)[:, None]).all() for out in outs)
+    pieces = [torch.empty(k) for k in (2, 7)]
+    with dist._coalescing_manager():
+        for piece in pieces:
+            dist.reduce_scatter_tensor(piece, torch.arange(n).repeat_interleave(piece.numel()).float())
+    assert all((piece == n * r).all() for piece in pieces)
+    dist.all_reduce_coalesced(xs)
+    assert (xs[0] == n * n * (n - 1) / 2).all()
+
+
+def _many_in_flight() -> None:
+    n = dist.get_world_size()
+    xs = [torch.full((1000 * k + 1,), 1.0) for k in range(20)]
+    works = [dist.all_reduce(x, async_op=True) for x in xs]
+    tops = [torch.full((3,), dist.get_rank()) for _ in range(5)]
+    works += [dist.all_reduce(top, op=dist.ReduceOp.MAX, async_op=True) for top in tops]  # through gloo
+    works.append(dist.barrier(async_op=True))
+    for work in reversed(works):
+        work.wait()
+    assert all((x == n).all() for x in xs)
+    assert all((top == n - 1).all() for top in tops)
+
+
+def _rest_through_gloo() -> None:
+    n, r = dist.get_world_size(), dist.get_rank()
+    objects: list[Any] = [None] * n
+    dist.all_gather_object(objects, {"rank": r})
+    assert objects == [{"rank": k} for k in range(n)]
+    gathered = [torch.empty(2) for _ in range(n)] if r == 0 else None
+    dist.gather(torch.full((2,), float(r)), gathered, dst=0)
+    assert gathered is None or [g[0].item() for g in gathered] == list(range(n))
+    mine = torch.empty(2)
+    dist.scatter(mine, [torch.full((2,), float(k)) for k in range(n)] if r == 0 else None, src=0)
+    assert (mine == r).all()
+    out = torch.empty(n)
+    dist.all_to_all_single(out, torch.full((n,), float(r)))
+    assert out.tolist() == list(range(n))
+    if r == 0:
+        dist.send(torch.ones(3), 1)
+    elif r == 1:
+        dist.recv(out[:3], 0)
+        assert (out[:3] == 1).all()
+    said = [f"from {r}"]
+    dist.broadcast_object_list(said, src=2)
+    assert said == ["from 2"]
+
+
+def _all_of_these() -> None:
+    for check in (
+        _averages, _strided, _leaves_and_views, _coalesced, _many_in_flight, _rest_through_gloo
+    ):  # fmt: skip
+        check()
+        dist.barrier()
+
+
+def test_averages_strides_coalescing_and_what_gloo_does() -> None:
+    run(3, _all_of_these)
+
+
+def _groups() -> Any:
+    rank = dist.get_rank()
+    pairs = [dist.new_group(ranks) for ranks in ([0, 1], [2, 3])]
+    alone = [dist.new_group([r]) for r in range(4)]
+    mixed = dist.new_group([3, 1], backend="switchagg", pg_options=Options(bits=16))
+    x = torch.full((1000,), float(rank))
+    dist.all_reduce(x, group=pairs[rank // 2])
+    assert (x == (1 if rank < 2 else 5)).all()
+    dist.all_reduce(x, group=alone[rank])
+    dist.broadcast(x, src=rank, group=alone[rank])
+    dist.barrier(group=alone[rank])
+    assert (x == (1 if rank < 2 else 5)).all()
+    if rank in (1, 3):
+        y = torch.full((5,), float(rank))
+        dist.all_reduce(y, op=dist.ReduceOp.AVG, group=mixed)
+        assert (y - 2).abs().max() < 0.01
+        dist.broadcast(y, src=3, group=mixed)
+        dist.destroy_process_group(mixed)
+    world = dist.group.WORLD
+    assert isinstance(world, SwitchGroup)
+    assert dist.get_backend() == "switchagg"
+    dist.all_reduce(x)
+    assert (x == 12).all()
+    return x[0].item()
+
+
+def test_groups_have_slots_of_their_own_and_one_rank_needs_none() -> None:
+    assert run(4, _groups) == [12] * 4
+
+
+def _destroyed() -> tuple[list[str], int, int]:
+    def busy() -> tuple[int, int]:
+        return len(os.listdir("/proc/self/task")), len(os.listdir("/proc/self/fd"))
+
+    group = dist.group.WORLD
+    dist.all_reduce(torch.ones(10), async_op=True).get_future().wait()
+    within = dist.new_group([0, 1])
+    dist.all_reduce(torch.ones(10), group=within)
+    held = busy()
+    dist.destroy_process_group()
+    with pytest.raises(worker_lib.SessionBrokenError, match="destroyed"):
+        group.allreduce([torch.ones(3)])
+    with pytest.raises(worker_lib.SessionBrokenError, match="destroyed"):
+        group.allreduce([torch.ones(3, dtype=torch.int8)])
+    with pytest.raises(worker_lib.SessionBrokenError, match="destroyed"):
+        group.barrier()
+    group.shutdown()
+    del group, within
+    gc.collect()
+    after = busy()
+    return [t.name for t in threading.enumerate()], held[0] - after[0], held[1] - after[1]
+
+
+def test_destroy_leaves_nothing() -> None:
+    plain = run(2, _nothing_left_of_gloo, backend="gloo")
+    for (threads, _, _), (tasks, files) in zip(run(2, _destroyed), run(2, _left), strict=True):
+        assert threads == ["MainThread"]
+        assert tasks <= max(each[0] for each in plain)
+        assert files <= max(each[1] for each in plain)
+
+
+def _nothing_left_of_gloo() -> tuple[int, int]:
+    dist.all_reduce(torch.ones(3))
+    dist.destroy_process_group()
+    gc.collect()
+    return len(os.listdir("/proc/self/task")), len(os.listdir("/proc/self/fd"))
+
+
+def _left() -> tuple[int, int]:
+    dist.all_reduce(torch.ones(3), async_op=True).get_future().wait()
+    return _nothing_left_of_gloo()
+
+
+def _mismatch() -> str:
+    with pytest.raises(worker_lib.MismatchError) as caught:
+        dist.all_reduce(torch.ones(3 + dist.get_rank()))
+    x = torch.ones(3)
+    dist.all_reduce(x)  # and on it goes
+    assert (x == 2).all()
+    return str(caught.value)
+
+
+def test_ranks_that_disagree_are_told_so() -> None:
+    for said in run(2, _mismatch):
+        assert "elements" in said
+        assert "allreduce(float32" in said
+
+
+def _late(seconds: float) -> float:
+    if dist.get_rank() == 1:
+        time.sleep(3 * seconds)
+        return 0.0
+    started = time.monotonic()
+    work = dist.all_reduce(torch.ones(3), async_op=True)
+    with pytest.raises(worker_lib.CollectiveTimeout):
+        work.wait(timedelta(seconds=seconds))
+    with pytest.raises(worker_lib.CollectiveTimeout):
+        work.wait()
+    assert isinstance(work.exception(), worker_lib.CollectiveTimeout)
+    assert work.is_completed()
+    assert not work.is_success()
+    return time.monotonic() - started
+
+
+def test_a_timeout_is_honoured() -> None:
+    waited, _ = run(2, _late, 0.5)
+    assert 0.5 <= waited < 5
+
+
+def _dies() -> str:
+    if dist.get_rank() == 1:
+        os.kill(os.getpid(), 9)
+    future = dist.all_reduce(torch.ones(3), async_op=True).get_future()
+    with pytest.raises(RuntimeError, match="rank 1") as caught:
+        future.wait()
+    return str(caught.value)
+
+
+def test_a_dead_rank_is_named_on_every_other() -> None:
+    outcomes = attempt(3, _dies)
+    assert outcomes[1].status == -9
+    assert "WorkerLostError" in outcomes[0].get()
+    assert "WorkerLostError" in outcomes[2].get()
+
+
+def _never() -> None:
+    raise AssertionError("the group should not have been made")
+
+
+def test_more_ranks_than_a_slot_has_bits() -> None:
+    store = dist.HashStore()
+    with pytest.raises(worker_lib.UsageError, match="33 ranks; accepted: 1 to 32"):
+        SwitchGroup(store, 0, 33, timedelta(seconds=5), "too many", Options())
+
+
+def test_a_controller_that_is_not_there() -> None:
+    gone = {"SWITCHAGG_CONTROLLER": "http://127.0.0.1:1"}
+    for outcome in attempt(2, _never, environment=gone):
+        assert isinstance(outcome.error, worker_lib.SwitchError)
+        assert "127.0.0.1:1" in str(outcome.error)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        ({"bits": 12}, "bits is 12"),
+        ({"blocks": "some"}, "blocks is 'some'"),
+        ({"block_size": 0}, "block_size is 0"),
+        ({"transport": "tcp"}, "transport is 'tcp'"),
+        ({"fallback": "nccl"}, "fallback is 'nccl'"),
+    ],
+)
+def test_options_that_cannot_work(wrong: dict[str, Any], named: str) -> None:
+    with pytest.raises(worker_lib.UsageError, match=named):
+        Options(**wrong)

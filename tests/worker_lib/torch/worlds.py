@@ -1,0 +1,136 @@
+"""Runs n ranks of a PyTorch world as processes, forked from one that has already imported torch.
+
+    run(3, function, ...)     `function(...)` on each rank, inside init_process_group("switchagg")
+
+`function` is a top-level function of a test module. What it returns or raises comes back as an `Outcome`.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import tempfile
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+from tests.worker_lib.harness import LIMIT, Outcome
+
+_context = multiprocessing.get_context("forkserver")
+# DDP and the optimizers import half of torch at their first use: better once than on every rank.
+_context.set_forkserver_preload(
+    ["worker_lib.torch", "torch._dynamo", "torch.amp.grad_scaler", "torch.nn.parallel", "torch.optim"]
+)
+
+
+def run(n: int, function: Callable[..., Any], *args: Any, **settings: Any) -> list[Any]:
+    """`attempt` where every rank must come to its end: what it returned."""
+    return [outcome.get() for outcome in attempt(n, function, *args, **settings)]
+
+
+def attempt(
+    n: int,
+    function: Callable[..., Any],
+    *args: Any,
+    backend: str = "switchagg",
+    timeout: float = 20.0,
+    options: dict[str, Any] | None = None,
+    environment: dict[str, str] | None = None,
+    limit: float = LIMIT,
+) -> list[Outcome]:
+    """Runs `function(*args)` on n ranks.
+
+    Args:
+        backend, timeout, options: of init_process_group; `options` are arguments of worker_lib.torch.Options.
+        environment: variables of the processes.
+        limit: seconds after which all are killed.
+
+    Raises:
+        TimeoutError: a rank was still running then.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        pairs = [_context.Pipe() for _ in range(n)]
+        ranks = [
+            _context.Process(
+                target=_rank,
+                args=(pairs[r][1], folder, r, n, backend, timeout, options, environment, function, args),
+            )
+            for r in range(n)
+        ]
+        try:
+            for process in ranks:
+                process.start()
+            for _, far in pairs:
+                far.close()
+            return _collect([near for near, _ in pairs], ranks, time.monotonic() + limit)
+        finally:
+            for process in ranks:
+                if process.pid is not None:
+                    process.kill()
+                    process.join()
+
+
+def _collect(pipes: list[Connection], ranks: list[Any], deadline: float) -> list[Outcome]:
+    outcomes: dict[int, Outcome] = {}
+    while len(outcomes) < len(ranks):
+        waiting = [pipe for r, pipe in enumerate(pipes) if r not in outcomes]
+        ready = wait(waiting, max(0.0, deadline - time.monotonic()))
+        if not ready:
+            late = [r for r in range(len(ranks)) if r not in outcomes]
+            raise TimeoutError(f"ranks {late} were still running at the limit")
+        for pipe in ready:
+            r = pipes.index(pipe)  # type: ignore[arg-type]
+            try:
+                value, error = pickle.loads(pipes[r].recv_bytes())
+                outcomes[r] = Outcome(value, error)
+            except EOFError:
+                ranks[r].join(10)
+                outcomes[r] = Outcome(status=ranks[r].exitcode or 0)
+    return [outcomes[r] for r in range(len(ranks))]
+
+
+def _rank(
+    pipe: Connection,
+    folder: str,
+    rank: int,
+    size: int,
+    backend: str,
+    timeout: float,
+    options: dict[str, Any] | None,
+    environment: dict[str, str] | None,
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+) -> None:
+    os.environ.update({"GLOO_SOCKET_IFNAME": "lo", **(environment or {})})
+    import torch
+    import torch.distributed as dist
+
+    import worker_lib.torch
+
+    torch.set_num_threads(1)
+    value, error = None, None
+    try:
+        dist.init_process_group(
+            backend,
+            init_method=f"file://{Path(folder) / 'store'}",
+            rank=rank,
+            world_size=size,
+            timeout=timedelta(seconds=timeout),
+            pg_options=worker_lib.torch.Options(**options) if options else None,
+        )
+        value = function(*args)
+    except BaseException as caught:
+        error = caught
+    finally:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+    try:
+        told = pickle.dumps((value, error))
+    except Exception:
+        told = pickle.dumps((None, RuntimeError(f"{value!r} {error!r}")))
+    pipe.send_bytes(told)
+    pipe.close()

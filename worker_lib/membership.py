@@ -1,0 +1,287 @@
+"""What a member does about the others: a machine that takes the controller's events. No I/O and no clock.
+
+    event of the member stream -> Roster.event -> what to do
+                                                     Over(cause)        the session has ended
+                                                     Doom(begun, loss)  later collectives cannot complete
+                                                     Change()           freeze, progress, finish, proceed
+                                                     Pause()            rank 0: ask all ranks to change
+                                                     Policy(word)       rank 0: what plans carry from now on
+                                                     None               nothing
+
+A *place* is the rank that a member joined as; it stays, and events name places. A *rank* is its number in the
+present *generation*: 0 to world_size - 1, in the order of places. Every change of membership begins a new
+generation. A rank that is lost either ends the session or, with ``on_loss="shrink"``, begins a change:
+
+1. freeze: no collective is begun or completed.
+2. progress: the ranks agree how many collectives are complete anywhere. Whoever lacks RESULTs of these gets
+   them from the switch: a slot is overwritten only after every rank's next packet for it.
+3. proceed: new slots, tokens and ranks. If a rank was lost, all that was called and not completed fails, and
+   so does the next call of whoever had called nothing: after that error, which every rank raises at the same
+   collective, calls belong to the new generation. If no rank was lost, nothing fails, and what was not begun
+   is carried out in the new generation.
+
+The rules are told in docs/protocol.md, section 10; `worker_lib/keeper.py` carries them out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from switchagg.errors import SwitchError, UsageError, WorkerLostError
+
+OnLoss = Literal["fail", "shrink"]
+ON_LOSS: Final[tuple[OnLoss, ...]] = ("fail", "shrink")
+MIN_DEADLINE: Final = 1.0  # seconds
+MAX_DEADLINE: Final = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """Who is in a job between two changes.
+
+    Attributes:
+        job: its id in the switch.
+        rank: this member's number.
+        places: the ranks that members joined as, in order; this member's is ``places[rank]``.
+
+    Raises `SwitchError` for what no controller says.
+    """
+
+    job: int
+    rank: int
+    places: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.rank < len(self.places) or list(self.places) != sorted(set(self.places)):
+            raise SwitchError(f"the controller said rank {self.rank} of places {self.places}")
+
+    @property
+    def world_size(self) -> int:
+        """How many they are."""
+        return len(self.places)
+
+    def called(self, places: Sequence[int]) -> str:
+        """Members as messages name them: "rank 2", or where it moved up "rank 1 (joined as rank 2)"."""
+        names = [
+            f"{self.places.index(place)} (joined as rank {place})"
+            if place in self.places and self.places.index(place) != place
+            else str(place)
+            for place in places
+        ]
+        return f"{'rank' if len(names) == 1 else 'ranks'} {', '.join(names)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """What to tell whoever was waiting for ranks that are gone.
+
+    Attributes:
+        ranks: their numbers when they went.
+        text: "rank 2 was lost: its process ended".
+        left: they left in order.
+        world_size: how many go on; None where the session ends.
+    """
+
+    ranks: tuple[int, ...]
+    text: str
+    left: bool = False
+    world_size: int | None = None
+
+    def error(self, doing: str) -> WorkerLostError:
+        """The exception for one collective or call."""
+        if self.world_size is not None:
+            rest = f"The session goes on with {self.world_size} {'rank' if self.world_size == 1 else 'ranks'}"
+            return WorkerLostError(
+                f"{self.text}; {doing} was interrupted. {rest}: call it again.", self.ranks
+            )
+        if self.left:
+            return WorkerLostError(f"{self.text}, and {doing} needs it. Connect again.", self.ranks)
+        return WorkerLostError(
+            f"{self.text}; {doing} was interrupted. The session is broken: connect again.", self.ranks
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """What to tell where it is the switch or the controller that ended the session.
+
+    Attributes:
+        text: "job 'x' was evicted: maintenance".
+    """
+
+    text: str
+
+    def error(self, doing: str) -> SwitchError:
+        """The exception for one collective or call."""
+        return SwitchError(f"{self.text}; {doing} was interrupted. The session is broken: connect again.")
+
+
+@dataclass(frozen=True, slots=True)
+class Over:
+    """The session has ended."""
+
+    cause: Loss | Gone
+
+
+@dataclass(frozen=True, slots=True)
+class Doom:
+    """Collectives from number `begun` on (of this generation) cannot complete; None: not known from which."""
+
+    begun: int | None
+    loss: Loss
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Freeze, agree, finish, proceed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Ask all ranks, by the next plan, to change after that collective."""
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """The skip policy's word for the plans to come."""
+
+    word: int
+
+
+Action = Over | Doom | Change | Pause | Policy
+
+
+class Roster:
+    """Who is in the job, and what became of the others.
+
+    Args:
+        name: of the job.
+        generation: the one that this member was admitted to.
+        on_loss: what to do when a rank is lost.
+    """
+
+    def __init__(self, name: str, generation: Generation, on_loss: OnLoss) -> None:
+        self.name = name
+        self.generation = generation
+        self.on_loss = on_loss
+        self.stopping = False
+        self._lost: dict[int, str] = {}  # place -> why
+        self._left: set[int] = set()
+
+    def event(self, event: Mapping[str, Any]) -> Action | None:
+        """Takes one event of the member stream. Unknown ones, and those of members long gone, are nothing.
+
+        Raises:
+            SwitchError: it is malformed.
+        """
+        try:
+            match event.get("event"):
+                case "lost":
+                    return self._on_lost(_places(event["ranks"]), str(event["why"]))
+                case "left":
+                    return self._on_left(_places(event["ranks"]), event.get("begun"))
+                case "switch":
+                    return Over(Gone(f"job {self.name!r} has lost its slots: {event['why']}"))
+                case "evicted":
+                    return Over(Gone(f"job {self.name!r} was evicted: {event['why']}"))
+                case "stopping":
+                    self.stopping = True
+                case "policy":
+                    return Policy(int(event["word"]))
+                case "pause":
+                    return Change() if self.generation.world_size == 1 else Pause()
+        except (KeyError, TypeError, ValueError) as error:
+            raise SwitchError(f"the controller sent {dict(event)!r}: {error!r}") from error
+        return None
+
+    def changed(self, generation: Generation) -> Loss | None:
+        """A new generation begins. Returns what to tell about those who are no longer in it."""
+        before, self.generation = self.generation, generation
+        gone = [place for place in before.places if place not in generation.places]
+        if not gone:
+            self._lost.clear()
+            return None
+        text = self._text(before, gone)
+        self._lost.clear()
+        self._left.clear()
+        return Loss(_ranks(before, gone), text, world_size=generation.world_size)
+
+    def _on_lost(self, places: Sequence[int], why: str) -> Action | None:
+        new = [place for place in places if place in self.generation.places and place not in self._lost]
+        if not new:
+            return None
+        for place in new:
+            self._lost[place] = why
+        if self.on_loss == "shrink":
+            return Change()
+        lost = sorted(self._lost)
+        return Over(Loss(_ranks(self.generation, lost), self._text(self.generation, lost)))
+
+    def _on_left(self, places: Sequence[int], begun: object) -> Action | None:
+        counts = begun if isinstance(begun, list) else [None] * len(places)
+        new = {
+            place: count
+            for place, count in zip(places, counts, strict=True)
+            if place in self.generation.places and place not in self._left
+        }
+        if not new:
+            return None
+        self._left.update(new)
+        left = sorted(self._left)
+        text = f"{self.generation.called(left)} left the job in order"
+        least = None if any(count is None for count in new.values()) else min(int(n) for n in new.values())
+        return Doom(least, Loss(_ranks(self.generation, left), text, left=True))
+
+    def _text(self, generation: Generation, gone: Sequence[int]) -> str:
+        """ "rank 1 was lost: its process ended; rank 3 was lost: silent for 10 s"."""
+        reasons: dict[str, list[int]] = {}
+        for place in gone:
+            reasons.setdefault(self._lost.get(place, ""), []).append(place)
+        parts = []
+        for why, places in reasons.items():
+            were = "was" if len(places) == 1 else "were"
+            parts.append(f"{generation.called(places)} {were} lost{f': {why}' if why else ''}")
+        return "; ".join(parts)
+
+
+def checked_on_loss(given: str | None, default: str | None) -> OnLoss | None:
+    """`on_loss` as asked for by argument, or by SWITCHAGG_ON_LOSS; None leaves it to the job.
+
+    Raises:
+        UsageError: neither "fail" nor "shrink".
+    """
+    name, value = ("on_loss", given) if given is not None else ("SWITCHAGG_ON_LOSS", default or None)
+    if value is None:
+        return None
+    for known in ON_LOSS:
+        if value == known:
+            return known
+    raise UsageError(f"{name} is {value!r}; accepted: {', '.join(ON_LOSS)}")
+
+
+def checked_deadline(given: float | None, default: str | None) -> float | None:
+    """The deadline as asked for by argument, or by SWITCHAGG_DEADLINE; None leaves it to the job.
+
+    Raises:
+        UsageError: not 1 to 3,600 seconds.
+    """
+    name, value = ("deadline", given) if given is not None else ("SWITCHAGG_DEADLINE", default or None)
+    if value is None:
+        return None
+    try:
+        seconds = float(value)
+    except (TypeError, ValueError):
+        seconds = -1.0
+    if not MIN_DEADLINE <= seconds <= MAX_DEADLINE:
+        raise UsageError(f"{name} is {value!r}; accepted: {MIN_DEADLINE:g} to {MAX_DEADLINE:g} seconds")
+    return seconds
+
+
+def _places(value: Any) -> list[int]:
+    return [int(place) for place in value]
+
+
+def _ranks(generation: Generation, places: Sequence[int]) -> tuple[int, ...]:
+    return tuple(generation.places.index(place) for place in places if place in generation.places)

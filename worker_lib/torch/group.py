@@ -1,0 +1,368 @@
+"""A process group of torch.distributed whose sums, broadcasts, gathers and barriers go through the switch.
+
+    torch.distributed / DDP --> SwitchGroup --what the switch does exactly--> worker_lib.Session --> switch
+                                     |
+                                     +--everything else--> gloo
+
+Through the switch: all-reduce and reduce-scatter, sum of float32, float64, float16, bfloat16, int32, int64
+and their unsigned kin, average of the floats; broadcast, all-gather and barrier of anything dense. Through
+gloo, with gloo's own answers and errors: other types and operations, reduce, gather, scatter, all-to-all,
+send and receive. Both kinds may be in flight at once; each keeps the order in which its own were called.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+from torch.distributed import ProcessGroupGloo, ReduceOp
+from torch.distributed import distributed_c10d as c10d
+
+from switchagg.errors import SessionBrokenError, UsageError
+from switchagg.wire import MAX_WORKERS
+from worker_lib.session import Session, Work
+from worker_lib.tensors import SUMMABLE
+from worker_lib.torch import sparse, staging
+from worker_lib.torch.meeting import fresh
+from worker_lib.torch.options import Options
+from worker_lib.torch.rendezvous import controllers, join
+from worker_lib.torch.work import Completer, SwitchWork, ranged
+
+_CPU: Final = torch.device("cpu")
+
+
+class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
+    """What `init_process_group("switchagg")` and `new_group(backend="switchagg")` make.
+
+    Args:
+        store: the group's own.
+        rank, size: this process's place in it.
+        timeout: of every operation that is given no other.
+        name: the group's, in PyTorch.
+        options: its settings.
+
+    Raises:
+        UsageError: more ranks than a switch can serve. SwitchError: there is no switch, or it is full.
+    """
+
+    def __init__(
+        self, store: Any, rank: int, size: int, timeout: timedelta, name: str, options: Options
+    ) -> None:
+        super().__init__(rank, size)
+        if size > MAX_WORKERS:
+            raise UsageError(
+                f"the group has {size} ranks; accepted: 1 to {MAX_WORKERS} (a slot of the switch has a bit "
+                "for each). Reduce within smaller groups first, or use gloo"
+            )
+        self.options = options
+        self._lock = threading.Lock()
+        self._session: Session | None = None
+        self.completer = Completer(f"switchagg {name}")
+        store = fresh(store, rank, size, timeout)
+        self.tables = sparse.Tables()
+        self._gloo: Any = ProcessGroupGloo(dist.PrefixStore("gloo", store), rank, size, timeout)
+        self._gloo._set_sequence_number_for_group()
+        self._register_backend(_CPU, dist.ProcessGroup.BackendType.GLOO, self._gloo)
+        self._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
+        self._session, self._controller = join(store, name, rank, size, timeout, options)
+
+    # ------------------------------------------------------------------ what PyTorch asks about a group
+
+    def getBackendName(self) -> str:
+        """Its name for `torch.distributed.get_backend` and messages."""
+        return "switchagg"
+
+    name = getBackendName
+
+    @property
+    def session(self) -> Session:
+        """The session beneath, for its counters.
+
+        Raises `SessionBrokenError` when the group is destroyed.
+        """
+        session = self._session
+        if session is None:
+            raise SessionBrokenError("this process group is destroyed; init_process_group makes a new one")
+        return session
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Sets the timeout of operations that are given no other."""
+        seconds = timeout.total_seconds()
+        if not seconds > 0:
+            raise UsageError(f"timeout is {timeout!r}; accepted: more than 0 seconds")
+        self.session.timeout = seconds
+        self._gloo._set_default_timeout(timeout)
+
+    def shutdown(self) -> None:
+        """Leaves the job, and lets go of threads, sockets and the switch, if this process started it.
+
+        Operations that are still on their way end with an error. Safe to call twice.
+        """
+        with self._lock:
+            session, self._session = self._session, None
+            gloo, self._gloo = self._gloo, None
+        if session is None:
+            return
+        session.close()
+        self.completer.stop()
+        gloo.shutdown()
+        if self._controller is not None:
+            controllers.release(self._controller)
+
+    def abort(self) -> None:
+        """The same as `shutdown`: nothing of this group waits for other ranks."""
+        self.shutdown()
+
+    # ------------------------------------------------------------------ sums
+
+    def allreduce(
+        self, tensors: Any, opts: Any = None, timeout: timedelta | None = None, *, op: Any = None
+    ) -> Any:
+        """Reduces one tensor in place. `opts` is AllreduceOptions, or the operation itself."""
+        tensors, opts = _as_list(tensors), _options(c10d.AllreduceOptions, opts, timeout, op)
+        if len(tensors) == 1 and self._sums(tensors[0], opts.reduceOp):
+            return self._allreduce("allreduce", tensors, opts)
+        if len(tensors) == 1 and sparse.fits(tensors[0]) and _reduces(tensors[0], opts.reduceOp):
+            return self._sparse(tensors[0], opts)
+        return self._beneath().allreduce(tensors, opts)
+
+    def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
+        """Reduces several tensors in place, as one operation."""
+        opts = _options(c10d.AllreduceCoalescedOptions, opts)
+        if tensors and all(self._sums(each, opts.reduceOp) for each in tensors):
+            return self._allreduce("allreduce_coalesced", tensors, opts)
+        return self._beneath().allreduce_coalesced(tensors, opts)
+
+    def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None, timeout: Any = None) -> Any:
+        """Reduces a list of tensors, one a rank; `outputs` holds this rank's."""
+        if isinstance(outputs, torch.Tensor):  # the overload without outer lists
+            outputs, inputs = [outputs], [inputs]
+        opts = _options(c10d.ReduceScatterOptions, opts, timeout)
+        if len(outputs) == len(inputs) == 1 and staging.alike([*inputs[0], outputs[0]]):
+            out, parts = outputs[0], inputs[0]
+            if len(parts) == self.size() and self._sums(out, opts.reduceOp):
+                return self._scatter("reduce_scatter", [(torch.stack(parts), out)], opts)
+        return self._beneath().reduce_scatter(outputs, inputs, opts)
+
+    def reduce_scatter_single(self, output: Any, input: Any, opts: Any = None) -> Any:
+        """Reduces a tensor; rank r gets the r-th of `size` equal parts."""
+        opts = _options(c10d.ReduceScatterOptions, opts)
+        if self._scatters(output, input, opts):
+            return self._scatter("reduce_scatter_single", [(input, output)], opts)
+        return self._beneath()._reduce_scatter_base(output, input, opts)
+
+    def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        """`reduce_scatter_single` of several tensors, as one operation."""
+        opts = _options(c10d.ReduceScatterOptions, opts)
+        pairs = list(zip(inputs, outputs, strict=True))
+        if pairs and all(self._scatters(output, input, opts) for input, output in pairs):
+            return self._scatter("reduce_scatter_single_coalesced", pairs, opts)
+        return self._beneath().reduce_scatter_tensor_coalesced(outputs, inputs, opts)
+
+    _reduce_scatter_base = reduce_scatter_single
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+
+    # ------------------------------------------------------------------ moves
+
+    def broadcast(
+        self, tensors: Any, opts: Any = None, timeout: timedelta | None = None, *, root: int | None = None
+    ) -> Any:
+        """Copies the root's tensor to all ranks. `opts` is BroadcastOptions, or the root."""
+        tensors = _as_list(tensors)
+        if isinstance(opts, int):
+            root, opts = opts, None
+        opts = _options(c10d.BroadcastOptions, opts, timeout)
+        if root is not None:
+            opts.rootRank = root
+        if not (len(tensors) == 1 and opts.rootTensor == 0 and staging.dense(tensors[0])):
+            return self._beneath().broadcast(tensors, opts)
+        with self._ready("broadcast") as session:
+            tensor = tensors[0]
+            x, back = staging.contiguous(tensor, write=True)
+            work = session._broadcast(x, opts.rootRank, _seconds(opts), background=opts.asyncOp)
+            finish = back if self.rank() != opts.rootRank else None
+            return self._work("broadcast", [work], [tensor], finish, opts)
+
+    def allgather(self, outputs: Any, inputs: Any, opts: Any = None, timeout: Any = None) -> Any:
+        """Collects every rank's tensor in a list of tensors."""
+        if isinstance(inputs, torch.Tensor):  # the overload without outer lists
+            outputs, inputs = [outputs], [inputs]
+        opts = _options(c10d.AllgatherOptions, opts, timeout)
+        if not (len(outputs) == len(inputs) == 1 and len(outputs[0]) == self.size()) or not (
+            staging.alike([*outputs[0], inputs[0]]) and staging.dense(inputs[0])
+        ):
+            return self._beneath().allgather(outputs, inputs, opts)
+        with self._ready("allgather") as session:
+            rows, (x, _) = outputs[0], staging.contiguous(inputs[0])
+            whole = x.new_empty((self.size(), *x.shape))
+            work = session._allgather(x, whole, _seconds(opts), background=opts.asyncOp)
+            return self._work("allgather", [work], [rows], staging.copy_rows(rows, whole), opts)
+
+    def all_gather_single(self, output: Any, input: Any, opts: Any = None) -> Any:
+        """Collects every rank's tensor in one, end to end."""
+        opts = _options(c10d.AllgatherOptions, opts)
+        if not self._gathers(output, input):
+            return self._beneath()._allgather_base(output, input, opts)
+        return self._gather("all_gather_single", [(input, output)], opts)
+
+    def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        """`all_gather_single` of several tensors, as one operation."""
+        opts = _options(c10d.AllgatherOptions, opts)
+        pairs = list(zip(inputs, outputs, strict=True))
+        if pairs and all(self._gathers(output, input) for input, output in pairs):
+            return self._gather("all_gather_single_coalesced", pairs, opts)
+        return self._beneath().allgather_into_tensor_coalesced(outputs, inputs, opts)
+
+    _allgather_base = all_gather_single
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+
+    def barrier(self, opts: Any = None, timeout: timedelta | None = None) -> Any:
+        """Its work is done when every rank has called it."""
+        if isinstance(opts, timedelta):
+            opts, timeout = None, opts
+        opts = _options(c10d.BarrierOptions, opts, timeout)
+        with self._ready("barrier") as session:
+            work = session._barrier(_seconds(opts), background=opts.asyncOp)
+            return self._work("barrier", [work], [], None, opts)
+
+    # ------------------------------------------------------------------ inside
+
+    @contextmanager
+    def _ready(self, name: str) -> Iterator[Session]:
+        """The session, inside a range of the profiler that covers the start of an operation."""
+        session = self.session
+        with ranged(name):
+            yield session
+
+    def _beneath(self) -> Any:
+        if self._gloo is None:
+            return self.session  # which says that it is destroyed
+        return self._gloo
+
+    def _work(
+        self, name: str, works: list[Work], result: list[Any], finish: Callable[[], None] | None, opts: Any
+    ) -> SwitchWork:
+        work = SwitchWork(name, works, result, finish, self.completer)
+        if opts.asyncOp:
+            work.finish_by_itself()
+        return work
+
+    def _sums(self, tensor: Any, op: Any) -> bool:
+        """Whether the switch reduces this exactly as asked."""
+        if not staging.dense(tensor) or str(tensor.dtype).removeprefix("torch.") not in SUMMABLE:
+            return False
+        return _reduces(tensor, op)
+
+    def _scatters(self, output: Any, input: Any, opts: Any) -> bool:
+        return (
+            staging.dense(output)
+            and output.dtype == input.dtype
+            and input.numel() == output.numel() * self.size()
+            and self._sums(input, opts.reduceOp)
+        )
+
+    def _gathers(self, output: Any, input: Any) -> bool:
+        return (
+            staging.dense(input)
+            and staging.dense(output)
+            and output.dtype == input.dtype
+            and output.numel() == input.numel() * self.size()
+        )
+
+    def _lanes(self, tensor: torch.Tensor) -> int | None:
+        bits = self.options.bits
+        accepted = SUMMABLE[str(tensor.dtype).removeprefix("torch.")].lanes
+        return bits if tensor.is_floating_point() and bits in accepted else None
+
+    def _allreduce(self, name: str, tensors: Sequence[torch.Tensor], opts: Any) -> SwitchWork:
+        with self._ready(name) as session:
+            works, backs = [], []
+            for tensor in tensors:
+                x, back = staging.contiguous(tensor, write=True)
+                work = session._allreduce(
+                    x,
+                    _op(opts),
+                    self._lanes(x),
+                    self.options.blocks,
+                    None,
+                    self.options.block_size,
+                    _seconds(opts),
+                    background=opts.asyncOp,
+                )
+                works.append(work)
+                backs.append(back)
+            return self._work(name, works, list(tensors), staging.both(backs), opts)
+
+    def _sparse(self, tensor: torch.Tensor, opts: Any) -> SwitchWork:
+        with self._ready("allreduce_sparse") as session:
+            works, finish = sparse.start(
+                session, tensor, _op(opts), self._lanes(tensor), _seconds(opts), self.tables,
+                background=opts.asyncOp,
+            )  # fmt: skip
+            return self._work("allreduce_sparse", works, [tensor], finish, opts)
+
+    def _scatter(self, name: str, pairs: Sequence[tuple[Any, Any]], opts: Any) -> SwitchWork:
+        with self._ready(name) as session:
+            works, backs = [], []
+            for input, output in pairs:
+                x, _ = staging.contiguous(input)
+                o, back = staging.contiguous(output, write=True)
+                work = session._reduce_scatter(
+                    x.view(self.size(), o.numel()),
+                    o.view(1, o.numel()),
+                    _op(opts),
+                    self._lanes(x),
+                    _seconds(opts),
+                    background=opts.asyncOp,
+                )
+                works.append(work)
+                backs.append(back)
+            outputs = [output for _, output in pairs]
+            return self._work(name, works, outputs, staging.both(backs), opts)
+
+    def _gather(self, name: str, pairs: Sequence[tuple[Any, Any]], opts: Any) -> SwitchWork:
+        with self._ready(name) as session:
+            works, backs = [], []
+            for input, output in pairs:
+                x, _ = staging.contiguous(input)
+                o, back = staging.contiguous(output, write=True)
+                whole = o.view(self.size(), *x.shape)
+                works.append(session._allgather(x, whole, _seconds(opts), background=opts.asyncOp))
+                backs.append(back)
+            outputs = [output for _, output in pairs]
+            return self._work(name, works, outputs, staging.both(backs), opts)
+
+
+def _as_list(tensors: Any) -> list[torch.Tensor]:
+    return [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+
+
+def _reduces(tensor: torch.Tensor, op: Any) -> bool:
+    """Whether the switch has this operation for the tensor's type."""
+    return bool(op == ReduceOp.SUM or (op == ReduceOp.AVG and tensor.is_floating_point()))
+
+
+def _op(opts: Any) -> str:
+    return "avg" if opts.reduceOp == ReduceOp.AVG else "sum"
+
+
+def _seconds(opts: Any) -> float | None:
+    seconds: float = opts.timeout.total_seconds()
+    return seconds if seconds > 0 else None
+
+
+def _options(kind: Any, given: Any, timeout: timedelta | None = None, op: Any = None) -> Any:
+    """The options of a call: as given, or made of what PyTorch's other overloads take."""
+    if isinstance(given, ReduceOp | ReduceOp.RedOpType):
+        given, op = None, given
+    options = kind() if given is None else given
+    if op is not None:
+        options.reduceOp = op
+    if timeout is not None:
+        options.timeout = timeout
+    return options

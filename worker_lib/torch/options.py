@@ -1,0 +1,48 @@
+"""How a process group uses the switch: what `init_process_group(..., pg_options=Options(...))` takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from switchagg.errors import UsageError
+from worker_lib.checks import checked_block
+from worker_lib.transport.select import checked_transport
+
+FALLBACKS: Final = ("error",)
+LANES: Final = (8, 16, 32, 64)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Settings of one process group, the same on all its ranks.
+
+    Attributes:
+        bits: width of the lanes in which floats are summed: 32, 16 or 8 (64 for float64). None takes each
+            type's own: 64 for float64, 32 for the others. Types that do not have the width take their own.
+        blocks: ``"sparse"`` finds blocks that are zero on all ranks and does not send them; ``"dense"`` sends
+            everything without looking; ``"auto"`` does what the job's policy says.
+        block_size: elements a block; None leaves it to the controller.
+        transport: ``"shm"``, ``"udp"`` or ``"auto"``, as in `worker_lib.connect`.
+        fallback: when the switch is lost: ``"error"`` raises.
+
+    Raises:
+        UsageError: a value that cannot work.
+    """
+
+    bits: int | None = None
+    blocks: str = "auto"
+    block_size: int | None = None
+    transport: str | None = None
+    fallback: str = "error"
+
+    def __post_init__(self) -> None:
+        if self.bits is not None and self.bits not in LANES:
+            raise UsageError(f"bits is {self.bits!r}; accepted: {', '.join(map(str, LANES))}, or None")
+        if self.blocks not in ("auto", "sparse", "dense"):
+            raise UsageError(f"blocks is {self.blocks!r}; accepted: 'auto', 'sparse', 'dense'")
+        if self.block_size is not None:
+            checked_block(self.block_size)
+        checked_transport(self.transport)
+        if self.fallback not in FALLBACKS:
+            raise UsageError(f"fallback is {self.fallback!r}; accepted: {', '.join(map(repr, FALLBACKS))}")

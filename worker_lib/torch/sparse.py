@@ -1,0 +1,135 @@
+"""Sparse tensors (COO): rows are blocks, and only rows that some rank has are sent.
+
+    indices, values  --scatter-->  table of zeros  --all-reduce, rows as blocks-->  table
+                                                                                      |
+    indices, values  <--gather the rows of the union, and zero them again-------------+
+
+The plan's bitmap has a bit a row, so the union of the ranks' rows costs no message of its own. The table has
+the dense shape, but it is address space rather than memory: pages that no row touches are never backed, and
+a table is used again. Rows that are zero on every rank are not in the result.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+from switchagg.planner import MAX_BLOCK
+from worker_lib.plan import unpack_bitmap
+from worker_lib.session import Session, Work
+from worker_lib.tensors import SUMMABLE
+
+MAX_ELEMENTS: Final = 2**32  # of the dense shape: what a plan's fingerprint can count
+_SPARE: Final = 8  # tables of a size that are kept
+
+
+def fits(tensor: object) -> bool:
+    """Whether a tensor can be reduced here: sparse COO, on the CPU, of a type and size that blocks can carry.
+
+    The same on all ranks, as it looks at type and shape alone.
+    """
+    return (
+        isinstance(tensor, torch.Tensor)
+        and tensor.layout == torch.sparse_coo
+        and tensor.device.type == "cpu"
+        and str(tensor.dtype).removeprefix("torch.") in SUMMABLE
+        and tensor.sparse_dim() > 0
+        and 0 < math.prod(tensor.shape) <= MAX_ELEMENTS
+        and _block(math.prod(tensor.shape[tensor.sparse_dim() :])) is not None
+    )
+
+
+class Tables:
+    """Tables of zeros, to be used again. For any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._spare: dict[tuple[int, int, torch.dtype], list[torch.Tensor]] = {}
+
+    def take(self, rows: int, width: int, dtype: torch.dtype) -> torch.Tensor:
+        """A table of zeros, (rows, width), which nobody else uses."""
+        with self._lock:
+            if spare := self._spare.get((rows, width, dtype)):
+                return spare.pop()
+        size = torch.empty(0, dtype=dtype).element_size()
+        # NumPy takes zeros from the kernel, which backs a page when it is first touched.
+        return torch.from_numpy(np.zeros(rows * width * size, np.uint8)).view(dtype).view(rows, width)
+
+    def give_back(self, table: torch.Tensor) -> None:
+        """Takes back a table that is all zeros again."""
+        with self._lock:
+            spare = self._spare.setdefault((*table.shape, table.dtype), [])
+            if len(spare) < _SPARE:
+                spare.append(table)
+
+
+def start(
+    session: Session,
+    tensor: torch.Tensor,
+    op: str,
+    bits: int | None,
+    seconds: float | None,
+    tables: Tables,
+    *,
+    background: bool,
+) -> tuple[list[Work], Callable[[], None]]:
+    """Starts the reduction of a tensor that `fits`.
+
+    Returns:
+        What runs, and what then makes `tensor` the result: coalesced, with the union of all ranks' rows.
+    """
+    own = tensor.detach()
+    shape = own.shape
+    dims = own.sparse_dim()
+    x = own.coalesce()
+    if session.world_size == 1:
+        return [], lambda: _replace(tensor, x)
+    sizes = torch.tensor(shape[:dims])
+    strides = sizes.flip(0).cumprod(0).flip(0) // sizes  # of a row's number, by coordinate
+    rows = math.prod(shape[:dims])
+    width = math.prod(shape[dims:])
+    block = _block(width)
+    assert block is not None
+    mine = (x.indices() * strides[:, None]).sum(0)
+    table = tables.take(rows, width, x.dtype)
+    table.index_copy_(0, mine, x.values().reshape(-1, width))
+    per_row = width // block
+    mask = np.zeros((rows, per_row), np.bool_)
+    mask[mine.numpy()] = True
+    union = np.zeros(-(-rows * per_row // 32), np.uint32)
+    work = session._allreduce(
+        table.view(-1), op, bits, mask.reshape(-1), None, block, seconds, union=union, background=background
+    )
+
+    def finish() -> None:
+        there = unpack_bitmap(union, rows * per_row).reshape(rows, per_row).any(1)
+        numbers = torch.from_numpy(np.flatnonzero(there))
+        values = table.index_select(0, numbers)
+        if values.isfinite().all():  # else NaN is all over its chunk, in rows that nobody has
+            table.index_fill_(0, numbers, 0)
+            tables.give_back(table)
+        indices = numbers[None] // strides[:, None] % sizes[:, None]
+        result = torch.sparse_coo_tensor(
+            indices, values.view(-1, *shape[dims:]), shape, is_coalesced=True, check_invariants=False
+        )
+        _replace(tensor, result)
+
+    return [work], finish
+
+
+def _block(width: int) -> int | None:
+    """Elements a block for rows of this width: the row, or its largest part that a plan can carry."""
+    if width < 1:
+        return None
+    parts = next((n for n in range(-(-width // MAX_BLOCK), 1025) if width % n == 0), None)
+    return None if parts is None else width // parts
+
+
+def _replace(tensor: torch.Tensor, result: Any) -> None:
+    with torch.no_grad():
+        tensor.copy_(result)

@@ -1,0 +1,215 @@
+"""One collective on its way, as PyTorch wants to hold it.
+
+    group.allreduce(...) -> SwitchWork --wait()--> worker_lib.Work, in the caller's own thread
+                                |
+                                +--get_future()--> Completer, a thread that waits for works in their order
+
+Whoever waits drives the collective. Only where a future is asked for (DDP does), or where something is left
+to be done that nobody may ever ask for, does a thread wait in the caller's place; it starts with the first.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from datetime import timedelta
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+from torch.autograd.profiler import record_function
+
+from switchagg.errors import SessionBrokenError
+from worker_lib.session import Work
+
+_STOP_SECONDS: Final = 5.0
+
+
+def ranged(name: str) -> AbstractContextManager[Any]:
+    """A range ``switchagg::name`` in torch.profiler; nothing where none runs, since a range is not free."""
+    if torch.autograd._profiler_enabled():
+        return record_function(f"switchagg::{name}")  # type: ignore[no-any-return]
+    return nullcontext()
+
+
+class SwitchWork(dist.Work):  # type: ignore[misc]
+    """A collective through the switch, or several that count as one.
+
+    Args:
+        name: of the operation, for the profiler.
+        parts: what runs.
+        result: what the future gives, and `result()` flattened.
+        finish: called once, when all parts are done: copies results to where they belong.
+        completer: whose thread completes futures.
+        keep: what must live until the end.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        parts: Sequence[Work],
+        result: Any,
+        finish: Callable[[], None] | None,
+        completer: Completer,
+        keep: Any = None,
+    ) -> None:
+        super().__init__()
+        self._name = name
+        self._parts = parts
+        self._result = result
+        self._finish = finish
+        self._completer = completer
+        self._keep = keep
+        self._lock = threading.Lock()
+        self._done = False
+        self._error: BaseException | None = None
+        self._settled: torch.futures.Future[None] | None = None  # completed by whoever finishes
+        self._future: torch.futures.Future[Any] | None = None  # what the caller holds
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Waits until the collective is done.
+
+        Args:
+            timeout: counted from now; zero or None for the one that the call was given.
+
+        Returns:
+            True.
+
+        Raises:
+            SwitchAggError: what `worker_lib.Work.wait` raises.
+        """
+        seconds = timeout.total_seconds() if timeout is not None else 0.0
+        if not self._done:
+            with ranged(f"{self._name}.wait"):
+                self._complete(seconds if seconds > 0 else None)
+        if self._error is not None:
+            raise self._error
+        return True
+
+    def synchronize(self) -> None:
+        """The same as `wait()`."""
+        self.wait()
+
+    def is_completed(self) -> bool:
+        """Whether `wait` would return or raise at once."""
+        if not self._done and all(part.done() for part in self._parts):
+            self._complete(None)
+        return self._done
+
+    def is_success(self) -> bool:
+        """Whether it is done, without an error."""
+        return self.is_completed() and self._error is None
+
+    def exception(self) -> BaseException | None:
+        """The error with which it ended; None if it did not, or not yet."""
+        return self._error if self.is_completed() else None
+
+    def result(self) -> list[torch.Tensor]:
+        """The tensors that hold the result, once it is done."""
+        self.wait()
+        return _flat(self._result)
+
+    def source_rank(self) -> int:
+        """Collectives have none.
+
+        Raises `RuntimeError`.
+        """
+        raise RuntimeError("source_rank is for a receive from any rank; this is a collective")
+
+    def get_future(self) -> torch.futures.Future[Any]:
+        """A future of the result. Its callbacks run in a thread of the process group."""
+        with self._lock:
+            if self._future is not None:
+                return self._future
+            self._settled = torch.futures.Future()
+            self._future = self._settled.then(self._deliver)
+            future, done = self._future, self._done
+        if done:
+            self._settled.set_result(None)
+        else:
+            self._completer.add(self)
+        return future
+
+    def finish_by_itself(self) -> None:
+        """Makes sure that what is left to be done is done, whether anybody waits or not."""
+        if self._finish is not None and not self._done:
+            self._completer.add(self)
+
+    # ------------------------------------------------------------------ inside
+
+    def _complete(self, seconds: float | None) -> None:
+        """Waits for every part, then finishes. Whichever thread comes last through the lock finds it done."""
+        error: BaseException | None = None
+        try:
+            for part in self._parts:
+                part.wait(seconds)
+        except BaseException as caught:
+            error = caught
+        with self._lock:
+            if self._done:
+                return
+            if error is None and self._finish is not None:
+                try:
+                    self._finish()
+                except BaseException as caught:
+                    error = caught
+            self._error = error
+            self._done = True
+            self._parts, self._finish, self._keep = (), None, None
+            settled = self._settled
+        if settled is not None:
+            settled.set_result(None)
+
+    def _deliver(self, _: object) -> Any:
+        # An exception set on a future is handed to C++ (DDP's reducer) as if it were a value; one that a
+        # callback raises is raised there too.
+        if self._error is not None:
+            raise self._error
+        return self._result
+
+
+class Completer:
+    """Waits for works in the order in which they came, so that their futures complete."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._queue: queue.SimpleQueue[SwitchWork | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._stopped = False
+
+    def add(self, work: SwitchWork) -> None:
+        """Takes care of a work.
+
+        Raises `SessionBrokenError` after `stop`.
+        """
+        with self._lock:
+            if self._stopped:
+                raise SessionBrokenError("this process group is destroyed")
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name=f"{self._name} futures", daemon=True)
+                self._thread.start()
+            self._queue.put(work)
+
+    def stop(self) -> None:
+        """Ends the thread when it has completed what it was given. Safe to call twice, and from callbacks."""
+        with self._lock:
+            self._stopped = True
+            thread, self._thread = self._thread, None
+        if thread is not None:
+            self._queue.put(None)
+            if thread is not threading.current_thread():
+                thread.join(_STOP_SECONDS)
+
+    def _run(self) -> None:
+        while (work := self._queue.get()) is not None:
+            work._complete(None)
+            del work  # its tensors must not live until the next one comes
+
+
+def _flat(result: Any) -> list[torch.Tensor]:
+    if isinstance(result, torch.Tensor):
+        return [result]
+    return [t for each in result for t in (each if isinstance(each, list) else [each])]
