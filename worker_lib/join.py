@@ -112,7 +112,7 @@ class Membership:
         Returns None when the stream has ended: the controller is gone (`attach`), or this side has closed it.
 
         Raises:
-            TimeoutError: nothing came in time.
+            TimeoutError: nothing came in time. The connection is closed then, as by `close_stream`.
             SwitchError: what came is no event.
         """
         try:
