@@ -1,12 +1,13 @@
-# make install | demo | test | fuzz | bench | lint. Each does its own set-up; needs Python 3.11+, a C++20 compiler and make.
+# make install | demo | test | fuzz | fuzz-api | bench | lint. Each does its own set-up; needs Python 3.11+, a C++20 compiler and make.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 EXTRAS ?= dev,plots
 FUZZ_PACKETS ?= 100000
+API_EXAMPLES ?= 200
 SOURCES := pyproject.toml CMakeLists.txt $(shell find switchagg worker_lib -name '*.cpp' -o -name '*.h')
 
-.PHONY: install demo test fuzz bench lint format native clean
+.PHONY: install demo test fuzz fuzz-api bench lint format native clean
 
 install: $(VENV)/.installed-$(EXTRAS)
 
@@ -26,6 +27,10 @@ test: install
 # The P4 programs against the native slot table: FUZZ_PACKETS to v1model, a fifth of them to TNA. SEED repeats a run.
 fuzz: install
 	$(BIN)/python -m tests.p4.fuzz --packets $(FUZZ_PACKETS) $(if $(SEED),--seed $(SEED))
+
+# schemathesis on the controller's OpenAPI: API_EXAMPLES requests a call.
+fuzz-api: install
+	SWITCHAGG_API_EXAMPLES=$(API_EXAMPLES) $(BIN)/python -m pytest --timeout 1200 tests/switchagg/control/http/test_api_fuzz.py
 
 bench: install
 	$(BIN)/switchagg bench allreduce

@@ -14,8 +14,10 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.utils import get_openapi
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
+from starlette.routing import Match, Route
 
 import switchagg
+from switchagg.control.http import reference
 from switchagg.control.http.auth import Authenticator
 from switchagg.control.http.errors import HttpError, error_body, status_of
 from switchagg.control.http.guard import REQUEST_ID, TENANT, Guard
@@ -23,7 +25,7 @@ from switchagg.control.http.members import member_routes
 from switchagg.control.http.metrics import MEDIA_TYPE, Metrics
 from switchagg.control.http.page_files import PAGE_HEADERS, page_file
 from switchagg.control.http.schemas import HealthView
-from switchagg.control.http.shared import Asking, Service, failures, streamed
+from switchagg.control.http.shared import Asking, Service, check_query, failures, streamed
 from switchagg.control.http.streams import ClientGone
 from switchagg.control.http.views import job_routes, switch_routes
 from switchagg.errors import AdmissionError, SwitchAggError
@@ -57,6 +59,13 @@ def create_app(service: Service) -> FastAPI:
     return app
 
 
+def openapi_document() -> dict[str, Any]:
+    """Returns the OpenAPI document, without a controller."""
+    nobody: Any = None
+    pool = ThreadPoolExecutor(1)  # starts no thread until it has work
+    return create_app(Service(nobody, nobody, nobody, asyncio.Event(), pool)).openapi()
+
+
 def guarded(
     controller: Controller, authenticator: Authenticator, metrics: Metrics, stop: asyncio.Event
 ) -> tuple[Guard, Service]:
@@ -70,6 +79,7 @@ def _add_others(app: FastAPI, service: Service) -> None:
     @app.get("/healthz", summary="Health", tags=["service"], response_model=HealthView, responses=failures())
     async def healthz(request: Request) -> Response:
         """Says whether the controller runs; what it runs, to those who may know."""
+        check_query(request)
         answer: dict[str, Any] = {
             "status": "ok",
             "version": switchagg.__version__,
@@ -104,6 +114,12 @@ def _add_page(app: FastAPI) -> None:
     app.add_api_route("/", page, include_in_schema=False)
     app.add_api_route("/page/{file}", page, include_in_schema=False)
 
+    async def docs() -> Response:
+        headers = {**PAGE_HEADERS, "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}
+        return Response(reference.html(app.openapi()), headers=headers, media_type="text/html")
+
+    app.add_api_route("/docs", docs, include_in_schema=False)
+
 
 def _add_failures(app: FastAPI) -> None:
     @app.exception_handler(HttpError)
@@ -127,9 +143,10 @@ def _add_failures(app: FastAPI) -> None:
             case 404:
                 return _failure(404, "not_found", f"there is no {path}; /docs shows what there is")
             case 405:
-                allowed = (error.headers or {}).get("Allow", "")
+                # Starlette's own header has the methods of one route of the path.
+                allowed = ", ".join(sorted(_methods(app, request)))
                 text = f"{request.method} is not for {path}; accepted: {allowed}"
-                return _failure(405, "method_not_allowed", text, error.headers)
+                return _failure(405, "method_not_allowed", text, {"Allow": allowed})
         return _failure(400, "bad_request", "the body cannot be read as JSON")
 
     @app.exception_handler(Exception)
@@ -140,6 +157,14 @@ def _add_failures(app: FastAPI) -> None:
     @app.exception_handler(ClientGone)
     async def gone(_: Request, __: ClientGone) -> Response:
         return Response(status_code=499)  # nobody reads it; for the log and the counters
+
+
+def _methods(app: FastAPI, request: Request) -> set[str]:
+    found: set[str] = set()
+    for route in app.routes:
+        if isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE:
+            found |= route.methods or set()
+    return found
 
 
 def _failure(status: int, code: str, message: str, headers: Any = None) -> Response:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Final, Literal
 from urllib.parse import unquote
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from switchagg.control.records import (
     DEFAULT_DEADLINE,
@@ -22,7 +22,8 @@ from switchagg.heartbeat import FIELDS
 from switchagg.wire import MAX_WORKERS, MIN_WORDS
 
 _U32: Final = 2**32 - 1
-_U64: Final = 2**64 - 1
+_COUNT: Final = 2**63  # a number that also those hold exactly who know floating point only
+_POWERS: Final = tuple(1 << exponent for exponent in range(1, 17))
 
 
 def _digits(value: Any) -> Any:
@@ -42,6 +43,12 @@ def _segment(value: Any) -> Any:
     return value
 
 
+def _power_of_two(value: int) -> int:
+    if value not in _POWERS:
+        raise ValueError(f"a power of two, {_POWERS[0]}..{_POWERS[-1]}")
+    return value
+
+
 Digits: Final = BeforeValidator(_digits)
 Segment: Final = BeforeValidator(_segment)
 
@@ -51,7 +58,11 @@ Words = Annotated[
     int,
     Field(ge=MIN_WORDS, le=65535, description="K, the 32-bit words of a packet; the switch has a limit too."),
 ]
-Slots = Annotated[int, Field(ge=2, le=65536, description="P, the slots of the job: a power of two.")]
+Slots = Annotated[
+    int,
+    Field(description="P, the slots of the job.", json_schema_extra={"enum": list(_POWERS)}),
+    AfterValidator(_power_of_two),
+]
 Deadline = Annotated[
     float,
     Field(ge=MIN_DEADLINE, le=MAX_DEADLINE, description="Seconds of silence after which a worker is lost."),
@@ -65,7 +76,7 @@ Address = Annotated[
     str, Field(max_length=15, examples=["10.0.0.1"], description="IPv4 address that the packets come from.")
 ]
 Port = Annotated[int, Field(ge=1, le=65535)]
-Count = Annotated[int, Field(ge=0, le=_U64)]
+Count = Annotated[int, Field(ge=0, le=_COUNT)]
 
 
 class _Body(BaseModel):
@@ -134,7 +145,7 @@ class Progress(Bearing):
     """How far a member has come when the membership changes."""
 
     completed: Annotated[
-        int, Field(ge=0, le=_U64, description="Collectives complete, as a prefix in call order.")
+        int, Field(ge=0, le=_COUNT, description="Collectives complete, as a prefix in call order.")
     ]
 
 
@@ -169,31 +180,39 @@ class MemberView(BaseModel):
     """One rank of a job."""
 
     rank: int
-    state: Literal["joined", "left", "lost"]
+    state: Annotated[
+        Literal["joined", "left", "lost", "waiting"],
+        Field(description="`waiting`: it was lost, is back, and comes in at the next pause."),
+    ]
     address: str
     port: int
     silent: float | None = Field(None, description="Seconds since its last heartbeat.")
     packets: int | None = Field(None, description="Its packets that the switch admitted.")
+    why: str | None = Field(None, description="Why it was lost.")
 
 
 class PolicyView(BaseModel):
     """What is skipped in a job, and since when and why."""
 
-    block: int
-    dense: bool
-    bits: int | None = None
-    since: float | None = None
+    block: Annotated[int, Field(description="Elements that are sent or skipped together.")]
+    dense: Annotated[bool, Field(description="Every block is sent without looking for zeros.")]
+    bits: Annotated[int | None, Field(description="Lanes of calls that leave them to the job.")] = None
+    since: Annotated[float | None, Field(description="Unix seconds.")] = None
     why: str | None = None
 
 
 class RatesView(BaseModel):
     """How a job has done in the last seconds."""
 
-    GBps: float | None = None
+    GBps: Annotated[float | None, Field(description="Bytes of tensors that are reduced, 10^9 a second.")] = (
+        None
+    )
     packets_per_s: float | None = None
-    loss: float | None = None
-    skip_ratio: float | None = None
-    density: float | None = None
+    loss: Annotated[float | None, Field(description="Share of packets that were sent again.")] = None
+    skip_ratio: Annotated[float | None, Field(description="Share of blocks that were not sent.")] = None
+    density: Annotated[float | None, Field(description="Share of blocks that are not zero on any rank.")] = (
+        None
+    )
     rtt_us: float | None = None
 
 
@@ -201,8 +220,12 @@ class JobView(BaseModel):
     """A job."""
 
     name: str
-    id: int | None
-    state: str
+    id: Annotated[int | None, Field(description="On the switch; another in each generation.")]
+    state: Annotated[
+        str,
+        Field(description="created, queued, joining, opening, running, draining, moving, failed or ended."),
+    ]
+    why: Annotated[str | None, Field(description="Why it failed, or waits.")] = None
     world_size: int
     members: list[MemberView]
     missing: list[int]
@@ -211,10 +234,12 @@ class JobView(BaseModel):
     slots: int | None
     words: int | None
     age: float
+    places: Annotated[list[int], Field(description="For each rank now, the one that it joined as.")] = []
     tenant: str | None = None
     switch: str | None = None
     priority: int | None = None
-    queue_position: int | None = None
+    queue_position: Annotated[int | None, Field(description="1 is next.")] = None
+    draining: bool | None = None
     deadline: float | None = None
     on_loss: str | None = None
     policy: PolicyView | None = None
@@ -230,6 +255,7 @@ class JobsView(BaseModel):
 class RangeView(BaseModel):
     """Slots that a job has. Another tenant's has no name."""
 
+    switch: str | None = None
     base: int
     slots: int
     words: int | None = None
@@ -244,7 +270,9 @@ class CapacityView(BaseModel):
     slots: int
     words: int
     memory: int
-    exact_words: int | None = None
+    workers: int | None = None
+    groups: int | None = None
+    exact_words: Annotated[int | None, Field(description="The one K that its program has.")] = None
 
 
 class SwitchView(BaseModel):
@@ -256,9 +284,12 @@ class SwitchView(BaseModel):
     port: int
     state: Literal["up", "down", "draining"]
     why: str | None = None
+    draining: bool | None = None
+    warnings: list[str] = []
     capacity: CapacityView
     free: int
     largest_free: int
+    memory_used: int | None = None
     ranges: list[RangeView]
     counters: dict[str, int] | None = None
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, ParamSpec, TypeVar
 
 from fastapi import Depends, Path, Query, Request, Security
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from pydantic import Field
 
 from switchagg.control.http.errors import STATUS, HttpError
 from switchagg.control.http.guard import TENANT
@@ -56,9 +57,20 @@ _bearer = HTTPBearer(
 )
 
 
+def check_query(request: Request) -> None:
+    """Raises `HttpError` for a query parameter that the call does not have, as a slip."""
+    if given := set(request.query_params):
+        operation = request.app.openapi()["paths"][request.scope["route"].path][request.method.lower()]
+        known = sorted(each["name"] for each in operation.get("parameters", ()) if each["in"] == "query")
+        if unknown := sorted(given - set(known)):
+            said = f"there is no query parameter {unknown[0][:60]!r}; accepted: {', '.join(known) or 'none'}"
+            raise HttpError("bad_request", said)
+
+
 async def _tenant(
     request: Request, _: Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)]
 ) -> Tenant:
+    check_query(request)
     tenant: Tenant = request.scope[TENANT]
     return tenant
 
@@ -82,19 +94,19 @@ Narrowed = Annotated[Tenant, Depends(_narrowed)]
 """Who asks, or as whom an administrator looks."""
 Name = Annotated[str, Segment, Path(min_length=1, max_length=MAX_NAME, description="The job's name.")]
 Rank = Annotated[
-    int, Digits, Path(ge=0, le=MAX_WORKERS - 1, description="The rank that the member joined as.")
+    Annotated[int, Field(ge=0, le=MAX_WORKERS - 1), Digits],
+    Path(description="The rank that the member joined as."),
 ]
 JobId = Annotated[
-    int | None,
-    Digits,
-    Query(alias="id", ge=0, le=65535, description="One generation of that name, by its id."),
+    Annotated[int, Field(ge=0, le=65535), Digits] | None,
+    Query(alias="id", description="One generation of that name, by its id."),
 ]
 
 
 def failures(*codes: str) -> dict[int | str, dict[str, Any]]:
     """Returns FastAPI's `responses` for a call that may fail with these codes, besides the usual ones."""
     by_status: dict[int, list[str]] = {}
-    for code in ("unauthorized", "forbidden", *codes):
+    for code in ("bad_request", "unauthorized", "forbidden", *codes):
         by_status.setdefault(int(STATUS[code]), []).append(code)
     return {
         status: {"model": Failure, "description": ", ".join(f"`{code}`" for code in of_status)}
@@ -107,4 +119,4 @@ def streamed(description: str, media_type: str) -> dict[int | str, dict[str, Any
     return {200: {"description": description, "content": {media_type: {"schema": {"type": "string"}}}}}
 
 
-BODY: Final = ("bad_request", "length_required", "too_large")  # what may be wrong with any body
+BODY: Final = ("length_required", "too_large")  # what may be wrong with any body

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query
 from fastapi.responses import JSONResponse, Response
+from pydantic import Field
 
 from switchagg.control.http.errors import HttpError
 from switchagg.control.http.schemas import (
@@ -36,7 +37,6 @@ from switchagg.control.http.streams import SSE, LiveStream
 from switchagg.control.records import MAX_NAME, JobSpec, OnLoss
 
 MAX_EVENTS = 1000
-_FIND = ("bad_request", "not_found")
 _CREATE = (
     "world_size",
     "quota",
@@ -51,7 +51,9 @@ _CREATE = (
 _SwitchName = Annotated[
     str, Segment, Path(min_length=1, max_length=MAX_NAME, description="The switch's name.")
 ]
-_Since = Annotated[int, Digits, Query(ge=0, le=2**53, description="Only events with a greater number.")]
+_Since = Annotated[
+    Annotated[int, Field(ge=0, le=2**53), Digits], Query(description="Only events with a greater number.")
+]
 
 
 def job_routes(service: Service) -> APIRouter:
@@ -80,7 +82,7 @@ def job_routes(service: Service) -> APIRouter:
         "/{name}",
         summary="Show a job",
         response_model=JobView,
-        responses=failures(*_FIND),
+        responses=failures("not_found"),
     )
     async def job(name: Name, tenant: Narrowed, job_id: JobId = None) -> Response:
         """Returns the newest job of that name, or the one with this id."""
@@ -90,7 +92,7 @@ def job_routes(service: Service) -> APIRouter:
         "/{name}",
         summary="Evict a job",
         response_model=JobView,
-        responses=failures(*_FIND),
+        responses=failures("not_found"),
     )
     async def evict(name: Name, tenant: Narrowed, job_id: JobId = None) -> Response:
         """Ends a job now; its members are told by whom."""
@@ -110,7 +112,7 @@ def job_routes(service: Service) -> APIRouter:
         "/{name}/history",
         summary="Show a job over time",
         response_model=HistoryView,
-        responses=failures(*_FIND),
+        responses=failures("not_found"),
     )
     async def history(name: Name, tenant: Narrowed, job_id: JobId = None) -> Response:
         """Returns what its heartbeats have told in the last 10 minutes, a point a second."""
@@ -154,7 +156,7 @@ def switch_routes(service: Service) -> APIRouter:
         "/slots",
         summary="Show slots",
         response_model=SlotsView | WaitingView,
-        responses=failures(*_FIND),
+        responses=failures("not_found"),
     )
     async def slots(
         tenant: Narrowed,
@@ -173,13 +175,11 @@ def switch_routes(service: Service) -> APIRouter:
         """Returns the counters of the switches and of every job."""
         return JSONResponse(await in_thread(controller.stats, tenant))
 
-    @routes.get(
-        "/events", summary="Read the event log", response_model=EventsView, responses=failures("bad_request")
-    )
+    @routes.get("/events", summary="Read the event log", response_model=EventsView, responses=failures())
     async def events(
         tenant: Narrowed,
         since: _Since = 0,
-        limit: Annotated[int, Digits, Query(ge=1, le=MAX_EVENTS)] = 200,
+        limit: Annotated[Annotated[int, Field(ge=1, le=MAX_EVENTS), Digits], Query()] = 200,
     ) -> Response:
         """Returns the newest events past `since`, oldest first."""
         return JSONResponse({"events": await in_thread(controller.events, tenant, since, limit)})
@@ -192,7 +192,7 @@ def switch_routes(service: Service) -> APIRouter:
             "Server-sent events: `snapshot`, once a second, with `now`, `switches`, `jobs` and new `events`.",
             SSE,
         )
-        | failures("bad_request"),
+        | failures(),
     )
     async def live(tenant: Narrowed, since: _Since = 0) -> Response:
         """Streams what runs."""
