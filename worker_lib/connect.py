@@ -6,6 +6,9 @@ job=                SWITCHAGG_JOB                     "default"
 rank=               RANK                              an error, unless world_size is 1
 world_size=         WORLD_SIZE                        1
 timeout=            SWITCHAGG_TIMEOUT                 30 seconds
+on_loss=            SWITCHAGG_ON_LOSS                 as the job was made, or "fail"
+deadline=           SWITCHAGG_DEADLINE                as the job was made, or 10 seconds
+credential=         SWITCHAGG_TOKEN                   none
 transport=          SWITCHAGG_TRANSPORT               shared memory if the switch is on this host, else UDP
 """
 
@@ -15,13 +18,15 @@ import atexit
 import os
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
-from urllib.parse import urlsplit
 
 from switchagg.errors import SwitchError, UsageError
+from switchagg.http_client import endpoint
 from switchagg.planner import SkipPolicy
 from switchagg.wire import MAX_WORKERS
+from worker_lib.keeper import Keeper, policy_of
+from worker_lib.membership import checked_deadline, checked_on_loss
 from worker_lib.session import Session, close_all
 from worker_lib.transport import udp
 from worker_lib.transport.select import checked_transport, open_engine
@@ -41,6 +46,10 @@ def connect(
     words: int | None = None,
     slots: int | None = None,
     transport: str | None = None,
+    on_loss: str | None = None,
+    deadline: float | None = None,
+    priority: int | None = None,
+    credential: str | None = None,
 ) -> Session:
     """Joins a job and returns this worker's session. Blocks until all ranks have joined.
 
@@ -58,6 +67,12 @@ def connect(
             as loopback does.
         transport: ``"shm"``: packets through memory shared with a switch on this host; ``"udp"``; or
             ``"auto"``, shared memory where that works.
+        on_loss: what becomes of the job when a rank's process ends or goes silent: ``"fail"`` ends every
+            rank's session with a `WorkerLostError`; ``"shrink"`` lets the others go on after it. A rank that
+            comes back joins with the rank and world_size that it had at first. All ranks ask for the same.
+        deadline: seconds of silence after which a rank is lost, 1 to 3,600.
+        priority: 0 to 9, of a job that has to wait for room on a switch.
+        credential: the tenant's token, where the controller wants one.
 
     Raises:
         UsageError: an argument or variable is missing or out of range.
@@ -82,7 +97,7 @@ def connect(
             0,
             1,
             engine=None,
-            membership=None,
+            keeper=None,
             policy=SkipPolicy(),
             timeout=timeout,
             name=name,
@@ -90,10 +105,16 @@ def connect(
         )
     patience = timeout if join_timeout is None else join_timeout
     way = checked_transport(transport)
+    wishes = {
+        "on_loss": checked_on_loss(on_loss, os.environ.get("SWITCHAGG_ON_LOSS")),
+        "deadline": checked_deadline(deadline, os.environ.get("SWITCHAGG_DEADLINE")),
+        "priority": priority,
+        "credential": credential,
+    }
     url, retry = _controller(controller, me, patience)
     return _join(
         url, name, me, size, address=address, timeout=timeout, patience=patience, words=words, slots=slots,
-        transport=way, retry=retry, may_group=True,
+        transport=way, retry=retry, may_group=True, wishes=wishes,
     )  # fmt: skip
 
 
@@ -102,7 +123,7 @@ def _alone(session: Session, _: Sequence[int]) -> Session:
         0,
         1,
         engine=None,
-        membership=None,
+        keeper=None,
         policy=session.policy,
         timeout=session.timeout,
         name=session.name,
@@ -124,48 +145,46 @@ def _join(
     retry: bool,
     may_group: bool,
     touch: bool = True,
+    wishes: Mapping[str, Any] | None = None,
 ) -> Session:
     from worker_lib.join import join
 
-    try:
-        where = urlsplit(url)
-        host, port = where.hostname, where.port or 80
-    except ValueError:  # the port is no number
-        host, port = None, 0
-    if host is None or where.scheme != "http":
-        raise UsageError(f"controller is {url!r}; accepted: a URL such as http://127.0.0.1:8080")
-    own = address or udp.local_address_towards(host, port)
+    there = endpoint(url, None if wishes is None else wishes["credential"])
+    own = address or udp.local_address_towards(there.host, there.port)
     sock = udp.bind(own)
     if sock.warning:
         warnings.warn(sock.warning, stacklevel=3)
     try:
         member = join(
             url, name, rank, size, sock.address, sock.port, words=words, slots=slots,
-            timeout=patience, retry=retry, touch=touch,
+            timeout=patience, retry=retry, touch=touch, **(wishes or {}),
         )  # fmt: skip
     except BaseException:
         sock.native.close()
         raise
     try:
         engine, used = open_engine(sock, member, transport)
+        keeper = Keeper(engine, member, transport=transport, used=used, address=own)
     except SwitchError:
         member.leave()
         raise
 
     def group(session: Session, ranks: Sequence[int]) -> Session:
-        label = f"{name}.group{session._groups_made}"
         if len(ranks) == 1:
             return _alone(session, ranks)
+        # Ranks that came back have made as many groups as the others since, and know the same job.
+        assert session._keeper is not None
+        here = session._keeper.generations[session._generation]
+        label = f"{name}.{here.job}.group{session._groups_made}"
         return _join(
-            url, label, list(ranks).index(rank), len(ranks), address=own, timeout=timeout, patience=patience,
-            words=member.words, slots=member.slots, transport=transport, retry=False, may_group=False,
+            url, label, list(ranks).index(session.rank), len(ranks), address=own, timeout=timeout,
+            patience=patience, words=member.words, slots=member.slots, transport=transport, retry=False,
+            may_group=False, wishes=wishes,
         )  # fmt: skip
 
     return Session(
-        rank, size, engine=engine, membership=member,
-        policy=SkipPolicy(member.block, member.dense, member.bits), timeout=timeout,
-        name=name, transport=used,
-        group=group if may_group else None,
+        member.rank, member.world_size, engine=engine, keeper=keeper, policy=policy_of(member),
+        timeout=timeout, name=name, group=group if may_group else None,
     )  # fmt: skip
 
 

@@ -58,6 +58,7 @@ class Membership:
         controller: its URL. name: of the job. rank, world_size: now; after a change of membership ranks are
             numbered anew.
         places: for each rank the one that it joined as.
+        lost: of the generation before, (the rank that it joined as, why); it may be back already.
         job: job id. token: goes into every packet sent. result_token: stands in every RESULT.
         switch_name: for people. switch_address, switch_port: IPv4 address and UDP port that packets go to.
         switch_receive_buffer: bytes that the switch can queue there.
@@ -76,6 +77,7 @@ class Membership:
     rank: int
     world_size: int
     places: tuple[int, ...]
+    lost: tuple[tuple[int, str], ...]
     job: int
     token: int = field(repr=False)
     result_token: int = field(repr=False)
@@ -112,7 +114,7 @@ class Membership:
         Returns None when the stream has ended: the controller is gone (`attach`), or this side has closed it.
 
         Raises:
-            TimeoutError: nothing came in time.
+            TimeoutError: nothing came in time. The connection is closed then, as by `close_stream`.
             SwitchError: what came is no event.
         """
         try:
@@ -122,14 +124,16 @@ class Membership:
                 f"the controller at {self.controller} says what is no event: {error}"
             ) from error
 
-    def attach(self, timeout: float = SHORT_TIMEOUT) -> None:
+    def attach(self, timeout: float = SHORT_TIMEOUT) -> Membership:
         """Opens the stream again after it broke, as when the controller was restarted.
+
+        Returns the place as the controller now has it.
 
         Raises:
             AdmissionError: this rank has been lost meanwhile, or its job is gone.
             SwitchError: nobody answers.
         """
-        stream, _ = _open(
+        stream, admitted = _open(
             self._there,
             member_path(self.name, self.place, "attach"),
             {"token": self.token},
@@ -140,6 +144,12 @@ class Membership:
         old.close()
         if self._line.over:  # left meanwhile
             stream.close()
+        return _field(
+            self.controller,
+            lambda: _membership(
+                admitted, self._there, self._line, controller=self.controller, name=self.name
+            ),
+        )
 
     def progress(self, completed: int, timeout: float) -> int:
         """Says how many collectives are complete here; waits for all survivors, for `timeout` seconds.
@@ -345,6 +355,7 @@ def _membership(
         rank=rank,
         world_size=world_size,
         places=places,
+        lost=tuple((int(each["rank"]), str(each["why"])) for each in answer.get("lost", ())),
         job=int(answer["job"]),
         token=int(answer["token"]),
         result_token=int(answer["result_token"]),

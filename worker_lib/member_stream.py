@@ -47,12 +47,12 @@ class MemberStream:
         """Waits for the next event; the controller's pings are passed over.
 
         Args:
-            timeout: seconds to wait for each line; None for ever. What came of a line before is lost.
+            timeout: seconds to wait for each line; None for ever.
 
         Returns None once the stream has ended, whoever ended it.
 
         Raises:
-            TimeoutError: nothing came in time.
+            TimeoutError: nothing came in time. The connection is closed then.
             NotHttp: what came is no event.
         """
         from http.client import HTTPException
@@ -62,9 +62,14 @@ class MemberStream:
                 if self._closed:
                     return None
                 try:
-                    self._sock.settimeout(timeout)
+                    # 0 would not be no time but no blocking.
+                    self._sock.settimeout(None if timeout is None else max(timeout, 0.001))
                     line = self._response.readline(MAX_EVENT)
                 except TimeoutError:
+                    # http.client reads no further from a socket that timed out once.
+                    self._closed = True
+                    self._connection.close()
+                    self._response.close()
                     raise
                 except (OSError, HTTPException, ValueError):  # ValueError: closed meanwhile
                     return None

@@ -25,6 +25,7 @@ The rules are told in docs/protocol.md, section 10; `worker_lib/keeper.py` carri
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
@@ -166,18 +167,29 @@ class Roster:
         self.name = name
         self.generation = generation
         self.on_loss = on_loss
-        self.stopping = False
+        self.final = False  # when the stream ends nothing comes back
         self._lost: dict[int, str] = {}  # place -> why
         self._left: set[int] = set()
+        self._past: deque[int] = deque(maxlen=64)  # ids of former generations
+        self._early: list[Mapping[str, Any]] = []  # events of the generation to come
 
     def event(self, event: Mapping[str, Any]) -> Action | None:
-        """Takes one event of the member stream. Unknown ones, and those of members long gone, are nothing.
+        """Takes one event of the member stream. Unknown ones, and those of former generations, are nothing.
+
+        An event of a generation that this member has not entered yet is kept for `early`.
 
         Raises:
             SwitchError: it is malformed.
         """
+        kind, job = event.get("event"), event.get("job", self.generation.job)
         try:
-            match event.get("event"):
+            if kind in ("lost", "left", "pause") and job != self.generation.job:
+                if kind == "lost" and self._own_place in _places(event["ranks"]):
+                    return self._on_lost(_places(event["ranks"]), str(event["why"]))
+                if job not in self._past:
+                    self._early.append(event)
+                return None
+            match kind:
                 case "lost":
                     return self._on_lost(_places(event["ranks"]), str(event["why"]))
                 case "left":
@@ -187,7 +199,7 @@ class Roster:
                 case "evicted":
                     return Over(Gone(f"job {self.name!r} was evicted: {event['why']}"))
                 case "stopping":
-                    self.stopping = True
+                    self.final = event.get("jobs") == "end"
                 case "policy":
                     return Policy(int(event["word"]))
                 case "pause":
@@ -196,19 +208,39 @@ class Roster:
             raise SwitchError(f"the controller sent {dict(event)!r}: {error!r}") from error
         return None
 
-    def changed(self, generation: Generation) -> Loss | None:
-        """A new generation begins. Returns what to tell about those who are no longer in it."""
+    def early(self) -> list[Mapping[str, Any]]:
+        """Events that came before their generation; to be taken again after `changed`."""
+        early, self._early = self._early, []
+        return early
+
+    @property
+    def _own_place(self) -> int:
+        return self.generation.places[self.generation.rank]
+
+    def changed(self, generation: Generation, lost: Sequence[tuple[int, str]]) -> Loss | None:
+        """A new generation begins.
+
+        Args:
+            generation: the new one.
+            lost: the places of the former one that were lost in it, and why. They may be back already; and
+                their events may come later than this.
+
+        Returns what to tell about them.
+        """
         before, self.generation = self.generation, generation
-        gone = [place for place in before.places if place not in generation.places]
-        if not gone:
-            self._lost.clear()
-            return None
+        self._lost.update(lost)
+        gone = [place for place, _ in lost if place in before.places]
         text = self._text(before, gone)
+        self._past.append(before.job)
         self._lost.clear()
-        self._left.clear()
+        self._left.intersection_update(generation.places)
+        if not gone:
+            return None
         return Loss(_ranks(before, gone), text, world_size=generation.world_size)
 
     def _on_lost(self, places: Sequence[int], why: str) -> Action | None:
+        if self._own_place in places:
+            return Over(Gone(f"this rank of job {self.name!r} was lost to the controller: {why}"))
         new = [place for place in places if place in self.generation.places and place not in self._lost]
         if not new:
             return None

@@ -4,31 +4,21 @@
                     |
                     +-- Work: one collective on its way; keeps its tensors alive until it is done
 
-This file checks arguments, says which elements go where, and turns the engine's end states into exceptions.
-What travels, and when, is the engine's.
+This file checks arguments and says which elements go where. What travels, and when, is the engine's; waiting
+and errors are `worker_lib/place.py`'s; and the other ranks are `worker_lib/keeper.py`'s.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
-import time
 import weakref
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from switchagg.errors import (
-    CollectiveTimeout,
-    MismatchError,
-    SessionBrokenError,
-    SwitchAggError,
-    SwitchError,
-    UsageError,
-    WorkerLostError,
-)
+from switchagg.errors import UsageError
 from switchagg.planner import SkipPolicy
 from worker_lib import _native
 from worker_lib.checks import (
@@ -41,91 +31,37 @@ from worker_lib.checks import (
     copier,
     raw_bytes,
 )
-from worker_lib.messages import Label, called, mismatch_message, ranks_text, shape_fingerprint, stats_of
+from worker_lib.keeper import Keeper
+from worker_lib.messages import shape_fingerprint, stats_of
+from worker_lib.place import Place
 from worker_lib.plan import DType, Kind, ReduceOp
 from worker_lib.tensors import SUMMABLE, TensorView, view
+from worker_lib.work import Stale, Work, current
+
+__all__ = ["Session", "Work", "close_all"]
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from worker_lib.join import Membership
-
-_SLICE_NS: Final = 50_000_000  # how often a waiting thread looks for signals
-_SILENCE_NS: Final = 1_000_000_000  # nothing heard for this long: ask the controller who is missing
-_ASK_TIMEOUT: Final = (
-    0.5  # seconds for that; the engine stands still meanwhile, and the caller's timeout goes on
-)
-_ASK_PAUSE: Final = 1.0  # seconds until the next time; doubled when the controller does not answer
-_LEAVE_SECONDS: Final = 5.0  # at most, for other threads to come out of the engine
-_PENDING, _DONE, _MISMATCH, _TIMEOUT, _ABORTED = range(5)
-
 _sessions: weakref.WeakSet[Session] = weakref.WeakSet()
 
 
-class Work:
-    """One collective on its way, as `allreduce_async` returns it.
-
-    Its tensors stay alive until it is done, whether anybody waits for it or not.
-    """
-
-    def __init__(
-        self,
-        session: Session,
-        native: _native.Collective | None,
-        result: Any,
-        label: Label,
-        keep: tuple[Any, ...],
-        seconds: float = 0.0,
-    ) -> None:
-        self._session = session
-        self._native = native
-        self._result = result
-        self._label = label
-        self._keep = keep
-        self._seconds = seconds  # that the call was given
-        self._after: Callable[[], None] | None = None
-        self._lock = threading.Lock()
-
-    def done(self) -> bool:
-        """Whether `wait` would return or raise at once."""
-        return self._native is None or self._native.status != _PENDING
-
-    def wait(self, timeout: float | None = None) -> Any:
-        """Waits until the collective is done, and returns its result.
-
-        Args:
-            timeout: seconds, counted from now; None for the timeout that the call was given.
-
-        Returns:
-            The array that holds the result.
-
-        Raises:
-            MismatchError: ranks called different things; the session can go on.
-            WorkerLostError: a rank's process ended before it took part; the session is broken.
-            CollectiveTimeout: not done in time; the session is broken, an in-place tensor undefined.
-            SwitchError: the switch is gone; the session is broken.
-            SessionBrokenError: the session was broken before.
-        """
-        if self._native is not None:
-            self._session._wait(self._native, self._label, timeout, self._seconds)
-        with self._lock:  # also while it copies: another thread that waits may not return before that
-            after, self._after = self._after, None
-            if after is not None:
-                after()
-            self._keep = ()
-        return self._result
-
-
-class Session:
+class Session(Place):
     """One worker's place in a job. Made by `worker_lib.connect`.
 
     Collectives must be called in the same order by all ranks. Calls from several threads are put in the order
     in which they arrive. A session belongs to the process that made it: a forked child may drop it but not
     use it.
 
+    With ``on_loss="shrink"`` a job outlives the loss of ranks. Every rank that is left gets a
+    `WorkerLostError` from the same collective, the first that was not complete anywhere; calls after it are
+    for the ranks that are left, and ranks that come back take part from some later collective on. `rank`,
+    `world_size` and `places` change inside calls only, never between two.
+
     Attributes:
         rank: this worker's number, 0 to world_size - 1.
         world_size: number of workers in the job.
+        places: for each rank the one that it joined as; at first ``(0, 1, ..., world_size - 1)``.
         timeout: seconds that a collective may take unless the call says otherwise.
         transport: how packets travel: "shm", "udp", or "none" in a group of one.
     """
@@ -136,31 +72,16 @@ class Session:
         world_size: int,
         *,
         engine: _native.Engine | None,
-        membership: Membership | None,
+        keeper: Keeper | None,
         policy: SkipPolicy,
         timeout: float,
         name: str,
-        transport: str = "none",
         group: Callable[[Session, Sequence[int]], Session] | None = None,
     ) -> None:
-        self.rank = rank
-        self.world_size = world_size
-        self.timeout = timeout
-        self._admitted = policy
-        self.name = name
-        self.transport = transport
-        self._engine = engine
-        self._membership = membership
+        super().__init__(
+            rank, world_size, engine=engine, keeper=keeper, policy=policy, timeout=timeout, name=name
+        )
         self._make_group = group
-        self._pid = os.getpid()
-        self._broken: str | None = None
-        self._closed = False
-        self._pending: list[Work] = []
-        self._lock = threading.Lock()
-        # Threads in the engine. Who enters says so first and then looks at _closed; close() sets that first
-        # and then looks here.
-        self._inside: set[int] = set()
-        self._groups_made = 0
         _sessions.add(self)
 
     @property
@@ -291,6 +212,7 @@ class Session:
         """Starts a `broadcast` and returns at once; `x` must not be touched until the `Work` is done."""
         return self._broadcast(x, root, timeout, background=True)
 
+    @current
     def _broadcast(self, x: Any, root: int, timeout: float | None, *, background: bool) -> Work:
         self._check_open()
         if not isinstance(root, int) or not 0 <= root < self.world_size:
@@ -338,6 +260,7 @@ class Session:
         """Starts an `allgather` and returns at once; neither array may be touched until it is done."""
         return self._allgather(x, out, timeout, background=True)
 
+    @current
     def _allgather(self, x: Any, out: Any, timeout: float | None, *, background: bool) -> Work:
         self._check_open()
         v = view(x, "x", write=False)
@@ -405,6 +328,7 @@ class Session:
         """Starts a `reduce_scatter` and returns at once; neither array may be touched until it is done."""
         return self._reduce_scatter(x, out, op, bits, timeout, min_bits=min_bits, background=True)
 
+    @current
     def _reduce_scatter(
         self,
         x: Any,
@@ -448,6 +372,7 @@ class Session:
         """Starts a `barrier`; its `Work` is done when every rank has called it."""
         return self._barrier(timeout, background=True)
 
+    @current
     def _barrier(self, timeout: float | None, *, background: bool) -> Work:
         self._check_open()
         nothing = view(np.empty(0, np.uint32), "x", write=False)
@@ -504,22 +429,6 @@ class Session:
         raw: dict[str, int] = self._engine.stats() if self._engine is not None else {}
         return {**stats_of(raw), "transport": self.transport}
 
-    def close(self) -> None:
-        """Leaves the job. Collectives still on their way are aborted. Safe to call twice, and in a forked
-        child."""
-        if self._closed:
-            return
-        self._closed = True
-        if self._pid != os.getpid():
-            return
-        if self._engine is not None:
-            self._engine.close()
-            self._see_them_out()
-        self._pending.clear()
-        if self._membership is not None:
-            with contextlib.suppress(SwitchAggError):  # the controller sees the connection close
-                self._membership.leave()
-
     def __enter__(self) -> Session:
         return self
 
@@ -528,12 +437,9 @@ class Session:
     ) -> None:
         self.close()
 
-    def __repr__(self) -> str:
-        state = "closed" if self._closed else f"broken: {self._broken}" if self._broken else "open"
-        return f"<worker_lib.Session {self.name!r} rank {self.rank} of {self.world_size}, {state}>"
-
     # ------------------------------------------------------------------ inside
 
+    @current
     def _allreduce(
         self,
         x: Any,
@@ -660,9 +566,15 @@ class Session:
             try:
                 if self._closed:
                     self._check_open()
-                native = self._engine.submit(call, int(min(seconds, 1e9) * 1e9), background)
+                native = None
+                if self._keeper is None or self._keeper.owed is None:
+                    native = self._engine.submit(
+                        call, int(min(seconds, 1e9) * 1e9), background, self._generation
+                    )
             finally:
                 self._inside.discard(me)
+            if native is None:
+                raise Stale
             work = Work(self, native, result, label, (*keep, v.owner), seconds)
             if background:
                 self._pending.append(work)
@@ -677,134 +589,6 @@ class Session:
         if self._engine is not None:
             self._engine.set_policy(word)
 
-    def _forget_done(self) -> None:
-        """Lets go of the tensors of collectives that nobody waited for."""
-        if self._pending:
-            with self._lock:
-                self._pending = [w for w in self._pending if not w.done()]
-
-    def _wait(self, native: _native.Collective, label: Label, timeout: float | None, seconds: float) -> None:
-        assert self._engine is not None
-        if self._pid != os.getpid():
-            self._check_open()
-        limit = time.monotonic() + (timeout or 0.0)
-        ask_at, pause = 0.0, _ASK_PAUSE
-        me = threading.get_ident()
-        self._inside.add(me)
-        try:
-            while True:
-                status = native.status if self._closed else self._engine.wait(native, _SLICE_NS)
-                if status == _DONE:
-                    self._forget_done()
-                    return
-                if status != _PENDING:
-                    break
-                name = called(label)
-                if timeout is not None and time.monotonic() >= limit:
-                    self._break(f"{name} was not done within {timeout} s")
-                    raise self._timeout_error(native, name, timeout)
-                if self._engine.silence_ns > _SILENCE_NS and time.monotonic() >= ask_at:
-                    if not self._look_for_the_lost(native, name):
-                        pause *= 2
-                    ask_at = time.monotonic() + pause
-        except BaseException as error:
-            if self._broken is None:
-                self._break(f"{called(label)} was interrupted by {type(error).__name__}")
-            raise
-        finally:
-            self._inside.discard(me)
-        name = called(label)
-        if status == _MISMATCH:
-            raise MismatchError(mismatch_message(native, name, self.rank))
-        if status == _TIMEOUT:
-            self._break(f"{name} timed out")
-            raise self._timeout_error(native, name, seconds)
-        raise SessionBrokenError(
-            f"{name} was abandoned: {self._broken or 'the session was closed'}. Its tensor is undefined; "
-            "connect again."
-        )
-
-    def _see_them_out(self) -> None:
-        """Lets other threads come back from the engine, which has nothing for them to wait for any more.
-
-        A thread that still waits for the interpreter in there when the interpreter ends would end the process
-        with an abort.
-        """
-        deadline = time.monotonic() + _LEAVE_SECONDS
-        while self._inside - {threading.get_ident()} and time.monotonic() < deadline:
-            time.sleep(0.0005)
-
-    def _break(self, why: str) -> None:
-        """From here on no buffer is touched and every call raises."""
-        self._broken = why
-        if self._engine is not None:
-            self._engine.abort()
-
-    def _missing(self) -> tuple[tuple[int, ...], bool]:
-        """Ranks that are gone, as the controller knows, and whether the controller answered at all."""
-        if self._membership is None:
-            return (), True
-        try:
-            return self._membership.lost_ranks(_ASK_TIMEOUT), True
-        except SwitchAggError:
-            return (), False
-
-    def _look_for_the_lost(self, native: _native.Collective, name: str) -> bool:
-        """Raises if a rank or the switch is gone. Returns whether the controller answered."""
-        assert self._engine is not None
-        ranks, answered = self._missing()
-        if ranks:
-            self._break(f"{ranks_text(ranks)} left the job")
-            raise WorkerLostError(
-                f"{ranks_text(ranks)} left the job or died while rank {self.rank} was in {name}; "
-                f"{native.results} results had come. The session is broken: connect again.",
-                ranks,
-            )
-        if not answered and self._engine.stats()["refused"]:
-            self._break("the switch is gone")
-            raise SwitchError(
-                f"the switch of job {self.name!r} is gone: its port refuses packets and its controller does "
-                f"not answer. Rank {self.rank} was in {name}. The session is broken: connect again."
-            )
-        return answered
-
-    def _timeout_error(self, native: _native.Collective, name: str, timeout: float) -> SwitchAggError:
-        assert self._engine is not None
-        ranks, answered = self._missing()
-        seconds = f"{timeout:g} s"
-        if ranks:
-            return WorkerLostError(
-                f"{ranks_text(ranks)} left the job or died; {name} could not be done within {seconds}", ranks
-            )
-        stats = self._engine.stats()
-        parts = [
-            f"{name} was not done within {seconds} on rank {self.rank} of {self.world_size}",
-            f"{native.results} of {native.packets or '?'} results so far asked for had come",
-            f"{stats['retransmissions']} packets had been sent again",
-        ]
-        if stats["refused"]:
-            parts.append("the switch's port refuses packets: no switch is running there")
-        elif not stats["results"]:
-            parts.append(
-                "nothing has ever come from the switch: is there a firewall, or are the other ranks late?"
-            )
-        elif native.results == 0:
-            parts.append("perhaps a rank has not called it")
-        if not answered:
-            parts.append("the controller does not answer either")
-        return CollectiveTimeout("; ".join(parts) + ". The session is broken: connect again.")
-
-    def _check_open(self) -> None:
-        if self._pid != os.getpid():
-            raise SessionBrokenError(
-                f"this session belongs to process {self._pid}; a forked child (here {os.getpid()}) must "
-                "connect() itself"
-            )
-        if self._closed:
-            raise SessionBrokenError("this session is closed; connect again")
-        if self._broken is not None:
-            raise SessionBrokenError(f"this session is broken ({self._broken}); connect again")
-
     def _floor(self, nbytes: int, timeout: float | None = None) -> None:
         """For the benchmark: as many data packets as `nbytes` need, both ways, words left untouched."""
         self._check_open()
@@ -814,12 +598,6 @@ class Session:
             None, v, Kind.FLOOR, "floor", timeout, (),
             op=ReduceOp.SUM, dtype=DType.RAW, sparse=False, count=words,
         ).wait()  # fmt: skip
-
-    def _after_fork(self) -> None:
-        if self._engine is not None:
-            self._engine.abandon()
-        if self._membership is not None:
-            self._membership.close_descriptors()
 
 
 def _forget_sessions_in_child() -> None:

@@ -99,8 +99,12 @@ class Generations:
         job.generation.prepare()
         self._actions.append(Install(job, job.generation))
 
-    def _admit(self, job: Job, now: float) -> None:
-        """The generation is open: every member of it gets what it needs."""
+    def _admit(self, job: Job, now: float, lost: Mapping[int, str]) -> None:
+        """The generation is open: every member of it gets what it needs.
+
+        Args:
+            lost: why, by rank, members of the generation before were lost.
+        """
         generation = job.generation
         assert generation is not None
         generation.open = True
@@ -124,6 +128,7 @@ class Generations:
                 rank=bit,
                 world_size=len(generation.places),
                 places=generation.places,
+                lost=tuple(sorted(lost.items())),
                 deadline=job.deadline,
                 on_loss=job.on_loss,
                 cookie=member.cookie,

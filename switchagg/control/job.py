@@ -129,6 +129,7 @@ class Change:
         completed: collectives that each survivor has completed, by rank, as far as they have said so.
         complete_to: the most of these, once all have; until then None.
         proceeded: the ranks that are done with the old generation.
+        lost: why, by rank, members of the old generation are not in the new one, or not in the same life.
         target: a range, on another switch or this one, that waits for the job if it moves.
         making_room: it moves so that a job that waits has room.
     """
@@ -139,6 +140,7 @@ class Change:
     complete_to: int | None = None
     proceeded: set[int] = field(default_factory=set)
     target: Site | None = None
+    lost: dict[int, str] = field(default_factory=dict)
     making_room: bool = False
 
     @property

@@ -292,7 +292,7 @@ class JobBook(Switching):
             return
         moved = job.change
         job.state, job.change = JobState.running, None
-        self._admit(job, now)
+        self._admit(job, now, {} if moved is None else moved.lost)
         if moved is not None:
             self._changed(job, moved)
         else:

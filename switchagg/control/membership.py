@@ -99,6 +99,7 @@ class Memberships(Generations):
             change = job.change = Change(ChangeReason.shrink, why)
         elif not change.begun:
             change.reason, change.why = ChangeReason.shrink, why
+        change.lost |= {member.rank: why for member in gone if member.admission is not None}
         if generation is not None and generation.open:
             bits = sum(1 << generation.places.index(member.rank) for member in gone)
             generation.fenced |= bits

@@ -241,6 +241,7 @@ class Admission:
         job, token, result_token, base, slots, words, first_seq, worker_bit: see docs/protocol.md.
         rank, world_size: in this generation: ranks are numbered densely, in the order of `places`.
         places: the ranks that the members joined as.
+        lost: who was lost since the generation before, and why. They may be back already.
         deadline, on_loss: the job's.
         cookie: names this member in its heartbeats.
         interval: seconds between these.
@@ -263,6 +264,7 @@ class Admission:
     on_loss: OnLoss
     cookie: bytes = field(repr=False)
     interval: float
+    lost: tuple[tuple[int, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,6 +48,7 @@ def dump(job: Job, epoch: float) -> dict[str, Any]:
             "reason": job.change.reason.value,
             "why": job.change.why,
             "complete_to": job.change.complete_to,
+            "lost": list(job.change.lost.items()),
         },
         "policy": asdict(job.policy),
         "policy_why": job.policy_why,
@@ -112,7 +113,12 @@ def load(document: dict[str, Any], epoch: float) -> Job:
         job.generation = _load_generation(job.site, document["generation"])
     if document["change"] is not None:
         change = document["change"]
-        job.change = Change(ChangeReason(change["reason"]), change["why"], complete_to=change["complete_to"])
+        job.change = Change(
+            ChangeReason(change["reason"]),
+            change["why"],
+            complete_to=change["complete_to"],
+            lost=dict(change["lost"]),
+        )
     return job
 
 
@@ -153,6 +159,7 @@ def _load_admission(saved: dict[str, Any], cookie: bytes) -> Admission:
             **saved,
             "policy": SkipPolicy(**saved["policy"]),
             "places": tuple(saved["places"]),
+            "lost": tuple((rank, why) for rank, why in saved["lost"]),
             "on_loss": OnLoss(saved["on_loss"]),
             "cookie": cookie,
         }

@@ -35,6 +35,7 @@ def admitted(admission: Admission, driver: SwitchDriver, heartbeat: tuple[str, i
         "rank": admission.rank,
         "world_size": admission.world_size,
         "places": list(admission.places),
+        "lost": [{"rank": rank, "why": why} for rank, why in admission.lost],
         "switch": {"name": driver.name, **endpoint(driver)},
         "deadline": admission.deadline,
         "on_loss": admission.on_loss.value,

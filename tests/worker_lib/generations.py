@@ -16,7 +16,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from switchagg.control.jobs import init_packets
+from switchagg.control.job import init_packets
 from switchagg.emulator.faults import Faults
 from switchagg.emulator.switch import Switch
 from switchagg.slots import JobEntry, WorkerEntry

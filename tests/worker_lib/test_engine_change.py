@@ -121,7 +121,7 @@ def test_a_pause_stops_all_ranks_after_the_same_collective() -> None:
             assert select.select([bell], [], [], 5)[0]
             assert os.eventfd_read(bell) == 1
         assert [s.wait(0.05) for s in third] == [PENDING] * 2
-        assert all(e.frozen for e in cluster.engines.values())
+        assert all(e.halted for e in cluster.engines.values())
         # A fourth comes, and everything not begun is carried out with it.
         assert cluster.change((0, 1, 2, 3)) == 2
         third += [Sum(cluster.engines[p], ones(3)) for p in (2, 3)]
@@ -252,7 +252,7 @@ def test_random_changes_under_loss(link: bool) -> None:
 
 def wait_until_frozen(cluster: Cluster) -> None:
     deadline = time.monotonic() + 20
-    while not all(e.frozen for e in cluster.engines.values()):
+    while not all(e.halted for e in cluster.engines.values()):
         assert time.monotonic() < deadline, "not all ranks paused"
         time.sleep(0.001)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -450,11 +451,14 @@ def test_a_switch_that_never_answers(host: EmbeddedController, monkeypatch: pyte
 
 
 def test_a_rank_that_is_late_is_waited_for_until_the_timeout(host: EmbeddedController) -> None:
+    over = threading.Event()
+
     def call(session: Session) -> None:
         if session.rank == 0:
             time.sleep(1.5)  # longer than it takes to ask the controller
         session.barrier()
         if session.rank == 0:
+            assert over.wait(10)
             return
         before = time.monotonic()
         with pytest.raises(CollectiveTimeout, match=r"perhaps a rank has not called it"):
@@ -462,13 +466,17 @@ def test_a_rank_that_is_late_is_waited_for_until_the_timeout(host: EmbeddedContr
         assert 0.3 <= time.monotonic() - before < 3
         with pytest.raises(SessionBrokenError, match="timed out"):
             session.barrier()
+        over.set()
 
     together(host.url, 2, call)
 
 
 def test_wait_has_a_timeout_of_its_own(host: EmbeddedController) -> None:
+    over = threading.Event()
+
     def call(session: Session) -> None:
         if session.rank == 0:
+            assert over.wait(10)
             return
         works = [session.allreduce_async(np.ones(10, F32)) for _ in range(2)]
         with pytest.raises(CollectiveTimeout, match=r"0\.2 s"):
@@ -476,5 +484,6 @@ def test_wait_has_a_timeout_of_its_own(host: EmbeddedController) -> None:
         for work in works:
             with pytest.raises(SessionBrokenError):
                 work.wait()
+        over.set()
 
     together(host.url, 2, call)

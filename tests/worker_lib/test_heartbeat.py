@@ -18,7 +18,7 @@ from switchagg.planner import SkipPolicy
 from worker_lib import _native
 
 from .generations import DONE, Cluster, Sum
-from .harness import Process, seed_of_this_run
+from .harness import Process, in_threads, seed_of_this_run
 
 COOKIE = bytes(range(16))
 MILLISECOND = 1_000_000
@@ -113,6 +113,15 @@ def test_closing_ends_it_at_once_and_for_good(ear: socket.socket) -> None:
             ear.recv(4096)
         never_aimed = _native.Heart(cluster.engines[0])
         never_aimed.close()
+
+
+def test_several_threads_may_close_it(ear: socket.socket) -> None:
+    with Cluster(2) as cluster:
+        for _ in range(20):
+            heart = _native.Heart(cluster.engines[0])
+            heart.aim(LOOPBACK, port(ear), COOKIE, 3_600_000 * MILLISECOND)
+            for outcome in in_threads([heart.close] * 3, limit=20):
+                outcome.get()
 
 
 def test_nobody_listens() -> None:

@@ -79,6 +79,51 @@ def test_all_fields(host: EmbeddedController) -> None:
     assert ControllerClient(host.url).slots()["free"] == 4096
 
 
+def test_events_of_the_stream(host: EmbeddedController) -> None:
+    zero, one, two = join_all(host.url, 3)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(zero.next_event)
+        assert not waiting.done()
+        one.close_stream()
+        lost = waiting.result(20)
+        assert lost is not None
+        assert (lost["event"], lost["ranks"], lost["on_loss"]) == ("lost", [1], "fail")
+    assert one.next_event() is None
+    assert two.next_event(20) == lost
+    with pytest.raises(TimeoutError):
+        two.next_event(0.0)
+    assert two.next_event() is None
+    assert two.controller_gone()
+    zero.leave()
+    assert zero.next_event() is None
+
+
+def test_a_stream_that_breaks_is_opened_again(host: EmbeddedController) -> None:
+    zero, one = join_all(host.url)
+    broken = zero._line.stream
+    zero.attach()
+    assert broken.ended()
+    assert not zero.controller_gone()
+    assert states(host.url) == {0: "joined", 1: "joined"}
+    one.leave()
+    left = zero.next_event(20)
+    assert left is not None
+    assert (left["event"], left["ranks"]) == ("left", [1])
+    zero.leave(begun=3)
+    with pytest.raises(AdmissionError) as error:
+        one.attach()
+    assert error.value.code in ("not_found", "lost")
+
+
+def test_all_addresses_are_the_one_that_we_reached() -> None:
+    with EmbeddedController(controller_host="0.0.0.0", capacity=64, slots=16) as everywhere:
+        url = everywhere.url.replace("0.0.0.0", "127.0.0.1")
+        (member,) = join_all(url, 1)
+        assert member.heartbeats is not None
+        assert member.heartbeats.address == "127.0.0.1"
+        member.leave()
+
+
 def test_lost_ranks_are_those_of_this_job(host: EmbeddedController) -> None:
     old = join_all(host.url, 3)
     old[1].close_descriptors()

@@ -43,7 +43,7 @@ def test_with_shrink_it_begins_a_change_and_the_others_are_told_at_its_end() -> 
     assert r.event(lost(1)) == Change()
     assert r.event(lost(3, why="silent for 2 s")) == Change()
     assert r.event(lost(1)) is None
-    loss = r.changed(Generation(2, 1, (0, 2)))
+    loss = r.changed(Generation(2, 1, (0, 2)), ((1, "its process ended"), (3, "silent for 2 s")))
     assert loss is not None
     assert (loss.ranks, loss.world_size) == ((1, 3), 2)
     text = str(loss.error("barrier()"))
@@ -53,12 +53,12 @@ def test_with_shrink_it_begins_a_change_and_the_others_are_told_at_its_end() -> 
 
 def test_events_of_members_long_gone_are_nothing() -> None:
     r = roster("shrink")
-    r.changed(Generation(2, 0, (0, 2, 3)))
+    r.changed(Generation(2, 0, (0, 2, 3)), [(1, "")])
     assert r.event(lost(1)) is None
     assert r.event({"event": "left", "ranks": [1], "begun": [3]}) is None
     action = r.event(lost(2))
     assert action == Change()
-    loss = r.changed(Generation(3, 0, (0, 3)))
+    loss = r.changed(Generation(3, 0, (0, 3)), [(2, "")])
     assert loss is not None
     assert loss.ranks == (1,)  # its number when it went
     assert "rank 1 (joined as rank 2) was lost" in loss.text
@@ -66,18 +66,43 @@ def test_events_of_members_long_gone_are_nothing() -> None:
 
 def test_a_loss_that_the_controller_tells_by_the_admission_only() -> None:
     r = roster("shrink")
-    loss = r.changed(Generation(2, 0, (0, 1, 3)))
+    loss = r.changed(Generation(2, 0, (0, 1, 3)), [(2, "silent for 2 s")])
     assert loss is not None
-    assert loss.text == "rank 2 was lost"
+    assert loss.text == "rank 2 was lost: silent for 2 s"
     assert r.event(lost(2)) is None  # and then comes by the stream too
+
+
+def test_a_rank_that_was_lost_and_came_back_within_one_change() -> None:
+    r = roster("shrink")
+    loss = r.changed(Generation(2, 0, (0, 1, 2, 3)), [(2, "its process ended")])
+    assert loss is not None
+    assert loss.ranks == (2,)
+    assert loss.world_size == 4
+    assert r.event({**lost(2), "job": 1}) is None  # of its former life
+    assert r.event({**lost(2), "job": 2}) == Change()
+
+
+def test_events_of_the_generation_to_come_are_kept_for_it() -> None:
+    r = roster("shrink")
+    pause = {"event": "pause", "job": 2, "why": "rank 2 is back"}
+    assert r.event({**lost(3), "job": 2}) is None
+    assert r.event(pause) is None
+    r.changed(Generation(2, 0, (0, 1, 3)), [(2, "")])
+    first, second = r.early()
+    assert r.event(first) == Change()
+    assert r.event(second) == Pause()
+    assert r.early() == []
+    assert r.event({**pause, "job": 1}) is None
+    assert isinstance(r.event({**lost(0), "job": 1}), Over)  # oneself, in whichever generation
+    assert isinstance(r.event({"event": "evicted", "job": 7, "why": ""}), Over)
 
 
 def test_a_rank_that_comes_back_is_no_loss_and_can_be_lost_again() -> None:
     r = roster("shrink", places=(0, 1, 2))
     r.event(lost(1))
-    assert r.changed(Generation(2, 0, (0, 2))) is not None
+    assert r.changed(Generation(2, 0, (0, 2)), [(1, "")]) is not None
     assert r.event({"event": "pause", "why": "rank 1 is back"}) == Pause()
-    assert r.changed(Generation(3, 0, (0, 1, 2))) is None
+    assert r.changed(Generation(3, 0, (0, 1, 2)), []) is None
     assert r.event(lost(1)) == Change()
 
 
@@ -102,6 +127,7 @@ def test_a_rank_that_left_in_order() -> None:
 @pytest.mark.parametrize(
     ("event", "said"),
     [
+        (lost(0, why="silent for 2 s"), "this rank of job 'j' was lost to the controller: silent for 2 s"),
         ({"event": "switch", "why": "the switch restarted"}, "lost its slots: the switch restarted"),
         ({"event": "evicted", "why": "evicted by ops"}, "evicted by ops"),
     ],
@@ -121,9 +147,10 @@ def test_the_rest() -> None:
     assert r.event({"event": "ping"}) is None
     assert r.event({"event": "of the future", "x": 1}) is None
     assert r.event({}) is None
-    assert not r.stopping
-    assert r.event({"event": "stopping"}) is None
-    assert r.stopping
+    assert r.event({"event": "stopping", "jobs": "stay"}) is None
+    assert not r.final
+    assert r.event({"event": "stopping", "jobs": "end"}) is None
+    assert r.final
 
 
 @pytest.mark.parametrize(

@@ -142,8 +142,14 @@ class Engine {
   // Rank 0: the next header says that all ranks freeze after its collective. They do so by themselves, and write to the
   // descriptor given to set_attention() when they have.
   void request_pause() { pause_requested_ = true; }
+  bool pause_requested() const { return pause_requested_; }
   void set_attention(int descriptor);
   bool frozen() const { return frozen_; }
+  // Frozen, and nothing is left to complete before the change.
+  bool is_halted() {
+    auto lock = contend();
+    return halted();
+  }
   uint32_t generation() const { return generation_; }
   // A rank has left this generation after it had begun `begun` collectives: later ones end as lost, now and when called.
   void doom(uint64_t begun);

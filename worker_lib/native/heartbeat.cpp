@@ -54,7 +54,9 @@ Heart::Heart(Engine& engine) : engine_(engine) {
 }
 
 Heart::~Heart() {
-  if (!abandoned_) close();
+  if (abandoned_) return;
+  close();
+  if (socket_ >= 0) ::close(socket_);  // it was never aimed
 }
 
 void Heart::aim(Endpoint to, const Cookie& cookie, int64_t interval_ns) {
@@ -78,14 +80,17 @@ void Heart::aim(Endpoint to, const Cookie& cookie, int64_t interval_ns) {
 }
 
 void Heart::close() {
+  std::optional<std::thread> thread;  // one of several that close joins it
   {
     std::unique_lock lock(mutex_);
     closing_ = true;
     changed_.notify_all();
+    thread.swap(thread_);
   }
-  if (thread_) thread_->join();
-  thread_.reset();
-  if (socket_ >= 0) ::close(socket_);
+  if (!thread) return;
+  thread->join();
+  std::unique_lock lock(mutex_);
+  ::close(socket_);
   socket_ = -1;
 }
 

@@ -32,7 +32,7 @@ class Heart {
 
   // Beats from now on, at once for the first time; counters start at zero.
   void aim(Endpoint to, const Cookie& cookie, int64_t interval_ns);
-  // Says no more. Ends at once.
+  // Says no more. Ends at once; from any thread.
   void close();
   // In a forked child: forget the parent's thread and socket; nothing else may be called any more.
   void abandon();

@@ -323,10 +323,12 @@ NB_MODULE(_native, m) {
           "words"_a, "first_seq"_a, "rank"_a, "workers"_a, "window_limit"_a, "link"_a = "", "policy"_a = 0,
           "lost"_a = false)
       .def("request_pause", &Engine::request_pause)
+      .def_prop_ro("pause_requested", &Engine::pause_requested)
       .def("set_attention", &Engine::set_attention, "descriptor"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("doom", &Engine::doom, "begun"_a, nb::call_guard<nb::gil_scoped_release>())
       .def_prop_ro("begun", &Engine::begun, nb::call_guard<nb::gil_scoped_release>())
       .def_prop_ro("frozen", &Engine::frozen)
+      .def_prop_ro("halted", &Engine::is_halted, nb::call_guard<nb::gil_scoped_release>())
       .def_prop_ro("generation", &Engine::generation)
       .def("abort", &Engine::abort, nb::call_guard<nb::gil_scoped_release>())
       .def("close", &Engine::close, nb::call_guard<nb::gil_scoped_release>())

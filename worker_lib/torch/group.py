@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import torch
 import torch.distributed as dist
-from torch.distributed import ProcessGroupGloo, ReduceOp
+from torch.distributed import ReduceOp
 from torch.distributed import distributed_c10d as c10d
 
 from switchagg.errors import SessionBrokenError, UsageError
@@ -28,6 +28,7 @@ from switchagg.wire import MAX_WORKERS
 from worker_lib.session import Session, Work
 from worker_lib.tensors import SUMMABLE
 from worker_lib.torch import sparse, staging
+from worker_lib.torch.fallback import Part, Relieved, gloo_backend
 from worker_lib.torch.meeting import fresh
 from worker_lib.torch.options import Options
 from worker_lib.torch.rendezvous import controllers, join
@@ -65,11 +66,14 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
         self.completer = Completer(f"switchagg {name}")
         store = fresh(store, rank, size, timeout)
         self.tables = sparse.Tables()
-        self._gloo: Any = ProcessGroupGloo(dist.PrefixStore("gloo", store), rank, size, timeout)
-        self._gloo._set_sequence_number_for_group()
+        self._gloo: Any = gloo_backend(store, rank, size, timeout)
         self._register_backend(_CPU, dist.ProcessGroup.BackendType.GLOO, self._gloo)
         self._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
+        self._relieved: Relieved | None = None
         self._session, self._controller = join(store, name, rank, size, timeout, options)
+        if options.fallback == "gloo" and size > 1:
+            relief = dist.PrefixStore("relief", store)
+            self._relieved = Relieved(self._session, gloo_backend(relief, rank, size, timeout), relief, name)
 
     # ------------------------------------------------------------------ what PyTorch asks about a group
 
@@ -90,6 +94,11 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
             raise SessionBrokenError("this process group is destroyed; init_process_group makes a new one")
         return session
 
+    @property
+    def fallen_back(self) -> bool:
+        """Whether the switch is lost and gloo does its work."""
+        return self._relieved is not None and self._relieved.lost.is_set()
+
     def set_timeout(self, timeout: timedelta) -> None:
         """Sets the timeout of operations that are given no other."""
         seconds = timeout.total_seconds()
@@ -108,6 +117,8 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
             gloo, self._gloo = self._gloo, None
         if session is None:
             return
+        if self._relieved is not None:
+            self._relieved.close()
         session.close()
         self.completer.stop()
         gloo.shutdown()
@@ -127,7 +138,7 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
         tensors, opts = _as_list(tensors), _options(c10d.AllreduceOptions, opts, timeout, op)
         if len(tensors) == 1 and self._sums(tensors[0], opts.reduceOp):
             return self._allreduce("allreduce", tensors, opts)
-        if len(tensors) == 1 and sparse.fits(tensors[0]) and _reduces(tensors[0], opts.reduceOp):
+        if len(tensors) == 1 and self._sparse_too(tensors[0]) and _reduces(tensors[0], opts.reduceOp):
             return self._sparse(tensors[0], opts)
         return self._beneath().allreduce(tensors, opts)
 
@@ -233,11 +244,11 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
     # ------------------------------------------------------------------ inside
 
     @contextmanager
-    def _ready(self, name: str) -> Iterator[Session]:
+    def _ready(self, name: str) -> Iterator[Session | Relieved]:
         """The session, inside a range of the profiler that covers the start of an operation."""
         session = self.session
         with ranged(name):
-            yield session
+            yield self._relieved or session
 
     def _beneath(self) -> Any:
         if self._gloo is None:
@@ -245,7 +256,12 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
         return self._gloo
 
     def _work(
-        self, name: str, works: list[Work], result: list[Any], finish: Callable[[], None] | None, opts: Any
+        self,
+        name: str,
+        works: Sequence[Work | Part],
+        result: list[Any],
+        finish: Callable[[], None] | None,
+        opts: Any,
     ) -> SwitchWork:
         work = SwitchWork(name, works, result, finish, self.completer)
         if opts.asyncOp:
@@ -257,6 +273,10 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
         if not staging.dense(tensor) or str(tensor.dtype).removeprefix("torch.") not in SUMMABLE:
             return False
         return _reduces(tensor, op)
+
+    def _sparse_too(self, tensor: Any) -> bool:
+        # Who falls back keeps results, and a sparse one has no size that all ranks know: gloo does it.
+        return self._relieved is None and sparse.fits(tensor)
 
     def _scatters(self, output: Any, input: Any, opts: Any) -> bool:
         return (
@@ -299,7 +319,8 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
             return self._work(name, works, list(tensors), staging.both(backs), opts)
 
     def _sparse(self, tensor: torch.Tensor, opts: Any) -> SwitchWork:
-        with self._ready("allreduce_sparse") as session:
+        session = self.session
+        with ranged("allreduce_sparse"):
             works, finish = sparse.start(
                 session, tensor, _op(opts), self._lanes(tensor), _seconds(opts), self.tables,
                 background=opts.asyncOp,

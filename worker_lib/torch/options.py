@@ -9,7 +9,7 @@ from switchagg.errors import UsageError
 from worker_lib.checks import checked_block
 from worker_lib.transport.select import checked_transport
 
-FALLBACKS: Final = ("error",)
+FALLBACKS: Final = ("error", "gloo")
 LANES: Final = (8, 16, 32, 64)
 
 
@@ -24,7 +24,8 @@ class Options:
             everything without looking; ``"auto"`` does what the job's policy says.
         block_size: elements a block; None leaves it to the controller.
         transport: ``"shm"``, ``"udp"`` or ``"auto"``, as in `worker_lib.connect`.
-        fallback: when the switch is lost: ``"error"`` raises.
+        fallback: when the switch is lost: ``"error"`` raises, ``"gloo"`` goes on through gloo; see
+            `worker_lib.torch.fallback` for what that costs.
 
     Raises:
         UsageError: a value that cannot work.

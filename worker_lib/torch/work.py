@@ -15,14 +15,13 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import torch
 import torch.distributed as dist
 from torch.autograd.profiler import record_function
 
 from switchagg.errors import SessionBrokenError
-from worker_lib.session import Work
 
 _STOP_SECONDS: Final = 5.0
 
@@ -32,6 +31,16 @@ def ranged(name: str) -> AbstractContextManager[Any]:
     if torch.autograd._profiler_enabled():
         return record_function(f"switchagg::{name}")  # type: ignore[no-any-return]
     return nullcontext()
+
+
+class Running(Protocol):
+    """What a work waits for: a `worker_lib.Work`, or what stands for one."""
+
+    def done(self) -> bool:
+        """Whether `wait` would return or raise at once."""
+
+    def wait(self, timeout: float | None = None) -> Any:
+        """Waits for its end; `timeout` in seconds."""
 
 
 class SwitchWork(dist.Work):  # type: ignore[misc]
@@ -49,7 +58,7 @@ class SwitchWork(dist.Work):  # type: ignore[misc]
     def __init__(
         self,
         name: str,
-        parts: Sequence[Work],
+        parts: Sequence[Running],
         result: Any,
         finish: Callable[[], None] | None,
         completer: Completer,

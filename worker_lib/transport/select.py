@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import ipaddress
 import os
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
 
 from switchagg.errors import SwitchError, UsageError
 from switchagg.planner import SkipPolicy
@@ -37,17 +38,39 @@ def checked_transport(given: str | None) -> str:
 def open_engine(sock: udp.BoundSocket, member: Membership, transport: str) -> tuple[_native.Engine, str]:
     """Returns an engine on the socket that was admitted, and the transport it uses: "shm" or "udp".
 
+    Raises as `resume_engine`.
+    """
+    engines: list[_native.Engine] = []
+    used = _open(sock, member, transport, lambda given: engines.append(_native.Engine(sock.native, **given)))
+    return engines[0], used
+
+
+def resume_engine(
+    engine: _native.Engine, sock: udp.BoundSocket, member: Membership, transport: str, *, lost: bool
+) -> str:
+    """Lets a frozen engine go on in a new generation; returns the transport it uses there.
+
     Args:
+        engine: does nothing where it is broken.
         sock: the socket whose address the controller was told; the engine takes it.
         member: the place that the controller gave.
         transport: one of `TRANSPORTS`.
+        lost: ranks are gone: what was called in the former generation ends as lost.
 
     Raises:
         SwitchError: no route to the switch, or it takes no link and `transport` is "shm".
     """
+    return _open(sock, member, transport, lambda given: engine.resume(sock.native, lost=lost, **given))
+
+
+def _open(
+    sock: udp.BoundSocket, member: Membership, transport: str, use: Callable[[dict[str, Any]], object]
+) -> str:
+    """Calls `use` with the engine's arguments, for one transport or the other; returns which it was."""
     if transport != "udp" and member.switch_link:
         try:
-            return _engine(sock, member, member.slots, member.switch_link), "shm"
+            use(_arguments(member, member.slots, member.switch_link))
+            return "shm"
         except OSError as error:
             if transport == "shm":
                 raise SwitchError(
@@ -67,28 +90,28 @@ def open_engine(sock: udp.BoundSocket, member: Membership, transport: str) -> tu
         switch_buffer=member.switch_receive_buffer,
     )
     try:
-        return _engine(sock, member, limit, ""), "udp"
+        use(_arguments(member, limit, ""))
+        return "udp"
     except OSError as error:
         raise SwitchError(
             f"no route to the switch at {member.switch_address}:{member.switch_port}: {error.strerror}"
         ) from error
 
 
-def _engine(sock: udp.BoundSocket, member: Membership, window_limit: int, link: str) -> _native.Engine:
-    return _native.Engine(
-        sock.native,
-        switch_ip=int(ipaddress.IPv4Address(member.switch_address)),
-        switch_port=member.switch_port,
-        job=member.job,
-        token=member.token,
-        result_token=member.result_token,
-        base=member.base,
-        slots=member.slots,
-        words=member.words,
-        first_seq=member.first_seq,
-        rank=member.rank,
-        workers=member.world_size,
-        window_limit=window_limit,
-        link=link,
-        policy=SkipPolicy(member.block, member.dense, member.bits).word(),
-    )
+def _arguments(member: Membership, window_limit: int, link: str) -> dict[str, Any]:
+    return {
+        "switch_ip": int(ipaddress.IPv4Address(member.switch_address)),
+        "switch_port": member.switch_port,
+        "job": member.job,
+        "token": member.token,
+        "result_token": member.result_token,
+        "base": member.base,
+        "slots": member.slots,
+        "words": member.words,
+        "first_seq": member.first_seq,
+        "rank": member.rank,
+        "workers": member.world_size,
+        "window_limit": window_limit,
+        "link": link,
+        "policy": SkipPolicy(member.block, member.dense, member.bits).word(),
+    }

@@ -23,8 +23,6 @@ from torch.nn.parallel import DistributedDataParallel
 from switchagg.bench.ddp.models import make
 from switchagg.bench.ddp.settings import DdpSettings
 
-_BITS = {"switchagg": 32, "switchagg-16": 16, "switchagg-8": 8}
-
 
 class Clock:
     """How long at least one bucket was under way. For any thread."""
@@ -56,17 +54,23 @@ class Trainer:
     def __init__(self, system: str, model: str, settings: DdpSettings) -> None:
         self.system, self.settings = system, settings
         self.module = make(model, settings.parameters)
-        self.model = DistributedDataParallel(self.module)
+        self.model = DistributedDataParallel(self.module, gradient_as_bucket_view=True)
         self.optimizer = torch.optim.SGD(self.module.parameters(), lr=0.01)
         self.draw = torch.Generator().manual_seed(100 + dist.get_rank())
         self.clock = Clock()
         self.state: Any = None
         hook: Callable[[Any, Any], Any]
-        if system in _BITS:
+        if system.startswith("switchagg"):
             from worker_lib.torch import State, allreduce_hook
 
             hook = allreduce_hook
-            self.state = State(self.model, bits=_BITS[system], timeout=timedelta(seconds=settings.timeout))
+            _, *how = system.split("-")
+            self.state = State(
+                self.model,
+                bits=int(how[0]) if how else 32,
+                error_feedback="ef" in how,
+                timeout=timedelta(seconds=settings.timeout),
+            )
         elif system == "gloo-fp16" and model != "sparse":
             hook = default_hooks.fp16_compress_hook
         else:

@@ -8,7 +8,9 @@ from typing import Final
 from switchagg.errors import UsageError
 
 MODELS: Final = ("dense", "embedding", "sparse")
-SYSTEMS: Final = ("gloo", "gloo-fp16", "switchagg", "switchagg-16", "switchagg-8")
+SYSTEMS: Final = (
+    "gloo", "gloo-fp16", "switchagg", "switchagg-16", "switchagg-8", "switchagg-16-ef", "switchagg-8-ef",
+)  # fmt: skip
 MAX_WORKERS: Final = 32
 
 
@@ -20,7 +22,7 @@ class DdpSettings:
         workers: numbers of ranks, one group of processes each.
         models: of `MODELS`: all layers dense; a large embedding with a dense gradient that is nearly all
             zeros; the same embedding with a sparse gradient.
-        systems: of `SYSTEMS`; the numbers are bits a lane.
+        systems: of `SYSTEMS`; the numbers are bits a lane, "ef" is error feedback.
         steps: a round. repeat: timed rounds of each system, in turns. warmup: rounds before them.
         parameters: of the model, about.
         batch: samples a rank and step.

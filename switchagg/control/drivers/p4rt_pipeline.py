@@ -27,6 +27,7 @@ from switchagg.control.drivers.base import Capacity
 from switchagg.control.drivers.embedded import DEFAULT_MEMORY
 from switchagg.control.drivers.p4_program import ADMISSION, MAX_JOBS, SwitchAddress, Target
 from switchagg.control.drivers.p4rt_spec import P4RuntimeSpec, default_mac
+from switchagg.emulator.p4runtime.differences import difference
 from switchagg.errors import SwitchError, UsageError
 from switchagg.wire import MAX_WORDS, MAX_WORKERS
 
@@ -141,22 +142,7 @@ def must_push(running: Any, wanted: Pipeline | None) -> bool:
     if running is None:
         return True
     cookie = running.cookie.cookie
-    return bool(cookie != wanted.cookie if cookie else not same_program(running.p4info, wanted.p4info))
-
-
-def same_program(one: Any, other: Any) -> bool:
-    """Whether two P4Infos are of the same program, whatever their order and `pkg_info`."""
-    return _objects(one) == _objects(other)
-
-
-def _objects(p4info: Any) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for field, value in p4info.ListFields():
-        if field.name == "type_info":
-            found[field.name] = value
-        elif field.name != "pkg_info":
-            found[field.name] = sorted(each.SerializeToString(deterministic=True) for each in value)
-    return found
+    return bool(cookie != wanted.cookie if cookie else difference(running.p4info, wanted.p4info) is not None)
 
 
 def describe(spec: P4RuntimeSpec, p4info: Any) -> Program:

@@ -377,6 +377,7 @@ class AdmittedView(BaseModel):
     rank: int
     world_size: int
     places: list[int]
+    lost: list[dict[str, Any]] = Field(description="Who was lost since the generation before, and why.")
     switch: dict[str, Any]
     deadline: float
     on_loss: str

@@ -21,7 +21,7 @@ def test_a_small_run(tmp_path: Path) -> None:
         [
             sys.executable, "-m", "switchagg.cli.main", "bench", "ddp", "--workers", "2", "--steps", "2",
             "--repeat", "1", "--warmup", "0", "--parameters", "20000", "--json", str(figures),
-            "--system", "gloo,gloo-fp16,switchagg,switchagg-16,switchagg-8",
+            "--system", "gloo,gloo-fp16,switchagg,switchagg-16-ef,switchagg-8",
         ],
         capture_output=True, text=True, timeout=100, check=False,
     )  # fmt: skip

@@ -86,6 +86,7 @@ def test_join_and_leave(place: Place) -> None:
         "rank": 0,
         "world_size": 2,
         "places": [0, 1],
+        "lost": [],
         "deadline": 10.0,
         "on_loss": "fail",
     }

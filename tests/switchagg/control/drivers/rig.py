@@ -19,7 +19,7 @@ from switchagg.control.drivers.p4rt_spec import P4RuntimeSpec, from_table
 from switchagg.control.drivers.p4runtime import P4RuntimeDriver
 from switchagg.emulator.p4runtime.device import Device
 from switchagg.emulator.p4runtime.pipeline import Source, source_of
-from switchagg.emulator.p4runtime.server import P4RuntimeServer
+from switchagg.emulator.p4runtime.server import P4RuntimeServer, Tls
 from switchagg.slots import JobEntry, WorkerEntry
 from switchagg.wire import Header, Op, decode, encode
 from tests.switchagg.emulator.p4runtime.harness import TNA, V1MODEL
@@ -73,10 +73,13 @@ class Rig:
     """A switch behind a server that can be stopped and started again, empty, on the same port."""
 
     def __init__(
-        self, program: Path | None = V1MODEL, defines: tuple[str, ...] = (f"AGG_WORDS={WORDS}",)
+        self,
+        program: Path | None = V1MODEL,
+        defines: tuple[str, ...] = (f"AGG_WORDS={WORDS}",),
+        tls: Tls | None = None,
     ) -> None:
         self._source = None if program is None else _checked(program, defines)
-        self.server = P4RuntimeServer(Device(self._source), "127.0.0.1:0")
+        self.server = P4RuntimeServer(Device(self._source), "127.0.0.1:0", tls=tls)
 
     def __enter__(self) -> Self:
         self.server.start()

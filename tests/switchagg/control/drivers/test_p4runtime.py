@@ -8,6 +8,7 @@ import json
 import os
 import random
 import secrets
+import shutil
 import signal
 import socket
 import subprocess
@@ -23,6 +24,7 @@ from p4.v1 import p4runtime_pb2
 from switchagg.control.drivers.base import ChangeKind, Reconciled
 from switchagg.control.drivers.p4_program import ADMISSION
 from switchagg.control.drivers.p4runtime import P4RuntimeDriver
+from switchagg.emulator.p4runtime.server import Tls
 from switchagg.errors import SwitchError, UsageError
 from switchagg.slots import JobEntry
 from switchagg.wire import Header, Op
@@ -491,6 +493,49 @@ def test_programs_that_cannot_be(rig: Rig, tmp_path: Path) -> None:
         rig.driver(p4info=str(tmp_path / "info"), config=str(tmp_path / "config"))
     with pytest.raises(UsageError, match="No such file or directory"):
         rig.driver(p4info=str(tmp_path / "none"), config=str(tmp_path / "config"))
+
+
+# ---- encryption ----
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not on PATH")
+def test_over_tls(tmp_path: Path) -> None:
+    for name in ("switch", "controller"):
+        line = [
+            "openssl",
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:prime256v1",
+            "-nodes",
+        ]
+        line += ["-days", "2", "-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1"]
+        line += ["-keyout", str(tmp_path / f"{name}.key"), "-out", str(tmp_path / f"{name}.pem")]
+        subprocess.run(line, check=True, capture_output=True)
+    tls = Tls(tmp_path / "switch.pem", tmp_path / "switch.key", tmp_path / "controller.pem")
+    with Rig(tls=tls) as rig:
+        ca = str(tmp_path / "switch.pem")
+        own: Any = {"cert": str(tmp_path / "controller.pem"), "key": str(tmp_path / "controller.key")}
+        with driving(rig, ca=ca, **own) as driver:
+            open_job(driver, job(1))
+        for more in ({"ca": ca}, {}, {"ca": str(tmp_path / "controller.pem"), **own}):
+            with driving(rig, timeout=1, **more) as driver:
+                assert "reading counters: " in _why(driver)
+        with driving(rig, ca=str(tmp_path / "none.pem")) as driver:
+            assert "none.pem: No such file or directory" in _why(driver)
+
+
+def test_a_connection_that_others_could_read_is_warned_of(rig: Rig) -> None:
+    with driving(rig) as driver:
+        assert driver.warnings == []
+    driver = P4RuntimeDriver(rigs.spec("192.0.2.1:9559", timeout=0.1))
+    try:
+        (warning,) = driver.warnings
+        assert "P4Runtime to switch rack1 at 192.0.2.1:9559 is not encrypted" in warning
+    finally:
+        driver.close()
 
 
 # ---- refusals ----

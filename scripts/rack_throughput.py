@@ -1,0 +1,113 @@
+"""What a P4 switch between network namespaces does for a job of n workers: the driver, and then all-reduces.
+
+    python scripts/rack_throughput.py bmv2 --workers 4 --words 64 --elements 262144
+    python scripts/rack_throughput.py p4 --words 16 --elements 4096
+
+bmv2 is `simple_switch_grpc`, on PATH with `p4c-bm2-ss`; p4 is the P4 model. Each worker is a process
+in a namespace of its own, on a veth pair to the switch; every sum is checked. All of it shares one computer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+REPOSITORY = Path(__file__).parents[1]
+sys.path.insert(0, str(REPOSITORY))
+INSIDE = "RACK_THROUGHPUT_INSIDE"
+
+WORKER = """
+import json, os, sys, time
+import numpy as np
+import worker_lib
+elements, rounds, slots = map(int, sys.argv[1:])
+with worker_lib.connect(address=os.environ["WORKER_ADDRESS"], slots=slots, timeout=120) as session:
+    parts = [np.random.default_rng(rank).integers(-2**29, 2**29, elements, dtype=np.int32)
+             for rank in range(session.world_size)]
+    exact, seconds = True, []
+    for turn in range(rounds + 1):
+        mine = parts[session.rank].copy()
+        session.barrier()
+        begin = time.monotonic()
+        session.allreduce(mine)
+        seconds.append(time.monotonic() - begin)
+        exact &= bool((mine == sum(parts)).all())
+    stats = session.stats()
+    print(json.dumps({"exact": exact, "seconds": seconds[1:], "sent": stats["packets_sent"],
+                      "again": stats["retransmissions"]}))
+"""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("engine", choices=("bmv2", "p4"))
+    parser.add_argument("--workers", type=int, default=4)
+    parser.add_argument("--words", type=int, default=64, help="K (%(default)s)")
+    parser.add_argument("--slots", type=int, default=64, help="of the job (%(default)s)")
+    parser.add_argument("--elements", type=int, default=65536, help="int32, of each all-reduce (%(default)s)")
+    parser.add_argument("--rounds", type=int, default=5, help="all-reduces after the first (%(default)s)")
+    args = parser.parse_args()
+    if INSIDE not in os.environ:
+        alone = ["unshare", "-rnpf", "--mount-proc", "--kill-child"]
+        os.environ[INSIDE] = "1"
+        os.execvp(alone[0], [*alone, sys.executable, *sys.argv])
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(REPOSITORY), *sys.path])
+    with tempfile.TemporaryDirectory() as folder:
+        return _measure(args, Path(folder))
+
+
+def _measure(args: argparse.Namespace, folder: Path) -> int:
+    from switchagg.control.controller import Controller
+    from switchagg.control.drivers.p4runtime import P4RuntimeDriver
+    from switchagg.control.service import ControlServer
+    from tests.switchagg.control.drivers.rack import MGMT_IP, Rack, compiled
+
+    if args.engine == "bmv2":
+        compiled(folder, args.words)
+    with Rack(args.engine, args.workers, folder, words=args.words) as rack:
+        begin = time.monotonic()
+        driver = P4RuntimeDriver(rack.spec())
+        driver.reconcile((), {})
+        ready = time.monotonic() - begin
+        controller = Controller([driver])
+        server = ControlServer(controller, MGMT_IP, 0)
+        server.start()
+        numbers = [str(args.elements), str(args.rounds), str(args.slots)]
+        with rack.workers(server.url, WORKER, *numbers) as processes:
+            said = [json.loads(process.communicate()[0] or "{}") for process in processes]
+        writes = dict(driver.writes)
+        counters = driver.counters()
+        server.close()
+        controller.close()
+        driver.close()
+    if not all(each.get("exact") for each in said):
+        print(f"wrong, or not done: {said}", file=sys.stderr)
+        return 1
+    # A round is as long as its slowest worker takes.
+    rounds = [max(each) for each in zip(*(one["seconds"] for one in said), strict=True)]
+    best, median = min(rounds), sorted(rounds)[len(rounds) // 2]
+    size = 4 * args.elements
+    packets = args.workers * -(-args.elements // args.words)
+    print(f"{args.engine}, {args.workers} workers, K = {args.words}, {args.slots} slots, {size:,} bytes each")
+    print(f"program and tables there after {ready:.2f} s; updates: {writes}")
+    for name, seconds in (("best", best), ("median", median)):
+        print(
+            f"{name} of {len(rounds)}: {seconds:.3f} s, algbw {size / seconds / 1e6:.2f} MB/s, "
+            f"{packets / seconds:,.0f} packets/s into the switch"
+        )
+    again = sum(each["again"] for each in said) / sum(each["sent"] for each in said)
+    print(
+        f"every sum exact; {again:.1%} of packets were repeats; the switch received {counters['received']:,}"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,539 @@
+"""Sessions when ranks are lost, leave and come back: who is told what, when, and that sums stay exact."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import random
+import signal
+import threading
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+import worker_lib
+from switchagg.control.embedded import EmbeddedController
+from switchagg.control.records import OPEN
+from switchagg.emulator.faults import Faults
+from worker_lib import (
+    AdmissionError,
+    MismatchError,
+    Session,
+    SessionBrokenError,
+    SwitchError,
+    WorkerLostError,
+)
+
+from .harness import Outcome, ProcessEnded, in_threads, job_name, processes, say, seed_of_this_run, together
+
+I32 = np.int32
+
+
+def vanish(session: Session) -> None:
+    """As if the session's process had ended: no leave, and its connection closes."""
+    assert session._keeper is not None
+    assert session._engine is not None
+    session._keeper.drop()
+    session._engine.close()
+    session._closed = True
+
+
+def sum_of(session: Session, n: int = 5000) -> int:
+    """An all-reduce that says who took part: bit p for the rank that joined as p."""
+    x = np.full(n, 1 << session.places[session.rank], I32)
+    session.allreduce(x)
+    assert len(set(x.tolist())) == 1
+    return int(x[0])
+
+
+def back(*arguments: Any, **settings: Any) -> Session:
+    """Connects, as soon as the controller knows that the place is free."""
+    deadline = time.monotonic() + 10
+    while True:
+        try:
+            return worker_lib.connect(*arguments, **settings)
+        except AdmissionError as error:
+            if error.code != "rank_taken" or time.monotonic() > deadline:
+                raise
+        time.sleep(0.005)
+
+
+def places(total: int) -> tuple[int, ...]:
+    return tuple(p for p in range(32) if total >> p & 1)
+
+
+# ---------------------------------------------------------------------- fail
+
+
+def test_a_lost_rank_is_named_at_once_to_those_who_wait(host: EmbeddedController) -> None:
+    vanished = [0.0]
+
+    def call(session: Session) -> None:
+        session.barrier()
+        if session.rank == 1:
+            time.sleep(0.2)
+            vanished[0] = time.monotonic()
+            return vanish(session)
+        works = [session.allreduce_async(np.ones(100, I32)) for _ in range(3)]
+        with pytest.raises(WorkerLostError, match=r"rank 1 was lost: .*allreduce\(int32") as caught:
+            works[1].wait()
+        took = time.monotonic() - vanished[0]
+        print(f"told after {took * 1000:.0f} ms")
+        assert took < 2
+        assert caught.value.ranks == (1,)
+        for work in works:
+            with pytest.raises(WorkerLostError, match="rank 1"):
+                work.wait()
+        with pytest.raises(SessionBrokenError, match="rank 1 was lost"):
+            session.barrier()
+        return None
+
+    together(host.url, 3, call)
+    assert host.controller.slots(OPEN)["ranges"] == []
+
+
+def test_who_was_not_waiting_is_told_by_the_next_call(host: EmbeddedController) -> None:
+    def call(session: Session) -> None:
+        session.barrier()
+        if session.rank == 1:
+            return vanish(session)
+        assert session._keeper is not None
+        deadline = time.monotonic() + 10
+        while session._keeper.over is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        with pytest.raises(WorkerLostError, match="rank 1 was lost") as caught:
+            session.barrier()
+        assert caught.value.ranks == (1,)
+        with pytest.raises(SessionBrokenError, match="rank 1 was lost"):
+            session.barrier()
+        return None
+
+    together(host.url, 2, call)
+
+
+def test_a_rank_that_left_in_order_is_named_to_who_needs_it(host: EmbeddedController) -> None:
+    def call(session: Session) -> None:
+        assert sum_of(session) == 7
+        if session.rank == 1:
+            return
+        before = time.monotonic()
+        for _ in range(2):
+            with pytest.raises(WorkerLostError, match="rank 1 left the job in order, and barrier") as caught:
+                session.barrier()
+            assert caught.value.ranks == (1,)
+        assert time.monotonic() - before < 5
+
+    together(host.url, 3, call)
+
+
+def test_results_that_are_under_way_still_come_when_a_rank_leaves() -> None:
+    """The last one out has lost packets to fetch, and the others are gone in order."""
+    seed = seed_of_this_run()
+    with EmbeddedController(faults=Faults(loss=0.1, seed=seed)) as host:
+
+        def call(session: Session) -> list[int]:
+            return [sum_of(session, 20_000) for _ in range(5)]
+
+        assert together(host.url, 3, call) == [[7] * 5] * 3
+
+
+def reduces_for_ever(session: Session) -> None:
+    while True:
+        session.allreduce(np.ones(100, I32))
+        time.sleep(0.01)
+
+
+def test_an_evicted_job(host: EmbeddedController) -> None:
+    name = job_name()
+
+    def call(session: Session) -> None:
+        session.barrier()
+        if session.rank == 0:
+            time.sleep(0.1)
+            host.controller.evict(OPEN, name)
+            with pytest.raises(SwitchError, match="evicted"):
+                reduces_for_ever(session)
+        else:
+            with pytest.raises(SwitchError, match="evicted"):
+                reduces_for_ever(session)
+        with pytest.raises(SessionBrokenError, match="evicted"):
+            session.barrier()
+
+    together(host.url, 2, call, job=name)
+    assert host.controller.slots(OPEN)["ranges"] == []
+
+
+# ---------------------------------------------------------------------- shrink
+
+
+def test_the_others_go_on_after_a_loss(host: EmbeddedController) -> None:
+    def call(session: Session) -> Any:
+        assert session.places == (0, 1, 2, 3)
+        assert sum_of(session) == 15
+        if session.rank in (1, 2):
+            if session.rank == 2:
+                time.sleep(0.05)
+            return vanish(session)
+        seen: list[Any] = []
+        told: list[str] = []
+        kept = np.full(100, 3, I32)
+        while len(seen) < 20:
+            try:
+                out = np.empty_like(kept)
+                session.allreduce(kept, out=out)
+                seen.append((session.places, int(out[0])))
+            except WorkerLostError as error:
+                seen.append(error.ranks)
+                told.append(str(error))
+        assert set(kept.tolist()) == {3}
+        assert all("goes on with" in text for text in told)
+        assert session.world_size == len(session.places)
+        assert session.places[session.rank] == (0 if session.rank == 0 else 3)
+        assert "open" in repr(session)
+        return seen
+
+    first, _, _, last = together(host.url, 4, call, on_loss="shrink", deadline=5.0)
+    assert first == last
+    assert ((0, 3), 6) in first
+    lost = [entry for entry in first if isinstance(entry[0], int)]
+    assert lost in ([(1, 2)], [(1,), (1,)])  # both at once, or rank 2 when it had become rank 1
+
+
+def test_asynchronous_collectives_fail_together_and_later_ones_match(host: EmbeddedController) -> None:
+    """Rank 0 has called more than rank 2 when rank 1 is lost. Both see the same, and go on alike."""
+
+    def call(session: Session) -> Any:
+        def step(value: int) -> list[Any]:
+            works = []
+            try:
+                for i in range(6):
+                    works.append(session.allreduce_async(np.full(1000, value + i, I32)))
+                    if session.rank and not session._generation:
+                        time.sleep(0.05)
+                return [int(work.wait()[0]) for work in works]
+            except WorkerLostError as error:
+                return [type(error)]
+
+        assert step(1) == [3 * (1 + i) for i in range(6)]
+        if session.rank == 1:
+            works = [session.allreduce_async(np.full(1000, 1, I32)) for _ in range(2)]
+            for work in works:
+                work.wait()
+            return vanish(session)
+        return [step(1), step(10), step(100)]
+
+    first, _, last = together(host.url, 3, call, on_loss="shrink", deadline=5.0)
+    assert (
+        first == last == [[WorkerLostError], [20 + 2 * i for i in range(6)], [200 + 2 * i for i in range(6)]]
+    )
+
+
+def test_one_that_is_left_goes_on_alone_and_is_joined_again(host: EmbeddedController) -> None:
+    name = job_name()
+    alone = threading.Event()
+    settings: dict[str, Any] = {"on_loss": "shrink", "deadline": 5.0, "timeout": 20.0}
+
+    def survivor() -> list[int]:
+        with worker_lib.connect(host.url, name, 0, 2, **settings) as session:
+            assert sum_of(session) == 3
+            with pytest.raises(WorkerLostError, match="goes on with 1 rank:"):
+                session.barrier()
+            assert (session.rank, session.world_size, session.places) == (0, 1, (0,))
+            assert sum_of(session) == 1
+            assert session.allgather(np.ones(3, I32)).shape == (1, 3)
+            session.barrier()
+            alone.set()
+            deadline = time.monotonic() + 20
+            while session.world_size == 1 and time.monotonic() < deadline:
+                session.barrier()
+                time.sleep(0.005)
+            assert session.places == (0, 1)
+            total = sum_of(session)
+            gathered = session.allgather(np.full(3, session.rank, I32))
+            return [total, *gathered[:, 0].tolist()]
+
+    def lost_and_back() -> list[int]:
+        session = worker_lib.connect(host.url, name, 1, 2, **settings)
+        assert sum_of(session) == 3
+        vanish(session)
+        assert alone.wait(20)
+        with back(host.url, name, 1, 2, **settings) as session:
+            assert (session.rank, session.places) == (1, (0, 1))
+            session.barrier()  # the one that rank 0 was in when it changed
+            total = sum_of(session)
+            gathered = session.allgather(np.full(3, session.rank, I32))
+            return [total, *gathered[:, 0].tolist()]
+
+    for outcome in in_threads([survivor, lost_and_back], limit=40):
+        assert outcome.get() == [3, 0, 1]
+
+
+def test_a_rank_that_comes_back_takes_part_from_a_later_collective_on(host: EmbeddedController) -> None:
+    name = job_name()
+    settings: dict[str, Any] = {"on_loss": "shrink", "deadline": 5.0, "timeout": 20.0}
+
+    def member(rank: int) -> list[tuple[int, ...]]:
+        session = worker_lib.connect(host.url, name, rank, 3, **settings)
+        assert sum_of(session) == 7
+        if rank == 1:
+            vanish(session)
+            session = back(host.url, name, rank, 3, **settings)
+        seen: list[tuple[int, ...]] = []
+        lost: list[tuple[int, ...]] = []
+        with session:
+            while seen.count((0, 1, 2)) < 10:
+                try:
+                    seen.append(places(sum_of(session)))
+                except WorkerLostError as error:
+                    lost.append(error.ranks)
+        assert lost == ([] if rank == 1 else [(1,)])
+        return seen
+
+    first, second, last = [o.get() for o in in_threads([lambda r=r: member(r) for r in range(3)], limit=30)]
+    assert first == last
+    assert second == first[-10:] == [(0, 1, 2)] * 10
+    assert set(first[:-10]) <= {(0, 2)}
+
+
+def test_a_collective_called_for_another_number_of_ranks(host: EmbeddedController) -> None:
+    """Rank 0 calls an allgather that waits for the change; the others call it after it."""
+    name = job_name()
+    settings: dict[str, Any] = {"on_loss": "shrink", "deadline": 5.0, "timeout": 20.0}
+    gone, called = threading.Event(), threading.Event()
+
+    def gathers(session: Session) -> list[int]:
+        rows = session.allgather(np.full(2, session.places[session.rank], I32))
+        return [int(row[0]) for row in rows]
+
+    def first() -> Any:
+        with worker_lib.connect(host.url, name, 0, 3, **settings) as session:
+            with pytest.raises(WorkerLostError):
+                session.barrier()
+            gone.set()
+            wait_for_pause(session)
+            session.barrier()  # all ranks pause after this one
+            background = session.allgather_async(np.ones(2, I32))
+            called.set()
+            with pytest.raises(MismatchError, match=r"before and after another rank came back"):
+                background.wait()
+            return gathers(session)
+
+    def second() -> Any:
+        with worker_lib.connect(host.url, name, 1, 3, **settings) as session:
+            with pytest.raises(WorkerLostError):
+                session.barrier()
+            session.barrier()
+            assert called.wait(20)
+            with pytest.raises(MismatchError, match="call it again"):
+                session.allgather_async(np.ones(2, I32)).wait()
+            return gathers(session)
+
+    def third() -> Any:
+        vanish(worker_lib.connect(host.url, name, 2, 3, **settings))
+        assert gone.wait(20)
+        with back(host.url, name, 2, 3, **settings) as session:
+            with pytest.raises(MismatchError):
+                session.allgather_async(np.ones(2, I32)).wait()
+            return gathers(session)
+
+    for outcome in in_threads([first, second, third], limit=50):
+        assert outcome.get() == [0, 1, 2]
+
+
+def wait_for_pause(session: Session) -> None:
+    """Until the controller has asked rank 0 for a pause."""
+    assert session._engine is not None
+    deadline = time.monotonic() + 20
+    while not session._engine.pause_requested and time.monotonic() < deadline:
+        time.sleep(0.005)
+    assert session._engine.pause_requested
+
+
+def test_groups_after_a_change(host: EmbeddedController) -> None:
+    def call(session: Session) -> Any:
+        with_all = session.group([0, 2])
+        if with_all is not None:
+            assert sum_of(with_all) == 3
+            with_all.close()
+        session.barrier()
+        if session.rank == 1:
+            return vanish(session)
+        with pytest.raises(WorkerLostError):
+            session.barrier()
+        group = session.group([1, 0])
+        assert group is not None
+        with group:
+            total = sum_of(group)
+        return session.rank, group.rank, total
+
+    assert together(host.url, 3, call, on_loss="shrink", deadline=5.0) == [(0, 1, 3), None, (1, 0, 3)]
+
+
+# ---------------------------------------------------------------------- silence
+
+
+def holds_the_lock(session: Session, seconds: float) -> int:
+    """Rank 1 does not let go of the interpreter for longer than the job's deadline."""
+    session.barrier()
+    if session.rank == 1:
+        before = time.monotonic()
+        ctypes.PyDLL(None).usleep(int(seconds * 1e6))
+        assert time.monotonic() - before >= seconds
+    return sum_of(session)
+
+
+def test_holding_the_interpreter_s_lock_is_no_silence(host: EmbeddedController) -> None:
+    with processes(host.url, 2, holds_the_lock, 2.5, deadline=1.0) as ranks:
+        for rank in ranks:
+            assert rank.finish(30).get() == 3
+
+
+def works_until_told(session: Session) -> tuple[float, tuple[int, ...], str, int]:
+    """All-reduces until it hears of a loss: when (on the system's clock), of whom, why; then once more."""
+    session.allreduce(np.ones(1000, I32))
+    say("working")
+    while True:
+        try:
+            session.allreduce(np.ones(100_000, I32))
+        except WorkerLostError as error:
+            return time.monotonic(), error.ranks, str(error), sum_of(session)
+
+
+def stopped_and_continued(session: Session) -> str:
+    session.allreduce(np.ones(1000, I32))
+    say("working")
+    try:
+        while True:
+            session.allreduce(np.ones(100_000, I32))
+    except SwitchError as error:
+        return str(error)
+
+
+def rank_of(session: Session, stopped: int) -> Any:
+    return stopped_and_continued(session) if session.rank == stopped else works_until_told(session)
+
+
+def test_a_stopped_rank_is_lost_after_its_deadline_and_changes_nothing_when_it_wakes(
+    host: EmbeddedController,
+) -> None:
+    with processes(host.url, 3, rank_of, 1, deadline=1.0, on_loss="shrink") as ranks:
+        for rank in ranks:
+            rank.hear()
+        time.sleep(0.3)  # so that heartbeats have come
+        stopped = time.monotonic()
+        ranks[1].signal(signal.SIGSTOP)
+        told = [ranks[i].finish(30).get() for i in (0, 2)]
+        ranks[1].signal(signal.SIGCONT)
+        for when, lost, message, total in told:
+            print(f"told {when - stopped:.2f} s after the stop: {message}")
+            assert lost == (1,)
+            assert "silent" in message
+            assert 0.5 < when - stopped < 3.0
+            assert total == 5
+        assert "lost" in ranks[1].finish(30).get()
+
+
+def dies_or_works(session: Session, victim: int) -> Any:
+    if session.rank != victim:
+        return works_until_told(session)
+    session.allreduce(np.ones(1000, I32))
+    say(time.monotonic())
+    os.kill(os.getpid(), signal.SIGKILL)
+    return None
+
+
+def test_a_killed_rank_is_named_at_once(host: EmbeddedController) -> None:
+    with processes(host.url, 3, dies_or_works, 0, deadline=60.0, on_loss="shrink") as ranks:
+        died = ranks[0].hear()
+        with pytest.raises(ProcessEnded):
+            ranks[0].finish().get()
+        for i in (1, 2):
+            when, lost, message, total = ranks[i].finish(30).get()
+            print(f"told {when - died:.3f} s after the death")
+            assert lost == (0,)
+            assert "process ended" in message
+            assert when - died < 2
+            assert total == 6
+
+
+# ---------------------------------------------------------------------- anything at any time
+
+
+@pytest.fixture(params=["auto", "udp"])
+def way(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def test_random_losses_and_returns(way: str) -> None:
+    """Ranks vanish and come back at random moments, with collectives in flight; what completes is exact, and
+    alike at all ranks that were in it."""
+    seed = seed_of_this_run()
+    n, seconds = 4, 5.0
+    name = job_name()
+    settings: dict[str, Any] = {"on_loss": "shrink", "deadline": 5.0, "timeout": 15.0, "transport": way}
+    with EmbeddedController(faults=Faults(loss=0.005, reorder=0.01, seed=seed)) as host:
+        end = time.monotonic() + seconds
+        # (job id of the generation, index) -> the sum that each place saw
+        seen: dict[tuple[int, int], dict[int, int]] = {}
+        book = threading.Lock()
+
+        def member(place: int) -> int:
+            draw = random.Random(seed * 7 + place)
+            lives = 0
+            while time.monotonic() < end:
+                try:
+                    session = back(host.url, name, place, n, join_timeout=8.0, **settings)
+                except AdmissionError:  # the others have ended meanwhile
+                    if time.monotonic() > end - 1:
+                        return lives
+                    raise
+                lives += 1
+                until = time.monotonic() + draw.uniform(0.3, 3.0) if place else end
+                live(session, place, draw, min(until, end))
+                if time.monotonic() >= end:
+                    session.close()
+                    return lives
+                vanish(session)
+                time.sleep(draw.uniform(0.0, 0.2))
+            return lives
+
+        def live(session: Session, place: int, draw: random.Random, until: float) -> None:
+            while time.monotonic() < until:
+                try:
+                    works = [
+                        session.allreduce_async(np.full(3000, 1 << place, I32))
+                        for _ in range(draw.randrange(1, 5))
+                    ]
+                    for work in works:
+                        x = work.wait()
+                        assert len(set(x.tolist())) == 1
+                        if work._native is None:
+                            assert x[0] == 1 << place  # alone
+                            continue
+                        assert session._keeper is not None
+                        generation = session._keeper.generations[work._native.generation]
+                        with book:
+                            seen.setdefault((generation.job, work._native.position), {})[place] = int(x[0])
+                            assert places(int(x[0])) == generation.places
+                except WorkerLostError:
+                    continue
+
+        outcomes: list[Outcome] = in_threads([lambda p=p: member(p) for p in range(n)], limit=60)
+        lives = [outcome.get() for outcome in outcomes]
+        print(f"lives {lives}, {len({job for job, _ in seen})} generations, {len(seen)} collectives")
+        assert sum(lives) > n + 2
+        assert len(seen) > 50
+        for sums in seen.values():
+            assert len(set(sums.values())) == 1
+        assert eventually(lambda: host.controller.slots(OPEN)["ranges"] == [])
+
+
+def eventually(true: Any, limit: float = 10.0) -> bool:
+    deadline = time.monotonic() + limit
+    while not true():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True

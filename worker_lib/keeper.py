@@ -1,0 +1,327 @@
+"""Keeps a session's place: heartbeats, what the controller says, changes of membership.
+
+    member stream --reader thread--> events -+                               +--> engine: abort, doom, freeze,
+                                             +--> keeper thread -- Roster ---+    finish, resume, pause
+    engine: "all ranks have paused" ---------+                               +--> controller: attach,
+    native thread: heartbeats                                                     progress, proceed
+
+What an event means is `worker_lib/membership.py`'s to say. A thread that waits in a collective does so in the
+engine, without the interpreter's lock, so it comes back as soon as the engine has been told.
+
+When the stream breaks, the controller may have been restarted: the keeper attaches again for as long as the
+session lives, and nothing is raised while packets flow. Only if the switch's port refuses packets as well is
+the session over.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import queue
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from switchagg.errors import AdmissionError, SwitchError
+from switchagg.planner import SkipPolicy
+from worker_lib import _native
+from worker_lib.membership import Change, Doom, Generation, Gone, Loss, OnLoss, Over, Pause, Policy, Roster
+from worker_lib.transport import udp
+from worker_lib.transport.select import resume_engine
+
+if TYPE_CHECKING:
+    from worker_lib.join import Membership
+
+_SLICE_NS: Final = 100_000_000
+_PATIENCE: Final = 30.0  # seconds for other ranks in one call; then it is asked again
+_ATTACH_TIMEOUT: Final = 5.0
+_FIRST_PAUSE: Final = 0.05  # seconds between two attempts to attach; doubled up to the last
+_LAST_PAUSE: Final = 1.0
+_LOOK: Final = 0.05  # seconds between looks at the switch's port meanwhile
+_END_SECONDS: Final = 5.0  # for the threads to end
+_COMES_BACK: Final = ("stopping", "switch")  # codes of refusals that may be others in a moment
+
+
+class Keeper:
+    """One member's keeper; its threads run from the start.
+
+    Args:
+        engine: of the session.
+        member: the place that the controller gave.
+        transport: as the caller asked for; see `worker_lib.transport.select`.
+        address: IPv4 address of this host that packets come from.
+
+    Attributes:
+        member: the present admission.
+        lock: guards what follows, and orders calls and changes of generation.
+        generations: by the engine's number.
+        over: why the session has ended; None while it has not.
+        owed: a loss that the caller has not been told of: no call is made before that.
+        losses: by the number of the generation that they ended.
+        left: ranks of this generation that have left.
+        transport: how packets travel: "shm" or "udp".
+    """
+
+    def __init__(
+        self, engine: _native.Engine, member: Membership, *, transport: str, used: str, address: str
+    ) -> None:
+        self.member = member
+        self.lock = threading.Lock()
+        self.over: Loss | Gone | None = None
+        self.owed: Loss | None = None
+        self.losses: dict[int, Loss] = {}
+        self.left: Loss | None = None
+        self.transport = used
+        generation = Generation(member.job, member.rank, member.places)
+        self.generations = [generation]
+        self.policies = [policy_of(member)]
+        on_loss: OnLoss = "shrink" if member.on_loss == "shrink" else "fail"
+        self._roster = Roster(member.name, generation, on_loss)
+        self._engine = engine
+        self._asked = transport
+        self._address = address
+        self._change_wanted = False
+        self._offer: udp.BoundSocket | None = None  # the controller was told its address
+        self._closing = threading.Event()
+        self._dropped = False
+        self._events: queue.SimpleQueue[tuple[int, dict[str, Any] | None]] = queue.SimpleQueue()
+        self._line = 0  # number of the stream that is read
+        self._heart = _native.Heart(engine)
+        self._bell = os.eventfd(0, os.EFD_CLOEXEC)
+        self._bell_open = True
+        self._bell_lock = threading.RLock()  # `drop` may come from the collector, anywhere
+        engine.set_attention(self._bell)
+        self._aim()
+        self._read_line(member)
+        self._thread = threading.Thread(target=self._run, name="switchagg-keeper", daemon=True)
+        self._thread.start()
+
+    def leave(self, begun: int) -> None:
+        """Gives the place back and ends the threads. The engine is closed before."""
+        self._end_threads()
+        self.member.leave(begun)
+        if threading.current_thread() is not self._thread:
+            self._thread.join(_END_SECONDS)
+
+    def drop(self) -> None:
+        """Ends the threads, and with the stream the place: nobody has the session. From any thread."""
+        self._dropped = True
+        self._closing.set()
+        self._ring()
+
+    def abandon(self) -> None:
+        """For a forked child: the threads are the parent's, and so is the place."""
+        self._heart.abandon()
+        # The threads' frames stay for ever in the child, and this with them: not the engine too.
+        del self._heart, self._engine
+        self.member.close_descriptors()
+        if self._bell_open:
+            self._bell_open = False
+            os.close(self._bell)
+
+    # ------------------------------------------------------------------ threads
+
+    def _end_threads(self) -> None:
+        self._closing.set()
+        self._heart.close()
+        self._ring()
+
+    def _ring(self) -> None:
+        with self._bell_lock:
+            if self._bell_open:
+                os.eventfd_write(self._bell, 1)
+
+    def _read_line(self, member: Membership) -> None:
+        """Starts to read the member's stream."""
+        self._line += 1
+        threading.Thread(
+            target=self._read, args=(self._line, member), name="switchagg-events", daemon=True
+        ).start()
+
+    def _read(self, line: int, member: Membership) -> None:
+        while True:
+            try:
+                event = member.next_event()
+            except SwitchError:  # no event: as good as none at all
+                event = None
+            self._events.put((line, event))
+            self._ring()
+            if event is None:
+                return
+
+    def _run(self) -> None:
+        try:
+            while not self._closing.is_set() and self.over is None:
+                os.eventfd_read(self._bell)
+                self._hear()
+                while (self._change_wanted or self._engine.halted) and not self._ended():
+                    self._change()
+                    self._hear()
+        except Exception as error:  # a session whose keeper is dead must not wait for it
+            self._end(Gone(f"the session's keeper failed: {error!r}"))
+            raise
+        finally:
+            self._heart.close()
+            if self._dropped:
+                self.member.close_stream()
+            if self._offer is not None:
+                self._offer.native.close()
+            self._engine.set_attention(-1)
+            with self._bell_lock:
+                self._bell_open = False
+                os.close(self._bell)
+
+    def _ended(self) -> bool:
+        return self._closing.is_set() or self.over is not None or self._engine.broken
+
+    # ------------------------------------------------------------------ events
+
+    def _hear(self) -> None:
+        """Acts on all events that have come."""
+        while not self._ended():
+            try:
+                line, event = self._events.get_nowait()
+            except queue.Empty:
+                return
+            if line != self._line:
+                continue
+            if event is None:
+                self._attach()
+                continue
+            try:
+                self._act(self._roster.event(event))
+            except SwitchError as error:
+                self._end(Gone(str(error)))
+
+    def _act(self, action: Over | Doom | Change | Pause | Policy | None) -> None:
+        match action:
+            case Over(cause):
+                self._end(cause)
+            case Change():
+                self._change_wanted = True
+                self._engine.freeze()
+            case Pause():
+                self._engine.request_pause()
+            case Policy(word):
+                if SkipPolicy.from_word(word) is not None:
+                    self._engine.set_policy(word)
+            case Doom(begun, loss):
+                with self.lock:
+                    self.left = loss
+                if begun is not None:
+                    self._engine.doom(begun)
+
+    def _end(self, cause: Loss | Gone) -> None:
+        """The session is over: whoever waits in the engine comes back and finds out why."""
+        with self.lock:
+            if self.over is None:
+                self.over = cause
+        self._engine.abort()
+
+    # ------------------------------------------------------------------ the controller went away
+
+    def _attach(self) -> None:
+        """Attaches again, until the controller is there, the switch is gone too, or the session ends."""
+        if self._roster.final:
+            return self._end(Gone(f"the controller of job {self.member.name!r} has stopped, and its switch"))
+        refused = self._engine.stats()["refused"]
+        pause = _FIRST_PAUSE
+        while not self._ended():
+            try:
+                member = self.member.attach(_ATTACH_TIMEOUT)
+            except AdmissionError as error:
+                if error.code not in _COMES_BACK:
+                    return self._end(Gone(f"{error}"))
+            except SwitchError:
+                pass
+            else:
+                self._attached(member)
+                return None
+            until = time.monotonic() + pause
+            while time.monotonic() < until and not self._closing.wait(_LOOK):
+                if self._engine.stats()["refused"] > refused:
+                    return self._end(
+                        Gone(
+                            f"the switch of job {self.member.name!r} is gone: its port refuses packets and "
+                            "its controller does not answer"
+                        )
+                    )
+            pause = min(2 * pause, _LAST_PAUSE)
+        return None
+
+    def _attached(self, member: Membership) -> None:
+        self._read_line(member)
+        if member.job == self.member.job:
+            self.member = member
+            self._aim()
+        elif self._offer is not None:  # the answer to `proceed` was lost on its way
+            self._change_wanted = False
+            self._resume(member)
+        else:
+            self._end(Gone(f"job {member.name!r} went on without this rank"))
+
+    def _aim(self) -> None:
+        beats = self.member.heartbeats
+        if beats is not None:
+            self._heart.aim(
+                int(ipaddress.IPv4Address(beats.address)), beats.port, beats.cookie, int(beats.interval * 1e9)
+            )
+
+    # ------------------------------------------------------------------ a change of membership
+
+    def _change(self) -> None:
+        """Freeze, progress, finish, proceed, resume; see `worker_lib/membership.py`."""
+        self._change_wanted = False
+        engine, member = self._engine, self.member
+        try:
+            completed = engine.freeze()
+            complete_to = member.progress(completed, _PATIENCE)
+            if complete_to < completed:
+                return self._end(Gone(f"the controller said {complete_to} of {completed} collectives"))
+            while not engine.finish(complete_to, _SLICE_NS):
+                if self._ended():
+                    return None
+            if self._offer is None:
+                self._offer = udp.bind(self._address)
+            return self._resume(member.proceed(self._offer.address, self._offer.port, _PATIENCE))
+        except AdmissionError as error:
+            if error.code not in _COMES_BACK:
+                return self._end(Gone(str(error)))
+        except SwitchError:
+            # The controller is slow or gone. If it is gone the stream has ended too, which comes as an event.
+            pass
+        self._change_wanted = True
+        self._closing.wait(_FIRST_PAUSE)
+        return None
+
+    def _resume(self, new: Membership) -> None:
+        sock, self._offer = self._offer, None
+        assert sock is not None
+        generation = Generation(new.job, new.rank, new.places)
+        loss = self._roster.changed(generation, new.lost)
+        # Under the lock: no call is made between the old generation's end and the caller's being told.
+        with self.lock:
+            self.member = new
+            self.left = None
+            self.generations.append(generation)
+            self.policies.append(policy_of(new))
+            if loss is not None:
+                self.losses[len(self.generations) - 2] = self.owed = loss
+            try:
+                used = resume_engine(self._engine, sock, new, self._asked, lost=loss is not None)
+            except SwitchError as error:
+                self.over = Gone(str(error))
+                used = None
+        sock.native.close()  # nothing, once the engine has it
+        if self.over is not None:
+            self._engine.abort()
+        if used is not None:
+            self.transport = used
+            self._aim()
+        for event in self._roster.early():
+            self._events.put((self._line, dict(event)))
+
+
+def policy_of(member: Membership) -> SkipPolicy:
+    """The skip policy that a member was admitted with."""
+    return SkipPolicy(member.block, member.dense, member.bits)
