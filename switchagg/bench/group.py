@@ -32,12 +32,19 @@ class GroupError(SwitchAggError):
 class Group:
     """The ranks of one peer, waiting for commands. A context manager; leaving it ends every process.
 
+    Args:
+        timeout: seconds that a call may take.
+        program: the module that a rank's process runs.
+
     Raises:
         GroupError: the ranks did not all get ready within START_SECONDS.
     """
 
-    def __init__(self, peer: Peer, workers: int, timeout: float) -> None:
+    def __init__(
+        self, peer: Peer, workers: int, timeout: float, *, program: str = "switchagg.bench.rank"
+    ) -> None:
         self.peer = peer
+        self._program = program
         self.workers = workers
         self._usable = False
         self._processes: list[subprocess.Popen[bytes]] = []
@@ -64,7 +71,7 @@ class Group:
                 "options": self.peer.start(self.workers),
             }
             text = json.dumps(config | {"rank": 0}).replace('"rank": 0', '"rank": {rank}')
-            command = [sys.executable, "-P", "-m", "switchagg.bench.rank", text]
+            command = [sys.executable, "-P", "-m", self._program, text]
             # TMPDIR: what a peer leaves behind goes with our folder.
             environment = {**self.peer.environment(), "TMPDIR": str(directory)}
             for line in self.peer.commands(self.workers, command):

@@ -24,10 +24,11 @@ import sys
 import threading
 import time
 import zlib
+from collections.abc import Callable
 from multiprocessing.connection import Client, Connection
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -92,12 +93,12 @@ class RankProcess:
         work = self._work
         assert work is not None
         before = self._endpoint.counters()
-        cpu = _cpu_seconds()
+        cpu = cpu_seconds()
         time.sleep(max(0.0, command.start - time.monotonic()))
         woke = time.monotonic()
         self._endpoint.reduce(work)
         end = time.monotonic()
-        cpu = _cpu_seconds() - cpu
+        cpu = cpu_seconds() - cpu
         after = self._endpoint.counters()
         growth = {key: value - before.get(key, 0.0) for key, value in after.items()}
         # Several times as fast as a cryptographic hash, and it is accidents that are looked for.
@@ -112,7 +113,8 @@ class RankProcess:
             row[:] = tensor.view(np.uint8)
 
 
-def _cpu_seconds() -> float:
+def cpu_seconds() -> float:
+    """Processor time of this process so far."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return usage.ru_utime + usage.ru_stime
 
@@ -126,8 +128,15 @@ def _read_commands(connection: Connection, commands: SimpleQueue[object]) -> Non
         os._exit(0)
 
 
-def main(config_text: str) -> None:
-    """Run one rank until the parent closes the connection."""
+class Servant(Protocol):
+    """Carries out commands."""
+
+    def carry_out(self, command: object) -> object:
+        """Do one command and return the reply."""
+
+
+def serve(config_text: str, make: Callable[[int, Endpoint], Servant]) -> None:
+    """Run one rank until the parent closes the connection; `make` gets the rank and its endpoint."""
     config = json.loads(config_text)
     rank = config["rank"] if config["rank"] >= 0 else int(os.environ["OMPI_COMM_WORLD_RANK"])
     # The default slack of 50 microseconds would be a good part of a short call.
@@ -141,7 +150,7 @@ def main(config_text: str) -> None:
             rank, config["workers"], Path(config["directory"]), config["timeout"], config["options"]
         )
         endpoint = importlib.import_module(f"switchagg.bench.peers.{config['peer']}").open_endpoint(place)
-        process = RankProcess(rank, endpoint)
+        process = make(rank, endpoint)
         gc.disable()
         gc.freeze()
         connection.send(None)
@@ -158,4 +167,4 @@ def main(config_text: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    serve(sys.argv[1], RankProcess)

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from switchagg.cli import bench_ddp
+from switchagg.cli import bench_ddp, bench_policy
 from switchagg.cli.signals import sigterm_exits
 from switchagg.errors import UsageError
 
@@ -70,6 +70,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
     parser.set_defaults(run=run)
     bench_ddp.add_parser(kinds)
+    bench_policy.add_parser(kinds)
 
 
 def settings_from(args: argparse.Namespace) -> Settings:
@@ -116,6 +117,8 @@ def run(args: argparse.Namespace) -> int:
     """
     if args.benchmark == "ddp":
         return bench_ddp.run(args)
+    if args.benchmark == "policy":
+        return bench_policy.run(args)
     from switchagg.bench import allreduce
     from switchagg.bench.report import LEGEND, TerminalProgress, table, to_json
 

@@ -18,8 +18,16 @@ class SwitchaggPeer(Peer):
 
     name = "switchagg"
 
-    def __init__(self, settings: Settings, loss: float = 0.0, transport: str = "auto") -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        loss: float = 0.0,
+        transport: str = "auto",
+        *,
+        deadline: float | None = None,
+    ) -> None:
         self._settings = settings
+        self._deadline = deadline
         self._transport = transport
         self._loss = loss
         self._host: Embedded | None = None
@@ -46,6 +54,7 @@ class SwitchaggPeer(Peer):
             "words": settings.words,
             "slots": settings.slots,
             "transport": self._transport,
+            "deadline": self._deadline,
         }
 
     def processes(self) -> list[int]:
@@ -77,6 +86,7 @@ class SwitchaggEndpoint:
             words=place.options["words"],
             slots=place.options["slots"],
             transport=place.options["transport"],
+            deadline=place.options["deadline"],
         )
 
     def prepare(self, work: Work) -> None:

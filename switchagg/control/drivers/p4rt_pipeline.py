@@ -115,7 +115,8 @@ def read_p4info(path: Path) -> Any:
             p4info.Clear()
         if not p4info.tables:
             raise UsageError(
-                f"{path} is no P4Info ({problem}); accepted: what p4c writes with --p4runtime-files"
+                f"{path} is no P4Info ({problem}); accepted: what p4c writes with --p4runtime-files; for a "
+                "Tofino, with --p4runtime-force-std-externs (make tofino P4RUNTIME=1)"
             ) from None
     return p4info
 

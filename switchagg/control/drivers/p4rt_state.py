@@ -38,7 +38,7 @@ from switchagg.control.drivers.p4_program import (
 from switchagg.control.drivers.p4rt_pipeline import Program
 from switchagg.control.drivers.p4rt_rows import Key, Row, Schema
 from switchagg.control.drivers.p4rt_spec import P4RuntimeSpec, default_mac
-from switchagg.errors import SwitchError
+from switchagg.errors import SwitchAggError, SwitchError
 from switchagg.slots import JobEntry
 from switchagg.wire import DEFAULT_PORT
 
@@ -214,7 +214,10 @@ class Layout:
             if index is None:
                 index = self.free_index(used)
                 used.add(index)
-            holding = self.holding(entry, index, fenced.get(entry.job, 0))
+            try:
+                holding = self.holding(entry, index, fenced.get(entry.job, 0))
+            except SwitchAggError as error:
+                raise SwitchError(f"job {entry.job} cannot be here any more: {error}") from error
             made.jobs[entry.job] = holding
             whole = (
                 all(found.rows.get(row.key) == row for row in holding.rows)

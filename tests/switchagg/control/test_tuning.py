@@ -5,9 +5,11 @@ from __future__ import annotations
 import time
 from dataclasses import asdict
 
+import numpy as np
 import pytest
 
 from switchagg.control.controller import Controller
+from switchagg.control.embedded import EmbeddedController
 from switchagg.control.records import OPEN, OnLoss
 from switchagg.control.tuning import Tuning
 from switchagg.heartbeat import SAMPLED_SIZES, Report
@@ -15,6 +17,10 @@ from switchagg.planner import SkipPolicy
 from tests.switchagg.control.books import book, carry_out, generation, run
 from tests.switchagg.control.fake_driver import FakeDriver
 from tests.switchagg.control.offices import Recorder, join_all, token, up
+from tests.worker_lib.harness import job_name, together
+from worker_lib import Session
+
+LIMIT = 40.0  # seconds until a policy must have changed, on a machine that does a lot besides
 
 
 def counts(second: int, policy: SkipPolicy, density: float = 0.01) -> dict[str, int]:
@@ -110,3 +116,32 @@ def test_a_policy_is_said_to_who_is_rank_0_now() -> None:
         assert lines[1].of("policy")
     finally:
         controller.close()
+
+
+def test_from_heartbeats_to_headers() -> None:
+    # Workers, heartbeats, the controller and back: lanes that calls leave to the job become narrower.
+    name = job_name()
+
+    def call(session: Session) -> tuple[int, SkipPolicy]:
+        x, out = np.ones(1 << 21, np.float32), np.empty(1 << 21, np.float32)
+        limit = time.monotonic() + LIMIT
+        turns = 0
+        while session.policy.bits is None:
+            session.allreduce(x, out=out, bits="auto")
+            turns += 1
+            late = np.array([time.monotonic() > limit], np.int32)
+            assert not session.allreduce(late, blocks="dense").any(), f"{session.policy} after {LIMIT} s"
+        # All ranks see the same policy after the same collective.
+        policy = session.policy
+        if session.rank == 0:
+            shown = host.controller.job(OPEN, name)
+            assert shown is not None
+            assert shown["policy"]["bits"] is not None
+            assert "non-zero at some rank" in shown["policy"]["why"]
+        session.barrier()
+        return turns, policy
+
+    with EmbeddedController() as host:
+        first, *others = together(host.url, 3, call, job=name, deadline=1.5)
+    assert first[1].bits == 16
+    assert all(each == first for each in others)
