@@ -4,10 +4,11 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 EXTRAS ?= dev,plots
 FUZZ_PACKETS ?= 100000
+SECONDS ?= 600
 API_EXAMPLES ?= 200
 SOURCES := pyproject.toml CMakeLists.txt $(shell find switchagg worker_lib -name '*.cpp' -o -name '*.h')
 
-.PHONY: install demo test fuzz fuzz-api bench lint format native clean
+.PHONY: install demo test fuzz soak fuzz-api bench lint format native clean
 
 install: $(VENV)/.installed-$(EXTRAS)
 
@@ -31,6 +32,10 @@ fuzz: install
 # schemathesis on the controller's OpenAPI: API_EXAMPLES requests a call.
 fuzz-api: install
 	SWITCHAGG_API_EXAMPLES=$(API_EXAMPLES) $(BIN)/python -m pytest --timeout 1200 tests/switchagg/control/http/test_api_fuzz.py
+
+# Jobs at once through one switch for SECONDS, with ranks that come late, leave early, stop and die.
+soak: install
+	$(BIN)/python -m tests.soak --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
 
 bench: install
 	$(BIN)/switchagg bench allreduce

@@ -20,7 +20,7 @@ generation. A rank that is lost either ends the session or, with ``on_loss="shri
    collective, calls belong to the new generation. If no rank was lost, nothing fails, and what was not begun
    is carried out in the new generation.
 
-The rules are told in docs/protocol.md, section 10; `worker_lib/keeper.py` carries them out.
+The rules are told in docs/protocol.md, section 12; `worker_lib/keeper.py` carries them out.
 """
 
 from __future__ import annotations

@@ -356,7 +356,7 @@ class Controller:
 
     def opened(self, job: Job, generation: Generation) -> None:
         with self._changing():
-            self._book.opened(job, generation)
+            self._book.opened(job, generation, time.monotonic())
 
     def opening_failed(self, job: Job, generation: Generation, error: SwitchAggError) -> None:
         with self._changing():

@@ -99,7 +99,7 @@ class Generations:
         job.generation.prepare()
         self._actions.append(Install(job, job.generation))
 
-    def _admit(self, job: Job, lost: Mapping[int, str]) -> None:
+    def _admit(self, job: Job, now: float, lost: Mapping[int, str]) -> None:
         """The generation is open: every member of it gets what it needs.
 
         Args:
@@ -135,6 +135,7 @@ class Generations:
                 interval=interval,
             )
             if new:
+                self.liveness.watch(member.cookie, job.deadline, now)
                 self._actions.append(Settle(member))
             else:
                 self._actions.append(Answer(member, Question.proceed))
@@ -166,11 +167,6 @@ class Generations:
             pass
         taken.add(number)
         return number
-
-    def _alive(self, member: Member, now: float) -> None:
-        """A member has shown that it lives; from its first heartbeat on it may not be silent."""
-        if not self.liveness.heard(member.cookie, now):
-            self.liveness.watch(member.cookie, member.job.deadline, now)
 
     # Ending.
 

@@ -251,12 +251,12 @@ class JobBook(Switching):
         """A heartbeat has come. Returns whose it is; None where it is nobody's."""
         member = self._cookies.get(cookie)
         if member is not None:
-            self._alive(member, now)
+            self.liveness.heard(member.cookie, now)
         return member
 
     def attached(self, member: Member, now: float) -> None:
         """A member has a new line: it is told again what it may have missed."""
-        self._alive(member, now)
+        self.liveness.heard(member.cookie, now)
         self._remind(member.job)
 
     def tick(self, now: float) -> None:
@@ -286,13 +286,13 @@ class JobBook(Switching):
 
     # What becomes of switches.
 
-    def opened(self, job: Job, generation: Generation) -> None:
+    def opened(self, job: Job, generation: Generation, now: float) -> None:
         """The switch knows the job and every slot is initialised."""
         if job.generation is not generation or generation.open:
             return
         moved = job.change
         job.state, job.change = JobState.running, None
-        self._admit(job, {} if moved is None else moved.lost)
+        self._admit(job, now, {} if moved is None else moved.lost)
         if moved is not None:
             self._changed(job, moved)
         else:

@@ -385,7 +385,7 @@ def holds_the_lock(session: Session, seconds: float) -> int:
 
 
 def test_holding_the_interpreter_s_lock_is_no_silence(host: EmbeddedController) -> None:
-    with processes(host.url, 2, holds_the_lock, 2.5, deadline=1.0) as ranks:
+    with processes(host.url, 2, holds_the_lock, 1.6, deadline=1.0) as ranks:
         for rank in ranks:
             assert rank.finish(30).get() == 3
 
@@ -470,7 +470,7 @@ def test_random_losses_and_returns(way: str) -> None:
     """Ranks vanish and come back at random moments, with collectives in flight; what completes is exact, and
     alike at all ranks that were in it."""
     seed = seed_of_this_run()
-    n, seconds = 4, 5.0
+    n, seconds = 4, 4.0
     name = job_name()
     settings: dict[str, Any] = {"on_loss": "shrink", "deadline": 5.0, "timeout": 15.0, "transport": way}
     with EmbeddedController(faults=Faults(loss=0.005, reorder=0.01, seed=seed)) as host:

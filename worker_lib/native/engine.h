@@ -5,7 +5,7 @@
 // A background thread drives collectives that nobody waits for, and sleeps otherwise. One thread drives at a time;
 // `mutex_` guards everything and is released while the driver waits for packets.
 //
-// A change of membership (docs/protocol.md, section 10) puts a new port and a new window under the same queue:
+// A change of membership (docs/protocol.md, section 12) puts a new port and a new window under the same queue:
 //
 //      freeze -> (the ranks agree what is complete) -> finish -> (new admission) -> resume
 //

@@ -7,7 +7,7 @@
        |                                `-----> up: `connected`, or `restarted` where its memory is gone
        `-- stream ends, a probe is not answered, another takes over -> down: `lost`
 
-Between two attempts it waits 0.1 s, doubling up to 3 s.
+Between two attempts it waits 0.1 s, doubling up to 1 s.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from switchagg.control.drivers.p4rt_spec import P4RuntimeSpec
 from switchagg.errors import SwitchAggError, SwitchError
 
 _FIRST_PAUSE: Final = 0.1  # seconds
-_LONGEST_PAUSE: Final = 3.0
+_LONGEST_PAUSE: Final = 1.0
 _PROBE_INTERVAL: Final = 1.0
 
 _log = logging.getLogger(__name__)

@@ -55,7 +55,7 @@ def carry_out(jobs: JobBook) -> list[Action]:
             if isinstance(action, Install):
                 for packet in action.generation.pending_inits():
                     action.generation.echoed(packet)
-                jobs.opened(action.job, action.generation)
+                jobs.opened(action.job, action.generation, 0.0)
     return done
 
 

@@ -37,6 +37,7 @@ class Rank:
             "address": "127.0.0.1",
             "port": self.udp.getsockname()[1],
             "timeout": 20,
+            "deadline": 600,  # it sends no heartbeats
             **options,
         }
         self.place: dict[str, Any] = {}

@@ -59,7 +59,7 @@ def test_the_last_rank_opens_the_job() -> None:
     assert zero.admission is None
     for packet in packets[5:]:
         action.generation.echoed(packet)
-    jobs.opened(action.job, action.generation)
+    jobs.opened(action.job, action.generation, 0.0)
     assert doing(jobs) == [Settle(zero), Settle(one)]
     assert action.job.state is JobState.running
     assert zero.admission is not None
@@ -352,7 +352,7 @@ def test_a_switch_that_refuses() -> None:
     assert doing(jobs) == [Settle(members[0]), Settle(members[1]), Remove(install.generation)]
     assert str(members[1].refusal) == "the switch did not take job 'a': table full"
     assert free(jobs) == 64
-    jobs.opened(install.job, install.generation)
+    jobs.opened(install.job, install.generation, 0.0)
     assert members[0].admission is None
     assert jobs.jobs() == []
 
@@ -364,7 +364,7 @@ def test_a_rank_lost_while_the_job_opens_is_waited_for() -> None:
     jobs.lost([one], "its process ended")
     assert doing(jobs) == [Remove(install.generation)]
     assert (zero.job.state, zero.job.missing, free(jobs)) == (JobState.joining, [1], 64)
-    jobs.opened(install.job, install.generation)  # too late
+    jobs.opened(install.job, install.generation, 0.0)  # too late
     assert zero.admission is None
     back = join(jobs, "a", request(1))
     carry_out(jobs)

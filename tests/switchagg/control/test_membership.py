@@ -83,7 +83,7 @@ def test_a_lost_rank_is_shut_out_and_the_others_go_on() -> None:
     assert {worker.token for worker in new.entry.workers}.isdisjoint(
         worker.token for worker in old.entry.workers
     )
-    jobs.opened(install.job, new)
+    jobs.opened(install.job, new, 0.0)
     done = jobs.poll()
     assert {rank: answer.question for rank, answer in answers(done).items()} == {
         0: Question.proceed,
@@ -119,7 +119,7 @@ def test_losses_on_the_way_are_left_out() -> None:
     jobs.lost([members[3]], "its process ended")  # before it proceeded
     (install,) = only(jobs.poll(), Install)
     assert install.generation.places == (0,)
-    jobs.opened(install.job, install.generation)
+    jobs.opened(install.job, install.generation, 0.0)
     assert members[0].admission is not None
     assert members[0].admission.world_size == 1
     jobs.lost([members[0]], "its process ended")
@@ -141,9 +141,9 @@ def test_a_loss_while_the_next_generation_opens_makes_another() -> None:
     remove, again = only(jobs.poll(), Remove, Install)
     assert remove == Remove(install.generation)
     assert again.generation.places == (0,)
-    jobs.opened(install.job, install.generation)  # too late: it is not that one any more
+    jobs.opened(install.job, install.generation, 0.0)  # too late: it is not that one any more
     assert answers(jobs.poll()) == {}
-    jobs.opened(again.job, again.generation)
+    jobs.opened(again.job, again.generation, 0.0)
     assert answers(jobs.poll())[0].question is Question.proceed
     assert free(jobs) == 64 - 8
 
@@ -188,7 +188,7 @@ def test_who_comes_back_while_the_next_generation_opens_waits_for_another() -> N
         proceed(jobs, member)
     (install,) = only(jobs.poll(), Install)
     back = join(jobs, "a", request(1, 3))
-    jobs.opened(install.job, install.generation)
+    jobs.opened(install.job, install.generation, 0.0)
     done = jobs.poll()
     assert [event["event"] for event in told(done, zero)] == ["pause"]
     change(jobs, [zero, two])
@@ -211,7 +211,7 @@ def test_who_came_back_and_is_lost_while_it_opens() -> None:
     assert told(done, zero) == []  # it has been without rank 1 for long
     (again,) = only(done, Install)
     assert again.generation.places == (0,)
-    jobs.opened(again.job, again.generation)
+    jobs.opened(again.job, again.generation, 0.0)
     assert zero.job.state is JobState.running
 
 
@@ -424,7 +424,7 @@ def test_random_losses_leaves_and_returns() -> None:
                     install = pending.pop(0)
                     for packet in install.generation.pending_inits():
                         install.generation.echoed(packet)
-                    jobs.opened(install.job, install.generation)
+                    jobs.opened(install.job, install.generation, 0.0)
                 case 2 if there:
                     jobs.lost([draw.choice(there)], "its process ended")
                 case 3 if job.state is JobState.running and draw.random() < 0.3 and there:

@@ -56,7 +56,8 @@ def test_a_switch_that_dies_ends_its_jobs_and_not_the_next(
     seen: dict[str, list[list[dict[str, Any]]]],
 ) -> None:
     for said in seen["restarted"]:
-        assert "error" in said[-1]
+        assert said[-1]["error"] == "SwitchError"
+        assert "switch 'rack1' restarted" in said[-1]["text"]
         assert _turns(said) >= 2
 
 

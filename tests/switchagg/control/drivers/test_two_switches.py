@@ -170,7 +170,8 @@ def test_a_switch_is_killed_and_comes_back(site: Site) -> None:
         site.start_switch(job["switch"])
 
     for each in _work(site, "j", 3, act):
-        assert "error" in each[-1]
+        assert each[-1].get("error") == "SwitchError", each[-1]
+        assert "restarted" in each[-1]["text"]
         assert all(turn["exact"] for turn in each[:-1])
     until(lambda: all(each["state"] == "up" for each in site.get("/v1/switches")))
     until(lambda: not any(each["ranges"] for each in site.get("/v1/switches")))
