@@ -17,6 +17,7 @@ import pytest
 
 from switchagg.control.controller import Controller
 from switchagg.control.drivers.base import ChangeKind, SwitchChange
+from switchagg.control.history import History
 from switchagg.control.records import OPEN, JobSpec, OnLoss, Quota, Tenant
 from switchagg.control.store import SqliteStore
 from switchagg.errors import AdmissionError, SwitchError, UsageError
@@ -679,3 +680,19 @@ def test_many_jobs_from_many_threads(controller: Controller, driver: FakeDriver)
     eventually(lambda: driver.jobs == {})
     assert driver.installed == 96
     assert controller.slots(OPEN)["free"] == 4096
+
+
+def test_an_error_in_one_job_does_not_stop_deadlines(
+    controller: Controller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = join_all(controller, deadline=1.0)
+    calls = []
+
+    def fails(*_: Any) -> None:
+        calls.append(1)
+        raise ZeroDivisionError
+
+    controller.beat(OPEN, "a", 0, token(lines[0]), FIELDS)
+    monkeypatch.setattr(History, "sample", fails)
+    eventually(lambda: bool(calls))
+    eventually(lambda: bool(lines[0].of("lost")))
