@@ -5,8 +5,9 @@
     every rank   <- store, and joins
 
 The controller is the one in SWITCHAGG_CONTROLLER, or the one that an earlier group of this process uses, or
-one that rank 0 starts with a switch as a child process: on loopback if all ranks run on one host, else on
-MASTER_ADDR's interface. It ends when the last group of the process that started it is destroyed.
+one that rank 0 starts with a switch as a child process, with a random token: on loopback if all ranks run on
+one host, else on MASTER_ADDR's interface. It ends when the last group of the process that started it is
+destroyed.
 """
 
 from __future__ import annotations
@@ -36,11 +37,13 @@ class Controller:
 
     Attributes:
         url: where it answers.
+        credential: token that it wants; None for the one in SWITCHAGG_TOKEN, if any.
         child: the process, where this one has started it.
         uses: groups of this process that hold it.
     """
 
     url: str
+    credential: str | None = field(default=None, repr=False)
     child: Embedded | None = None
     uses: int = field(default=0)
 
@@ -125,19 +128,24 @@ def join(
             store.set(_KEY, json.dumps({"error": str(error)}))
             raise
         name = f"torch-{group}-{secrets.token_hex(4)}"
-        store.set(_KEY, json.dumps({"controller": controller.url, "job": name}))
+        told = {"controller": controller.url, "credential": controller.credential, "job": name}
+        store.set(_KEY, json.dumps(told))
     else:
         told = json.loads(store.get(_KEY))
         if "error" in told:
             raise SwitchError(f"rank 0 has no switch for this process group: {told['error']}")
         name = told["job"]
         known = controllers.oldest()
-        controller = known if known and known.url == told["controller"] else Controller(told["controller"])
+        if known is not None and known.url == told["controller"]:
+            controller = known
+        else:
+            controller = Controller(told["controller"], told["credential"])
     controllers.hold(controller)
     try:
         session = connect(
             controller.url, name, rank, size, timeout=seconds, transport=options.transport,
-            join_timeout=max(1.0, deadline - time.monotonic()),
+            join_timeout=max(1.0, deadline - time.monotonic()), credential=controller.credential,
+            on_loss="fail",  # a process group has its size for life
         )  # fmt: skip
     except BaseException:
         controllers.release(controller)
@@ -161,8 +169,9 @@ def _controller(store: Any, size: int, deadline: float) -> Controller:
                 "the ranks run on several hosts and MASTER_ADDR is not set: set it to an address of rank 0's "
                 "host that the others reach, or SWITCHAGG_CONTROLLER to a controller's URL"
             )
-    child = start_embedded(address, timeout=max(1.0, deadline - time.monotonic()))
-    return Controller(child.controller, child)
+    credential = secrets.token_urlsafe(24)
+    child = start_embedded(address, timeout=max(1.0, deadline - time.monotonic()), credential=credential)
+    return Controller(child.controller, credential, child)
 
 
 def _host_identity() -> str:

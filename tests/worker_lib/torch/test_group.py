@@ -16,8 +16,9 @@ import torch.distributed as dist
 
 import worker_lib
 import worker_lib.torch
+from switchagg.control.client import ControllerClient
 from tests.worker_lib.harness import seed_of_this_run
-from tests.worker_lib.torch.worlds import attempt, run
+from tests.worker_lib.torch.worlds import OWN_SWITCH, attempt, run
 from worker_lib.torch import Options, SwitchGroup
 
 FLOATS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
@@ -267,7 +268,7 @@ def _groups() -> Any:
 
 
 def test_groups_have_slots_of_their_own_and_one_rank_needs_none() -> None:
-    assert run(4, _groups) == [12] * 4
+    assert run(4, _groups, environment=OWN_SWITCH) == [12] * 4
 
 
 def _destroyed() -> tuple[list[str], int, int]:
@@ -295,7 +296,9 @@ def _destroyed() -> tuple[list[str], int, int]:
 
 def test_destroy_leaves_nothing() -> None:
     plain = run(2, _nothing_left_of_gloo, backend="gloo")
-    for (threads, _, _), (tasks, files) in zip(run(2, _destroyed), run(2, _left), strict=True):
+    for (threads, _, _), (tasks, files) in zip(
+        run(2, _destroyed, environment=OWN_SWITCH), run(2, _left, environment=OWN_SWITCH), strict=True
+    ):
         assert threads == ["MainThread"]
         assert tasks <= max(each[0] for each in plain)
         assert files <= max(each[1] for each in plain)
@@ -363,6 +366,18 @@ def test_a_dead_rank_is_named_on_every_other() -> None:
     assert outcomes[1].status == -9
     assert "WorkerLostError" in outcomes[0].get()
     assert "WorkerLostError" in outcomes[2].get()
+
+
+def _strangers() -> str:
+    group = dist.group.WORLD
+    dist.all_reduce(torch.ones(3))
+    with pytest.raises(worker_lib.AdmissionError) as caught:
+        ControllerClient(group._controller.url, token="guessed").slots()
+    return caught.value.code
+
+
+def test_a_switch_of_ones_own_admits_no_strangers() -> None:
+    assert run(2, _strangers, environment=OWN_SWITCH) == ["unauthorized"] * 2
 
 
 def _never() -> None:

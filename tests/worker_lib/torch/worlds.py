@@ -20,6 +20,8 @@ from typing import Any
 
 from tests.worker_lib.harness import LIMIT, Outcome
 
+shared_controller = ""  # URL of the one that worlds use; set in conftest.py
+OWN_SWITCH = {"SWITCHAGG_CONTROLLER": ""}  # an environment in which rank 0 starts one
 _context = multiprocessing.get_context("forkserver")
 # DDP and the optimizers import half of torch at their first use: better once than on every rank.
 _context.set_forkserver_preload(
@@ -52,6 +54,7 @@ def attempt(
     Raises:
         TimeoutError: a rank was still running then.
     """
+    environment = {"SWITCHAGG_CONTROLLER": shared_controller, **(environment or {})}
     with tempfile.TemporaryDirectory() as folder:
         pairs = [_context.Pipe() for _ in range(n)]
         ranks = [
@@ -101,11 +104,11 @@ def _rank(
     backend: str,
     timeout: float,
     options: dict[str, Any] | None,
-    environment: dict[str, str] | None,
+    environment: dict[str, str],
     function: Callable[..., Any],
     args: tuple[Any, ...],
 ) -> None:
-    os.environ.update({"GLOO_SOCKET_IFNAME": "lo", **(environment or {})})
+    os.environ.update({"GLOO_SOCKET_IFNAME": "lo", **environment})
     import torch
     import torch.distributed as dist
 
