@@ -447,11 +447,13 @@ def test_calls_from_several_threads_are_ordered(host: EmbeddedController) -> Non
 
 
 def test_closing_while_another_thread_waits(host: EmbeddedController) -> None:
+    over = threading.Event()  # until then rank 1 stays, so that its leaving is not what ends the wait
+
     def call(session: Session) -> None:
-        if session.rank == 1:
-            session.barrier()
-            return
         session.barrier()
+        if session.rank == 1:
+            assert over.wait(20)
+            return
 
         def wait() -> None:
             session.allreduce(np.ones(10, np.float32))  # nobody else calls it
@@ -460,7 +462,10 @@ def test_closing_while_another_thread_waits(host: EmbeddedController) -> None:
             time.sleep(0.1)
             session.close()
 
-        waited, closed = in_threads([wait, close], limit=5)
+        try:
+            waited, closed = in_threads([wait, close], limit=5)
+        finally:
+            over.set()
         assert isinstance(waited.error, SessionBrokenError)
         closed.get()
 
