@@ -21,6 +21,7 @@ from switchagg.control.records import OPEN, JobSpec, OnLoss, Quota, Tenant
 from switchagg.control.store import SqliteStore
 from switchagg.errors import AdmissionError, SwitchError, UsageError
 from switchagg.slots import JobEntry
+from tests.seeds import seed_of_this_run
 from tests.switchagg.control.fake_driver import FakeDriver
 from tests.switchagg.control.offices import Recorder, asked, join_all, token, up
 from tests.waiting import eventually
@@ -662,8 +663,7 @@ def test_1000_jobs_leave_nothing_behind(tmp_path: Path, driver: FakeDriver) -> N
 
 
 def test_many_jobs_from_many_threads(controller: Controller, driver: FakeDriver) -> None:
-    seed = random.randrange(1 << 32)
-    print(f"seed {seed}")
+    seed = seed_of_this_run()
 
     def one(number: int) -> None:
         draw = random.Random(seed + number)
