@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -15,6 +13,7 @@ from switchagg.heartbeat import FIELDS, SAMPLED_SIZES, Report
 from switchagg.planner import SkipPolicy
 from switchagg.policy import SkipTuner
 from switchagg.policy_cost import BLOCKS, CostModel, Densities
+from tests.seeds import seed_of_this_run
 
 ELEMENTS = 1 << 24  # a collective
 _KINDS = [SkipPolicy(block) for block in BLOCKS] + [SkipPolicy(dense=True)]
@@ -22,8 +21,7 @@ _KINDS = [SkipPolicy(block) for block in BLOCKS] + [SkipPolicy(dense=True)]
 
 @pytest.fixture
 def rng() -> np.random.Generator:
-    seed = int(os.environ.get("SWITCHAGG_TEST_SEED", random.randrange(1 << 32)))
-    print(f"SWITCHAGG_TEST_SEED={seed}")
+    seed = seed_of_this_run()
     return np.random.default_rng(seed)
 
 

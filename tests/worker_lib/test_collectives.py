@@ -17,9 +17,10 @@ import worker_lib
 from switchagg.control.embedded import EmbeddedController
 from switchagg.emulator.faults import Faults
 from switchagg.planner import SkipPolicy
+from tests.seeds import seed_of_this_run
 from worker_lib import MismatchError, Session, SessionBrokenError, UsageError
 
-from .harness import in_threads, job_name, seed_of_this_run, together
+from .harness import in_threads, job_name, together
 
 pytestmark = pytest.mark.usefixtures("both_transports")
 

@@ -23,6 +23,7 @@ from switchagg.control.records import OPEN, JobSpec, OnLoss, Quota, Tenant
 from switchagg.control.store import SqliteStore
 from switchagg.errors import AdmissionError, SwitchError, UsageError
 from switchagg.slots import JobEntry
+from tests.seeds import seed_of_this_run
 from tests.switchagg.control.fake_driver import FakeDriver
 from tests.switchagg.control.offices import Recorder, asked, join_all, token, up
 from tests.waiting import eventually
@@ -849,8 +850,7 @@ def test_a_store_that_fails_for_long_fills_no_memory(
 
 
 def test_many_jobs_from_many_threads(controller: Controller, driver: FakeDriver) -> None:
-    seed = random.randrange(1 << 32)
-    print(f"seed {seed}")
+    seed = seed_of_this_run()
 
     def one(number: int) -> None:
         draw = random.Random(seed + number)
