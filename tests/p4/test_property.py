@@ -5,8 +5,6 @@ SWITCHAGG_TEST_SEED repeats a run.
 
 from __future__ import annotations
 
-import os
-import secrets
 from collections import Counter
 from random import Random
 
@@ -15,6 +13,7 @@ import numpy as np
 from switchagg.control.drivers.p4_program import Entries
 from switchagg.slots import SlotTable
 from switchagg.wire import COUNTERS
+from tests.seeds import seed_of_this_run
 from tests.switchagg.conformance.traffic import Traffic
 
 from .board import Board
@@ -27,8 +26,7 @@ CAPACITY = 64
 
 def test_a_board_agrees_with_the_reference(installed: tuple[Board, Entries]) -> None:
     board, common = installed
-    seed = int(os.environ.get("SWITCHAGG_TEST_SEED", secrets.randbelow(2**32)))
-    print(f"SWITCHAGG_TEST_SEED={seed}")
+    seed = seed_of_this_run()
     hits: Counter[str] = Counter()
     number = done = 0
     while done < SEQUENCES:

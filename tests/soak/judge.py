@@ -51,7 +51,9 @@ def _ends(episode: Episode, said: Mapping[int, Lines], struck: bool) -> Iterator
         if last is None:
             yield f"rank {rank} ended without a word"
         elif last["how"] == "lost" and lost and episode.lane.on_loss == "fail":
-            if last["ranks"] != [episode.victim]:
+            # Who leaves because the victim left may be named beside it by those who hear of both.
+            named = set(last["ranks"])
+            if episode.victim not in named or (struck and named != {episode.victim}):
                 yield f"rank {rank} names {last['ranks']} lost, not {episode.victim}: {last['text']}"
         elif last["how"] != "finished":
             yield f"rank {rank} ended by {last['how']}: {last.get('text')}"

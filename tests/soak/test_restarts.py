@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from switchagg.control.client import ControllerClient
+from tests.seeds import seed_of_this_run
 from tests.switchagg.control.drivers.test_native_switch import NativeSwitch
 from tests.waiting import eventually
-from tests.worker_lib.harness import seed_of_this_run
 
 from .plan import Episode, Event, Lane
 from .run import ROOT, Rank

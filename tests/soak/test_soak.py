@@ -7,7 +7,7 @@ import pytest
 from switchagg.control.client import ControllerClient
 from switchagg.control.embedded import EmbeddedController
 from switchagg.emulator.faults import Faults
-from tests.worker_lib.harness import seed_of_this_run
+from tests.seeds import seed_of_this_run
 
 from .__main__ import leftovers
 from .plan import LANES

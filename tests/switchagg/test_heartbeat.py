@@ -8,6 +8,7 @@ import pytest
 
 from switchagg.errors import SwitchAggError, UsageError
 from switchagg.heartbeat import FIELDS, HEAD_BYTES, MAX_BYTES, Heartbeat, HeartbeatError, Report
+from tests.seeds import seed_of_this_run
 
 COOKIE = bytes(range(16))
 HEAD = "53414842 01 {count:02x} 0000 000102030405060708090a0b0c0d0e0f 0102030405060708"
@@ -103,8 +104,7 @@ def test_what_fits_no_heartbeat(heartbeat: Heartbeat, said: str) -> None:
 
 
 def test_random_bytes_are_a_heartbeat_or_an_error() -> None:
-    seed = int(os.environ.get("SWITCHAGG_TEST_SEED", random.randrange(1 << 32)))
-    print(f"SWITCHAGG_TEST_SEED={seed}")
+    seed = seed_of_this_run()
     draw = random.Random(seed)
     for _ in range(2000):
         data = bytearray(datagram(*range(draw.randrange(30))))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 
@@ -32,12 +31,12 @@ from switchagg.planner import (
     zero_skip_traffic,
 )
 from switchagg.wire import max_words
+from tests.seeds import seed_of_this_run
 
 
 @pytest.fixture
 def rng() -> np.random.Generator:
-    seed = int(os.environ.get("SWITCHAGG_TEST_SEED", np.random.SeedSequence().generate_state(1)[0]))
-    print(f"SWITCHAGG_TEST_SEED={seed}")
+    seed = seed_of_this_run()
     return np.random.default_rng(seed)
 
 

@@ -21,7 +21,6 @@ import itertools
 import json
 import os
 import pickle
-import secrets
 import selectors
 import signal
 import subprocess
@@ -61,13 +60,6 @@ class Outcome:
             raise self.error
         assert self.status == 0, f"exit status {self.status}"
         return self.value
-
-
-def seed_of_this_run() -> int:
-    """A seed, printed; SWITCHAGG_TEST_SEED repeats a run."""
-    seed = int(os.environ.get("SWITCHAGG_TEST_SEED", secrets.randbelow(2**32)))
-    print(f"SWITCHAGG_TEST_SEED={seed}")
-    return seed
 
 
 def job_name() -> str:

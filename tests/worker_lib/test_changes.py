@@ -17,6 +17,7 @@ import worker_lib
 from switchagg.control.embedded import EmbeddedController
 from switchagg.control.records import OPEN
 from switchagg.emulator.faults import Faults
+from tests.seeds import seed_of_this_run
 from worker_lib import (
     AdmissionError,
     MismatchError,
@@ -26,7 +27,7 @@ from worker_lib import (
     WorkerLostError,
 )
 
-from .harness import Outcome, ProcessEnded, in_threads, job_name, processes, say, seed_of_this_run, together
+from .harness import Outcome, ProcessEnded, in_threads, job_name, processes, say, together
 
 I32 = np.int32
 

@@ -11,11 +11,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from tests.seeds import seed_of_this_run
 from worker_lib import _native, plan, stream
 from worker_lib.plan import Call, DType, Kind, ReduceOp
 from worker_lib.quantize import STORAGE, Values, error_bound, from_payload, payload, scan, widen
-
-from .harness import seed_of_this_run
 
 CASES = 60  # of each element type
 Payload = bytes | None

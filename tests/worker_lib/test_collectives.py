@@ -17,9 +17,10 @@ import worker_lib
 from switchagg.control.embedded import EmbeddedController
 from switchagg.emulator.faults import Faults
 from switchagg.planner import SkipPolicy
+from tests.seeds import seed_of_this_run
 from worker_lib import MismatchError, Session, SessionBrokenError, UsageError
 
-from .harness import in_threads, job_name, seed_of_this_run, together
+from .harness import in_threads, job_name, together
 
 pytestmark = pytest.mark.usefixtures("both_transports")
 
@@ -447,11 +448,13 @@ def test_calls_from_several_threads_are_ordered(host: EmbeddedController) -> Non
 
 
 def test_closing_while_another_thread_waits(host: EmbeddedController) -> None:
+    over = threading.Event()  # until then rank 1 stays, so that its leaving is not what ends the wait
+
     def call(session: Session) -> None:
-        if session.rank == 1:
-            session.barrier()
-            return
         session.barrier()
+        if session.rank == 1:
+            assert over.wait(20)
+            return
 
         def wait() -> None:
             session.allreduce(np.ones(10, np.float32))  # nobody else calls it
@@ -460,7 +463,10 @@ def test_closing_while_another_thread_waits(host: EmbeddedController) -> None:
             time.sleep(0.1)
             session.close()
 
-        waited, closed = in_threads([wait, close], limit=5)
+        try:
+            waited, closed = in_threads([wait, close], limit=5)
+        finally:
+            over.set()
         assert isinstance(waited.error, SessionBrokenError)
         closed.get()
 

@@ -9,10 +9,11 @@ import pytest
 
 from switchagg.control.embedded import EmbeddedController
 from switchagg.planner import SkipPolicy, segment_elements
+from tests.seeds import seed_of_this_run
 from worker_lib import Session
 from worker_lib.density import GROUP, SIZES, STRIDE, DensityProbe
 
-from .harness import seed_of_this_run, together
+from .harness import together
 
 
 def native_counts(session: Session) -> tuple[int, list[int], list[int]]:

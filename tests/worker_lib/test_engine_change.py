@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 
 from switchagg.emulator.faults import Faults
+from tests.seeds import seed_of_this_run
 from worker_lib import _native
 from worker_lib.plan import Kind
 
 from .generations import DONE, LOST, MOVED, PENDING, SECOND, TIMEOUT, Cluster, Sum
-from .harness import in_threads, seed_of_this_run
+from .harness import in_threads
 
 ELEMENTS = 40_000  # 625 packets: many windows
 

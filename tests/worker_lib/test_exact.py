@@ -14,11 +14,12 @@ import pytest
 
 from switchagg.control.embedded import EmbeddedController
 from switchagg.emulator.faults import Faults
+from tests.seeds import seed_of_this_run
 from worker_lib import Session
 from worker_lib.plan import DType, ReduceOp
 from worker_lib.quantize import error_bound
 
-from .harness import seed_of_this_run, together
+from .harness import together
 
 pytestmark = pytest.mark.usefixtures("both_transports")
 

@@ -15,10 +15,11 @@ import pytest
 
 from switchagg.heartbeat import FIELDS, Heartbeat, Report
 from switchagg.planner import SkipPolicy
+from tests.seeds import seed_of_this_run
 from worker_lib import _native
 
 from .generations import DONE, Cluster, Sum
-from .harness import Process, in_threads, seed_of_this_run
+from .harness import Process, in_threads
 
 COOKIE = bytes(range(16))
 MILLISECOND = 1_000_000

@@ -19,7 +19,8 @@ from switchagg.emulator.faults import Faults
 from switchagg.emulator.switch import Switch
 from switchagg.errors import SwitchError, UsageError
 from switchagg.wire import Header, Op, decode, encode
-from tests.worker_lib.harness import job_name, seed_of_this_run, together
+from tests.seeds import seed_of_this_run
+from tests.worker_lib.harness import job_name, together
 from tests.worker_lib.link_twin import LinkTwin, Shape
 from worker_lib.join import Membership, join
 from worker_lib.session import Session

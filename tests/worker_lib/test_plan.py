@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import zlib
 from collections.abc import Sequence
 from functools import reduce
@@ -13,14 +12,14 @@ import pytest
 
 from switchagg.errors import UsageError
 from switchagg.planner import SkipPolicy
+from tests.seeds import seed_of_this_run
 from worker_lib import plan
 from worker_lib.plan import Call, DType, Kind, ReduceOp, Words
 
 
 @pytest.fixture
 def rng() -> np.random.Generator:
-    seed = int(os.environ.get("SWITCHAGG_TEST_SEED", np.random.SeedSequence().generate_state(1)[0]))
-    print(f"SWITCHAGG_TEST_SEED={seed}")
+    seed = seed_of_this_run()
     return np.random.default_rng(seed)
 
 

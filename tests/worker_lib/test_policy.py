@@ -16,11 +16,12 @@ from switchagg.emulator.faults import Faults
 from switchagg.errors import MismatchError, UsageError
 from switchagg.planner import LANE_BITS, SkipPolicy
 from switchagg.wire import HEADER_BYTES, Header, Op
+from tests.seeds import seed_of_this_run
 from worker_lib import Session, plan
 from worker_lib.plan import Call, DType, Kind, ReduceOp
 from worker_lib.session import Work
 
-from .harness import seed_of_this_run, together
+from .harness import together
 
 pytestmark = pytest.mark.usefixtures("both_transports")
 

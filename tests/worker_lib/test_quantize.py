@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
@@ -15,6 +14,7 @@ import pytest
 
 from switchagg.errors import UsageError
 from switchagg.planner import elements_per_packet
+from tests.seeds import seed_of_this_run
 from worker_lib import quantize as codec
 from worker_lib.plan import NARROW_CHUNK, WIDE_CHUNK, DType, ReduceOp
 
@@ -30,8 +30,7 @@ SIGN = {DType.F32: 1 << 31, DType.F64: 1 << 63, DType.F16: 1 << 15, DType.BF16: 
 
 @pytest.fixture
 def rng() -> np.random.Generator:
-    seed = int(os.environ.get("SWITCHAGG_TEST_SEED", np.random.SeedSequence().generate_state(1)[0]))
-    print(f"SWITCHAGG_TEST_SEED={seed}")
+    seed = seed_of_this_run()
     return np.random.default_rng(seed)
 
 

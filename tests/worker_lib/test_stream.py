@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from functools import reduce
 from typing import Any
@@ -12,6 +11,7 @@ import numpy.typing as npt
 import pytest
 
 from switchagg.errors import UsageError
+from tests.seeds import seed_of_this_run
 from worker_lib import plan, stream
 from worker_lib.plan import Agreed, Call, DType, Kind, ReduceOp, Words
 from worker_lib.quantize import STORAGE, scan
@@ -21,8 +21,7 @@ Array = npt.NDArray[Any]
 
 @pytest.fixture
 def rng() -> np.random.Generator:
-    seed = int(os.environ.get("SWITCHAGG_TEST_SEED", np.random.SeedSequence().generate_state(1)[0]))
-    print(f"SWITCHAGG_TEST_SEED={seed}")
+    seed = seed_of_this_run()
     return np.random.default_rng(seed)
 
 

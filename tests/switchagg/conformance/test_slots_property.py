@@ -5,8 +5,6 @@ SWITCHAGG_TEST_SEED repeats a run.
 
 from __future__ import annotations
 
-import os
-import secrets
 from collections import Counter
 from random import Random
 
@@ -15,6 +13,7 @@ import pytest
 from switchagg.emulator import _native
 from switchagg.slots import Out, SlotTable
 from switchagg.wire import COUNTERS
+from tests.seeds import seed_of_this_run
 
 from .engines import ENGINES, Engine
 from .traffic import HARMLESS, HOSTILE, Packet, Traffic
@@ -25,9 +24,7 @@ CAPACITY = 64
 
 
 def _seed() -> int:
-    seed = int(os.environ.get("SWITCHAGG_TEST_SEED", secrets.randbelow(2**32)))
-    print(f"SWITCHAGG_TEST_SEED={seed}")
-    return seed
+    return seed_of_this_run()
 
 
 def _open(engine: Engine, traffic: Traffic) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from switchagg.control.allocator import SlotAllocator
 from switchagg.errors import AdmissionError, UsageError
+from tests.seeds import seed_of_this_run
 
 
 def test_lowest_base_first_and_neighbours_join_again() -> None:
@@ -64,8 +65,7 @@ def test_only_ranges_are_freed() -> None:
 
 @pytest.mark.parametrize("capacity", [64, 100, 65536])
 def test_random_use(capacity: int) -> None:
-    seed = random.randrange(1 << 32)
-    print(f"seed {seed}")
+    seed = seed_of_this_run()
     draw = random.Random(seed)
     slots = SlotAllocator(capacity)
     mine: dict[int, int] = {}

@@ -13,6 +13,7 @@ from switchagg.control.job import Member
 from switchagg.control.jobs import JobBook
 from switchagg.control.records import JobState, MemberState, OnLoss
 from switchagg.errors import AdmissionError
+from tests.seeds import seed_of_this_run
 from tests.switchagg.control.books import (
     answers,
     book,
@@ -403,8 +404,7 @@ def test_a_created_job_shrinks_too() -> None:
 
 def test_random_losses_leaves_and_returns() -> None:
     """Whatever happens, all that is free in the end is all there was, and no two generations overlap."""
-    seed = random.randrange(1 << 32)
-    print(f"seed {seed}")
+    seed = seed_of_this_run()
     draw = random.Random(seed)
     changes = 0
     for _ in range(150):

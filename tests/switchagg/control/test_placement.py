@@ -10,6 +10,7 @@ from switchagg.control.drivers.base import Capacity
 from switchagg.control.placement import Placement, Room, Shape
 from switchagg.control.records import SwitchState
 from switchagg.errors import AdmissionError, UsageError
+from tests.seeds import seed_of_this_run
 
 
 def room(name: str, slots: int = 64, words: int = 364, memory: int = 1 << 24, **more: int) -> Room:
@@ -122,8 +123,7 @@ def holes(each: Room) -> set[int]:
 
 
 def test_whatever_is_free_and_aligned_can_be_had() -> None:
-    seed = random.randrange(1 << 32)
-    print(f"seed {seed}")
+    seed = seed_of_this_run()
     draw = random.Random(seed)
     refused = 0
     for capacities in ([64], [100, 64, 256], [32, 32, 32]):

@@ -9,6 +9,7 @@ import pytest
 from switchagg.control.actions import Forget, Install, Save, Settle
 from switchagg.control.records import JobState, Tenant
 from switchagg.errors import AdmissionError, SwitchError
+from tests.seeds import seed_of_this_run
 from tests.switchagg.control.books import (
     ME,
     book,
@@ -209,8 +210,7 @@ def test_evicting_jobs_in_every_state() -> None:
 
 
 def test_random_jobs_leave_nothing_behind() -> None:
-    seed = random.randrange(1 << 32)
-    print(f"seed {seed}")
+    seed = seed_of_this_run()
     draw = random.Random(seed)
     jobs = book(room("a", 128), room("b", 100), room("c", 64, words=64, exact_words=64))
     opened = 0

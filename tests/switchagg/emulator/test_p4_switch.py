@@ -17,9 +17,9 @@ from switchagg.emulator.p4_jobs import P4Jobs
 from switchagg.emulator.p4_switch import P4Switch
 from switchagg.errors import SwitchError, UsageError
 from switchagg.slots import JobEntry, WorkerEntry
+from tests.seeds import seed_of_this_run
 from tests.switchagg.emulator.plain_workers import PlainWorkers, reduce_rounds
 from tests.switchagg.emulator.test_switch_command import event, job_file, started
-from tests.switchagg.p4model.runtime.programs import drawn_seed
 from tests.switchagg.p4model.sources import V1MODEL
 from tests.waiting import eventually
 
@@ -29,7 +29,7 @@ SMALL = ("AGG_WORDS=16", "AGG_SLOTS=64")
 
 @pytest.mark.parametrize("program", ["switchagg_v1model.p4", "switchagg_tna.p4"])
 def test_workers_get_their_sums(program: str) -> None:
-    seed = drawn_seed()
+    seed = seed_of_this_run()
     with (
         P4Switch(PROGRAMS / program, defines=SMALL) as switch,
         PlainWorkers(3, first_seq=2**32 - 4) as workers,

@@ -19,7 +19,7 @@ from scapy.packet import Raw
 from scapy.utils import checksum
 
 from switchagg.emulator.packet_socket import complete_checksum
-from tests.switchagg.p4model.runtime.programs import drawn_seed
+from tests.seeds import seed_of_this_run
 from tests.switchagg.p4model.sources import V1MODEL
 
 HEAD = Ether(dst="02:00:00:00:00:02", src="02:00:00:00:00:01")
@@ -38,7 +38,7 @@ def _half_done(frame: Any, at: int, pseudo: bytes) -> bytes:
 def test_half_done_checksums_are_completed(
     make: Any, number: int, offset: int, size: int, padding: bytes, tags: int
 ) -> None:
-    seed = drawn_seed()
+    seed = seed_of_this_run()
     print(f"seed {seed}")
     body = random.Random(seed).randbytes(size)
     head = HEAD
@@ -67,7 +67,7 @@ def test_a_udp_checksum_is_never_zero() -> None:
 
 
 def test_other_frames_stay_as_they_are() -> None:
-    seed = drawn_seed()
+    seed = seed_of_this_run()
     print(f"seed {seed}")
     generator = random.Random(seed)
     udp = bytes(HEAD / IP(src="10.0.0.1", dst="10.0.0.2") / UDP(sport=1, dport=2) / Raw(b"x" * 20))

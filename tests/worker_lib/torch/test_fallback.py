@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 import worker_lib
-from tests.worker_lib.harness import seed_of_this_run
+from tests.seeds import seed_of_this_run
 from tests.worker_lib.torch.models import train
 from tests.worker_lib.torch.test_ddp import wrapped
 from tests.worker_lib.torch.worlds import OWN_SWITCH, run

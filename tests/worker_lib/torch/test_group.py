@@ -17,7 +17,7 @@ import torch.distributed as dist
 import worker_lib
 import worker_lib.torch
 from switchagg.control.client import ControllerClient
-from tests.worker_lib.harness import seed_of_this_run
+from tests.seeds import seed_of_this_run
 from tests.worker_lib.torch.worlds import OWN_SWITCH, attempt, run
 from worker_lib.torch import Options, SwitchGroup
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from tests.worker_lib.harness import seed_of_this_run
+from tests.seeds import seed_of_this_run
 from tests.worker_lib.torch.models import train
 from tests.worker_lib.torch.test_ddp import STEPS, wrapped
 from tests.worker_lib.torch.worlds import run

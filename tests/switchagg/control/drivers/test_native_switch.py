@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import secrets
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from switchagg.control.drivers.p4runtime import P4RuntimeDriver
 from switchagg.control.job import init_packets
 from switchagg.control.records import OPEN
 from switchagg.errors import SwitchError
+from tests.seeds import seed_of_this_run
 from tests.switchagg.emulator.plain_workers import PlainWorkers, reduce_rounds
 from tests.waiting import eventually
 
@@ -58,8 +58,7 @@ def _initialise(driver: P4RuntimeDriver, workers: PlainWorkers) -> None:
 
 
 def test_jobs_of_any_k_a_fence_and_a_new_driver_that_writes_nothing(switch: NativeSwitch) -> None:
-    rng = np.random.default_rng(seed := secrets.randbits(32))
-    print(f"seed {seed}")
+    rng = np.random.default_rng(seed_of_this_run())
     driver = switch.driver()
     assert driver.target == "native"
     assert driver.capacity.exact_words is None
@@ -91,8 +90,7 @@ def test_jobs_of_any_k_a_fence_and_a_new_driver_that_writes_nothing(switch: Nati
 
 
 def test_a_switch_that_was_restarted_gets_its_jobs_again(switch: NativeSwitch) -> None:
-    rng = np.random.default_rng(seed := secrets.randbits(32))
-    print(f"seed {seed}")
+    rng = np.random.default_rng(seed_of_this_run())
     driver = switch.driver()
     kinds: list[str] = []
     driver.watch(lambda change: kinds.append(change.kind))

@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-import os
 import random
-import secrets
 import shutil
 import signal
 import socket
@@ -28,6 +26,7 @@ from switchagg.emulator.p4runtime.server import Tls
 from switchagg.errors import SwitchError, UsageError
 from switchagg.slots import JobEntry
 from switchagg.wire import Header, Op
+from tests.seeds import seed_of_this_run
 from tests.switchagg.control.drivers import rig as rigs
 from tests.switchagg.control.drivers.rig import (
     STATIONS,
@@ -54,8 +53,7 @@ LOW, HIGH = itertools.count(1), itertools.count(2**62)
 
 @pytest.fixture
 def rng() -> np.random.Generator:
-    seed = int(os.environ.get("SWITCHAGG_TEST_SEED", secrets.randbelow(2**32)))
-    print(f"SWITCHAGG_TEST_SEED={seed}")
+    seed = seed_of_this_run()
     return np.random.default_rng(seed)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import secrets
 import signal
 import subprocess
 import sys
@@ -27,6 +26,7 @@ from switchagg.emulator.p4runtime.pipeline import source_of
 from switchagg.emulator.p4runtime.server import P4RuntimeServer
 from switchagg.slots import JobEntry, WorkerEntry
 from switchagg.wire import Header, Op, encode
+from tests.seeds import seed_of_this_run
 from tests.switchagg.emulator.p4runtime import harness
 from tests.switchagg.emulator.p4runtime.harness import DELETE, INSERT, MODIFY, V1MODEL, Names, read, update
 from tests.switchagg.emulator.p4runtime.native_board import TableSwitch
@@ -127,8 +127,7 @@ def test_it_needs_no_parser_of_p4() -> None:
 
 
 def test_entries_in_any_order_make_the_same_job(bench: Bench) -> None:
-    seed = secrets.randbits(32)
-    print(f"seed {seed}")
+    seed = seed_of_this_run()
     rng = random.Random(seed)
     for _ in range(5):
         updates = bench.updates()
@@ -387,8 +386,7 @@ class Client:
 
 
 def test_the_command_serves_workers_and_forgets_everything_with_its_process() -> None:
-    rng = np.random.default_rng(seed := secrets.randbits(32))
-    print(f"seed {seed}")
+    rng = np.random.default_rng(seed_of_this_run())
     line = [sys.executable, "-m", "switchagg.cli.main", "switch", "--port", "0", "--json"]
     for _ in range(2):
         switch = subprocess.Popen(

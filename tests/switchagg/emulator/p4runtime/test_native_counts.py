@@ -6,8 +6,6 @@ workers are shut out. SWITCHAGG_TEST_SEED repeats a run.
 
 from __future__ import annotations
 
-import os
-import secrets
 from collections import Counter
 from collections.abc import Iterator
 from random import Random
@@ -29,6 +27,7 @@ from switchagg.emulator.p4runtime.native_device import NativeDevice
 from switchagg.emulator.p4runtime.server import P4RuntimeServer
 from tests.p4.engine import P4Engine, install_switch
 from tests.p4.model import Model
+from tests.seeds import seed_of_this_run
 from tests.switchagg.conformance.traffic import Traffic
 from tests.switchagg.emulator.p4runtime import harness
 from tests.switchagg.emulator.p4runtime.native_board import NativeBoard, NativeEngine, TableSwitch
@@ -47,8 +46,7 @@ def native() -> Iterator[NativeBoard]:
 
 
 def test_every_count_is_that_of_the_program(native: NativeBoard) -> None:
-    seed = int(os.environ.get("SWITCHAGG_TEST_SEED", secrets.randbelow(2**32)))
-    print(f"SWITCHAGG_TEST_SEED={seed}")
+    seed = seed_of_this_run()
     model = Model("switchagg_v1model.p4", p4_program.v1model(words=16, slots=CAPACITY))
     boards = (native, model)
     common = [install_switch(board) for board in boards]

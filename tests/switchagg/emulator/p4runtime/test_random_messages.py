@@ -14,8 +14,8 @@ from switchagg.emulator.p4runtime.device import Device
 from switchagg.emulator.p4runtime.entities import Entities
 from switchagg.emulator.p4runtime.errors import Code, Refused
 from switchagg.emulator.p4runtime.pipeline import source_of
+from tests.seeds import seed_of_this_run
 from tests.switchagg.emulator.p4runtime.programs import EVERYTHING
-from tests.switchagg.p4model.runtime.programs import drawn_seed
 
 _BYTES = (b"", b"\0", b"\1", b"\2", b"\0\0\x05", b"\xff", b"\x02\0", b"\x02\0\0\0\0\1", b"\xff" * 7)
 _NUMBERS = (0, 0, 1, 1, 2, 3, 5, 7, 511, 512, 2**31 - 1)
@@ -79,7 +79,7 @@ def _refusal(entities: Entities, entity: Any, change: int | None) -> Refused | N
 
 
 def test_random_updates_and_reads(tmp_path: Path) -> None:
-    dice = random.Random(drawn_seed())
+    dice = random.Random(seed_of_this_run())
     path = tmp_path / "everything.p4"
     path.write_text(EVERYTHING)
     device = Device(source_of(path))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import secrets
 from pathlib import Path
 
 from switchagg.p4model.runtime.switch import ModelSwitch, open_switch
@@ -139,13 +137,6 @@ def _open(folder: Path, frame: str, filled: dict[str, str], parts: dict[str, str
     source = folder / "program.p4"
     source.write_text(frame.format(**{**filled, **parts}))
     return open_switch(source, traced=True)
-
-
-def drawn_seed() -> int:
-    """A seed, printed; SWITCHAGG_TEST_SEED repeats a run."""
-    seed = int(os.environ.get("SWITCHAGG_TEST_SEED", secrets.randbelow(2**32)))
-    print(f"SWITCHAGG_TEST_SEED={seed}")
-    return seed
 
 
 def sent(switch: ModelSwitch, data: str, port: int = 0, now: float = 0.0) -> list[tuple[int, str]]:
