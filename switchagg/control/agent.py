@@ -18,7 +18,7 @@ from concurrent.futures import Future
 from typing import Any, Final, Protocol
 
 from switchagg.control.actions import Fence, Install, Remove
-from switchagg.control.drivers.base import ChangeKind, Reconciled, SwitchChange, SwitchDriver
+from switchagg.control.drivers.base import Capacity, ChangeKind, Reconciled, SwitchChange, SwitchDriver
 from switchagg.control.job import Generation, Job
 from switchagg.errors import SwitchAggError, SwitchError
 
@@ -46,6 +46,10 @@ class Office(Protocol):
 
     def opening_failed(self, job: Job, generation: Generation, error: SwitchAggError) -> None:
         """The generation could not be installed."""
+        ...
+
+    def switch_measured(self, switch: str, capacity: Capacity) -> None:
+        """The switch is about to be used, and has this. Raises `SwitchAggError` where its jobs do not fit."""
         ...
 
     def switch_up(self, switch: str, found: Reconciled) -> None:
@@ -252,6 +256,7 @@ class Agent:
         self._retry_at = None
         generations = self._office.belonging(self.driver.name)
         try:
+            self._office.switch_measured(self.driver.name, self.driver.capacity)
             found = self.driver.reconcile(
                 [generation.entry for generation in generations],
                 {generation.id: generation.fenced for generation in generations if generation.fenced},

@@ -141,8 +141,8 @@ class Looking(Shell):
             return {"job": name, "interval": INTERVAL, "points": points}
 
     def snapshot(self, tenant: Tenant, since: int = 0) -> dict[str, Any]:
-        """Returns all that a page shows, with counters as of a second ago. Waits for nobody."""
-        self._refresh(0.0)
+        """Returns all that a page shows, with counters as of a second ago."""
+        self._refresh(0.3)
         with self._lock:
             return {
                 "now": round(time.time(), 3),

@@ -25,6 +25,7 @@ from switchagg.planner import default_shape
 from switchagg.wire import MIN_WORDS
 
 MIN_SLOTS: Final = 2  # a window is half of them
+UNREACHED: Final = "not reached yet"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +72,14 @@ class Room:
     slots: int | None = None
     up: bool = False
     draining: bool = False
-    why: str = "not reached yet"
+    why: str = UNREACHED
     allocator: SlotAllocator = field(init=False)
     sites: dict[int, Site] = field(default_factory=dict)  # base -> site
     memory_used: int = 0
+    asked: tuple[int | None, int | None] = field(init=False)  # words and slots, as they were given
 
     def __post_init__(self) -> None:
+        self.asked = self.words, self.slots
         self.allocator = SlotAllocator(self.capacity.slots)
         usual_words, usual_slots = default_shape(self.capacity.words)
         if self.words is None:
@@ -87,6 +90,18 @@ class Room:
             self.shape(None, None)
         except AdmissionError as error:
             raise UsageError(str(error)) from None
+
+    def resize(self, capacity: Capacity) -> None:
+        """Goes by what the switch has, where that is not what was expected of it before it answered.
+
+        Raises `AdmissionError` or `UsageError`, with nothing changed, where its jobs do not fit any more.
+        """
+        fresh = Room(self.name, capacity, *self.asked)
+        for site in self.sites.values():
+            fresh.shape(site.words, site.slots)
+            fresh.claim(site)
+        self.capacity, self.allocator = capacity, fresh.allocator
+        self.words, self.slots = fresh.words, fresh.slots
 
     @property
     def state(self) -> SwitchState:

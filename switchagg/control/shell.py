@@ -35,7 +35,7 @@ from switchagg.control.actions import (
     Tell,
 )
 from switchagg.control.agent import Agent
-from switchagg.control.drivers.base import Reconciled, SwitchDriver
+from switchagg.control.drivers.base import Capacity, Reconciled, SwitchDriver
 from switchagg.control.events import IN_STORE, EventLog
 from switchagg.control.history import INTERVAL, History
 from switchagg.control.job import Generation, Job, Member
@@ -175,6 +175,10 @@ class Shell:
     def opening_failed(self, job: Job, generation: Generation, error: SwitchAggError) -> None:
         with self._changing():
             self._book.opening_failed(job, generation, error)
+
+    def switch_measured(self, switch: str, capacity: Capacity) -> None:
+        with self._changing():
+            self._book.switch_measured(switch, capacity)
 
     def switch_up(self, switch: str, found: Reconciled) -> None:
         with self._changing():

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from switchagg.control.drivers.base import Reconciled
+from switchagg.control.drivers.base import Capacity, Reconciled
+from switchagg.control.placement import UNREACHED
 from switchagg.control.queueing import UNOPENED, Queueing
 from switchagg.control.records import EventKind, JobState
+from switchagg.errors import SwitchAggError, SwitchError
 
 
 class Switching(Queueing):
@@ -13,9 +15,21 @@ class Switching(Queueing):
     def switch_down(self, name: str, why: str) -> None:
         """A switch cannot be reached. What runs there may go on; nothing new is put there."""
         room = self.placement.rooms[name]
-        if room.up or room.why != why:
+        if room.up or room.why == UNREACHED:  # another reason is for those who look, and no event
             self._note(EventKind.switch_down, f"switch {name!r} is down: {why}", switch=name)
         room.up, room.why = False, why
+
+    def switch_measured(self, name: str, capacity: Capacity) -> None:
+        """A switch says how large it is. Raises `SwitchError` where its jobs do not fit any more."""
+        room = self.placement.rooms[name]
+        if capacity != room.capacity:
+            try:
+                room.resize(capacity)
+            except SwitchAggError as error:
+                raise SwitchError(
+                    f"it is not what it was, and its jobs do not fit: {error}; evict them, "
+                    "or start the switch as it was"
+                ) from None
 
     def switch_up(self, name: str, found: Reconciled) -> None:
         """A switch answers, and holds what belongs there. Jobs whose slots are lost fail."""

@@ -154,13 +154,8 @@ class Link:
     def _down(self, why: str) -> None:
         with self._state:
             self._client = None
-            known = self._change is not None and self._change.kind is ChangeKind.lost
-            if known and self._change is not None and self._change.why == why:
-                return
             change = SwitchChange(ChangeKind.lost, why)
-            if known:
-                self._change = change  # not an event: it was lost before
-            elif not self._closing.is_set():
+            if change != self._change and not self._closing.is_set():
                 self._tell(change)
 
     def _tell(self, change: SwitchChange) -> None:

@@ -51,7 +51,6 @@ class P4RuntimeDriver:
         self._spec = spec
         self._wanted = p4rt_pipeline.wanted_pipeline(spec)
         self._program: Program = p4rt_pipeline.expected(spec, self._wanted)
-        self._told = False  # whether somebody has been told the capacity
         self._schema: Schema | None = None
         self._layout: Layout | None = None
         self._common_written = False
@@ -65,7 +64,6 @@ class P4RuntimeDriver:
         self._link = Link(spec, self._prepare, self._heard)
         self._link.start()
         self._link.wait(spec.timeout)
-        self._told = True
 
     # ---- what it is ----
 
@@ -124,11 +122,6 @@ class P4RuntimeDriver:
             else:
                 p4info = running.p4info
             program = p4rt_pipeline.describe(self._spec, p4info)
-            if self._told and program.capacity != self._program.capacity:
-                raise SwitchError(
-                    f"its program has {_sizes(program)}, where the controller began with "
-                    f"{_sizes(self._program)}; restart the controller, or give words and slots in its spec"
-                )
             schema = Schema(p4info)
             schema.packet_field("packet_out", "port")
             layout = Layout(self._spec, program, schema)
@@ -137,7 +130,10 @@ class P4RuntimeDriver:
             if self._jobs:
                 # The last entry to be written of each, so that a job is told from the half of one.
                 there = tables.admission_keys()
-                forgotten = pushed or any(job.rows[-1].key not in there for job in self._jobs.values())
+                resized = program.capacity != self._program.capacity
+                forgotten = (
+                    pushed or resized or any(job.rows[-1].key not in there for job in self._jobs.values())
+                )
             self._program, self._schema, self._layout = program, schema, layout
             self._common_written = False
             return forgotten
@@ -304,8 +300,3 @@ class _Call:
         if isinstance(error, SwitchAggError):
             self._suspect()
             raise SwitchError(f"{self._what}: {error}") from error
-
-
-def _sizes(program: Program) -> str:
-    words = f"K = {program.exact_words}" if program.exact_words else f"K up to {program.max_words}"
-    return f"{words} and {program.ports.slots} slots"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from switchagg.control.actions import Note, Remove
-from switchagg.control.drivers.base import Reconciled
+from switchagg.control.drivers.base import Capacity, Reconciled
 from switchagg.control.records import EventKind, JobState, SwitchState
-from switchagg.errors import AdmissionError
+from switchagg.errors import AdmissionError, SwitchError
 from tests.switchagg.control.books import book, carry_out, create, free, generation, only, room, run, told
 
 
@@ -24,7 +24,8 @@ def test_what_runs_on_a_switch_that_cannot_be_reached_goes_on() -> None:
     jobs = book(room("a"), room("b"))
     zero, _ = run(jobs)
     jobs.switch_down("a", "connection refused")
-    jobs.switch_down("a", "connection refused")
+    jobs.switch_down("a", "no answer within 5 s")
+    assert jobs.placement.rooms["a"].why == "no answer within 5 s"
     notes = [note for note in only(jobs.poll(), Note) if note.kind is EventKind.switch_down]
     assert [note.text for note in notes] == ["switch 'a' is down: connection refused"]
     assert zero.job.state is JobState.running
@@ -51,6 +52,23 @@ def test_jobs_of_a_switch_that_forgot_them_fail() -> None:
     jobs.lost([zero, one], "its process ended")
     again = run(jobs)
     assert again[0].job.state is JobState.running
+
+
+def test_a_switch_that_is_not_what_was_expected_before_it_answered() -> None:
+    jobs = book(up=False)
+    here = jobs.placement.rooms["s"]
+    jobs.switch_measured("s", Capacity(1 << 15, 2000, 1 << 26))
+    jobs.switch_up("s", Reconciled())
+    assert here.allocator.free_slots == 1 << 15
+    job = create(jobs, words=2000, slots=1 << 12)
+    assert job.site is not None
+    jobs.switch_measured("s", Capacity(1 << 13, 2000, 1 << 26))
+    assert here.allocator.free_slots == 1 << 12  # the job's range is still its own
+    with pytest.raises(SwitchError, match=r"its jobs do not fit: words is 2000; accepted: 16\.\.364"):
+        jobs.switch_measured("s", Capacity(1 << 13, 364, 1 << 26))
+    with pytest.raises(SwitchError, match=r"its jobs do not fit: .*the switch has 8 in all; evict them"):
+        jobs.switch_measured("s", Capacity(8, 2000, 1 << 26))
+    assert (here.capacity.slots, here.capacity.words) == (1 << 13, 2000)
 
 
 def test_draining_a_switch_moves_what_has_not_opened_at_once() -> None:

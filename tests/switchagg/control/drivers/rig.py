@@ -186,11 +186,15 @@ class Changes:
 
     def __init__(self, driver: P4RuntimeDriver) -> None:
         self._heard: queue.Queue[SwitchChange] = queue.Queue()
+        self._lost = False
         driver.watch(self._heard.put)
 
     def next(self, kind: ChangeKind, seconds: float = 20) -> SwitchChange:
-        """The next change, which must be of this kind."""
+        """The next change, which must be of this kind; a lost switch may be lost for other reasons before."""
         change = self._heard.get(timeout=seconds)
+        while self._lost and change.kind is ChangeKind.lost and kind is not ChangeKind.lost:
+            change = self._heard.get(timeout=seconds)
+        self._lost = change.kind is ChangeKind.lost
         assert change.kind is kind, change
         return change
 

@@ -10,10 +10,12 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+from switchagg.control.controller import Controller
 from switchagg.control.drivers import p4rt_spec
 from switchagg.control.drivers.base import Reconciled
 from switchagg.control.drivers.p4runtime import P4RuntimeDriver
 from switchagg.control.job import init_packets
+from switchagg.control.records import OPEN
 from switchagg.errors import SwitchError
 from tests.seeds import seed_of_this_run
 from tests.switchagg.emulator.plain_workers import PlainWorkers, reduce_rounds
@@ -110,3 +112,18 @@ def test_a_switch_that_was_restarted_gets_its_jobs_again(switch: NativeSwitch) -
         _initialise(driver, workers)
         reduce_rounds(workers, 16, rng)
     driver.close()
+
+
+def test_a_controller_that_was_there_first(switch: NativeSwitch) -> None:
+    switch.kill()
+    controller = Controller([switch.driver()])
+    controller.start()
+    try:
+        (seen,) = controller.switches(OPEN)
+        assert (seen["state"], "Connection refused" in seen["why"]) == ("down", True)
+        switch.start()
+        eventually(lambda: controller.switches(OPEN)[0]["state"] == "up")
+        (seen,) = controller.switches(OPEN)
+        assert (seen["capacity"]["slots"], seen["capacity"]["exact_words"]) == (65536, None)
+    finally:
+        controller.close()
