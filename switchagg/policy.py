@@ -149,7 +149,8 @@ class SkipTuner:
                 continue
             before = self._window.get(rank)
             self._window[rank] = report if before is None else before.plus(report)
-            self._words.add(report.policy_word)
+            if report.policy_word == self.policy.word() or len(self._words) < 2:
+                self._words.add(report.policy_word)  # more would say no more
         if len(self._window) < self._workers:
             return None
         window, words, length = self._window, self._words, now - self._opened
@@ -173,6 +174,8 @@ class SkipTuner:
         # A stall of one rank holds up all, and says nothing of the policy: the median.
         costs = [report.policy_ns / report.policy_elements for report in window.values()]
         cost = float(np.median(costs))
+        if cost <= 0:
+            return None  # no collective takes no time: such reports teach nothing
         self.model.learn(self._effective(self.policy, floor), densities, cost)
         return self._choose(now, densities, floor, length)
 

@@ -2,7 +2,9 @@
 
 A switch that does not answer holds up nobody but itself. What could not be done at a switch is not remembered
 one by one: its agent then reads back what is there and mends the difference (`SwitchDriver.reconcile`), again
-and again until it can, and after every reconnect.
+and again until it can, and after every reconnect. Nothing is installed before that: the slots of a job that
+may still be there, in whole or in part, must not be another's. Changes go before questions, of which people
+may ask many.
 """
 
 from __future__ import annotations
@@ -62,6 +64,7 @@ class Agent:
         self.driver = driver
         self._office = office
         self._work: deque[Callable[[], None]] = deque()
+        self._asked: deque[Callable[[], None]] = deque()
         self._more = threading.Condition()
         self._stopping = False
         self._down: str | None = "it has not been reached yet"
@@ -111,7 +114,7 @@ class Agent:
                 except Exception as error:
                     future.set_exception(error)
 
-        self._put(answer)
+        self._put(answer, self._asked)
         try:
             return future.result(patience)
         except TimeoutError:
@@ -139,7 +142,7 @@ class Agent:
                 self._refreshing = False
                 done.set()
 
-        self._put(read)
+        self._put(read, self._asked)
         if patience:
             done.wait(patience)
 
@@ -152,9 +155,9 @@ class Agent:
         """A job's counters when they were last read; empty before."""
         return self._cache.get(job_id, {})
 
-    def _put(self, work: Callable[[], None]) -> None:
+    def _put(self, work: Callable[[], None], queue: deque[Callable[[], None]] | None = None) -> None:
         with self._more:
-            self._work.append(work)
+            (self._work if queue is None else queue).append(work)
             self._more.notify()
 
     def _changed(self, change: SwitchChange) -> None:
@@ -179,25 +182,36 @@ class Agent:
                 if self._work:
                     return self._work.popleft()
                 if self._stopping:
-                    return None
+                    return self._asked.popleft() if self._asked else None
                 now = time.monotonic()
                 if self._retry_at is not None and self._retry_at <= now:
                     self._retry_at = None
                     return self._reconcile
+                if self._asked:
+                    return self._asked.popleft()
                 self._more.wait(None if self._retry_at is None else self._retry_at - now)
 
     def _install(self, job: Job, generation: Generation) -> None:
-        if not self._office.wanted(generation):
-            return
         try:
+            if self._retry_at is not None and self._down is None:
+                self._reconcile()
+            if not self._office.wanted(generation):
+                return
             if self._down is not None:
                 raise SwitchError(f"switch {self.driver.name!r} is down: {self._down}")
-            self.driver.install_job(generation.entry)
+            try:
+                self.driver.install_job(generation.entry)
+            except BaseException:
+                self._retry_at = time.monotonic() + RETRY  # a part of it may be there
+                raise
             self._installed.add(generation.id)
             self._initialise(generation)
         except SwitchAggError as error:
             _log.warning("job %r: %s", job.name, error)
             self._office.opening_failed(job, generation, error)
+        except Exception as error:
+            _log.exception("job %r", job.name)
+            self._office.opening_failed(job, generation, SwitchError(f"its driver failed: {error!r}"))
         else:
             self._office.opened(job, generation)
 

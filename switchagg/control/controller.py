@@ -24,6 +24,7 @@ from switchagg.control.job import Member
 from switchagg.control.looking import Looking
 from switchagg.control.records import (
     JobSpec,
+    JobState,
     JoinRequest,
     Line,
     MemberState,
@@ -108,6 +109,9 @@ class Controller(Looking):
         """An admitted rank has a new connection. `line` gets ``admitted`` again; an older one is closed."""
         with self._changing():
             member = self._present(tenant, name, rank, token)
+            if member.job.state is JobState.failed:
+                # What it was told of that went to a line that is no more.
+                raise AdmissionError(f"job {name!r} has failed: {member.job.why}", "failed")
             if (old := self._lines.pop(member, None)) is not None:
                 self._members.pop(old, None)
                 old.close()

@@ -7,6 +7,7 @@ nobody's, is counted and forgotten; nothing is ever sent back.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import select
 import socket
@@ -20,6 +21,8 @@ from switchagg.heartbeat import MAX_BYTES, Heartbeat, HeartbeatError
 
 RECEIVE_BUFFER: Final = 1 << 20  # bytes; thousands of members beat in the same second
 
+_log = logging.getLogger(__name__)
+
 Beat = Callable[[bytes, int, Mapping[str, int]], bool]
 """Takes a heartbeat: cookie, sequence, fields. Returns whether the cookie is somebody's."""
 
@@ -32,7 +35,8 @@ class HeartbeatSocket:
 
     Attributes:
         address: the same.
-        outcomes: what has come: ``taken``, ``unknown`` (a cookie of nobody's), ``malformed``.
+        outcomes: what has come: ``taken``, ``unknown`` (a cookie of nobody's), ``malformed``,
+            ``failed`` (an error of ours; the log has it).
 
     Raises `SwitchError` where it cannot listen there.
     """
@@ -50,7 +54,7 @@ class HeartbeatSocket:
                 f"the controller cannot take heartbeats at {address[0]}:{address[1]} (UDP): {error.strerror}"
             ) from error
         self.address: tuple[str, int] = address
-        self.outcomes = dict.fromkeys(("taken", "unknown", "malformed"), 0)
+        self.outcomes = dict.fromkeys(("taken", "unknown", "malformed", "failed"), 0)
         self._stop = os.eventfd(0, os.EFD_CLOEXEC)
         self._thread: threading.Thread | None = None
 
@@ -87,5 +91,10 @@ class HeartbeatSocket:
             heartbeat = Heartbeat.unpack(data)
         except HeartbeatError:
             return "malformed"
-        known = beat(heartbeat.cookie, heartbeat.sequence, asdict(heartbeat.report))
+        try:
+            known = beat(heartbeat.cookie, heartbeat.sequence, asdict(heartbeat.report))
+        except Exception:
+            # Whatever one member sends: the others must be heard.
+            _log.exception("a heartbeat could not be taken")
+            return "failed"
         return "taken" if known else "unknown"

@@ -257,7 +257,17 @@ class JobBook(Switching):
     def attached(self, member: Member, now: float) -> None:
         """A member has a new line: it is told again what it may have missed."""
         self.liveness.heard(member.cookie, now)
-        self._remind(member.job)
+        job, generation = member.job, member.job.generation
+        if generation is not None and generation.open:
+            about = {"job": generation.id}
+            for rank in generation.places:
+                if job.members[rank].state is MemberState.left:
+                    left = {"event": "left", "ranks": [rank], "begun": [None], **about}
+                    self._actions.append(Tell(member, left))
+                if job.change is not None and (why := job.change.lost.get(rank)) is not None:
+                    lost = {"event": "lost", "ranks": [rank], "why": why, "on_loss": job.on_loss.value}
+                    self._actions.append(Tell(member, {**lost, **about}))
+        self._remind(job)
 
     def tick(self, now: float) -> None:
         """Refuses every join whose time is up, and declares members lost that were silent for too long."""

@@ -43,7 +43,7 @@ def dump(job: Job, epoch: float) -> dict[str, Any]:
         "id": job.last_id,
         "generation": None if generation is None else _generation(generation),
         "change": None
-        if job.change is None or not job.change.begun
+        if job.change is None or not (job.change.begun or job.change.lost)
         else {
             "reason": job.change.reason.value,
             "why": job.change.why,

@@ -285,16 +285,20 @@ class Shell:
         last, sampled = time.monotonic(), 0.0
         while not self._stop.wait(TICK):
             now = time.monotonic()
-            with self._changing():
-                if now - last > STALL:
-                    self._book.liveness.forgive(now - last)
-                self._book.tick(now)
-                if now - sampled >= INTERVAL:
-                    sampled = now
-                    for history in self._histories.values():
-                        history.sample(now, time.time())
-                if self._store_error:
-                    self._keep(Changes())
+            try:
+                with self._changing():
+                    if now - last > STALL:
+                        self._book.liveness.forgive(now - last)
+                    self._book.tick(now)
+                    if now - sampled >= INTERVAL:
+                        sampled = now
+                        for history in self._histories.values():
+                            history.sample(now, time.time())
+                    if self._store_error:
+                        self._keep(Changes())
+            except Exception:
+                # Whatever is wrong with one job: deadlines of the others go on.
+                _log.exception("a look at deadlines failed")
             last = now
 
 

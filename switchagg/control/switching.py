@@ -20,9 +20,11 @@ class Switching(Queueing):
     def switch_up(self, name: str, found: Reconciled) -> None:
         """A switch answers, and holds what belongs there. Jobs whose slots are lost fail."""
         room = self.placement.rooms[name]
+        back = not room.up
         room.up, room.why = True, ""
-        self._note(EventKind.switch_up, f"switch {name!r} is up", switch=name)
-        if found.kept or found.installed or found.removed:
+        if back:
+            self._note(EventKind.switch_up, f"switch {name!r} is up", switch=name)
+        if (back and found.kept) or found.installed or found.removed:
             self._note(
                 EventKind.reconciled,
                 f"switch {name!r}: {len(found.kept)} jobs were in order, "

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from switchagg.errors import UsageError
-from switchagg.heartbeat import SAMPLED_SIZES, Report
+from switchagg.heartbeat import FIELDS, SAMPLED_SIZES, Report
 from switchagg.planner import SkipPolicy
 from switchagg.policy import SkipTuner
 from switchagg.policy_cost import BLOCKS, CostModel, Densities
@@ -301,3 +301,39 @@ def test_borders_are_counted_at_the_size_of_the_pieces() -> None:
     assert found.runs(256) < 0.5 / 64 / 4
     assert known(Data(1.0)).runs(64) == 0
     assert known(Data(0.0)).runs(64) == 0
+
+
+def test_reports_of_any_numbers_do_no_harm(rng: np.random.Generator) -> None:
+    extremes = [0, 1, 2, 48, 1 << 16, 1 << 32, (1 << 63) - 1, (1 << 64) - 1]
+    for _ in range(120):
+        workers = int(rng.integers(1, 4))
+        tuner, now = SkipTuner(workers), 0.0
+        wild = rng.random()
+        for _ in range(20):
+            now += float(rng.choice([0.0, 0.001, 1.0, 10.0]))
+            for rank in range(workers):
+                numbers = {
+                    name: extremes[rng.integers(len(extremes))]
+                    if rng.random() < wild
+                    else int(rng.integers(1000))
+                    for name in FIELDS
+                }
+                if rng.random() < 0.8:
+                    numbers["policy_word"] = tuner.policy.word()
+                tuner.observe(now, {rank: Report(**numbers)})
+
+
+def test_collectives_that_took_no_time_teach_nothing() -> None:
+    tuner = SkipTuner(1)
+    elements = {f"sampled_own_{size}": 1 << 10 for size in SAMPLED_SIZES[1:]}
+    report = Report(
+        policy_elements=1 << 20, sampled_blocks=1 << 20, policy_word=tuner.policy.word(), **elements
+    )
+    assert [tuner.observe(float(second), {0: report}) for second in range(5)] == [None] * 5
+
+
+def test_a_rank_that_says_ever_new_policies_fills_no_memory() -> None:
+    tuner = SkipTuner(2)
+    for word in range(10_000):
+        tuner.observe(word * 1e-3, {0: Report(policy_elements=1, policy_ns=1, policy_word=word)})
+    assert len(tuner._words) < 10

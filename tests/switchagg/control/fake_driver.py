@@ -17,6 +17,7 @@ class FakeDriver:
     Attributes:
         drop: INIT packets that it loses before it begins to echo; negative: all.
         refuse: what `install_job` raises.
+        half: it leaves the job there all the same.
         fence_fails, remove_fails: how many calls of these fail first.
         there: whether it can be reached when it is first watched.
     """
@@ -40,10 +41,13 @@ class FakeDriver:
         self.inits: list[bytes] = []
         self.drop = 0
         self.refuse: str | None = None
+        self.half = False
         self._lock = threading.Lock()
 
     def install_job(self, entry: JobEntry) -> None:
         if self.refuse is not None:
+            if self.half:
+                self.jobs[entry.job] = entry
             raise SwitchError(self.refuse)
         with self._lock:
             ends = [(job.base, job.base + job.slots) for job in self.jobs.values()]

@@ -7,8 +7,9 @@ import random
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import pytest
 
 from switchagg.control.controller import Controller
 from switchagg.control.drivers.base import ChangeKind, SwitchChange
+from switchagg.control.history import History
 from switchagg.control.records import OPEN, JobSpec, OnLoss, Quota, Tenant
 from switchagg.control.store import SqliteStore
 from switchagg.errors import AdmissionError, SwitchError, UsageError
@@ -44,6 +46,23 @@ def controller(driver: FakeDriver) -> Iterator[Controller]:
     made.close()
     assert driver.jobs == {}
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("switchagg-")]
+
+
+@contextmanager
+def frozen(controller: Controller) -> Iterator[Callable[[], None]]:
+    """Nothing is carried out at the switch until the end of the block, or what it gives is called."""
+    reached, gate = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        reached.set()
+        assert gate.wait(20)
+
+    controller._agents["fake"]._put(hold)
+    assert reached.wait(20)
+    try:
+        yield gate.set
+    finally:
+        gate.set()
 
 
 def test_a_job_from_its_joins_to_its_end(controller: Controller, driver: FakeDriver) -> None:
@@ -212,6 +231,77 @@ def test_what_a_switch_did_not_do_is_mended(controller: Controller, driver: Fake
     eventually(lambda: driver.jobs == {})
 
 
+def test_slots_are_nobody_elses_while_the_switch_may_have_them(
+    controller: Controller, driver: FakeDriver
+) -> None:
+    # The fake asserts that no two jobs on it share a slot.
+    (line,) = join_all(controller, "old", 1)
+    with frozen(controller) as release:
+        driver.remove_fails = 1
+        controller.leave(OPEN, "old", 0, token(line))
+        line = Recorder()
+        controller.join(OPEN, "new", asked(0, 1), line)
+        release()
+    assert line.wait()["base"] == 0
+    assert list(driver.jobs) == [line.wait()["job"]]
+    controller.evict(OPEN, "new")
+
+    driver.refuse, driver.half = "no answer", True
+    line = Recorder()
+    controller.join(OPEN, "half", asked(0, 1), line)
+    with pytest.raises(AdmissionError, match="no answer"):
+        line.wait()
+    driver.refuse = None
+    (line,) = join_all(controller, "whole", 1)
+    assert list(driver.jobs) == [line.wait()["job"]]
+    kinds = [event["kind"] for event in controller.events(OPEN)]
+    assert kinds.count("switch_up") == 1
+
+
+def test_a_driver_that_fails_otherwise_leaves_nobody_waiting(
+    controller: Controller, driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(entry: JobEntry) -> None:
+        raise KeyError(entry.base)
+
+    monkeypatch.setattr(driver, "install_job", fails)
+    line = Recorder()
+    controller.join(OPEN, "a", asked(0, 1), line)
+    with pytest.raises(AdmissionError, match=r"its driver failed: KeyError\(0\)") as error:
+        line.wait()
+    assert error.value.code == "switch"
+    monkeypatch.undo()
+    join_all(controller, "a", 1)
+
+
+def test_questions_wait_behind_changes(controller: Controller, driver: FakeDriver) -> None:
+    lines = join_all(controller, on_loss=OnLoss.shrink)
+    order: list[str] = []
+    fence = driver.fence
+
+    def fenced(job_id: int, bits: int) -> None:
+        order.append("fenced")
+        fence(job_id, bits)
+
+    driver.fence = fenced  # type: ignore[method-assign]
+    read = driver.counters
+
+    def counters() -> dict[str, int]:
+        order.append("asked")
+        return read()
+
+    with ThreadPoolExecutor(8) as pool, frozen(controller) as release:
+        driver.counters = counters  # type: ignore[method-assign]
+        asking = [pool.submit(controller.stats, OPEN) for _ in range(8)]
+        time.sleep(0.3)  # until they are in the queue
+        controller.line_closed(lines[1])
+        release()
+        for each in asking:
+            each.result(20)
+    assert order[0] == "fenced"
+    assert len(order) >= 9
+
+
 def test_a_switch_that_goes_and_comes_back(controller: Controller, driver: FakeDriver) -> None:
     kept = join_all(controller, "kept")
     gone = join_all(controller, "gone")
@@ -371,6 +461,63 @@ def test_members_that_do_not_come_back_are_lost(
     finally:
         second.close()
         second.store.close()
+
+
+@contextmanager
+def restarted(first: Controller, tmp_path: Path, driver: FakeDriver) -> Iterator[Controller]:
+    """The controller that comes after `first`."""
+    first.close()
+    first.store.close()
+    second = Controller([driver], store=SqliteStore(tmp_path), slots=16)
+    second.start()
+    try:
+        up(second)
+        yield second
+    finally:
+        second.close()
+        second.store.close()
+
+
+def test_who_attaches_hears_that_its_job_has_failed(tmp_path: Path, driver: FakeDriver) -> None:
+    first = Controller([driver], store=SqliteStore(tmp_path), slots=16)
+    first.start()
+    up(first)
+    lines = join_all(first)
+    with restarted(first, tmp_path, driver) as second:
+        fresh = Recorder()
+        second.attach(OPEN, "a", 0, token(lines[0]), fresh)
+        second.line_closed(fresh)
+        with pytest.raises(AdmissionError, match="has failed: rank 0 is lost: its process ended") as error:
+            second.attach(OPEN, "a", 1, token(lines[1]), Recorder())
+        assert error.value.code == "failed"
+
+
+def test_who_attaches_hears_whom_it_has_lost_meanwhile(tmp_path: Path, driver: FakeDriver) -> None:
+    first = Controller([driver], store=SqliteStore(tmp_path), slots=16)
+    first.start()
+    up(first)
+    lines = join_all(first, world_size=4, on_loss=OnLoss.shrink)
+    first.leave(OPEN, "a", 3, token(lines[3]), begun=1)
+    with restarted(first, tmp_path, driver) as second:
+        fresh = Recorder()
+        second.attach(OPEN, "a", 0, token(lines[0]), fresh)
+        second.line_closed(fresh)
+        with restarted(second, tmp_path, driver) as third:  # killed before it could tell
+            late = Recorder()
+            third.attach(OPEN, "a", 1, token(lines[1]), late)
+            (lost,) = late.of("lost")
+            assert (lost["ranks"], lost["why"], lost["on_loss"]) == ([0], "its process ended", "shrink")
+            assert [(event["ranks"], event["begun"]) for event in late.of("left")] == [([3], [None])]
+            third.attach(OPEN, "a", 2, token(lines[2]), Recorder())
+            waiting = [third.progress(OPEN, "a", rank, token(lines[rank]), 5) for rank in (1, 2)]
+            assert [future.result(20) for future in waiting] == [5, 5]
+            news = [
+                third.proceed(OPEN, "a", rank, token(lines[rank]), "10.0.0.1", 5000 + rank) for rank in (1, 2)
+            ]
+            assert news[0].result(20)["lost"] == [{"rank": 0, "why": "its process ended"}]
+            again = Recorder()
+            third.attach(OPEN, "a", 1, int(news[0].result()["token"]), again)
+            assert [event["event"] for event in again.events] == ["admitted"]
 
 
 def test_a_drained_switch_stays_drained(tmp_path: Path, driver: FakeDriver) -> None:
@@ -679,3 +826,19 @@ def test_many_jobs_from_many_threads(controller: Controller, driver: FakeDriver)
     eventually(lambda: driver.jobs == {})
     assert driver.installed == 96
     assert controller.slots(OPEN)["free"] == 4096
+
+
+def test_an_error_in_one_job_does_not_stop_deadlines(
+    controller: Controller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = join_all(controller, deadline=1.0)
+    calls = []
+
+    def fails(*_: Any) -> None:
+        calls.append(1)
+        raise ZeroDivisionError
+
+    controller.beat(OPEN, "a", 0, token(lines[0]), FIELDS)
+    monkeypatch.setattr(History, "sample", fails)
+    eventually(lambda: bool(calls))
+    eventually(lambda: bool(lines[0].of("lost")))
