@@ -56,6 +56,7 @@ class Protocol(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._disarm()
         super().connection_lost(exc)
+        self._unset_keepalive_if_required()  # uvicorn's timer would keep a connection that was reset
 
     def data_received(self, data: bytes) -> None:
         try:

@@ -455,6 +455,20 @@ def test_jobs_in_sequence_leave_nothing_behind(place: Place) -> None:
     assert process.memory_info().rss - memory < 8 << 20
 
 
+def test_a_connection_that_is_reset_is_forgotten(place: Place) -> None:
+    for _ in range(20):
+        with socket.create_connection(("127.0.0.1", place.port), timeout=20) as sock:
+            sock.sendall(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+            assert sock.recv(12) == b"HTTP/1.1 200"
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+    def remembered() -> int:
+        gc.collect()
+        return sum(isinstance(each, protocol.Protocol) for each in gc.get_objects())
+
+    eventually(lambda: remembered() < 5)
+
+
 def test_many_jobs_at_once(place: Place) -> None:
     """16 jobs of 4 from 64 threads, several times over; half of them lose a rank."""
 
