@@ -93,7 +93,7 @@ class WorkerEntry:
     bit: int
     ip: str
     port: int
-    token: int
+    token: int = field(repr=False)
 
     def __post_init__(self) -> None:
         _check_range("bit", self.bit, 0, MAX_WORKERS - 1)
@@ -122,7 +122,7 @@ class JobEntry:
     base: int  # first slot
     slots: int  # P, a power of two, at least 2
     words: int  # K
-    result_token: int
+    result_token: int = field(repr=False)
     workers: tuple[WorkerEntry, ...]
     touch: bool = True  # False: payloads are neither stored nor combined; the floor of a benchmark
 

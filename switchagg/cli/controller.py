@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import json
 import os
+import resource
 import select
 import socket
 from collections.abc import Callable, Iterator, Mapping
@@ -84,6 +85,7 @@ def run(args: argparse.Namespace) -> int:
     tls = None
     if settings.tls_cert is not None and settings.tls_key is not None:
         tls = TlsFiles(settings.tls_cert, settings.tls_key)
+    _allow_connections()
     with stop_signals() as stop, contextlib.ExitStack() as stack:
         from switchagg.control.controller import Controller
         from switchagg.control.service import ControlServer
@@ -139,6 +141,12 @@ def _configuration(args: argparse.Namespace) -> Configuration:
     if not switches:
         switches["switch"] = parse_switch("switch=native")
     return Configuration(settings, switches)
+
+
+def _allow_connections() -> None:
+    """Every member keeps a connection, and the usual limit of 1024 is for programs that use `select`."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _listen(text: str) -> tuple[str, int]:

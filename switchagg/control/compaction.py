@@ -4,7 +4,8 @@
 
 Running jobs are moved only by their own change of membership, when they come to a pause, and only while a job
 waits that a switch has everything for but a range of that size. The range that costs least is cleared: its
-jobs have the fewest slots, all of them run, and there is somewhere to go for each.
+jobs have the fewest slots, all of them run, and there is somewhere to go for each. A job that does not
+come to a pause in time stays where it is, and others are asked instead.
 """
 
 from __future__ import annotations

@@ -30,6 +30,7 @@ from switchagg.control.records import (
     MemberState,
     Tenant,
 )
+from switchagg.control.shell import refuse
 from switchagg.control.store import Changes
 from switchagg.control.tuning import Tuning
 from switchagg.errors import AdmissionError
@@ -205,7 +206,8 @@ class Controller(Looking):
 
     def _question(self, member: Member, question: Question) -> Future[Any]:
         if (earlier := self._questions.pop((member, question), None)) is not None:
-            earlier.cancel()
+            asked = f"rank {member.rank} of job {member.job.name!r} has asked for its {question} again"
+            refuse(earlier, AdmissionError(asked, "failed"))
         future: Future[Any] = Future()
         self._questions[member, question] = future
         return future

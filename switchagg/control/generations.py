@@ -94,7 +94,7 @@ class Generations:
             ),
             touch=job.touch,
         )
-        job.site, job.shape = site, site.shape
+        job.site, job.shape, job.stays = site, site.shape, False
         job.generation = Generation(site, entry, first_seq, tuple(member.rank for member in members))
         job.generation.prepare()
         self._actions.append(Install(job, job.generation))

@@ -94,9 +94,9 @@ class Member:
     request: JoinRequest
     expires: float
     endpoint: tuple[str, int] = ("", 0)
-    token: int = 0
-    former: int = 0
-    cookie: bytes = b""
+    token: int = field(default=0, repr=False)
+    former: int = field(default=0, repr=False)
+    cookie: bytes = field(default=b"", repr=False)
     state: MemberState = MemberState.joined
     admission: Admission | None = None
     refusal: AdmissionError | None = None
@@ -132,6 +132,7 @@ class Change:
         lost: why, by rank, members of the old generation are not in the new one, or not in the same life.
         target: a range, on another switch or this one, that waits for the job if it moves.
         making_room: it moves so that a job that waits has room.
+        waited_since: when somebody first looked how long its members take to stop for that.
     """
 
     reason: ChangeReason
@@ -142,6 +143,7 @@ class Change:
     target: Site | None = None
     lost: dict[int, str] = field(default_factory=dict)
     making_room: bool = False
+    waited_since: float | None = None
 
     @property
     def begun(self) -> bool:
@@ -160,6 +162,7 @@ class Job:
         shape: its P and K, from when it was first placed; later generations keep them.
         generation: the one that its members use, or will.
         back: lost ranks that have come back and wait to be let in.
+        stays: its members did not stop when they were asked to make room; not asked again in this generation.
         why: what ended a failed job.
     """
 
@@ -180,6 +183,7 @@ class Job:
     policy: SkipPolicy = field(default_factory=SkipPolicy)
     policy_why: str = "set at admission"
     policy_since: float = 0.0
+    stays: bool = False
     why: str = ""
     last_id: int = 0  # of its newest generation, also when that is removed
 

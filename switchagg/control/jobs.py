@@ -271,6 +271,7 @@ class JobBook(Switching):
 
     def tick(self, now: float) -> None:
         """Refuses every join whose time is up, and declares members lost that were silent for too long."""
+        self._give_up_moving(now)
         for job in self.jobs():
             late = [
                 member

@@ -16,6 +16,7 @@ from switchagg.control.placement import Shape, Site
 from switchagg.control.records import EventKind, JobState, MemberState, Quota, Tenant
 from switchagg.errors import AdmissionError
 
+ROOM_PATIENCE: Final = 30.0  # seconds in which members who are asked to make room come to a pause
 UNOPENED: Final = (JobState.created, JobState.queued, JobState.joining)
 
 
@@ -138,12 +139,28 @@ class Queueing(Memberships):
             if moves:
                 return
 
+    def _give_up_moving(self, now: float) -> None:
+        """Lets jobs stay that had been asked to make room and do not come to a pause."""
+        given_up = False
+        for job in self.jobs():
+            change = job.change
+            if change is None or not change.making_room or change.begun or job.state is not JobState.running:
+                continue
+            if change.waited_since is None:
+                change.waited_since = now
+            elif now - change.waited_since > ROOM_PATIENCE:
+                if change.target is not None:
+                    self.placement.free(change.target)
+                job.change, job.stays, given_up = None, True, True
+        if given_up:
+            self._schedule()
+
     def _at(self, site: Site) -> Job | None:
         return next((job for job in self.jobs() if job.site is site), None)
 
     def _could_move(self, site: Site) -> Mapping[str, Shape] | None:
         job = self._at(site)
-        if job is None or job.state is not JobState.running or job.change is not None:
+        if job is None or job.state is not JobState.running or job.change is not None or job.stays:
             return None
         return self._shapes(job)
 

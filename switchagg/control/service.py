@@ -12,6 +12,7 @@ from switchagg.errors import SwitchError
 
 if TYPE_CHECKING:
     from switchagg.control.controller import Controller
+    from switchagg.control.http.shared import Service
 
 _ATTEMPTS: Final = 20  # to find a number that is free for TCP and UDP
 
@@ -41,7 +42,7 @@ class ControlServer:
         self._authentication = authentication
         self._http, self._heartbeats = self._listen(host, port, tls)
         controller.heartbeat_address = self._heartbeats.address
-        self._pool: Any = None
+        self._service: Service | None = None
         self._lock = threading.Lock()
 
     @property
@@ -61,9 +62,9 @@ class ControlServer:
         self._http.close()
         self._heartbeats.close()
         with self._lock:
-            pool, self._pool = self._pool, None
-        if pool is not None:
-            pool.shutdown()
+            service, self._service = self._service, None
+        if service is not None:
+            service.close()
 
     def _listen(self, host: str, port: int, tls: TlsFiles | None) -> tuple[HttpServer, HeartbeatSocket]:
         for attempt in range(_ATTEMPTS):
@@ -89,5 +90,5 @@ class ControlServer:
         metrics = Metrics(self.controller, lambda: dict(self._heartbeats.outcomes))
         application, service = guarded(self.controller, authenticator, metrics, stop)
         with self._lock:
-            self._pool = service.pool
+            self._service = service
         return application

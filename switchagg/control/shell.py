@@ -36,7 +36,7 @@ from switchagg.control.actions import (
 )
 from switchagg.control.agent import Agent
 from switchagg.control.drivers.base import Capacity, Reconciled, SwitchDriver
-from switchagg.control.events import EventLog
+from switchagg.control.events import IN_STORE, EventLog
 from switchagg.control.history import INTERVAL, History
 from switchagg.control.job import Generation, Job, Member
 from switchagg.control.jobs import JobBook
@@ -142,7 +142,7 @@ class Shell:
             self._lines.clear()
             self._members.clear()
             for future in self._questions.values():
-                _refuse(future, AdmissionError("the controller is stopping", "stopping"))
+                refuse(future, AdmissionError("the controller is stopping", "stopping"))
             self._questions.clear()
         self._stop.set()
         if self._ticker.is_alive():
@@ -232,7 +232,7 @@ class Shell:
         earlier = self._unsaved
         self._unsaved = Changes(
             {**earlier.jobs, **changes.jobs},
-            [*earlier.events, *changes.events],
+            [*earlier.events, *changes.events][-IN_STORE:],
             {**earlier.switches, **changes.switches},
             self._book.last_id,
             self._book.last_number,
@@ -265,7 +265,7 @@ class Shell:
             case Answer(member, question, complete_to, refusal, code):
                 if (future := self._questions.pop((member, question), None)) is not None:
                     if refusal:
-                        _refuse(future, AdmissionError(refusal, code))
+                        refuse(future, AdmissionError(refusal, code))
                     elif future.set_running_or_notify_cancel():
                         progress = question is Question.progress
                         future.set_result(complete_to if progress else self._admitted(member))
@@ -279,7 +279,7 @@ class Shell:
         for question in Question:
             if (future := self._questions.pop((member, question), None)) is not None:
                 what = f"rank {member.rank} of job {member.job.name!r} is {member.state.value}"
-                _refuse(future, AdmissionError(f"{what}: {member.why}" if member.why else what, "lost"))
+                refuse(future, AdmissionError(f"{what}: {member.why}" if member.why else what, "lost"))
         if (history := self._histories.get(member.job.number)) is not None:
             history.forget(member.cookie)
 
@@ -306,6 +306,7 @@ class Shell:
             last = now
 
 
-def _refuse(future: Future[Any], error: AdmissionError) -> None:
+def refuse(future: Future[Any], error: AdmissionError) -> None:
+    """Answers a question with an error, if anybody still waits for it."""
     if future.set_running_or_notify_cancel():
         future.set_exception(error)

@@ -13,6 +13,7 @@
 #include <cstring>
 #include <system_error>
 
+#include "switchagg/native/clock.h"
 #include "switchagg/native/memory.h"
 
 #ifndef UDP_SEGMENT
@@ -128,8 +129,7 @@ void UdpPort::connect(Endpoint peer) {
 
 bool UdpPort::wait(int64_t timeout_ns) {
   pollfd fds[2] = {{fd_, POLLIN, 0}, {event_, POLLIN, 0}};
-  timespec limit{};
-  if (timeout_ns >= 0) limit = {static_cast<time_t>(timeout_ns / 1000000000), static_cast<long>(timeout_ns % 1000000000)};
+  const timespec limit = timespec_of(timeout_ns);
   int ready = ppoll(fds, 2, timeout_ns >= 0 ? &limit : nullptr, nullptr);
   if (ready > 0 && (fds[1].revents & POLLIN)) {
     uint64_t drained;

@@ -136,7 +136,8 @@ def _play(
     episode: Episode, ranks: dict[int, Rank], controller: str
 ) -> tuple[dict[int, list[dict[str, Any]]], bool]:
     """Runs one episode. Returns what each rank said, and whether the victim was struck in the middle."""
-    members = {place: ranks.setdefault(place, Rank()) for place in range(episode.world_size)}
+    members = {place: ranks.get(place) or Rank() for place in range(episode.world_size)}
+    ranks.update(members)
     late = episode.victim if episode.event is Event.late else None
     for place, rank in members.items():
         if place != late:

@@ -6,16 +6,12 @@
 #include <cfenv>
 #include <chrono>
 
+#include "switchagg/native/clock.h"
 #include "switchagg/native/udp_port.h"
 #include "switchagg/native/wire.h"
 
 namespace switchagg {
 namespace {
-
-int64_t now_ns() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
 
 uint32_t batch_of(uint32_t stride) {
   return static_cast<uint32_t>(std::max<size_t>(1, std::min(kMaxSegments, kMaxBatchBytes / stride)));

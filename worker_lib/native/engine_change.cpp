@@ -2,16 +2,12 @@
 #include <algorithm>
 #include <chrono>
 
+#include "switchagg/native/clock.h"
 #include "switchagg/native/udp_port.h"
 #include "worker_lib/native/engine.h"
 
 namespace switchagg {
 namespace {
-
-int64_t now_ns() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
 
 // Whether a call that was made under one membership means the same under the other.
 bool means_the_same(const Call& call, const Membership& before, const Membership& after) {

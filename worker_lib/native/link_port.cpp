@@ -14,6 +14,8 @@
 #include <cstring>
 #include <system_error>
 
+#include "switchagg/native/clock.h"
+
 namespace switchagg {
 namespace {
 
@@ -84,8 +86,7 @@ void LinkPort::end() {
 bool LinkPort::wait(int64_t timeout_ns) {
   down_.release();
   if (!ended_ && !down_.fall_asleep()) return true;
-  timespec limit{};
-  if (timeout_ns >= 0) limit = {static_cast<time_t>(timeout_ns / 1000000000), static_cast<long>(timeout_ns % 1000000000)};
+  const timespec limit = timespec_of(timeout_ns);
   // Announcements wait in the socket until an entry needs them, so only its end is looked for.
   pollfd fds[2] = {{bell_.get(), POLLIN, 0}, {ended_ ? -1 : socket_.get(), POLLRDHUP, 0}};
   const int ready = ppoll(fds, 2, timeout_ns >= 0 ? &limit : nullptr, nullptr);

@@ -25,7 +25,7 @@ from switchagg.control.http.members import member_routes
 from switchagg.control.http.metrics import MEDIA_TYPE, Metrics
 from switchagg.control.http.page_files import PAGE_HEADERS, page_file
 from switchagg.control.http.schemas import HealthView
-from switchagg.control.http.shared import Asking, Service, check_query, failures, streamed
+from switchagg.control.http.shared import QUESTIONS, THREADS, Asking, Service, check_query, failures, streamed
 from switchagg.control.http.streams import ClientGone
 from switchagg.control.http.views import job_routes, switch_routes
 from switchagg.errors import AdmissionError, SwitchAggError
@@ -63,15 +63,16 @@ def openapi_document() -> dict[str, Any]:
     """Returns the OpenAPI document, without a controller."""
     nobody: Any = None
     pool = ThreadPoolExecutor(1)  # starts no thread until it has work
-    return create_app(Service(nobody, nobody, nobody, asyncio.Event(), pool)).openapi()
+    return create_app(Service(nobody, nobody, nobody, asyncio.Event(), pool, pool)).openapi()
 
 
 def guarded(
     controller: Controller, authenticator: Authenticator, metrics: Metrics, stop: asyncio.Event
 ) -> tuple[Guard, Service]:
     """Returns the whole application, and what its routes share."""
-    pool = ThreadPoolExecutor(16, thread_name_prefix="switchagg-http-call")
-    service = Service(controller, authenticator, metrics, stop, pool)
+    pool = ThreadPoolExecutor(THREADS, thread_name_prefix="switchagg-http-call")
+    questions = ThreadPoolExecutor(QUESTIONS, thread_name_prefix="switchagg-http-question")
+    service = Service(controller, authenticator, metrics, stop, pool, questions)
     return Guard(create_app(service), authenticator, metrics), service
 
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from switchagg.control.http.metrics import Metrics
 
 THREADS: Final = 16
+QUESTIONS: Final = 8
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -36,7 +37,9 @@ class Service:
 
     Attributes:
         stop: set when the service ends.
-        pool: for calls that ask a switch.
+        pool: for calls that wait for the controller's lock, or a moment for a switch.
+        questions: for calls that wait until a switch has answered. One that does not answer must not keep
+            those from their work who have nothing to do with it.
     """
 
     controller: Controller
@@ -44,11 +47,22 @@ class Service:
     metrics: Metrics
     stop: asyncio.Event
     pool: ThreadPoolExecutor
+    questions: ThreadPoolExecutor
 
     async def in_thread(self, call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        """Awaits a call that may block."""
+        """Awaits a call that may block for a moment."""
         work = functools.partial(call, *args, **kwargs)
         return await asyncio.get_running_loop().run_in_executor(self.pool, work)
+
+    async def of_switch(self, call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        """Awaits a call that waits for an answer of a switch."""
+        work = functools.partial(call, *args, **kwargs)
+        return await asyncio.get_running_loop().run_in_executor(self.questions, work)
+
+    def close(self) -> None:
+        """Waits for the calls under way."""
+        self.pool.shutdown()
+        self.questions.shutdown()
 
 
 _bearer = HTTPBearer(

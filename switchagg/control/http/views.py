@@ -167,13 +167,15 @@ def switch_routes(service: Service) -> APIRouter:
     ) -> Response:
         """Returns who has which slots; or of one job those that wait, and for whom."""
         if job is not None:
-            return JSONResponse(_found(job, await in_thread(controller.waiting_slots, tenant, job, job_id)))
+            return JSONResponse(
+                _found(job, await service.of_switch(controller.waiting_slots, tenant, job, job_id))
+            )
         return JSONResponse(await in_thread(controller.slots, tenant))
 
     @routes.get("/stats", summary="Show counters", response_model=StatsView, responses=failures())
     async def stats(tenant: Narrowed) -> Response:
         """Returns the counters of the switches and of every job."""
-        return JSONResponse(await in_thread(controller.stats, tenant))
+        return JSONResponse(await service.of_switch(controller.stats, tenant))
 
     @routes.get("/events", summary="Read the event log", response_model=EventsView, responses=failures())
     async def events(

@@ -1,20 +1,16 @@
 #include "switchagg/emulator/native/fault_port.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <limits>
+
+#include "switchagg/native/clock.h"
 
 namespace switchagg {
 namespace {
 
 constexpr uint64_t kHeldOverhead = 128;  // what a held datagram costs besides its bytes
 constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
-
-int64_t steady_now() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
 
 uint64_t threshold(double probability) {
   if (!(probability > 0)) return 0;
@@ -137,7 +133,7 @@ FaultPort::FaultPort(std::unique_ptr<Port> inner, const FaultSettings& settings)
     : inner_(std::move(inner)), in_(settings, 0), out_(settings, 1) {}
 
 bool FaultPort::wait(int64_t timeout_ns) {
-  int64_t now = steady_now();
+  int64_t now = now_ns();
   const int64_t deadline = timeout_ns < 0 || timeout_ns > kNever - now ? kNever : now + timeout_ns;
   for (;;) {
     out_.release(now, leaving_);
@@ -145,7 +141,7 @@ bool FaultPort::wait(int64_t timeout_ns) {
     if (in_.next_due() <= now) return true;
     const int64_t until = std::min({deadline, in_.next_due(), out_.next_due()});
     if (inner_->wait(until == kNever ? -1 : std::max<int64_t>(until - now, 0))) return true;
-    now = steady_now();
+    now = now_ns();
     if (now >= deadline && in_.next_due() > now) return false;
   }
 }
@@ -154,7 +150,7 @@ void FaultPort::receive(std::vector<Received>& into) {
   arrived_.clear();
   in_.recycle();
   inner_->receive(arrived_);
-  const int64_t now = steady_now();
+  const int64_t now = now_ns();
   for (const Received& datagram : arrived_) in_.pass(datagram, now, into);
   in_.release(now, into);
   out_.release(now, leaving_);  // here too: under steady traffic nobody calls wait()
@@ -162,7 +158,7 @@ void FaultPort::receive(std::vector<Received>& into) {
 }
 
 void FaultPort::send(std::span<const Endpoint> to, std::span<const Segment> segments) {
-  const int64_t now = steady_now();
+  const int64_t now = now_ns();
   for (const Endpoint& peer : to)
     for (const Segment& segment : segments) out_.pass(Received::whole(segment.data, segment.size, peer), now, leaving_);
   out_.release(now, leaving_);

@@ -11,10 +11,11 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <chrono>
 #include <cstddef>
 #include <cstring>
 #include <system_error>
+
+#include "switchagg/native/clock.h"
 
 namespace switchagg {
 namespace {
@@ -50,11 +51,6 @@ void drain(int fd) {
 void ring(int fd) {
   const uint64_t one = 1;
   [[maybe_unused]] const auto n = write(fd, &one, sizeof one);
-}
-
-int64_t now_ns() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
-      .count();
 }
 
 }  // namespace
@@ -103,7 +99,7 @@ bool HubPort::watch(int fd, void* tag) {
 int HubPort::poll(std::span<epoll_event> events, int64_t timeout_ns) {
   const int room = static_cast<int>(events.size());
   if (precise_) {
-    const timespec limit{static_cast<time_t>(timeout_ns / 1000000000), static_cast<long>(timeout_ns % 1000000000)};
+    const timespec limit = timespec_of(timeout_ns);
     const int ready = epoll_pwait2(epoll_.get(), events.data(), room, timeout_ns < 0 ? nullptr : &limit, nullptr);
     if (ready >= 0 || errno == EINTR) return std::max(ready, 0);
     precise_ = false;  // before Linux 5.11, or in a sandbox that does not know the call

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -220,3 +221,17 @@ def test_tenants(tenant: Say, capsys: pytest.CaptureFixture[str]) -> None:
         assert (status in (1, 2), out, said in err) == (True, "", True), err
     assert main(["tenant", "list"]) == 2
     assert "no state folder named: give --state DIR" in capsys.readouterr().err
+
+
+def test_it_has_room_for_as_many_connections_as_it_may() -> None:
+    soft, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if most < 1024:
+        pytest.skip("there are no more to have")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (512, most))
+    try:
+        with controller() as running:
+            limits = Path(f"/proc/{running.process.pid}/limits").read_text()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, most))
+    (line,) = [line for line in limits.splitlines() if line.startswith("Max open files")]
+    assert line.split()[3:5] == [str(most)] * 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from switchagg.control.actions import Tell
-from switchagg.control.job import Member
+from switchagg.control.job import Job, Member
 from switchagg.control.jobs import JobBook
 from switchagg.control.records import JobState
 from tests.seeds import seed_of_this_run
@@ -85,6 +85,31 @@ def test_whoever_moves_may_be_gone_before() -> None:
     assert len(asked) == 2
     for members in asked:
         jobs.lost(members, "its process ended")
+    assert large.state is JobState.created
+    jobs.close()
+    assert free(jobs) == 64
+
+
+def test_a_job_that_never_pauses_stands_in_nobodys_way() -> None:
+    jobs = book()
+    small = scattered(jobs)
+    large = create(jobs, "large", slots=16)
+    asked: list[Job] = []
+
+    def after(seconds: float) -> None:
+        for members in small:
+            for member in members:
+                jobs.heard(member.cookie, seconds)
+        jobs.tick(seconds)
+
+    for second in range(0, 200, 5):
+        asked += [each[0].job for each in small if each[0].job.change and each[0].job not in asked]
+        after(second)
+    assert len(asked) == 4  # one after the other
+    assert [members[0].job.change for members in small] == [None] * 4
+    assert (free(jobs), large.state) == (32, JobState.queued)
+    pause(jobs, small[0])  # late, but it does come
+    assert small[0][0].job.state is JobState.running
     assert large.state is JobState.created
     jobs.close()
     assert free(jobs) == 64

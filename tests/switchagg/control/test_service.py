@@ -394,6 +394,28 @@ def test_a_port_in_use(lasting: Place) -> None:
             tcp.bind(("127.0.0.1", port))  # nothing was left open
 
 
+def test_a_switch_that_does_not_answer_holds_up_who_asks_for_it_only(place: Place) -> None:
+    answer = threading.Event()
+    read = place.driver.counters
+
+    def counters() -> dict[str, int]:
+        assert answer.wait(20)
+        return read()
+
+    place.driver.counters = counters  # type: ignore[method-assign]
+    try:
+        with ThreadPoolExecutor(40) as pool:
+            asking = [pool.submit(place.call, "GET", "/v1/stats") for _ in range(40)]
+            time.sleep(0.3)
+            assert place.call("POST", "/v1/jobs", {"name": "a", "world_size": 2})[0] == 201
+            assert place.call("DELETE", "/v1/jobs/a")[0] == 200
+            assert not any(each.done() for each in asking)
+            answer.set()
+            assert {each.result()[0] for each in asking} == {200}
+    finally:
+        answer.set()
+
+
 def test_nobody_there() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
