@@ -176,7 +176,10 @@ def call_once(
             f"the controller at {there.url} did not answer within {timeout:g} seconds"
         ) from error
     except OSError as error:
-        raise SwitchError(f"the controller at {there.url} did not answer: {error!r}") from error
+        scheme = "" if there.secure else "; does it serve https://?"
+        raise SwitchError(
+            f"the controller at {there.url} did not answer: {str(error) or type(error).__name__}{scheme}"
+        ) from error
     except NotHttp as error:
         raise SwitchError(f"what answers at {there.url} is no switchagg controller: {error}") from error
     finally:
@@ -215,4 +218,4 @@ def _not_there(there: Endpoint, error: OSError) -> str:
     if isinstance(error, ssl.SSLError):
         return f"no TLS with the controller at {there.url}: {error.reason or error}; does it serve http://?"
     reason = (error.strerror or str(error) or type(error).__name__).lower()
-    return f"no controller at {there.url}: {reason}; start one with `switchagg run` or `switchagg host`"
+    return f"no controller at {there.url}: {reason}; start one with `switchagg run`, `host` or `controller`"

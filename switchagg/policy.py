@@ -249,7 +249,8 @@ def _candidates(floor: int, block: int) -> list[SkipPolicy]:
 
 def _densities(policy: SkipPolicy, densities: Densities) -> str:
     block = policy.block if policy.block in SAMPLED_SIZES else nearest(policy.block)
-    return f"{densities.at(block):.0%} of blocks of {block} are non-zero at some rank"
+    share = densities.at(block)
+    return f"{share:.{0 if share >= 0.1 else 1}%} of blocks of {block} are non-zero at some rank"
 
 
 def _reason(best: SkipPolicy, current: SkipPolicy, densities: Densities, gain: float, when: str) -> str:

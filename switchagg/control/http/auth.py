@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from switchagg.control.tenants import Tenants
 
 SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
-_HOW: Final = "send `Authorization: Bearer TOKEN`; `switchagg tenant token` makes one"
+_HOW: Final = "set SWITCHAGG_TOKEN, or send `Authorization: Bearer TOKEN`; `switchagg tenant token` makes one"
 
 
 class Authenticator:

@@ -68,7 +68,8 @@ class Protocol(H11Protocol):
             self._arm()
         else:
             self._disarm()
-            if self.conn.trailing_data[0] and not self.cycle.response_complete:
+            # Without a cycle: it was no request, and has been refused.
+            if self.conn.trailing_data[0] and self.cycle is not None and not self.cycle.response_complete:
                 self.transport.abort()
 
     def send_400_response(self, msg: str) -> None:

@@ -99,14 +99,16 @@ def test_a_stranger_is_not_trusted(papers: Papers, monkeypatch: pytest.MonkeyPat
             ControllerClient(place.url, ca=str(papers.key)).jobs()
 
 
-def test_the_wrong_scheme(papers: Papers) -> None:
-    with serving(tls=served(papers)) as place, pytest.raises(SwitchError, match=place.url.replace("s:", ":")):
+def test_the_wrong_scheme(papers: Papers, caplog: pytest.LogCaptureFixture) -> None:
+    told = r"did not answer: .*; does it serve https://\?"
+    with serving(tls=served(papers)) as place, pytest.raises(SwitchError, match=told):
         ControllerClient(place.url.replace("https", "http")).jobs()
     with (
         serving() as plain,
         pytest.raises(SwitchError, match=r"no TLS with the controller .*does it serve http"),
     ):
         ControllerClient(plain.url.replace("http", "https")).jobs()
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []
 
 
 def test_a_client_that_never_shakes_hands(papers: Papers) -> None:
