@@ -147,16 +147,19 @@ DATA = [
 
 @pytest.mark.parametrize("data", DATA, ids=str)
 def test_it_finds_what_is_best_and_stays(rng: np.random.Generator, data: Data) -> None:
+    spent: list[float] = []
     for _ in range(3):
         run = Run(Machine.drawn(rng), rng, SkipTuner(data.workers))
         run.go(data, 60)
         run.restart()
         run.go(data, 200)
         story = f"{run.machine}: {run.changes}"
-        assert run.excess < 0.08, story
+        spent.append(run.excess)
+        assert run.excess < 0.2, story
         trials = [why for _, _, why in run.changes if "trial" in why]
         assert len(run.changes) - len(trials) <= 3, story
         assert len(trials) <= 10, story
+    assert np.mean(spent) < 0.08
 
 
 @pytest.mark.parametrize("grain", [64, 4096, 4])
