@@ -16,9 +16,9 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Mapping
-from types import TracebackType
-from typing import Protocol, Self, runtime_checkable
+from typing import Protocol, runtime_checkable
 
+from switchagg.emulator.lifetime import Lifetime
 from switchagg.emulator.packet_socket import open_interface, receive
 from switchagg.errors import SwitchAggError, SwitchError, UsageError
 
@@ -31,7 +31,7 @@ class Processor(Protocol):
         """Runs one packet; the (port, packet) that go out, in order. Raises `SwitchAggError`."""
 
 
-class P4Interfaces:
+class P4Interfaces(Lifetime):
     """A program between interfaces.
 
     Args:
@@ -81,15 +81,6 @@ class P4Interfaces:
         self._close_sockets()
         self._wake.close()
         self._woken.close()
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def counters(self) -> dict[str, int]:
         """packets_in, packets_out, no_such_port, send_errors; and packets_in and _out of each port."""

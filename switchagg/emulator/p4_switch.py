@@ -18,9 +18,9 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
+from switchagg.emulator.lifetime import Lifetime
 from switchagg.emulator.p4_jobs import P4Jobs
 from switchagg.errors import SwitchAggError, SwitchError, UsageError
 from switchagg.slots import Address, JobEntry, SlotState
@@ -30,7 +30,7 @@ _LARGEST: Final = 65535
 _PORT_COUNTERS: Final = ("packets_in", "bytes_in", "packets_out", "bytes_out", "send_errors")
 
 
-class P4Switch:
+class P4Switch(Lifetime):
     """A P4 program as a switch on a UDP socket.
 
     Args:
@@ -105,15 +105,6 @@ class P4Switch:
         self._thread = None
         for each in (self._wake, self._woken, self._open()):
             each.close()
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _open(self) -> socket.socket:
         if self._socket is None:

@@ -20,10 +20,10 @@ from contextlib import suppress
 from dataclasses import replace
 from ipaddress import IPv4Address
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from switchagg.emulator.faults import Faults
+from switchagg.emulator.lifetime import Lifetime
 from switchagg.errors import SwitchError, UsageError
 from switchagg.slots import Address, JobEntry, SlotState
 
@@ -36,7 +36,7 @@ _MIN_RECEIVE_BUFFER = 1 << 16
 _MAX_RECEIVE_BUFFER = 1 << 30
 
 
-class Switch:
+class Switch(Lifetime):
     """A software switch on a UDP socket of this host.
 
     Its memory is its jobs' slots and the socket buffers (with a delay, up to 64 MB of packets under way); it
@@ -116,15 +116,6 @@ class Switch:
         if self._state == "running" and self._native.in_own_process:
             self._native.close()
         self._state = "closed"
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     @property
     def address(self) -> Address:

@@ -12,12 +12,12 @@ from collections.abc import Mapping
 from concurrent import futures
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Generic, Self, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import grpc
 from p4.v1 import p4runtime_pb2_grpc
 
+from switchagg.emulator.lifetime import Lifetime
 from switchagg.emulator.p4_interfaces import P4Interfaces, Processor
 from switchagg.emulator.p4runtime.base import BaseDevice, Out
 from switchagg.emulator.p4runtime.service import MAX_STREAMS, Service
@@ -44,7 +44,7 @@ class Tls:
 _Device = TypeVar("_Device", bound=BaseDevice[Any])
 
 
-class P4RuntimeServer(Generic[_Device]):
+class P4RuntimeServer(Lifetime, Generic[_Device]):
     """A switch that P4Runtime controls.
 
     Args:
@@ -120,15 +120,6 @@ class P4RuntimeServer(Generic[_Device]):
         self._pool.shutdown(wait=False)
         if self._interfaces is not None:
             self._interfaces.close()
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     @property
     def address(self) -> str:
