@@ -70,6 +70,7 @@ class Episode:
         event, victim: what befalls which rank.
         after: seconds from the moment that all ranks run (kill, stop) or from the start (late).
         leave_at: the collective before which the victim leaves.
+        until: a file; where it is given, the ranks go on past `collectives` until it exists.
     """
 
     lane: Lane
@@ -82,6 +83,7 @@ class Episode:
     victim: int
     after: float
     leave_at: int
+    until: str = ""
 
     def command(self, rank: int, controller: str) -> dict[str, Any]:
         """What a rank's process is told."""
@@ -93,6 +95,7 @@ class Episode:
             "collectives": self.leave_at
             if self.event is Event.leave and rank == self.victim
             else self.collectives,
+            "until": self.until,
             "task": asdict(self.task),
             "on_loss": self.lane.on_loss,
             "deadline": DEADLINE,

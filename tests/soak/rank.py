@@ -6,9 +6,11 @@ result and whether the result is right), and `end`.
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 import zlib
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -75,7 +77,9 @@ def serve(command: dict[str, Any]) -> None:
         join_timeout=30,
     ) as session:
         say(kind="running")
-        for index in range(command["collectives"]):
+        for index in itertools.count():
+            if _has_ended(session, command, index):
+                break
             x = contribution(task, _own_place(session, command), index)
             try:
                 session.allreduce(x, bits=task.bits)
@@ -93,6 +97,17 @@ def serve(command: dict[str, Any]) -> None:
                 # One rank checks, in turn; the others must have the same bits.
                 right=index % len(places) != session.rank or is_right(task, places, index, x),
             )
+
+
+def _has_ended(session: worker_lib.Session, command: dict[str, Any], index: int) -> bool:
+    """Whether no collective follows, as all ranks see it alike."""
+    if index < command["collectives"]:
+        return False
+    if not command["until"]:
+        return True
+    seen = np.array([Path(command["until"]).exists()], np.int32)
+    session.allreduce(seen)
+    return bool(seen[0])
 
 
 def _own_place(session: worker_lib.Session, command: dict[str, Any]) -> int:

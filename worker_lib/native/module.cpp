@@ -220,6 +220,9 @@ Cookie cookie_of(const nb::bytes& bytes) {
 }  // namespace
 
 NB_MODULE(_native, m) {
+  // A process may end without closing its sessions: a daemon thread then still holds an engine, which is no leak
+  // that anybody could mend, and nothing to print at a user.
+  nb::set_leak_warnings(false);
   m.doc() = "The worker's engine; see worker_lib/native/engine.h.";
   m.attr("kernels") = choose_codec_kernels().name;
 

@@ -304,6 +304,8 @@ void bind_switch(nb::module_& module) {
 }  // namespace switchagg
 
 NB_MODULE(_native, module) {
+  // See the worker's module: what a daemon thread still holds when a process ends is nothing to print.
+  nanobind::set_leak_warnings(false);
   switchagg::bind_slot_table(module);
   switchagg::bind_switch(module);
 }
