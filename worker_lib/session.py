@@ -23,6 +23,7 @@ from switchagg.planner import SkipPolicy
 from worker_lib import _native
 from worker_lib.checks import (
     bytes_of,
+    checked_bitwise,
     checked_block,
     checked_blocks,
     checked_floor,
@@ -76,7 +77,7 @@ class Session(Place):
         policy: SkipPolicy,
         timeout: float,
         name: str,
-        group: Callable[[Session, Sequence[int]], Session] | None = None,
+        group: Callable[[Session, Sequence[int], int | None, int | None], Session] | None = None,
     ) -> None:
         super().__init__(
             rank, world_size, engine=engine, keeper=keeper, policy=policy, timeout=timeout, name=name
@@ -120,7 +121,7 @@ class Session(Place):
         min_bits: int | None = None,
         residual: Any = None,
     ) -> Any:
-        """Sums or averages an array over all ranks, in place or into `out`.
+        """Sums, averages or ORs an array over all ranks, in place or into `out`.
 
         The result is the same to the bit on every rank. Integers are exact (modulo 2^32 or 2^64); floats are
         within the bound of docs/protocol.md. A chunk in which any rank has NaN or Inf is NaN at every rank.
@@ -128,7 +129,8 @@ class Session(Place):
         Args:
             x: C-contiguous NumPy array or CPU torch tensor, any shape; float32, float64, float16, bfloat16,
                 int32, int64 (or unsigned). The same shape and type at all ranks.
-            op: ``"sum"`` or ``"avg"`` (floats only).
+            op: ``"sum"``, ``"avg"`` (floats only), or ``"or"``: bit by bit, of bool and of integers of any
+                width, for which `bits`, masks, `block_size` and `residual` have no meaning.
             bits: width of the lanes on the wire. Floats: 32, 16 or 8, the narrow ones with stochastic
                 rounding; float64 also 64, its default. Integers: their own width. ``"auto"``: what the
                 job's policy finds fastest, no narrower than `min_bits`.
@@ -382,11 +384,21 @@ class Session(Place):
             None, nothing, Kind.BARRIER, "barrier", timeout, (), exact=True, background=background
         )
 
-    def group(self, ranks: Sequence[int]) -> Session | None:
+    def group(
+        self, ranks: Sequence[int], *, slots: int | None = None, words: int | None = None
+    ) -> Session | None:
         """A sub-group of this job's ranks, with its own slots on the switch.
 
-        Every rank of this session calls it with the same list. The group's ranks are numbered in the list's
-        order.
+        Every rank of this session calls it with the same list, also ranks that are not in it, and in the same
+        order as other calls of `group`. The group's ranks are numbered in the list's order. Groups may
+        overlap. A group's collectives are ordered among themselves only, so ranks that share several groups
+        must not wait for them in a circle. The slots are given back when all its ranks have closed it.
+
+        Args:
+            ranks: different ranks of this session.
+            slots: P, a power of two; as many as this session has by default. A window is half of them, so
+                that many small groups do with few.
+            words: K, 32-bit words a packet; as in this session by default.
 
         Returns:
             The group's session; None on ranks that are not in it.
@@ -396,7 +408,7 @@ class Session(Place):
             SwitchError: the switch has no room for it.
         """
         self._check_open()
-        ranks = list(ranks)
+        ranks = [int(r) for r in ranks]
         if not ranks or len(set(ranks)) != len(ranks) or not all(0 <= r < self.world_size for r in ranks):
             raise UsageError(
                 f"ranks is {ranks}; accepted: different ranks of this session, 0 to {self.world_size - 1}"
@@ -408,7 +420,7 @@ class Session(Place):
         self._groups_made += 1
         if self.rank not in ranks:
             return None
-        return self._make_group(self, ranks)
+        return self._make_group(self, ranks, slots, words)
 
     # ------------------------------------------------------------------ looking and leaving
 
@@ -457,6 +469,9 @@ class Session(Place):
     ) -> Work:
         self._check_open()
         v = view(x, "x", write=out is None)
+        if op == "or":
+            given = {"bits": bits, "min_bits": min_bits, "block_size": block_size, "residual": residual}
+            return self._or(x, v, blocks, out, timeout, given, background=background)
         dtype, width, floor, reduce = self._lanes(v, op, bits, min_bits)
         left = None if residual is None else checked_residual(residual, v, dtype, width)
         block = self._admitted.block if block_size is None else checked_block(block_size)
@@ -479,6 +494,41 @@ class Session(Place):
             union=0 if union is None else union.ctypes.data,
         )  # fmt: skip
 
+    def _or(
+        self,
+        x: Any,
+        v: TensorView,
+        blocks: Any,
+        out: Any,
+        timeout: float | None,
+        given: dict[str, Any],
+        *,
+        background: bool,
+    ) -> Work:
+        sparse = checked_bitwise(v, blocks, given)
+        o = v if out is None else checked_out(out, v, v.shape)
+        if self.world_size == 1:
+            if o is not v:
+                raw_bytes(o)[:] = raw_bytes(v)
+            return self._finished(o.owner, v, "allreduce")
+        words = -(-v.nbytes // 4)
+        source, target, after = v.address, o.address, None
+        keep: tuple[Any, ...] = (x, out)
+        if v.nbytes % 4:  # the wire moves whole words
+            padded = np.zeros(words, np.uint32)
+            bytes_of(padded)[: v.nbytes] = raw_bytes(v)
+            after = copier(raw_bytes(o), bytes_of(padded)[: v.nbytes])
+            source = target = padded.ctypes.data
+            keep = (x, out, padded)
+        work = self._submit(
+            o.owner, v, Kind.ALLREDUCE, "allreduce", timeout, keep, exact=True, count=words,
+            sparse=sparse is not False, auto_zeros=sparse is None, auto_block=True,
+            source=source, in_range=(0, words), target=target, out_range=(0, words),
+            zero_fill=source != target, background=background,
+        )  # fmt: skip
+        work._after = after
+        return work
+
     def _finished(self, result: Any, v: TensorView, name: str) -> Work:
         """What a group of one gives back: there is nobody to wait for."""
         return Work(self, None, result, (name, v.dtype, v.shape, ()), ())
@@ -494,7 +544,7 @@ class Session(Place):
                 "(any type can be broadcast and gathered)"
             )
         if op not in ("sum", "avg"):
-            raise UsageError(f"op is {op!r}; accepted: 'sum', 'avg'")
+            raise UsageError(f"op is {op!r}; accepted: 'sum', 'avg' (and 'or' in allreduce)")
         integer = dtype in (DType.I32, DType.I64)
         if integer and op == "avg":
             raise UsageError(
@@ -559,7 +609,8 @@ class Session(Place):
             auto_zeros=auto_zeros, auto_block=auto_block, auto_lanes=auto_lanes,
         )  # fmt: skip
         call.residual, call.union_out = residual, union
-        label = (name, v.dtype, tuple(v.shape), () if exact else (op, "auto" if auto_lanes else bits))
+        moved = exact and kind is not Kind.ALLREDUCE
+        label = (name, v.dtype, tuple(v.shape), () if moved else (op, "auto" if auto_lanes else bits))
         me = threading.get_ident()
         with self._lock:
             self._inside.add(me)

