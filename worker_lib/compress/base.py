@@ -22,7 +22,7 @@ import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -90,7 +90,7 @@ class Compressor(ABC):
         step: rounds that it has been through.
     """
 
-    unbiased: ClassVar[bool] = False
+    unbiased: bool = False
 
     def __init__(self, seed: int = 0) -> None:
         if not isinstance(seed, int) or seed < 0:
@@ -157,7 +157,7 @@ class Compressor(ABC):
 
     @abstractmethod
     def own(self, message: Message, shared: Words | None, round: Round) -> Floats:
-        """What this rank's message alone says: Q_i(x_i), after the message has been summed."""
+        """What this rank's message alone says: Q_i(x_i). After the sum, and before `decode`."""
 
     @abstractmethod
     def decode(self, total: npt.NDArray[Any], message: Message, shared: Words | None, round: Round) -> Floats:
@@ -181,9 +181,13 @@ class Compressor(ABC):
         """
         return None
 
-    def delta(self, size: int) -> float | None:
-        """delta of E|C(x) - x|^2 <= (1 - delta) |x|^2, in (0, 1]; None: there is none."""
-        return None
+    def delta(self, size: int, workers: int = 1) -> float | None:
+        """delta of E|C(x) - x|^2 <= (1 - delta) |x|^2, in (0, 1]; None: there is none.
+
+        An unbiased compressor with omega < 1 contracts too, with delta = 1 - omega.
+        """
+        omega = self.omega(size, workers) if self.unbiased else None
+        return None if omega is None or omega >= 1 else 1 - omega
 
     def describe(self) -> str:
         """Name and parameters, in a line."""
