@@ -37,12 +37,14 @@ from worker_lib.messages import shape_fingerprint, stats_of
 from worker_lib.place import Place
 from worker_lib.plan import DType, Kind, ReduceOp
 from worker_lib.tensors import SUMMABLE, TensorView, view
-from worker_lib.work import Stale, Work, current
+from worker_lib.work import Stale, Withdrawn, Work, current
 
 __all__ = ["Session", "Work", "close_all"]
 
 if TYPE_CHECKING:
     from types import TracebackType
+
+    from worker_lib.compress.base import Compressor
 
 _sessions: weakref.WeakSet[Session] = weakref.WeakSet()
 
@@ -120,6 +122,7 @@ class Session(Place):
         *,
         min_bits: int | None = None,
         residual: Any = None,
+        compressor: Compressor | None = None,
     ) -> Any:
         """Sums, averages or ORs an array over all ranks, in place or into `out`.
 
@@ -145,6 +148,8 @@ class Session(Place):
             residual: for error feedback: float32 array of x's shape, zeroed by the caller; where this rank
                 sends words it gets x less what the lanes carry. 16- and 8-bit lanes of float32, float16
                 and bfloat16 only.
+            compressor: how it travels, of `worker_lib.compress`; one for each tensor, made alike at all
+                ranks. It decides on lanes and blocks itself. Floats only.
 
         Returns:
             `out` if given, else `x`.
@@ -154,6 +159,9 @@ class Session(Place):
             MismatchError, WorkerLostError, CollectiveTimeout, SwitchError, SessionBrokenError: see
                 `Work.wait`.
         """
+        if compressor is not None:
+            given = (bits, blocks, block_size, min_bits, residual)
+            return self._compressed(x, op, out, timeout, compressor, given, background=False).wait()
         return self._allreduce(
             x,
             op,
@@ -179,8 +187,16 @@ class Session(Place):
         *,
         min_bits: int | None = None,
         residual: Any = None,
+        compressor: Compressor | None = None,
     ) -> Work:
-        """Starts an `allreduce` and returns at once; `x` must not be touched until the `Work` is done."""
+        """Starts an `allreduce` and returns at once; `x` must not be touched until the `Work` is done.
+
+        With a compressor: until it was waited for, and what needs a common scale agrees on that before this
+        returns.
+        """
+        if compressor is not None:
+            given = (bits, blocks, block_size, min_bits, residual)
+            return self._compressed(x, op, out, timeout, compressor, given, background=True)
         return self._allreduce(
             x,
             op,
@@ -451,6 +467,26 @@ class Session(Place):
 
     # ------------------------------------------------------------------ inside
 
+    def _compressed(
+        self,
+        x: Any,
+        op: str,
+        out: Any,
+        timeout: float | None,
+        compressor: Compressor,
+        given: tuple[Any, ...],
+        *,
+        background: bool,
+    ) -> Work:
+        from worker_lib.compress.reduce import start
+
+        for name, value in zip(("bits", "blocks", "block_size", "min_bits", "residual"), given, strict=True):
+            if value is not None and not (name == "blocks" and isinstance(value, str) and value == "auto"):
+                raise UsageError(
+                    f"{name} is given with a compressor, which decides on lanes and blocks itself"
+                )
+        return start(self, x, compressor, op, out, timeout, background=background)
+
     @current
     def _allreduce(
         self,
@@ -465,9 +501,13 @@ class Session(Place):
         min_bits: int | None = None,
         residual: Any = None,
         union: np.ndarray[Any, Any] | None = None,  # words of a bitmap, for the union of all ranks' blocks
+        generation: int | None = None,  # that x was made for
+        tag: str = "",  # what x means, for ranks that disagree on it
         background: bool,
     ) -> Work:
         self._check_open()
+        if generation not in (None, self._generation):
+            raise Withdrawn("the ranks of this job are others than a moment ago")
         v = view(x, "x", write=out is None)
         if op == "or":
             given = {"bits": bits, "min_bits": min_bits, "block_size": block_size, "residual": residual}
@@ -490,7 +530,7 @@ class Session(Place):
             count=v.elements, source=v.address, in_range=(0, v.elements),
             target=o.address, out_range=(0, v.elements), zero_fill=o is not v,
             mask=0 if mask is None else mask.ctypes.data, background=background,
-            residual=0 if left is None else left.address,
+            tag=tag, residual=0 if left is None else left.address,
             union=0 if union is None else union.ctypes.data,
         )  # fmt: skip
 
@@ -590,6 +630,7 @@ class Session(Place):
         out_range: tuple[int, int] = (0, 0),
         zero_fill: bool = False,
         mask: int = 0,
+        tag: str = "",
         residual: int = 0,
         union: int = 0,
         background: bool = False,
@@ -598,7 +639,7 @@ class Session(Place):
         if not seconds > 0:
             raise UsageError(f"timeout is {seconds!r}; accepted: seconds greater than 0")
         # For exact moves the engine sees only words, so the element type is part of the shape's fingerprint.
-        shape = (v.dtype, *v.shape) if exact else tuple(v.shape)
+        shape = (v.dtype, *v.shape) if exact else (tag, *v.shape) if tag else tuple(v.shape)
         assert self._engine is not None
         call = _native.Call(
             kind=int(kind), op=int(op), dtype=int(dtype), bits=bits, root=root, sparse=sparse,
@@ -610,7 +651,8 @@ class Session(Place):
         )  # fmt: skip
         call.residual, call.union_out = residual, union
         moved = exact and kind is not Kind.ALLREDUCE
-        label = (name, v.dtype, tuple(v.shape), () if moved else (op, "auto" if auto_lanes else bits))
+        called = f"{name} through {tag}" if tag else name
+        label = (called, v.dtype, tuple(v.shape), () if moved else (op, "auto" if auto_lanes else bits))
         me = threading.get_ident()
         with self._lock:
             self._inside.add(me)
