@@ -37,8 +37,8 @@ def switchagg() -> list[str]:
     found = shutil.which("switchagg")
     if found is None:
         raise Missing(
-            f"switchagg is not found: not in {own.parent}, not on PATH. Run `make install` in {REPOSITORY}, or "
-            f"name it: {VARIABLE}=/path/to/venv/bin/switchagg"
+            f"switchagg is not found: not in {own.parent}, not on PATH. Run `make install` in {REPOSITORY}, "
+            f"or name it: {VARIABLE}=/path/to/venv/bin/switchagg"
         )
     return [found]
 

@@ -3,8 +3,8 @@
     switches' ports, hosts' addresses  -->  a configuration file  -->  switchagg controller  -->  P4Runtime
                                                                              ^-- workers' management links
 
-It starts when all switches run, listens at an address that only this network's hosts reach, and has one tenant, whose
-token the hosts get with the environment of their ranks.
+It starts when all switches run, listens at an address that only this network's hosts reach, and has one
+tenant, whose token the hosts get with the environment of their ranks.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Station(NamedTuple):
     port: int
 
 
-class SwitchAggController(Controller):  # type: ignore[misc]
+class SwitchAggController(Controller):
     """The controller.
 
     Args:

@@ -4,7 +4,8 @@
     sudo mn --custom mininet_topos/custom.py --topo two_level,leaves=4,workers=16 --switch native
     sudo mn --custom mininet_topos/custom.py --topo single,4 --switch bmv2,words=16 --host worker
 
-With no --controller, ours drives the switches. In Mininet's shell, `workers CMD` runs a command on every worker host:
+With no --controller, ours drives the switches. In Mininet's shell, `workers CMD` runs a command on every
+worker host:
 
     mininet> workers switchagg topo check
     mininet> link s1 h1 down
@@ -15,7 +16,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-# `mn` executes this file's text; the name of the file is the only thing that it hands over, in the code object.
+# `mn` executes this file's text; the name of the file is the only thing that it hands over, in the code
+# object.
 _HERE = Path(sys._getframe().f_code.co_filename).resolve()
 if str(_HERE.parents[1]) not in sys.path:
     sys.path.append(str(_HERE.parents[1]))

@@ -1,11 +1,13 @@
-"""Hosts: `wire`, whose frames are as they would be on a cable, and `worker`, on which a rank of a job may run.
+"""Hosts: `wire`, whose frames are as they would be on a cable, and `worker`, on which a rank of a job may
+run.
 
     worker h1      h1-eth0 ── data ── a switch
                    mgmt ────────────── h1-mgmt, in the root namespace, where the controller is
 
-A switch here takes frames as the kernel has them, so segmentation and checksums must not be left to a network card
-that is not there. Workers reach the controller by a link of their own each: a lost or slow data link delays no
-join and no heartbeat, and the switch may be restarted without the ranks losing the controller.
+A switch here takes frames as the kernel has them, so segmentation and checksums must not be left to a
+network card that is not there. Workers reach the controller by a link of their own each: a lost or slow
+data link delays no join and no heartbeat, and the switch may be restarted without the ranks losing the
+controller.
 """
 
 from __future__ import annotations
@@ -68,9 +70,9 @@ class WorkerHost(WireHost):
         self.environment: dict[str, str] = {}
         self._outside: str | None = None
 
-    def config(self, **params: Any) -> dict[str, Any]:
+    def config(self, mtu: int = DEFAULT_MTU, **params: Any) -> dict[str, Any]:
         """Adds the link to the controller."""
-        said = super().config(**params)
+        said = super().config(mtu, **params)
         WorkerHost._number += 1
         own = _MANAGEMENT.format(*divmod(WorkerHost._number, 256))
         name = f"{self.name}-mgmt"

@@ -1,9 +1,11 @@
-"""A link with faults: `loss`, `delay`, `jitter`, `rate`, each way, with a seed, whatever the kernel has been built with.
+"""A link with faults: `loss`, `delay`, `jitter`, `rate`, each way, with a seed, whatever the kernel has
+been built with.
 
     h1-eth0 ── 0a [process] 0b ── s1-eth1         both inner ends in a namespace of the process
 
-Mininet's `tc` links need netem, which not every kernel has, and whose decisions cannot be repeated. Here one process
-of ours (`switchagg.topo.link_process`) is all links of a network that have faults; others stay plain cables.
+Mininet's `tc` links need netem, which not every kernel has, and whose decisions cannot be repeated. Here
+one process of ours (`switchagg.topo.link_process`) is all links of a network that have faults; others stay
+plain cables.
 """
 
 from __future__ import annotations
@@ -110,7 +112,8 @@ class FaultyLink(Link):
         ends = [self._name + side for side in "ab"]
         for node, name, mac, end in ((node1, intfname1, addr1, ends[0]), (node2, intfname2, addr2, ends[1])):
             said = node.cmd(
-                f"ip link add name {name} {f'address {mac}' if mac else ''} type veth peer name {end} netns {wires.pid}"
+                f"ip link add name {name} {f'address {mac}' if mac else ''} type veth "
+                f"peer name {end} netns {wires.pid}"
             )
             if said:
                 raise LinkError(f"interface {name} cannot be made: {said.strip()}")

@@ -6,10 +6,11 @@
     processes     SWITCHAGG_TOPO=MARK is in their environment  /proc/PID/environ, inherited by what they start
     a folder      switchagg-topo-MARK in the folder for temporary files
 
-A network's owner starts a guardian, this file as a program, which holds one end of a pipe: when the owner is gone,
-however it went, the guardian removes what it has left. Where the guardian was killed too, `stale` finds what is left
-and `remove` removes it. Process numbers are used again, so START, the owner's start in clock ticks after the boot, is
-compared; and they mean something in one namespace only, so another's marks are never called stale.
+A network's owner starts a guardian, this file as a program, which holds one end of a pipe: when the owner
+is gone, however it went, the guardian removes what it has left. Where the guardian was killed too, `stale`
+finds what is left and `remove` removes it. Process numbers are used again, so START, the owner's start in
+clock ticks after the boot, is compared; and they mean something in one namespace only, so another's marks
+are never called stale.
 
 Standard library only.
 """

@@ -1,11 +1,12 @@
 """Switches that aggregate: `native`, `p4` and `bmv2`, with one interface and one controller for all three.
 
-    native   our own engine                      switchagg switch --engine native --interface PORT=NAME --p4runtime ...
-    p4       any .p4 program, in our model       switchagg switch --engine p4     --interface PORT=NAME --p4runtime ...
-    bmv2     the same program, compiled by p4c   simple_switch_grpc --no-p4 -i PORT@NAME -- --grpc-server-addr ...
+    native   our own engine             switchagg switch --engine native --interface PORT=NAME ...
+    p4       any .p4, in our model      switchagg switch --engine p4 --interface PORT=NAME ...
+    bmv2     the same, made by p4c      simple_switch_grpc --no-p4 -i PORT@NAME ...
 
-Each is a process in the root namespace, between its interfaces (s1-eth1 is port 1), with a P4Runtime server on
-loopback. `SwitchAggController` fills its tables. Without one, a switch waits for whoever connects to `server`.
+Each is a process in the root namespace, between its interfaces (s1-eth1 is port 1), with a P4Runtime server
+on loopback. `SwitchAggController` fills its tables. Without one, a switch waits for whoever connects to
+`server`.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class SwitchFailed(Exception):
     """A switch does not start, or has ended; the message has its last words."""
 
 
-class AggSwitch(Switch):  # type: ignore[misc]
+class AggSwitch(Switch):
     """What the three have in common.
 
     Args:
@@ -235,8 +236,8 @@ class Bmv2Switch(AggSwitch):
 
     engine = "bmv2"
     _needs = (
-        "it is bmv2's, with PI. On Ubuntu: apt install p4lang-bmv2, from p4lang's repository (docs/mininet.md); "
-        "elsewhere take --switch p4, which runs the same program with nothing to install"
+        "it is bmv2's, with PI. On Ubuntu: apt install p4lang-bmv2, from p4lang's repository "
+        "(docs/mininet.md); elsewhere take --switch p4, which runs the same program with nothing to install"
     )
 
     def __init__(
@@ -265,7 +266,10 @@ class Bmv2Switch(AggSwitch):
 
 
 def compiled(program: Path, words: int) -> tuple[Path, Path]:
-    """Compiles a program for bmv2, once a network; returns its JSON and its P4Info. Raises `command.Missing`."""
+    """Compiles a program for bmv2, once a network; returns its JSON and its P4Info.
+
+    Raises `command.Missing`: no compiler, or the program does not compile.
+    """
     compiler = command.program(
         "p4c-bm2-ss",
         "the P4 compiler. On Ubuntu: apt install p4lang-p4c, from p4lang's repository; or give config= and "
@@ -276,8 +280,10 @@ def compiled(program: Path, words: int) -> tuple[Path, Path]:
     p4info = folder / f"{program.stem}-{words}.p4info.txtpb"
     if not config.exists():
         made = subprocess.run(
-            [compiler, "--std", "p4-16", f"-DAGG_WORDS={words}", "--p4runtime-files", str(p4info)]
-            + ["-o", str(config), str(program)],
+            [
+                compiler, "--std", "p4-16", f"-DAGG_WORDS={words}", "--p4runtime-files", str(p4info),
+                "-o", str(config), str(program),
+            ],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
         )  # fmt: skip
         if made.returncode:

@@ -29,8 +29,8 @@ class Rack(Topo):
 
     Args:
         workers: 1 to 32.
-        link: of each link: `loss` (0 to 1), `delay` and `jitter` (seconds, or "5ms"), `rate` (Mbit/s), `seed`;
-            each way.
+        link: of each link, each way: `loss` (0 to 1), `delay` and `jitter` (seconds, or "5ms"), `rate`
+            (Mbit/s), `queue` (frames), `seed`.
     """
 
     def build(self, workers: int = 4, **link: Any) -> None:

@@ -43,8 +43,8 @@ def add_parser(subparsers: Any) -> None:
         "topo",
         help="build a network in Mininet and run a job across it",
         usage="switchagg topo TOPOLOGY [options] [-- command [argument ...]]",
-        description="Builds a network of namespaces with Mininet, starts its switches and their controller, and "
-        "runs a command on every worker host.",
+        description="Builds a network of namespaces with Mininet, starts its switches and their controller, "
+        "and runs a command on every worker host.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -85,7 +85,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 def arranged(line: list[str], parser: argparse.ArgumentParser) -> list[str]:
-    """Returns the command's own arguments; what is behind -- is the command to run, whatever it looks like."""
+    """Returns the command's own arguments. What is behind -- is the command to run, however it looks."""
     if "--" not in line:
         return line
     end = line.index("--")

@@ -2,8 +2,9 @@
 
     python -m switchagg.topo.capture FOLDER INTERFACE ...
 
-Says "ready" when it captures. When its standard input ends it says how many frames it has, and has missed, as JSON.
-Not more than one file's worth of Python a frame: at some 100,000 frames a second it begins to miss some, and says so.
+Says "ready" when it captures. When its standard input ends it says how many frames it has, and has missed,
+as JSON. Not more than one file's worth of Python a frame: at some 100,000 frames a second it begins to miss
+some, and says so.
 """
 
 from __future__ import annotations
@@ -78,13 +79,13 @@ class Tap:
 def main(folder: Path, names: list[str]) -> None:
     """Captures until standard input ends."""
     taps = {name: Tap(folder, name) for name in names}
-    sources = {tap.socket: tap for tap in taps.values()}
+    sources = {tap.socket.fileno(): tap for tap in taps.values()}
     print("ready", flush=True)
     while True:
-        readable, _, _ = select.select([sys.stdin, *sources], [], [])
-        if sys.stdin in readable:
+        ready: list[int] = select.select([0, *sources], [], [])[0]
+        if 0 in ready:
             break
-        for each in readable:
+        for each in ready:
             sources[each].take()
     print(json.dumps({name: tap.close() for name, tap in taps.items()}), flush=True)
 

@@ -4,8 +4,8 @@
                                                                                          |
     as it was before  <--  everything with our mark goes  <--  Mininet stops  <--  counters
 
-Mininet does the building and most of the taking down. What it forgets, or what is half built when something fails,
-carries a mark (`mininet_topos.marks`) and goes by that.
+Mininet does the building and most of the taking down. What it forgets, or what is half built when something
+fails, carries a mark (`mininet_topos.marks`) and goes by that.
 """
 
 from __future__ import annotations
@@ -177,8 +177,8 @@ def prepare() -> None:
     """Raises `UsageError` where no network can be built: not root, no Mininet, remains of another run."""
     if os.geteuid() != 0:
         raise UsageError(
-            "a network of namespaces needs root: `sudo` this command, or try it in a user namespace of its own "
-            "with `unshare -rnpfm --mount-proc switchagg topo ...`"
+            "a network of namespaces needs root: `sudo` this command, or try it in a user namespace of its "
+            "own with `unshare -rnpfm --mount-proc switchagg topo ...`"
         )
     mininet_module.load()
     for program in ("ethtool", "sysctl"):
@@ -293,7 +293,10 @@ def _say(message: str) -> None:
 
 @contextlib.contextmanager
 def captured(folder: Path, interfaces: Sequence[str]) -> Iterator[None]:
-    """Writes what passes each interface to a file of its name in `folder`. Raises `UsageError`, `SwitchError`."""
+    """Writes what passes each interface to a file of its name in `folder`.
+
+    Raises `UsageError` where there can be no such folder, `SwitchError` where nothing can be captured.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

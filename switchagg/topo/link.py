@@ -1,7 +1,7 @@
 """What one direction of a bad link does to frames: rules only, no I/O and no clock.
 
-    frame, now  -->  lost? --> room in the queue? --> serialised at `rate` --> late by `delay` (+ up to `jitter`)
-                                                                               --> when it arrives, or never
+    frame, now --> lost? --> room in the queue? --> serialised at `rate` --> late by `delay` (+ `jitter`)
+                                                                             --> when it arrives, or never
 
 The queue is a router's: it has a limit, and what comes when it is full is dropped.
 """

@@ -1,10 +1,14 @@
-"""The process that is a network's bad links: it moves frames between pairs of interfaces of its own namespace.
+"""The process that is a network's bad links: it moves frames between pairs of interfaces of its own
+namespace.
 
     node ── veth ── 0a  [direction]  0b ── veth ── node            python -m switchagg.topo.link_process
 
-One process for all links of a network. It is told on standard input, a JSON object a line, and answers each with one:
+One process for all links of a network. It is told on standard input, a JSON object a line, and answers each
+with one:
 
-    {"add": "0", "ends": ["0a", "0b"], "faults": {"loss": 0.01}}   {"set": "0", "faults": {...}}   {"counts": true}
+    {"add": "0", "ends": ["0a", "0b"], "faults": {"loss": 0.01}}
+    {"set": "0", "faults": {...}}
+    {"counts": true}
 
 It ends when its standard input does.
 """
@@ -43,7 +47,7 @@ class Links:
     """All links, and the frames that are on their way."""
 
     def __init__(self) -> None:
-        self._ends: dict[socket.socket, _End] = {}
+        self._ends: dict[int, _End] = {}
         self._ways: dict[str, tuple[LinkDirection, LinkDirection]] = {}
         self._due: list[tuple[float, int, socket.socket, bytes]] = []
         self._order = 0
@@ -69,16 +73,16 @@ class Links:
         first, second = (_open(each) for each in ends)
         forth, back = LinkDirection(faults, f"{name} forth"), LinkDirection(faults, f"{name} back")
         self._ways[name] = forth, back
-        self._ends[first] = _End(first, second, forth)
-        self._ends[second] = _End(second, first, back)
+        self._ends[first.fileno()] = _End(first, second, forth)
+        self._ends[second.fileno()] = _End(second, first, back)
 
     def serve(self) -> None:
         """Until standard input ends."""
         rest = b""
         while True:
             timeout = max(0.0, self._due[0][0] - time.monotonic()) if self._due else None
-            readable, _, _ = select.select([0, *self._ends], [], [], timeout)
-            for each in readable:
+            ready: list[int] = select.select([0, *self._ends], [], [], timeout)[0]
+            for each in ready:
                 if each == 0:
                     chunk = os.read(0, 1 << 16)
                     if not chunk:

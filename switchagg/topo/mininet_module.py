@@ -1,8 +1,8 @@
 """Mininet's Python module, wherever the distribution has put it, for a Python that does not see it.
 
-Debian and Ubuntu install it for the system's Python only. It is pure Python, so that one package is loaded from
-there; nothing else of that folder comes into sight, since a folder that is put on `sys.path` would bring the system's
-numpy and grpc with it, built for another Python.
+Debian and Ubuntu install it for the system's Python only. It is pure Python, so that one package is loaded
+from there; nothing else of that folder comes into sight, since a folder that is put on `sys.path` would
+bring the system's numpy and grpc with it, built for another Python.
 """
 
 from __future__ import annotations

@@ -15,9 +15,10 @@ def record(
 ) -> dict[str, Any]:
     """Returns everything, in JSON's terms.
 
-    Keys: topology, switch, status; seconds of the whole run; `exact` (null where another command ran); `jobs`, by
-    name, with seconds in seconds, algbw in bytes/s and packets_per_second into the switch; `links`, whose `up` is
-    toward the switch (of two, the root) and `down` away from it; `switches`, their counters.
+    Keys: topology, switch, status; seconds of the whole run; `exact` (null where another command ran);
+    `jobs`, by name, with best and median in seconds, algbw in bytes/s, packets_per_second into the switch;
+    `links`, whose `up` is toward the switch (of two, the root) and `down` away from it; `switches`, their
+    counters.
     """
     jobs = {name: _job([one for one in run.ranks if one["job"] == name]) for name in _names(run)}
     return {
@@ -43,7 +44,8 @@ def lines(result: dict[str, Any]) -> str:
         said.append(f"job {plain(name)}: {job['workers']} workers, {job['sums']} all-reduces, {verdict}")
         if job["best"] is not None:
             said.append(
-                f"  of {job['bytes']:,} bytes: best {1e3 * job['best']:.1f} ms, median {1e3 * job['median']:.1f} ms; "
+                f"  of {job['bytes']:,} bytes: best {1e3 * job['best']:.1f} ms, "
+                f"median {1e3 * job['median']:.1f} ms; "
                 f"{job['algbw'] / 1e6:.2f} MB/s, {job['packets_per_second']:,.0f} packets/s into the switch; "
                 f"{job['again_share']:.1%} of packets were repeats"
             )
