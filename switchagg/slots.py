@@ -11,7 +11,8 @@ A packet is admitted, or dropped under the first of these that holds (`switchagg
 
     truncated   it is shorter than a header
     version     its version is not 1
-    op          a worker sent something else than SUM or OR; the controller's port, something else than INIT
+    op          a worker sent something else than SUM or OR; the controller's port, something else than INIT;
+                or it is a RESULT, and not one of the job's parent (below)
     length      with the payload flag: not at least 16 whole words; without it, or in an INIT: a payload
     job         its job is not here
     length      its payload is not the job's K words
@@ -41,8 +42,24 @@ filled = False, and the packet goes back to the controller as it came. With seq 
 the first round is fresh and a late packet of an earlier job is not. The slots of a job that was just added
 hold zeros and need an INIT.
 
+Two levels. A job may have a *parent*: a switch above, the root, that knows this switch, a leaf, as one of
+its workers, and has the job under the same id in as many slots from a base of its own. Then a leaf stores no
+results, and
+
+    seen becomes full            -> send what the slot holds up to the parent, as this switch's contribution
+    a repeat, and seen is full   -> send it up once more, with reply = the worker's bit + 1
+    RESULT from the parent       -> reply 0: send it down to every worker; reply = bit + 1: to that one alone
+
+What goes up has the op and the retransmission flag of the packet that gave rise to it, this switch's token at
+the parent, and the slot moved to the parent's range; what comes down has the job's result token, the slot
+moved back, and reply 0. The parent answers a repeat by a RESULT that echoes `reply`, so it finds its way to
+the worker that asked. A RESULT is the parent's if it comes from its address and port with its result token,
+has the job's K words or none, a slot in its range, and a `reply` of 0 or of a worker of this job. Whether its
+round is over is not looked at: a worker knows which RESULTs it lacks.
+
 A worker that was lost is fenced: its packets are dropped from then on, while nothing else of its job changes.
-A round that has its packet already can still become full; one that has not never does.
+A round that has its packet already can still become full; one that has not never does. RESULTs go to it as
+before: they are harmless.
 """
 
 from __future__ import annotations
@@ -83,6 +100,14 @@ def _check_range(name: str, value: int, low: int, high: int) -> None:
         raise UsageError(f"{name} is {value}; accepted: {low}..{high}")
 
 
+def _check_address(ip: str, port: int) -> None:
+    _check_range("port", port, 1, 0xFFFF)
+    try:
+        ipaddress.IPv4Address(ip)
+    except ValueError:
+        raise UsageError(f"ip is {ip!r}; accepted: an IPv4 address such as 10.0.0.1") from None
+
+
 @dataclass(frozen=True, slots=True)
 class WorkerEntry:
     """Admission of one worker of a job: packets from `ip`:`port` with `token` set bit `bit` of a slot's seen.
@@ -97,12 +122,38 @@ class WorkerEntry:
 
     def __post_init__(self) -> None:
         _check_range("bit", self.bit, 0, MAX_WORKERS - 1)
-        _check_range("port", self.port, 1, 0xFFFF)
+        _check_address(self.ip, self.port)
         _check_range("token", self.token, 0, 0xFFFFFFFF)
-        try:
-            ipaddress.IPv4Address(self.ip)
-        except ValueError:
-            raise UsageError(f"ip is {self.ip!r}; accepted: an IPv4 address such as 10.0.0.1") from None
+
+    @property
+    def address(self) -> Address:
+        """(ip, port)."""
+        return self.ip, self.port
+
+
+@dataclass(frozen=True, slots=True)
+class ParentEntry:
+    """The switch above, of a job in two levels, that knows this switch as one of its workers.
+
+    Attributes:
+        token: this switch's token there.
+        base: the job's first slot there; it has as many as here.
+        result_token: in the RESULTs that come from there.
+
+    Raises `UsageError` for a value out of range.
+    """
+
+    ip: str
+    port: int
+    token: int = field(repr=False)
+    base: int
+    result_token: int = field(repr=False)
+
+    def __post_init__(self) -> None:
+        _check_address(self.ip, self.port)
+        _check_range("token", self.token, 0, 0xFFFFFFFF)
+        _check_range("base", self.base, 0, MAX_CAPACITY - 1)
+        _check_range("result_token", self.result_token, 0, 0xFFFFFFFF)
 
     @property
     def address(self) -> Address:
@@ -114,8 +165,9 @@ class WorkerEntry:
 class JobEntry:
     """What a switch knows of a job.
 
-    Raises `UsageError` for a value out of range, `slots` that is no power of two, a `base` that is not a
-    multiple of it, no workers or more than 32, or two workers with the same bit or the same address and port.
+    Raises `UsageError` for a value out of range, `slots` that is no power of two, a `base` here or at the
+    parent that is not a multiple of it, no workers or more than 32, two workers with the same bit or the same
+    address and port, or a parent with a worker's.
     """
 
     job: int  # id, 16 bits
@@ -125,6 +177,7 @@ class JobEntry:
     result_token: int = field(repr=False)
     workers: tuple[WorkerEntry, ...]
     touch: bool = True  # False: payloads are neither stored nor combined; the floor of a benchmark
+    parent: ParentEntry | None = None  # of a leaf: the root
 
     def __post_init__(self) -> None:
         _check_range("job", self.job, 0, 0xFFFF)
@@ -142,6 +195,16 @@ class JobEntry:
             raise UsageError(f"two workers of job {self.job} have the same bit: {self.workers}")
         if len({worker.address for worker in self.workers}) != len(self.workers):
             raise UsageError(f"two workers of job {self.job} have the same address and port: {self.workers}")
+        if self.parent is not None:
+            if self.parent.base % self.slots:
+                raise UsageError(
+                    f"base at the parent is {self.parent.base}; "
+                    f"accepted: a multiple of the job's {self.slots} slots"
+                )
+            if any(worker.address == self.parent.address for worker in self.workers):
+                raise UsageError(
+                    f"a worker of job {self.job} has its parent's address and port: {self.parent}"
+                )
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,15 +289,20 @@ class SlotTable:
     def receive(self, payload: bytes, source: Address | None) -> list[Out]:
         """Takes in one packet and returns those to send, a multicast as one for each worker, in bit order.
 
+        What a leaf sends up is addressed to its parent.
+
         Args:
             payload: of the UDP datagram.
             source: the sender; None for the controller's port.
         """
         self._counters[Event.received] += 1
         try:
-            header, words = decode(payload)
+            header = Header.unpack(payload)
+            if source is not None and header.op is Op.RESULT:
+                return self._deliver(payload, source)
             if header.op not in ((Op.INIT,) if source is None else (Op.SUM, Op.OR)):
                 return self._drop(DropReason.op)
+            _, words = decode(payload)
             if header.op is Op.INIT and words is not None:
                 return self._drop(DropReason.length)
         except WireError as error:
@@ -328,6 +396,8 @@ class SlotTable:
             if slot.seen != job.full:
                 return self._drop(DropReason.duplicate, job)
             self._count(Event.duplicates_answered, job)
+            if job.entry.parent is not None:
+                return [self._contribution(job, job.entry.parent, header, worker.bit + 1)]
             return [(worker.address, self._result(job, header.slot, header.reply))]
 
         slot.seen |= bit
@@ -341,8 +411,34 @@ class SlotTable:
         self._count(Event.results, job)
         if not slot.filled:
             self._count(Event.empty_results, job)
+        if job.entry.parent is not None:
+            return [self._contribution(job, job.entry.parent, header, 0)]
         result = self._result(job, header.slot)
         return [(each.address, result) for each in job.workers]
+
+    def _deliver(self, payload: bytes, source: Address) -> list[Out]:
+        """A RESULT: the parent's goes down to whom it is for, and nobody else may send one."""
+        try:
+            header, words = decode(payload)
+        except WireError:
+            return self._drop(DropReason.op)
+        job = self._jobs.get(header.job)
+        if job is None or (parent := job.entry.parent) is None:
+            return self._drop(DropReason.op)
+        receivers = [worker for worker in job.workers if header.reply in (0, worker.bit + 1)]
+        if (
+            source != parent.address
+            or header.token != parent.result_token
+            or not parent.base <= header.slot < parent.base + job.entry.slots
+            or (words is not None and words.size != job.entry.words)
+            or not receivers
+        ):
+            return self._drop(DropReason.op)
+        job.counters[Event.received] += 1
+        self._count(Event.delivered, job)
+        slot = job.entry.base + header.slot - parent.base
+        down = Header(Op.RESULT, 0, header.job, job.entry.result_token, header.seq, slot)
+        return [(worker.address, encode(down, words)) for worker in receivers]
 
     def _combine(self, job: _Job, slot: _Slot, op: Op, words: npt.NDArray[np.uint32]) -> None:
         if not slot.filled:
@@ -363,6 +459,15 @@ class SlotTable:
         slot = job.slots[index - job.entry.base]
         header = Header(Op.RESULT, 0, job.entry.job, job.entry.result_token, slot.seq, index, reply)
         return encode(header, slot.words if slot.filled else None)
+
+    @staticmethod
+    def _contribution(job: _Job, parent: ParentEntry, cause: Header, reply: int) -> Out:
+        """What a full slot is to the parent."""
+        index = cause.slot - job.entry.base
+        slot = job.slots[index]
+        flags = cause.flags & Flag.RETRANSMISSION
+        header = Header(cause.op, flags, cause.job, parent.token, cause.seq, parent.base + index, reply)
+        return parent.address, encode(header, slot.words if slot.filled else None)
 
 
 def _packets_of(worker: WorkerEntry) -> str:

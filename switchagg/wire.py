@@ -64,7 +64,7 @@ class DropReason(StrEnum):
 
     truncated = "truncated"  # shorter than a header
     version = "version"  # not version 1
-    op = "op"  # an op that may not come from this side
+    op = "op"  # an op that may not come from this side, as a RESULT that is not the parent's
     length = "length"  # the payload is not what the flags or the job's K say
     job = "job"  # no such job here
     source = "source"  # the job has no worker at this address and port
@@ -77,7 +77,7 @@ class DropReason(StrEnum):
 class Event(StrEnum):
     """What a switch counts besides drops.
 
-    ``received = accepted + duplicates_answered + inits + the sum over all drop reasons`` and
+    ``received = accepted + duplicates_answered + inits + delivered + the sum over all drop reasons`` and
     ``accepted = stored + added + ored + skips``.
     """
 
@@ -89,10 +89,11 @@ class Event(StrEnum):
     ored = "ored"  # of these, with words that were or-ed into words already there
     skips = "skips"  # of these, without words
     retransmissions = "retransmissions"  # admitted packets flagged as sent before, whatever became of them
-    duplicates_answered = "duplicates_answered"  # repeats answered with the stored result
+    duplicates_answered = "duplicates_answered"  # repeats answered with the stored result, or sent up again
     results = "results"  # rounds completed
     empty_results = "empty_results"  # of these, without words: every worker skipped
     inits = "inits"  # slots initialised by the controller
+    delivered = "delivered"  # RESULTs of the switch above that were handed down to workers
 
 
 COUNTERS: Final[tuple[str, ...]] = (*(r.value for r in DropReason), *(e.value for e in Event))

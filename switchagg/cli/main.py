@@ -17,6 +17,7 @@ COMMANDS: Final = {
     "run": "start n local processes with a switch between them",
     "topo": "build a network in Mininet and run a job across it",
     "bench": "measure, beside what you would use instead",
+    "experiment": "check claims of the field through the switch, and write a report",
     "switch": "run a software switch",
     "p4": "check, describe and run P4 programs",
     "host": "run a software switch and its controller in one process",

@@ -65,9 +65,10 @@ enum class Event : uint8_t {
   results = 19,
   empty_results = 20,
   inits = 21,
+  delivered = 22,
 };
 
-inline constexpr uint32_t kCounters = 22;
+inline constexpr uint32_t kCounters = 23;
 inline constexpr const char* kCounterNames[kCounters] = {
     "truncated",
     "version",
@@ -91,6 +92,7 @@ inline constexpr const char* kCounterNames[kCounters] = {
     "results",
     "empty_results",
     "inits",
+    "delivered",
 };
 
 // Big-endian words in memory; x86 and little-endian Arm swap, others do not.

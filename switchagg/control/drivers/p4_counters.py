@@ -88,7 +88,9 @@ def job_counters(
         cell = place.index * WORKERS_PER_JOB + worker.bit
         counts[Event.retransmissions] += reader.cell(WORKER_REPEATS, cell)
         named[f"worker_{worker.bit}_packets"] = reader.cell(WORKER_PACKETS, cell)
-    counts[Event.received] = sum(
-        counts[name] for name in (*DropReason, Event.accepted, Event.duplicates_answered, Event.inits)
+    counts[Event.delivered] = sum(
+        reader.entry(entry) for entry in entries.tables if entry.action in ("deliver_all", "deliver_one")
     )
+    taken = (Event.accepted, Event.duplicates_answered, Event.inits, Event.delivered)
+    counts[Event.received] = sum(counts[name] for name in (*DropReason, *taken))
     return {name: counts[name] for name in COUNTERS} | named
