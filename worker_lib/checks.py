@@ -81,6 +81,22 @@ def checked_blocks(blocks: Any, count: int, block: int) -> tuple[bool | None, np
     return True, pack_bitmap(flags)
 
 
+def checked_bitwise(v: TensorView, blocks: Any, given: dict[str, Any]) -> bool | None:
+    """Whether an OR skips zero blocks (None: the job decides), where x and the other arguments allow an OR.
+
+    Args:
+        given: arguments that only sums have, by name.
+    """
+    if not v.dtype.startswith(("bool", "int", "uint")):
+        raise UsageError(f"x has type {v.dtype} with op='or'; accepted: bool, and integers of any width")
+    for name, value in given.items():
+        if value is not None:
+            raise UsageError(f"{name} is {value!r} with op='or'; it has a meaning only for sums and averages")
+    if not isinstance(blocks, str):
+        raise UsageError("blocks is a mask with op='or'; accepted: 'auto', 'dense', 'sparse'")
+    return checked_blocks(blocks, 0, 1)[0]
+
+
 def raw_bytes(v: TensorView) -> np.ndarray[Any, Any]:
     """The array's bytes, flat, without a copy."""
     if isinstance(v.owner, np.ndarray):

@@ -118,7 +118,7 @@ def connect(
     )  # fmt: skip
 
 
-def _alone(session: Session, _: Sequence[int]) -> Session:
+def _alone(session: Session, *_: object) -> Session:
     return Session(
         0,
         1,
@@ -169,17 +169,17 @@ def _join(
         member.leave()
         raise
 
-    def group(session: Session, ranks: Sequence[int]) -> Session:
+    def group(session: Session, ranks: Sequence[int], few: int | None, narrow: int | None) -> Session:
         if len(ranks) == 1:
-            return _alone(session, ranks)
+            return _alone(session)
         # Ranks that came back have made as many groups as the others since, and know the same job.
         assert session._keeper is not None
         here = session._keeper.generations[session._generation]
         label = f"{name}.{here.job}.group{session._groups_made}"
         return _join(
             url, label, list(ranks).index(session.rank), len(ranks), address=own, timeout=timeout,
-            patience=patience, words=member.words, slots=member.slots, transport=transport, retry=False,
-            may_group=False, wishes=wishes,
+            patience=patience, words=narrow or member.words, slots=few or member.slots, transport=transport,
+            retry=False, may_group=False, wishes=wishes,
         )  # fmt: skip
 
     return Session(

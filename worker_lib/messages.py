@@ -22,9 +22,10 @@ def shape_fingerprint(shape: tuple[Any, ...]) -> int:
 def called(label: Label) -> str:
     """A call as messages name it: "allreduce(float32, shape (10,), sum, 32 bits)"."""
     name, dtype, shape, sum_of = label
-    return (
-        f"{name}({dtype}, shape {shape}{f', {sum_of[0].name.lower()}, {sum_of[1]} bits' if sum_of else ''})"
-    )
+    how = ""
+    if sum_of:
+        how = ", or" if sum_of[0] is ReduceOp.OR else f", {sum_of[0].name.lower()}, {sum_of[1]} bits"
+    return f"{name}({dtype}, shape {shape}{how})"
 
 
 def ranks_text(ranks: tuple[int, ...]) -> str:

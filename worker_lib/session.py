@@ -23,6 +23,7 @@ from switchagg.planner import SkipPolicy
 from worker_lib import _native
 from worker_lib.checks import (
     bytes_of,
+    checked_bitwise,
     checked_block,
     checked_blocks,
     checked_floor,
@@ -36,12 +37,14 @@ from worker_lib.messages import shape_fingerprint, stats_of
 from worker_lib.place import Place
 from worker_lib.plan import DType, Kind, ReduceOp
 from worker_lib.tensors import SUMMABLE, TensorView, view
-from worker_lib.work import Stale, Work, current
+from worker_lib.work import Stale, Withdrawn, Work, current
 
 __all__ = ["Session", "Work", "close_all"]
 
 if TYPE_CHECKING:
     from types import TracebackType
+
+    from worker_lib.compress.base import Compressor
 
 _sessions: weakref.WeakSet[Session] = weakref.WeakSet()
 
@@ -76,7 +79,7 @@ class Session(Place):
         policy: SkipPolicy,
         timeout: float,
         name: str,
-        group: Callable[[Session, Sequence[int]], Session] | None = None,
+        group: Callable[[Session, Sequence[int], int | None, int | None], Session] | None = None,
     ) -> None:
         super().__init__(
             rank, world_size, engine=engine, keeper=keeper, policy=policy, timeout=timeout, name=name
@@ -119,8 +122,9 @@ class Session(Place):
         *,
         min_bits: int | None = None,
         residual: Any = None,
+        compressor: Compressor | None = None,
     ) -> Any:
-        """Sums or averages an array over all ranks, in place or into `out`.
+        """Sums, averages or ORs an array over all ranks, in place or into `out`.
 
         The result is the same to the bit on every rank. Integers are exact (modulo 2^32 or 2^64); floats are
         within the bound of docs/protocol.md. A chunk in which any rank has NaN or Inf is NaN at every rank.
@@ -128,7 +132,8 @@ class Session(Place):
         Args:
             x: C-contiguous NumPy array or CPU torch tensor, any shape; float32, float64, float16, bfloat16,
                 int32, int64 (or unsigned). The same shape and type at all ranks.
-            op: ``"sum"`` or ``"avg"`` (floats only).
+            op: ``"sum"``, ``"avg"`` (floats only), or ``"or"``: bit by bit, of bool and of integers of any
+                width, for which `bits`, masks, `block_size` and `residual` have no meaning.
             bits: width of the lanes on the wire. Floats: 32, 16 or 8, the narrow ones with stochastic
                 rounding; float64 also 64, its default. Integers: their own width. ``"auto"``: what the
                 job's policy finds fastest, no narrower than `min_bits`.
@@ -143,6 +148,8 @@ class Session(Place):
             residual: for error feedback: float32 array of x's shape, zeroed by the caller; where this rank
                 sends words it gets x less what the lanes carry. 16- and 8-bit lanes of float32, float16
                 and bfloat16 only.
+            compressor: how it travels, of `worker_lib.compress`; one for each tensor, made alike at all
+                ranks. It decides on lanes and blocks itself. Floats only.
 
         Returns:
             `out` if given, else `x`.
@@ -152,6 +159,9 @@ class Session(Place):
             MismatchError, WorkerLostError, CollectiveTimeout, SwitchError, SessionBrokenError: see
                 `Work.wait`.
         """
+        if compressor is not None:
+            given = (bits, blocks, block_size, min_bits, residual)
+            return self._compressed(x, op, out, timeout, compressor, given, background=False).wait()
         return self._allreduce(
             x,
             op,
@@ -177,8 +187,16 @@ class Session(Place):
         *,
         min_bits: int | None = None,
         residual: Any = None,
+        compressor: Compressor | None = None,
     ) -> Work:
-        """Starts an `allreduce` and returns at once; `x` must not be touched until the `Work` is done."""
+        """Starts an `allreduce` and returns at once; `x` must not be touched until the `Work` is done.
+
+        With a compressor: until it was waited for, and what needs a common scale agrees on that before this
+        returns.
+        """
+        if compressor is not None:
+            given = (bits, blocks, block_size, min_bits, residual)
+            return self._compressed(x, op, out, timeout, compressor, given, background=True)
         return self._allreduce(
             x,
             op,
@@ -382,11 +400,21 @@ class Session(Place):
             None, nothing, Kind.BARRIER, "barrier", timeout, (), exact=True, background=background
         )
 
-    def group(self, ranks: Sequence[int]) -> Session | None:
+    def group(
+        self, ranks: Sequence[int], *, slots: int | None = None, words: int | None = None
+    ) -> Session | None:
         """A sub-group of this job's ranks, with its own slots on the switch.
 
-        Every rank of this session calls it with the same list. The group's ranks are numbered in the list's
-        order.
+        Every rank of this session calls it with the same list, also ranks that are not in it, and in the same
+        order as other calls of `group`. The group's ranks are numbered in the list's order. Groups may
+        overlap. A group's collectives are ordered among themselves only, so ranks that share several groups
+        must not wait for them in a circle. The slots are given back when all its ranks have closed it.
+
+        Args:
+            ranks: different ranks of this session.
+            slots: P, a power of two; as many as this session has by default. A window is half of them, so
+                that many small groups do with few.
+            words: K, 32-bit words a packet; as in this session by default.
 
         Returns:
             The group's session; None on ranks that are not in it.
@@ -396,7 +424,7 @@ class Session(Place):
             SwitchError: the switch has no room for it.
         """
         self._check_open()
-        ranks = list(ranks)
+        ranks = [int(r) for r in ranks]
         if not ranks or len(set(ranks)) != len(ranks) or not all(0 <= r < self.world_size for r in ranks):
             raise UsageError(
                 f"ranks is {ranks}; accepted: different ranks of this session, 0 to {self.world_size - 1}"
@@ -408,7 +436,7 @@ class Session(Place):
         self._groups_made += 1
         if self.rank not in ranks:
             return None
-        return self._make_group(self, ranks)
+        return self._make_group(self, ranks, slots, words)
 
     # ------------------------------------------------------------------ looking and leaving
 
@@ -439,6 +467,26 @@ class Session(Place):
 
     # ------------------------------------------------------------------ inside
 
+    def _compressed(
+        self,
+        x: Any,
+        op: str,
+        out: Any,
+        timeout: float | None,
+        compressor: Compressor,
+        given: tuple[Any, ...],
+        *,
+        background: bool,
+    ) -> Work:
+        from worker_lib.compress.reduce import start
+
+        for name, value in zip(("bits", "blocks", "block_size", "min_bits", "residual"), given, strict=True):
+            if value is not None and not (name == "blocks" and isinstance(value, str) and value == "auto"):
+                raise UsageError(
+                    f"{name} is given with a compressor, which decides on lanes and blocks itself"
+                )
+        return start(self, x, compressor, op, out, timeout, background=background)
+
     @current
     def _allreduce(
         self,
@@ -453,10 +501,17 @@ class Session(Place):
         min_bits: int | None = None,
         residual: Any = None,
         union: np.ndarray[Any, Any] | None = None,  # words of a bitmap, for the union of all ranks' blocks
+        generation: int | None = None,  # that x was made for
+        tag: str = "",  # what x means, for ranks that disagree on it
         background: bool,
     ) -> Work:
         self._check_open()
+        if generation not in (None, self._generation):
+            raise Withdrawn("the ranks of this job are others than a moment ago")
         v = view(x, "x", write=out is None)
+        if op == "or":
+            given = {"bits": bits, "min_bits": min_bits, "block_size": block_size, "residual": residual}
+            return self._or(x, v, blocks, out, timeout, given, background=background)
         dtype, width, floor, reduce = self._lanes(v, op, bits, min_bits)
         left = None if residual is None else checked_residual(residual, v, dtype, width)
         block = self._admitted.block if block_size is None else checked_block(block_size)
@@ -475,9 +530,44 @@ class Session(Place):
             count=v.elements, source=v.address, in_range=(0, v.elements),
             target=o.address, out_range=(0, v.elements), zero_fill=o is not v,
             mask=0 if mask is None else mask.ctypes.data, background=background,
-            residual=0 if left is None else left.address,
+            tag=tag, residual=0 if left is None else left.address,
             union=0 if union is None else union.ctypes.data,
         )  # fmt: skip
+
+    def _or(
+        self,
+        x: Any,
+        v: TensorView,
+        blocks: Any,
+        out: Any,
+        timeout: float | None,
+        given: dict[str, Any],
+        *,
+        background: bool,
+    ) -> Work:
+        sparse = checked_bitwise(v, blocks, given)
+        o = v if out is None else checked_out(out, v, v.shape)
+        if self.world_size == 1:
+            if o is not v:
+                raw_bytes(o)[:] = raw_bytes(v)
+            return self._finished(o.owner, v, "allreduce")
+        words = -(-v.nbytes // 4)
+        source, target, after = v.address, o.address, None
+        keep: tuple[Any, ...] = (x, out)
+        if v.nbytes % 4:  # the wire moves whole words
+            padded = np.zeros(words, np.uint32)
+            bytes_of(padded)[: v.nbytes] = raw_bytes(v)
+            after = copier(raw_bytes(o), bytes_of(padded)[: v.nbytes])
+            source = target = padded.ctypes.data
+            keep = (x, out, padded)
+        work = self._submit(
+            o.owner, v, Kind.ALLREDUCE, "allreduce", timeout, keep, exact=True, count=words,
+            sparse=sparse is not False, auto_zeros=sparse is None, auto_block=True,
+            source=source, in_range=(0, words), target=target, out_range=(0, words),
+            zero_fill=source != target, background=background,
+        )  # fmt: skip
+        work._after = after
+        return work
 
     def _finished(self, result: Any, v: TensorView, name: str) -> Work:
         """What a group of one gives back: there is nobody to wait for."""
@@ -494,7 +584,7 @@ class Session(Place):
                 "(any type can be broadcast and gathered)"
             )
         if op not in ("sum", "avg"):
-            raise UsageError(f"op is {op!r}; accepted: 'sum', 'avg'")
+            raise UsageError(f"op is {op!r}; accepted: 'sum', 'avg' (and 'or' in allreduce)")
         integer = dtype in (DType.I32, DType.I64)
         if integer and op == "avg":
             raise UsageError(
@@ -540,6 +630,7 @@ class Session(Place):
         out_range: tuple[int, int] = (0, 0),
         zero_fill: bool = False,
         mask: int = 0,
+        tag: str = "",
         residual: int = 0,
         union: int = 0,
         background: bool = False,
@@ -548,7 +639,7 @@ class Session(Place):
         if not seconds > 0:
             raise UsageError(f"timeout is {seconds!r}; accepted: seconds greater than 0")
         # For exact moves the engine sees only words, so the element type is part of the shape's fingerprint.
-        shape = (v.dtype, *v.shape) if exact else tuple(v.shape)
+        shape = (v.dtype, *v.shape) if exact else (tag, *v.shape) if tag else tuple(v.shape)
         assert self._engine is not None
         call = _native.Call(
             kind=int(kind), op=int(op), dtype=int(dtype), bits=bits, root=root, sparse=sparse,
@@ -559,7 +650,9 @@ class Session(Place):
             auto_zeros=auto_zeros, auto_block=auto_block, auto_lanes=auto_lanes,
         )  # fmt: skip
         call.residual, call.union_out = residual, union
-        label = (name, v.dtype, tuple(v.shape), () if exact else (op, "auto" if auto_lanes else bits))
+        moved = exact and kind is not Kind.ALLREDUCE
+        called = f"{name} through {tag}" if tag else name
+        label = (called, v.dtype, tuple(v.shape), () if moved else (op, "auto" if auto_lanes else bits))
         me = threading.get_ident()
         with self._lock:
             self._inside.add(me)

@@ -17,6 +17,7 @@ from typing import IO, TypeVar, cast
 from switchagg.bench.messages import Failed, Quit
 from switchagg.bench.peers.base import Peer
 from switchagg.errors import SwitchAggError
+from switchagg.processor_time import process_seconds
 
 START_SECONDS = 60.0
 _QUIT_SECONDS = 5.0
@@ -163,7 +164,7 @@ class Group:
 
     def cpu_seconds(self) -> float:
         """Processor time so far of what the peer runs besides the ranks, such as the switch."""
-        return sum(_process_seconds(pid) for pid in self.peer.processes())
+        return sum(process_seconds(pid) for pid in self.peer.processes())
 
     def close(self, *, gently: bool = False) -> None:
         """End every process. `gently` lets ranks that can still hear it leave first. Safe to call twice."""
@@ -201,11 +202,3 @@ def _wait_or_kill(processes: Sequence[subprocess.Popen[bytes]], seconds: float) 
             # Each leads a process group of its own, which mpirun's ranks may share.
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-
-
-def _process_seconds(pid: int) -> float:
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return 0.0
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from switchagg.bench.policy_messages import Prepare, Reduce, Took
-from switchagg.bench.rank import cpu_seconds, serve
+from switchagg.bench.rank import serve
 from switchagg.planner import SkipPolicy
+from switchagg.processor_time import own_seconds
 
 
 class PolicyRank:
@@ -61,14 +62,14 @@ class PolicyRank:
         policies: list[tuple[int, float, str]] = []
         last: SkipPolicy | None = None
         time.sleep(max(0.0, command.start - time.monotonic()))
-        cpu = cpu_seconds()
+        cpu = own_seconds()
         for call in range(command.calls):
             session.allreduce(x, out=out, **arguments)
             if command.setting is None and (policy := session.policy) != last:
                 last = policy
                 policies.append((call, time.monotonic() - command.start, str(policy)))
         seconds = time.monotonic() - command.start
-        return Took(seconds, cpu_seconds() - cpu, zlib.crc32(out.view(np.uint8).data), tuple(policies))
+        return Took(seconds, own_seconds() - cpu, zlib.crc32(out.view(np.uint8).data), tuple(policies))
 
 
 if __name__ == "__main__":

@@ -19,7 +19,6 @@ import gc
 import importlib
 import json
 import os
-import resource
 import sys
 import threading
 import time
@@ -37,6 +36,7 @@ from switchagg.bench.data import fill
 from switchagg.bench.grid import Cell, numpy_dtype
 from switchagg.bench.messages import Failed, Fill, Measured, Quit, Run
 from switchagg.bench.peers.base import Endpoint, Place, Work
+from switchagg.processor_time import own_seconds
 
 _PR_SET_TIMERSLACK = 29
 
@@ -93,12 +93,12 @@ class RankProcess:
         work = self._work
         assert work is not None
         before = self._endpoint.counters()
-        cpu = cpu_seconds()
+        cpu = own_seconds()
         time.sleep(max(0.0, command.start - time.monotonic()))
         woke = time.monotonic()
         self._endpoint.reduce(work)
         end = time.monotonic()
-        cpu = cpu_seconds() - cpu
+        cpu = own_seconds() - cpu
         after = self._endpoint.counters()
         growth = {key: value - before.get(key, 0.0) for key, value in after.items()}
         # Several times as fast as a cryptographic hash, and it is accidents that are looked for.
@@ -111,12 +111,6 @@ class RankProcess:
         rows = np.memmap(path, np.uint8, "r+", shape=(len(self._tensors), self._tensors[0].nbytes or 1))
         for row, tensor in zip(rows, self._tensors, strict=True):
             row[:] = tensor.view(np.uint8)
-
-
-def cpu_seconds() -> float:
-    """Processor time of this process so far."""
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    return usage.ru_utime + usage.ru_stime
 
 
 def _read_commands(connection: Connection, commands: SimpleQueue[object]) -> None:

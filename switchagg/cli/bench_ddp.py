@@ -79,4 +79,4 @@ def run(args: argparse.Namespace) -> int:
     if args.json is not None:
         args.json.write_text(json.dumps(report.to_json(settings, found), indent=1) + "\n")
         print(f"Figures in {args.json}")
-    return 0 if all(figures.same for figures in found) else 1
+    return 0 if all(figures.same is not False for figures in found) else 1

@@ -16,6 +16,7 @@ COMMANDS: Final = {
     "demo": "train a language model through the software switch, and write a report",
     "run": "start n local processes with a switch between them",
     "bench": "measure, beside what you would use instead",
+    "experiment": "check claims of the field through the switch, and write a report",
     "switch": "run a software switch",
     "p4": "check, describe and run P4 programs",
     "host": "run a software switch and its controller in one process",

@@ -23,6 +23,7 @@ _BLUE, _ORANGE, _GREEN, _PURPLE, _RED, _GREY = (
     "#d6336c",
     "#9aa5b1",
 )
+COLOURS = (_BLUE, _ORANGE, _GREEN, _PURPLE, _RED, "#0d9488", "#b45309", _GREY, _INK)
 LANE_COLOURS = {32: _BLUE, 16: _ORANGE, 8: _PURPLE}
 PART_COLOURS = {
     "compute": _BLUE,
@@ -47,7 +48,7 @@ PART_NAMES = {
 
 
 @contextmanager
-def _matplotlib() -> Iterator[Any]:
+def styled() -> Iterator[Any]:
     """pyplot with our style. Its caches go to a temporary folder, unless the user has named one.
 
     Raises:
@@ -109,7 +110,7 @@ def draw(outcome: Outcome, folder: Path) -> dict[str, Path]:
         "time": _time,
     }
     paths = {}
-    with _matplotlib() as pyplot:
+    with styled() as pyplot:
         for name, drawing in drawings.items():
             figure = drawing(pyplot, outcome)
             paths[name] = folder / f"{name}.png"

@@ -17,19 +17,22 @@ from switchagg.errors import SwitchAggError, UsageError
 PLOTS_HINT = "no plots: matplotlib is not installed; pip install 'switchagg[plots]'"
 
 
-def check_folder(folder: Path) -> None:
+def check_folder(folder: Path, option: str = "--report") -> None:
     """Fail early where a report could not be written. Creates nothing.
+
+    Args:
+        option: what the user calls it.
 
     Raises:
         UsageError: the path is a file, or neither it nor the folder it would be made in can be written to.
     """
     if folder.exists() and not folder.is_dir():
-        raise UsageError(f"--report {folder}: this is a file; give a folder")
+        raise UsageError(f"{option} {folder}: this is a file; give a folder")
     existing = folder.absolute()
     while not existing.exists():
         existing = existing.parent
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
-        raise UsageError(f"--report {folder}: cannot write to {existing}")
+        raise UsageError(f"{option} {folder}: cannot write to {existing}")
 
 
 def write(outcome: Outcome, folder: Path) -> tuple[Path, bool]:
@@ -81,7 +84,13 @@ def html(outcome: Outcome, pictures: dict[str, Path]) -> str:
         "plots_hint": "" if pictures else f"<p class=hint>{escape(PLOTS_HINT)}</p>",
         "workers": str(settings.workers),
     }
-    for name, value in values.items():
+    return fill(template, values)
+
+
+def fill(template: str, values: dict[str, str]) -> str:
+    """A page from its template: HTML in place of each ``{{name}}``, and our style sheet."""
+    style = resources.files("switchagg.demo").joinpath("report.css").read_text(encoding="utf-8")
+    for name, value in {**values, "style": f"<style>\n{style}</style>"}.items():
         template = template.replace("{{" + name + "}}", value)
     return template
 
@@ -159,9 +168,12 @@ def _cards(outcome: Outcome, run: TrainingRun) -> str:
 
 
 def _picture(pictures: dict[str, Path], name: str, text: str) -> str:
-    if name not in pictures:
-        return ""
-    data = base64.b64encode(pictures[name].read_bytes()).decode()
+    return image(pictures[name], text) if name in pictures else ""
+
+
+def image(path: Path, text: str) -> str:
+    """A PNG file as an <img> that holds it; `text` is for those who cannot see it."""
+    data = base64.b64encode(path.read_bytes()).decode()
     return f'<img alt="{escape(text)}" src="data:image/png;base64,{data}">'
 
 

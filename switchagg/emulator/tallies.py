@@ -20,6 +20,7 @@ class WorkerTallies:
         misplaced: dropped: a slot of the job, but not base + (seq mod P).
         outside: dropped: a slot that is not the job's.
         token: dropped: not this worker's token.
+        delivered: RESULTs of the switch above for this worker alone.
     """
 
     packets: int
@@ -27,6 +28,7 @@ class WorkerTallies:
     misplaced: int
     outside: int
     token: int
+    delivered: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,7 @@ class JobTallies:
         length: dropped: not K words.
         outside: INITs dropped: a slot that is not the job's.
         workers: by bit.
+        delivered: RESULTs of the switch above for all workers.
     """
 
     outcomes: tuple[int, ...]
@@ -46,3 +49,4 @@ class JobTallies:
     length: int
     outside: int
     workers: Mapping[int, WorkerTallies]
+    delivered: int = 0

@@ -22,6 +22,7 @@ namespace switchagg {
 struct Endpoint {  // host byte order
   uint32_t ip = 0;
   uint16_t port = 0;
+  uint16_t place = 0;  // on Ethernet: 1 + the switch's port behind which it is; else 0
   friend bool operator==(const Endpoint&, const Endpoint&) = default;
 };
 

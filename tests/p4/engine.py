@@ -26,6 +26,7 @@ from switchagg.control.drivers.p4_program import (
     WORKERS_PER_JOB,
     Entries,
     JobPlace,
+    Parent,
     Station,
     SwitchAddress,
     TableEntry,
@@ -125,7 +126,14 @@ class P4Engine:
             if worker.ip not in ports:
                 ports[worker.ip] = next(port for port in PORTS if port not in ports.values())
         stations = {worker.bit: Station(ports[worker.ip], mac_of(worker.ip)) for worker in job.workers}
-        return JobPlace(index, stations)
+        above = job.parent
+        if above is None:
+            return JobPlace(index, stations)
+        if above.ip not in ports:
+            ports[above.ip] = next(port for port in PORTS if port not in ports.values())
+        station = Station(ports[above.ip], mac_of(above.ip))
+        parent = Parent(station, above.ip, above.token, above.base, above.result_token, above.port)
+        return JobPlace(index, stations, parent)
 
     def remove_job(self, job_id: int) -> None:
         counters = self.job_counters(job_id)
@@ -176,6 +184,7 @@ class P4Engine:
             frames = self._board.send(self._port_of(source[0]) if port is None else port, whole)
         outs = [self._read(port, data) for port, data in frames]
         order = [worker.address for job in self._jobs.values() for worker in _by_bit(job.entry)]
+        order += [job.entry.parent.address for job in self._jobs.values() if job.entry.parent is not None]
         return sorted(outs, key=lambda out: -1 if out[0] is None else order.index(out[0]))
 
     def _read(self, port: int, data: bytes) -> Out:
@@ -205,6 +214,10 @@ class P4Engine:
             job.place.stations[worker.bit].port: worker.ip
             for job in self._jobs.values()
             for worker in job.entry.workers
+        } | {
+            job.place.parent.station.port: job.place.parent.ip
+            for job in self._jobs.values()
+            if job.place.parent is not None
         }
 
     def _port_of(self, ip: str) -> int:

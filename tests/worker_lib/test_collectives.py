@@ -14,11 +14,12 @@ import numpy.typing as npt
 import pytest
 
 import worker_lib
+from switchagg.control.client import ControllerClient
 from switchagg.control.embedded import EmbeddedController
 from switchagg.emulator.faults import Faults
 from switchagg.planner import SkipPolicy
 from tests.seeds import seed_of_this_run
-from worker_lib import MismatchError, Session, SessionBrokenError, UsageError
+from worker_lib import MismatchError, Session, SessionBrokenError, SwitchError, UsageError
 
 from .harness import in_threads, job_name, together
 
@@ -161,6 +162,46 @@ def test_out_leaves_the_input_alone(host: EmbeddedController) -> None:
         same_memory = sparse[:]
         assert session.allreduce(sparse, out=same_memory) is same_memory
         assert np.array_equal(sparse, out)
+
+    together(host.url, 2, call)
+
+
+# ---------------------------------------------------------------------- or
+
+
+@pytest.mark.parametrize("kind", [np.bool_, np.uint8, np.int16, np.uint32, np.int64], ids=str)
+def test_or_of_any_integers(host: EmbeddedController, kind: Any) -> None:
+    seed = seed_of_this_run()
+    sizes = (0, 1, 3, 4 * K + 1, 3001, 100_000)
+
+    def drawn(rank: int, size: int) -> Array:
+        rng = np.random.default_rng((seed, rank, size))
+        x = rng.integers(0, 2 if kind is np.bool_ else 100, size).astype(kind)
+        x[rng.random(size) < 0.9] = 0
+        x[size // 3 : size // 2] = 0  # blocks of zeros at all ranks
+        return x
+
+    def call(session: Session) -> None:
+        for size in sizes:
+            expected = drawn(0, size) | drawn(1, size) | drawn(2, size)
+            for blocks in ("auto", "dense", "sparse"):
+                x = drawn(session.rank, size)
+                out = np.ones_like(x)
+                assert session.allreduce(x, op="or", blocks=blocks, out=out) is out
+                assert np.array_equal(out, expected)
+                assert np.array_equal(x, drawn(session.rank, size))
+                work = session.allreduce_async(x, op="or", blocks=blocks)
+                assert work.wait() is x
+                assert np.array_equal(x, expected)
+
+    together(host.url, 3, call, words=K)
+
+
+def test_or_and_sum_are_different_calls(host: EmbeddedController) -> None:
+    def call(session: Session) -> None:
+        with pytest.raises(MismatchError, match=r"reduction.*shape \(9,\), (or\)|sum, 32 bits\))"):
+            session.allreduce(np.ones(9, np.int32), op="sum" if session.rank else "or")
+        assert session.allreduce(np.array([1 << session.rank]), op="or")[0] == 3
 
     together(host.url, 2, call)
 
@@ -513,6 +554,71 @@ def test_ranks_outside_a_group_get_none(host: EmbeddedController) -> None:
         assert x[0] == 3
 
     together(host.url, 3, call)
+
+
+def test_many_overlapping_groups_at_once_and_their_slots_come_back(host: EmbeddedController) -> None:
+    n, slots, words = 5, 4, 32
+    client = ControllerClient(host.url)
+
+    def free() -> int:
+        return int(client.slots()["free"])
+
+    before = free()
+
+    def call(session: Session) -> int:
+        pairs = [(a, b) for a in range(n) for b in range(a + 1, n)]
+        groups = [session.group(pair, slots=slots, words=words) for pair in [*pairs, tuple(range(n))]]
+        session.barrier()
+        taken = before - free()
+        session.barrier()
+        work = []
+        for turn in range(3):  # all of a rank's groups are under way together
+            for pair, group in zip(pairs, groups, strict=False):
+                if group is not None:
+                    x = np.full(3 * words * slots + turn, 10**session.rank, np.int32)
+                    work.append((pair, group.allreduce_async(x)))
+        for pair, each in reversed(work):
+            assert np.array_equal(np.unique(each.wait()), [sum(10**r for r in pair)])
+        everybody = groups[-1]
+        assert everybody is not None
+        everybody.barrier()
+        for group in groups:
+            if group is not None:
+                group.close()
+        session.barrier()
+        for turn in range(12):  # made and closed, again and again
+            group = session.group([turn % n, (turn + 1 + turn % 2) % n], slots=slots)
+            if group is not None:
+                with group:
+                    assert group.allreduce(np.ones(5, np.int32))[0] == 2
+        session.barrier()
+        return taken
+
+    taken = together(host.url, n, call, words=K, slots=64)
+    assert min(taken) == max(taken) == 64 + 11 * slots
+    deadline = time.monotonic() + 20
+    while free() < before and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert free() == before
+
+
+def test_a_group_that_the_switch_has_no_room_for_is_refused_at_all_its_ranks() -> None:
+    with EmbeddedController(capacity=64) as host:
+
+        def call(session: Session) -> None:
+            if session.rank < 2:
+                with pytest.raises(SwitchError, match="slots"):
+                    session.group([0, 1], slots=64)
+            else:
+                assert session.group([0, 1], slots=64) is None
+            session.barrier()  # who is refused has waited for room until then
+            group = session.group([0, 2], slots=16)  # the next one is not disturbed
+            if group is not None:
+                with group:
+                    assert group.allreduce(np.ones(5, np.int32))[0] == 2
+            session.barrier()
+
+        together(host.url, 3, call, slots=32, join_timeout=2.0)
 
 
 def test_a_group_of_one(host: EmbeddedController) -> None:

@@ -139,6 +139,7 @@ def _read_only() -> Any:
 
 
 _X = np.ones(1000, F32)
+_I = np.ones(8, np.int32)
 _BAD_CALLS: dict[str, tuple[Callable[[Session], Any], list[str]]] = {
     "list": (lambda s: s.allreduce([1.0]), ["x is a list", "NumPy array"]),
     "number": (lambda s: s.allreduce(1.0), ["x is a float", "np.array"]),
@@ -155,6 +156,10 @@ _BAD_CALLS: dict[str, tuple[Callable[[Session], Any], list[str]]] = {
     "int16 sum": (lambda s: s.allreduce(np.ones(4, np.int16)), ["type int16", "int32"]),
     "complex": (lambda s: s.allreduce(np.ones(4, np.complex64)), ["type complex64"]),
     "op": (lambda s: s.allreduce(_X, op="max"), ["op is 'max'", "'sum', 'avg'"]),
+    "or of floats": (lambda s: s.allreduce(_X, op="or"), ["float32", "integers of any width"]),
+    "or with bits": (lambda s: s.allreduce(_I, op="or", bits=16), ["bits is 16", "only for sums"]),
+    "or with a mask": (lambda s: s.allreduce(_I, op="or", blocks=np.ones(9, bool)), ["mask", "'sparse'"]),
+    "or elsewhere": (lambda s: s.reduce_scatter(_I, op="or"), ["op is 'or'", "in allreduce"]),
     "avg of ints": (lambda s: s.allreduce(np.ones(4, np.int64), op="avg"), ["'avg' on int64", "divide"]),
     "bits": (lambda s: s.allreduce(_X, bits=4), ["bits is 4", "32, 16, 8"]),
     "bits of int32": (lambda s: s.allreduce(np.ones(4, np.int32), bits=16), ["bits is 16", "int32: 32"]),

@@ -10,6 +10,7 @@ from switchagg.errors import UsageError
 MODELS: Final = ("dense", "embedding", "sparse")
 SYSTEMS: Final = (
     "gloo", "gloo-fp16", "switchagg", "switchagg-16", "switchagg-8", "switchagg-16-ef", "switchagg-8-ef",
+    "none",
 )  # fmt: skip
 MAX_WORKERS: Final = 32
 
@@ -22,7 +23,8 @@ class DdpSettings:
         workers: numbers of ranks, one group of processes each.
         models: of `MODELS`: all layers dense; a large embedding with a dense gradient that is nearly all
             zeros; the same embedding with a sparse gradient.
-        systems: of `SYSTEMS`; the numbers are bits a lane, "ef" is error feedback.
+        systems: of `SYSTEMS`; the numbers are bits a lane, "ef" is error feedback, "none" exchanges nothing
+            and so shows what a step costs besides.
         steps: a round. repeat: timed rounds of each system, in turns. warmup: rounds before them.
         parameters: of the model, about.
         batch: samples a rank and step.
@@ -34,7 +36,7 @@ class DdpSettings:
 
     workers: tuple[int, ...] = (2, 4, 8)
     models: tuple[str, ...] = MODELS
-    systems: tuple[str, ...] = ("gloo", "gloo-fp16", "switchagg", "switchagg-16")
+    systems: tuple[str, ...] = ("gloo", "gloo-fp16", "switchagg", "switchagg-16", "none")
     steps: int = 5
     repeat: int = 5
     warmup: int = 1
@@ -77,7 +79,8 @@ class Figures:
             handed over until the last one is reduced, less the times between when none is under way.
         bytes_sent: by each rank and step, UDP payload or its like through shared memory; 0 for gloo, which
             does not tell.
-        same: whether all ranks had the same parameters to the bit at the end.
+        same: whether all ranks had the same parameters to the bit at the end; None where they exchanged
+            nothing.
         loss: of rank 0, at the end.
     """
 
@@ -87,5 +90,5 @@ class Figures:
     steps_per_second: tuple[float, ...]
     communication_seconds: tuple[float, ...]
     bytes_sent: float
-    same: bool
+    same: bool | None
     loss: float

@@ -90,14 +90,38 @@ void SwitchLoop::take(const Received& datagram) {
   }
   if (verdict.action == Action::multicast) finish(verdict);
   if (verdict.action == Action::unicast) repeat(verdict);
+  if (verdict.action == Action::deliver) deliver(verdict, datagram);
+}
+
+// Where a batch has something of a job for the first time, the job is noted.
+SwitchLoop::Train& SwitchLoop::train(uint32_t job_index, Train Finished::*which) {
+  if (job_index >= finished_.size()) finished_.resize(job_index + 1);
+  Finished& job = finished_[job_index];
+  if (job.full.empty() && job.delivered.empty()) to_multicast_.push_back(job_index);
+  return job.*which;
+}
+
+// For one more packet. A flush makes some: it ends claims on slots, but nothing is processed in between.
+uint8_t* SwitchLoop::room() {
+  if (kScratchBytes - scratch_used_ < wire::kMaxPacketBytes) flush();
+  return scratch_.get() + scratch_used_;
+}
+
+void SwitchLoop::deliver(const Verdict& verdict, const Received& datagram) {
+  const Segment result = table_.delivered(verdict, datagram, room());
+  scratch_used_ += result.size;
+  if (verdict.reply != 0) {
+    repeats_.push_back({verdict.to, result});
+    return;
+  }
+  Train& down = train(verdict.job_index, &Finished::delivered);
+  (result.size > wire::kHeaderBytes ? down.with_words : down.without).push_back(result);
 }
 
 void SwitchLoop::finish(const Verdict& verdict) {
-  if (verdict.job_index >= finished_.size()) finished_.resize(verdict.job_index + 1);
-  Finished& job = finished_[verdict.job_index];
-  if (job.with_words.empty() && job.without.empty()) to_multicast_.push_back(verdict.job_index);
+  Train& full = train(verdict.job_index, &Finished::full);
   const Segment result = table_.result(verdict.job_index, verdict.slot);
-  (result.size > wire::kHeaderBytes ? job.with_words : job.without).push_back(result);
+  (result.size > wire::kHeaderBytes ? full.with_words : full.without).push_back(result);
 }
 
 void SwitchLoop::repeat(const Verdict& verdict) {
@@ -105,9 +129,7 @@ void SwitchLoop::repeat(const Verdict& verdict) {
     repeats_.push_back({verdict.to, table_.result(verdict.job_index, verdict.slot)});
     return;
   }
-  // Room first: flush() would end the verdict's claim on the slot, but nothing is processed in between.
-  if (kScratchBytes - scratch_used_ < wire::kMaxPacketBytes) flush();
-  const Segment result = table_.result_with_reply(verdict, scratch_.get() + scratch_used_);
+  const Segment result = table_.result_with_reply(verdict, room());
   scratch_used_ += result.size;
   repeats_.push_back({verdict.to, result});
 }
@@ -115,10 +137,15 @@ void SwitchLoop::repeat(const Verdict& verdict) {
 void SwitchLoop::flush() {
   for (const uint32_t index : to_multicast_) {
     Finished& job = finished_[index];
-    job.with_words.insert(job.with_words.end(), job.without.begin(), job.without.end());
-    port_->send(table_.workers(index), job.with_words);
-    job.with_words.clear();
-    job.without.clear();
+    const auto send = [this](std::span<const Endpoint> to, Train& train) {
+      if (train.empty()) return;
+      train.with_words.insert(train.with_words.end(), train.without.begin(), train.without.end());
+      port_->send(to, train.with_words);
+      train.with_words.clear();
+      train.without.clear();
+    };
+    send(table_.audience(index), job.full);
+    send(table_.workers(index), job.delivered);
   }
   to_multicast_.clear();
 
@@ -133,8 +160,8 @@ void SwitchLoop::flush() {
       port_->send({&to, 1}, run_);
     }
     repeats_.clear();
-    scratch_used_ = 0;
   }
+  scratch_used_ = 0;
   table_.flushed();
 }
 

@@ -3,8 +3,8 @@
 //      wait -> receive a batch -> SlotTable::process each -> send the RESULTs from slot memory -> ...
 //
 // RESULTs leave after each received batch, so that they travel in trains: for each job the records of all slots that it
-// finished, those with words first, then those without (a train is made of equal sizes), to all of the job's workers; and
-// the repeats, grouped by worker. The records are sent from where they lie, which is why the table's lock is held until
+// finished, those with words first, then those without (a train is made of equal sizes), to all of the job's workers, or
+// at a leaf to its parent; then what its parent has sent for all of them; and the repeats, grouped by worker. The records are sent from where they lie, which is why the table's lock is held until
 // they are gone. The loop sleeps in the port when nothing comes, and allocates nothing for a packet.
 //
 // Other threads reach the table through with_table(), between two batches and in the order of asking. Nothing is
@@ -54,8 +54,12 @@ class SwitchLoop {
     Endpoint to;
     Segment result;
   };
-  struct Finished {  // of one job, since the last flush
+  struct Train {  // a train is made of equal sizes
     std::vector<Segment> with_words, without;
+    bool empty() const { return with_words.empty() && without.empty(); }
+  };
+  struct Finished {  // of one job, since the last flush
+    Train full, delivered;
   };
 
   void serve();
@@ -63,6 +67,9 @@ class SwitchLoop {
   void take(const Received& datagram);
   void finish(const Verdict& verdict);
   void repeat(const Verdict& verdict);
+  void deliver(const Verdict& verdict, const Received& datagram);
+  uint8_t* room();
+  Train& train(uint32_t job_index, Train Finished::*which);
   void flush();
 
   SlotTable table_;
@@ -82,7 +89,7 @@ class SwitchLoop {
   std::vector<uint32_t> to_multicast_;  // job indices with something in finished_
   std::vector<Repeat> repeats_;
   std::vector<Segment> run_;
-  std::unique_ptr<uint8_t[]> scratch_;  // repeats whose header differs from the stored one
+  std::unique_ptr<uint8_t[]> scratch_;  // what has another header than it came with, or is stored with
   size_t scratch_used_ = 0;
 };
 

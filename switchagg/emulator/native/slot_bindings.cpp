@@ -50,6 +50,12 @@ JobAdmission to_admission(nb::handle entry) {
     job.workers.push_back({to_endpoint(address), nb::cast<uint32_t>(worker.attr("bit")),
                            nb::cast<uint32_t>(worker.attr("token"))});
   }
+  const nb::object parent = entry.attr("parent");
+  if (!parent.is_none()) {
+    const Address address{nb::cast<std::string>(parent.attr("ip")), nb::cast<uint16_t>(parent.attr("port"))};
+    job.parent = {to_endpoint(address), nb::cast<uint32_t>(parent.attr("token")),
+                  nb::cast<uint32_t>(parent.attr("base")), nb::cast<uint32_t>(parent.attr("result_token"))};
+  }
   return job;
 }
 
@@ -71,11 +77,12 @@ nb::object to_tallies(const JobCounts& counts) {
   nb::dict workers;
   for (const auto& [bit, worker] : counts.workers)
     workers[nb::int_(bit)] =
-        module.attr("WorkerTallies")(worker.packets, worker.repeats, worker.misplaced, worker.outside, worker.token);
+        module.attr("WorkerTallies")(worker.packets, worker.repeats, worker.misplaced, worker.outside, worker.token,
+                                       worker.delivered);
   nb::list outcomes;
   for (uint64_t each : counts.tallies.outcomes) outcomes.append(each);
   return module.attr("JobTallies")(nb::tuple(outcomes), counts.tallies.source, counts.tallies.length,
-                                   counts.tallies.outside, workers);
+                                   counts.tallies.outside, workers, counts.tallies.delivered);
 }
 
 nb::object to_slot_state(const SlotTable::SlotView& slot) {
@@ -108,9 +115,21 @@ void append(std::vector<Out>& outs, const SlotTable& table, const Verdict& verdi
     case Action::flush:
       break;
     case Action::multicast:
-      for (Endpoint worker : table.workers(verdict.job_index))
-        outs.emplace_back(to_address(worker), to_bytes(table.result(verdict.job_index, verdict.slot)));
+      for (Endpoint each : table.audience(verdict.job_index))
+        outs.emplace_back(to_address(each), to_bytes(table.result(verdict.job_index, verdict.slot)));
       break;
+    case Action::deliver: {
+      std::vector<uint8_t> scratch(wire::kMaxPacketBytes);
+      const auto* data = static_cast<const uint8_t*>(packet.data());
+      const Received received = Received::whole(data, static_cast<uint32_t>(packet.size()), {});
+      const nb::bytes down = to_bytes(table.delivered(verdict, received, scratch.data()));
+      if (verdict.reply != 0) {
+        outs.emplace_back(to_address(verdict.to), down);
+        break;
+      }
+      for (Endpoint worker : table.workers(verdict.job_index)) outs.emplace_back(to_address(worker), down);
+      break;
+    }
     case Action::unicast:
       if (verdict.reply == 0) {
         outs.emplace_back(to_address(verdict.to), to_bytes(table.result(verdict.job_index, verdict.slot)));

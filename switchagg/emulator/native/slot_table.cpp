@@ -83,7 +83,7 @@ struct SlotTable::Job {
 
   Job(const JobAdmission& entry, uint32_t index, bool shareable)
       : index(index), id(entry.job), base(entry.base), mask(entry.slots - 1), words(entry.words),
-        result_token(entry.result_token), stride(wire::kHeaderBytes + 4 * entry.words),
+        result_token(entry.result_token), parent(entry.parent), stride(wire::kHeaderBytes + 4 * entry.words),
         kernels(entry.touch ? slot_kernels() : untouched_slot_kernels()), slots(entry.slots),
         findable(FindableMemory::make_or_none(shareable ? size_t{stride} * entry.slots : 0)),
         own(findable.get() ? 0 : size_t{stride} * entry.slots), records(findable.get() ? findable.get() : own.get()) {
@@ -115,11 +115,17 @@ struct SlotTable::Job {
     return nullptr;
   }
 
+  Worker* with_bit(uint32_t bit) {
+    const auto found = std::find_if(workers.begin(), workers.end(), [&](const Worker& w) { return w.bit == bit; });
+    return found == workers.end() ? nullptr : &*found;
+  }
+
   bool owns(uint32_t slot) const { return slot - base <= mask; }
 
   uint8_t* record(uint32_t slot) const { return records + size_t{stride} * slot; }
 
-  void write_result(uint32_t slot) {
+  // cause: the packet that made the slot full.
+  void write_result(uint32_t slot, const Header& cause) {
     Header header;
     header.op = static_cast<uint8_t>(Op::RESULT);
     header.flags = slots[slot].filled ? wire::kFlagPayload : 0;
@@ -127,6 +133,12 @@ struct SlotTable::Job {
     header.token = result_token;
     header.seq = slots[slot].seq;
     header.slot = static_cast<uint16_t>(base + slot);
+    if (parent) {
+      header.op = cause.op;
+      header.flags |= cause.flags & wire::kFlagRetransmission;
+      header.token = parent->token;
+      header.slot = static_cast<uint16_t>(parent->base + slot);
+    }
     header.write(record(slot));
   }
 
@@ -138,7 +150,9 @@ struct SlotTable::Job {
 
   const uint32_t index;
   const uint16_t id;
-  const uint32_t base, mask, words, result_token, stride;
+  const uint32_t base, mask, words, result_token;
+  const std::optional<ParentAdmission> parent;
+  const uint32_t stride;
   const SlotKernels& kernels;
   uint32_t full = 0, last = 0;
   std::array<uint8_t, kPlaces> places;
@@ -166,7 +180,9 @@ Counters SlotTable::Job::counters() const {
     at(DropReason::slot) += worker.tallies.outside;
     at(DropReason::token) += worker.tallies.token;
     at(Event::retransmissions) += worker.tallies.repeats;
+    at(Event::delivered) += worker.tallies.delivered;
   }
+  at(Event::delivered) += tallies.delivered;
   at(Event::fresh) = both(Outcome::fresh_skip) + both(Outcome::fresh_stored);
   at(Event::stored) = both(Outcome::stored) + both(Outcome::fresh_stored);
   at(Event::added) = both(Outcome::added);
@@ -179,7 +195,8 @@ Counters SlotTable::Job::counters() const {
     at(Event::results) += completing(outcome);
   at(Event::empty_results) = completing(Outcome::empty_skip) + completing(Outcome::fresh_skip);
   at(Event::inits) = cell(Outcome::initialised);
-  at(Event::received) = at(Event::accepted) + at(Event::duplicates_answered) + at(Event::inits);
+  at(Event::received) =
+      at(Event::accepted) + at(Event::duplicates_answered) + at(Event::inits) + at(Event::delivered);
   for (DropReason reason : {DropReason::length, DropReason::source, DropReason::token, DropReason::slot,
                             DropReason::stale, DropReason::duplicate})
     at(Event::received) += at(reason);
@@ -245,6 +262,7 @@ Verdict SlotTable::process(const Received& packet, bool from_controller) {
   const Header header = Header::parse(packet.header);
   if (header.version != wire::kVersion) return drop(unattributed_, DropReason::version);
   const Op op = static_cast<Op>(header.op);
+  if (op == Op::RESULT && !from_controller) return deliver(header, size - wire::kHeaderBytes, packet.peer);
   if (from_controller ? op != Op::INIT : op != Op::SUM && op != Op::OR) return drop(unattributed_, DropReason::op);
   const uint32_t payload = size - wire::kHeaderBytes;
   const bool filled = header.flags & wire::kFlagPayload;
@@ -294,6 +312,12 @@ Verdict SlotTable::contribute(Job& job, const Header& header, const uint8_t* wor
     verdict.action = Action::unicast;
     verdict.to = source;
     verdict.reply = header.reply;
+    if (job.parent) {
+      verdict.to = job.parent->endpoint;
+      verdict.reply = static_cast<uint16_t>(__builtin_ctz(worker->bit) + 1);
+      verdict.op = header.op;
+      verdict.flags = header.flags;
+    }
     return verdict;
   }
 
@@ -323,10 +347,34 @@ Verdict SlotTable::contribute(Job& job, const Header& header, const uint8_t* wor
   const bool completing = slot.seen == job.full;
   job.count(outcome, completing);
   if (completing) {
-    job.write_result(index);
+    job.write_result(index, header);
     slot.pending_epoch = epoch_;
     verdict.action = Action::multicast;
   }
+  return verdict;
+}
+
+// A RESULT: the parent's goes down to whom it is for, and nobody else may send one.
+Verdict SlotTable::deliver(const Header& header, uint32_t payload, Endpoint source) {
+  Job* const job = find(header.job);
+  const bool filled = header.flags & wire::kFlagPayload;
+  if (!job || !job->parent || source != job->parent->endpoint || header.token != job->parent->result_token ||
+      header.slot - job->parent->base > job->mask || payload != (filled ? 4 * job->words : 0))
+    return drop(unattributed_, DropReason::op);
+  Verdict verdict;
+  verdict.job_index = job->index;
+  verdict.slot = header.slot - job->parent->base;
+  verdict.reply = header.reply;
+  verdict.action = Action::deliver;
+  if (header.reply == 0) {
+    ++job->tallies.delivered;
+    return verdict;
+  }
+  Job::Worker* const worker =
+      header.reply <= wire::kMaxWorkers ? job->with_bit(uint32_t{1} << (header.reply - 1)) : nullptr;
+  if (!worker) return drop(unattributed_, DropReason::op);
+  ++worker->tallies.delivered;
+  verdict.to = worker->endpoint;
   return verdict;
 }
 
@@ -348,7 +396,9 @@ Verdict SlotTable::initialise(Job& job, const Header& header) {
   slot.seq = header.seq;
   slot.seen = job.full;
   slot.filled = false;
-  job.write_result(index);
+  Header nobodys;
+  nobodys.op = static_cast<uint8_t>(Op::SUM);
+  job.write_result(index, nobodys);
   job.count(Outcome::initialised);
   verdict.action = Action::to_controller;
   return verdict;
@@ -361,11 +411,35 @@ Segment SlotTable::result(uint32_t job_index, uint32_t slot) const {
 
 std::span<const Endpoint> SlotTable::workers(uint32_t job_index) const { return jobs_[job_index]->endpoints; }
 
+std::span<const Endpoint> SlotTable::audience(uint32_t job_index) const {
+  const Job& job = *jobs_[job_index];
+  if (job.parent) return {&job.parent->endpoint, 1};
+  return job.endpoints;
+}
+
 Segment SlotTable::result_with_reply(const Verdict& verdict, uint8_t* scratch) const {
   const Segment stored = result(verdict.job_index, verdict.slot);
   std::memcpy(scratch, stored.data, stored.size);
+  if (jobs_[verdict.job_index]->parent) {
+    Header header = Header::parse(scratch);
+    header.op = verdict.op;
+    header.flags = static_cast<uint8_t>((header.flags & wire::kFlagPayload) | (verdict.flags & wire::kFlagRetransmission));
+    header.write(scratch);
+  }
   wire::store16(scratch + wire::kReplyOffset, verdict.reply);
   return {scratch, stored.size};
+}
+
+Segment SlotTable::delivered(const Verdict& verdict, const Received& packet, uint8_t* scratch) const {
+  const Job& job = *jobs_[verdict.job_index];
+  packet.copy_to(scratch);
+  Header header = Header::parse(scratch);
+  header.flags &= wire::kFlagPayload;
+  header.token = job.result_token;
+  header.slot = static_cast<uint16_t>(job.base + verdict.slot);
+  header.reply = 0;
+  header.write(scratch);
+  return {scratch, packet.size};
 }
 
 Counters SlotTable::counters() const {

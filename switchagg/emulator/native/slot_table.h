@@ -2,6 +2,7 @@
 // allocation. The rules are written down in switchagg/slots.py, which this agrees with packet for packet.
 //
 //      packet, source  ->  process()  ->  Verdict: nothing | answer one worker | multicast | echo | flush first
+//                                                  | a parent's RESULT for one worker, or for all
 //
 // A finished slot is sent from where it lies: result() is a view of its record, header and words together. The records
 // of a job lie one after the other (stride 16 + 4K), so that a run of finished slots is one range of memory.
@@ -22,6 +23,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -38,18 +40,28 @@ struct WorkerAdmission {
   uint32_t token = 0;
 };
 
+struct ParentAdmission {  // of a leaf: the switch above
+  Endpoint endpoint;
+  uint32_t token = 0;  // ours there
+  uint32_t base = 0;   // of the job there
+  uint32_t result_token = 0;
+};
+
 struct JobAdmission {  // checked where it is made: switchagg.slots.JobEntry
   uint16_t job = 0;
   uint32_t base = 0, slots = 0, words = 0;
   uint32_t result_token = 0;
   std::vector<WorkerAdmission> workers;
   bool touch = true;
+  std::optional<ParentAdmission> parent;
 };
 
 enum class Action : uint8_t {
   none,           // dropped (see reason), or taken into a slot that is not full yet
-  multicast,      // send result(job_index, slot) to every endpoint of workers(job_index)
+  multicast,      // send result(job_index, slot) to every endpoint of audience(job_index)
   unicast,        // send it to `to` alone; where `reply` is not zero, send result_with_reply() instead
+  deliver,        // a parent's RESULT: send delivered() to every endpoint of workers(job_index), where `reply` is not
+                  // zero to `to` alone
   to_controller,  // send the packet back, unchanged, to the controller
   flush,          // nothing was done: send what is outstanding, call flushed(), and process() this packet again
 };
@@ -60,6 +72,7 @@ struct Verdict {
   uint32_t slot = 0;  // within the job: 0..P-1
   Endpoint to;
   uint16_t reply = 0;
+  uint8_t op = 0, flags = 0;  // of the packet: a leaf sends a repeat up with them
   wire::DropReason reason = wire::DropReason::none;
 };
 
@@ -89,6 +102,7 @@ struct WorkerTallies {
   uint64_t misplaced = 0;  // dropped: a slot of the job, but not the one of the seq
   uint64_t outside = 0;    // dropped: a slot of another job, or of none
   uint64_t token = 0;      // dropped: another token
+  uint64_t delivered = 0;  // RESULTs of the parent for this worker alone
 };
 
 struct JobTallies {
@@ -96,6 +110,7 @@ struct JobTallies {
   uint64_t source = 0;   // dropped: of nobody in the job, or of a worker that is fenced
   uint64_t length = 0;   // dropped: not K words
   uint64_t outside = 0;  // INITs dropped: a slot of another job, or of none
+  uint64_t delivered = 0;  // RESULTs of the parent for all workers
 };
 
 class SlotTable {
@@ -121,10 +136,14 @@ class SlotTable {
   void flushed() { ++epoch_; }
 
   // Of a job_index and slot that a Verdict named:
-  Segment result(uint32_t job_index, uint32_t slot) const;  // the stored RESULT, 16 bytes where nothing was filled
-  std::span<const Endpoint> workers(uint32_t job_index) const;  // in bit order
-  // The stored RESULT with `reply` in its header, written to `scratch` of wire::kMaxPacketBytes.
+  // The stored RESULT, of a leaf its contribution to the parent; 16 bytes where nothing was filled.
+  Segment result(uint32_t job_index, uint32_t slot) const;
+  std::span<const Endpoint> workers(uint32_t job_index) const;   // in bit order
+  std::span<const Endpoint> audience(uint32_t job_index) const;  // of a full slot: the workers, of a leaf its parent
+  // result() for a repeat, with what of its header is the repeat's, written to `scratch` of wire::kMaxPacketBytes.
   Segment result_with_reply(const Verdict& verdict, uint8_t* scratch) const;
+  // The parent's RESULT that gave `verdict`, as workers want it, likewise.
+  Segment delivered(const Verdict& verdict, const Received& packet, uint8_t* scratch) const;
 
   // For people and tests, not per packet. The last four throw std::invalid_argument for what is not there.
   struct SlotView {
@@ -147,6 +166,7 @@ class SlotTable {
   void set_fenced(uint16_t job, uint32_t bits, bool fenced);
   Verdict initialise(Job& job, const wire::Header& header);
   Verdict contribute(Job& job, const wire::Header& header, const uint8_t* words, Endpoint source);
+  Verdict deliver(const wire::Header& header, uint32_t payload, Endpoint source);
 
   uint32_t capacity_;
   bool shareable_ = false;

@@ -1,9 +1,9 @@
 """Random table contents and the packets that meet them.
 
 Jobs come and go, next to each other in the slots, on the same stations, some with ids, tokens and bases at
-the ends of their ranges. Their workers follow the window rule over a bad network, and an adversary interferes
-(`tests.switchagg.conformance.traffic`). On top of that some packets come in at another port than their
-source's.
+the ends of their ranges, some below another switch. Their workers follow the window rule over a bad network,
+and an adversary interferes (`tests.switchagg.conformance.traffic`). On top of that some packets come in at
+another port than their source's.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from random import Random
 from typing import Final
 
-from switchagg.control.drivers.p4_program import JobPlace, Station, Target
-from switchagg.slots import JobEntry, Out, WorkerEntry
+from switchagg.control.drivers.p4_program import JobPlace, Parent, Station, Target
+from switchagg.slots import JobEntry, Out, ParentEntry, WorkerEntry
 from switchagg.wire import HEADER_BYTES
 from tests.p4.engine import mac_of
 from tests.switchagg.conformance.traffic import Sender, Traffic
@@ -123,6 +123,12 @@ class Drawer:
             WorkerEntry(bit, *address, token if hostile and rng.random() < 0.3 else rng.randrange(2**32))
             for bit, address in zip(rng.sample(range(32), count), rng.sample(addresses, count), strict=True)
         )
+        above = None
+        if rng.random() < 0.3:
+            known = {worker.address for worker in workers}
+            address = rng.choice([each for each in addresses if each not in known])
+            base = slots * rng.choice([0, rng.randrange(2**16 // slots), 2**16 // slots - 1])
+            above = ParentEntry(*address, rng.choice([token, 1]), base, rng.choice([token, 2]))
         job = JobEntry(
             job_id,
             self._base(slots),
@@ -130,13 +136,18 @@ class Drawer:
             self._target.words,
             rng.choice([token, rng.randrange(2**32)]),
             workers,
+            parent=above,
         )
         stations = {worker.bit: Station(self._hosts[worker.ip], mac_of(worker.ip)) for worker in workers}
         used = {admitted.place.index for admitted in self._jobs.values()}
         indices = (0, 1, 254, 255, *rng.sample(range(256), 8))
         index = rng.choice([each for each in indices if each not in used])
         sender = Sender.of(rng, job, rounds)
-        self._jobs[job_id] = Admit(job, JobPlace(index, stations), sender.first_seq)
+        parent = None
+        if above is not None:
+            station = Station(self._hosts[above.ip], mac_of(above.ip))
+            parent = Parent(station, above.ip, above.token, above.base, above.result_token, above.port)
+        self._jobs[job_id] = Admit(job, JobPlace(index, stations, parent), sender.first_seq)
         return sender
 
     def _base(self, slots: int) -> int:

@@ -95,6 +95,8 @@ class Pair:
         self._board.add_job(job, step.place)
         self._jobs[job.job] = job
         self._ports.update({worker.ip: step.place.stations[worker.bit].port for worker in job.workers})
+        if step.place.parent is not None:
+            self._ports[step.place.parent.ip] = step.place.parent.station.port
         for seq in first_seqs(step.first_seq, job.slots):
             header = Header(Op.INIT, 0, job.job, 0, (seq - job.slots) % 2**32, job.base + seq % job.slots)
             self._send(Send(encode(header), None))
@@ -145,6 +147,12 @@ class Pair:
             yield "an echo"
             return
         header, words = decode(outs[0][1])
+        if header.op is not Op.RESULT:
+            yield "a repeat raised" if header.reply else "a full slot raised"
+            return
+        if decode(step.payload)[0].op is Op.RESULT:
+            yield "a RESULT handed down to " + ("one" if decode(step.payload)[0].reply else "all")
+            return
         alone = len(self._jobs[header.job].workers) == 1
         audience = "all" if len(outs) > 1 else "the only one" if alone else "one"
         yield f"RESULT to {audience}, {'empty' if words is None else 'with words'}"

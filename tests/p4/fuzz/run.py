@@ -47,6 +47,10 @@ _ANSWERS: Final = (
     *(f"RESULT to {who}, {what}" for who in _AUDIENCES for what in ("empty", "with words")),
     "a reply echoed",
     "a reply set aside",
+    "a full slot raised",
+    "a repeat raised",
+    "a RESULT handed down to all",
+    "a RESULT handed down to one",
     *KINDS,
 )
 

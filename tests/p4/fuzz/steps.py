@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass
 
 from switchagg.control.drivers.p4_program import JobPlace
 from switchagg.slots import Address, JobEntry
@@ -68,7 +69,19 @@ def show(step: Step) -> str:
         return f"Send({_payload(step.payload)}, {step.source!r}, {step.port})"
     if isinstance(step, Cross):
         return f'Cross(bytes.fromhex("{step.frame.hex()}"), {step.port})'
-    return repr(step)
+    return _expression(step)
+
+
+def _expression(value: object) -> str:
+    """What makes a value. Unlike its repr it shows secrets, without which a job is none."""
+    if isinstance(value, tuple):
+        return f"({''.join(f'{_expression(each)}, ' for each in value)})"
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{key!r}: {_expression(each)}' for key, each in value.items())}}}"
+    if is_dataclass(value):
+        shown = ", ".join(f"{each.name}={_expression(getattr(value, each.name))}" for each in fields(value))
+        return f"{type(value).__name__}({shown})"
+    return repr(value)
 
 
 def _payload(payload: bytes) -> str:

@@ -21,21 +21,24 @@ def test_a_small_run(tmp_path: Path) -> None:
         [
             sys.executable, "-m", "switchagg.cli.main", "bench", "ddp", "--workers", "2", "--steps", "2",
             "--repeat", "1", "--warmup", "0", "--parameters", "20000", "--json", str(figures),
-            "--system", "gloo,gloo-fp16,switchagg,switchagg-16-ef,switchagg-8",
+            "--system", "gloo,gloo-fp16,switchagg,switchagg-16-ef,switchagg-8,none",
         ],
         capture_output=True, text=True, timeout=100, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     runs = json.loads(figures.read_text())["runs"]
-    assert len(runs) == 15
-    assert all(run["same"] and run["steps_per_second"][0] > 0 for run in runs)
+    assert len(runs) == 18
+    assert all(run["steps_per_second"][0] > 0 for run in runs)
+    assert all(run["same"] is (None if run["system"] == "none" else True) for run in runs)
     assert all(bool(run["bytes_sent"]) == run["system"].startswith("switchagg") for run in runs)
-    assert len(done.stdout.split("\n\n")[0].splitlines()) == 16
+    assert len(done.stdout.split("\n\n")[0].splitlines()) == 19
     assert "NO" not in done.stdout.split("\n\n")[0]
 
 
 def test_the_table_compares_with_gloo_of_the_same_cell() -> None:
-    def figures(workers: int, system: str, rate: float, seconds: float, *, same: bool = True) -> Figures:
+    def figures(
+        workers: int, system: str, rate: float, seconds: float, *, same: bool | None = True
+    ) -> Figures:
         return Figures(workers, "dense", system, (rate, 9 * rate, rate), (seconds,) * 3, 0.0, same, 0.5)
 
     lines = report.table(
@@ -43,6 +46,9 @@ def test_the_table_compares_with_gloo_of_the_same_cell() -> None:
             figures(2, "switchagg", 30, 0.001),
             figures(2, "gloo", 10, 0.004),
             figures(4, "switchagg", 1, 1, same=False),
+            figures(8, "gloo", 2, 0.4),
+            figures(8, "switchagg", 4, 0.1),
+            figures(8, "none", 8, 0.0, same=None),
         ]
     ).splitlines()
     assert lines[1].split() == [
@@ -54,10 +60,15 @@ def test_the_table_compares_with_gloo_of_the_same_cell() -> None:
         "1.0",
         "0.25",
         "-",
+        "-",
+        "-",
         "yes",
         "0.5000",
     ]
-    assert lines[3].split()[4:] == ["-", "1000.0", "-", "-", "NO", "0.5000"]
+    assert lines[3].split()[4:] == ["-", "1000.0", "-", "-", "-", "-", "NO", "0.5000"]
+    # 1/2, 1/4 and 1/8 seconds a step: the exchange adds 375 and 125 ms.
+    assert lines[5].split()[4:] == ["2.00", "100.0", "0.25", "125.0", "0.33", "-", "yes", "0.5000"]
+    assert lines[6].split()[4:] == ["4.00", "0.0", "-", "-", "-", "-", "-", "0.5000"]
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@
        +------------------- downlink, as bad as the uplink <--------+
 
 A worker sends again what has no RESULT. Only the switch is missing: the test puts an engine in its place.
+Some jobs have a parent, a switch above with this one as its only worker; its RESULTs come over the uplink.
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ from random import Random
 
 import numpy as np
 
-from switchagg.slots import Address, JobEntry, Out, WorkerEntry
+from switchagg.slots import Address, JobEntry, Out, ParentEntry, SlotTable, WorkerEntry
 from switchagg.wire import Flag, Header, Op, decode, encode
 
 from .scenario import RESULT_TOKEN, Words, first_seqs
 
 Packet = tuple[bytes, Address | None]
+LEAF: Address = ("10.0.8.1", 48879)
+"""What parents know the switch by."""
 
 # What an adversary does. The first change nothing, whoever sends them.
 HARMLESS = (
@@ -87,9 +90,23 @@ class Sender:
             WorkerEntry(bit, f"10.0.0.{bit + 1}", 4000 + job_id, rng.randrange(2**32))
             for bit in sorted(rng.sample(range(32), count))
         )
-        return cls.of(
-            rng, JobEntry(job_id, base, slots, rng.choice([16, 17, 20]), RESULT_TOKEN, entries), rounds
+        parent = ParentEntry(
+            f"10.0.9.{job_id + 1}",
+            48879,
+            rng.randrange(2**32),
+            slots * rng.randrange(8),
+            rng.randrange(2**32),
         )
+        job = JobEntry(
+            job_id,
+            base,
+            slots,
+            rng.choice([16, 17, 20]),
+            RESULT_TOKEN,
+            entries,
+            parent=parent if rng.random() < 0.4 else None,
+        )
+        return cls.of(rng, job, rounds)
 
     @classmethod
     def of(cls, rng: Random, job: JobEntry, rounds: int) -> Sender:
@@ -117,6 +134,19 @@ class Sender:
         for seq in first_seqs(self.first_seq, self.job.slots):
             slot = self.job.base + seq % self.job.slots
             yield encode(Header(Op.INIT, 0, self.job.job, 0, (seq - self.job.slots) % 2**32, slot)), None
+
+    def root(self) -> SlotTable | None:
+        """The job's parent, its slots initialised."""
+        parent, job = self.job.parent, self.job
+        if parent is None:
+            return None
+        table = SlotTable(parent.base + job.slots)
+        leaf = WorkerEntry(0, *LEAF, parent.token)
+        table.add_job(JobEntry(job.job, parent.base, job.slots, job.words, parent.result_token, (leaf,)))
+        for seq in first_seqs(self.first_seq, job.slots):
+            slot = parent.base + seq % job.slots
+            table.receive(encode(Header(Op.INIT, 0, job.job, 0, (seq - job.slots) % 2**32, slot)), None)
+        return table
 
     def expected(self, place: int) -> bytes:
         """The RESULT of one seq, computed without a slot machine."""
@@ -173,7 +203,10 @@ class Adversary:
             case "token":
                 changed[4 + rng.randrange(4)] ^= 1 << rng.randrange(8)
             case "slot":
-                changed[12 + rng.randrange(2)] ^= 1 << rng.randrange(8)
+                wrong = 1 << rng.randrange(16)
+                if header.op is Op.RESULT:  # a RESULT's need only be one of the job's
+                    wrong = self._job(header).slots << rng.randrange(8)
+                changed[12:14] = (header.slot ^ wrong).to_bytes(2, "big")
             case "cut":
                 del changed[rng.randrange(len(changed)) :]
                 if len(changed) == 16:
@@ -191,7 +224,10 @@ class Adversary:
                     rng.randrange(1, 65536),
                 )
             case "impostor":
-                return payload, rng.choice(rng.choice(self._senders).workers).entry.address
+                sender = rng.choice(self._senders)
+                if sender.job.parent is not None and header.op is not Op.RESULT and rng.random() < 0.2:
+                    return payload, sender.job.parent.address
+                return payload, rng.choice(sender.workers).entry.address
             case "garbage":
                 return bytes([0x60]) + rng.randbytes(rng.randrange(100)), source
             case "controller":
@@ -244,6 +280,7 @@ class Traffic:
             job_ids = rng.sample(range(16), rng.randint(1, 2))
             self.senders = [Sender.random(rng, 16 * i, job_id) for i, job_id in enumerate(job_ids)]
         self._known = list(self.senders)
+        self._roots = {id(sender): sender.root() for sender in self.senders}
         self.adversary = Adversary(rng, self._known, hostile=hostile)
         self._noise = rng.choice([0.0, 0.1, 0.3])
         self._loss = rng.choice([0.0, 0.1, 0.4])
@@ -253,6 +290,7 @@ class Traffic:
         self._seen: list[Packet] = []
         self.following = 0  # packets from workers that follow the rule
         self.adversarial = 0
+        self.answers = 0  # RESULTs of parents that name a worker
 
     @property
     def _workers(self) -> list[Worker]:
@@ -262,6 +300,7 @@ class Traffic:
         """Another job begins."""
         self.senders.append(sender)
         self._known.append(sender)
+        self._roots[id(sender)] = sender.root()
 
     def leave(self, sender: Sender) -> None:
         """A job ends, its packets still on their way."""
@@ -292,9 +331,17 @@ class Traffic:
                 yield packet
 
     def answer(self, outs: list[Out]) -> None:
-        """Puts what the switch sent to workers on their downlink, or loses it."""
+        """Puts what the switch sent to workers on their downlink, or loses it; a parent answers at once."""
         for destination, payload in outs:
             job = decode(payload)[0].job
+            for sender in self.senders:
+                parent, root = sender.job.parent, self._roots[id(sender)]
+                if parent is None or root is None or (parent.address, sender.job.job) != (destination, job):
+                    continue
+                if self._rng.random() >= self._loss:
+                    answers = [(answer, parent.address) for _, answer in root.receive(payload, LEAF)]
+                    self.answers += sum(decode(answer)[0].reply > 0 for answer, _ in answers)
+                    self._uplink += answers
             for worker in self._workers:
                 if (worker.entry.address, worker.job.job) == (
                     destination,

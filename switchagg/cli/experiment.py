@@ -1,0 +1,119 @@
+"""`switchagg experiment`: checks claims of the field through the real switch, and writes a report."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from switchagg.cli.signals import sigterm_exits
+from switchagg.errors import UsageError
+
+if TYPE_CHECKING:
+    from switchagg.experiments.record import Record
+
+_EPILOG = """\
+Exit status: 0 every experiment ran, whether its claim held or not; 1 one broke off, or needs something that
+is not installed; 2 an option that cannot work, 130 interrupted.
+
+  switchagg experiment --list
+  switchagg experiment same-bits
+  switchagg experiment all --out report
+"""
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add `experiment` to the commands of an argparse parser."""
+    parser = subparsers.add_parser(
+        "experiment",
+        help="check claims of the field through the switch, and write a report",
+        description="Runs each claim through the software switch with real processes, prints what was found "
+        "and whether the claim holds here, and writes a page with plots and a JSON file.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help="experiments, or all")
+    parser.add_argument("--list", action="store_true", help="say which there are")
+    parser.add_argument("--quick", action="store_true", help="the short form, to see that everything works")
+    parser.add_argument("--seed", type=int, default=0, help="of all that is random (%(default)s)")
+    parser.add_argument("--json", action="store_true", help="print the results as JSON, and no text")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path("experiments-report"),
+        metavar="DIR",
+        help="folder of the report (./%(default)s)",
+    )
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the experiments; the exit status as the command's help says it.
+
+    Raises:
+        UsageError: no such experiment, or an option that cannot work.
+    """
+    from switchagg.experiments import catalog
+
+    if args.list:
+        return _list(args)
+    from switchagg.demo.report import PLOTS_HINT, check_folder
+    from switchagg.experiments import record, text
+    from switchagg.experiments.inside import plain
+    from switchagg.experiments.lab import Settings
+    from switchagg.experiments.run import run as run_experiments
+
+    experiments = catalog.chosen(args.names)
+    if not 0 <= args.seed < 2**32:
+        raise UsageError(f"--seed {args.seed}: a whole number from 0 to {2**32 - 1}")
+    check_folder(args.out, "--out")
+    if len(experiments) == 1 and (reason := catalog.missing(experiments[0])) is not None:
+        raise UsageError(f"{experiments[0].name}: {reason}")
+    settings = Settings(quick=args.quick, seed=args.seed)
+    started = time.monotonic()
+    records: list[Record] = []
+    with sigterm_exits():
+        for each in run_experiments(experiments, settings, _say):
+            records.append(each)
+            if not args.json:
+                print(text.record_text(each), end="\n\n", flush=True)
+    seconds = time.monotonic() - started
+    page, has_plots = record.write(records, settings, seconds, args.out)
+    if args.json:
+        print(json.dumps(record.to_json(records, settings, seconds), indent=1, default=plain))
+    else:
+        if len(records) > 1:
+            print(text.summary_text(records))
+        print(f"report  {page}  ({seconds:.0f} s in all)")
+    if not has_plots:
+        _say(PLOTS_HINT)
+    return 0 if all(each.outcome is not None for each in records) else 1
+
+
+def _list(args: argparse.Namespace) -> int:
+    from switchagg.cli.options import table
+    from switchagg.experiments import catalog
+
+    if args.names:
+        raise UsageError("--list takes no names")
+    known = catalog.load()
+    if args.json:
+        told = {
+            each.name: {"title": each.title, "claim": each.claim, "source": each.source}
+            for each in known.values()
+        }
+        print(json.dumps(told, indent=1))
+    else:
+        print(
+            table(
+                ("name", "what", "source"), [(each.name, each.title, each.source) for each in known.values()]
+            )
+        )
+    return 0
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

@@ -1,0 +1,129 @@
+"""What is made of records: text, page, pictures, JSON."""
+
+from __future__ import annotations
+
+import builtins
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from switchagg.experiments import page, record, text
+from switchagg.experiments.base import Check, Experiment, Outcome, Plot, Series, Table
+from switchagg.experiments.lab import Lab, Settings
+from switchagg.experiments.record import Record, Verdict
+
+
+def experiment(name: str) -> Experiment:
+    def run(_: Lab) -> Outcome:
+        raise AssertionError("not to be run")
+
+    return Experiment(name, f"Title of {name}", "That <a> claim.", "Somebody, 2020", run)
+
+
+def outcome(*held: bool) -> Outcome:
+    return Outcome(
+        checks=[Check(f"statement {i}", each, f"{i} & so on") for i, each in enumerate(held)],
+        tables=[Table("figures", ("word", "number"), [("one", 1.0), ("nothing", None), ("many", 12345.678)])],
+        plots=[
+            Plot("curve", "A curve", "step", "loss", [Series("a", [1, 2, 3], [3.0, 2.0, 1.0])], log_y=True),
+            Plot("bars", "Bars", "rate", "s", kind="bars", lines=[("best", 1.5)],
+                 series=[Series("a", ["x", "y"], [1.0, 2.0], low=[0.5, 1], high=[2, 3])]),
+        ],
+        numbers={"array": np.arange(3), "nan": float("nan"), "scalar": np.float32(0.5)},
+        notes=["A note."],
+    )  # fmt: skip
+
+
+RECORDS = [
+    Record(experiment("good"), outcome(True, True), 1.5),
+    Record(experiment("partly"), outcome(True, False), 2.5),
+    Record(experiment("broken"), None, 0.5, "rank 1 was ended by SIGKILL"),
+    Record(experiment("absent"), None, 0.0, "scikit-learn is missing", skipped=True),
+]
+
+
+def test_one_statement_that_does_not_hold_decides() -> None:
+    assert [each.verdict for each in RECORDS] == [
+        Verdict.HELD,
+        Verdict.NOT_HELD,
+        Verdict.FAILED,
+        Verdict.SKIPPED,
+    ]
+
+
+def test_an_outcome_says_something() -> None:
+    with pytest.raises(ValueError, match="at least one check"):
+        Outcome(checks=[])
+
+
+def test_tables_and_series_are_checked() -> None:
+    with pytest.raises(ValueError, match="2 headings"):
+        Table("t", ("a", "b"), [(1,)])
+    with pytest.raises(ValueError, match="1 x for 2 y"):
+        Series("s", [1], [1.0, 2.0])
+
+
+def test_text_has_verdict_and_figures() -> None:
+    shown = text.record_text(RECORDS[1])
+    assert "NOT HELD  statement 1: 1 & so on" in shown
+    assert re.search(r"\n +many +12,346\n", shown)
+    assert re.search(r"\n +nothing +-\n", shown)
+    assert "verdict   not held" in shown
+    assert "FAILED    rank 1 was ended by SIGKILL" in text.record_text(RECORDS[2])
+    summary = text.summary_text(RECORDS)
+    assert [line.split()[0] for line in summary.splitlines()] == ["good", "partly", "broken", "absent"]
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (None, "-"), (True, "yes"), (1234567, "1,234,567"), (0.0, "0"), (0.25, "0.25"), (1e-9, "1.00e-09"),
+        (123456.7, "123,457"), (2.5e7, "2.50e+07"), (float("inf"), "-"), ("word", "word"), (-1.5, "-1.5"),
+    ],
+)  # fmt: skip
+def test_figures(value: Any, shown: str) -> None:
+    assert text.figure(value) == shown
+
+
+def test_report_is_a_folder_that_stands_alone(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    index, drawn = record.write(RECORDS, Settings(seed=5), 4.5, tmp_path / "new")
+    assert drawn
+    told = json.loads((tmp_path / "new" / "results.json").read_text())
+    assert told["seed"] == 5
+    assert {name: each["verdict"] for name, each in told["experiments"].items()} == {
+        "good": "held", "partly": "not held", "broken": "failed", "absent": "skipped",
+    }  # fmt: skip
+    assert told["experiments"]["good"]["numbers"] == {"array": [0, 1, 2], "nan": None, "scalar": 0.5}
+    shown = index.read_text()
+    assert "{{" not in shown
+    assert shown.count("data:image/png;base64,") == 4
+    assert "That &lt;a&gt; claim." in shown
+    assert "rank 1 was ended by SIGKILL" in shown
+    assert not re.search(r'(src|href)=["\'](?!data:|#)', shown)
+    for name in ("good-curve", "good-bars", "partly-curve", "partly-bars"):
+        assert (tmp_path / "new" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_without_matplotlib_the_page_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def refuse(name: str, *rest: Any, **more: Any) -> Any:
+        if name.split(".", maxsplit=1)[0] == "matplotlib":
+            raise ImportError(name)
+        return real(name, *rest, **more)
+
+    monkeypatch.setattr(builtins, "__import__", refuse)
+    index, drawn = record.write(RECORDS, Settings(), 1.0, tmp_path)
+    assert not drawn
+    assert "switchagg[plots]" in index.read_text()
+    assert not list(tmp_path.glob("*.png"))
+
+
+def test_the_short_form_says_so() -> None:
+    assert "short form" in page.html(RECORDS, Settings(quick=True), 1.0, {}, {})
+    assert "short form" not in page.html(RECORDS, Settings(), 1.0, {}, {})

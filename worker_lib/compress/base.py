@@ -1,0 +1,301 @@
+"""What a compressor is: something whose messages a switch can add.
+
+A switch sums 32-bit words (and ORs them); it cannot decode. So compression has to commute with the sum:
+
+    x_i --share--> words --OR over ranks--> shared          (only methods that need a common scale)
+    x_i --encode(shared)--> Message --SUM over ranks--> total --decode--> sum of Q_i(x_i), equal at all ranks
+                               |
+                               +--own--> Q_i(x_i): what this rank's message alone says (memories need it)
+
+A `Compressor` has no I/O in it; `worker_lib.compress.reduce` takes it through a session. Its state moves in
+`decode` and nowhere else, so that a round which fails leaves it as it was, at every rank.
+
+Random numbers are of two kinds. Draws that all ranks make alike come from (seed, round); they need no
+message. Draws of one rank come from a generator seeded with (seed, rank).
+"""
+
+from __future__ import annotations
+
+import copy
+import weakref
+import zlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from switchagg.errors import UsageError
+
+Floats = npt.NDArray[Any]  # one-dimensional, float32 or float64
+Words = npt.NDArray[np.uint32]
+
+
+class RangeError(UsageError):
+    """A sum lies where its lanes cannot tell it from another; nothing was written, and no state has moved."""
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """Who takes part in one reduction.
+
+    Attributes:
+        rank: of this process.
+        world_size: how many add up.
+    """
+
+    rank: int
+    world_size: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Message:
+    """What one rank gives to the switch.
+
+    Attributes:
+        values: one-dimensional; int32 words, which are added mod 2^32, or float32 or float64 for the lanes
+            that a session makes itself.
+        bits: width of those lanes; None for words, and for the widest of the type.
+        blocks: which blocks to send: "auto", "dense", "sparse", or a bool mask, one entry a block.
+        block_size: elements of `values` a block; None for the job's.
+        residual: float32, like `values`, zeroed: where the session leaves what narrow lanes do not carry.
+        kept: whatever the compressor that made it needs of it again.
+    """
+
+    values: npt.NDArray[Any]
+    bits: int | None = None
+    blocks: str | npt.NDArray[np.bool_] = "auto"
+    block_size: int | None = None
+    residual: npt.NDArray[np.float32] | None = None
+    kept: Any = None
+
+    @property
+    def payload_bits(self) -> int:
+        """Bits of lanes that this message has, before zero blocks are skipped."""
+        return int(self.values.size) * (self.bits or 8 * self.values.dtype.itemsize)
+
+
+class Compressor(ABC):
+    """One rank's compressor for one tensor, whose size the first round fixes.
+
+    Every rank makes it with the same arguments. One reduction at a time.
+
+    Args:
+        seed: of its random draws; the same at all ranks.
+
+    Attributes:
+        unbiased: whether the mean of `own` over its random draws is x.
+        step: rounds that it has been through.
+    """
+
+    unbiased: bool = False
+
+    def __init__(self, seed: int = 0) -> None:
+        if not isinstance(seed, int) or seed < 0:
+            raise UsageError(f"seed is {seed!r}; accepted: an integer from 0")
+        self.seed = seed
+        self.step = 0
+        self.stream = 0
+        self._size: int | None = None
+        self._private: np.random.Generator | None = None
+        self._with: tuple[weakref.ref[Any], int] | None = None  # the members of the last round
+        self._running = False
+
+    # ------------------------------------------------------------------ one round
+
+    def begin(self, session: Any, generation: int) -> None:
+        """A round begins, with the members that `session` has in this generation.
+
+        Raises:
+            UsageError: the one before is still on its way.
+        """
+        if self._running:
+            raise UsageError(
+                f"{self.describe()} is in the middle of a reduction: wait for it first, or make a compressor "
+                "for each tensor"
+            )
+        if self._with is not None and (self._with[0]() is not session or self._with[1] != generation):
+            self.forget_shared()
+        self._with = weakref.ref(session), generation
+        self._running = True
+
+    def end(self) -> None:
+        """The round is over, well or not."""
+        self._running = False
+
+    def prepare(self, size: int, round: Round) -> None:
+        """Before a round: is everything as it must be? Nothing has been sent yet.
+
+        Raises:
+            UsageError: a parameter does not go with so many elements or ranks, with the bound.
+        """
+        if self._size is not None and size != self._size:
+            raise UsageError(
+                f"{self.describe()} has been used for {self._size} elements and gets {size}; "
+                "make one compressor for each tensor"
+            )
+        self.check(size, round)
+
+    def check(self, size: int, round: Round) -> None:  # noqa: B027  (most methods have nothing to check)
+        """What `prepare` asks of this method's parameters; the same errors."""
+
+    def share(self, x: Floats, round: Round) -> Words | None:
+        """Words that all ranks OR together before they encode; None where no such round is needed."""
+        return None
+
+    @abstractmethod
+    def encode(self, x: Floats, shared: Words | None, round: Round) -> Message:
+        """This rank's message.
+
+        Args:
+            x: this rank's vector.
+            shared: the OR over all ranks of what `share` returned.
+            round: who takes part.
+        """
+
+    @abstractmethod
+    def own(self, message: Message, shared: Words | None, round: Round) -> Floats:
+        """What this rank's message alone says: Q_i(x_i). After the sum, and before `decode`."""
+
+    @abstractmethod
+    def decode(self, total: npt.NDArray[Any], message: Message, shared: Words | None, round: Round) -> Floats:
+        """The sum over ranks of their `own`, the same to the bit at all ranks. Moves the state on.
+
+        Args:
+            total: the sum of all ranks' `values`.
+            message: this rank's.
+            shared, round: as in `encode`.
+
+        Raises:
+            RangeError: the sum cannot be told from another; raised at all ranks alike.
+        """
+
+    # ------------------------------------------------------------------ what theory asks
+
+    def omega(self, size: int, workers: int = 1) -> float | None:
+        """omega of E|Q(x) - x|^2 <= omega |x|^2, for unbiased Q on `size` elements; None: there is none.
+
+        Where the scale is shared, |x| is the largest of all ranks', and `workers` is their number.
+        """
+        return None
+
+    def delta(self, size: int, workers: int = 1) -> float | None:
+        """delta of E|C(x) - x|^2 <= (1 - delta) |x|^2, in (0, 1]; None: there is none.
+
+        An unbiased compressor with omega < 1 contracts too, with delta = 1 - omega.
+        """
+        omega = self.omega(size, workers) if self.unbiased else None
+        return None if omega is None or omega >= 1 else 1 - omega
+
+    def describe(self) -> str:
+        """Name and parameters, in a line."""
+        return type(self).__name__
+
+    # ------------------------------------------------------------------ state
+
+    def parts(self) -> Iterator[Compressor]:
+        """The compressors that this one is made of, without itself."""
+        yield from ()
+
+    def memories(self) -> dict[str, Floats]:
+        """State that has an entry for each element of x, by name. Writing to it changes the state."""
+        return {}
+
+    def restore_memories(self, memories: Mapping[str, Floats]) -> None:
+        """Takes over memories, for example of a tensor that was cut otherwise before.
+
+        Raises:
+            UsageError: it has no memory of that name.
+        """
+        for name in memories:
+            raise UsageError(f"{self.describe()} has no memory {name!r}")
+
+    def forget_shared(self) -> None:
+        """Other ranks take part from now on: state that is only worth something where all have it, goes.
+
+        Every rank calls it before the same round. What is this rank's alone, such as a residual, stays.
+        """
+        self.step = 0
+        for part in self.parts():
+            part.forget_shared()
+
+    def fork(self, stream: int) -> Self:
+        """A new compressor like this one, for another tensor, with draws of its own.
+
+        Args:
+            stream: a number for the tensor; the same at all ranks.
+        """
+        other = copy.deepcopy(self)
+        other._restart(stream)
+        return other
+
+    def _restart(self, stream: int) -> None:
+        self.stream = stream
+        self.step = 0
+        self._size = None
+        self._private = None
+        for part in self.parts():
+            part._restart(stream)
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that must be kept to go on later: arrays, numbers and text. It differs between ranks."""
+        return {
+            "name": type(self).__name__,
+            "step": self.step,
+            "stream": self.stream,
+            "size": self._size,
+            "private": None if self._private is None else self._private.bit_generator.state,
+            "memories": {name: memory.copy() for name, memory in self.memories().items()},
+            "parts": [part.state_dict() for part in self.parts()],
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes up where `state_dict` was called.
+
+        Raises:
+            UsageError: it is of another compressor; nothing was changed.
+        """
+        self._check_state(state)
+        self._load(state)
+
+    def _check_state(self, state: Mapping[str, Any]) -> None:
+        if state.get("name") != type(self).__name__:
+            raise UsageError(f"state is of {state.get('name')!r}; needed: {type(self).__name__!r}")
+        parts = list(self.parts())
+        if len(parts) != len(state["parts"]):
+            raise UsageError(f"state has {len(state['parts'])} parts; {self.describe()} has {len(parts)}")
+        for part, its in zip(parts, state["parts"], strict=True):
+            part._check_state(its)
+
+    def _load(self, state: Mapping[str, Any]) -> None:
+        self.step, self.stream, self._size = int(state["step"]), int(state["stream"]), state["size"]
+        self._private = None
+        if state["private"] is not None:
+            self._private = np.random.default_rng()
+            self._private.bit_generator.state = state["private"]
+        if state["memories"]:
+            self.restore_memories({name: np.array(m) for name, m in state["memories"].items()})
+        for part, its in zip(self.parts(), state["parts"], strict=True):
+            part._load(its)
+
+    # ------------------------------------------------------------------ for those who write one
+
+    def _shared_draws(self) -> np.random.Generator:
+        """Draws of this round that are alike at all ranks."""
+        return np.random.default_rng((self.seed, self._salt(), self.stream, 0, self.step))
+
+    def _private_draws(self, round: Round) -> np.random.Generator:
+        """Draws of this rank; they go on from round to round."""
+        if self._private is None:
+            self._private = np.random.default_rng((self.seed, self._salt(), self.stream, 1 + round.rank))
+        return self._private
+
+    def _salt(self) -> int:
+        return zlib.crc32(type(self).__name__.encode())
+
+    def _done(self, size: int) -> None:
+        """At the end of `decode`: this round is over."""
+        self.step += 1
+        self._size = size

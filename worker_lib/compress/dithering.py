@@ -1,0 +1,199 @@
+"""Random dithering: rounding at random to s levels of a norm that all ranks share.
+
+    1. each rank: norm of each block, as a number of 8 exponent bits and a few of mantissa, one bit of 2^(8+m)
+    2. OR over ranks: the highest bit is the largest norm, rounded up: M
+    3. q = floor(s x / M + u), |q| <= s, in lanes that hold n s; the switch adds them
+    4. sum = M / s * (sum of q)
+
+QSGD (Alistarh et al., NeurIPS 2017, section 3.1) with its norm p = 2, and the p-norm quantization of DIANA
+(Mishchenko et al., arXiv 1901.09269, Definition 1) scale by each worker's own norm, which a switch could not
+add. Here the scale is that of the largest worker, so the others scatter as much as that one does.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from switchagg.errors import UsageError
+from worker_lib.compress import lanes
+from worker_lib.compress.base import Compressor, Floats, Message, Round, Words
+from worker_lib.compress.rounding import round_at_random
+from worker_lib.compress.variance import dithering_variance
+
+_EXPONENTS: Final = 8  # bits of a float32's exponent
+_NOT_FINITE: Final = 255
+_MOST_MANTISSA: Final = 7
+
+
+class Dithering(Compressor):
+    """Random dithering with norms that all ranks share. One OR round before the sum; no state.
+
+    A block with NaN or Inf at any rank is NaN at every rank. Norms below 2^-149 count as zero.
+
+    Args:
+        levels: s, values each way; by default as many as the lanes take.
+        bits: width of lanes; by default the narrowest that hold n s. At least one of the two.
+        p: of the norm, 2 or `math.inf`. With infinity the grid is finer; 2 is QSGD's.
+        block: elements under one norm; all of them by default.
+        norm_bits: mantissa bits of a shared norm, 0 to 7, which makes it up to 1 + 2^-norm_bits too large and
+            costs 2^(3 + norm_bits) words; 3 by default, 0 with blocks.
+        seed: see `Compressor`.
+
+    Raises:
+        UsageError: parameters that cannot work.
+    """
+
+    unbiased = True
+
+    def __init__(
+        self,
+        levels: int | None = None,
+        bits: int | None = None,
+        p: float = math.inf,
+        block: int | None = None,
+        norm_bits: int | None = None,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(seed)
+        if levels is None and bits is None:
+            raise UsageError("neither levels nor bits is given; one of them says how fine the grid is")
+        if levels is not None and (not isinstance(levels, int) or levels < 1):
+            raise UsageError(f"levels is {levels!r}; accepted: an integer from 1")
+        if p not in (2, math.inf):
+            raise UsageError(f"p is {p!r}; accepted: 2, math.inf")
+        if block is not None and (not isinstance(block, int) or block < 1):
+            raise UsageError(f"block is {block!r}; accepted: elements from 1, or None for all under one norm")
+        if norm_bits is None:
+            norm_bits = 3 if block is None else 0
+        if not isinstance(norm_bits, int) or not 0 <= norm_bits <= _MOST_MANTISSA:
+            raise UsageError(f"norm_bits is {norm_bits!r}; accepted: 0 to {_MOST_MANTISSA}")
+        self.levels = levels
+        self.bits = None if bits is None else lanes.checked_bits(bits)
+        self.p = float(p)
+        self.block = block
+        self.norm_bits = norm_bits
+
+    def check(self, size: int, round: Round) -> None:
+        """Raises `UsageError` where so many ranks cannot share the lanes."""
+        self._grid(round.world_size)
+
+    def share(self, x: Floats, round: Round) -> Words | None:
+        """One bit for each block's norm, of 2^(8 + norm_bits)."""
+        rows = self._rows(x)
+        with np.errstate(over="ignore", invalid="ignore"):
+            if math.isinf(self.p):
+                norms = np.abs(rows).max(axis=1).astype(np.float64)
+            else:
+                wide = rows.astype(np.float64, copy=False)
+                norms = np.sqrt(np.einsum("ij,ij->i", wide, wide))
+            codes = self._codes(norms)
+        return self._one_hot(codes, norms > 0)
+
+    def encode(self, x: Floats, shared: Words | None, round: Round) -> Message:
+        """Levels, packed."""
+        levels, bits = self._grid(round.world_size)
+        units = self._units(shared, levels, x.dtype)
+        usable = np.isfinite(units) & (units > 0)
+        rows = self._rows(x)
+        if not usable.all():
+            rows = np.where(usable[:, None], rows, rows.dtype.type(0))
+        safe = np.where(usable, units, units.dtype.type(1))
+        q, _ = round_at_random(rows, safe[:, None], levels, self._private_draws(round))
+        return Message(lanes.pack(q.reshape(-1)[: x.size], bits), kept=(x.size, x.dtype))
+
+    def own(self, message: Message, shared: Words | None, round: Round) -> Floats:
+        """Exactly this rank's addend; 0 in blocks that are NaN in the sum."""
+        values = self._values(message.values, message, shared, round)
+        return np.nan_to_num(values, copy=False, nan=0.0)
+
+    def decode(self, total: npt.NDArray[Any], message: Message, shared: Words | None, round: Round) -> Floats:
+        """Sums of levels times the norms."""
+        result = self._values(total, message, shared, round)
+        self._done(result.size)
+        return result
+
+    def omega(self, size: int, workers: int = 1) -> float | None:
+        """With regard to the rank whose norm is the largest; see `dithering_variance`."""
+        levels, _ = self._grid(workers)
+        return dithering_variance(min(size, self.block or size), levels, self.p, 1 + 2.0**-self.norm_bits)
+
+    def describe(self) -> str:
+        """Name and grid."""
+        return (
+            f"Dithering(levels={self.levels}, bits={self.bits}, p={self.p:g}, block={self.block}, "
+            f"norm_bits={self.norm_bits})"
+        )
+
+    # ------------------------------------------------------------------ inside
+
+    def _grid(self, workers: int) -> tuple[int, int]:
+        """s and the width of lanes."""
+        if self.levels is None:
+            assert self.bits is not None
+            return lanes.top(self.bits, workers), self.bits
+        needed = lanes.bits_for(self.levels * workers)
+        bits = needed if self.bits is None else self.bits
+        if needed > min(bits, lanes.MAX_BITS):
+            raise UsageError(
+                f"levels is {self.levels}: the sum of {workers} workers needs lanes of {needed} bits, and "
+                f"bits is {bits if self.bits else 'at most 32'}"
+            )
+        return self.levels, bits
+
+    def _rows(self, x: Floats) -> Floats:
+        """A block a row, the last filled up with zeros."""
+        width = self.block or x.size
+        rows = -(-x.size // width)
+        if rows * width != x.size:
+            x = np.concatenate([x, np.zeros(rows * width - x.size, x.dtype)])
+        return x.reshape(rows, width)
+
+    def _codes(self, norms: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
+        """Exponent and leading mantissa bits of each norm as a float32, cut."""
+        single = norms.astype(np.float32)
+        # Rounding to float32 must not hide that the norm is above it.
+        single = np.where(single < norms, np.nextafter(single, np.float32(np.inf)), single)
+        codes = (single.view(np.uint32) >> np.uint32(23 - self.norm_bits)).astype(np.int64)
+        codes[~np.isfinite(single)] = _NOT_FINITE << self.norm_bits
+        return codes
+
+    def _one_hot(self, codes: npt.NDArray[np.int64], there: npt.NDArray[np.bool_]) -> Words:
+        words = 1 << (_EXPONENTS - 5 + self.norm_bits)
+        out = np.zeros((codes.size, words), np.uint32)
+        rows = np.flatnonzero(there | (codes >= _NOT_FINITE << self.norm_bits))
+        hot = codes[rows]
+        out[rows, hot >> 5] = np.uint32(1) << (hot & 31).astype(np.uint32)
+        return out.reshape(-1)
+
+    def _units(self, shared: Words | None, levels: int, dtype: np.dtype[Any]) -> Floats:
+        """Each block's M / s: 0 where all ranks have zeros, NaN where any has something not finite."""
+        assert shared is not None
+        rows = shared.reshape(-1, 1 << (_EXPONENTS - 5 + self.norm_bits))
+        last = rows.shape[1] - 1 - (rows[:, ::-1] != 0).argmax(axis=1)
+        word = rows[np.arange(rows.shape[0]), last]
+        code = 32 * last + np.frexp(word.astype(np.float64))[1] - 1
+        exponent, mantissa = code >> self.norm_bits, code & ((1 << self.norm_bits) - 1)
+        # The next number of the coarse grid: no norm with this code is above it.
+        significand = (mantissa + 1) / 2.0**self.norm_bits + (exponent > 0)
+        norm = np.ldexp(significand, np.maximum(exponent, 1) - 127)
+        units: Floats = np.minimum(norm / levels, np.finfo(dtype).max).astype(dtype)
+        units[exponent == _NOT_FINITE] = np.nan
+        units[word == 0] = 0
+        return units
+
+    def _values(
+        self, words: npt.NDArray[Any], message: Message, shared: Words | None, round: Round
+    ) -> Floats:
+        size, dtype = message.kept
+        levels, bits = self._grid(round.world_size)
+        units = self._units(shared, levels, dtype)
+        q = lanes.unpack(words, bits, size)
+        if self.block is None:
+            result: Floats = q * units[0]
+        else:
+            result = q * np.repeat(units, self.block)[:size]
+        return result

@@ -1,0 +1,166 @@
+"""Stochastic rounding to a grid, right on average, in lanes that the switch can add.
+
+    q = floor(x / unit + u),  u uniform in [0, 1)      E q = x / unit,  variance f (1 - f) with fraction f
+
+`StochasticRounding` has a grid that never changes, so no rank has to say anything about it: fixed-point
+numbers. Its words end in a guard of two words, in which ranks count what would not fit and what is not
+finite; the sum tells all of them.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from switchagg.errors import UsageError
+from worker_lib.compress import lanes
+from worker_lib.compress.base import Compressor, Floats, Message, RangeError, Round, Words
+
+GUARD: Final = 2  # words: ranks with something that is not finite; elements that had to be cut
+_MOST_CUT: Final = 1 << 20  # that one rank counts, so that the sum of all fits a word
+
+
+def round_at_random(x: Floats, unit: Any, top: int, draws: np.random.Generator) -> tuple[lanes.Ints, int]:
+    """Multiples of `unit` around x, each of the two nearest with the probability that makes it right.
+
+    Args:
+        x: finite values.
+        unit: positive number, or array of them that goes with x.
+        top: the largest magnitude of a result.
+        draws: where randomness comes from.
+
+    Returns:
+        int32 multiples, and how many were cut to `top`. Zero gives zero.
+    """
+    v = x / unit
+    v += draws.random(v.shape, dtype=v.dtype)
+    np.floor(v, out=v)
+    # Rounding of v + u itself can reach one past `top` where |x| is exactly top units: that is no cut.
+    cut = 0 if v.size == 0 else int(np.count_nonzero(np.abs(v) > top + 1))
+    np.clip(v, -top, top, out=v)
+    return v.astype(np.int32), cut
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """What the sum of all ranks' guard words says.
+
+    Attributes:
+        infinite: ranks that had NaN or Inf.
+        cut: elements, over all ranks, that did not fit and were cut.
+    """
+
+    infinite: int
+    cut: int
+
+    @staticmethod
+    def words(infinite: bool, cut: int) -> npt.NDArray[np.int32]:
+        """One rank's."""
+        return np.array([infinite, min(cut, _MOST_CUT)], np.int32)
+
+    @classmethod
+    def of(cls, total: npt.NDArray[np.int32]) -> Guard:
+        """From the last words of a sum."""
+        return cls(int(total[-GUARD]), int(total[-1]))
+
+
+class GuardedGrid(Compressor):
+    """Random rounding to one unit for the whole vector, with a guard behind the lanes.
+
+    Subclasses say what the unit is, and what becomes of elements that had to be cut.
+
+    Args:
+        bits: width of lanes.
+        seed: see `Compressor`.
+    """
+
+    unbiased = True
+
+    def __init__(self, bits: int, seed: int = 0) -> None:
+        super().__init__(seed)
+        self.bits = lanes.checked_bits(bits)
+
+    def check(self, size: int, round: Round) -> None:
+        """Raises `UsageError` where so many ranks cannot share lanes so narrow."""
+        lanes.top(self.bits, round.world_size)
+
+    @abstractmethod
+    def unit(self, size: int, round: Round) -> float:
+        """The distance between two values of this round's grid, the same at all ranks."""
+
+    def encode(self, x: Floats, shared: Words | None, round: Round) -> Message:
+        """Rounded, cut, packed, and the guard."""
+        infinite = not bool(np.isfinite(x).all())
+        values = np.where(np.isfinite(x), x, x.dtype.type(0)) if infinite else x
+        unit = x.dtype.type(self.unit(x.size, round))
+        q, cut = round_at_random(
+            values, unit, lanes.top(self.bits, round.world_size), self._private_draws(round)
+        )
+        words = np.concatenate([lanes.pack(q, self.bits), Guard.words(infinite, cut)])
+        return Message(words, kept=(x.size, unit))
+
+    def own(self, message: Message, shared: Words | None, round: Round) -> Floats:
+        """Exactly this rank's addend."""
+        return self._values(message.values, message)
+
+    def decode(self, total: npt.NDArray[Any], message: Message, shared: Words | None, round: Round) -> Floats:
+        """The sum, or NaN everywhere where any rank had NaN or Inf."""
+        guard = Guard.of(total)
+        result = self._values(total, message)
+        if guard.infinite:
+            result[:] = np.nan
+        self._judge(guard, total, message, round)
+        self._done(result.size)
+        return result
+
+    def _judge(self, guard: Guard, total: npt.NDArray[np.int32], message: Message, round: Round) -> None:
+        """What the guard means for this method."""
+
+    def _values(self, words: npt.NDArray[Any], message: Message) -> Floats:
+        size, unit = message.kept
+        result: Floats = lanes.unpack(words[:-GUARD], self.bits, size) * unit
+        return result
+
+
+class StochasticRounding(GuardedGrid):
+    """Fixed-point numbers: multiples of `unit`, rounded at random.
+
+    No extra round, no state. E|Q(x) - x|^2 <= d unit^2 / 4, whatever x is, so it has no omega. What would not
+    fit raises `RangeError` at all ranks.
+
+    Args:
+        unit: the grid's distance.
+        bits: width of lanes; a rank's value must be within unit * floor((2^(bits-1) - 1) / n).
+        seed: see `Compressor`.
+
+    Raises:
+        UsageError: a unit that is not a positive number, or such a width.
+    """
+
+    def __init__(self, unit: float, bits: int = 16, seed: int = 0) -> None:
+        super().__init__(bits, seed)
+        if not isinstance(unit, int | float) or not 0 < unit < math.inf:
+            raise UsageError(f"unit is {unit!r}; accepted: a number greater than 0")
+        self._unit = float(unit)
+
+    def unit(self, size: int, round: Round) -> float:
+        """As it was given."""
+        return self._unit
+
+    def describe(self) -> str:
+        """Name and grid."""
+        return f"StochasticRounding(unit={self._unit:g}, bits={self.bits})"
+
+    def _judge(self, guard: Guard, total: npt.NDArray[np.int32], message: Message, round: Round) -> None:
+        if guard.cut:
+            reach = lanes.top(self.bits, round.world_size) * self._unit
+            raise RangeError(
+                f"{guard.cut} elements are beyond +-{reach:g}, the most that {round.world_size} workers can "
+                f"share in lanes of {self.bits} bits and units of {self._unit:g}; use a larger unit or more "
+                "bits"
+            )
