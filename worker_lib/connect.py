@@ -5,6 +5,7 @@ controller=         SWITCHAGG_CONTROLLER              rank 0 starts one on MASTE
 job=                SWITCHAGG_JOB                     "default"
 rank=               RANK                              an error, unless world_size is 1
 world_size=         WORLD_SIZE                        1
+address=            SWITCHAGG_ADDRESS                 the one from which the controller is reached
 timeout=            SWITCHAGG_TIMEOUT                 30 seconds
 on_loss=            SWITCHAGG_ON_LOSS                 as the job was made, or "fail"
 deadline=           SWITCHAGG_DEADLINE                as the job was made, or 10 seconds
@@ -58,7 +59,8 @@ def connect(
         job: name that all ranks of the job share.
         rank: this worker's number, 0 to world_size - 1.
         world_size: number of workers, at most 32. A group of one needs no controller and no switch.
-        address: IPv4 address of this host to use; the one that leads to the controller by default.
+        address: IPv4 address of this host to use; by default that of SWITCHAGG_ADDRESS, or the one that leads
+            to the controller.
         timeout: seconds that a collective may take unless its call says otherwise.
         join_timeout: seconds to wait for the other ranks; `timeout` by default.
         words: 32-bit words a packet (K, at least 16).
@@ -150,7 +152,7 @@ def _join(
     from worker_lib.join import join
 
     there = endpoint(url, None if wishes is None else wishes["credential"])
-    own = address or udp.local_address_towards(there.host, there.port)
+    own = address or os.environ.get("SWITCHAGG_ADDRESS") or udp.local_address_towards(there.host, there.port)
     sock = udp.bind(own)
     if sock.warning:
         warnings.warn(sock.warning, stacklevel=3)
