@@ -9,6 +9,8 @@ from worker_lib.compress.differences import Differences
 from worker_lib.compress.dithering import Dithering
 from worker_lib.compress.ef21 import EF21
 from worker_lib.compress.feedback import ErrorFeedback
+from worker_lib.compress.intsgd import IntSGD
+from worker_lib.compress.modular import Modular
 from worker_lib.compress.random_blocks import RandomBlocks
 from worker_lib.compress.reduce import allreduce, allreduce_async
 from worker_lib.compress.rounding import StochasticRounding
@@ -22,7 +24,9 @@ __all__ = [
     "Differences",
     "Dithering",
     "ErrorFeedback",
+    "IntSGD",
     "Message",
+    "Modular",
     "RandomBlocks",
     "RangeError",
     "Round",

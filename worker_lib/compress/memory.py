@@ -29,6 +29,8 @@ class Remembering(Compressor):
         UsageError: `inner` is no compressor.
     """
 
+    remembers = True
+
     def __init__(self, inner: Compressor) -> None:
         super().__init__()
         if not isinstance(inner, Compressor):

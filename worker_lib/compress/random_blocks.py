@@ -60,9 +60,12 @@ class RandomBlocks(CountedBlocks):
 
     def choose(self, x: Floats, round: Round) -> Numbers:
         """k of the blocks, without replacement."""
-        draws = self._private_draws(round) if self.independent else self._shared_draws()
-        numbers = draws.choice(self.blocks(x.size), self.count(x.size), replace=False, shuffle=False)
-        return np.sort(numbers).astype(np.intp)
+        blocks, k = self.blocks(x.size), self.count(x.size)
+        if self.independent:
+            keys = self._private_draws(round).integers(0, 1 << 63, blocks, dtype=np.uint64)
+        else:
+            keys = self._shared_keys(blocks)
+        return np.sort(np.argpartition(keys, k - 1)[:k])
 
     def factor(self, size: int) -> float:
         """b / k where it is scaled."""

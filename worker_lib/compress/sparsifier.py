@@ -70,9 +70,18 @@ class Sparsifier(Compressor):
         self._chosen: Chosen | None = None
 
     def through(self, inner: Compressor) -> Self:
-        """One like this, whose blocks go through `inner`."""
+        """One like this, whose blocks go through `inner`.
+
+        Raises:
+            UsageError: `inner` is no compressor, or one with a memory.
+        """
         if not isinstance(inner, Compressor):
             raise UsageError(f"inner is a {type(inner).__name__}; accepted: a worker_lib.compress.Compressor")
+        if inner.remembers:
+            raise UsageError(
+                f"inner is {inner.describe()}, which remembers every element, and gets other blocks each "
+                "round; put the memory round the whole, as in ErrorFeedback(chain(TopBlocks(...), ...))"
+            )
         other = copy.deepcopy(self)
         other.inner = inner
         return other
