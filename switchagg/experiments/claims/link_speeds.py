@@ -107,12 +107,12 @@ def _outcome(found: dict[str, Ran], runs: Runs, rates: dict[str, float], steps: 
             Plot(
                 "seconds",
                 f"Time to a loss of {first['target']:.2f}",
-                "speed of each worker's link",
+                "",
                 "seconds",
                 [
-                    Series(name, list(times), list(times.values()))
-                    for name in names
-                    if (times := {r: s for r in rates if (s := _seconds(runs, r, name)) is not None})
+                    Series(f"links of {rate}", list(times), list(times.values()))
+                    for rate in rates
+                    if (times := {n: s for n in names if (s := _seconds(runs, rate, n)) is not None})
                 ],
                 kind="bars",
                 log_y=True,
@@ -124,9 +124,10 @@ def _outcome(found: dict[str, Ran], runs: Runs, rates: dict[str, float], steps: 
                     "seconds",
                     "nats a word",
                     [
-                        Series(name, [x[1] for x in one["losses"]], [x[2] for x in one["losses"]])
+                        Series(name, [x[1] for x in one["losses"][1:]], [x[2] for x in one["losses"][1:]])
                         for name, one in runs[rate].items()
                     ],
+                    log_x=True,
                     lines=[("target", first["target"])],
                 )
                 for rate in (fastest, slowest)
@@ -222,7 +223,8 @@ def _costs(found: dict[str, Ran], runs: Runs, rate: str, bits: float) -> Table:
         ),
         rows,
         "Compress is all that a reduction takes besides sending, receiving and waiting (for packets, other "
-        "ranks and a processor). kB: on a worker's link in the busier direction, a step, as Ethernet counts.",
+        "ranks and a processor). kB: on a worker's link in the busier direction, a step, as Ethernet "
+        "counts. Cores: by this run's processes, which may have had to share them.",
     )  # fmt: skip
 
 
