@@ -5,9 +5,10 @@
                                      +--everything else--> gloo
 
 Through the switch: all-reduce and reduce-scatter, sum of float32, float64, float16, bfloat16, int32, int64
-and their unsigned kin, average of the floats; broadcast, all-gather and barrier of anything dense. Through
-gloo, with gloo's own answers and errors: other types and operations, reduce, gather, scatter, all-to-all,
-send and receive. Both kinds may be in flight at once; each keeps the order in which its own were called.
+and their unsigned kin, average of the floats, int32 and int64; broadcast, all-gather and barrier of anything
+dense. Through gloo, with gloo's own answers and errors: other types and operations, reduce, gather, scatter,
+all-to-all, send and receive. Both kinds may be in flight at once; each keeps the order in which its own were
+called.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from worker_lib.torch.rendezvous import controllers, join
 from worker_lib.torch.work import Completer, SwitchWork, ranged
 
 _CPU: Final = torch.device("cpu")
+_DIVIDED: Final = (torch.int32, torch.int64)  # integers whose average is the quotient of the exact sum
 
 
 class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
@@ -147,7 +149,7 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
         tensors, opts = _as_list(tensors), _options(c10d.AllreduceOptions, opts, timeout, op)
         if len(tensors) == 1 and self._sums(tensors[0], opts.reduceOp):
             return self._allreduce("allreduce", tensors, opts)
-        if len(tensors) == 1 and self._sparse_too(tensors[0]) and _reduces(tensors[0], opts.reduceOp):
+        if len(tensors) == 1 and self._sparse_too(tensors[0], opts.reduceOp):
             return self._sparse(tensors[0], opts)
         return self._beneath().allreduce(tensors, opts)
 
@@ -285,9 +287,11 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
             return False
         return _reduces(tensor, op)
 
-    def _sparse_too(self, tensor: Any) -> bool:
+    def _sparse_too(self, tensor: Any, op: Any) -> bool:
         # Who falls back keeps results, and a sparse one has no size that all ranks know: gloo does it.
-        return self._relieved is None and sparse.fits(tensor)
+        if self._relieved is not None or not sparse.fits(tensor):
+            return False
+        return bool(op == ReduceOp.SUM or (op == ReduceOp.AVG and tensor.is_floating_point()))
 
     def _scatters(self, output: Any, input: Any, opts: Any) -> bool:
         return (
@@ -313,7 +317,7 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
                 bits, min_bits = self.settings.lanes(x)
                 work = session._allreduce(
                     x,
-                    _op(opts),
+                    _op(x, opts),
                     bits,
                     self.settings.blocks,
                     None,
@@ -323,7 +327,7 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
                     background=versions.asynchronous(opts),
                 )
                 works.append(work)
-                backs.append(back)
+                backs += [back, _divider(tensor, opts, self.size())]
             return self._work(name, works, list(tensors), staging.both(backs), opts)
 
     def _sparse(self, tensor: torch.Tensor, opts: Any) -> SwitchWork:
@@ -331,7 +335,7 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
         with ranged("allreduce_sparse"):
             bits, min_bits = self.settings.lanes(tensor)
             works, finish = sparse.start(
-                session, tensor, _op(opts), bits, _seconds(opts), self.tables, min_bits=min_bits,
+                session, tensor, _op(tensor, opts), bits, _seconds(opts), self.tables, min_bits=min_bits,
                 background=versions.asynchronous(opts),
             )  # fmt: skip
             return self._work("allreduce_sparse", works, [tensor], finish, opts)
@@ -346,14 +350,14 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
                 work = session._reduce_scatter(
                     x.view(self.size(), o.numel()),
                     o.view(1, o.numel()),
-                    _op(opts),
+                    _op(x, opts),
                     bits,
                     _seconds(opts),
                     min_bits=min_bits,
                     background=versions.asynchronous(opts),
                 )
                 works.append(work)
-                backs.append(back)
+                backs += [back, _divider(output, opts, self.size())]
             outputs = [output for _, output in pairs]
             return self._work(name, works, outputs, staging.both(backs), opts)
 
@@ -378,11 +382,25 @@ def _as_list(tensors: Any) -> list[torch.Tensor]:
 
 def _reduces(tensor: torch.Tensor, op: Any) -> bool:
     """Whether the switch has this operation for the tensor's type."""
-    return bool(op == ReduceOp.SUM or (op == ReduceOp.AVG and tensor.is_floating_point()))
+    if op == ReduceOp.AVG:
+        return tensor.is_floating_point() or tensor.dtype in _DIVIDED
+    return bool(op == ReduceOp.SUM)
 
 
-def _op(opts: Any) -> str:
-    return "avg" if opts.reduceOp == ReduceOp.AVG else "sum"
+def _op(tensor: torch.Tensor, opts: Any) -> str:
+    return "avg" if opts.reduceOp == ReduceOp.AVG and tensor.is_floating_point() else "sum"
+
+
+def _divider(tensor: torch.Tensor, opts: Any, size: int) -> Callable[[], None] | None:
+    """What makes an average of a sum of integers: rounded towards zero, as NCCL does it."""
+    if opts.reduceOp != ReduceOp.AVG or tensor.is_floating_point():
+        return None
+
+    def divide() -> None:
+        with torch.no_grad():
+            tensor.detach().div_(size, rounding_mode="trunc")
+
+    return divide
 
 
 def _seconds(opts: Any) -> float | None:

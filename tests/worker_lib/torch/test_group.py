@@ -130,8 +130,16 @@ def _averages() -> None:
         x = torch.full((9,), float(2 * r), dtype=dtype)
         dist.all_reduce(x, op=dist.ReduceOp.AVG)
         assert (x == n - 1).all()
+    for dtype in INTEGERS:  # as NCCL has it: the quotient of the exact sum, towards zero
+        x = torch.tensor([r, -r, 2**30 if dtype is torch.int64 else 5], dtype=dtype)
+        expected = [int(n * (n - 1) / 2 / n), -int(n * (n - 1) / 2 / n), x[2].item()]
+        dist.all_reduce(x, op=dist.ReduceOp.AVG)
+        assert x.tolist() == expected
+        out = torch.empty(2, dtype=dtype)
+        dist.reduce_scatter_tensor(out, torch.full((2 * n,), 3 * r - 4, dtype=dtype), op=dist.ReduceOp.AVG)
+        assert out.tolist() == [int(sum(3 * k - 4 for k in range(n)) / n)] * 2
     with pytest.raises(RuntimeError, match=r"cast|AVG"):  # gloo says it, by release
-        dist.all_reduce(torch.ones(3, dtype=torch.int64), op=dist.ReduceOp.AVG)
+        dist.all_reduce(torch.ones(3, dtype=torch.int8), op=dist.ReduceOp.AVG)
 
 
 def _strided() -> None:
