@@ -26,7 +26,7 @@ from torch.distributed import ReduceOp
 from torch.distributed import distributed_c10d as c10d
 
 from switchagg.errors import SessionBrokenError, UsageError
-from switchagg.wire import MAX_WORKERS
+from switchagg.wire import MAX_TREE_WORKERS
 from worker_lib.session import Session, Work
 from worker_lib.tensors import SUMMABLE
 from worker_lib.torch import sparse, staging, versions
@@ -57,25 +57,36 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
     def __init__(
         self, store: Any, rank: int, size: int, timeout: timedelta, name: str, options: Options
     ) -> None:
-        if size > MAX_WORKERS:
+        if size > MAX_TREE_WORKERS:
             raise UsageError(
-                f"the group has {size} ranks; accepted: 1 to {MAX_WORKERS} (a slot of the switch has a bit "
-                "for each). Reduce within smaller groups first, or use gloo"
+                f"the group has {size} ranks; accepted: 1 to {MAX_TREE_WORKERS} on a tree of switches, fewer "
+                "on one. Reduce within smaller groups first, or use gloo"
             )
         versions.start_group(self, store, rank, size)
         self._life = versions.Life()
         self.settings = options
         self._lock = threading.Lock()
         self._session: Session | None = None
-        self.completer = Completer(f"switchagg {name}")
-        store = fresh(store, rank, size, timeout)
-        self._held = versions.Held()
-        self.tables = sparse.Tables()
-        self._gloo: Any = gloo_backend(store, rank, size, timeout)
-        self._register_backend(_CPU, dist.ProcessGroup.BackendType.GLOO, self._gloo)
+        self._gloo: Any = None
         self._relieved: Relieved | None = None
+        self._held = versions.Held()
+        self.completer = Completer(f"switchagg {name}")
+        self.tables = sparse.Tables()
+        store = fresh(store, rank, size, timeout)
+        # First the switch, which may have no room: gloo connects every rank with every other.
         self._session, self._controller = join(store, name, rank, size, timeout, options)
-        if options.fallback == "gloo" and size > 1:
+        try:
+            self._connect_gloo(store, name, timeout)
+        except BaseException:
+            self.shutdown()
+            raise
+
+    def _connect_gloo(self, store: Any, name: str, timeout: timedelta) -> None:
+        rank, size = self.rank(), self.size()
+        self._gloo = gloo_backend(store, rank, size, timeout)
+        self._register_backend(_CPU, dist.ProcessGroup.BackendType.GLOO, self._gloo)
+        if self.settings.fallback == "gloo" and size > 1:
+            assert self._session is not None
             relief = dist.PrefixStore("relief", store)
             self._relieved = Relieved(self._session, gloo_backend(relief, rank, size, timeout), relief, name)
 
@@ -128,7 +139,8 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
             self._relieved.close()
         session.close()
         self.completer.stop()
-        gloo.shutdown()
+        if gloo is not None:
+            gloo.shutdown()
         if self._controller is not None:
             controllers.release(self._controller)
 

@@ -18,6 +18,8 @@ import worker_lib
 import worker_lib.torch
 from switchagg.control.client import ControllerClient
 from tests.seeds import seed_of_this_run
+from tests.worker_lib.harness import in_threads
+from tests.worker_lib.torch import worlds
 from tests.worker_lib.torch.worlds import OWN_SWITCH, attempt, run
 from worker_lib.torch import Options, SwitchGroup
 
@@ -392,10 +394,24 @@ def _never() -> None:
     raise AssertionError("the group should not have been made")
 
 
-def test_more_ranks_than_a_slot_has_bits() -> None:
+def test_more_ranks_than_a_plan_can_name() -> None:
     store = dist.HashStore()
-    with pytest.raises(worker_lib.UsageError, match="33 ranks; accepted: 1 to 32"):
-        SwitchGroup(store, 0, 33, timedelta(seconds=5), "too many", Options())
+    with pytest.raises(worker_lib.UsageError, match="257 ranks; accepted: 1 to 256"):
+        SwitchGroup(store, 0, 257, timedelta(seconds=5), "too many", Options())
+
+
+def test_more_ranks_than_a_slot_has_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """33 on a single switch: its controller refuses, and every rank hears what it says."""
+    monkeypatch.setenv("SWITCHAGG_CONTROLLER", worlds.shared_controller)
+    store = dist.HashStore()
+
+    def join(rank: int) -> None:
+        SwitchGroup(store, rank, 33, timedelta(seconds=60), "too many", Options())
+
+    for each in in_threads([lambda r=r: join(r) for r in range(33)]):
+        assert isinstance(each.error, worker_lib.SwitchAggError), each
+        assert "33" in str(each.error)
+        assert "32" in str(each.error)
 
 
 def test_a_controller_that_is_not_there() -> None:
