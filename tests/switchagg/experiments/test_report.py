@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from switchagg.experiments import page, record, text
+from switchagg.experiments import markdown, page, record, text
 from switchagg.experiments.base import Check, Experiment, Outcome, Plot, Series, Table
 from switchagg.experiments.lab import Lab, Settings
 from switchagg.experiments.record import Record, Verdict
@@ -133,3 +133,19 @@ def test_the_short_form_says_so() -> None:
 def test_a_busy_computer_is_named() -> None:
     assert "Other programs had up to 40% of the cores" in page.html(RECORDS, Settings(), 1.0, {}, {})
     assert "Other programs" not in page.html(RECORDS[:1], Settings(), 1.0, {}, {})
+
+
+def test_markdown_has_every_claim() -> None:
+    told = record.to_json(RECORDS, Settings(seed=2), 120.0)
+    told["machine"]["cpu"] = "Some | Processor"
+    shown = markdown.claims(told)
+    assert "experiment all --seed 2` found them" in shown
+    assert "Some \\| Processor" in shown
+    assert "in 2.0 minutes, while other programs had up to 40% of the cores:" in shown
+    for each in RECORDS:
+        assert f"| [{each.experiment.title}](#{each.experiment.name}) | {each.verdict} |" in shown
+    assert "| **not held** | statement 1 | 1 & so on |" in shown
+    assert "| many | 12,346 |" in shown
+    assert "scikit-learn is missing" in shown
+    tables = [line for line in shown.splitlines() if line.startswith("|")]
+    assert all(line.endswith("|") for line in tables)
