@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 
 from switchagg.control.drivers.p4_program import JobPlace
 from switchagg.slots import Address, JobEntry
@@ -68,7 +68,19 @@ def show(step: Step) -> str:
         return f"Send({_payload(step.payload)}, {step.source!r}, {step.port})"
     if isinstance(step, Cross):
         return f'Cross(bytes.fromhex("{step.frame.hex()}"), {step.port})'
-    return repr(step)
+    return _whole(step)
+
+
+def _whole(value: object) -> str:
+    """A record as what makes it, with what its own repr keeps to itself."""
+    if is_dataclass(value):
+        shown = (f"{each.name}={_whole(getattr(value, each.name))}" for each in fields(value))
+        return f"{type(value).__name__}({', '.join(shown)})"
+    if isinstance(value, tuple):
+        return f"({''.join(_whole(each) + ', ' for each in value)})"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{_whole(key)}: {_whole(each)}' for key, each in value.items())}}}"
+    return repr(value)
 
 
 def _payload(payload: bytes) -> str:
