@@ -36,6 +36,8 @@ from worker_lib.keeper import Keeper
 from worker_lib.messages import shape_fingerprint, stats_of
 from worker_lib.place import Place
 from worker_lib.plan import DType, Kind, ReduceOp
+from worker_lib.sparse.collective import allreduce_sparse
+from worker_lib.sparse.costs import SparseCosts
 from worker_lib.tensors import SUMMABLE, TensorView, view
 from worker_lib.work import Stale, Withdrawn, Work, current
 
@@ -85,6 +87,7 @@ class Session(Place):
             rank, world_size, engine=engine, keeper=keeper, policy=policy, timeout=timeout, name=name
         )
         self._make_group = group
+        self._sparse_costs: dict[Any, SparseCosts] = {}
         _sessions.add(self)
 
     @property
@@ -209,6 +212,49 @@ class Session(Place):
             residual=residual,
             background=True,
         )
+
+    def allreduce_sparse(
+        self,
+        indices: Any,
+        values: Any,
+        rows: int,
+        op: str = "sum",
+        bits: int | None = None,
+        *,
+        result: str = "sparse",
+        dense_over: str | float = "auto",
+        timeout: float | None = None,
+    ) -> Any:
+        """Sums or averages some rows of a table over all ranks, each rank giving rows of its own.
+
+        First the ranks' row numbers are ORed, as a bitmap. Then the rows that some rank has are summed, or,
+        where these are too many for that to pay, the whole table. (SparCML, arXiv 1802.08021.) Integers are
+        exact either way; a float's rounding depends on its chunk, as in `allreduce`, and so on what it
+        travels with. Two collectives: ranks that call from several threads at once must order the calls.
+
+        Args:
+            indices: row numbers, 0 to rows - 1, integers of shape (k,), in any order; rows of a number that
+                comes twice are added up. k may differ between ranks, and be 0.
+            values: shape (k, *row), of a type that `allreduce` sums; (k,) for index-value pairs. Neither
+                array is changed.
+            rows: of the table, up to 2^48; with a dense sum or result, up to 2^32 elements.
+            op, bits, timeout: as in `allreduce`.
+            result: ``"sparse"``: rows of the union with their numbers; ``"dense"``: the table; ``"auto"``:
+                the form that it was summed in.
+            dense_over: share of rows from which the table is summed: ``"auto"`` takes the break-even of what
+                sums and rows cost here, measured once (`worker_lib.sparse.SparseCosts`); 0 always sums the
+                table, 1 never does.
+
+        Returns:
+            A `worker_lib.sparse.SparseRows`, or an array of shape (rows, *row); the same at every rank.
+
+        Raises:
+            UsageError: an argument cannot work; nothing was sent.
+            MismatchError: ranks called it with other types, shapes or settings.
+            WorkerLostError, CollectiveTimeout, SwitchError, SessionBrokenError: see `Work.wait`.
+        """
+        self._check_open()
+        return allreduce_sparse(self, indices, values, rows, op, bits, result, dense_over, timeout)
 
     def broadcast(self, x: Any, root: int = 0, timeout: float | None = None) -> Any:
         """Copies rank `root`'s array to all ranks, byte for byte, in place.

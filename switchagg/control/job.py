@@ -87,6 +87,7 @@ class Member:
         former: the one that it had before its latest admission.
         cookie: names it in heartbeats; the same in all generations.
         heartbeats: the sequence number of the latest.
+        crowded_out: whether a rank has gone since there was no room for its job in time.
         why: what became of a lost one.
     """
 
@@ -101,6 +102,7 @@ class Member:
     admission: Admission | None = None
     refusal: AdmissionError | None = None
     heartbeats: int = -1
+    crowded_out: bool = False
     why: str = ""
 
     def __post_init__(self) -> None:

@@ -287,6 +287,8 @@ class JobBook(Switching):
                 member.refusal = refusal
                 self._actions.append(Settle(member))
                 self._withdraw(member)
+                for other in job.members.values():
+                    other.crowded_out |= refusal.code == "no_slots"
         silent = [(self._cookies[cookie], seconds) for cookie, seconds in self.liveness.overdue(now)]
         for job_number in dict.fromkeys(member.job.number for member, _ in silent):
             late_ones = [member for member, _ in silent if member.job.number == job_number]

@@ -172,11 +172,11 @@ class Queueing(Memberships):
                 f"in which rank {member.rank} could have come back",
                 "join_timeout",
             )
-        if not missing:
-            position = self.queue().index(job) + 1
+        if not missing or member.crowded_out:
+            place = "" if missing else f", and is number {self.queue().index(job) + 1} in the queue"
             return AdmissionError(
-                f"job {job.name!r} had no room within {seconds:g} seconds, and is number {position} in the "
-                f"queue: {self.placement.lacking(self._possible(job)) or 'others come first'}",
+                f"job {job.name!r} had no room within {seconds:g} seconds{place}: "
+                f"{self.placement.lacking(self._possible(job)) or 'others come first'}",
                 "no_slots",
             )
         return AdmissionError(

@@ -34,7 +34,7 @@ Words = npt.NDArray[np.uint32]
 
 
 class RangeError(UsageError):
-    """A sum lies where its lanes cannot tell it from another; nothing was written, and no state has moved."""
+    """A sum is where its lanes cannot tell it, or values do not fit them. Nothing was written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +87,12 @@ class Compressor(ABC):
 
     Attributes:
         unbiased: whether the mean of `own` over its random draws is x.
+        remembers: whether it has a memory with an entry for each element, which has to stay the same one.
         step: rounds that it has been through.
     """
 
-    unbiased: ClassVar[bool] = False
+    unbiased: bool = False
+    remembers: ClassVar[bool] = False
 
     def __init__(self, seed: int = 0) -> None:
         if not isinstance(seed, int) or seed < 0:
@@ -157,7 +159,7 @@ class Compressor(ABC):
 
     @abstractmethod
     def own(self, message: Message, shared: Words | None, round: Round) -> Floats:
-        """What this rank's message alone says: Q_i(x_i), after the message has been summed."""
+        """What this rank's message alone says: Q_i(x_i). After the sum, and before `decode`."""
 
     @abstractmethod
     def decode(self, total: npt.NDArray[Any], message: Message, shared: Words | None, round: Round) -> Floats:
@@ -181,9 +183,13 @@ class Compressor(ABC):
         """
         return None
 
-    def delta(self, size: int) -> float | None:
-        """delta of E|C(x) - x|^2 <= (1 - delta) |x|^2, in (0, 1]; None: there is none."""
-        return None
+    def delta(self, size: int, workers: int = 1) -> float | None:
+        """delta of E|C(x) - x|^2 <= (1 - delta) |x|^2, in (0, 1]; None: there is none.
+
+        An unbiased compressor with omega < 1 contracts too, with delta = 1 - omega.
+        """
+        omega = self.omega(size, workers) if self.unbiased else None
+        return None if omega is None or omega >= 1 else 1 - omega
 
     def describe(self) -> str:
         """Name and parameters, in a line."""
@@ -207,6 +213,13 @@ class Compressor(ABC):
         """
         for name in memories:
             raise UsageError(f"{self.describe()} has no memory {name!r}")
+
+    def scalars(self) -> dict[str, float | None]:
+        """State that is a number, by name, beside `step`."""
+        return {}
+
+    def restore_scalars(self, scalars: Mapping[str, float | None]) -> None:  # noqa: B027  (most have none)
+        """Takes over what `scalars` gave."""
 
     def forget_shared(self) -> None:
         """Other ranks take part from now on: state that is only worth something where all have it, goes.
@@ -244,6 +257,7 @@ class Compressor(ABC):
             "size": self._size,
             "private": None if self._private is None else self._private.bit_generator.state,
             "memories": {name: memory.copy() for name, memory in self.memories().items()},
+            "scalars": self.scalars(),
             "parts": [part.state_dict() for part in self.parts()],
         }
 
@@ -273,14 +287,20 @@ class Compressor(ABC):
             self._private.bit_generator.state = state["private"]
         if state["memories"]:
             self.restore_memories({name: np.array(m) for name, m in state["memories"].items()})
+        self.restore_scalars(state["scalars"])
         for part, its in zip(self.parts(), state["parts"], strict=True):
             part._load(its)
 
     # ------------------------------------------------------------------ for those who write one
 
-    def _shared_draws(self) -> np.random.Generator:
-        """Draws of this round that are alike at all ranks."""
-        return np.random.default_rng((self.seed, self._salt(), self.stream, 0, self.step))
+    def _shared_keys(self, count: int) -> npt.NDArray[np.uint64]:
+        """Random words of this round that are alike at all ranks.
+
+        Raw, because NumPy promises that these stay the same from version to version.
+        """
+        seeds = np.random.SeedSequence((self.seed, self._salt(), self.stream, 0, self.step))
+        keys: npt.NDArray[np.uint64] = np.random.PCG64(seeds).random_raw(count)
+        return keys
 
     def _private_draws(self, round: Round) -> np.random.Generator:
         """Draws of this rank; they go on from round to round."""

@@ -79,7 +79,7 @@ def pack(q: Ints, bits: int) -> npt.NDArray[np.int32]:
         return q
     lanes = per_word(bits)
     words = words_for(q.size, bits)
-    u = q.view(np.uint32)
+    u = np.ascontiguousarray(q).view(np.uint32)
     if u.size != words * lanes:
         u = np.concatenate([u, np.zeros(words * lanes - u.size, np.uint32)])
     rows = u.reshape(words, lanes)
@@ -115,7 +115,9 @@ def unpack(words: npt.NDArray[np.int32], bits: int, count: int) -> Ints:
     return out.reshape(-1)[:count]
 
 
-def unpack_near(words: npt.NDArray[np.int32], bits: int, near: npt.NDArray[np.int64]) -> Ints:
+def unpack_near(
+    words: npt.NDArray[np.int32], bits: int, near: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int64]:
     """Takes sums of lanes out of summed words, where each lies within half a lane of what is expected.
 
     Args:
@@ -124,22 +126,20 @@ def unpack_near(words: npt.NDArray[np.int32], bits: int, near: npt.NDArray[np.in
         near: what is expected of each lane's sum, int64.
 
     Returns:
-        int32, like `near`: the integers congruent to the lanes mod 2^bits in
+        int64, like `near`: the integers congruent to the lanes mod 2^bits in
         [near - 2^(bits-1), near + 2^(bits-1)).
     """
     lanes = per_word(bits)
-    count = near.size
-    # Only what is expected mod 2^32 matters to a word, and all of it to the result.
-    guess = near.astype(np.int32)
-    if count != words.size * lanes:
-        guess = np.concatenate([guess, np.zeros(words.size * lanes - count, np.int32)])
+    guess = np.zeros(words.size * lanes, np.int64)
+    guess[: near.size] = near
     rows = guess.reshape(words.size, lanes)
     rest = words.copy()
     spare = np.int32(32 - bits)
-    out = np.empty((words.size, lanes), np.int32)
+    out = np.empty((words.size, lanes), np.int64)
     for lane in range(lanes):
-        off = ((rest - rows[:, lane]) << spare) >> spare
+        # A word knows its sums mod 2^32 only, and so does what is taken off it.
+        off = ((rest - rows[:, lane].astype(np.int32)) << spare) >> spare
         out[:, lane] = rows[:, lane] + off
-        rest -= out[:, lane]
+        rest -= out[:, lane].astype(np.int32)
         rest >>= np.int32(bits)
-    return out.reshape(-1)[:count]
+    return out.reshape(-1)[: near.size]

@@ -106,25 +106,24 @@ class GuardedGrid(Compressor):
 
     def own(self, message: Message, shared: Words | None, round: Round) -> Floats:
         """Exactly this rank's addend."""
-        return self._values(message.values, message)
+        size, unit = message.kept
+        result: Floats = lanes.unpack(message.values[:-GUARD], self.bits, size) * unit
+        return result
 
     def decode(self, total: npt.NDArray[Any], message: Message, shared: Words | None, round: Round) -> Floats:
         """The sum, or NaN everywhere where any rank had NaN or Inf."""
+        size, unit = message.kept
         guard = Guard.of(total)
-        result = self._values(total, message)
+        q = lanes.unpack(total[:-GUARD], self.bits, size)
+        self._judge(guard, q, float(unit), round)
+        result: Floats = q * unit
         if guard.infinite:
             result[:] = np.nan
-        self._judge(guard, total, message, round)
-        self._done(result.size)
+        self._done(size)
         return result
 
-    def _judge(self, guard: Guard, total: npt.NDArray[np.int32], message: Message, round: Round) -> None:
-        """What the guard means for this method."""
-
-    def _values(self, words: npt.NDArray[Any], message: Message) -> Floats:
-        size, unit = message.kept
-        result: Floats = lanes.unpack(words[:-GUARD], self.bits, size) * unit
-        return result
+    def _judge(self, guard: Guard, q: lanes.Ints, unit: float, round: Round) -> None:
+        """What the guard, and the sums in units, mean for this method."""
 
 
 class StochasticRounding(GuardedGrid):
@@ -156,11 +155,11 @@ class StochasticRounding(GuardedGrid):
         """Name and grid."""
         return f"StochasticRounding(unit={self._unit:g}, bits={self.bits})"
 
-    def _judge(self, guard: Guard, total: npt.NDArray[np.int32], message: Message, round: Round) -> None:
+    def _judge(self, guard: Guard, q: lanes.Ints, unit: float, round: Round) -> None:
         if guard.cut:
-            reach = lanes.top(self.bits, round.world_size) * self._unit
+            reach = lanes.top(self.bits, round.world_size) * unit
             raise RangeError(
                 f"{guard.cut} elements are beyond +-{reach:g}, the most that {round.world_size} workers can "
-                f"share in lanes of {self.bits} bits and units of {self._unit:g}; use a larger unit or more "
+                f"share in lanes of {self.bits} bits and units of {unit:g}; use a larger unit or more "
                 "bits"
             )

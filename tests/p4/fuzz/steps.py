@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
 
 from switchagg.control.drivers.p4_program import JobPlace
@@ -68,18 +69,18 @@ def show(step: Step) -> str:
         return f"Send({_payload(step.payload)}, {step.source!r}, {step.port})"
     if isinstance(step, Cross):
         return f'Cross(bytes.fromhex("{step.frame.hex()}"), {step.port})'
-    return _whole(step)
+    return _expression(step)
 
 
-def _whole(value: object) -> str:
-    """A record as what makes it, with what its own repr keeps to itself."""
-    if is_dataclass(value):
-        shown = (f"{each.name}={_whole(getattr(value, each.name))}" for each in fields(value))
-        return f"{type(value).__name__}({', '.join(shown)})"
+def _expression(value: object) -> str:
+    """What makes a value. Unlike its repr it shows secrets, without which a job is none."""
     if isinstance(value, tuple):
-        return f"({''.join(_whole(each) + ', ' for each in value)})"
-    if isinstance(value, dict):
-        return f"{{{', '.join(f'{_whole(key)}: {_whole(each)}' for key, each in value.items())}}}"
+        return f"({''.join(f'{_expression(each)}, ' for each in value)})"
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{key!r}: {_expression(each)}' for key, each in value.items())}}}"
+    if is_dataclass(value):
+        shown = ", ".join(f"{each.name}={_expression(getattr(value, each.name))}" for each in fields(value))
+        return f"{type(value).__name__}({shown})"
     return repr(value)
 
 

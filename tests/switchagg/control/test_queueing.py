@@ -125,6 +125,19 @@ def test_a_job_that_finds_no_room_in_time_says_why() -> None:
     assert jobs.find("me", "a") is None
 
 
+def test_ranks_whose_patience_ends_one_after_another_hear_the_same() -> None:
+    jobs = book()
+    run(jobs, "big", slots=64)
+    members = [join(jobs, "a", request(rank, timeout=3.0 + rank)) for rank in range(2)]
+    jobs.poll()
+    jobs.tick(3.0)
+    jobs.tick(4.0)
+    for member in members:
+        assert member.refusal is not None
+        assert member.refusal.code == "no_slots"
+        assert "slots asked for; 0 of the 64" in str(member.refusal)
+
+
 def test_no_memory_left() -> None:
     jobs = book(room(memory=50_000))
     run(jobs, "big", slots=32)

@@ -1,0 +1,263 @@
+"""Modular quantization: only the low bits of each integer travel, and a reference says what they are low bits
+of.
+
+    q = floor(x / unit + u), any integer;  lanes carry q mod 2^b, added mod 2^32
+    sum of q = the integer congruent to the lane's sum mod 2^b that is nearest to n * reference / unit
+
+So lanes need to hold neither the values nor their sum, only how far the sum is from what everybody expects:
+8 bits serve any number of workers, and single workers may be as far off as they like while the sum is not.
+The error depends on the distance to the reference and not on the size of x, as with the lattices of Davies et
+al., New Bounds for Distributed Mean Estimation and Variance Reduction, ICLR 2021, arXiv 2002.09268 (here the
+cubic lattice).
+
+**The range, and what is found out.** A sum is right if it is within [-2^(b-1), 2^(b-1)) units of the
+reference. Beyond, it would be wrong by a multiple of 2^b units, and nothing in the lane says so. Hence the
+checks: a word for each 4,096 elements with the sum of a_j q_j mod 2^32 under fixed odd random a_j, which the
+switch adds like any other, and which the decoded sums must give again. One wrong lane is always found, since
+a_j is odd; several wrong ones may cancel each other: once in some 2^24 blocks that have them, as errors do
+not know the a_j. A guard word counts ranks with NaN or Inf.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from switchagg.errors import UsageError
+from worker_lib.compress import lanes
+from worker_lib.compress.base import Compressor, Floats, Message, RangeError, Round, Words
+
+CHECK_BLOCK: Final = 4096  # elements a check word
+_WIDEST: Final = 16  # bits
+_LEAST_UNIT: Final = 2.0**-1000
+_FARTHEST: Final = 2.0**52  # units; beyond, a float64 does not know which integer it is
+
+
+class Modular(Compressor):
+    """Modular quantization against a reference. No extra round.
+
+    With ``reference="last"`` that is the last average, which all ranks have; the first round, and the one
+    after a `RangeError`, go in full. With ``reference="own"`` each rank decodes against its own x, as when
+    models are averaged that are near each other; there is no state, but a rank alone may find its x too far
+    from the average, and only that rank gets the `RangeError`. `refer` sets another reference for the next
+    round.
+
+    E|Q(x) - x|^2 <= d unit^2 / 4, whatever x is, so it has no omega.
+
+    Args:
+        unit: the grid's distance; None (with "last"): as sums have moved so far, with room for `margin` times
+            as much.
+        bits: width of lanes, 2 to 16.
+        reference: "last" or "own".
+        margin: see `unit`; at least 1.
+        seed: see `Compressor`.
+
+    Raises:
+        UsageError: parameters that cannot work.
+    """
+
+    unbiased = True
+    remembers = True
+
+    def __init__(
+        self,
+        unit: float | None = None,
+        bits: int = 8,
+        reference: str = "last",
+        margin: float = 4.0,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(seed)
+        if unit is not None and (not isinstance(unit, int | float) or not 0 < unit < math.inf):
+            raise UsageError(f"unit is {unit!r}; accepted: a number greater than 0, or None")
+        if lanes.checked_bits(bits) > _WIDEST:
+            raise UsageError(f"bits is {bits}; accepted: {lanes.MIN_BITS} to {_WIDEST}")
+        if reference not in ("last", "own"):
+            raise UsageError(f"reference is {reference!r}; accepted: 'last', 'own'")
+        if reference == "own" and unit is None:
+            raise UsageError("unit is None with reference='own': only what all ranks know can set it")
+        if not isinstance(margin, int | float) or not 1 <= margin < math.inf:
+            raise UsageError(f"margin is {margin!r}; accepted: a number from 1")
+        self.bits, self.reference, self.margin = bits, reference, float(margin)
+        self._unit = None if unit is None else float(unit)
+        self._reach: float | None = None  # how far sums were from their reference of late
+        self._memory: Floats | None = None
+
+    def refer(self, reference: Floats) -> None:
+        """Decodes the next round against this.
+
+        Args:
+            reference: float64 or float32 of x's size: what the average is expected to be. It must be the same
+                at all ranks, or at least so near that all find the same sums.
+
+        Raises:
+            UsageError: with ``unit=None`` and before any round, no unit is known yet.
+        """
+        if self._unit is None and self._reach is None:
+            raise UsageError(
+                "unit is None and no round has set one; give a unit to decode against a reference"
+            )
+        self._memory = np.array(reference, np.float64).reshape(-1)
+
+    @property
+    def unit(self) -> float | None:
+        """The grid's distance in the next round; None: that goes in full."""
+        if self._unit is not None:
+            return self._unit
+        if self._reach is None:
+            return None
+        # Where sums have stopped to move there is a unit still.
+        return max(self.margin * self._reach / float(1 << (self.bits - 1)), _LEAST_UNIT)
+
+    # ------------------------------------------------------------------ one round
+
+    def check(self, size: int, round: Round) -> None:
+        """Raises `UsageError` where the reference has another size."""
+        if self._memory is not None and self._memory.size != size:
+            raise UsageError(f"the reference has {self._memory.size} elements, and x has {size}")
+
+    def encode(self, x: Floats, shared: Words | None, round: Round) -> Message:
+        """Low bits, checks and the guard; in full where there is nothing to decode against."""
+        if self.reference == "last" and (self._memory is None or self.unit is None):
+            return Message(x, kept=(x, None, None))
+        unit = self.unit
+        assert unit is not None
+        v = x.astype(np.float64) / unit
+        v += self._private_draws(round).random(v.shape)
+        np.floor(v, out=v)
+        usable = np.abs(v) < _FARTHEST  # not NaN either
+        infinite = not bool(usable.all())
+        if infinite:
+            v[~usable] = 0
+        q = v.astype(np.int64)
+        low = q.astype(np.int32)
+        words = np.concatenate([lanes.pack(low, self.bits), checks(low), np.array([infinite], np.int32)])
+        return Message(words, kept=(x, q, unit))
+
+    def own(self, message: Message, shared: Words | None, round: Round) -> Floats:
+        """Exactly this rank's addend."""
+        x, q, unit = message.kept
+        if q is None:
+            return message.values
+        result: Floats = (q * unit).astype(x.dtype)
+        return result
+
+    def decode(self, total: npt.NDArray[Any], message: Message, shared: Words | None, round: Round) -> Floats:
+        """The sum, from its low bits and the reference.
+
+        Raises:
+            RangeError: it is too far from the reference.
+        """
+        x, q, unit = message.kept
+        if q is None:
+            if np.isfinite(total).all():
+                self._moved_on(total.astype(np.float64), np.zeros(total.size), round)
+            self._done(total.size)
+            return total
+        reference = self._memory
+        if reference is None:
+            reference = np.where(np.isfinite(x), x, 0).astype(np.float64)
+        if total[-1]:
+            self._done(x.size)
+            return np.full(x.size, np.nan, x.dtype)
+        near = np.rint(reference * (round.world_size / unit)).astype(np.int64)
+        packed = lanes.words_for(x.size, self.bits)
+        sums = lanes.unpack_near(total[:packed], self.bits, near)
+        wrong = np.flatnonzero(checks(sums.astype(np.int32)) != total[packed:-1])
+        if wrong.size:
+            self._beyond(wrong, unit, round)
+        self._moved_on(sums * unit, near * unit, round)
+        self._done(x.size)
+        result: Floats = (sums * unit).astype(x.dtype)
+        return result
+
+    def describe(self) -> str:
+        """Name and parameters."""
+        unit = "None" if self._unit is None else f"{self._unit:g}"
+        return f"Modular(unit={unit}, bits={self.bits}, reference={self.reference!r}, margin={self.margin:g})"
+
+    # ------------------------------------------------------------------ inside
+
+    def _moved_on(
+        self, total: npt.NDArray[np.float64], expected: npt.NDArray[np.float64], round: Round
+    ) -> None:
+        self._memory = total / round.world_size if self.reference == "last" else None
+        if self._unit is None:
+            moved = float(np.abs(total - expected).max())
+            self._reach = moved if self._reach is None else max(moved, self._reach / 2)
+
+    def _beyond(self, wrong: npt.NDArray[np.intp], unit: float, round: Round) -> None:
+        self._memory = None
+        first = int(wrong[0]) * CHECK_BLOCK
+        again = "; the next round goes in full" if self.reference == "last" else ""
+        raise RangeError(
+            f"sums in {wrong.size} blocks of {CHECK_BLOCK} elements, the first at element {first}, are more "
+            f"than {2 ** (self.bits - 1)} units of {unit:g} from {round.world_size} times the reference, the "
+            f"most that lanes of {self.bits} bits can tell{again}. Use a larger unit, a larger margin, or "
+            "more bits."
+        )
+
+    # ------------------------------------------------------------------ state
+
+    def memories(self) -> dict[str, Floats]:
+        """The reference, once there is one."""
+        return {} if self._memory is None else {"reference": self._memory}
+
+    def restore_memories(self, memories: Mapping[str, Floats]) -> None:
+        """Takes a copy of the reference."""
+        if set(memories) != {"reference"}:
+            raise UsageError(f"memories are {sorted(memories)}; needed: ['reference']")
+        self._memory = np.array(memories["reference"], np.float64).reshape(-1)
+
+    def scalars(self) -> dict[str, float | None]:
+        """How far sums have moved."""
+        return {"reach": self._reach}
+
+    def restore_scalars(self, scalars: Mapping[str, float | None]) -> None:
+        """Takes it over."""
+        self._reach = scalars["reach"]
+
+    def forget_shared(self) -> None:
+        """Others do not have the reference: the next round goes in full."""
+        super().forget_shared()
+        self._memory, self._reach = None, None
+
+    def _restart(self, stream: int) -> None:
+        super()._restart(stream)
+        self._memory, self._reach = None, None
+
+    def _load(self, state: Mapping[str, Any]) -> None:
+        self._memory = None
+        super()._load(state)
+
+
+def checks(q: lanes.Ints) -> npt.NDArray[np.int32]:
+    """A check word for each block of integers: sum of a_j q_j mod 2^32. Of sums, it is the sum of checks."""
+    blocks = -(-q.size // CHECK_BLOCK)
+    u = np.zeros(blocks * CHECK_BLOCK, np.uint32)
+    u[: q.size] = q.view(np.uint32)
+    products = u.reshape(blocks, CHECK_BLOCK) * _FACTORS
+    words: npt.NDArray[np.uint32] = products.sum(axis=1, dtype=np.uint32)
+    return words.view(np.int32)
+
+
+def _factors() -> npt.NDArray[np.uint32]:
+    """Odd, and different from each other and each other's negatives mod 2^24.
+
+    So no two errors of 2^8 units, each alone in its word, cancel. From raw words, which no version of NumPy
+    draws otherwise.
+    """
+    raw = np.random.PCG64(0x5EED).random_raw(3 * CHECK_BLOCK)
+    _, first = np.unique(raw & np.uint64(0x3FFFFF), return_index=True)
+    chosen = raw[np.sort(first)[:CHECK_BLOCK]]
+    low = (chosen & np.uint64(0x3FFFFF)).astype(np.uint32)
+    high = (chosen >> np.uint64(56)).astype(np.uint32)
+    factors: npt.NDArray[np.uint32] = (high << np.uint32(24)) | (low << np.uint32(1)) | np.uint32(1)
+    return factors
+
+
+_FACTORS: Final = _factors()
