@@ -5,7 +5,6 @@
 #include <linux/if_packet.h>
 #include <linux/netlink.h>
 #include <linux/rtnetlink.h>
-#include <linux/virtio_net.h>
 #include <net/if.h>
 #include <poll.h>
 #include <sys/epoll.h>
@@ -47,7 +46,6 @@ struct FramePort::Interface {
   InterfaceName name;
   Descriptor rx, tx;
   int index = 0;  // of the kernel's; 0: it is not there
-  uint32_t largest = 0;
   bool ready = false;
   InterfaceTallies tallies;
 };
@@ -57,7 +55,7 @@ struct FramePort::Buffers {
     alignas(cmsghdr) std::array<uint8_t, CMSG_SPACE(sizeof(tpacket_auxdata))> bytes;
   };
   PacketMemory memory{kBuffers * kFrameBytes};
-  std::array<virtio_net_hdr, kBuffers> about;
+  std::array<FrameNote, kBuffers> about;
   std::array<sockaddr_ll, kBuffers> from;
   std::array<Control, kBuffers> control;
   std::array<std::array<iovec, 2>, kBuffers> pieces;
@@ -143,11 +141,7 @@ void FramePort::look(Interface& interface) {
   std::strncpy(request.ifr_name, interface.name.name.c_str(), IFNAMSIZ - 1);
   const bool there = ioctl(netlink_.get(), SIOCGIFFLAGS, &request) == 0;
   const bool up = there && (request.ifr_flags & IFF_UP);
-  if (there && ioctl(netlink_.get(), SIOCGIFMTU, &request) == 0)
-    interface.largest = static_cast<uint32_t>(request.ifr_mtu) + kEthernetBytes;
-  const bool was = interface.tallies.up;
-  if (was && !up) ++interface.tallies.downs;
-  interface.tallies.up.add(up == was ? 0 : up ? 1 : ~uint64_t{0});
+  if (interface.tallies.up.exchange(up) && !up) ++interface.tallies.downs;
 }
 
 bool FramePort::wait(int64_t timeout_ns) {
@@ -242,10 +236,10 @@ void FramePort::take(Interface& interface, std::vector<Received>& into) {
   const auto place = static_cast<uint16_t>(interface.name.port + 1);
   for (size_t i = first; i < used_; ++i) {
     const mmsghdr& message = b.in[i];
-    if (b.from[i].sll_pkttype == PACKET_OUTGOING || message.msg_len < sizeof(virtio_net_hdr)) continue;
-    auto size = static_cast<uint32_t>(message.msg_len - sizeof(virtio_net_hdr));
+    if (b.from[i].sll_pkttype == PACKET_OUTGOING || message.msg_len < sizeof(FrameNote)) continue;
+    auto size = static_cast<uint32_t>(message.msg_len - sizeof(FrameNote));
     uint8_t* frame = b.frame(i);
-    const virtio_net_hdr& about = b.about[i];
+    const FrameNote& about = b.about[i];
     uint32_t tag = 0;  // EtherType and tag, where there is one
     for (const cmsghdr* c = CMSG_FIRSTHDR(&message.msg_hdr); c; c = CMSG_NXTHDR(const_cast<msghdr*>(&message.msg_hdr), const_cast<cmsghdr*>(c))) {
       if (c->cmsg_level != SOL_PACKET || c->cmsg_type != PACKET_AUXDATA) continue;
@@ -261,17 +255,17 @@ void FramePort::take(Interface& interface, std::vector<Received>& into) {
       ++counters_.packets_in;
       counters_.bytes_in += bytes;
     };
-    if (about.gso_type == VIRTIO_NET_HDR_GSO_NONE && (about.flags & VIRTIO_NET_HDR_F_NEEDS_CSUM))
-      complete_checksum(frame, size, about.csum_start, about.csum_offset);
-    virtio_net_hdr shifted = about;
+    if (about.gso_type == 0 && (about.flags & FrameNote::kNeedsChecksum))
+      complete_checksum(frame, size, about.checksum_start, about.checksum_offset);
+    FrameNote shifted = about;
     if (tag && size >= 12) {
       frame -= kTagBytes;
       std::memmove(frame, frame + kTagBytes, 12);
       wire::store32(frame + 12, tag);
       size += kTagBytes;
-      shifted.csum_start = static_cast<uint16_t>(shifted.csum_start + kTagBytes);
+      shifted.checksum_start = static_cast<uint16_t>(shifted.checksum_start + kTagBytes);
     }
-    if (about.gso_type == VIRTIO_NET_HDR_GSO_NONE) {
+    if (about.gso_type == 0) {
       pass(frame, size);
       continue;
     }

@@ -12,6 +12,7 @@
 // is one of its name. Meanwhile its frames are dropped and counted.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <string>
 #include <vector>
@@ -35,7 +36,8 @@ struct InterfaceTallies {
   Tally missed;       // frames that came while the socket's buffer was full
   Tally split;        // super-frames that were cut up
   Tally refused;      // super-frames that could not be
-  Tally up, downs;    // whether it is up; how often it went down or away
+  Tally downs;        // how often it went down or away
+  std::atomic<bool> up{false};
 };
 
 class FramePort : public Port {

@@ -10,7 +10,6 @@ namespace {
 
 constexpr uint8_t kTcp = 6, kUdp = 17;
 constexpr uint8_t kTcpFin = 0x01, kTcpPush = 0x08, kTcpReduced = 0x80;  // the last two are the last's and the first's
-constexpr uint8_t kGsoUdpSegment = 5;  // VIRTIO_NET_HDR_GSO_UDP_L4, which older headers lack
 
 // Where the network header is; 0 where there is none that we know.
 uint32_t network_at(const uint8_t* frame, uint32_t size, uint16_t& type) {
@@ -40,14 +39,14 @@ bool complete_checksum(uint8_t* frame, uint32_t size, uint32_t start, uint32_t o
   return true;
 }
 
-bool split_super_frame(const virtio_net_hdr& about, const uint8_t* frame, uint32_t size, std::vector<uint8_t>& memory,
+bool split_super_frame(const FrameNote& about, const uint8_t* frame, uint32_t size, std::vector<uint8_t>& memory,
                        std::vector<uint32_t>& sizes) {
-  const uint8_t kind = about.gso_type & static_cast<uint8_t>(~VIRTIO_NET_HDR_GSO_ECN);
-  const bool tcp = kind == VIRTIO_NET_HDR_GSO_TCPV4 || kind == VIRTIO_NET_HDR_GSO_TCPV6;
-  if ((!tcp && kind != kGsoUdpSegment) || about.gso_size == 0) return false;
+  const uint8_t kind = about.gso_type & static_cast<uint8_t>(~FrameNote::kCongestion);
+  const bool tcp = kind == FrameNote::kTcp4 || kind == FrameNote::kTcp6;
+  if ((!tcp && kind != FrameNote::kUdp) || about.gso_size == 0) return false;
   uint16_t type = 0;
   const uint32_t network = network_at(frame, size, type);
-  const uint32_t transport = about.csum_start;
+  const uint32_t transport = about.checksum_start;
   if (network == 0 || transport <= network || transport + (tcp ? 20u : kUdpBytes) > size) return false;
   const bool ipv4 = type == kIpv4Type;
   const uint32_t headers = transport + (tcp ? 4u * (frame[transport + 12] >> 4) : kUdpBytes);

@@ -5,8 +5,6 @@
 // (PACKET_VNET_HDR). No I/O.
 #pragma once
 
-#include <linux/virtio_net.h>
-
 #include <cstdint>
 #include <vector>
 
@@ -14,12 +12,22 @@
 
 namespace switchagg {
 
+// What the kernel writes before a frame: virtio_net_hdr of linux/virtio_net.h, which C++ cannot include everywhere.
+struct FrameNote {
+  static constexpr uint8_t kNeedsChecksum = 1;              // in flags
+  static constexpr uint8_t kTcp4 = 1, kTcp6 = 4, kUdp = 5;  // in gso_type; 0: no super-frame
+  static constexpr uint8_t kCongestion = 0x80;              // beside one of these
+  uint8_t flags, gso_type;
+  uint16_t header_bytes, gso_size, checksum_start, checksum_offset;
+};
+static_assert(sizeof(FrameNote) == 10);
+
 // Completes the checksum that begins at `start` of the frame and lies `offset` behind that; false where it cannot be there.
 bool complete_checksum(uint8_t* frame, uint32_t size, uint32_t start, uint32_t offset);
 
 // Cuts a super-frame into frames that it appends to `memory` one after the other, with their sizes; false for one of a kind
 // that it does not know, such as IP fragments: nothing is appended then.
-bool split_super_frame(const virtio_net_hdr& about, const uint8_t* frame, uint32_t size, std::vector<uint8_t>& memory,
+bool split_super_frame(const FrameNote& about, const uint8_t* frame, uint32_t size, std::vector<uint8_t>& memory,
                        std::vector<uint32_t>& sizes);
 
 }  // namespace switchagg
