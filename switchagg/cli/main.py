@@ -15,6 +15,7 @@ from switchagg.errors import SwitchAggError, UsageError
 COMMANDS: Final = {
     "demo": "train a language model through the software switch, and write a report",
     "run": "start n local processes with a switch between them",
+    "topo": "build a network in Mininet and run a job across it",
     "bench": "measure, beside what you would use instead",
     "experiment": "check claims of the field through the switch, and write a report",
     "switch": "run a software switch",

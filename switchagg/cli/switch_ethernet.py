@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from switchagg.cli.options import faults_from
+from switchagg.cli.options import faults_from, rate_from
 from switchagg.cli.serving import extras, interfaces, print_counters, print_stopped, watch
 from switchagg.errors import UsageError
 
@@ -45,6 +45,7 @@ def serve(args: argparse.Namespace, wait: Callable[[float], bool]) -> int:
         udp_port=args.port,
         controller_port=controller_port,
         capacity=args.capacity,
+        rate=rate_from(args),
         faults=faults_from(args),
         pcap=args.pcap,
     )
@@ -159,7 +160,7 @@ def _ready(args: argparse.Namespace, switch: EtherSwitch, **more: Any) -> None:
 
 def _stopped(args: argparse.Namespace, switch: EtherSwitch, ports: dict[str, int]) -> None:
     frames, faults = switch.ether_counters(), switch.fault_counters()
-    more = {"frames": frames, "counters": switch.counters(), "faults": faults}
+    more = {"frames": frames, "counters": switch.counters(), "rate": switch.rate_counters(), "faults": faults}
     if args.json:
         print_stopped(
             switch, ports, True, **more, interfaces=switch.interface_counters(), warnings=switch.warnings

@@ -115,12 +115,14 @@ class Workers:
             streams.
         grace: seconds that the others have to end by themselves after a rank has failed, or after a signal.
         say: takes a message for the user.
+        wrap: for each rank, words in front of the command: what brings it to another namespace.
     """
 
     command: Sequence[str]
     prefix: bool
     grace: float
     say: Callable[[str], None]
+    wrap: Sequence[Sequence[str]] = ()
     failed: int | None = None  # the rank that failed first
     _guardian: Guardian = field(default_factory=Guardian)
     _workers: list[_Worker] = field(default_factory=list)
@@ -135,7 +137,7 @@ class Workers:
         pipe = subprocess.PIPE if self.prefix else None
         for rank, environment in enumerate(environments):
             process = subprocess.Popen(
-                self.command,
+                [*self.wrap[rank], *self.command] if self.wrap else self.command,
                 stdin=subprocess.DEVNULL,
                 stdout=pipe,
                 stderr=pipe,

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from switchagg.emulator.faults import Faults
-from switchagg.emulator.native_face import NativeFace, create_capture, fault_settings
+from switchagg.emulator.native_face import NativeFace, create_capture, fault_settings, rate_settings
+from switchagg.emulator.rates import Rate
 from switchagg.errors import SwitchError, UsageError
 from switchagg.slots import Address, JobEntry
 from switchagg.wire import DEFAULT_PORT
@@ -46,6 +47,7 @@ class EtherSwitch(NativeFace):
         udp_port: of the protocol.
         controller_port: the number of the port behind which the controller is; no interface has it.
         capacity: slots, 1..65,536.
+        rate: of each port's link, each way.
         faults: what to do to frames, on their way in and out; None for nothing.
         pcap: file to write all frames to; overwritten.
 
@@ -60,10 +62,11 @@ class EtherSwitch(NativeFace):
         udp_port: int = DEFAULT_PORT,
         controller_port: int = 510,
         capacity: int = 65536,
+        rate: Rate | None = None,
         faults: Faults | None = None,
         pcap: Path | None = None,
     ) -> None:
-        super().__init__(capacity, faults, pcap)
+        super().__init__(capacity, rate, faults, pcap)
         if interfaces is not None and not interfaces:
             raise UsageError("a switch between interfaces needs one at least")
         self.interfaces = dict(interfaces or {})
@@ -106,6 +109,7 @@ class EtherSwitch(NativeFace):
                 udp_port=self.udp_port,
                 controller_port=self._controller_port,
                 receive_buffer=_RECEIVE_BUFFER,
+                rate=rate_settings(self.rate),
                 faults=fault_settings(self.faults),
                 capture=create_capture(self._pcap),
             )

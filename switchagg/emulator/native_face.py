@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING
 
 from switchagg.emulator.faults import Faults
 from switchagg.emulator.lifetime import Lifetime
+from switchagg.emulator.rates import Rate
 from switchagg.errors import SwitchError, UsageError
 from switchagg.slots import SlotState
 
 if TYPE_CHECKING:
-    from switchagg.emulator._native import FaultSettings, NativeSwitch
+    from switchagg.emulator._native import FaultSettings, NativeSwitch, RateSettings
     from switchagg.emulator.tallies import JobTallies
 
 
@@ -28,17 +29,20 @@ class NativeFace(Lifetime):
 
     Args:
         capacity: slots, 1..65,536.
+        rate: of each worker's link; on Ethernet of each port's.
         faults: what to do to packets; None for nothing.
         pcap: file to write all packets to; overwritten.
 
     Raises `UsageError` for a value that cannot work and `SwitchError` on other systems than Linux.
     """
 
-    def __init__(self, capacity: int, faults: Faults | None, pcap: Path | None) -> None:
+    def __init__(self, capacity: int, rate: Rate | None, faults: Faults | None, pcap: Path | None) -> None:
         self._native = _native_switch(capacity)
         _switches.add(self)
         self._pcap = pcap
         self._state = "not started"
+        self.rate: Rate | None = rate
+        """How fast each link is; None where nothing limits it."""
         self.faults: Faults | None = None
         """What is injected, with the seed that is used; None for nothing."""
         if faults is not None and faults.any:
@@ -116,6 +120,14 @@ class NativeFace(Lifetime):
         """Returns a copy of a slot. Raises `UsageError` where `index` belongs to no job."""
         return self._here().slot(index)
 
+    def rate_counters(self) -> dict[str, int]:
+        """Returns packets, wire_bytes, queued, dropped, each with _in and _out; empty without a rate.
+
+        `wire_bytes` are as Ethernet counts (`switchagg.emulator.rates.wire_bytes`), of `packets`, which were
+        let through; `queued` of these had to wait, and `dropped` found a link's queue full.
+        """
+        return self._here().rate_counters()
+
     def fault_counters(self) -> dict[str, int]:
         """Returns lost, corrupted, duplicated, reordered, delayed, overflowed, each with _in and _out.
 
@@ -163,6 +175,15 @@ def _native_switch(capacity: int) -> NativeSwitch:
     from switchagg.emulator._native import NativeSwitch
 
     return NativeSwitch(capacity)
+
+
+def rate_settings(rate: Rate | None) -> RateSettings | None:
+    """A rate as the native module has it."""
+    from switchagg.emulator._native import RateSettings
+
+    if rate is None:
+        return None
+    return RateSettings(bits_per_second=rate.bits_per_second, queue_bytes=rate.queue)
 
 
 def fault_settings(faults: Faults | None) -> FaultSettings | None:

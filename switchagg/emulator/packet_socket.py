@@ -71,6 +71,11 @@ def receive(opened: socket.socket) -> bytes | None:
     # What we sent ourselves comes back to packet sockets too.
     if source[2] == _PACKET_OUTGOING:
         return None
+    return whole(frame, ancillary)
+
+
+def whole(frame: bytes, ancillary: list[tuple[int, int, bytes]]) -> bytes:
+    """Returns a frame as it would be on a cable, from what `recvmsg` gave of a socket of `open_interface`."""
     for level, kind, data in ancillary:
         if (level, kind) != (_SOL_PACKET, _AUXDATA) or len(data) < _AUXILIARY.size:
             continue

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from switchagg.emulator.faults import Faults
-from switchagg.emulator.native_face import NativeFace, create_capture, fault_settings
+from switchagg.emulator.native_face import NativeFace, create_capture, fault_settings, rate_settings
+from switchagg.emulator.rates import Rate
 from switchagg.errors import SwitchError, UsageError
 from switchagg.slots import Address, JobEntry
 
@@ -33,13 +34,15 @@ _MAX_RECEIVE_BUFFER = 1 << 30
 class Switch(NativeFace):
     """A software switch on a UDP socket of this host.
 
-    Its memory is its jobs' slots and the socket buffers (with a delay, up to 64 MB of packets under way); it
-    does not grow with traffic.
+    Its memory is its jobs' slots and the socket buffers (with a delay, up to 64 MB of packets under way; with
+    a rate, its queues); it does not grow with traffic.
 
     Args:
         host: IPv4 address of this host, or a name of one.
         port: UDP port; 0 for any free one.
         capacity: slots, 1..65,536.
+        rate: of each worker's link, each way, whether its packets come by UDP or through shared memory;
+            None for as fast as it goes.
         faults: what to do to packets; None for nothing.
         pcap: file to write all packets to; overwritten.
         links: let workers of this host and user attach through shared memory, where the kernel has
@@ -56,13 +59,14 @@ class Switch(NativeFace):
         port: int = 0,
         *,
         capacity: int = 65536,
+        rate: Rate | None = None,
         faults: Faults | None = None,
         pcap: Path | None = None,
         links: bool = True,
         offload: bool = True,
         receive_buffer: int = DEFAULT_RECEIVE_BUFFER,
     ) -> None:
-        super().__init__(capacity, faults, pcap)
+        super().__init__(capacity, rate, faults, pcap)
         if not 0 <= port <= 0xFFFF:
             raise UsageError(f"port is {port}; accepted: 1..65535, or 0 for any free one")
         if not _MIN_RECEIVE_BUFFER <= receive_buffer <= _MAX_RECEIVE_BUFFER:
@@ -88,6 +92,7 @@ class Switch(NativeFace):
                 self._bind,
                 receive_buffer=self._asked_buffer,
                 offload=self._offload,
+                rate=rate_settings(self.rate),
                 faults=fault_settings(self.faults),
                 capture=create_capture(self._pcap),
                 links=self._links,

@@ -36,6 +36,8 @@ class Stream {
   void decode_lanes(const uint8_t* payload);
   void saturate(uint64_t place, uint32_t count, uint32_t at);
   void write_zeros(uint64_t element, uint64_t count);
+  void remember(uint64_t element, uint64_t count);
+  void forget(uint64_t element, uint64_t count);
   void write_nan(uint64_t element, uint64_t count);
 
   ScaleF up_f(int exponent) const;
@@ -59,7 +61,7 @@ class Stream {
   bool any_nan_ = false;
   uint32_t key_ = 0;                  // of the stochastic rounding
   int32_t top_ = 0;                   // largest lane value
-  int log_workers_ = 0;
+  int headroom_ = 0;
   int top_exponent_ = 254;            // of the type's largest finite value
   std::vector<Run> runs_;
   std::vector<int32_t> q_;

@@ -30,7 +30,10 @@ std::vector<uint8_t> to_vector(nb::bytes bytes) {
 nb::bytes to_bytes(const std::vector<uint8_t>& bytes) { return nb::bytes(bytes.data(), bytes.size()); }
 
 void open_ethernet(NativeSwitch& self, const std::vector<std::pair<uint16_t, std::string>>& interfaces, bool queues,
-                   uint16_t udp_port, uint16_t controller_port, int receive_buffer, nb::handle faults, int capture) {
+                   uint16_t udp_port, uint16_t controller_port, int receive_buffer, nb::handle rate, nb::handle faults,
+                   int capture) {
+  std::optional<RateSettings> speed;
+  if (!rate.is_none()) speed = nb::cast<RateSettings>(rate);
   std::optional<FaultSettings> settings;
   if (!faults.is_none()) settings = nb::cast<FaultSettings>(faults);
   NativeSwitch::EthernetOptions options;
@@ -39,7 +42,7 @@ void open_ethernet(NativeSwitch& self, const std::vector<std::pair<uint16_t, std
   options.udp_port = udp_port;
   options.controller_port = controller_port;
   options.receive_buffer = receive_buffer;
-  self.open_ethernet(options, settings, capture);
+  self.open_ethernet(options, speed, settings, capture);
 }
 
 void set_own_source(NativeSwitch& self, const std::vector<OwnSource>& given) {
@@ -111,7 +114,7 @@ nb::list interface_counters(NativeSwitch& self) {
 
 void bind_ethernet(nb::class_<NativeSwitch>& native) {
   native.def("open_ethernet", &open_ethernet, "interfaces"_a, nb::kw_only(), "queues"_a, "udp_port"_a,
-             "controller_port"_a, "receive_buffer"_a, "faults"_a.none(), "capture"_a)
+             "controller_port"_a, "receive_buffer"_a, "rate"_a.none(), "faults"_a.none(), "capture"_a)
       .def("add_placed_job",
            [](NativeSwitch& self, nb::handle job, const std::vector<std::pair<uint16_t, uint64_t>>& given) {
              const JobAdmission admission = to_admission(job);

@@ -64,6 +64,23 @@ nb::dict fault_counters(NativeSwitch& self) {
   return by_name;
 }
 
+nb::dict rate_counters(NativeSwitch& self) {
+  nb::dict by_name;
+  if (!self.rate()) return by_name;
+  const std::pair<const char*, const RateCounters*> directions[] = {{"_in", &self.rate()->rate_in()},
+                                                                    {"_out", &self.rate()->rate_out()}};
+  for (const auto& [suffix, counters] : directions) {
+    const auto put = [&](const std::string& name, const Tally& tally) {
+      by_name[(name + suffix).c_str()] = uint64_t{tally};
+    };
+    put("packets", counters->packets);
+    put("wire_bytes", counters->wire_bytes);
+    put("queued", counters->queued);
+    put("dropped", counters->dropped);
+  }
+  return by_name;
+}
+
 nb::dict capture_counters(NativeSwitch& self) {
   nb::dict by_name;
   if (!self.capture()) return by_name;
@@ -82,6 +99,13 @@ void bind_switch(nb::module_& module) {
            },
            nb::kw_only(), "loss"_a, "duplicate"_a, "reorder"_a, "corrupt"_a, "delay_ns"_a, "jitter_ns"_a, "seed"_a);
 
+  nb::class_<RateSettings>(module, "RateSettings")
+      .def("__init__",
+           [](RateSettings* self, double bits_per_second, uint64_t queue_bytes) {
+             new (self) RateSettings{bits_per_second, queue_bytes};
+           },
+           nb::kw_only(), "bits_per_second"_a, "queue_bytes"_a);
+
   nb::class_<NativeSwitch> native(module, "NativeSwitch");
   native.def("__init__",
            [](NativeSwitch* self, int64_t capacity) {
@@ -89,14 +113,16 @@ void bind_switch(nb::module_& module) {
            },
            "capacity"_a)
       .def("open",
-           [](NativeSwitch& self, const Address& address, int receive_buffer, bool offload, nb::handle faults,
-              int capture, bool links) {
+           [](NativeSwitch& self, const Address& address, int receive_buffer, bool offload, nb::handle rate,
+              nb::handle faults, int capture, bool links) {
+             std::optional<RateSettings> speed;
+             if (!rate.is_none()) speed = nb::cast<RateSettings>(rate);
              std::optional<FaultSettings> settings;
              if (!faults.is_none()) settings = nb::cast<FaultSettings>(faults);
-             self.open(address, receive_buffer, offload, settings, capture, links);
+             self.open(address, receive_buffer, offload, speed, settings, capture, links);
            },
-           "address"_a, nb::kw_only(), "receive_buffer"_a, "offload"_a, "faults"_a.none(), "capture"_a,
-           "links"_a)
+           "address"_a, nb::kw_only(), "receive_buffer"_a, "offload"_a, "rate"_a.none(), "faults"_a.none(),
+           "capture"_a, "links"_a)
       .def("close",
            [](NativeSwitch& self) {
              self.loop();
@@ -188,6 +214,7 @@ void bind_switch(nb::module_& module) {
            },
            "index"_a)
       .def("port_counters", &port_counters)
+      .def("rate_counters", &rate_counters)
       .def("fault_counters", &fault_counters)
       .def("capture_counters", &capture_counters);
   bind_ethernet(native);

@@ -20,6 +20,7 @@
 #include "switchagg/emulator/native/loop.h"
 #include "switchagg/emulator/native/pcap_port.h"
 #include "switchagg/emulator/native/queue_port.h"
+#include "switchagg/emulator/native/rate_port.h"
 #include "switchagg/emulator/native/slot_bindings.h"
 #include "switchagg/native/udp_port.h"
 
@@ -60,8 +61,8 @@ class NativeSwitch {
   }
 
   // Takes over `capture`, the descriptor of a file, whatever comes of it; -1: none.
-  void open(const Address& address, int receive_buffer, bool offload, const std::optional<FaultSettings>& faults,
-            int capture, bool links) {
+  void open(const Address& address, int receive_buffer, bool offload, const std::optional<RateSettings>& rate,
+            const std::optional<FaultSettings>& faults, int capture, bool links) {
     std::unique_ptr<const int, CloseDescriptor> file(capture >= 0 ? &capture : nullptr);
     UdpOptions options;
     options.bind = to_endpoint(address);
@@ -78,7 +79,7 @@ class NativeSwitch {
       } else {
         port_ = std::move(udp);
       }
-      add_devices(faults, file ? *file.release() : -1, false);
+      add_devices(rate, faults, file ? *file.release() : -1, false);
       loop_->start(*port_);
     });
   }
@@ -90,7 +91,8 @@ class NativeSwitch {
     uint16_t udp_port = wire::kDefaultPort, controller_port = 0;
     int receive_buffer = 32 << 20;
   };
-  void open_ethernet(const EthernetOptions& options, const std::optional<FaultSettings>& faults, int capture) {
+  void open_ethernet(const EthernetOptions& options, const std::optional<RateSettings>& rate,
+                     const std::optional<FaultSettings>& faults, int capture) {
     std::unique_ptr<const int, CloseDescriptor> file(capture >= 0 ? &capture : nullptr);
     without_gil([&] {
       std::vector<uint16_t> ports;
@@ -104,7 +106,7 @@ class NativeSwitch {
         frames_ = frames.get();
         port_ = std::move(frames);
       }
-      add_devices(faults, file ? *file.release() : -1, true);
+      add_devices(rate, faults, file ? *file.release() : -1, true);
       auto ether = std::make_unique<EtherPort>(std::move(port_), std::move(ports), options.udp_port, options.controller_port);
       ether_ = ether.get();
       port_ = std::move(ether);
@@ -170,12 +172,21 @@ class NativeSwitch {
   }
   const FramePort* frames() const { return frames_; }
   std::string link_name() const { return hub_ ? hub_->name() : ""; }
+  const RatePort* rate() const { return rate_; }
   const FaultPort* faults() const { return faults_; }
   const PcapPort* capture() const { return capture_; }
 
  private:
-  // Round the port: faults, and a capture of what is left after them.
-  void add_devices(const std::optional<FaultSettings>& faults, int capture, bool frames) {
+  // Round the port: the links' speed, faults, and a capture of what is left after them.
+  void add_devices(const std::optional<RateSettings>& rate, const std::optional<FaultSettings>& faults, int capture,
+                   bool frames) {
+    if (rate) {
+      RateSettings settings = *rate;
+      settings.frames = frames;
+      auto device = std::make_unique<RatePort>(std::move(port_), settings);
+      rate_ = device.get();
+      port_ = std::move(device);
+    }
     if (faults) {
       auto device = std::make_unique<FaultPort>(std::move(port_), *faults);
       faults_ = device.get();
@@ -195,6 +206,7 @@ class NativeSwitch {
   QueuePort* queues_ = nullptr;
   EtherPort* ether_ = nullptr;
   std::unordered_map<uint16_t, std::vector<std::pair<Endpoint, uint64_t>>> neighbours_;  // by job
+  RatePort* rate_ = nullptr;
   FaultPort* faults_ = nullptr;
   PcapPort* capture_ = nullptr;
   std::unique_ptr<SwitchLoop> loop_;

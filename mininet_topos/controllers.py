@@ -1,0 +1,240 @@
+"""`switchagg controller` for a Mininet network: the same for every kind of switch, over P4Runtime.
+
+    switches' ports, hosts' addresses  -->  a configuration file  -->  switchagg controller  -->  P4Runtime
+                                                                             ^-- workers' management links
+
+It starts when all switches run, listens at an address that only this network's hosts reach, and has one
+tenant, whose token the hosts get with the environment of their ranks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from mininet.log import info, warn
+from mininet.node import Controller, Node
+from mininet.util import naturalSeq
+
+from mininet_topos import command, marks
+from mininet_topos.hosts import CONTROLLER, WorkerHost
+
+PORT = 8080
+_START = 60.0
+
+
+class ControllerFailed(Exception):
+    """The controller does not start, or a switch does not become its own."""
+
+
+class Station(NamedTuple):
+    """What a switch finds at one of its ports: a host, or another switch's own address."""
+
+    ip: str
+    mac: str
+    port: int
+
+
+class SwitchAggController(Controller):
+    """The controller.
+
+    Args:
+        words, slots: of jobs that ask for none.
+
+    Attributes:
+        url: where it serves, once it does.
+        token: an administrator's.
+        switches: those that it drives.
+        workers: the hosts with a rank, by job, in the order of their ranks.
+    """
+
+    def __init__(self, name: str, words: int | None = None, slots: int | None = None, **params: Any) -> None:
+        params.pop("command", None)
+        marks.own()
+        self._sizes = {"words": words, "slots": slots}
+        self.switches: list[Any] = []
+        self.workers: dict[str, list[WorkerHost]] = {}
+        self.url = ""
+        self.token = ""
+        self._process: subprocess.Popen[bytes] | None = None
+        super().__init__(name, inNamespace=False, **params)
+
+    def checkListening(self) -> None:
+        """Mininet asks whether its OpenFlow port is free; this has none."""
+
+    def start(self) -> None:
+        """Nothing yet: it begins when all switches run."""
+
+    def adopt(self, switch: Any) -> None:
+        """Drives a switch too; a switch calls it."""
+        self.switches.append(switch)
+        switch.mastered(self)
+
+    def serve(self) -> None:
+        """Starts the process, and returns when every switch is up and every worker host has its environment.
+
+        Raises `ControllerFailed`.
+        """
+        if self._process is not None:
+            return
+        folder = marks.folder()
+        state = folder / f"{self.name}-state"
+        added = subprocess.run(
+            [*command.switchagg(), "tenant", "add", "mininet", "--admin", "--state", str(state)],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
+        )  # fmt: skip
+        if added.returncode:
+            raise ControllerFailed(f"no tenant: {added.stdout.decode(errors='replace').strip()}")
+        self.token = added.stdout.decode().split()[-1]
+        workers = [each for each in _hosts(self.switches) if isinstance(each, WorkerHost)]
+        # Without workers nobody has the address.
+        listen = f"{CONTROLLER if workers else '127.0.0.1'}:{PORT}"
+        configuration = folder / f"{self.name}.toml"
+        configuration.write_text(self._configuration(listen, str(state)))
+        log = folder / f"{self.name}.log"
+        with log.open("wb") as out:
+            self._process = subprocess.Popen(
+                [*command.switchagg(), "controller", "--config", str(configuration)],
+                stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True,
+            )  # fmt: skip
+        self.url = f"http://{listen}"
+        self._wait(lambda: log.read_text(errors="replace"))
+        self._give_environments(workers)
+        info(f"({self.url}) ")
+
+    def ask(self, path: str) -> dict[str, Any]:
+        """What the controller answers to GET `path`, such as /v1/jobs."""
+        request = urllib.request.Request(self.url + path, headers={"Authorization": f"Bearer {self.token}"})
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with opener.open(request, timeout=10) as answer:
+            said: dict[str, Any] = json.load(answer)
+        return said
+
+    def stop(self, *_: Any, **__: Any) -> None:
+        """Ends it; Mininet calls it."""
+        if self._process is not None:
+            if self._process.poll() is not None:
+                warn(f"{self.name} had ended by itself, with status {self._process.returncode}\n")
+            else:
+                self._process.terminate()
+            try:
+                self._process.wait(5)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+            self._process = None
+        Node.stop(self)
+
+    def IP(self, intf: Any = None) -> str:
+        """Its address."""
+        del intf
+        return CONTROLLER
+
+    def _configuration(self, listen: str, state: str) -> str:
+        tables: dict[str, dict[str, Any]] = {"controller": {"listen": listen, "state": state}}
+        tables["controller"].update({name: size for name, size in self._sizes.items() if size is not None})
+        for switch in self.switches:
+            tables[f"switch.{switch.name}"] = {
+                "url": f"p4runtime://{switch.server}",
+                "address": switch.address,
+                "stations": [f"{each.ip},{each.mac},{each.port}" for each in stations(switch)],
+                "ports": sorted(switch.interfaces()),
+                **switch.table(),
+            }
+        # JSON's numbers, strings and lists of these are TOML's too.
+        return "".join(
+            f"[{name}]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in table.items())
+            for name, table in tables.items()
+        )
+
+    def _wait(self, said: Any) -> None:
+        """Until every switch is up."""
+        assert self._process is not None
+        end = time.monotonic() + _START
+        states: dict[str, Any] = {}
+        while True:
+            with contextlib.suppress(OSError, ValueError):
+                states = {each["name"]: each for each in self.ask("/v1/switches")["switches"]}
+                if all(states[switch.name]["state"] == "up" for switch in self.switches):
+                    return
+            if self._process.poll() is not None or time.monotonic() > end:
+                down = "; ".join(
+                    f"{name} is {each['state']}: {each.get('why')}"
+                    for name, each in states.items()
+                    if each["state"] != "up"
+                )
+                words = "; ".join(said().strip().splitlines()[-3:])
+                raise ControllerFailed(f"the controller does not begin: {down or words or 'it said nothing'}")
+            time.sleep(0.05)
+
+    def _give_environments(self, workers: list[WorkerHost]) -> None:
+        for each in workers:
+            self.workers.setdefault(each.job, []).append(each)
+        for job, members in self.workers.items():
+            for rank, each in enumerate(members):
+                each.enter(
+                    {
+                        "RANK": str(rank),
+                        "WORLD_SIZE": str(len(members)),
+                        "LOCAL_RANK": "0",
+                        "LOCAL_WORLD_SIZE": "1",
+                        "MASTER_ADDR": str(members[0].IP()),
+                        "MASTER_PORT": "29500",
+                        "SWITCHAGG_CONTROLLER": self.url,
+                        "SWITCHAGG_TOKEN": self.token,
+                        "SWITCHAGG_JOB": job,
+                        "SWITCHAGG_ADDRESS": str(each.IP()),
+                    }
+                )
+
+
+def stations(switch: Any) -> list[Station]:
+    """Who is behind each port of a switch, near or far, of a network without rings."""
+    found = []
+    for port, intf in sorted(switch.intfs.items()):
+        for node in _behind(intf):
+            if hasattr(node, "server"):
+                continue
+            found.append(Station(str(node.IP()), str(node.MAC()), port))
+    return found
+
+
+def _neighbour(intf: Any) -> tuple[Any, Any] | None:
+    """The node at the other end of an interface's link, and its interface there."""
+    link = getattr(intf, "link", None)
+    if not link:
+        return None
+    other = link.intf2 if link.intf1 is intf else link.intf1
+    return other.node, other
+
+
+def _behind(intf: Any) -> Iterator[Any]:
+    """The nodes that are reached through an interface."""
+    there = _neighbour(intf)
+    if there is None:
+        return
+    node, entered = there
+    yield node
+    if hasattr(node, "server"):
+        for each in node.intfList():
+            if each is not entered:
+                yield from _behind(each)
+
+
+def _hosts(switches: list[Any]) -> list[Any]:
+    """All hosts at these switches, in the natural order of their names."""
+    found = {}
+    for switch in switches:
+        for intf in switch.intfList():
+            there = _neighbour(intf)
+            if there is not None and not hasattr(there[0], "server"):
+                found[there[0].name] = there[0]
+    return [found[name] for name in sorted(found, key=lambda each: naturalSeq([each]))]
+
+
+controllers = {"switchagg": SwitchAggController}

@@ -1,0 +1,39 @@
+"""For `mn --custom`: topologies, switches, hosts and a controller that aggregate.
+
+    sudo mn --custom mininet_topos/custom.py --topo rack,4 --switch native
+    sudo mn --custom mininet_topos/custom.py --topo two_level,leaves=4,workers=16 --switch native
+    sudo mn --custom mininet_topos/custom.py --topo single,4 --switch bmv2,words=16 --host worker
+
+With no --controller, ours drives the switches. In Mininet's shell, `workers CMD` runs a command on every
+worker host:
+
+    mininet> workers switchagg topo check
+    mininet> link s1 h1 down
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+# `mn` executes this file's text; the name of the file is the only thing that it hands over, in the code
+# object.
+_HERE = Path(sys._getframe().f_code.co_filename).resolve()
+if str(_HERE.parents[1]) not in sys.path:
+    sys.path.append(str(_HERE.parents[1]))
+
+from mininet_topos.controllers import SwitchAggController, controllers  # noqa: E402
+from mininet_topos.hosts import hosts  # noqa: E402
+from mininet_topos.shell import install  # noqa: E402
+from mininet_topos.switches import switches  # noqa: E402
+from mininet_topos.topologies import topos  # noqa: E402
+
+install()
+
+
+def findController() -> type[SwitchAggController]:
+    """What `mn` asks when it was given no --controller."""
+    return SwitchAggController
+
+
+__all__ = ["controllers", "findController", "hosts", "switches", "topos"]

@@ -1,0 +1,306 @@
+"""Switches that aggregate: `native`, `p4` and `bmv2`, with one interface and one controller for all three.
+
+    native   our own engine             switchagg switch --engine native --interface PORT=NAME ...
+    p4       any .p4, in our model      switchagg switch --engine p4 --interface PORT=NAME ...
+    bmv2     the same, made by p4c      simple_switch_grpc --no-p4 -i PORT@NAME ...
+
+Each is a process in the root namespace, between its interfaces (s1-eth1 is port 1), with a P4Runtime server
+on loopback. `SwitchAggController` fills its tables. Without one, a switch waits for whoever connects to
+`server`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from mininet.log import info, warn
+from mininet.node import Switch
+
+from mininet_topos import command, marks
+from mininet_topos.hosts import DEFAULT_MTU, OFFLOADS, quiet
+
+PROGRAM = command.REPOSITORY / "p4" / "switchagg_v1model.p4"
+CPU_PORT = 510
+# Where it matters that Python starts slowly on a busy computer.
+_START = 60.0
+_STOP = 5.0
+
+
+class SwitchFailed(Exception):
+    """A switch does not start, or has ended; the message has its last words."""
+
+
+class AggSwitch(Switch):
+    """What the three have in common.
+
+    Args:
+        address: the switch's own IPv4 address, to which workers send. 10.0.255.N for switch sN.
+        server: HOST:PORT for its P4Runtime server; a free port of loopback.
+        mtu: of its interfaces.
+        role: "leaf" or "root" of a job in two levels; nothing in one.
+
+    Attributes:
+        address, server, role: likewise.
+        process: it, while it runs.
+    """
+
+    engine = ""
+
+    def __init__(
+        self,
+        name: str,
+        address: str | None = None,
+        server: str | None = None,
+        mtu: int = DEFAULT_MTU,
+        role: str = "",
+        **params: Any,
+    ) -> None:
+        marks.own()
+        super().__init__(name, **params)
+        numbers = re.findall(r"\d+", name)
+        self.address = address or f"10.0.255.{int(numbers[0]) & 255}"
+        self.server = server or f"127.0.0.1:{_free_port()}"
+        self.role = role
+        self.mtu = int(mtu)
+        self.process: subprocess.Popen[bytes] | None = None
+        self.log = marks.folder() / f"{name}.log"
+
+    def line(self) -> list[str]:
+        """The command line that is the switch. Raises `command.Missing` where a program is not there."""
+        raise NotImplementedError
+
+    def table(self) -> dict[str, Any]:
+        """What a controller's configuration says of this kind of switch, besides what all have."""
+        raise NotImplementedError
+
+    def interfaces(self) -> dict[int, str]:
+        """Interfaces by port."""
+        return {port: intf.name for port, intf in sorted(self.intfs.items()) if intf.name != "lo"}
+
+    def addIntf(self, intf: Any, **params: Any) -> None:
+        """Adds an interface; Mininet calls it."""
+        super().addIntf(intf, **params)
+        if intf.name != "lo" and not self.inNamespace:
+            marks.claim(intf.name)
+
+    def start(self, controllers: Sequence[Any]) -> None:
+        """Starts the process, and tells our controllers, if any, that it is theirs.
+
+        Raises `command.Missing` and `SwitchFailed`.
+        """
+        for name in self.interfaces().values():
+            quiet(name)
+            self.cmd(f"ethtool -K {name} {' '.join(f'{each} off' for each in OFFLOADS)} >/dev/null 2>&1")
+            self.cmd(f"ip link set dev {name} mtu {self.mtu} up")
+        self.begin()
+        for each in controllers:
+            if hasattr(each, "adopt"):
+                each.adopt(self)
+        info(f"({self.engine} at {self.server}) ")
+
+    def begin(self) -> None:
+        """Starts the process, with nothing in its tables. Raises `command.Missing` and `SwitchFailed`."""
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                self.line(), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+        host, port = self.server.rsplit(":", 1)
+        end = time.monotonic() + _START
+        while True:
+            with contextlib.suppress(OSError), socket.create_connection((host, int(port)), 1):
+                return
+            if self.process.poll() is not None or time.monotonic() > end:
+                said = self.last_words()
+                self.end()
+                raise SwitchFailed(f"{self.name} ({self.engine}) does not start: {said}")
+            time.sleep(0.02)
+
+    def end(self, number: int = signal.SIGTERM) -> None:
+        """Ends the process, if it runs."""
+        if self.process is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            self.process.send_signal(number)
+        try:
+            self.process.wait(_STOP)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self.process = None
+
+    def connected(self) -> bool:
+        """Whether the process runs."""
+        return self.process is not None and self.process.poll() is None
+
+    def last_words(self) -> str:
+        """The end of what the process has printed."""
+        text = self.log.read_text(errors="replace").strip() if self.log.exists() else ""
+        return "; ".join(text.splitlines()[-3:]) or "it said nothing"
+
+    def stop(self, deleteIntfs: bool = True) -> None:
+        """Ends the switch; Mininet calls it."""
+        if self.process is not None and self.process.poll() is not None:
+            warn(f"{self.name} had ended by itself: {self.last_words()}\n")
+        self.end()
+        super().stop(deleteIntfs)
+
+    @classmethod
+    def batchStartup(cls, switches: Sequence[Any]) -> Sequence[Any]:
+        """Mininet calls it when all switches run: now the controllers can begin."""
+        del cls
+        for controller in {id(each): each for switch in switches for each in switch.masters}.values():
+            controller.serve()
+        return switches
+
+    @property
+    def masters(self) -> list[Any]:
+        """Our controllers of this switch."""
+        return getattr(self, "_masters", [])
+
+    def mastered(self, controller: Any) -> None:
+        """A controller has taken it."""
+        self._masters = [*self.masters, controller]
+
+
+class NativeSwitch(AggSwitch):
+    """Our own engine. Any K that the MTU holds."""
+
+    engine = "native"
+
+    def line(self) -> list[str]:
+        """See `AggSwitch.line`."""
+        return [
+            *command.switchagg(),
+            "switch",
+            "--engine",
+            "native",
+            *_interface_words(self),
+            "--p4runtime",
+            self.server,
+        ]
+
+    def table(self) -> dict[str, Any]:
+        """See `AggSwitch.table`."""
+        return {"target": "native"}
+
+
+class P4ModelSwitch(AggSwitch):
+    """A P4 program in our model: no compiler, some 10,000 packets a second.
+
+    Args:
+        program: the source; it is driven by the controller if its tables are those of switchagg_v1model.p4.
+        words: K, `AGG_WORDS` of our program.
+        defines: more macros, NAME or NAME=VALUE, with `:` between them.
+    """
+
+    engine = "p4"
+
+    def __init__(
+        self, name: str, program: str = "", words: int = 64, defines: str = "", **params: Any
+    ) -> None:
+        super().__init__(name, **params)
+        self.program = Path(program or PROGRAM)
+        self._defines = [f"AGG_WORDS={words}", *filter(None, defines.split(":"))]
+        if not self.program.is_file():
+            raise command.Missing(f"{name}: there is no program {self.program}; accepted: program=FILE.p4")
+
+    def line(self) -> list[str]:
+        """See `AggSwitch.line`."""
+        macros = [word for each in self._defines for word in ("-D", each)]
+        return [
+            *command.switchagg(), "switch", "--engine", "p4", "--program", str(self.program), *macros,
+            *_interface_words(self), "--p4runtime", self.server,
+        ]  # fmt: skip
+
+    def table(self) -> dict[str, Any]:
+        """See `AggSwitch.table`."""
+        return {"target": "p4"}
+
+
+class Bmv2Switch(AggSwitch):
+    """`simple_switch_grpc`, with what p4c makes of the same program.
+
+    Args:
+        program: the source, which `p4c-bm2-ss` compiles.
+        words: K, `AGG_WORDS` of our program.
+        config, p4info: what p4c made of it before; nothing is compiled then.
+    """
+
+    engine = "bmv2"
+    _needs = (
+        "it is bmv2's, with PI. On Ubuntu: apt install p4lang-bmv2, from p4lang's repository "
+        "(docs/mininet.md); elsewhere take --switch p4, which runs the same program with nothing to install"
+    )
+
+    def __init__(
+        self, name: str, program: str = "", words: int = 64, config: str = "", p4info: str = "", **params: Any
+    ) -> None:
+        command.program("simple_switch_grpc", self._needs)
+        super().__init__(name, **params)
+        if bool(config) != bool(p4info):
+            raise command.Missing(f"{name}: one of config and p4info is missing; accepted: both, or neither")
+        if config:
+            self.config_file, self.p4info_file = Path(config), Path(p4info)
+        else:
+            self.config_file, self.p4info_file = compiled(Path(program or PROGRAM), int(words))
+
+    def line(self) -> list[str]:
+        """See `AggSwitch.line`."""
+        interfaces = [word for port, name in self.interfaces().items() for word in ("-i", f"{port}@{name}")]
+        return [
+            "simple_switch_grpc", "--no-p4", "--device-id", "0", *interfaces, "--", "--grpc-server-addr",
+            self.server, "--cpu-port", str(CPU_PORT),
+        ]  # fmt: skip
+
+    def table(self) -> dict[str, Any]:
+        """See `AggSwitch.table`."""
+        return {"target": "bmv2", "p4info": str(self.p4info_file), "config": str(self.config_file)}
+
+
+def compiled(program: Path, words: int) -> tuple[Path, Path]:
+    """Compiles a program for bmv2, once a network; returns its JSON and its P4Info.
+
+    Raises `command.Missing`: no compiler, or the program does not compile.
+    """
+    compiler = command.program(
+        "p4c-bm2-ss",
+        "the P4 compiler. On Ubuntu: apt install p4lang-p4c, from p4lang's repository; or give config= and "
+        "p4info=, made elsewhere by `make -C p4 bmv2`",
+    )
+    folder = marks.folder()
+    config = folder / f"{program.stem}-{words}.json"
+    p4info = folder / f"{program.stem}-{words}.p4info.txtpb"
+    if not config.exists():
+        made = subprocess.run(
+            [
+                compiler, "--std", "p4-16", f"-DAGG_WORDS={words}", "--p4runtime-files", str(p4info),
+                "-o", str(config), str(program),
+            ],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
+        )  # fmt: skip
+        if made.returncode:
+            raise command.Missing(
+                f"{program} does not compile: {made.stdout.decode(errors='replace').strip()}"
+            )
+    return config, p4info
+
+
+def _interface_words(switch: AggSwitch) -> list[str]:
+    return [word for port, name in switch.interfaces().items() for word in ("--interface", f"{port}={name}")]
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+switches = {"native": NativeSwitch, "p4": P4ModelSwitch, "bmv2": Bmv2Switch}

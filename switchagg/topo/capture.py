@@ -1,0 +1,98 @@
+"""Writes what passes interfaces to pcap files, one each: NAME.pcap, both ways, with the kernel's times.
+
+    python -m switchagg.topo.capture FOLDER INTERFACE ...
+
+Says "ready" when it captures. When its standard input ends it says how many frames it has, and has missed,
+as JSON. Not more than one file's worth of Python a frame: at some 100,000 frames a second it begins to miss
+some, and says so.
+"""
+
+from __future__ import annotations
+
+import json
+import select
+import socket
+import struct
+import sys
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from switchagg.emulator.packet_socket import open_interface, whole
+from switchagg.errors import SwitchAggError
+
+# Classic pcap with nanoseconds; link type 1 is Ethernet.
+_FILE: Final = struct.pack("<IHHiIII", 0xA1B23C4D, 2, 4, 0, 0, 1 << 18, 1)
+_RECORD: Final = struct.Struct("<IIII")
+_SO_TIMESTAMPNS: Final = 35
+_TIME: Final = struct.Struct("=qq")
+_SO_RCVBUFFORCE: Final = 33
+_BUFFER: Final = 32 << 20
+_SOL_PACKET: Final = 263
+_STATISTICS: Final = 6
+_BATCH: Final = 256
+
+
+class Tap:
+    """One interface, and its file."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.socket = open_interface(name)
+        self.socket.setblocking(False)
+        self.socket.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
+        try:
+            self.socket.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _BUFFER)
+        except PermissionError:  # root of a user namespace only
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER)
+        self._file: BinaryIO = (folder / f"{name}.pcap").open("wb")
+        self._file.write(_FILE)
+        self.frames = 0
+        self.missed = 0
+
+    def take(self) -> bool:
+        """Writes what has come, a batch of it at most; whether there was anything."""
+        for turn in range(_BATCH):
+            try:
+                frame, ancillary, _, _ = self.socket.recvmsg(1 << 17, 256)
+            except BlockingIOError:
+                return turn > 0
+            except OSError:
+                return turn > 0  # the interface went down
+            seconds = nanoseconds = 0
+            for level, kind, data in ancillary:
+                if (level, kind) == (socket.SOL_SOCKET, _SO_TIMESTAMPNS):
+                    seconds, nanoseconds = _TIME.unpack_from(data)
+            frame = whole(frame, ancillary)
+            self._file.write(_RECORD.pack(seconds, nanoseconds, len(frame), len(frame)) + frame)
+            self.frames += 1
+        return True
+
+    def close(self) -> dict[str, int]:
+        """Takes the rest, and closes the file."""
+        while self.take():
+            pass
+        _, self.missed = struct.unpack("=II", self.socket.getsockopt(_SOL_PACKET, _STATISTICS, 8))
+        self.socket.close()
+        self._file.close()
+        return {"frames": self.frames, "missed": self.missed}
+
+
+def main(folder: Path, names: list[str]) -> None:
+    """Captures until standard input ends."""
+    taps = {name: Tap(folder, name) for name in names}
+    sources = {tap.socket.fileno(): tap for tap in taps.values()}
+    print("ready", flush=True)
+    while True:
+        ready: list[int] = select.select([0, *sources], [], [])[0]
+        if 0 in ready:
+            break
+        for each in ready:
+            sources[each].take()
+    print(json.dumps({name: tap.close() for name, tap in taps.items()}), flush=True)
+
+
+if __name__ == "__main__":
+    try:
+        main(Path(sys.argv[1]), sys.argv[2:])
+    except (SwitchAggError, OSError) as error:
+        print(f"switchagg topo: capture: {error}", file=sys.stderr)
+        sys.exit(1)

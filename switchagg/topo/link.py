@@ -1,0 +1,149 @@
+"""What one direction of a bad link does to frames: rules only, no I/O and no clock.
+
+    frame, now --> lost? --> room in the queue? --> serialised at `rate` --> late by `delay` (+ `jitter`)
+                                                                             --> when it arrives, or never
+
+The queue is a router's: it has a limit, and what comes when it is full is dropped.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from dataclasses import dataclass, fields
+from typing import Any, Final
+
+from switchagg.errors import UsageError
+
+# Preamble, frame check sequence and the gap to the next frame; with them a rate is that of the wire.
+FRAMING: Final = 24
+MIN_FRAME: Final = 60
+MAX_SECONDS: Final = 10.0
+MAX_QUEUE: Final = 1_000_000
+_UNITS: Final = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
+
+
+@dataclass(frozen=True, slots=True)
+class LinkFaults:
+    """Each way of a link, independently.
+
+    Attributes:
+        loss: probability that a frame is lost.
+        delay: seconds by which each is late.
+        jitter: seconds, up to which it is later still, at random; neighbours may change places.
+        rate: Mbit/s of the wire, framing counted; 0: as fast as it goes.
+        queue: frames that wait for the wire, with a rate.
+        seed: of the random decisions.
+
+    Raises `UsageError` for a value out of range.
+    """
+
+    loss: float = 0.0
+    delay: float = 0.0
+    jitter: float = 0.0
+    rate: float = 0.0
+    queue: int = 1000
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.loss <= 1:
+            raise UsageError(f"loss is {self.loss}; accepted: a probability, 0..1")
+        for name in ("delay", "jitter"):
+            if not 0 <= getattr(self, name) <= MAX_SECONDS:
+                raise UsageError(f"{name} is {getattr(self, name)}; accepted: 0 to {MAX_SECONDS:g} seconds")
+        if not (self.rate == 0 or 0.001 <= self.rate <= 1e6):
+            raise UsageError(f"rate is {self.rate}; accepted: 0.001 to 1000000 Mbit/s, or 0 for no limit")
+        if not 1 <= self.queue <= MAX_QUEUE:
+            raise UsageError(f"queue is {self.queue}; accepted: 1 to {MAX_QUEUE} frames")
+        if not 0 <= self.seed < 1 << 64:
+            raise UsageError(f"seed is {self.seed}; accepted: 0 to 2**64 - 1")
+
+    @property
+    def any(self) -> bool:
+        """Whether there is any."""
+        return bool(self.loss or self.delay or self.jitter or self.rate)
+
+
+def link_faults(**given: Any) -> LinkFaults:
+    """Returns the faults of words and numbers: `delay="5ms"`, `rate="100"`, `loss=0.01`.
+
+    Raises `UsageError` for a name that is none and for a value that is no number.
+    """
+    known = {each.name for each in fields(LinkFaults)}
+    values: dict[str, Any] = {}
+    for name, value in given.items():
+        if name not in known:
+            raise UsageError(f"a link has no {name!r}; accepted: {', '.join(sorted(known))}")
+        if name in ("delay", "jitter"):
+            values[name] = seconds(value, name)
+        else:
+            kind = int if name in ("queue", "seed") else float
+            try:
+                values[name] = kind(value)
+            except (TypeError, ValueError):
+                raise UsageError(f"{name} is {value!r}; accepted: a number") from None
+    return LinkFaults(**values)
+
+
+def seconds(value: float | str, name: str = "delay") -> float:
+    """Returns seconds of a number, or of a text such as 5ms, 200us, 0.1s. Raises `UsageError`."""
+    if isinstance(value, int | float):
+        return float(value)
+    unit = next((each for each in ("us", "ms", "s") if value.endswith(each)), "")
+    try:
+        return float(value.removesuffix(unit)) * _UNITS.get(unit, 1.0)
+    except ValueError:
+        raise UsageError(f"{name} is {value!r}; accepted: seconds such as 5ms, 200us or 0.1s") from None
+
+
+@dataclass(slots=True)
+class LinkCounts:
+    """What one direction has done with frames."""
+
+    frames: int = 0
+    bytes: int = 0
+    lost: int = 0
+    overflowed: int = 0
+
+
+class LinkDirection:
+    """One way of a link.
+
+    Args:
+        faults: what it does.
+        stream: which way of which link: each has random decisions of its own from one seed.
+    """
+
+    def __init__(self, faults: LinkFaults, stream: str) -> None:
+        self.counts = LinkCounts()
+        self._random = random.Random(f"{faults.seed} {stream}")
+        self.change(faults)
+
+    def change(self, faults: LinkFaults) -> None:
+        """Does this from now on; what waits keeps its times."""
+        self._faults = faults
+        self._free = 0.0
+        self._waiting: deque[float] = deque()
+
+    def offer(self, size: int, now: float) -> float | None:
+        """Takes a frame of `size` bytes; returns when it arrives, or None for never."""
+        faults, counts = self._faults, self.counts
+        if faults.loss and self._random.random() < faults.loss:
+            counts.lost += 1
+            return None
+        at = now
+        if faults.rate:
+            waiting = self._waiting
+            while waiting and waiting[0] <= now:
+                waiting.popleft()
+            if len(waiting) >= faults.queue:
+                counts.overflowed += 1
+                return None
+            bits = 8 * (max(size, MIN_FRAME) + FRAMING)
+            at = self._free = max(self._free, now) + bits / (faults.rate * 1e6)
+            waiting.append(at)
+        counts.frames += 1
+        counts.bytes += size
+        if faults.jitter:
+            at += faults.jitter * self._random.random()
+        return at + faults.delay

@@ -1,0 +1,192 @@
+"""What happens in networks of `switchagg topo`. Run by `rack.in_namespace`, in a namespace of its own.
+
+    python -m tests.mininet_topos.plays NAME [ARGUMENT ...]
+
+Prints one JSON object: what was seen.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from switchagg.topo.lab import Lab, Plan, Run, standing
+from switchagg.topo.traffic import look
+from tests.waiting import eventually
+
+CHECK = [sys.executable, "-m", "switchagg.cli.main", "topo", "check"]
+
+
+def snapshot() -> dict[str, Any]:
+    """All that a network is made of, of this computer as this namespace sees it."""
+    links = json.loads(subprocess.run(["ip", "-j", "address"], check=True, capture_output=True).stdout)
+    processes = {each for each in os.listdir("/proc") if each.isdigit() and _runs(each)}
+    namespaces = set()
+    for each in processes:
+        for kind in ("net", "mnt"):
+            try:
+                namespaces.add(os.readlink(f"/proc/{each}/ns/{kind}"))
+            except OSError:
+                continue  # `ip` itself
+    return {
+        "interfaces": sorted(
+            (each["ifname"], sorted(one["local"] for one in each["addr_info"])) for each in links
+        ),
+        "processes": sorted(each for each in processes if _runs(each)),
+        "namespaces": sorted(namespaces),
+        "files": sorted(os.listdir("/tmp")),
+    }
+
+
+def _runs(pid: str) -> bool:
+    """Whether a process is there, and not dead and waiting for its parent: orphans become this one's."""
+    try:
+        return Path("/proc", pid, "stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def checked(run: Run) -> dict[str, Any]:
+    """What a run of the check comes to."""
+    return {
+        "status": run.status,
+        "sums": [[each["exact"], each["sums"]] for each in run.ranks],
+        "alike": len({each["crc"] for each in run.ranks}) == 1,
+        "errors": [each["error"] for each in run.ranks if each["error"]],
+    }
+
+
+def check(lab: Lab, elements: int, rounds: int = 1) -> Run:
+    """Runs the check on every worker host."""
+    return lab.run([*CHECK, "--elements", str(elements), "--rounds", str(rounds)], prefix=False)
+
+
+def meanwhile(act: Callable[[], None]) -> threading.Thread:
+    """Starts something beside."""
+    thread = threading.Thread(target=act)
+    thread.start()
+    return thread
+
+
+def until_passed(interface: str, frames: int) -> None:
+    """Returns when as many more frames have come in at an interface."""
+    before = look()[interface].packets_in
+    while look()[interface].packets_in - before < frames:
+        time.sleep(0.005)
+
+
+def rack(engine: str, elements: str) -> dict[str, Any]:
+    """Exact without loss and with 2 %; a link goes down and comes back in the middle of an all-reduce."""
+    found: dict[str, Any] = {}
+    size = int(elements)
+    before = snapshot()
+    with standing(Plan("rack,workers=2,seed=1", engine)) as lab:
+        found["clean"] = checked(check(lab, 2_000))
+        for link in lab.net.links:
+            link.set(loss=0.02, seed=1)
+        lossy = check(lab, 2_000)
+        found["lossy"] = checked(lossy)
+        found["lost"] = sum(way["lost"] for link in lab.net.links for way in link.counts().values())
+        for link in lab.net.links:
+            link.set()
+
+        def flap() -> None:
+            until_passed("s1-eth1", 600)
+            lab.net.configLinkStatus("s1", "h1", "down")
+            found["passed"] = [look()["s1-eth1"].packets_in]
+            time.sleep(0.7)
+            found["passed"].append(look()["s1-eth1"].packets_in)
+            lab.net.configLinkStatus("s1", "h1", "up")
+
+        beside = meanwhile(flap)
+        found["flapped"] = checked(check(lab, size, 0))
+        beside.join()
+        found["passed"].append(look()["s1-eth1"].packets_in)
+    found["left"] = [before, snapshot()]
+    return found
+
+
+TOPO = [sys.executable, "-m", "switchagg.cli.main", "topo"]
+
+
+def _said(*words: str) -> list[Any]:
+    """What the command does: its status, and what it says."""
+    ran = subprocess.run([*TOPO, *words], capture_output=True, text=True, check=False)
+    return [ran.returncode, (ran.stdout + ran.stderr).strip()]
+
+
+def _standing(*words: str) -> subprocess.Popen[bytes]:
+    """A network on whose hosts a command runs that does not end by itself."""
+    process = subprocess.Popen(
+        [*TOPO, "rack", "--workers", "2", *words, "--", "sh", "-c", "sleep 1234; true"]
+    )
+    eventually(lambda: len(_find("sleep\0001234")) == 2)
+    return process
+
+
+def _find(words: str) -> list[int]:
+    """Processes with these words in their command line, which is read as the kernel has it."""
+    found = []
+    for each in os.listdir("/proc"):
+        if each.isdigit() and _runs(each):
+            with contextlib.suppress(OSError):
+                if words.encode() in Path("/proc", each, "cmdline").read_bytes():
+                    found.append(int(each))
+    return found
+
+
+def ended(engine: str) -> dict[str, Any]:
+    """Networks that are interrupted, told to end, and killed, alone and with their guardian."""
+    found: dict[str, Any] = {}
+    before = snapshot()
+
+    def gone() -> list[Any]:
+        with contextlib.suppress(AssertionError):
+            eventually(lambda: snapshot() == before, 20)
+        return [before, snapshot()]
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        process = _standing("--switch", engine)
+        process.send_signal(number)
+        found[number.name] = [process.wait(60), gone()]
+    process = _standing("--switch", engine)
+    process.kill()
+    process.wait()
+    found["SIGKILL"] = gone()
+
+    # Others' things, with names as ours have.
+    subprocess.run(["ip", "link", "add", "s7-eth1", "type", "bridge"], check=True)
+    bystander = subprocess.Popen(["sleep", "1235"])
+    process = _standing("--switch", engine)
+    (guardian,) = _find("marks.py")
+    os.kill(guardian, signal.SIGKILL)
+    process.kill()
+    process.wait()
+    found["refused"] = _said("rack", "--switch", engine)
+    found["cleaned"] = _said("clean")
+    found["again"] = _said("clean")
+    found["bystanders"] = [bystander.poll(), bool(_find("sleep\0001235")), "s7-eth1" in look()]
+    bystander.kill()
+    bystander.wait()
+    subprocess.run(["ip", "link", "delete", "s7-eth1"], check=True)
+    found["after"] = gone()
+
+    subprocess.run(["ip", "link", "add", "s1-eth2", "type", "bridge"], check=True)
+    found["taken"] = _said("rack", "--switch", engine)
+    found["kept"] = "s1-eth2" in look()
+    return found
+
+
+if __name__ == "__main__":
+    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", "/tmp"], check=True)
+    subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+    print(json.dumps(globals()[sys.argv[1]](*sys.argv[2:])))
