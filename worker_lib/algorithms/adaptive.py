@@ -100,7 +100,7 @@ class Adaptive:
         inside = np.repeat(chosen, self._sizes)
         mine = self._problem.gradient(self.x)[inside]
         mean = self._average(mine, level.bits)
-        self._look(chosen, inside, mean)
+        self._look(chosen, inside, mean, self._noise()[level.bits])
         move = np.zeros_like(self.x)
         move[inside] = mean
         if probability is not None:
@@ -158,12 +158,15 @@ class Adaptive:
                 out[bits] = 0.0 if bits == 32 else (2 * self._largest / steps) ** 2 / (4 * n)
         return out
 
-    def _look(self, chosen: NDArray[np.bool_], inside: NDArray[np.bool_], mean: Array) -> None:
-        """Takes note of fresh aggregates, and learns how much they had changed for the way gone."""
+    def _look(self, chosen: NDArray[np.bool_], inside: NDArray[np.bool_], mean: Array, noise: float) -> None:
+        """Takes note of fresh aggregates, whose elements have squared errors of `noise`, and learns how much
+        they had changed for the way gone."""
         before = np.zeros_like(self._last)
         before[inside] = self._last[inside] - mean
         self._last[inside] = mean
-        fresh = np.add.reduceat(np.square(self._last), self._starts)
+        # What rounding has added to the energy is no gradient, and would keep the lanes narrow for ever.
+        fresh = np.add.reduceat(np.square(self._last), self._starts) - self._sizes * noise
+        fresh = np.maximum(fresh, 0.0)
         if not np.isinf(self._energies).any():
             changed = np.add.reduceat(np.square(before), self._starts)[chosen]
             gone = self._gone[chosen]
