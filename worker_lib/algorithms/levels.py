@@ -28,7 +28,7 @@ from worker_lib.algorithms.base import Array
 from worker_lib.algorithms.cost import CostModel
 
 _LEAST: Final = 1e-3  # of the mean energy: no block is believed to be so empty that it is never sent
-_GRID: Final = 64  # levels of stochastic sparsification that are tried
+_GRID: Final = 24  # levels of stochastic sparsification that are tried
 
 
 @dataclass(frozen=True, slots=True, eq=False)
