@@ -1,13 +1,14 @@
 """Runs of convex methods for the claims: a problem and a list of runs as JSON values, solved by all ranks.
 
-    given = {"problem": {...}, "order": ..., "optimum": [...], "runs": [{"name": ..., "method": ...}, ...]}
-    lab.ranks(solve, 4, given)  ->  per rank and run: records of the log, and a digest of x
+    task = {"problem": {...}, "order": ..., "optimum": [...], "runs": [{"name": ..., "method": ...}, ...]}
+    lab.ranks(solve, 4, {"tasks": [task, ...]})  ->  per rank and run: records of the log, a digest of x
 
 `posed` makes the problem with its optimum, which the parent finds by Newton's method and hands to the ranks.
 """
 
 from __future__ import annotations
 
+import json
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -105,59 +106,51 @@ def posed(problem: Mapping[str, Any], workers: int, order: str, *, shared_minimi
 
 
 def solve(session: Any, given: dict[str, Any]) -> list[dict[str, Any]]:
-    """One rank: carries out all runs, one after the other."""
+    """One rank: carries out all runs of all tasks, one after the other."""
     import numpy as np
 
     from worker_lib.algorithms.base import Log
 
-    problem = _parts(given, session.world_size)[session.rank]
-    optimum = np.array(given["optimum"])
     found = []
-    for plan in given["runs"]:
-        target = plan.get("target")
-        log = Log(every=max(1, plan["steps"] // _POINTS), optimum=optimum, target=target)
-        session.barrier()
-        x, extra = _run(plan, problem, session, log)
-        records = [
-            {
-                "step": r.step,
-                "distance": r.distance,
-                "payload_bits": r.payload_bits,
-                "wire_bytes": r.wire_bytes,
-                "wire_bytes_sent": r.wire_bytes_sent,
-                "packets": r.packets,
-                "seconds": r.seconds,
-            }
-            for r in log.records
-        ]
-        found.append(
-            {
-                "name": plan["name"],
-                "digest": zlib.crc32(np.ascontiguousarray(x).view(np.uint8).data),
-                "records": records if session.rank == 0 else [],
-                "reached": log.reached,
-                "extra": extra,
-            }
-        )
+    for task in given["tasks"]:
+        problem = _parts(task, session.world_size)[session.rank]
+        optimum = np.array(task["optimum"])
+        for plan in task["runs"]:
+            log = Log(every=max(1, plan["steps"] // _POINTS), optimum=optimum, target=plan.get("target"))
+            session.barrier()
+            x, extra = _run(plan, problem, session, log)
+            found.append(
+                {
+                    "digest": zlib.crc32(np.ascontiguousarray(x).view(np.uint8).data),
+                    "records": json.loads(log.to_json()) if session.rank == 0 else [],
+                    "reached": log.reached,
+                    "extra": extra,
+                }
+            )
     return found
 
 
 def solved(
-    lab: Lab, task: Posed, runs: Sequence[Mapping[str, Any]], workers: int, *, words: int
-) -> dict[str, Solved]:
-    """Has all runs carried out by real processes; by name."""
-    lab.say(f"{len(runs)} runs on {task.dim} unknowns, {workers} workers")
-    given = {**task.given, "runs": [dict(run) for run in runs]}
+    lab: Lab, tasks: Sequence[tuple[Posed, Sequence[Mapping[str, Any]]]], workers: int, *, words: int
+) -> list[dict[str, Solved]]:
+    """Has all runs of all tasks carried out by real processes, the same ones; for each task, by name."""
+    count = sum(len(runs) for _, runs in tasks)
+    lab.say(f"{count} runs on {tasks[0][0].dim} unknowns, {workers} workers")
+    given = {"tasks": [{**task.given, "runs": [dict(run) for run in runs]} for task, runs in tasks]}
     ran = lab.ranks(solve, workers, given, connect={"words": words})
-    out = {}
-    for i, run in enumerate(runs):
-        of_ranks = [result[i] for result in ran.results]
-        out[str(run["name"])] = Solved(
-            of_ranks[0]["records"],
-            len({each["digest"] for each in of_ranks}) == 1,
-            bool(of_ranks[0]["reached"]),
-            of_ranks[0]["extra"],
-        )
+    out, at = [], 0
+    for _, runs in tasks:
+        names = {}
+        for run in runs:
+            of_ranks = [result[at] for result in ran.results]
+            names[str(run["name"])] = Solved(
+                of_ranks[0]["records"],
+                len({each["digest"] for each in of_ranks}) == 1,
+                bool(of_ranks[0]["reached"]),
+                of_ranks[0]["extra"],
+            )
+            at += 1
+        out.append(names)
     return out
 
 
@@ -218,14 +211,8 @@ def _run(
                 omega = compressor.omega(problem.dim, session.world_size)
                 assert omega is not None
                 arguments["step"] = rule / (known.smoothness * (1 + omega / session.world_size))
-            settings = {
-                "compressor": compressor,
-                "alpha": None,
-                "step": None,
-                "momentum": 0.0,
-                "memory": True,
-            }
-            settings |= {"x0": None, **arguments}
+            settings: dict[str, Any] = {"compressor": compressor, "alpha": None, "step": None, "x0": None}
+            settings |= {"momentum": 0.0, "memory": True, **arguments}
             made = Diana if plan["method"] == "diana" else VrDiana
             method = made(problem, session, **settings)
         case "adaptive":

@@ -52,7 +52,7 @@ def run(lab: Lab) -> Outcome:
                     "arguments": arguments,
                 }
             )
-    found = solved(lab, task, runs, WORKERS, words=WORDS)
+    (found,) = solved(lab, [(task, runs)], WORKERS, words=WORDS)
 
     def fixed(variant: str, level: int, price: str) -> Solved:
         return found[f"{variant} {level} {price if variant == 'quantized' else 'payload'}"]

@@ -39,7 +39,7 @@ def run(lab: Lab) -> Outcome:
         }
         for name, (_, spec) in kinds.items()
     ]
-    found = solved(lab, task, runs, WORKERS, words=WORDS)
+    (found,) = solved(lab, [(task, runs)], WORKERS, words=WORDS)
     best: dict[str, tuple[str, Solved]] = {}
     for name, each in found.items():
         kind = kinds[name][0]
