@@ -1,17 +1,18 @@
 """Runs of convex methods for the claims: a problem and a list of runs as JSON values, solved by all ranks.
 
-    task = {"problem": {...}, "order": ..., "optimum": [...], "runs": [{"name": ..., "method": ...}, ...]}
-    lab.ranks(solve, 4, {"tasks": [task, ...]})  ->  per rank and run: records of the log, a digest of x
-
-`posed` makes the problem with its optimum, which the parent finds by Newton's method and hands to the ranks.
+posed(...)   the problem, its shares and its optimum, which the parent finds by Newton's method
+solved(lab, [(posed, [{"name": ..., "method": ...}, ...])], 4)
+  └─ solve, in each rank: its share from a file, the runs, records of the log, a digest of x
 """
 
 from __future__ import annotations
 
 import json
+import tempfile
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -29,14 +30,16 @@ class Posed:
     """A problem, shared out, with its optimum.
 
     Attributes:
-        given: for the ranks.
+        parts: every worker's problem.
+        optimum: x*.
         scale: ||x*||, the distance from the starting point.
         heterogeneity: root mean square over workers of ||grad f_i(x*)||.
         condition: L / mu of F.
         dim: d.
     """
 
-    given: dict[str, Any]
+    parts: list[Regression]
+    optimum: Array
     scale: float
     heterogeneity: float
     condition: float
@@ -91,8 +94,7 @@ def posed(problem: Mapping[str, Any], workers: int, order: str, *, shared_minimi
     from worker_lib.algorithms.base import mean_gradient
     from worker_lib.algorithms.problems import optimum
 
-    given = {"problem": dict(problem), "order": order, "shared_minimizer": shared_minimizer}
-    parts = _parts(given, workers)
+    parts = _parts(problem, order, workers, shared_minimizer)
     # A shared minimizer is known by construction; Newton's method finds the others.
     x = _hidden(parts[0].dim) if shared_minimizer else optimum(parts, tolerance=OPTIMUM_TOLERANCE)
     if shared_minimizer:
@@ -100,9 +102,7 @@ def posed(problem: Mapping[str, Any], workers: int, order: str, *, shared_minimi
     spread = float(np.sqrt(np.mean([np.square(p.gradient(x)).sum() for p in parts])))
     smooth = float(np.mean([p.smoothness for p in parts]))
     convex = float(np.mean([p.strong_convexity for p in parts]))
-    return Posed(
-        {**given, "optimum": x.tolist()}, float(np.linalg.norm(x)), spread, smooth / convex, parts[0].dim
-    )
+    return Posed(parts, x, float(np.linalg.norm(x)), spread, smooth / convex, parts[0].dim)
 
 
 def solve(session: Any, given: dict[str, Any]) -> list[dict[str, Any]]:
@@ -110,11 +110,15 @@ def solve(session: Any, given: dict[str, Any]) -> list[dict[str, Any]]:
     import numpy as np
 
     from worker_lib.algorithms.base import Log
+    from worker_lib.algorithms.problems import LogisticRegression, RidgeRegression
 
     found = []
     for task in given["tasks"]:
-        problem = _parts(task, session.world_size)[session.rank]
-        optimum = np.array(task["optimum"])
+        with np.load(Path(given["folder"]) / f"{task['file']}-{session.rank}.npz") as held:
+            kind = RidgeRegression if task["ridge"] else LogisticRegression
+            center = held["center"] if held["center"].size else None
+            problem = kind(held["features"], held["targets"], task["l2"], task["l1"], center)
+            optimum = held["optimum"]
         for plan in task["runs"]:
             log = Log(every=max(1, plan["steps"] // _POINTS), optimum=optimum, target=plan.get("target"))
             session.barrier()
@@ -136,8 +140,12 @@ def solved(
     """Has all runs of all tasks carried out by real processes, the same ones; for each task, by name."""
     count = sum(len(runs) for _, runs in tasks)
     lab.say(f"{count} runs on {tasks[0][0].dim} unknowns, {workers} workers")
-    given = {"tasks": [{**task.given, "runs": [dict(run) for run in runs]} for task, runs in tasks]}
-    ran = lab.ranks(solve, workers, given, connect={"words": words})
+    with tempfile.TemporaryDirectory(prefix="swexperiment-") as folder:
+        given = {
+            "folder": folder,
+            "tasks": [{**_stored(folder, i, task), "runs": [*runs]} for i, (task, runs) in enumerate(tasks)],
+        }
+        ran = lab.ranks(solve, workers, given, connect={"words": words})
     out, at = [], 0
     for _, runs in tasks:
         names = {}
@@ -154,20 +162,41 @@ def solved(
     return out
 
 
-def _parts(given: Mapping[str, Any], workers: int) -> list[Regression]:
+def _stored(folder: str, number: int, task: Posed) -> dict[str, Any]:
+    """Writes each worker's data to a file, so that no rank loads all of it; returns the rest."""
     import numpy as np
 
-    from switchagg.experiments.data import problem
+    from worker_lib.algorithms.problems import RidgeRegression
+
+    for rank, part in enumerate(task.parts):
+        np.savez(
+            Path(folder) / f"{number}-{rank}.npz",
+            features=part.features,
+            targets=part.targets,
+            center=np.empty(0) if part.center is None else part.center,
+            optimum=task.optimum,
+        )
+    first = task.parts[0]
+    return {
+        "file": number,
+        "ridge": isinstance(first, RidgeRegression),
+        "l2": first.l2,
+        "l1": first.l1,
+    }
+
+
+def _parts(problem: Mapping[str, Any], order: str, workers: int, shared_minimizer: bool) -> list[Regression]:
+    import numpy as np
+
+    from switchagg.experiments import data
     from worker_lib.algorithms.problems import RidgeRegression, sharing_minimizer, split
 
-    whole = problem(**given["problem"])
-    if given["shared_minimizer"]:
+    whole = data.problem(**problem)
+    if shared_minimizer:
         assert isinstance(whole, RidgeRegression)
         whole = sharing_minimizer(whole, _hidden(whole.dim))
-    if given["order"] != "half":
-        return split(whole, workers, order=given["order"])
-    from dataclasses import replace
-
+    if order != "half":
+        return split(whole, workers, order=order)
     by_target = np.argsort(whole.targets, kind="stable")
     rest = np.random.default_rng(1).permutation(by_target[1::2])
     pieces = zip(np.array_split(by_target[::2], workers), np.array_split(rest, workers), strict=True)

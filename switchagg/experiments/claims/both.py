@@ -11,8 +11,8 @@ from switchagg.experiments.lab import Lab
 WORKERS: Final = 8
 WORDS: Final = 64
 BLOCK: Final = 16
-LEVELS: Final = (1, 4, 16, 64)
-SHARES: Final = (0.125, 0.25, 0.5)
+LEVELS: Final = (4, 16, 64)
+SHARES: Final = (0.0625, 0.125, 0.25)
 ACCURACY: Final = 1e-3
 PROBLEM: Final = {"name": "digits", "loss": "ridge", "l2": 0.01, "pairs": 193}
 
@@ -26,7 +26,7 @@ def run(lab: Lab) -> Outcome:
     for tau in SHARES:
         kinds[f"tau = {tau:g}"] = ("sparsified", {"tau": tau, "block": BLOCK})
     for tau in SHARES:
-        for levels in LEVELS[:1] if lab.quick else LEVELS:
+        for levels in LEVELS[:1] if lab.quick else LEVELS[:2]:
             kinds[f"tau = {tau:g}, s = {levels}"] = ("both", {"tau": tau, "block": BLOCK, "levels": levels})
     runs = [
         {
