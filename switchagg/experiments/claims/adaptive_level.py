@@ -21,7 +21,7 @@ VARIANTS: Final = ("sparse", "quantized", "stochastic")
 
 def run(lab: Lab) -> Outcome:
     """Sweeps fixed levels, then lets the level be chosen for each price."""
-    task = posed({**PROBLEM, "seed": lab.seed}, WORKERS, "sorted")
+    task = posed({**PROBLEM, "seed": lab.seed, **({"pairs": 60} if lab.quick else {})}, WORKERS, "sorted")
     most = -(-task.dim // BLOCK)
     levels = [most, most // 4] if lab.quick else sorted({1, 2, 4, 8, 16, 32, most})
     runs: list[dict[str, Any]] = []
