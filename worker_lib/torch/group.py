@@ -25,7 +25,7 @@ from torch.distributed import ReduceOp
 from torch.distributed import distributed_c10d as c10d
 
 from switchagg.errors import SessionBrokenError, UsageError
-from switchagg.wire import MAX_WORKERS
+from switchagg.wire import MAX_TREE_WORKERS, MAX_WORKERS
 from worker_lib.session import Session, Work
 from worker_lib.tensors import SUMMABLE
 from worker_lib.torch import sparse, staging, versions
@@ -55,10 +55,10 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
     def __init__(
         self, store: Any, rank: int, size: int, timeout: timedelta, name: str, options: Options
     ) -> None:
-        if size > MAX_WORKERS:
+        if size > MAX_TREE_WORKERS:
             raise UsageError(
-                f"the group has {size} ranks; accepted: 1 to {MAX_WORKERS} (a slot of the switch has a bit "
-                "for each). Reduce within smaller groups first, or use gloo"
+                f"the group has {size} ranks; accepted: 1 to {MAX_TREE_WORKERS}, of which a switch takes "
+                f"{MAX_WORKERS}. Reduce within smaller groups first, or use gloo"
             )
         versions.start_group(self, store, rank, size)
         self._life = versions.Life()

@@ -386,8 +386,8 @@ def _never() -> None:
 
 def test_more_ranks_than_a_slot_has_bits() -> None:
     store = dist.HashStore()
-    with pytest.raises(worker_lib.UsageError, match="33 ranks; accepted: 1 to 32"):
-        SwitchGroup(store, 0, 33, timedelta(seconds=5), "too many", Options())
+    with pytest.raises(worker_lib.UsageError, match="257 ranks; accepted: 1 to 256"):
+        SwitchGroup(store, 0, 257, timedelta(seconds=5), "too many", Options())
 
 
 def test_a_controller_that_is_not_there() -> None:
