@@ -45,10 +45,9 @@ class AggSwitch(Switch):
         address: the switch's own IPv4 address, to which workers send. 10.0.255.N for switch sN.
         server: HOST:PORT for its P4Runtime server; a free port of loopback.
         mtu: of its interfaces.
-        role: "leaf" or "root" of a job in two levels; nothing in one.
 
     Attributes:
-        address, server, role: likewise.
+        address, server: likewise.
         process: it, while it runs.
     """
 
@@ -60,7 +59,6 @@ class AggSwitch(Switch):
         address: str | None = None,
         server: str | None = None,
         mtu: int = DEFAULT_MTU,
-        role: str = "",
         **params: Any,
     ) -> None:
         marks.own()
@@ -68,7 +66,6 @@ class AggSwitch(Switch):
         numbers = re.findall(r"\d+", name)
         self.address = address or f"10.0.255.{int(numbers[0]) & 255}"
         self.server = server or f"127.0.0.1:{_free_port()}"
-        self.role = role
         self.mtu = int(mtu)
         self.process: subprocess.Popen[bytes] | None = None
         self.log = marks.folder() / f"{name}.log"
