@@ -11,6 +11,7 @@ on_loss=            SWITCHAGG_ON_LOSS                 as the job was made, or "f
 deadline=           SWITCHAGG_DEADLINE                as the job was made, or 10 seconds
 credential=         SWITCHAGG_TOKEN                   none
 transport=          SWITCHAGG_TRANSPORT               shared memory if the switch is on this host, else UDP
+switch=             SWITCHAGG_SWITCH                  the one whose hosts this address is among, or any
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from typing import Any
 from switchagg.errors import SwitchError, UsageError
 from switchagg.http_client import endpoint
 from switchagg.planner import SkipPolicy
-from switchagg.wire import MAX_WORKERS
+from switchagg.wire import MAX_TREE_WORKERS
 from worker_lib.keeper import Keeper, policy_of
 from worker_lib.membership import checked_deadline, checked_on_loss
 from worker_lib.session import Session, close_all
@@ -51,6 +52,7 @@ def connect(
     deadline: float | None = None,
     priority: int | None = None,
     credential: str | None = None,
+    switch: str | None = None,
 ) -> Session:
     """Joins a job and returns this worker's session. Blocks until all ranks have joined.
 
@@ -58,7 +60,8 @@ def connect(
         controller: its URL, such as ``http://127.0.0.1:8080``.
         job: name that all ranks of the job share.
         rank: this worker's number, 0 to world_size - 1.
-        world_size: number of workers, at most 32. A group of one needs no controller and no switch.
+        world_size: number of workers, at most 32 on one switch and 256 on a tree of switches; which there is,
+            the controller knows. A group of one needs no controller and no switch.
         address: IPv4 address of this host to use; by default that of SWITCHAGG_ADDRESS, or the one that leads
             to the controller.
         timeout: seconds that a collective may take unless its call says otherwise.
@@ -75,6 +78,7 @@ def connect(
         deadline: seconds of silence after which a rank is lost, 1 to 3,600.
         priority: 0 to 9, of a job that has to wait for room on a switch.
         credential: the tenant's token, where the controller wants one.
+        switch: name of the one that this worker attaches to, of several that take it.
 
     Raises:
         UsageError: an argument or variable is missing or out of range.
@@ -82,10 +86,8 @@ def connect(
         `join_timeout`. SwitchError: nobody answers at the controller's address.
     """
     size = _integer("world_size", world_size, "WORLD_SIZE", 1)
-    if not 1 <= size <= MAX_WORKERS:
-        raise UsageError(
-            f"world_size is {size}; accepted: 1 to {MAX_WORKERS} (a slot has a bit for each worker)"
-        )
+    if not 1 <= size <= MAX_TREE_WORKERS:
+        raise UsageError(f"world_size is {size}; accepted: 1 to {MAX_TREE_WORKERS}")
     me = _integer("rank", rank, "RANK", 0 if size == 1 else None)
     if not 0 <= me < size:
         raise UsageError(f"rank is {me}; accepted: 0 to {size - 1} in a world of {size}")
@@ -112,6 +114,7 @@ def connect(
         "deadline": checked_deadline(deadline, os.environ.get("SWITCHAGG_DEADLINE")),
         "priority": priority,
         "credential": credential,
+        "switch": switch if switch is not None else os.environ.get("SWITCHAGG_SWITCH") or None,
     }
     url, retry = _controller(controller, me, patience)
     return _join(

@@ -68,6 +68,7 @@ class Membership:
         block, dense, bits: the job's skip policy: elements that are sent or skipped together; whether every
             block is sent without looking for zeros; the lanes of calls that leave them to the job.
         worker_bit: this rank's bit in the switch.
+        senders: how many send to the same slots of that switch: ranks, and switches below it.
         deadline: seconds of silence after which a rank is lost. on_loss: ``"fail"`` or ``"shrink"``.
         heartbeats: None where the controller wants none.
     """
@@ -94,6 +95,7 @@ class Membership:
     dense: bool
     bits: int | None
     worker_bit: int
+    senders: int
     deadline: float
     on_loss: str
     heartbeats: Heartbeats | None
@@ -234,13 +236,14 @@ def join(
     on_loss: str | None = None,
     priority: int | None = None,
     credential: str | None = None,
+    switch: str | None = None,
 ) -> Membership:
     """Joins a job and waits until all its ranks have.
 
     Args:
         controller_url: ``http://host:port`` or ``https://host:port``.
         job: its name; all ranks use the same.
-        rank, world_size: 0 <= rank < world_size <= 32.
+        rank, world_size: 0 <= rank < world_size <= 256.
         address, port: IPv4 address and UDP port that this rank's packets will come from.
         words: K, the words of a packet; None leaves it to the others, or to the controller.
         slots: P, the job's slots, a power of two; None likewise.
@@ -252,6 +255,7 @@ def join(
         on_loss: what becomes of the job then: ``"fail"`` or ``"shrink"``; None leaves it to the others.
         priority: 0 to 9, of a job that waits for room on a switch.
         credential: the tenant's token; SWITCHAGG_TOKEN by default.
+        switch: name of the one that this rank attaches to; None leaves it to the controller.
 
     Raises:
         AdmissionError: the controller refused; `code` says why, such as ``rank_taken`` or ``join_timeout``.
@@ -269,7 +273,7 @@ def join(
         "slots": slots,
         "touch": touch,
     }
-    optional = {"deadline": deadline, "on_loss": on_loss, "priority": priority}
+    optional = {"deadline": deadline, "on_loss": on_loss, "priority": priority, "switch": switch}
     body |= {name: value for name, value in optional.items() if value is not None}
     stream, admitted = _open(
         there,
@@ -372,6 +376,7 @@ def _membership(
         dense=bool(policy["dense"]),
         bits=None if policy.get("bits") is None else int(policy["bits"]),
         worker_bit=int(answer["worker_bit"]),
+        senders=int(answer.get("senders", world_size)),
         deadline=float(answer["deadline"]),
         on_loss=str(answer["on_loss"]),
         heartbeats=None if heartbeat is None else _heartbeats(heartbeat, line.stream.peer),

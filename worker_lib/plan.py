@@ -177,11 +177,15 @@ class Call:
             inside = f"{self.dtype.label}, shape={shape}, {self.op.name.lower()}, {self.bits} bits"
         return f"{self.kind.name.lower()}({inside})"
 
-    def under(self, policy: SkipPolicy) -> Call:
-        """The call with what it leaves to the policy settled; all ranks do so alike before they scan."""
+    def under(self, policy: SkipPolicy, workers: int = 1) -> Call:
+        """The call with what it leaves to the policy settled; all ranks do so alike before they scan.
+
+        Args:
+            workers: n; more than 127 cannot share lanes of 8 bits.
+        """
         bits = self.bits
         if self.auto_lanes:
-            at_least = max(policy.bits or 64, self.auto_lanes)
+            at_least = max(policy.bits or 64, self.auto_lanes, 8 if workers <= 127 else 16)
             bits = min((b for b in self.dtype.lanes if b >= at_least), default=self.dtype.lanes[0])
         return replace(
             self,

@@ -138,8 +138,19 @@ def lane_top(bits: int, workers: int) -> int:
     """
     top = int(((1 << (bits - 1)) - 1) // workers)
     if top < 1:
-        raise UsageError(f"bits is {bits}: {workers} workers cannot share lanes so narrow; use more bits")
+        raise UsageError(
+            f"bits is {bits}: {workers} workers cannot share lanes so narrow; accepted: up to "
+            f"{(1 << (bits - 1)) - 1} workers, or more bits"
+        )
     return top
+
+
+def headroom(workers: int) -> int:
+    """L: bits of a wide lane that the sum of so many workers' values needs; ceil(log2 n), and 9 for 256.
+
+    From 129 workers on a float32 can round up to 2^(31-L), which 255 workers can share and 256 cannot.
+    """
+    return (workers - 1).bit_length() + (workers >= 256)
 
 
 def dither_key(position: int, rank: int) -> int:
@@ -166,7 +177,7 @@ def _unbiased(exponent: npt.NDArray[np.int16], dtype: DType) -> npt.NDArray[np.i
 
 def _fraction_bits(bits: int, workers: int) -> int:
     """s of wide lanes: a lane's unit is 2^(E-s)."""
-    return bits - 2 - (workers - 1).bit_length()
+    return bits - 2 - headroom(workers)
 
 
 def _times_power(x: Values, k: npt.NDArray[np.int32]) -> Values:
@@ -213,7 +224,7 @@ def quantize(
         q = np.rint(_times_power(wide, np.int32(_fraction_bits(bits, workers)) - e))
         if dtype is DType.F64 and bits == 32:
             # A double just under 2^(E+1) rounds up to it, and 2^L of them would wrap.
-            top = float((1 << (31 - (workers - 1).bit_length())) - 1)
+            top = float((1 << (31 - headroom(workers))) - 1)
             q = np.clip(q, -top, top)
         return q.astype(np.int64 if bits == 64 else np.int32)
     if index is None:
@@ -370,7 +381,7 @@ def error_bound(
     reach = Fraction(2) ** (max(exponent, 1) - (1023 if double else 127) + 1)  # X = 2^(E+1)
     average = op is ReduceOp.AVG
     if bits >= 32:
-        unit = reach / 2 ** (bits - 1 - (workers - 1).bit_length())
+        unit = reach / 2 ** (bits - 1 - headroom(workers))
         each = unit if double and bits == 32 else unit / 2
         decode = (1 + eps) ** 3 - 1 if average else eps
     else:

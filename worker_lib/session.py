@@ -644,9 +644,11 @@ class Session(Place):
         if width not in accepted:
             widths = ", ".join(map(str, accepted))
             raise UsageError(f"bits is {bits!r}; accepted for {v.dtype}: {widths}, or 'auto'")
-        if width < 32 and (2 ** (width - 1) - 1) // self.world_size < 1:
+        most = 2 ** (width - 1) - 1
+        if width < 32 and self.world_size > most:
             raise UsageError(
-                f"bits is {width}: {self.world_size} workers cannot share lanes so narrow; use more bits"
+                f"bits is {width}: {self.world_size} workers cannot share lanes so narrow; accepted: up to "
+                f"{most} workers, or more bits"
             )
         return dtype, width, 0, reduce
 

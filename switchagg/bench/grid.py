@@ -17,6 +17,7 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
+from switchagg.emulator.rates import Rate
 from switchagg.errors import UsageError
 from switchagg.wire import MAX_WORKERS, MIN_WORDS
 
@@ -130,6 +131,8 @@ class Settings:
         block_size: elements to a block, of the data and of the job.
         words, slots: the job's words a packet and slots; None leaves them to the controller.
         duplicate, reorder: shares of packets that the switch duplicates or reorders, beside each `loss`.
+        rate: of each worker's link to the switch, each way, such as ``1Gbit``; None for as fast as it goes.
+            Other systems have no such links.
         timeout: seconds that one call may take.
         measure_switchagg: unset by who wants the peers alone.
     """
@@ -151,6 +154,7 @@ class Settings:
     slots: int | None = None
     duplicate: float = 0.0
     reorder: float = 0.0
+    rate: str | None = None
     seed: int = 1
     timeout: float = 60.0
     measure_switchagg: bool = True
@@ -177,6 +181,8 @@ class Settings:
             _require(transport in ("shm", "udp"), "transport", transport, "shm, udp")
         _require(0 <= self.duplicate < 1, "duplicate", self.duplicate, "0 up to, but not including, 1")
         _require(0 <= self.reorder < 1, "reorder", self.reorder, "0 up to, but not including, 1")
+        if self.rate is not None:
+            Rate.parse(self.rate)
         _require(self.repeat >= 1, "repeat", self.repeat, "1 or more")
         _require(self.warmup >= 0, "warmup", self.warmup, "0 or more")
         _require(1 <= self.block_size <= 65536, "block-size", self.block_size, "1 to 65536 elements")

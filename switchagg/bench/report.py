@@ -88,6 +88,7 @@ def to_json(settings: Settings, outcome: Outcome) -> dict[str, Any]:
             "block_size": settings.block_size,
             "words": settings.words,
             "slots": settings.slots,
+            "rate": settings.rate,
             "duplicate": settings.duplicate,
             "reorder": settings.reorder,
             "seed": settings.seed,

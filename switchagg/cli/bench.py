@@ -65,6 +65,9 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--slots", type=int, help="slots of the job (the controller's choice)")
     parser.add_argument("--duplicate", type=float, default=0.0, help="share that the switch duplicates (0)")
     parser.add_argument("--reorder", type=float, default=0.0, help="share that the switch reorders (0)")
+    parser.add_argument(
+        "--rate", help="of each worker's link to the switch, each way, such as 1Gbit (as fast as it goes)"
+    )
     parser.add_argument("--seed", type=int, default=1, help="of data and faults (%(default)s)")
     parser.add_argument("--timeout", type=float, default=60.0, help="seconds for one call (%(default)s)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
@@ -104,6 +107,7 @@ def settings_from(args: argparse.Namespace) -> Settings:
         slots=args.slots,
         duplicate=args.duplicate,
         reorder=args.reorder,
+        rate=args.rate,
         seed=args.seed,
         timeout=args.timeout,
     )

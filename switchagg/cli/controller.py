@@ -57,8 +57,9 @@ def add_parser(subparsers: Any) -> None:
         action="append",
         default=[],
         metavar="NAME=URL",
-        help="native[:SLOTS][?address=IP&port=N&memory=BYTES], a software switch in this process; or "
-        "p4runtime://HOST:PORT[?address=IP&station=IP,MAC,PORT&...]; may be repeated (switch=native)",
+        help="native[:SLOTS][?address=IP&port=N&memory=BYTES&parent=NAME&host=NETWORK], a software switch in "
+        "this process; or p4runtime://HOST:PORT[?address=IP&station=IP,MAC,PORT&parent=NAME&...]; may be "
+        "repeated (switch=native)",
     )
     parser.add_argument(
         "--config", type=Path, metavar="FILE", help="TOML file with [controller] and [switch.NAME]"
@@ -76,9 +77,11 @@ def add_parser(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Serves until told to stop. Raises `UsageError` and `SwitchError` where it cannot start."""
     from switchagg.control.http.server import TlsFiles, is_loopback
+    from switchagg.control.switch_specs import wiring
 
     configuration = _configuration(args)
     settings = configuration.settings
+    wires = wiring(configuration.switches)
     host, port = _listen(settings.listen or DEFAULT_LISTEN)
     if (settings.tls_cert is None) != (settings.tls_key is None):
         raise UsageError("only one of tls-cert and tls-key is given; accepted: both, or neither")
@@ -102,7 +105,9 @@ def run(args: argparse.Namespace) -> int:
             tls.context()  # what is wrong with it is said before anything is opened
         log_to_stderr(settings.log_format or "plain", args.log_level)
         drivers = [_open(spec, host, stack.callback) for _, spec in sorted(configuration.switches.items())]
-        controller = Controller(drivers, store=store, words=settings.words, slots=settings.slots)
+        controller = Controller(
+            drivers, store=store, words=settings.words, slots=settings.slots, wiring=wires
+        )
         server = ControlServer(controller, host, port, tls=tls, authentication=tenants)
         stack.callback(server.close)
         server.start()

@@ -51,7 +51,8 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--corpus-bytes", type=int, default=6_000_000, metavar="N", help="of source to read (%(default)s)"
     )
-    parser.add_argument("--rate", type=float, default=0.1, help="learning rate (%(default)s)")
+    parser.add_argument("--rate", help="of each worker's link, each way, such as 1Gbit (as fast as it goes)")
+    parser.add_argument("--learning-rate", type=float, default=0.1, help="of Adagrad (%(default)s)")
     parser.add_argument(
         "--report",
         type=Path,
@@ -83,6 +84,7 @@ def settings_from(args: argparse.Namespace) -> Settings:
         dimension=dimension,
         batch=args.batch,
         rate=args.rate,
+        learning_rate=args.learning_rate,
         corpus_bytes=args.corpus_bytes,
     )
 

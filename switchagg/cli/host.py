@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from switchagg.cli.options import add_network_options, faults_from
+from switchagg.cli.options import add_network_options, faults_from, rate_from
 from switchagg.cli.signals import stop_signals
 from switchagg.errors import UsageError
 
@@ -66,6 +66,7 @@ def run(args: argparse.Namespace) -> int:
             controller_host=args.controller_host,
             controller_port=args.controller_port,
             capacity=args.capacity,
+            rate=rate_from(args),
             faults=faults_from(args),
             pcap=args.pcap,
             words=args.words,

@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from switchagg.cli.figures import plain
+from switchagg.errors import UsageError
 
 if TYPE_CHECKING:
     from switchagg.control.client import ControllerClient
     from switchagg.emulator.faults import Faults
+    from switchagg.emulator.rates import Rate
 
 _FAULTS = (
     ("loss", "probability that a packet is lost"),
@@ -23,14 +25,25 @@ _FAULTS = (
 
 
 def add_network_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the faults that a switch injects, ``--seed`` and ``--pcap``."""
+    """Adds the faults that a switch injects, ``--seed``, the links' rate and ``--pcap``."""
     group = parser.add_argument_group(
         "network", "what the switch does to packets, in each direction independently"
     )
     for name, meaning in _FAULTS:
         group.add_argument(f"--{name}", type=float, default=0.0, metavar="X", help=f"{meaning} (0)")
     group.add_argument("--seed", type=int, metavar="N", help="of these random decisions (any)")
+    add_rate_options(group)
     group.add_argument("--pcap", type=Path, metavar="FILE", help="write all packets there")
+
+
+def add_rate_options(group: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
+    """Adds how fast the workers' links are."""
+    group.add_argument(
+        "--rate", metavar="RATE", help="of each worker's link, each way, such as 1Gbit (as fast as it goes)"
+    )
+    group.add_argument(
+        "--queue", type=int, metavar="BYTES", help="that wait at one end of such a link, no more (1048576)"
+    )
 
 
 def add_macro_options(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
@@ -55,9 +68,22 @@ def faults_from(args: argparse.Namespace) -> Faults:
     return Faults(seed=args.seed, **{name: getattr(args, name) for name, _ in _FAULTS})
 
 
+def rate_from(args: argparse.Namespace) -> Rate | None:
+    """Returns the links' rate; None where none was asked for. Raises `UsageError` for what is none."""
+    from switchagg.emulator.rates import Rate
+
+    if args.rate is None:
+        if args.queue is not None:
+            raise UsageError("--queue is of links with a --rate")
+        return None
+    return Rate.parse(args.rate, args.queue)
+
+
 def network_arguments(args: argparse.Namespace) -> list[str]:
     """Returns the same options again, for another command's line."""
     line = faults_from(args).options()
+    if (rate := rate_from(args)) is not None:
+        line += rate.options()
     if args.pcap is not None:
         line += ["--pcap", str(args.pcap.absolute())]
     return line

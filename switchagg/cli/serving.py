@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, Protocol
 
-from switchagg.cli.options import faults_from
+from switchagg.cli.options import faults_from, rate_from
 from switchagg.errors import UsageError
 
 _EXTRAS: Final = {
@@ -42,7 +42,9 @@ def extras() -> Iterator[None]:
 
 
 def refuse_faults(args: argparse.Namespace) -> None:
-    """Raises `UsageError` where faults or a capture are asked of the P4 engine, or a fault is none."""
+    """Raises `UsageError` where faults, a rate or a capture are asked of the P4 engine, or one is none."""
+    if rate_from(args) is not None:
+        raise UsageError("--engine p4 has links of no particular --rate")
     if faults_from(args).any or args.pcap is not None:
         raise UsageError("--engine p4 injects no faults and writes no capture")
 

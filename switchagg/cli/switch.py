@@ -14,7 +14,7 @@ from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from switchagg.cli.bmv2_options import add_bmv2_options, joined, settle
-from switchagg.cli.options import add_macro_options, add_network_options, faults_from
+from switchagg.cli.options import add_macro_options, add_network_options, faults_from, rate_from
 from switchagg.cli.serving import extras, refuse_faults, watch
 from switchagg.errors import UsageError
 from switchagg.wire import DEFAULT_PORT
@@ -189,6 +189,7 @@ def native_switch(args: argparse.Namespace) -> Switch:
         args.host,
         args.port,
         capacity=args.capacity,
+        rate=rate_from(args),
         faults=faults_from(args),
         pcap=args.pcap,
         offload=not args.no_offload,
@@ -217,6 +218,7 @@ def _counters(switch: Switch | P4Switch) -> dict[str, dict[str, int]]:
     return {
         "counters": switch.counters(),
         "port": switch.port_counters(),
+        "rate": switch.rate_counters(),
         "faults": switch.fault_counters(),
         "capture": switch.capture_counters(),
     }
@@ -245,6 +247,8 @@ class _TextReport:
             f"switch ready on {ip}:{port}, {args.capacity} slots, {len(jobs)} jobs, "
             f"receive buffer {switch.receive_buffer / 2**20:.1f} MB, {offload or 'no offload'}"
         )
+        if switch.rate:
+            _print(f"links: {switch.rate} each way, a queue of {switch.rate.queue:,} bytes at each end")
         if switch.faults:
             _print(f"faults: {switch.faults}")
 
@@ -287,6 +291,7 @@ class _JsonReport:
             receive_buffer=switch.receive_buffer,
             gso=switch.gso,
             gro=switch.gro,
+            rate=switch.rate.bits_per_second if switch.rate else None,
             seed=switch.faults.seed if switch.faults else None,
             warnings=switch.warnings,
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from switchagg.control.job import Job
-from switchagg.control.queueing import UNOPENED
+from switchagg.control.places import UNOPENED
 from switchagg.control.records import JobState, JoinRequest, MemberState, OnLoss
 from switchagg.errors import AdmissionError
 

@@ -44,8 +44,11 @@ class Controller(Looking):
         store: what survives a restart; by default nothing does. The controller does not close it.
         words, slots: of a job whose ranks ask for nothing; None takes what suits its switch.
         policy: the skip policy of all jobs; None lets each be tuned from what its members report.
+        wiring: by name, how switches are wired; by default none is another's parent, and workers attach to
+            any.
 
-    Raises `UsageError` for defaults that a switch has no room for, or two switches of one name.
+    Raises `UsageError` for defaults that a switch has no room for, two switches of one name, or a tree that
+    cannot be.
 
     Methods that a tenant calls raise `AdmissionError` where they are refused; nothing has changed then.
     """

@@ -15,6 +15,7 @@ from switchagg.planner import SkipPolicy
 
 if TYPE_CHECKING:
     from switchagg.emulator.faults import Faults
+    from switchagg.emulator.rates import Rate
     from switchagg.emulator.switch import Switch
 
 
@@ -28,7 +29,7 @@ class EmbeddedController:
         controller_host, controller_port: where the HTTP service listens; port 0 takes a free one.
         capacity: slots in the switch.
         memory: bytes that slots may take.
-        faults, pcap, links: passed on to the switch.
+        rate, faults, pcap, links: passed on to the switch.
         words, slots, policy: what jobs get whose ranks ask for nothing.
         credential: refuse whoever does not bring this token; None asks for none.
 
@@ -46,6 +47,7 @@ class EmbeddedController:
         controller_port: int = 0,
         capacity: int = 65536,
         memory: int = DEFAULT_MEMORY,
+        rate: Rate | None = None,
         faults: Faults | None = None,
         pcap: Path | None = None,
         words: int | None = None,
@@ -60,7 +62,9 @@ class EmbeddedController:
             raise UsageError(
                 f"host is {host}; workers are told where to send: name the address of one interface"
             )
-        self.switch: Switch = Switch(host, port, capacity=capacity, faults=faults, pcap=pcap, links=links)
+        self.switch: Switch = Switch(
+            host, port, capacity=capacity, rate=rate, faults=faults, pcap=pcap, links=links
+        )
         self.switch.start()
         try:
             self.driver = EmbeddedDriver(self.switch, capacity, memory)

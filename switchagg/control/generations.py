@@ -24,11 +24,12 @@ from switchagg.control.actions import (
 )
 from switchagg.control.job import Generation, Job, Member
 from switchagg.control.liveness import Liveness
-from switchagg.control.placement import Placement, Site
+from switchagg.control.placement import Site, Tree
 from switchagg.control.records import Admission, EventKind, JobState, MemberState
+from switchagg.control.trees import Trees
 from switchagg.errors import AdmissionError
 from switchagg.planner import SkipPolicy
-from switchagg.slots import JobEntry, WorkerEntry
+from switchagg.slots import JobEntry, ParentEntry, WorkerEntry
 
 _JOB_IDS: Final = 0xFFFF  # ids are 1..this; 0 is nobody's
 
@@ -37,7 +38,7 @@ class Generations:
     """The jobs on all switches, and what is to be done about them."""
 
     def __init__(
-        self, placement: Placement, policy: SkipPolicy, draw: Callable[[], int], cookies: Callable[[], bytes]
+        self, placement: Trees, policy: SkipPolicy, draw: Callable[[], int], cookies: Callable[[], bytes]
     ) -> None:
         self.placement = placement
         self.policy = policy
@@ -61,18 +62,18 @@ class Generations:
         return [job for key in sorted(self._names) for job in self._names[key]]
 
     def belonging(self, switch: str) -> list[Generation]:
-        """Returns the generations that are open on a switch."""
+        """Returns what is on a switch, with its slots initialised."""
         return [
-            generation
+            part
             for job in self._ids.values()
-            if (generation := job.generation) is not None
-            and generation.open
-            and generation.site.switch == switch
+            if job.generation is not None
+            for part in job.generation.parts
+            if part.ready and part.site.switch == switch
         ]
 
     # Opening.
 
-    def _begin(self, job: Job, site: Site, members: list[Member]) -> None:
+    def _begin(self, job: Job, tree: Tree, members: list[Member]) -> None:
         """Makes the next generation of a job, of these members in the order of their ranks."""
         job.last_id = self._new_id()
         self._ids[job.last_id] = job
@@ -82,22 +83,53 @@ class Generations:
             if not member.cookie:
                 member.cookie = self._draw_cookie()
                 self._cookies[member.cookie] = member
-        first_seq = self._draw()
-        entry = JobEntry(
-            job=job.last_id,
-            base=site.base,
-            slots=site.slots,
-            words=site.words,
-            result_token=self._draw_new(taken),
-            workers=tuple(
-                WorkerEntry(bit, *member.endpoint, member.token) for bit, member in enumerate(members)
-            ),
-            touch=job.touch,
-        )
-        job.site, job.shape, job.stays = site, site.shape, False
-        job.generation = Generation(site, entry, first_seq, tuple(member.rank for member in members))
+        job.tree, job.shape, job.stays = tree, tree.root.shape, False
+        job.generation = self._generation(job, tree, members, taken)
         job.generation.prepare()
-        self._actions.append(Install(job, job.generation))
+        for part in job.generation.parts:
+            self._actions.append(Install(job, part))
+
+    def _generation(self, job: Job, tree: Tree, members: list[Member], taken: set[int]) -> Generation:
+        """A job on its switches, with a result token of each, and a token of each leaf at the root."""
+        first_seq = self._draw()
+        places = tuple(member.rank for member in members)
+        seats = dict(tree.seats) if tree.leaves else {tree.root.switch: places}
+
+        def part(site: Site, leaves: tuple[WorkerEntry, ...], parent: ParentEntry | None) -> Generation:
+            ranks = seats.get(site.switch, ())
+            here = [member for member in members if member.rank in ranks]
+            workers = [WorkerEntry(bit, *member.endpoint, member.token) for bit, member in enumerate(here)]
+            entry = JobEntry(
+                job=job.last_id,
+                base=site.base,
+                slots=site.slots,
+                words=site.words,
+                result_token=self._draw_new(taken),
+                workers=(*workers, *leaves),
+                touch=job.touch,
+                parent=parent,
+            )
+            return Generation(site, entry, first_seq, ranks)
+
+        first = len(seats.get(tree.root.switch, ()))
+        leaves = tuple(
+            WorkerEntry(bit, *self.placement.rooms[site.switch].address, self._draw_new(taken))
+            for bit, site in enumerate(tree.leaves, first)
+        )
+        root = part(tree.root, leaves, None)
+        if leaves:
+            above = self.placement.rooms[tree.root.switch].address
+            root.leaves = tuple(
+                part(
+                    site,
+                    (),
+                    ParentEntry(*above, leaf.token, tree.root.base, root.entry.result_token),
+                )
+                for site, leaf in zip(tree.leaves, leaves, strict=True)
+            )
+            root.seats = (*root.places, *(site.switch for site in tree.leaves))
+            root.places = places
+        return root
 
     def _admit(self, job: Job, now: float, lost: Mapping[int, str]) -> None:
         """The generation is open: every member of it gets what it needs.
@@ -109,23 +141,25 @@ class Generations:
         assert generation is not None
         generation.open = True
         interval = min(1.0, job.deadline / 5)
-        for bit, rank in enumerate(generation.places):
+        for number, rank in enumerate(generation.places):
             member = job.members[rank]
+            part, bit = generation.seat(rank)
             new = member.admission is None
             if member.admission is not None:
                 member.former = member.admission.token
             member.admission = Admission(
-                switch=generation.site.switch,
+                switch=part.site.switch,
                 job=generation.id,
                 token=member.token,
-                result_token=generation.entry.result_token,
-                base=generation.site.base,
-                slots=generation.site.slots,
-                words=generation.site.words,
+                result_token=part.entry.result_token,
+                base=part.site.base,
+                slots=part.site.slots,
+                words=part.site.words,
                 first_seq=generation.first_seq,
                 policy=job.policy,
                 worker_bit=bit,
-                rank=bit,
+                senders=len(part.senders),
+                rank=number,
                 world_size=len(generation.places),
                 places=generation.places,
                 lost=tuple(sorted(lost.items())),
@@ -141,18 +175,19 @@ class Generations:
                 self._actions.append(Answer(member, Question.proceed))
 
     def _remove(self, job: Job) -> None:
-        """The switch forgets the job; its slots are still kept for it."""
+        """Its switches forget the job; its slots are still kept for it."""
         if job.generation is not None:
             del self._ids[job.generation.id]
-            self._actions.append(Remove(job.generation))
+            for part in job.generation.parts:
+                self._actions.append(Remove(part))
             job.generation = None
 
     def _retire(self, job: Job) -> None:
-        """The switch forgets the job, and its slots are free."""
+        """Its switches forget the job, and its slots are free."""
         self._remove(job)
-        if job.site is not None:
-            self.placement.free(job.site)
-            job.site = None
+        if job.tree is not None:
+            self.placement.give_back(job.tree)
+            job.tree = None
 
     def _new_id(self) -> int:
         """The id that was free longest, so that late packets of an ended job meet no other."""
@@ -191,7 +226,7 @@ class Generations:
         change, job.change = job.change, None
         if change is not None:
             if change.target is not None:
-                self.placement.free(change.target)
+                self.placement.give_back(change.target, job.tree)
             for member in job.joined():
                 for question in Question:
                     self._actions.append(Answer(member, question, 0, str(error), error.code))

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from switchagg.control.placement import Shape, Site
+from switchagg.control.placement import Shape, Site, Tree
 from switchagg.control.records import Admission, JobSpec, JobState, JoinRequest, MemberState, OnLoss
 from switchagg.errors import AdmissionError
 from switchagg.planner import SkipPolicy
@@ -37,12 +37,16 @@ def init_packets(entry: JobEntry, first_seq: int) -> dict[int, bytes]:
 
 @dataclass(eq=False, slots=True)
 class Generation:
-    """A job on a switch.
+    """A job on a switch; of one on a tree of switches, on its root, with what is on its leaves.
 
     Attributes:
-        places: the ranks that its workers joined as; worker bit i is places[i].
+        places: the ranks that its workers joined as, here or below; rank i of the generation is places[i].
         fenced: bits of workers that are shut out.
-        open: every slot is initialised, and the members have been told.
+        ready: every slot here is initialised.
+        open: they are on all switches, and the members have been told.
+        leaves: the same job on the switches below.
+        seats: on a tree, whose packets come to this switch, by worker bit: a rank that a worker joined as, or
+            the name of a leaf. Empty on one switch: as `places`.
     """
 
     site: Site
@@ -50,7 +54,10 @@ class Generation:
     first_seq: int
     places: tuple[int, ...]
     fenced: int = 0
+    ready: bool = False
     open: bool = False
+    leaves: tuple[Generation, ...] = ()
+    seats: tuple[int | str, ...] = ()
     _pending: dict[int, bytes] = field(default_factory=dict)  # slot -> its INIT, not yet echoed
 
     @property
@@ -58,9 +65,25 @@ class Generation:
         """The job id in packets."""
         return self.entry.job
 
+    @property
+    def parts(self) -> tuple[Generation, ...]:
+        """It, and what is on the leaves."""
+        return self, *self.leaves
+
+    @property
+    def senders(self) -> tuple[int | str, ...]:
+        """Whose packets come to this switch, by worker bit: ranks, and names of leaves."""
+        return self.seats or self.places
+
+    def seat(self, rank: int) -> tuple[Generation, int]:
+        """Returns the part that a rank, one of `places`, sends to, and its worker bit there."""
+        part = next(part for part in self.parts if rank in part.senders)
+        return part, part.senders.index(rank)
+
     def prepare(self) -> None:
-        """Makes the INIT packets."""
-        self._pending = init_packets(self.entry, self.first_seq)
+        """Makes the INIT packets, those of the leaves too."""
+        for part in self.parts:
+            part._pending = init_packets(part.entry, part.first_seq)
 
     def pending_inits(self) -> list[bytes]:
         """Returns the INIT packets that no echo has come for."""
@@ -132,7 +155,7 @@ class Change:
         complete_to: the most of these, once all have; until then None.
         proceeded: the ranks that are done with the old generation.
         lost: why, by rank, members of the old generation are not in the new one, or not in the same life.
-        target: a range, on another switch or this one, that waits for the job if it moves.
+        target: ranges, on other switches or the same, that wait for the job if it moves.
         making_room: it moves so that a job that waits has room.
         waited_since: when somebody first looked how long its members take to stop for that.
     """
@@ -142,7 +165,7 @@ class Change:
     completed: dict[int, int] = field(default_factory=dict)
     complete_to: int | None = None
     proceeded: set[int] = field(default_factory=set)
-    target: Site | None = None
+    target: Tree | None = None
     lost: dict[int, str] = field(default_factory=dict)
     making_room: bool = False
     waited_since: float | None = None
@@ -160,7 +183,7 @@ class Job:
     Attributes:
         number: never given to another job, whatever its name.
         spec: what was ordered; None for a job that its first join made.
-        site: its range of slots, from when it has one until it is removed from the switch.
+        tree: its ranges of slots, from when it has them until it is removed from its switches.
         shape: its P and K, from when it was first placed; later generations keep them.
         generation: the one that its members use, or will.
         back: lost ranks that have come back and wait to be let in.
@@ -178,7 +201,7 @@ class Job:
     draining: bool = False
     members: dict[int, Member] = field(default_factory=dict)
     back: dict[int, Member] = field(default_factory=dict)
-    site: Site | None = None
+    tree: Tree | None = None
     shape: Shape | None = None
     generation: Generation | None = None
     change: Change | None = None
@@ -193,6 +216,11 @@ class Job:
     def id(self) -> int:
         """The id of its newest generation; 0 before there is one."""
         return self.last_id
+
+    @property
+    def site(self) -> Site | None:
+        """Its range on its switch, or on its tree's root."""
+        return None if self.tree is None else self.tree.root
 
     @property
     def entry(self) -> JobEntry | None:

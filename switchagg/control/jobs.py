@@ -33,9 +33,9 @@ from typing import Final
 
 from switchagg.control.actions import Forget, Note, Settle, Tell
 from switchagg.control.agreement import check_agreement, joinable
-from switchagg.control.job import Change, ChangeReason, Generation, Job, Member
-from switchagg.control.placement import Placement, Room
-from switchagg.control.queueing import UNOPENED
+from switchagg.control.job import Change, ChangeReason, Job, Member
+from switchagg.control.placement import Room, Site, Tree
+from switchagg.control.places import UNOPENED
 from switchagg.control.records import (
     EventKind,
     JobSpec,
@@ -47,7 +47,8 @@ from switchagg.control.records import (
     check_name,
 )
 from switchagg.control.switching import Switching
-from switchagg.errors import AdmissionError, SwitchAggError, UsageError
+from switchagg.control.trees import Trees
+from switchagg.errors import AdmissionError, UsageError
 from switchagg.planner import SkipPolicy
 
 GRACE: Final = 5.0  # seconds that members have at least to come back after a restart
@@ -71,7 +72,7 @@ class JobBook(Switching):
         draw: Callable[[], int] = lambda: secrets.randbits(32),
         cookies: Callable[[], bytes] = lambda: secrets.token_bytes(16),
     ) -> None:
-        super().__init__(Placement(rooms), policy or SkipPolicy(), draw, cookies)
+        super().__init__(Trees(rooms), policy or SkipPolicy(), draw, cookies)
 
     # What people and the HTTP service look at.
 
@@ -108,22 +109,21 @@ class JobBook(Switching):
 
     def restore(self, job: Job, now: float) -> None:
         """Takes up a job of an earlier controller; its members have `GRACE` seconds at least to come back."""
-        room = None if job.site is None else self.placement.rooms.get(job.site.switch)
-        if job.site is not None:
+        if job.tree is not None:
             try:
-                if room is None:
-                    raise UsageError(f"there is no switch {job.site.switch!r} any more")
-                room.claim(job.site)
+                self._claim(job.tree)
             except UsageError as error:
                 if job.state is JobState.created:
-                    job.site = job.shape = None
-                    job.state = JobState.queued
+                    job.tree = job.shape = None
+                    job.state = JobState.queued if self._foreseen(job) else JobState.created
                     self._names.setdefault((job.tenant, job.name), []).append(job)
                     return
                 text = f"job {job.name!r} was not taken up: {error}"
                 self._actions.append(Note(EventKind.ended, text, job.tenant, job.name))
                 self._actions.append(Forget(job))
                 return
+        elif job.state is JobState.queued and not self._foreseen(job):
+            job.state = JobState.created  # who was to join it has to join again
         self._names.setdefault((job.tenant, job.name), []).append(job)
         if job.generation is not None:
             self._ids[job.generation.id] = job
@@ -133,10 +133,24 @@ class JobBook(Switching):
         if job.state is JobState.moving and job.change is None:
             job.change = Change(ChangeReason.move, "the controller restarted")
 
+    def _claim(self, tree: Tree) -> None:
+        """Takes these very ranges, or none. Raises `UsageError` where one is not to be had."""
+        taken: list[Site] = []
+        for site in tree.sites:
+            try:
+                if site.switch not in self.placement.rooms:
+                    raise UsageError(f"there is no switch {site.switch!r} any more")
+                self.placement.rooms[site.switch].claim(site)
+            except UsageError:
+                for each in taken:
+                    self.placement.free(each)
+                raise
+            taken.append(site)
+
     # What a tenant asks for.
 
     def create(self, tenant: Tenant, spec: JobSpec, now: float) -> Job:
-        """Orders a job. It has its slots at once, or waits for them.
+        """Orders a job. It has its slots at once, or waits for them, or for its members where these decide.
 
         Raises:
             AdmissionError: it cannot be, or goes past the tenant's quota. Nothing has changed then.
@@ -146,12 +160,12 @@ class JobBook(Switching):
             raise AdmissionError(
                 f"there is a job {spec.name!r} already, which is {newest.shown}", "name_taken"
             )
-        possible = self.placement.possible(spec.switch, spec.words, spec.slots, spec.world_size)
-        self._check_quota(tenant, None, possible)
+        ways = self.placement.outlook(spec.switch, spec.words, spec.slots, spec.world_size)
+        self._check_quota(tenant, None, ways)
         job = self._new_job(tenant.name, spec.name, spec.world_size, now)
-        job.spec, job.state = spec, JobState.queued
+        job.spec, job.state = spec, JobState.created
         self._save(job)
-        self._schedule()
+        self._complete(job)
         return job
 
     def join(self, tenant: Tenant, name: str, request: JoinRequest, now: float) -> Member:
@@ -173,8 +187,9 @@ class JobBook(Switching):
             )
         )
         if job is None or job.spec is None:
-            possible = self.placement.possible(None, words, slots, request.world_size)
-            self._check_quota(tenant, job, possible)
+            ways = self.placement.outlook(None, words, slots, request.world_size)
+            self._check_quota(tenant, job, ways)
+        self._check_seat(job, request)
         if job is None:
             job = self._new_job(tenant.name, name, request.world_size, now)
         member = Member(job, request, now + request.timeout)
@@ -297,33 +312,6 @@ class JobBook(Switching):
         if silent:
             self._schedule()
 
-    # What becomes of switches.
-
-    def opened(self, job: Job, generation: Generation, now: float) -> None:
-        """The switch knows the job and every slot is initialised."""
-        if job.generation is not generation or generation.open:
-            return
-        moved = job.change
-        job.state, job.change = JobState.running, None
-        self._admit(job, now, {} if moved is None else moved.lost)
-        if moved is not None:
-            self._changed(job, moved)
-        else:
-            self._note(EventKind.opened, f"job {job.name!r} runs with {job.world_size} workers", job)
-        self._save(job)
-        self._schedule()
-
-    def opening_failed(self, job: Job, generation: Generation, error: SwitchAggError) -> None:
-        """The switch refused the job, or never echoed an INIT: all its ranks are refused."""
-        if job.generation is not generation or generation.open:
-            return
-        why = f"the switch did not take job {job.name!r}: {error}"
-        if job.state is JobState.moving:
-            self._fail(job, why, {"event": "switch", "why": why}, EventKind.failed)
-        else:
-            self._dismiss(job, why, "switch", bare=True)
-        self._schedule()
-
     def close(self) -> None:
         """The controller stops for good: joins that wait are refused and every job ends."""
         for job in self.jobs():
@@ -351,6 +339,7 @@ class JobBook(Switching):
     def _come_back(self, job: Job, request: JoinRequest, now: float) -> Member:
         """A rank that was lost wants to be let in again."""
         check_agreement(job, request)
+        self._check_seat(job, request)
         member = Member(job, request, now + request.timeout)
         job.back[request.rank] = member
         self._look_for_change(job)

@@ -12,7 +12,7 @@ from switchagg.control import views
 from switchagg.control.drivers.base import SwitchDriver
 from switchagg.control.events import describe
 from switchagg.control.history import INTERVAL
-from switchagg.control.job import Job
+from switchagg.control.job import Generation, Job
 from switchagg.control.records import (
     Tenant,
 )
@@ -83,17 +83,17 @@ class Looking(Shell):
             generation = job.generation
             if generation is None or not generation.open:
                 return {"job": name, "slots": []}
-            agent = self._agents[generation.site.switch]
-            first, count = generation.site.base, generation.site.slots
-
-        def read(driver: SwitchDriver) -> dict[int, Any]:
-            return {index: driver.slot(index) for index in range(first, first + count)}
-
-        states = agent.ask(read, PATIENCE)
+            agents = [(part, self._agents[part.site.switch]) for part in generation.parts]
+        found: list[tuple[Generation, dict[int, Any]]] = []
+        for part, agent in agents:
+            indices = range(part.site.base, part.site.base + part.site.slots)
+            found.append((part, agent.ask(partial(_states, indices), PATIENCE)))
         with self._lock:
-            if None in states.values() or job.generation is not generation:
+            hidden = any(None in states.values() for _, states in found)
+            if hidden or job.generation is not generation:
                 return {"job": name, "slots": None}
-            return {"job": name, "slots": views.waiting(states, job)}
+            waiting = [each for part, states in found for each in views.waiting(states, part, generation)]
+            return {"job": name, "slots": waiting}
 
     def stats(self, tenant: Tenant) -> dict[str, Any]:
         """Returns the counters of the switches, their sums, and those of every job that the tenant may see.
@@ -102,9 +102,10 @@ class Looking(Shell):
         """
         with self._lock:
             there = [
-                (job.name, job.id, job.tenant, job.generation.site.switch)
+                (job.name, job.id, job.tenant, part.site.switch)
                 for job in self._book.jobs()
                 if job.generation is not None and job.generation.open and views.sees(tenant, job.tenant)
+                for part in job.generation.parts
             ]
         switches: dict[str, dict[str, Any]] = {}
         jobs: list[dict[str, Any]] = []
@@ -200,8 +201,8 @@ class Looking(Shell):
         return others[-1] if others else None
 
     def _describe(self, job: Job) -> dict[str, Any]:
-        agent = None if job.site is None else self._agents[job.site.switch]
-        counters = {} if agent is None else agent.job_counters(job.id)
+        sites = () if job.tree is None else job.tree.sites
+        counters = {site.switch: self._agents[site.switch].job_counters(job.id) for site in sites}
         history = self._histories.get(job.number)
         return views.job_view(job, self._book, history, counters, time.monotonic(), self._epoch)
 
@@ -213,6 +214,10 @@ class Looking(Shell):
         end = time.monotonic() + patience
         for agent in self._agents.values():
             agent.refresh(FRESH, max(0.0, end - time.monotonic()))
+
+
+def _states(indices: range, driver: SwitchDriver) -> dict[int, Any]:
+    return {index: driver.slot(index) for index in indices}
 
 
 def _counters(jobs: Sequence[int], driver: SwitchDriver) -> tuple[dict[str, int], dict[int, dict[str, int]]]:

@@ -16,18 +16,18 @@ only the header of a collective reaches all ranks at the same point.
 
 from __future__ import annotations
 
-import contextlib
+from collections.abc import Iterable
 from typing import Any
 
 from switchagg.control.actions import Answer, Fence, Question, Tell
-from switchagg.control.generations import Generations
-from switchagg.control.job import Change, ChangeReason, Job, Member
-from switchagg.control.placement import Shape, Site
+from switchagg.control.job import Change, ChangeReason, Generation, Job, Member
+from switchagg.control.placement import Tree
+from switchagg.control.places import Places
 from switchagg.control.records import EventKind, JobState, MemberState, check_endpoint
 from switchagg.errors import AdmissionError
 
 
-class Memberships(Generations):
+class Memberships(Places):
     """Jobs whose membership changes."""
 
     def progress(self, member: Member, completed: int) -> None:
@@ -75,6 +75,7 @@ class Memberships(Generations):
                     "every rank sends from a port of its own",
                     "address_taken",
                 )
+        self.placement.options(member.rank, address, member.request.switch, job.switch)
         member.endpoint = (address, port)
         if member.rank not in change.proceeded:
             change.proceeded.add(member.rank)
@@ -101,9 +102,7 @@ class Memberships(Generations):
             change.reason, change.why = ChangeReason.shrink, why
         change.lost |= {member.rank: why for member in gone if member.admission is not None}
         if generation is not None and generation.open:
-            bits = sum(1 << generation.places.index(member.rank) for member in gone)
-            generation.fenced |= bits
-            self._actions.append(Fence(generation, bits))
+            self._shut_out(generation, gone)
         elif generation is not None:
             # The new one was being opened, with them in it.
             self._remove(job)
@@ -111,7 +110,14 @@ class Memberships(Generations):
         self._save(job)
         self._advance(job)
 
-    def _ask_to_pause(self, job: Job, reason: ChangeReason, why: str, target: Site | None = None) -> None:
+    def _shut_out(self, generation: Generation, gone: Iterable[Member]) -> None:
+        for part in generation.parts:
+            seats = [generation.seat(member.rank) for member in gone]
+            if bits := sum(1 << bit for there, bit in seats if there is part):
+                part.fenced |= bits
+                self._actions.append(Fence(part, bits))
+
+    def _ask_to_pause(self, job: Job, reason: ChangeReason, why: str, target: Tree | None = None) -> None:
         """Begins a change that waits until the members come to a pause by themselves."""
         job.change = Change(reason, why, target=target)
         self._remind(job)
@@ -128,28 +134,21 @@ class Memberships(Generations):
 
     def _look_for_change(self, job: Job) -> None:
         """Lets in who waits, or moves the job off a switch that is being drained."""
-        if job.state is not JobState.running or job.change is not None or job.site is None:
+        if job.state is not JobState.running or job.change is not None or job.tree is None:
             return
         if job.back:
             ranks = sorted(job.back)
             text = f"rank {ranks[0]} is" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))} are"
             self._ask_to_pause(job, ChangeReason.rejoin, f"{text} back")
             return
-        room = self.placement.rooms[job.site.switch]
-        if room.draining and room.up:
-            target = self.placement.place(self._shapes(job), without=[room.name])
+        emptied = self._draining(job.tree)
+        if any(self.placement.rooms[name].up for name in emptied):
+            target = self.placement.settle(self._possible(job), without=emptied, held=job.tree)
             if target is not None:
-                self._ask_to_pause(job, ChangeReason.move, f"moving to switch {target.switch}", target)
-
-    def _shapes(self, job: Job) -> dict[str, Shape]:
-        """Returns the switches that could take a job that runs, just as it is."""
-        shapes = {}
-        assert job.shape is not None
-        for name, room in self.placement.rooms.items():
-            if job.switch in (None, name):
-                with contextlib.suppress(AdmissionError):
-                    shapes[name] = room.shape(job.shape.words, job.shape.slots, job.world_size)
-        return shapes
+                why = f"moving to switch {target.root.switch}"
+                if target.leaves:
+                    why += f" and {', '.join(leaf.switch for leaf in target.leaves)} below it"
+                self._ask_to_pause(job, ChangeReason.move, why, target)
 
     # How it goes on.
 
@@ -178,32 +177,38 @@ class Memberships(Generations):
 
     def _reform(self, job: Job, change: Change) -> None:
         """Opens the next generation with everybody that is there, where the old one was or elsewhere."""
-        site = self._next_site(job, change)
-        if site is None:
+        tree = self._next_tree(job, change)
+        if tree is None:
             return  # until a switch has room, or comes back
         for member in job.back.values():
             job.members[member.rank] = member
         job.back.clear()
         self._save(job)
-        self._begin(job, site, job.joined())
+        self._begin(job, tree, job.joined())
 
-    def _next_site(self, job: Job, change: Change) -> Site | None:
-        rooms = self.placement.rooms
-        target, change.target = change.target, None
-        if target is not None and (not rooms[target.switch].up or rooms[target.switch].draining):
-            self.placement.free(target)
-            target = None
-        old = job.site
+    def _next_tree(self, job: Job, change: Change) -> Tree | None:
+        """Takes what the next generation needs, and gives back what the old one had."""
+        rooms, old = self.placement.rooms, job.tree
+        kept, change.target = change.target, None
+        if kept is not None and (
+            kept.leaves or not all(rooms[name].up and not rooms[name].draining for name in kept.switches)
+        ):
+            # Who is at which leaf may not be what it was when this was kept for them.
+            self.placement.give_back(kept, old)
+            kept = None
+        if kept is not None:
+            self._retire(job)
+            return kept
+        ways = self._possible(job)
         if old is None:
-            return target or self.placement.place(self._shapes(job))
-        here = rooms[old.switch]
-        if target is None and (here.draining or not here.up):
-            target = self.placement.place(self._shapes(job), without=[here.name])
-        if target is None and not here.up:
-            return None
-        self._retire(job)
-        # What was just given back is there to be had, also on a switch that takes no new jobs.
-        return target or here.take(old.shape)
+            return self.placement.settle(ways)
+        emptied = self._draining(old)
+        tree = self.placement.resettle(ways, old, without=emptied)
+        if tree is None and emptied:
+            tree = self.placement.resettle(ways, old)
+        if tree is not None:
+            self._remove(job)
+        return tree
 
     def _changed(self, job: Job, change: Change) -> None:
         """A new generation has opened."""
@@ -212,9 +217,15 @@ class Memberships(Generations):
         ranks = ", ".join(map(str, generation.places))
         match change.reason:
             case ChangeReason.move:
-                kind, what = EventKind.moved, f"runs on switch {generation.site.switch}"
+                kind, what = EventKind.moved, f"runs on {_where(generation)}"
             case ChangeReason.shrink:
                 kind, what = EventKind.shrunk, f"goes on with ranks {ranks}"
             case ChangeReason.rejoin:
                 kind, what = EventKind.joined, f"goes on with ranks {ranks}"
         self._note(kind, f"job {job.name!r} {what}: {change.why}", job)
+
+
+def _where(generation: Generation) -> str:
+    leaves = [leaf.site.switch for leaf in generation.leaves]
+    below = f" and {', '.join(leaves)} below it" if leaves else ""
+    return f"switch {generation.site.switch}{below}"

@@ -20,6 +20,7 @@ from typing import Final
 from switchagg.control.allocator import SlotAllocator, is_power_of_two
 from switchagg.control.drivers.base import Capacity
 from switchagg.control.records import SwitchState
+from switchagg.control.wiring import Attachment
 from switchagg.errors import AdmissionError, UsageError
 from switchagg.planner import default_shape
 from switchagg.wire import MIN_WORDS
@@ -56,12 +57,38 @@ class Site:
         return Shape(self.slots, self.words)
 
 
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """Where a job is: a range on one switch, or on a root and on leaves below it, all of one size.
+
+    Attributes:
+        leaves: none of a job on one switch.
+        seats: switches with the ranks that attach to them; empty where all are at the root.
+    """
+
+    root: Site
+    leaves: tuple[Site, ...] = ()
+    seats: tuple[tuple[str, tuple[int, ...]], ...] = ()
+
+    @property
+    def sites(self) -> tuple[Site, ...]:
+        """All its ranges, the root's first."""
+        return self.root, *self.leaves
+
+    @property
+    def switches(self) -> tuple[str, ...]:
+        """Their switches."""
+        return tuple(site.switch for site in self.sites)
+
+
 @dataclass(eq=False, slots=True)
 class Room:
     """What one switch has, and what of it is taken.
 
     Args:
         words, slots: of a job that leaves these to the controller; None takes what suits the switch.
+        attachment: how it is wired.
+        address: where packets for it go, an IPv4 address and a UDP port; port 0 while it is not known.
 
     Raises `UsageError` for defaults that the switch has no room for.
     """
@@ -70,6 +97,8 @@ class Room:
     capacity: Capacity
     words: int | None = None
     slots: int | None = None
+    attachment: Attachment = field(default_factory=Attachment)
+    address: tuple[str, int] = ("0.0.0.0", 0)
     up: bool = False
     draining: bool = False
     why: str = UNREACHED
@@ -243,10 +272,6 @@ class Placement:
     def free(self, site: Site) -> None:
         """Gives a range back to its switch."""
         self.rooms[site.switch].give(site)
-
-    def lacking(self, possible: Mapping[str, Shape]) -> str:
-        """Says, for people, why none of these switches has room now."""
-        return "; ".join(filter(None, (self.rooms[name].lacks(shape) for name, shape in possible.items())))
 
     def cramped(self, possible: Mapping[str, Shape]) -> list[str]:
         """Returns the switches that lack nothing but a free range of that size."""

@@ -6,18 +6,19 @@ switches that it could not use. So a large job is not starved by small ones that
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from switchagg.control.compaction import clear_range
 from switchagg.control.job import ChangeReason, Job, Member
 from switchagg.control.membership import Memberships
-from switchagg.control.placement import Shape, Site
+from switchagg.control.placement import Shape, Site, Tree
+from switchagg.control.places import UNOPENED
 from switchagg.control.records import EventKind, JobState, MemberState, Quota, Tenant
+from switchagg.control.trees import Way, crossing, singles
 from switchagg.errors import AdmissionError
 
 ROOM_PATIENCE: Final = 30.0  # seconds in which members who are asked to make room come to a pause
-UNOPENED: Final = (JobState.created, JobState.queued, JobState.joining)
 
 
 class Queueing(Memberships):
@@ -34,7 +35,7 @@ class Queueing(Memberships):
 
     # Quotas.
 
-    def _check_quota(self, tenant: Tenant, job: Job | None, possible: Mapping[str, Shape]) -> None:
+    def _check_quota(self, tenant: Tenant, job: Job | None, ways: Sequence[Way]) -> None:
         """Raises `AdmissionError` where a job more, or this one so large, goes past the tenant's quota."""
         quota = self._quotas[tenant.name] = tenant.quota
         mine = [each for each in self.jobs() if each.tenant == tenant.name and each is not job]
@@ -43,8 +44,8 @@ class Queueing(Memberships):
             raise AdmissionError(
                 f"tenant {tenant.name!r} has {len(running)} jobs; its quota is {quota.jobs}", "quota"
             )
-        if not self._affordable(tenant.name, job, possible):
-            least = min(possible.values(), key=lambda shape: shape.memory)
+        if not self._affordable(tenant.name, job, ways):
+            least = min(ways, key=lambda way: way.memory)
             slots, memory = self._used(tenant.name, job)
             raise AdmissionError(
                 f"{least.slots} slots ({least.memory} bytes) asked for; tenant {tenant.name!r} has {slots} "
@@ -54,37 +55,30 @@ class Queueing(Memberships):
                 "quota",
             )
 
-    def _affordable(self, tenant: str, job: Job | None, possible: Mapping[str, Shape]) -> dict[str, Shape]:
-        """Returns the shapes that are within the tenant's quota."""
+    def _affordable(self, tenant: str, job: Job | None, ways: Sequence[Way]) -> list[Way]:
+        """Returns the ways that are within the tenant's quota."""
         quota = self._quotas.get(tenant, Quota())
         slots, memory = self._used(tenant, job)
-        return {
-            name: shape
-            for name, shape in possible.items()
-            if (quota.slots is None or slots + shape.slots <= quota.slots)
-            and (quota.memory is None or memory + shape.memory <= quota.memory)
-        }
+        return [
+            way
+            for way in ways
+            if (quota.slots is None or slots + way.slots <= quota.slots)
+            and (quota.memory is None or memory + way.memory <= quota.memory)
+        ]
 
     def _used(self, tenant: str, without: Job | None) -> tuple[int, int]:
-        """Returns slots and bytes that a tenant's jobs have or wait for."""
+        """Returns slots and bytes that a tenant's jobs have or wait for, on all switches."""
         slots = memory = 0
         for job in self.jobs():
             if job.tenant != tenant or job is without or job.state is JobState.failed:
                 continue
-            shape = job.shape
-            if shape is None:
-                shapes = self._possible(job)
-                if not shapes:
-                    continue
-                shape = min(shapes.values(), key=lambda each: each.memory)
-            slots, memory = slots + shape.slots, memory + shape.memory
+            if job.tree is not None:
+                slots += sum(site.slots for site in job.tree.sites)
+                memory += sum(site.shape.memory for site in job.tree.sites)
+            elif ways := self._possible(job):
+                least = min(ways, key=lambda way: way.memory)
+                slots, memory = slots + least.slots, memory + least.memory
         return slots, memory
-
-    def _possible(self, job: Job) -> Mapping[str, Shape]:
-        try:
-            return self.placement.possible(job.switch, *job.wanted, job.world_size)
-        except AdmissionError:
-            return {}
 
     # Room.
 
@@ -92,12 +86,12 @@ class Queueing(Memberships):
         """Settles where a job stands that has not opened, after a rank came or went; opens it if it can."""
         if job.state not in UNOPENED:
             return
-        if job.site is None and (job.spec is not None or not job.missing):
+        if job.tree is None and (self._foreseen(job) or not job.missing):
             job.state = JobState.queued
             self._schedule()
-        elif not job.missing and job.site is not None:
+        elif not job.missing and job.tree is not None:
             job.state = JobState.opening
-            self._begin(job, job.site, job.joined())
+            self._begin(job, job.tree, job.joined())
         else:
             job.state = JobState.joining if job.members else JobState.created
 
@@ -110,14 +104,14 @@ class Queueing(Memberships):
                 self._look_for_change(job)
         blocked: set[str] = set()
         for job in self.queue():
-            possible = self._affordable(job.tenant, job, self._possible(job))
-            site = self.placement.place(possible, without=blocked)
-            if site is None:
-                if not blocked & possible.keys():
-                    self._make_room(job, possible)
-                blocked |= possible.keys()
+            ways = self._affordable(job.tenant, job, self._possible(job))
+            tree = self.placement.settle(ways, without=blocked)
+            if tree is None:
+                if not crossing(blocked.__contains__, ways):
+                    self._make_room(job, singles(ways))
+                blocked |= {name for way in ways for name in way.switches}
                 continue
-            job.site, job.shape = site, site.shape
+            job.tree, job.shape = tree, tree.root.shape
             job.state = JobState.created
             self._save(job)
             self._complete(job)
@@ -133,7 +127,8 @@ class Queueing(Memberships):
             for site, target in moves:
                 job = self._at(site)
                 assert job is not None
-                self._ask_to_pause(job, ChangeReason.move, f"making room for job {waiting.number}", target)
+                why = f"making room for job {waiting.number}"
+                self._ask_to_pause(job, ChangeReason.move, why, Tree(target))
                 assert job.change is not None
                 job.change.making_room = True
             if moves:
@@ -150,19 +145,21 @@ class Queueing(Memberships):
                 change.waited_since = now
             elif now - change.waited_since > ROOM_PATIENCE:
                 if change.target is not None:
-                    self.placement.free(change.target)
+                    self.placement.give_back(change.target, job.tree)
                 job.change, job.stays, given_up = None, True, True
         if given_up:
             self._schedule()
 
     def _at(self, site: Site) -> Job | None:
-        return next((job for job in self.jobs() if job.site is site), None)
+        return next((job for job in self.jobs() if job.tree is not None and site in job.tree.sites), None)
 
     def _could_move(self, site: Site) -> Mapping[str, Shape] | None:
         job = self._at(site)
         if job is None or job.state is not JobState.running or job.change is not None or job.stays:
             return None
-        return self._shapes(job)
+        if job.tree is None or job.tree.leaves:
+            return None  # where its members are, it has nowhere else to go
+        return singles(self._possible(job))
 
     def _timed_out(self, member: Member) -> AdmissionError:
         job, missing, seconds = member.job, member.job.missing, member.request.timeout
@@ -201,12 +198,11 @@ class Queueing(Memberships):
     def _settle_unopened(self, job: Job) -> None:
         if job.spec is None and not job.members:
             self._end(job, "nobody waits for it any more")
-        elif job.spec is None and job.site is not None:
-            self.placement.free(job.site)
-            job.site = job.shape = None
+        elif job.tree is not None and not self._foreseen(job):
+            self._give_up_place(job)
             job.state = JobState.joining
         else:
-            job.state = JobState.created if job.site is not None else JobState.joining
+            job.state = JobState.created if job.tree is not None else JobState.joining
         self._complete(job)
 
     def _refuse_back(self, job: Job, error: AdmissionError) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 
 from switchagg.errors import AdmissionError
 from switchagg.planner import SkipPolicy
-from switchagg.wire import MAX_WORKERS
+from switchagg.wire import MAX_TREE_WORKERS
 
 MAX_TIMEOUT: Final = 86_400.0  # seconds
 MAX_NAME: Final = 128
@@ -90,8 +90,10 @@ def check_name(what: str, name: str) -> str:
 
 
 def _check_world_size(world_size: int) -> None:
-    if not 1 <= world_size <= MAX_WORKERS:
-        raise AdmissionError(f"world_size is {world_size}; a job has 1..{MAX_WORKERS} workers", "world_size")
+    if not 1 <= world_size <= MAX_TREE_WORKERS:
+        raise AdmissionError(
+            f"world_size is {world_size}; a job has 1..{MAX_TREE_WORKERS} workers", "world_size"
+        )
 
 
 def _check_wishes(priority: int | None, deadline: float | None) -> None:
@@ -143,13 +145,13 @@ class JobSpec:
 
     Attributes:
         name: unique among the tenant's jobs.
-        world_size: its workers, 1..32.
+        world_size: its workers, 1..256, of which a switch takes 32.
         words: K, the words of a packet; None takes the switch's default.
         slots: P, a power of two; None likewise.
         priority: 0..9; higher ones leave the queue first.
         deadline: seconds of silence after which a worker is lost, 1..3600.
         on_loss: what becomes of the job then.
-        switch: name of the one that it must run on; None for any.
+        switch: name of the one that it must run on, or whose leaves; None for any.
         touch: as in `switchagg.slots.JobEntry`.
 
     Raises `AdmissionError` for a value that no job could have.
@@ -176,13 +178,14 @@ class JoinRequest:
     """What a rank asks for.
 
     Attributes:
-        rank, world_size: 0 <= rank < world_size <= 32.
+        rank, world_size: 0 <= rank < world_size <= 256.
         address, port: IPv4 address and UDP port that its packets come from.
         words: K, the words of a packet; None takes what the others want, or the default.
         slots: P, the job's slots, a power of two; None likewise.
         timeout: seconds to wait for the other ranks.
         touch: as in `switchagg.slots.JobEntry`.
         deadline, on_loss, priority: as in `JobSpec`; None takes what the others want, or the default.
+        switch: the one that it attaches to; None leaves it to the controller, which goes by the address.
 
     Raises `AdmissionError` for a value that no job could have.
     """
@@ -198,6 +201,7 @@ class JoinRequest:
     deadline: float | None = None
     on_loss: OnLoss | None = None
     priority: int | None = None
+    switch: str | None = None
 
     def __post_init__(self) -> None:
         _check_world_size(self.world_size)
@@ -237,8 +241,9 @@ class Admission:
     """What a rank needs to send and to check what it receives, in one generation of its job.
 
     Attributes:
-        switch: the name of the switch.
+        switch: the name of the switch that it sends to.
         job, token, result_token, base, slots, words, first_seq, worker_bit: see docs/protocol.md.
+        senders: how many of the job's packets that switch receives in a round: workers and leaves.
         rank, world_size: in this generation: ranks are numbered densely, in the order of `places`.
         places: the ranks that the members joined as.
         lost: who was lost since the generation before, and why. They may be back already.
@@ -257,6 +262,7 @@ class Admission:
     first_seq: int
     policy: SkipPolicy
     worker_bit: int
+    senders: int
     rank: int
     world_size: int
     places: tuple[int, ...]

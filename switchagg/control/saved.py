@@ -8,14 +8,15 @@ with. A rank that waits to be let in is not kept: its connection ends with the c
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 from switchagg.control.job import Change, ChangeReason, Generation, Job, Member
-from switchagg.control.placement import Shape, Site
+from switchagg.control.placement import Shape, Site, Tree
 from switchagg.control.records import Admission, JobSpec, JobState, JoinRequest, MemberState, OnLoss
 from switchagg.planner import SkipPolicy
-from switchagg.slots import JobEntry, WorkerEntry
+from switchagg.slots import JobEntry, ParentEntry, WorkerEntry
 
 
 def kept(job: Job) -> bool:
@@ -38,7 +39,7 @@ def dump(job: Job, epoch: float) -> dict[str, Any]:
         "spec": None if job.spec is None else asdict(job.spec),
         "state": job.state.value,
         "draining": job.draining,
-        "site": None if job.site is None else asdict(job.site),
+        "tree": None if job.tree is None else asdict(job.tree),
         "shape": None if job.shape is None else asdict(job.shape),
         "id": job.last_id,
         "generation": None if generation is None else _generation(generation),
@@ -63,6 +64,8 @@ def _generation(generation: Generation) -> dict[str, Any]:
         "first_seq": generation.first_seq,
         "places": list(generation.places),
         "fenced": generation.fenced,
+        "seats": list(generation.seats),
+        "leaves": [_generation(leaf) for leaf in generation.leaves],
     }
 
 
@@ -85,7 +88,7 @@ def load(document: dict[str, Any], epoch: float) -> Job:
 
     Raises `KeyError`, `TypeError` or `ValueError` for what `dump` did not write.
     """
-    spec, site, shape = document["spec"], document["site"], document["shape"]
+    spec, shape = document["spec"], document["shape"]
     job = Job(
         number=document["number"],
         tenant=document["tenant"],
@@ -94,7 +97,7 @@ def load(document: dict[str, Any], epoch: float) -> Job:
         created=document["created"] - epoch,
         spec=None if spec is None else JobSpec(**{**spec, "on_loss": OnLoss(spec["on_loss"])}),
         draining=document["draining"],
-        site=None if site is None else Site(**site),
+        tree=_load_tree(document),
         shape=None if shape is None else Shape(**shape),
         policy=SkipPolicy(**document["policy"]),
         policy_why=document["policy_why"],
@@ -103,14 +106,14 @@ def load(document: dict[str, Any], epoch: float) -> Job:
     )
     state = JobState(document["state"])
     if state not in (JobState.running, JobState.moving):
-        job.state = JobState.queued if job.site is None else JobState.created
+        job.state = JobState.queued if job.tree is None else JobState.created
         return job
     job.state = state
     for saved in document["members"]:
         member = _load_member(job, saved)
         job.members[member.rank] = member
-    if document["generation"] is not None and job.site is not None:
-        job.generation = _load_generation(job.site, document["generation"])
+    if document["generation"] is not None and job.tree is not None:
+        job.generation = _load_generation(job.tree.sites, document["generation"])
     if document["change"] is not None:
         change = document["change"]
         job.change = Change(
@@ -141,21 +144,45 @@ def _load_member(job: Job, saved: dict[str, Any]) -> Member:
     )
 
 
-def _load_generation(site: Site, saved: dict[str, Any]) -> Generation:
+def _load_tree(document: dict[str, Any]) -> Tree | None:
+    if (site := document.get("site")) is not None:
+        return Tree(Site(**site))  # as it was written when a job had one switch
+    tree = document.get("tree")
+    if tree is None:
+        return None
+    return Tree(
+        Site(**tree["root"]),
+        tuple(Site(**leaf) for leaf in tree["leaves"]),
+        tuple((switch, tuple(ranks)) for switch, ranks in tree["seats"]),
+    )
+
+
+def _load_generation(sites: Sequence[Site], saved: dict[str, Any]) -> Generation:
     entry = saved["entry"]
+    parent = entry.get("parent")
+    workers = tuple(WorkerEntry(**each) for each in entry["workers"])
     return Generation(
-        site,
-        JobEntry(**{**entry, "workers": tuple(WorkerEntry(**each) for each in entry["workers"])}),
+        sites[0],
+        JobEntry(
+            **{**entry, "workers": workers, "parent": None if parent is None else ParentEntry(**parent)}
+        ),
         saved["first_seq"],
         tuple(saved["places"]),
         saved["fenced"],
+        ready=True,
         open=True,
+        leaves=tuple(
+            _load_generation([site], leaf)
+            for site, leaf in zip(sites[1:], saved.get("leaves", ()), strict=True)
+        ),
+        seats=tuple(saved.get("seats", ())),
     )
 
 
 def _load_admission(saved: dict[str, Any], cookie: bytes) -> Admission:
     return Admission(
         **{
+            "senders": saved["world_size"],
             **saved,
             "policy": SkipPolicy(**saved["policy"]),
             "places": tuple(saved["places"]),

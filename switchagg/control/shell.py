@@ -14,7 +14,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any, Final
@@ -48,6 +48,7 @@ from switchagg.control.records import (
 from switchagg.control.store import Changes, MemoryStore, Store
 from switchagg.control.tenants import Tenants
 from switchagg.control.tuning import Tuning
+from switchagg.control.wiring import Attachment, checked
 from switchagg.errors import AdmissionError, SwitchAggError, SwitchError, UsageError
 from switchagg.planner import SkipPolicy
 
@@ -69,6 +70,7 @@ class Shell:
         words: int | None = None,
         slots: int | None = None,
         policy: SkipPolicy | None = None,
+        wiring: Mapping[str, Attachment] | None = None,
     ) -> None:
         names = [driver.name for driver in drivers]
         if twice := [name for name, count in Counter(names).items() if count > 1]:
@@ -80,8 +82,13 @@ class Shell:
         self.outcomes: Counter[str] = Counter()
         """Joins by how they ended: ``admitted``, or the code of the refusal."""
         self._drivers = {driver.name: driver for driver in drivers}
+        attachments = checked({name: (wiring or {}).get(name, Attachment()) for name in names})
         self._book = JobBook(
-            [Room(driver.name, driver.capacity, words, slots) for driver in drivers], policy=policy
+            [
+                Room(driver.name, driver.capacity, words, slots, attachments[driver.name], driver.address)
+                for driver in drivers
+            ],
+            policy=policy,
         )
         self._agents = {driver.name: Agent(driver, self) for driver in drivers}
         self._lock = threading.Lock()
@@ -162,7 +169,7 @@ class Shell:
     def wanted(self, generation: Generation) -> bool:
         with self._lock:
             job = self._book.at(generation.id)
-            return job is not None and job.generation is generation
+            return job is not None and job.generation is not None and generation in job.generation.parts
 
     def belonging(self, switch: str) -> Sequence[Generation]:
         with self._lock:
@@ -178,7 +185,7 @@ class Shell:
 
     def switch_measured(self, switch: str, capacity: Capacity) -> None:
         with self._changing():
-            self._book.switch_measured(switch, capacity)
+            self._book.switch_measured(switch, capacity, self._drivers[switch].address)
 
     def switch_up(self, switch: str, found: Reconciled) -> None:
         with self._changing():

@@ -3,6 +3,7 @@
     --switch lab=native                                   a software switch in the controller's own process
     --switch lab=native:4096?address=10.0.0.5&port=48879  the same, with slots, address and UDP port
     --switch rack1=p4runtime://10.0.0.2:9559?address=…    see switchagg.control.drivers.p4rt_spec
+    --switch leaf=native?parent=lab&host=10.0.1.0/24      a leaf below another, and whose workers attach to it
 
     [controller]
     listen = "10.0.0.1:8080"
@@ -19,6 +20,7 @@
     url = "p4runtime://10.0.0.2:9559"
     address = "10.1.0.254"
     stations = ["10.1.0.1, 02:00:00:00:00:01, 1"]
+    parent = "lab"
 
 Nothing is opened here but the TOML file.
 """
@@ -35,6 +37,7 @@ from urllib.parse import parse_qsl
 
 from switchagg.control.drivers.embedded import DEFAULT_MEMORY
 from switchagg.control.records import MAX_NAME
+from switchagg.control.wiring import Attachment, checked, parse_hosts
 from switchagg.errors import UsageError
 
 if TYPE_CHECKING:
@@ -43,19 +46,26 @@ if TYPE_CHECKING:
 DEFAULT_SLOTS: Final = 65536
 _NATIVE: Final = "native"
 _P4RUNTIME: Final = "p4runtime:"
-_ACCEPTED: Final = "native[:SLOTS][?address=IP&port=N&memory=BYTES] or p4runtime://HOST:PORT[?…]"
+_ACCEPTED: Final = (
+    "native[:SLOTS][?address=IP&port=N&memory=BYTES&parent=NAME&host=IP/LENGTH] or p4runtime://HOST:PORT[?…]"
+)
 _UNITS: Final = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
 @dataclass(frozen=True, slots=True)
 class NativeSpec:
-    """A software switch in the controller's process. `address` None: where the controller listens."""
+    """A software switch in the controller's process. `address` None: where the controller listens.
+
+    `parent` and `hosts` are as in `switchagg.control.wiring.Attachment`.
+    """
 
     name: str
     slots: int = DEFAULT_SLOTS
     address: str | None = None
     port: int = 0
     memory: int = DEFAULT_MEMORY
+    parent: str | None = None
+    hosts: tuple[ipaddress.IPv4Network, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +95,45 @@ def parse_switch(text: str) -> NativeSpec | P4RuntimeSpec:
     if not equals or not url:
         raise UsageError(f"switch is {text!r}; accepted: NAME={_ACCEPTED}")
     return _switch(name, {"url": url}, None)
+
+
+def wiring(specs: Mapping[str, NativeSpec | P4RuntimeSpec]) -> dict[str, Attachment]:
+    """Returns how switches are wired, by name.
+
+    The workers of a P4 switch are at its stations, except where another switch is.
+
+    Raises `UsageError` for trees that cannot be; see `switchagg.control.wiring.checked`.
+    """
+    switches = {own: name for name, spec in specs.items() if (own := _own(spec)) is not None}
+    found: dict[str, Attachment] = {}
+    for name, spec in specs.items():
+        hosts, stations = spec.hosts, () if isinstance(spec, NativeSpec) else tuple(spec.stations)
+        if hosts is None and stations:
+            hosts = parse_hosts(f"switch {name}", (each for each in stations if each not in switches))
+        found[name] = Attachment(spec.parent, hosts)
+    made = checked(found)
+    for name, each in made.items():
+        if each.parent is not None:
+            _check_neighbours(specs, name, each.parent)
+            _check_neighbours(specs, each.parent, name)
+    return made
+
+
+def _own(spec: NativeSpec | P4RuntimeSpec) -> str | None:
+    if isinstance(spec, NativeSpec):
+        return spec.address
+    return None if spec.own is None else spec.own.ip
+
+
+def _check_neighbours(specs: Mapping[str, NativeSpec | P4RuntimeSpec], name: str, other: str) -> None:
+    """Raises `UsageError` where a switch with stations does not know by which port another is reached."""
+    spec, there = specs[name], _own(specs[other])
+    if isinstance(spec, NativeSpec) or not spec.stations or there is None or there in spec.stations:
+        return
+    raise UsageError(
+        f"switch {name}: switch {other} at {there} is none of its stations; accepted: "
+        f"station={there},MAC,PORT, the MAC of {other} and the port that leads there"
+    )
 
 
 def read_configuration(path: Path) -> Configuration:
@@ -140,10 +189,18 @@ def _native(name: str, url: str, beside: Mapping[str, Any]) -> NativeSpec:
         pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query))
     except ValueError:
         raise UsageError(f"switch {name}: url is {url!r}; accepted: {_ACCEPTED}") from None
-    given = dict(pairs) | {key: str(value) for key, value in beside.items()}
+    hosts = [value for key, value in pairs if key == "host"]
+    given = {key: value for key, value in pairs if key != "host"}
+    for key, value in beside.items():
+        if key == "hosts":
+            if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+                raise UsageError(f"switch {name}: hosts is {value!r}; accepted: a list of networks")
+            hosts += value
+        else:
+            given[key] = str(value)
     if colon:
         given.setdefault("slots", slots)
-    if unknown := sorted(set(given) - {"slots", "address", "port", "memory"}):
+    if unknown := sorted(set(given) - {"slots", "address", "port", "memory", "parent"}):
         raise UsageError(f"switch {name}: there is no key {unknown[0]!r}; accepted: {_ACCEPTED}")
     address = given.get("address")
     if address is not None:
@@ -161,6 +218,8 @@ def _native(name: str, url: str, beside: Mapping[str, Any]) -> NativeSpec:
         address,
         _number(name, "port", given.get("port", "0"), 0, 0xFFFF),
         size(f"switch {name}: memory", given["memory"]) if "memory" in given else DEFAULT_MEMORY,
+        given.get("parent"),
+        parse_hosts(f"switch {name}", hosts) if hosts else None,
     )
 
 

@@ -8,10 +8,11 @@ from typing import Any
 
 from switchagg.control.drivers.base import SwitchDriver
 from switchagg.control.history import History
-from switchagg.control.job import Job, Member
+from switchagg.control.job import Generation, Job, Member
 from switchagg.control.jobs import JobBook
-from switchagg.control.placement import Room
+from switchagg.control.placement import Room, Tree
 from switchagg.control.records import Admission, JobState, MemberState, Tenant
+from switchagg.control.wiring import shown_network
 
 
 def sees(tenant: Tenant, owner: str | None) -> bool:
@@ -32,6 +33,7 @@ def admitted(admission: Admission, driver: SwitchDriver, heartbeat: tuple[str, i
         "first_seq": admission.first_seq,
         "policy": asdict(admission.policy),
         "worker_bit": admission.worker_bit,
+        "senders": admission.senders,
         "rank": admission.rank,
         "world_size": admission.world_size,
         "places": list(admission.places),
@@ -55,9 +57,14 @@ def endpoint(driver: SwitchDriver) -> dict[str, Any]:
 
 
 def job_view(
-    job: Job, book: JobBook, history: History | None, counters: Mapping[str, int], now: float, epoch: float
+    job: Job,
+    book: JobBook,
+    history: History | None,
+    counters: Mapping[str, Mapping[str, int]],
+    now: float,
+    epoch: float,
 ) -> dict[str, Any]:
-    """Returns a job. `counters` are the switch's for it; `epoch` is the unix time at the clock's 0."""
+    """Returns a job. `counters` are its switches' for it, by name; `epoch` the unix time at the clock's 0."""
     generation = job.generation
     places = () if generation is None else generation.places
     queue = book.queue()
@@ -68,13 +75,16 @@ def job_view(
         "state": job.shown.value,
         "why": job.why,
         "world_size": job.world_size,
-        "members": [_member(member, book, places, counters, now) for _, member in sorted(job.members.items())]
-        + [{**_member(member, book, (), {}, now), "state": "waiting"} for member in job.back.values()],
+        "members": [
+            _member(member, book, generation, counters, now) for _, member in sorted(job.members.items())
+        ]
+        + [{**_member(member, book, None, {}, now), "state": "waiting"} for member in job.back.values()],
         "missing": job.missing if job.state is not JobState.failed else [],
         "lost": job.ranks(MemberState.lost),
         "places": list(places),
         "switch": job.site.switch if job.site is not None else job.switch,
         "base": None if job.site is None else job.site.base,
+        "leaves": [] if job.tree is None else _leaves(job.tree),
         "slots": job.slots,
         "words": job.words,
         "age": round(now - job.created, 3),
@@ -94,18 +104,34 @@ def job_view(
     }
 
 
+def _leaves(tree: Tree) -> list[dict[str, Any]]:
+    seats = dict(tree.seats)
+    return [
+        {"switch": leaf.switch, "base": leaf.base, "ranks": list(seats[leaf.switch])} for leaf in tree.leaves
+    ]
+
+
 def _member(
-    member: Member, book: JobBook, places: tuple[int, ...], counters: Mapping[str, int], now: float
+    member: Member,
+    book: JobBook,
+    generation: Generation | None,
+    counters: Mapping[str, Mapping[str, int]],
+    now: float,
 ) -> dict[str, Any]:
     silent = book.liveness.silent(member.cookie, now)
-    bit = places.index(member.rank) if member.rank in places else None
+    switch = packets = None
+    if generation is not None and member.rank in generation.places:
+        part, bit = generation.seat(member.rank)
+        switch = part.site.switch
+        packets = counters.get(switch, {}).get(f"worker_{bit}_packets")
     return {
         "rank": member.rank,
         "state": member.state.value,
         "address": member.endpoint[0],
         "port": member.endpoint[1],
+        "switch": switch,
         "silent": None if silent is None else round(silent, 2),
-        "packets": None if bit is None else counters.get(f"worker_{bit}_packets"),
+        "packets": packets,
         "why": member.why,
     }
 
@@ -123,6 +149,10 @@ def switch_view(
         "why": room.why,
         "draining": room.draining,
         "warnings": driver.warnings,
+        "parent": room.attachment.parent,
+        "hosts": None
+        if room.attachment.hosts is None
+        else [shown_network(network) for network in room.attachment.hosts],
         "capacity": {
             "slots": capacity.slots,
             "words": capacity.words,
@@ -143,9 +173,11 @@ def ranges(room: Room, book: JobBook, tenant: Tenant) -> list[dict[str, Any]]:
     """Returns the ranges of a switch, by base; other tenants' without their names."""
     found = []
     for job in book.jobs():
-        sites = [job.site, job.change.target if job.change is not None else None]
+        sites = () if job.tree is None else job.tree.sites
+        if job.change is not None and job.change.target is not None:
+            sites += tuple(site for site in job.change.target.sites if site not in sites)
         for site in sites:
-            if site is not None and site.switch == room.name:
+            if site.switch == room.name:
                 known = sees(tenant, job.tenant)
                 found.append(
                     {
@@ -160,18 +192,28 @@ def ranges(room: Room, book: JobBook, tenant: Tenant) -> list[dict[str, Any]]:
     return sorted(found, key=lambda each: int(each["base"]))
 
 
-def waiting(slots: Mapping[int, Any], job: Job) -> list[dict[str, Any]]:
-    """Returns the slots of a job that wait for some ranks; `slots` are their states by index."""
-    assert job.generation is not None
-    places = job.generation.places
-    full = (1 << len(places)) - 1
+def waiting(slots: Mapping[int, Any], part: Generation, generation: Generation) -> list[dict[str, Any]]:
+    """Returns the slots of a job on one of its switches that wait for some ranks.
+
+    Args:
+        slots: their states by index.
+        part: what the switch has of `generation`. At a root a leaf stands for the ranks below it.
+    """
+    below = {leaf.site.switch: leaf.places for leaf in generation.leaves}
+    senders = [below[each] if isinstance(each, str) else (each,) for each in part.senders]
+    full = (1 << len(senders)) - 1
+
+    def ranks(bits: int) -> list[int]:
+        return sorted(rank for bit, each in enumerate(senders) if bits >> bit & 1 for rank in each)
+
     return [
         {
+            "switch": part.site.switch,
             "slot": index,
             "seq": state.seq,
             "filled": state.filled,
-            "seen": [rank for bit, rank in enumerate(places) if state.seen >> bit & 1],
-            "missing": [rank for bit, rank in enumerate(places) if not state.seen >> bit & 1],
+            "seen": ranks(state.seen),
+            "missing": ranks(~state.seen & full),
         }
         for index, state in slots.items()
         if state.seen & full != full

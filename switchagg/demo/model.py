@@ -213,7 +213,7 @@ class Adagrad:
     """
 
     def __init__(self, settings: Settings) -> None:
-        self._rate = np.float32(settings.rate)
+        self._rate = np.float32(settings.learning_rate)
         self._settings = settings
         self._sums = views(
             np.full(parameter_count(settings), np.float32(ADAGRAD_START), dtype=np.float32), settings

@@ -28,6 +28,7 @@ from switchagg.demo.outcome import (
 from switchagg.demo.processes import ONE_THREAD, Child, ChildError, Ended, Line, Processes
 from switchagg.demo.settings import Settings
 from switchagg.emulator.faults import Faults
+from switchagg.emulator.rates import Rate
 from switchagg.errors import SwitchError
 
 HOST_SECONDS = 20.0
@@ -131,7 +132,8 @@ def host_command(settings: Settings) -> list[str]:
         reorder=settings.packet_reorder,
         seed=settings.seed,
     )
-    return [*command, "--ignore-stdin", "--parent", str(os.getpid()), *faults.options()]
+    rate = [] if settings.rate is None else Rate.parse(settings.rate).options()
+    return [*command, "--ignore-stdin", "--parent", str(os.getpid()), *faults.options(), *rate]
 
 
 def _controller_url(processes: Processes, host: Child, progress: Progress) -> str:

@@ -7,6 +7,7 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Self
 
+from switchagg.emulator.rates import Rate
 from switchagg.errors import UsageError
 from switchagg.wire import MAX_WORKERS
 
@@ -31,7 +32,8 @@ class Settings:
         hidden: units of the hidden layer.
         vocabulary: words that the model can predict; the last of them stands for every other word.
         batch: examples a worker sees in a step; a step's batch has workers * batch examples.
-        rate: Adagrad's learning rate.
+        learning_rate: Adagrad's.
+        rate: of each worker's link, each way, such as ``1Gbit``; None for as fast as it goes.
         corpus_bytes: how much of the standard library's source is read.
         digests: how often during training the workers' weights are compared.
         dense_steps: batches that are summed once with zero-skip and once dense when training is over.
@@ -50,7 +52,8 @@ class Settings:
     hidden: int = 128
     vocabulary: int = 1024
     batch: int = 128
-    rate: float = 0.1
+    learning_rate: float = 0.1
+    rate: str | None = None
     corpus_bytes: int = 6_000_000
     digests: int = 4
     dense_steps: int = 5
@@ -82,8 +85,10 @@ class Settings:
                 f"--embedding {self.rows}x{self.dimension} has {self.rows * self.dimension:,} parameters: "
                 f"at most {MAX_PARAMETERS:,}"
             )
-        if not (math.isfinite(self.rate) and self.rate > 0):
-            raise UsageError(f"--rate {self.rate:g}: a positive learning rate")
+        if not (math.isfinite(self.learning_rate) and self.learning_rate > 0):
+            raise UsageError(f"--learning-rate {self.learning_rate:g}: a positive number")
+        if self.rate is not None:
+            Rate.parse(self.rate)
 
     def to_json(self) -> str:
         """The settings as one line of JSON, the inverse of `from_json`."""

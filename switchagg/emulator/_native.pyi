@@ -44,6 +44,11 @@ class FaultSettings:
         seed: int,
     ) -> None: ...
 
+class RateSettings:
+    """`switchagg.emulator.rates.Rate`."""
+
+    def __init__(self, *, bits_per_second: float, queue_bytes: int) -> None: ...
+
 class NativeSwitch:
     """A slot table and the thread that serves it on a UDP socket; see `switchagg.emulator.switch.Switch`."""
 
@@ -54,6 +59,7 @@ class NativeSwitch:
         *,
         receive_buffer: int,
         offload: bool,
+        rate: RateSettings | None,
         faults: FaultSettings | None,
         capture: int,
         links: bool,
@@ -87,5 +93,6 @@ class NativeSwitch:
     def strangers(self) -> dict[str, int]: ...
     def slot(self, index: int) -> SlotState: ...
     def port_counters(self) -> dict[str, int]: ...
+    def rate_counters(self) -> dict[str, int]: ...
     def fault_counters(self) -> dict[str, int]: ...
     def capture_counters(self) -> dict[str, int]: ...

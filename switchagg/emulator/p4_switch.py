@@ -46,6 +46,7 @@ class P4Switch(Lifetime):
     gso = False
     gro = False
     faults = None
+    rate = None
 
     def __init__(
         self,
@@ -197,6 +198,10 @@ class P4Switch(Lifetime):
     def port_counters(self) -> dict[str, int]:
         """What passed the socket: packets_in, bytes_in, packets_out, bytes_out, send_errors."""
         return {name: self._traffic[name] for name in _PORT_COUNTERS}
+
+    def rate_counters(self) -> dict[str, int]:
+        """Nothing: its links have no particular rate."""
+        return {}
 
     def fault_counters(self) -> dict[str, int]:
         """Nothing: this switch injects no faults."""

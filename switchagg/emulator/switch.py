@@ -24,11 +24,12 @@ from typing import TYPE_CHECKING
 
 from switchagg.emulator.faults import Faults
 from switchagg.emulator.lifetime import Lifetime
+from switchagg.emulator.rates import Rate
 from switchagg.errors import SwitchError, UsageError
 from switchagg.slots import Address, JobEntry, SlotState
 
 if TYPE_CHECKING:
-    from switchagg.emulator._native import FaultSettings, NativeSwitch
+    from switchagg.emulator._native import FaultSettings, NativeSwitch, RateSettings
     from switchagg.emulator.tallies import JobTallies
 
 DEFAULT_RECEIVE_BUFFER = 32 << 20
@@ -39,13 +40,15 @@ _MAX_RECEIVE_BUFFER = 1 << 30
 class Switch(Lifetime):
     """A software switch on a UDP socket of this host.
 
-    Its memory is its jobs' slots and the socket buffers (with a delay, up to 64 MB of packets under way); it
-    does not grow with traffic.
+    Its memory is its jobs' slots and the socket buffers (with a delay, up to 64 MB of packets under way; with
+    a rate, its queues); it does not grow with traffic.
 
     Args:
         host: IPv4 address of this host, or a name of one.
         port: UDP port; 0 for any free one.
         capacity: slots, 1..65,536.
+        rate: of each worker's link, each way, whether its packets come by UDP or through shared memory;
+            None for as fast as it goes.
         faults: what to do to packets; None for nothing.
         pcap: file to write all packets to; overwritten.
         links: let workers of this host and user attach through shared memory, where the kernel has
@@ -62,6 +65,7 @@ class Switch(Lifetime):
         port: int = 0,
         *,
         capacity: int = 65536,
+        rate: Rate | None = None,
         faults: Faults | None = None,
         pcap: Path | None = None,
         links: bool = True,
@@ -84,6 +88,8 @@ class Switch(Lifetime):
         self._offload = offload
         self._asked_buffer = receive_buffer
         self._state = "not started"
+        self.rate: Rate | None = rate
+        """How fast each worker's link is; None where nothing limits it."""
         self.faults: Faults | None = None
         """What is injected, with the seed that is used; None for nothing."""
         if faults is not None and faults.any:
@@ -103,6 +109,7 @@ class Switch(Lifetime):
                 self._bind,
                 receive_buffer=self._asked_buffer,
                 offload=self._offload,
+                rate=_rate_settings(self.rate),
                 faults=_fault_settings(self.faults),
                 capture=-1 if self._pcap is None else _create(self._pcap),
                 links=self._links,
@@ -231,6 +238,14 @@ class Switch(Lifetime):
         """
         return self._here().port_counters()
 
+    def rate_counters(self) -> dict[str, int]:
+        """Returns packets, wire_bytes, queued, dropped, each with _in and _out; empty without a rate.
+
+        `wire_bytes` are as Ethernet counts (`switchagg.emulator.rates.wire_bytes`), of `packets`, which were
+        let through; `queued` of these had to wait, and `dropped` found a link's queue full.
+        """
+        return self._here().rate_counters()
+
     def fault_counters(self) -> dict[str, int]:
         """Returns lost, corrupted, duplicated, reordered, delayed, overflowed, each with _in and _out.
 
@@ -278,6 +293,14 @@ def _native_switch(capacity: int) -> NativeSwitch:
     from switchagg.emulator._native import NativeSwitch
 
     return NativeSwitch(capacity)
+
+
+def _rate_settings(rate: Rate | None) -> RateSettings | None:
+    from switchagg.emulator._native import RateSettings
+
+    if rate is None:
+        return None
+    return RateSettings(bits_per_second=rate.bits_per_second, queue_bytes=rate.queue)
 
 
 def _fault_settings(faults: Faults | None) -> FaultSettings | None:

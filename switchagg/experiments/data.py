@@ -30,18 +30,21 @@ def problem(
     l2: float = 0.0,
     l1: float = 0.0,
     pairs: int = 0,
+    standard: bool = True,
     seed: int = 0,
 ) -> Regression:
     """A data set as one problem with all its samples.
 
-    Features have mean 0 and variance 1, pixels that never change are left out, a feature of ones comes last,
-    and all is scaled so that the mean squared length of a sample is 1. Targets of ridge regression have mean
-    0 and variance 1.
+    Features have mean 0 and, unless told, variance 1; pixels that never change are left out, a feature of
+    ones comes last, and all is scaled so that the mean squared length of a sample is 1. Targets of ridge
+    regression have mean 0 and variance 1.
 
     Args:
         name: ``"diabetes"``, ``"breast_cancer"`` or ``"digits"``.
         loss: ``"logistic"`` (labels -1 and 1; diabetes: above the median or not) or ``"ridge"``.
         pairs: how many products of two features, drawn with `seed`, to add.
+        standard: give each feature variance 1; otherwise they keep their scales and are put in the order of
+            their variance, so that most of a gradient's energy is in few blocks.
 
     Raises:
         UsageError: no such data set or loss, or scikit-learn is not installed.
@@ -49,13 +52,15 @@ def problem(
     if loss not in ("logistic", "ridge"):
         raise UsageError(f"loss is {loss!r}; accepted: 'logistic', 'ridge'")
     raw, target = _load(name)
-    raw = _standard(raw)
+    raw = _standard(raw, standard)
     if pairs:
         if pairs < 0:
             raise UsageError(f"pairs is {pairs}; accepted: 0 and up")
         rng = np.random.default_rng(seed)
         left, right = rng.integers(0, raw.shape[1], (2, pairs))
-        raw = np.concatenate([raw, _standard(raw[:, left] * raw[:, right])], axis=1)
+        raw = np.concatenate([raw, _standard(raw[:, left] * raw[:, right], standard)], axis=1)
+    if not standard:
+        raw = raw[:, np.argsort(-raw.var(axis=0), kind="stable")]
     features = np.concatenate([raw, np.ones((len(raw), 1))], axis=1)
     features /= np.sqrt(np.square(features).sum(axis=1).mean())
     if loss == "ridge":
@@ -64,9 +69,12 @@ def problem(
     return LogisticRegression(features, np.where(target > middle, 1.0, -1.0), l2, l1)
 
 
-def _standard(x: NDArray[np.float64]) -> NDArray[np.float64]:
+def _standard(x: NDArray[np.float64], scaled: bool) -> NDArray[np.float64]:
+    """Features that vary, with mean 0 and, if asked for, variance 1; else all by one factor."""
     deviation = x.std(axis=0)
-    return np.asarray(((x - x.mean(axis=0)) / np.where(deviation > 0, deviation, 1))[:, deviation > 0])
+    varies = deviation > 0
+    by = deviation[varies] if scaled else np.sqrt(np.square(deviation).mean())
+    return np.asarray((x - x.mean(axis=0))[:, varies] / by)
 
 
 @cache

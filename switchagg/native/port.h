@@ -1,7 +1,7 @@
 // A port carries datagrams between an engine and the outside: the one interface that the switch loop and the worker
-// engine know. A port may wrap another one (faults, capture), so the engines never ask what lies beneath.
+// engine know. A port may wrap another one (a rate, faults, capture), so the engines never ask what lies beneath.
 //
-//      engine  <->  [capture]  <->  [faults]  <->  UdpPort | HubPort | LinkPort
+//      engine  <->  [capture]  <->  [faults]  <->  [rate]  <->  UdpPort | HubPort | LinkPort
 //
 // Ownership: a Received view belongs to the port and is valid until its next receive(). The bytes behind a Segment belong
 // to the caller. They must stay unchanged during send(), and where the port hands packets over without copying (LinkPort,

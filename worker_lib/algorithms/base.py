@@ -18,13 +18,16 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from switchagg.errors import UsageError
 from switchagg.wire import HEADER_BYTES, IP_UDP_BYTES
+
+if TYPE_CHECKING:
+    from worker_lib.session import Session
 
 Array = NDArray[np.float64]
 
@@ -319,3 +322,83 @@ def mean_gradient(problems: Iterable[Problem], x: Array) -> Array:
     """Gradient of F's smooth part, for whoever holds all problems."""
     rows = np.stack([p.gradient(x) for p in problems])
     return np.asarray(rows.mean(axis=0))
+
+
+# ---------------------------------------------------------------------- runs
+
+
+class Method(Protocol):
+    """One worker's part of a method that goes step by step.
+
+    Attributes:
+        x: the iterate.
+    """
+
+    x: Array
+
+    def step(self) -> int:
+        """Takes one step, together with the other workers; returns the bits of this worker's messages."""
+
+
+def drive(method: Method, session: Session, steps: int, log: Log | None) -> Array:
+    """Takes `steps` steps, or fewer if the log says that its target is reached. Returns the last x."""
+    checked_at_least("steps", steps, 0)
+    if log is not None:
+        log.begin(method.x, session)
+    for step in range(1, steps + 1):
+        bits = method.step()
+        if log is not None:
+            log.payload(bits)
+            if log.step(step, method.x, last=step == steps):
+                break
+    return method.x
+
+
+@dataclass(frozen=True, slots=True)
+class Constants:
+    """What all workers know of the problem after one exchange before the first step.
+
+    Attributes:
+        smoothness: the largest L_i.
+        mean_smoothness: mean L_i, which bounds that of F's smooth part.
+        sample_smoothness: the largest of a sample's loss.
+        strong_convexity: the mean mu_i, which F has at least.
+        samples: the largest N_i.
+    """
+
+    smoothness: float
+    mean_smoothness: float
+    sample_smoothness: float
+    strong_convexity: float
+    samples: int
+
+
+def constants(problem: Problem, session: Session) -> Constants:
+    """Gathers every worker's constants; one collective, the same result at all of them.
+
+    Raises:
+        UsageError: the workers' problems have different dimensions.
+    """
+    mine = np.array(
+        [
+            problem.dim,
+            problem.smoothness,
+            problem.sample_smoothness,
+            problem.strong_convexity,
+            problem.samples,
+        ],
+        np.float64,
+    )
+    rows: Array = session.allgather(mine)
+    if not (rows[:, 0] == problem.dim).all():
+        raise UsageError(
+            f"the workers' problems have dimensions {rows[:, 0].astype(int).tolist()}; needed: one for all"
+        )
+    n = len(rows)
+    return Constants(
+        float(rows[:, 1].max()),
+        math.fsum(rows[:, 1].tolist()) / n,
+        float(rows[:, 2].max()),
+        math.fsum(rows[:, 3].tolist()) / n,
+        int(rows[:, 4].max()),
+    )

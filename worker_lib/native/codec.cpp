@@ -68,7 +68,7 @@ Stream::Stream(const Call& call, const Plan* plan, uint32_t words)
     default:
       lanes_per_packet_ = words;
   }
-  log_workers_ = std::bit_width(call.workers - 1);
+  headroom_ = std::bit_width(call.workers - 1) + (call.workers >= 256);
   if (call.bits == 16 || call.bits == 8) {
     top_ = static_cast<int32_t>(((1u << (call.bits - 1)) - 1) / call.workers);
     key_ = dither_key(call.position, call.rank);
@@ -168,7 +168,7 @@ ScaleF folded(int k, float m) {
 
 ScaleF Stream::up_f(int exponent) const {
   const int e = unbiased_f(exponent);
-  if (call_.bits == 32) return folded(30 - log_workers_ - e, 1.0f);
+  if (call_.bits == 32) return folded(30 - headroom_ - e, 1.0f);
   return folded(-(e + 1), static_cast<float>(top_));
 }
 
@@ -176,7 +176,7 @@ ScaleF Stream::down_f(int exponent) const {
   const int e = unbiased_f(exponent);
   const bool average = call_.op == ReduceOp::avg;
   if (call_.bits == 32)
-    return folded(e - (30 - log_workers_), average ? 1.0f / static_cast<float>(call_.workers) : 1.0f);
+    return folded(e - (30 - headroom_), average ? 1.0f / static_cast<float>(call_.workers) : 1.0f);
   const double whole = average ? static_cast<double>(top_) * call_.workers : static_cast<double>(top_);
   return folded(e + 1, static_cast<float>(1.0 / whole));
 }
@@ -188,8 +188,8 @@ ScaleF Stream::carried_f(int exponent) const {
 
 ScaleD Stream::up_d(int exponent) const {
   const int e = unbiased_d(exponent);
-  const int k = call_.bits >= 32 ? (call_.bits == 64 ? 62 : 30) - log_workers_ - e : -(e + 1);
-  const double most = call_.bits == 32 ? static_cast<double>((int64_t{1} << (31 - log_workers_)) - 1) : top_;
+  const int k = call_.bits >= 32 ? (call_.bits == 64 ? 62 : 30) - headroom_ - e : -(e + 1);
+  const double most = call_.bits == 32 ? static_cast<double>((int64_t{1} << (31 - headroom_)) - 1) : top_;
   return {pow2d(k / 2), pow2d(k - k / 2), most};
 }
 
@@ -197,7 +197,7 @@ ScaleD Stream::down_d(int exponent) const {
   const int e = unbiased_d(exponent);
   const bool average = call_.op == ReduceOp::avg;
   if (call_.bits >= 32) {
-    const int k = e - ((call_.bits == 64 ? 62 : 30) - log_workers_);
+    const int k = e - ((call_.bits == 64 ? 62 : 30) - headroom_);
     return {pow2d(k / 2), pow2d(k - k / 2), average ? 1.0 / call_.workers : 1.0};
   }
   const int k = e + 1;

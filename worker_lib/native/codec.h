@@ -59,7 +59,7 @@ class Stream {
   bool any_nan_ = false;
   uint32_t key_ = 0;                  // of the stochastic rounding
   int32_t top_ = 0;                   // largest lane value
-  int log_workers_ = 0;
+  int headroom_ = 0;
   int top_exponent_ = 254;            // of the type's largest finite value
   std::vector<Run> runs_;
   std::vector<int32_t> q_;

@@ -12,6 +12,7 @@ namespace {
 // Whether a call that was made under one membership means the same under the other.
 bool means_the_same(const Call& call, const Membership& before, const Membership& after) {
   if (before.rank == after.rank && before.workers == after.workers) return true;
+  if (call.bits == 8 && !call.auto_lanes && after.workers > 127) return false;  // too many to share them
   return call.kind == Kind::allreduce || call.kind == Kind::barrier || call.kind == Kind::floor;
 }
 

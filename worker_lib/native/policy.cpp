@@ -27,7 +27,8 @@ void Policy::settle(Call& call, uint32_t word) {
   if (call.auto_block) call.block = word & kBlock;
   if (call.auto_lanes) {
     const uint32_t code = word >> kLanesShift & kLanes;
-    call.bits = lanes(call.dtype, std::max<uint32_t>(code ? 4u << code : 64, call.auto_lanes));
+    const uint32_t shared = call.workers > 127 ? 16 : 8;  // the narrowest that so many workers can share
+    call.bits = lanes(call.dtype, std::max<uint32_t>({code ? 4u << code : 64, call.auto_lanes, shared}));
   }
 }
 

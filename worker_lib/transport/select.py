@@ -85,7 +85,7 @@ def _open(
         )
     limit = udp.window_limit(
         words=member.words,
-        workers=member.world_size,
+        workers=member.senders,
         own_buffer=sock.receive_buffer,
         switch_buffer=member.switch_receive_buffer,
     )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from switchagg.bench.grid import Settings, is_float
 from switchagg.bench.peers.base import Endpoint, Peer, Place, Work
 from switchagg.emulator.faults import Faults
+from switchagg.emulator.rates import Rate
 
 if TYPE_CHECKING:
     from worker_lib.embedded import Embedded
@@ -46,9 +47,10 @@ class SwitchaggPeer(Peer):
         faults = Faults(
             loss=self._loss, duplicate=settings.duplicate, reorder=settings.reorder, seed=settings.seed
         )
+        rate = [] if settings.rate is None else Rate.parse(settings.rate).options()
         from worker_lib.embedded import start_embedded
 
-        self._host = start_embedded(arguments=faults.options(), quiet=True)
+        self._host = start_embedded(arguments=[*faults.options(), *rate], quiet=True)
         return {
             "controller": self._host.controller,
             "words": settings.words,

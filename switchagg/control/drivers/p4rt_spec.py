@@ -12,7 +12,9 @@
 | `address` | of `native`: what the switch says | the switch's own IPv4 address, to which workers send |
 | `udp_port` | 48879 | and UDP port |
 | `mac` | 02:00 and the address | its own MAC |
-| `station` (`stations`: a list) | none | a worker's host: IPv4 address, MAC, port of the switch |
+| `station` (`stations`: a list) | none | a host, or another switch: IPv4 address, MAC, port of the switch |
+| `parent` | none | the switch above, of a leaf: its name |
+| `host` (`hosts`: a list) | the stations; of `native` any | workers that attach here: addresses or networks |
 | `port` (`ports`: a list) | those of the stations | over which frames for unknown stations are flooded |
 | `target` | `auto` | `native`, `p4` (our model), `bmv2`, `tofino`; `auto`: what the P4Info says |
 | `program`, `define` (`defines`) | none | a P4 source for `switchagg switch`, and its macros |
@@ -41,6 +43,7 @@ from typing import Any, Final
 from urllib.parse import parse_qsl, urlsplit
 
 from switchagg.control.drivers.p4_program import Station, SwitchAddress
+from switchagg.control.wiring import parse_hosts
 from switchagg.errors import UsageError
 from switchagg.slots import MAX_CAPACITY
 from switchagg.wire import DEFAULT_PORT, MAX_WORDS, MIN_WORDS
@@ -48,11 +51,11 @@ from switchagg.wire import DEFAULT_PORT, MAX_WORDS, MIN_WORDS
 SCHEME: Final = "p4runtime"
 TARGETS: Final = ("auto", "native", "p4", "bmv2", "tofino")
 MAX_PORT: Final = 511
-_LISTS: Final = {"station": "stations", "port": "ports", "define": "defines"}
+_LISTS: Final = {"station": "stations", "port": "ports", "define": "defines", "host": "hosts"}
 _KEYS: Final = (
     "address", "udp_port", "mac", "stations", "ports", "target", "program", "defines", "p4info", "config",
     "device", "election", "words", "slots", "controller_port", "receive_buffer", "timeout",
-    "tls", "ca", "cert", "key",
+    "tls", "ca", "cert", "key", "parent", "hosts",
 )  # fmt: skip
 _MAC: Final = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}", re.IGNORECASE)
 _NAME: Final = re.compile(r"[A-Za-z_]\w*(=.*)?", re.ASCII)
@@ -68,6 +71,7 @@ class P4RuntimeSpec:
         own: its addresses; None where it has to say them itself.
         stations: by IPv4 address.
         words, slots, controller_port, election, receive_buffer: None: as it is or says.
+        parent, hosts: as in `switchagg.control.wiring.Attachment`; hosts None: the stations, if any.
     """
 
     name: str
@@ -91,6 +95,8 @@ class P4RuntimeSpec:
     ca: Path | None = None
     cert: Path | None = None
     key: Path | None = None
+    parent: str | None = None
+    hosts: tuple[ipaddress.IPv4Network, ...] | None = None
 
     @property
     def flooded(self) -> tuple[int, ...]:
@@ -146,7 +152,8 @@ class _Reader:
             if key in _LISTS:
                 found.setdefault(_LISTS[key], []).append(value)
             elif key in found or key in _LISTS.values():
-                raise self.wrong(f"{key} in a URL", "each key once; station, port and define once a value")
+                accepted = "each key once; station, port, define and host once a value"
+                raise self.wrong(f"{key} in a URL", accepted)
             else:
                 found[key] = value
         return (f"[{host}]:{port}" if ":" in host else f"{host}:{port}"), found
@@ -180,6 +187,8 @@ class _Reader:
             ca=self._path("ca", given),
             cert=self._path("cert", given),
             key=self._path("key", given),
+            parent=self._parent(given),
+            hosts=self._hosts(given),
         )
         self._check(spec)
         return spec
@@ -280,6 +289,19 @@ class _Reader:
         if not isinstance(value, list):
             raise self.wrong(f"{key} is {value!r}", "a list")
         return value
+
+    def _parent(self, given: Mapping[str, Any]) -> str | None:
+        parent = given.get("parent")
+        if parent is not None and (not isinstance(parent, str) or not parent):
+            raise self.wrong(f"parent is {parent!r}", "the name of another switch")
+        return parent
+
+    def _hosts(self, given: Mapping[str, Any]) -> tuple[ipaddress.IPv4Network, ...] | None:
+        hosts = self._list("hosts", given)
+        for each in hosts:
+            if not isinstance(each, str):
+                raise self.wrong(f"host is {each!r}", "an IPv4 address or network, such as 10.0.1.0/24")
+        return parse_hosts(self._what, hosts) if hosts else None
 
     def _define(self, value: object) -> str:
         if not isinstance(value, str) or not _NAME.fullmatch(value):

@@ -30,6 +30,7 @@ from switchagg.control.drivers.p4_program import (
     Entries,
     JobPlace,
     MulticastGroup,
+    Parent,
     Station,
     SwitchAddress,
     TableEntry,
@@ -39,7 +40,7 @@ from switchagg.control.drivers.p4rt_pipeline import Program
 from switchagg.control.drivers.p4rt_rows import Key, Row, Schema
 from switchagg.control.drivers.p4rt_spec import P4RuntimeSpec, default_mac
 from switchagg.errors import SwitchAggError, SwitchError
-from switchagg.slots import JobEntry
+from switchagg.slots import JobEntry, ParentEntry
 from switchagg.wire import DEFAULT_PORT
 
 OWNED: Final = (
@@ -149,7 +150,8 @@ class Layout:
             ports = p4_program.Target(
                 ports.controller_port, ports.init_port, ports.packet_out_port, entry.words, ports.slots
             )
-        place = JobPlace(index, {each.bit: self._station(each.ip) for each in entry.workers})
+        stations = {each.bit: self._station(each.ip) for each in entry.workers}
+        place = JobPlace(index, stations, None if entry.parent is None else self._parent(entry.parent))
         entries = p4_entries.job_entries(ports, entry, place)
         closed = {id(each) for each in p4_entries.worker_entries(entries, entry, fenced)}
         shut: list[Row] = []
@@ -162,6 +164,10 @@ class Layout:
         rows.sort(key=lambda row: (row.table == self._admission, row.priority))
         return Holding(entry, place, entries, tuple(rows), tuple(shut), fenced)
 
+    def _parent(self, above: ParentEntry) -> Parent:
+        station = self._station(above.ip)
+        return Parent(station, above.ip, above.token, above.base, above.result_token, above.port)
+
     def _station(self, ip: str) -> Station:
         if self._program.native:
             return Station(_NATIVE_PORT, default_mac(ip))
@@ -169,8 +175,8 @@ class Layout:
         if station is None:
             known = ", ".join(sorted(self._spec.stations)) or "none"
             raise SwitchError(
-                f"there is no station {ip} in the switch's spec, which a worker's packets could come from; "
-                f"its stations: {known}"
+                f"there is no station {ip} in the switch's spec, which packets of a worker or of another "
+                f"switch could come from; its stations: {known}"
             )
         tna = self._program.ports.packet_out_port != 0
         if tna and station.port >> 7 != self._program.ports.init_port >> 7:

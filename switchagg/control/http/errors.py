@@ -34,6 +34,7 @@ STATUS: Final = {
     "lost": HTTPStatus.CONFLICT,
     "no_slots": HTTPStatus.CONFLICT,
     "no_memory": HTTPStatus.CONFLICT,
+    "no_switch": HTTPStatus.CONFLICT,
     "length_required": HTTPStatus.LENGTH_REQUIRED,
     "too_large": HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
     "internal": HTTPStatus.INTERNAL_SERVER_ERROR,

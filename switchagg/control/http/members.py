@@ -44,6 +44,7 @@ _JOIN = (
     "failed",
     "no_slots",
     "no_memory",
+    "no_switch",
     "switch",
     "stopping",
 )
@@ -119,7 +120,7 @@ def member_routes(service: Service) -> APIRouter:
         "/{rank}/proceed",
         summary="Proceed",
         response_model=AdmittedView,
-        responses=failures(*BODY, *_CHANGE, "address_taken", "no_slots", "no_memory", "switch"),
+        responses=failures(*BODY, *_CHANGE, "address_taken", "no_slots", "no_memory", "no_switch", "switch"),
     )
     async def proceed(name: Name, rank: Rank, asked: Proceed, tenant: Asking, request: Request) -> Response:
         """Second step: goes over to the new generation. Waits for all survivors and those who join them."""

@@ -19,7 +19,7 @@ from switchagg.control.records import (
     MIN_DEADLINE,
 )
 from switchagg.heartbeat import FIELDS
-from switchagg.wire import MAX_WORKERS, MIN_WORDS
+from switchagg.wire import MAX_TREE_WORKERS, MAX_WORKERS, MIN_WORDS
 
 _U32: Final = 2**32 - 1
 _COUNT: Final = 2**63  # a number that also those hold exactly who know floating point only
@@ -53,7 +53,14 @@ Digits: Final = BeforeValidator(_digits)
 Segment: Final = BeforeValidator(_segment)
 
 JobName = Annotated[str, Field(min_length=1, max_length=MAX_NAME, description="Printable characters.")]
-WorldSize = Annotated[int, Field(ge=1, le=MAX_WORKERS, description="Workers of the job.")]
+WorldSize = Annotated[
+    int,
+    Field(
+        ge=1,
+        le=MAX_TREE_WORKERS,
+        description=f"Workers of the job; more than {MAX_WORKERS} only on a tree of switches.",
+    ),
+]
 Words = Annotated[
     int,
     Field(ge=MIN_WORDS, le=65535, description="K, the 32-bit words of a packet; the switch has a limit too."),
@@ -94,7 +101,8 @@ class JobOrder(_Body):
     deadline: Deadline = DEFAULT_DEADLINE
     on_loss: OnLossName = "fail"
     switch: Annotated[
-        str | None, Field(max_length=MAX_NAME, description="Run on this one; null: on any.")
+        str | None,
+        Field(max_length=MAX_NAME, description="Run on this one, or below this root; null: on any."),
     ] = None
     touch: Annotated[bool, Field(description="False: payloads are neither stored nor added.")] = True
 
@@ -102,7 +110,7 @@ class JobOrder(_Body):
 class Join(_Body):
     """What a rank asks for. What it leaves out it takes as the others want it, or the default."""
 
-    rank: Annotated[int, Field(ge=0, le=MAX_WORKERS - 1, description="Less than world_size.")]
+    rank: Annotated[int, Field(ge=0, le=MAX_TREE_WORKERS - 1, description="Less than world_size.")]
     world_size: WorldSize
     address: Address
     port: Port
@@ -115,6 +123,10 @@ class Join(_Body):
     deadline: Deadline | None = None
     on_loss: OnLossName | None = None
     priority: Priority | None = None
+    switch: Annotated[
+        str | None,
+        Field(max_length=MAX_NAME, description="The one that it attaches to; null: as its address says."),
+    ] = None
 
 
 class Bearing(_Body):
@@ -186,6 +198,7 @@ class MemberView(BaseModel):
     ]
     address: str
     port: int
+    switch: str | None = Field(None, description="The one that it sends to.")
     silent: float | None = Field(None, description="Seconds since its last heartbeat.")
     packets: int | None = Field(None, description="Its packets that the switch admitted.")
     why: str | None = Field(None, description="Why it was lost.")
@@ -216,6 +229,14 @@ class RatesView(BaseModel):
     rtt_us: float | None = None
 
 
+class LeafView(BaseModel):
+    """A job's range on a leaf, and the ranks that attach there."""
+
+    switch: str
+    base: int
+    ranks: list[int]
+
+
 class JobView(BaseModel):
     """A job."""
 
@@ -236,7 +257,8 @@ class JobView(BaseModel):
     age: float
     places: Annotated[list[int], Field(description="For each rank now, the one that it joined as.")] = []
     tenant: str | None = None
-    switch: str | None = None
+    switch: Annotated[str | None, Field(description="Where its results are made: of a tree the root.")] = None
+    leaves: Annotated[list[LeafView], Field(description="Of a job on a tree of switches.")] = []
     priority: int | None = None
     queue_position: Annotated[int | None, Field(description="1 is next.")] = None
     draining: bool | None = None
@@ -286,6 +308,10 @@ class SwitchView(BaseModel):
     why: str | None = None
     draining: bool | None = None
     warnings: list[str] = []
+    parent: Annotated[str | None, Field(description="The switch above, of a leaf.")] = None
+    hosts: Annotated[
+        list[str] | None, Field(description="Networks of the workers that attach here; null: any.")
+    ] = None
     capacity: CapacityView
     free: int
     largest_free: int
@@ -374,6 +400,7 @@ class AdmittedView(BaseModel):
     first_seq: int
     policy: dict[str, Any]
     worker_bit: int
+    senders: Annotated[int, Field(description="Workers and leaves that send to the same slots.")]
     rank: int
     world_size: int
     places: list[int]

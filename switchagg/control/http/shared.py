@@ -17,7 +17,7 @@ from switchagg.control.http.errors import STATUS, HttpError
 from switchagg.control.http.guard import TENANT
 from switchagg.control.http.schemas import Digits, Failure, Segment
 from switchagg.control.records import MAX_NAME, Tenant
-from switchagg.wire import MAX_WORKERS
+from switchagg.wire import MAX_TREE_WORKERS
 
 if TYPE_CHECKING:
     from switchagg.control.controller import Controller
@@ -108,7 +108,7 @@ Narrowed = Annotated[Tenant, Depends(_narrowed)]
 """Who asks, or as whom an administrator looks."""
 Name = Annotated[str, Segment, Path(min_length=1, max_length=MAX_NAME, description="The job's name.")]
 Rank = Annotated[
-    Annotated[int, Field(ge=0, le=MAX_WORKERS - 1), Digits],
+    Annotated[int, Field(ge=0, le=MAX_TREE_WORKERS - 1), Digits],
     Path(description="The rank that the member joined as."),
 ]
 JobId = Annotated[

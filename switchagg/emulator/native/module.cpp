@@ -14,6 +14,7 @@
 #include "switchagg/emulator/native/hub_port.h"
 #include "switchagg/emulator/native/loop.h"
 #include "switchagg/emulator/native/pcap_port.h"
+#include "switchagg/emulator/native/rate_port.h"
 #include "switchagg/emulator/native/slot_bindings.h"
 #include "switchagg/native/udp_port.h"
 
@@ -58,8 +59,8 @@ class NativeSwitch {
   }
 
   // Takes over `capture`, the descriptor of a file, whatever comes of it; -1: none.
-  void open(const Address& address, int receive_buffer, bool offload, const std::optional<FaultSettings>& faults,
-            int capture, bool links) {
+  void open(const Address& address, int receive_buffer, bool offload, const std::optional<RateSettings>& rate,
+            const std::optional<FaultSettings>& faults, int capture, bool links) {
     std::unique_ptr<const int, CloseDescriptor> file(capture >= 0 ? &capture : nullptr);
     UdpOptions options;
     options.bind = to_endpoint(address);
@@ -75,6 +76,11 @@ class NativeSwitch {
         loop_->with_table([](SlotTable& table) { table.share_records(); });
       } else {
         port_ = std::move(udp);
+      }
+      if (rate) {
+        auto device = std::make_unique<RatePort>(std::move(port_), *rate);
+        rate_ = device.get();
+        port_ = std::move(device);
       }
       if (faults) {
         auto device = std::make_unique<FaultPort>(std::move(port_), *faults);
@@ -112,6 +118,7 @@ class NativeSwitch {
     return *udp_;
   }
   std::string link_name() const { return hub_ ? hub_->name() : ""; }
+  const RatePort* rate() const { return rate_; }
   const FaultPort* faults() const { return faults_; }
   const PcapPort* capture() const { return capture_; }
 
@@ -119,6 +126,7 @@ class NativeSwitch {
   std::unique_ptr<Port> port_;  // closed but not destroyed by close(): its counters stay
   UdpPort* udp_ = nullptr;
   HubPort* hub_ = nullptr;
+  RatePort* rate_ = nullptr;
   FaultPort* faults_ = nullptr;
   PcapPort* capture_ = nullptr;
   std::unique_ptr<SwitchLoop> loop_;
@@ -172,6 +180,23 @@ nb::dict fault_counters(NativeSwitch& self) {
   return by_name;
 }
 
+nb::dict rate_counters(NativeSwitch& self) {
+  nb::dict by_name;
+  if (!self.rate()) return by_name;
+  const std::pair<const char*, const RateCounters*> directions[] = {{"_in", &self.rate()->rate_in()},
+                                                                    {"_out", &self.rate()->rate_out()}};
+  for (const auto& [suffix, counters] : directions) {
+    const auto put = [&](const std::string& name, const Tally& tally) {
+      by_name[(name + suffix).c_str()] = uint64_t{tally};
+    };
+    put("packets", counters->packets);
+    put("wire_bytes", counters->wire_bytes);
+    put("queued", counters->queued);
+    put("dropped", counters->dropped);
+  }
+  return by_name;
+}
+
 nb::dict capture_counters(NativeSwitch& self) {
   nb::dict by_name;
   if (!self.capture()) return by_name;
@@ -190,6 +215,13 @@ void bind_switch(nb::module_& module) {
            },
            nb::kw_only(), "loss"_a, "duplicate"_a, "reorder"_a, "corrupt"_a, "delay_ns"_a, "jitter_ns"_a, "seed"_a);
 
+  nb::class_<RateSettings>(module, "RateSettings")
+      .def("__init__",
+           [](RateSettings* self, double bits_per_second, uint64_t queue_bytes) {
+             new (self) RateSettings{bits_per_second, queue_bytes};
+           },
+           nb::kw_only(), "bits_per_second"_a, "queue_bytes"_a);
+
   nb::class_<NativeSwitch>(module, "NativeSwitch")
       .def("__init__",
            [](NativeSwitch* self, int64_t capacity) {
@@ -197,14 +229,16 @@ void bind_switch(nb::module_& module) {
            },
            "capacity"_a)
       .def("open",
-           [](NativeSwitch& self, const Address& address, int receive_buffer, bool offload, nb::handle faults,
-              int capture, bool links) {
+           [](NativeSwitch& self, const Address& address, int receive_buffer, bool offload, nb::handle rate,
+              nb::handle faults, int capture, bool links) {
+             std::optional<RateSettings> speed;
+             if (!rate.is_none()) speed = nb::cast<RateSettings>(rate);
              std::optional<FaultSettings> settings;
              if (!faults.is_none()) settings = nb::cast<FaultSettings>(faults);
-             self.open(address, receive_buffer, offload, settings, capture, links);
+             self.open(address, receive_buffer, offload, speed, settings, capture, links);
            },
-           "address"_a, nb::kw_only(), "receive_buffer"_a, "offload"_a, "faults"_a.none(), "capture"_a,
-           "links"_a)
+           "address"_a, nb::kw_only(), "receive_buffer"_a, "offload"_a, "rate"_a.none(), "faults"_a.none(),
+           "capture"_a, "links"_a)
       .def("close",
            [](NativeSwitch& self) {
              self.loop();
@@ -296,6 +330,7 @@ void bind_switch(nb::module_& module) {
            },
            "index"_a)
       .def("port_counters", &port_counters)
+      .def("rate_counters", &rate_counters)
       .def("fault_counters", &fault_counters)
       .def("capture_counters", &capture_counters);
 }

@@ -303,7 +303,7 @@ def test_two_ranks_at_one_port() -> None:
 @pytest.mark.parametrize(
     ("asked", "code", "said"),
     [
-        ({"world_size": 33}, "world_size", "world_size is 33; a job has 1..32 workers"),
+        ({"world_size": 257}, "world_size", "world_size is 257; a job has 1..256 workers"),
         ({"world_size": 0}, "world_size", "world_size is 0"),
         ({"rank": 2}, "rank_out_of_range", "rank is 2; with world_size 2 ranks are 0..1"),
         ({"rank": -1}, "rank_out_of_range", "rank is -1"),

@@ -83,6 +83,7 @@ def test_join_and_leave(place: Place) -> None:
         "first_seq": one.place["first_seq"],
         "policy": {"block": 64, "dense": False, "bits": None},
         "worker_bit": 0,
+        "senders": 2,
         "rank": 0,
         "world_size": 2,
         "places": [0, 1],
@@ -115,6 +116,7 @@ def test_what_people_see(place: Place) -> None:
     assert (slots["capacity"], slots["free"], slots["ranges"][0]["slots"]) == (4096, 4080, 16)
     assert client.waiting_slots("x y/z")["slots"] == [
         {
+            "switch": "fake",
             "slot": 1,
             "seq": client.waiting_slots("x y/z")["slots"][0]["seq"],
             "filled": False,
@@ -221,6 +223,7 @@ def test_a_member_that_does_not_read(place: Place, monkeypatch: pytest.MonkeyPat
         ({"rank": 32}, 400, "rank_out_of_range"),
         ({"rank": -1}, 400, "rank_out_of_range"),
         ({"world_size": 33}, 400, "world_size"),
+        ({"world_size": 257}, 400, "world_size"),
         ({"words": 365}, 400, "bad_request"),
         ({"slots": 3}, 400, "bad_request"),
         ({"slots": 8192}, 409, "no_slots"),

@@ -87,7 +87,7 @@ def test_adagrad_skips_untouched_rows_and_clears_the_gradient() -> None:
     model.Adagrad(SMALL).step(model.views(flat, SMALL), gradient)
     moved = model.views(flat - kept, SMALL)
     assert model.touched_rows(moved.embedding).tolist() == [7]
-    expected = -SMALL.rate * 0.5 / np.sqrt(0.25 + model.ADAGRAD_START)
+    expected = -SMALL.learning_rate * 0.5 / np.sqrt(0.25 + model.ADAGRAD_START)
     assert moved.embedding[7] == pytest.approx(expected, rel=1e-5)
     assert not gradient.embedding.any()
 

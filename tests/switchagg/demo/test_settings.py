@@ -23,7 +23,8 @@ from switchagg.errors import UsageError
         ({"corpus_bytes": 99}, "--corpus-bytes 99"),
         ({"rows": 100}, "--embedding 100x64: at least 2048 rows"),
         ({"rows": 10_000_000}, "--embedding 10000000x64 has 640,000,000 parameters"),
-        ({"rate": 0.0}, "--rate 0"),
+        ({"learning_rate": 0.0}, "--learning-rate 0"),
+        ({"rate": "0.1"}, "rate is '0.1'; accepted"),
     ],
 )
 def test_impossible_settings_name_the_option(fields: dict[str, float], message: str) -> None:

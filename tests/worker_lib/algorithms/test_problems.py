@@ -125,6 +125,7 @@ def test_splits() -> None:
 def test_a_shared_minimizer_is_every_workers() -> None:
     p, rng = random_problem(RidgeRegression)
     x = rng.standard_normal(p.dim)
+    assert isinstance(p, RidgeRegression)
     for q in split(sharing_minimizer(p, x), 5, order="sorted"):
         assert np.abs(q.gradient(x)).max() < 1e-13
 

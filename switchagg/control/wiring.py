@@ -1,0 +1,99 @@
+"""How switches are wired: which is whose parent, and which workers attach where. No I/O.
+
+    root                 no parent; leaves below it
+    |-- leaf1            parent=root, hosts=10.0.1.0/24: the workers of a rack
+    `-- leaf2            parent=root, hosts=10.0.2.0/24
+
+Two levels: a leaf has a parent, and a parent has none. A switch that names no hosts takes workers from
+anywhere, unless it is a parent: then it has leaves and no workers of its own.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from switchagg.errors import UsageError
+from switchagg.wire import MAX_WORKERS
+
+
+@dataclass(frozen=True, slots=True)
+class Attachment:
+    """What is next to a switch.
+
+    Attributes:
+        parent: the name of the switch above, which adds up what leaves send it; None for none.
+        hosts: addresses of the workers that attach here; None for any.
+    """
+
+    parent: str | None = None
+    hosts: tuple[ipaddress.IPv4Network, ...] | None = None
+
+    def takes(self, address: str) -> bool:
+        """Returns whether a worker with this IPv4 address attaches here."""
+        if self.hosts is None:
+            return True
+        worker = ipaddress.IPv4Address(address)
+        return any(worker in network for network in self.hosts)
+
+    @property
+    def shown(self) -> str:
+        """The hosts, for people."""
+        if self.hosts is None:
+            return "any"
+        return ", ".join(shown_network(network) for network in self.hosts) or "none"
+
+
+def shown_network(network: ipaddress.IPv4Network) -> str:
+    """Returns a network as an operator writes it: an address alone without a length."""
+    return str(network.network_address) if network.prefixlen == 32 else str(network)
+
+
+def parse_hosts(what: str, texts: Iterable[str]) -> tuple[ipaddress.IPv4Network, ...]:
+    """Returns the networks of ``10.0.1.0/24``, ``10.0.2.7`` and the like.
+
+    Raises `UsageError` for anything else; `what` begins its message.
+    """
+    found = []
+    for text in texts:
+        try:
+            found.append(ipaddress.IPv4Network(text.strip()))
+        except ValueError:
+            raise UsageError(
+                f"{what}: host is {text!r}; accepted: an IPv4 address or network, such as 10.0.1.7 or "
+                "10.0.1.0/24"
+            ) from None
+    return tuple(dict.fromkeys(found))
+
+
+def checked(attachments: Mapping[str, Attachment]) -> dict[str, Attachment]:
+    """Returns how switches are wired, by name, parents without hosts having none.
+
+    Raises `UsageError` for a parent that is not there, is the switch itself or has a parent, and for more
+    leaves below one than it takes.
+    """
+    for name, each in attachments.items():
+        if each.parent is None:
+            continue
+        others = ", ".join(other for other in attachments if other != name) or "none, it is the only one"
+        if each.parent == name or each.parent not in attachments:
+            raise UsageError(f"switch {name}: parent is {each.parent!r}; accepted: another switch: {others}")
+        above = attachments[each.parent].parent
+        if above is not None:
+            raise UsageError(
+                f"switch {name}: its parent {each.parent!r} has a parent itself, {above!r}; accepted: "
+                "two levels, leaves below a root"
+            )
+    parents = {each.parent for each in attachments.values()} - {None}
+    for root in sorted(filter(None, parents)):
+        leaves = [name for name, each in attachments.items() if each.parent == root]
+        if len(leaves) > MAX_WORKERS:
+            raise UsageError(
+                f"switch {root} is the parent of {len(leaves)} switches; accepted: up to {MAX_WORKERS}, "
+                "since a slot has a bit for each"
+            )
+    return {
+        name: replace(each, hosts=()) if each.hosts is None and name in parents else each
+        for name, each in attachments.items()
+    }

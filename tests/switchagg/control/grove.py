@@ -1,0 +1,84 @@
+"""A tree of native switches on loopback with a served controller, for tests with real workers.
+
+Leaf n takes the workers of 127.1.n.0/24, and the root none. Every switch is a thread of this process with a
+UDP socket of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from switchagg.control.controller import Controller
+from switchagg.control.drivers.embedded import DEFAULT_MEMORY, EmbeddedDriver
+from switchagg.control.records import OPEN
+from switchagg.control.service import ControlServer
+from switchagg.control.wiring import Attachment, parse_hosts
+from switchagg.emulator.faults import Faults
+from switchagg.emulator.switch import Switch
+from tests.waiting import eventually
+
+CAPACITY = 4096
+
+
+@dataclass
+class Grove:
+    """What is there."""
+
+    server: ControlServer
+    switches: dict[str, Switch] = field(default_factory=dict)
+
+    @property
+    def url(self) -> str:
+        return self.server.url
+
+    @property
+    def controller(self) -> Controller:
+        return self.server.controller
+
+    @property
+    def leaves(self) -> list[str]:
+        return [name for name in self.switches if name != "root"]
+
+    def job(self, name: str) -> dict[str, Any]:
+        found = self.controller.job(OPEN, name)
+        assert found is not None
+        return found
+
+    def all_free(self) -> None:
+        """Fails unless every slot of every switch comes free."""
+        eventually(lambda: all(each["free"] == CAPACITY for each in self.controller.slots(OPEN)["switches"]))
+
+
+def address(leaf: int, rank: int = 0) -> str:
+    """An address of a worker at leaf 1, 2, ..."""
+    return f"127.1.{leaf}.{rank + 1}"
+
+
+def wired(leaves: int) -> dict[str, Attachment]:
+    """How the switches of a grove are wired."""
+    return {
+        "root": Attachment(None, ()),
+        **{
+            f"leaf{n}": Attachment("root", parse_hosts("leaf", [f"127.1.{n}.0/24"]))
+            for n in range(1, leaves + 1)
+        },
+    }
+
+
+@contextlib.contextmanager
+def grove(leaves: int = 2, *, faults: Faults | None = None, **options: Any) -> Iterator[Grove]:
+    """Runs a root and leaves until the end of the block; `options` go to the controller."""
+    with contextlib.ExitStack() as stack:
+        switches: dict[str, Switch] = {}
+        for name in ("root", *(f"leaf{n}" for n in range(1, leaves + 1))):
+            switches[name] = stack.enter_context(Switch("127.0.0.1", 0, capacity=CAPACITY, faults=faults))
+        drivers: Sequence[EmbeddedDriver] = [
+            EmbeddedDriver(switch, CAPACITY, DEFAULT_MEMORY, name=name) for name, switch in switches.items()
+        ]
+        server = ControlServer(Controller(drivers, wiring=wired(leaves), **options))
+        stack.callback(server.close)
+        server.start()
+        yield Grove(server, switches)
