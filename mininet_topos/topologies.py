@@ -17,7 +17,7 @@ from typing import Any
 from mininet.topo import Topo
 
 from mininet_topos.hosts import WireHost, WorkerHost, mac_of
-from mininet_topos.links import FaultyLink
+from mininet_topos.links import FAULTS, FaultyLink
 
 MOST_HOSTS = 10_000
 # As many as a slot has bits.
@@ -131,7 +131,10 @@ def worker(topo: Topo, number: int, **options: Any) -> str:
 
 
 def faulty(link: dict[str, Any]) -> dict[str, Any]:
-    """Options of a link: a cable, or with faults a `FaultyLink`."""
+    """Options of a link: a cable, or with faults a `FaultyLink`. Raises ValueError for what is none."""
+    for name in link:
+        if name not in FAULTS:
+            raise ValueError(f"a link has no {name!r}; accepted: {', '.join(sorted(FAULTS))}")
     return {"cls": FaultyLink, **link} if link else {}
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import Any
 
 import pytest
 
 from switchagg.errors import UsageError
 from switchagg.topo import mininet_module
+from tests.seeds import seed_of_this_run
 from tests.switchagg.control.drivers.rack import has_namespaces, in_namespace
 
 
@@ -98,3 +100,51 @@ def test_a_name_that_is_taken_is_refused_and_kept(ended: dict[str, Any]) -> None
     assert status == 2
     assert "s1-eth2 is there already and is not ours" in said
     assert ended["kept"]
+
+
+@pytest.fixture(scope="module")
+def typed() -> dict[str, Any]:
+    """A session with `mn`."""
+    seen: dict[str, Any] = in_namespace(PLAYS, "mn", "p4")
+    return seen
+
+
+def test_mn_runs_a_job_as_its_user_types_it(typed: dict[str, Any]) -> None:
+    assert typed["status"] == 0
+    said = typed["said"].replace("\r", "")
+    assert "1\n2\n10.0.0.2\ns1\n" in said
+    for rank in (0, 1):
+        assert f"[h{rank + 1}] rank {rank}: 19 of 19 sums exact" in said
+    assert "failed: h2 (1)\n" in said
+    assert "usage: workers CMD" in said
+    before, after = typed["left"]
+    assert before == after
+
+
+@pytest.fixture(scope="module")
+def foreign() -> dict[str, Any]:
+    """Other hosts at the same switch."""
+    seen: dict[str, Any] = in_namespace(PLAYS, "intruder", "p4", "2000", str(seed_of_this_run()))
+    return seen
+
+
+def test_conventional_hosts_talk_while_a_job_runs(foreign: dict[str, Any]) -> None:
+    if not shutil.which("ping"):
+        pytest.skip("ping is not on PATH")
+    assert _exact(foreign["talking"], 2)
+    assert " 5 received" in foreign["ping"]
+    if "iperf3" in foreign:
+        assert foreign["iperf3"] > 10_000
+
+
+def test_a_foreign_host_changes_no_sum(foreign: dict[str, Any]) -> None:
+    from_outside = foreign["h3"]
+    assert from_outside["sent"]["contributions"] > 100
+    assert from_outside["sent"]["results"] > 100
+    assert from_outside["counters"]["source"] > 100
+    assert _exact(from_outside, 2)
+
+
+def test_the_same_packets_from_a_workers_own_port_would(foreign: dict[str, Any]) -> None:
+    assert foreign["h1"]["sent"]["contributions"] > 100
+    assert not _exact(foreign["h1"], 2)
