@@ -1,4 +1,4 @@
-# make install | demo | test | fuzz | soak | fuzz-api | bench | lint. Each does its own set-up; needs Python 3.11+, a C++20 compiler and make.
+# make install | demo | test | experiments | fuzz | soak | fuzz-api | bench | lint. Each does its own set-up; needs Python 3.11+, a C++20 compiler and make.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -8,7 +8,7 @@ SECONDS ?= 600
 API_EXAMPLES ?= 200
 SOURCES := pyproject.toml CMakeLists.txt $(shell find switchagg worker_lib -name '*.cpp' -o -name '*.h')
 
-.PHONY: install demo test fuzz soak fuzz-api bench lint format native clean
+.PHONY: install demo test experiments fuzz soak fuzz-api bench lint format native clean
 
 install: $(VENV)/.installed-$(EXTRAS)
 
@@ -28,6 +28,11 @@ test: install
 # The P4 programs against the native slot table: FUZZ_PACKETS to v1model, a fifth of them to TNA. SEED repeats a run.
 fuzz: install
 	$(BIN)/python -m tests.p4.fuzz --packets $(FUZZ_PACKETS) $(if $(SEED),--seed $(SEED))
+
+# Every claim of docs/experiments.md, some ten minutes; OPTIONS=--quick for the short form. Brings scikit-learn.
+experiments:
+	$(MAKE) install EXTRAS=$(EXTRAS),experiments
+	$(BIN)/switchagg experiment all $(OPTIONS)
 
 # schemathesis on the controller's OpenAPI: API_EXAMPLES requests a call.
 fuzz-api: install

@@ -10,6 +10,8 @@ SWITCHAGG_CONTROLLER says where one is. `--backend gloo` trains without it, for 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
+from itertools import count, islice
 
 import torch
 import torch.distributed as dist
@@ -31,6 +33,35 @@ def digits() -> tuple[TensorDataset, TensorDataset]:
     return TensorDataset(images[~test], labels[~test]), TensorDataset(images[test], labels[test])
 
 
+def model() -> nn.Module:
+    """Two convolutions and a linear layer; the same on every rank."""
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(32 * 16, 10),
+    )  # fmt: skip
+
+
+def optimizer(parameters: Iterator[nn.Parameter]) -> torch.optim.Optimizer:
+    """What the example trains with."""
+    return torch.optim.Adam(parameters, lr=3e-3)
+
+
+def batches(rank: int, size: int) -> Iterator[list[torch.Tensor]]:
+    """This rank's images and labels, epoch after epoch, in an order that is the same in every run."""
+    train, _ = digits()
+    sampler = DistributedSampler(train, num_replicas=size, rank=rank)
+    for epoch in count():
+        sampler.set_epoch(epoch)
+        yield from DataLoader(train, batch_size=32, sampler=sampler)
+
+
+def loss(model: nn.Module, batch: list[torch.Tensor]) -> torch.Tensor:
+    """Cross entropy of the labels."""
+    images, labels = batch
+    return nn.functional.cross_entropy(model(images), labels)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--backend", default="switchagg")
@@ -38,31 +69,25 @@ def main() -> None:
     args = parser.parse_args()
 
     dist.init_process_group(args.backend)
-    torch.manual_seed(0)
-    model = DistributedDataParallel(
-        nn.Sequential(
-            nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
-            nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(32 * 16, 10),
-        )
-    )  # fmt: skip
+    network = DistributedDataParallel(model())
+    adam = optimizer(network.parameters())
+    draw = batches(dist.get_rank(), dist.get_world_size())
     train, test = digits()
-    sampler = DistributedSampler(train)
-    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+    steps = -(-len(train) // (32 * dist.get_world_size()))  # an epoch
     for epoch in range(args.epochs):
-        sampler.set_epoch(epoch)
-        for images, labels in DataLoader(train, batch_size=32, sampler=sampler):
-            optimizer.zero_grad()
-            loss = nn.functional.cross_entropy(model(images), labels)
-            loss.backward()
-            optimizer.step()
+        for batch in islice(draw, steps):
+            adam.zero_grad()
+            found = loss(network, batch)
+            found.backward()
+            adam.step()
         # The same number on every rank: an average over ranks, through the switch as well.
-        average = loss.detach().clone()
+        average = found.detach().clone()
         dist.all_reduce(average, op=dist.ReduceOp.AVG)
         if dist.get_rank() == 0:
             print(f"epoch {epoch + 1}: loss {average.item():.3f}", flush=True)
     with torch.no_grad():
         images, labels = test.tensors
-        accuracy = (model.module(images).argmax(1) == labels).float().mean().item()
+        accuracy = (network.module(images).argmax(1) == labels).float().mean().item()
     if dist.get_rank() == 0:
         print(f"accuracy on {len(labels)} test images: {accuracy:.3f}", flush=True)
     dist.destroy_process_group()

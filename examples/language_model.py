@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
@@ -26,7 +27,7 @@ CONTEXT = 64
 class LanguageModel(nn.Module):
     """Predicts the next byte."""
 
-    def __init__(self, width: int, layers: int) -> None:
+    def __init__(self, width: int = 64, layers: int = 2) -> None:
         super().__init__()
         self.bytes = nn.Embedding(256, width)
         self.places = nn.Embedding(CONTEXT, width)
@@ -50,6 +51,31 @@ def source() -> torch.Tensor:
     return torch.frombuffer(bytearray(text), dtype=torch.uint8)
 
 
+def model(width: int = 64, layers: int = 2) -> LanguageModel:
+    """The same on every rank."""
+    torch.manual_seed(0)
+    return LanguageModel(width, layers)
+
+
+def optimizer(parameters: Iterator[nn.Parameter]) -> torch.optim.Optimizer:
+    """What the example trains with."""
+    return torch.optim.AdamW(parameters, lr=2e-3)
+
+
+def batches(rank: int, _size: int) -> Iterator[torch.Tensor]:
+    """This rank's lines, drawn anywhere in the text, without end."""
+    text = source()
+    draw = torch.Generator().manual_seed(1 + rank)
+    while True:
+        starts = torch.randint(len(text) - CONTEXT - 1, (16, 1), generator=draw)
+        yield text[starts + torch.arange(CONTEXT + 1)].long()
+
+
+def loss(model: nn.Module, lines: torch.Tensor) -> torch.Tensor:
+    """Cross entropy of each line's next bytes."""
+    return nn.functional.cross_entropy(model(lines[:, :-1]).flatten(0, 1), lines[:, 1:].flatten())
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=300)
@@ -61,27 +87,23 @@ def main() -> None:
 
     dist.init_process_group("gloo", timeout=timedelta(seconds=60))
     rank = dist.get_rank()
-    torch.manual_seed(0)
-    model = DistributedDataParallel(LanguageModel(args.width, args.layers))
+    network = DistributedDataParallel(model(args.width, args.layers))
     state = None
     if not args.no_hook:
-        state = State(model, bits=args.bits)
-        model.register_comm_hook(state, allreduce_hook)
+        state = State(network, bits=args.bits)
+        network.register_comm_hook(state, allreduce_hook)
 
-    text = source()
-    draw = torch.Generator().manual_seed(1 + rank)  # every rank its own lines
-    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
+    adam = optimizer(network.parameters())
+    draw = batches(rank, dist.get_world_size())
     started = time.monotonic()
     for step in range(1, args.steps + 1):
-        starts = torch.randint(len(text) - CONTEXT - 1, (16, 1), generator=draw)
-        lines = text[starts + torch.arange(CONTEXT + 1)].long()
-        optimizer.zero_grad()
-        loss = nn.functional.cross_entropy(model(lines[:, :-1]).flatten(0, 1), lines[:, 1:].flatten())
-        loss.backward()
-        optimizer.step()
+        adam.zero_grad()
+        found = loss(network, next(draw))
+        found.backward()
+        adam.step()
         if rank == 0 and (step % 50 == 0 or step == args.steps):
             rate = step / (time.monotonic() - started)
-            print(f"step {step}: loss {loss.item():.3f}, {rate:.1f} steps a second", flush=True)
+            print(f"step {step}: loss {found.item():.3f}, {rate:.1f} steps a second", flush=True)
     if state is not None:
         if rank == 0:
             counters = state.session.stats()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Iterator
 
 import torch
 import torch.distributed as dist
@@ -40,6 +41,32 @@ def clicks(count: int, users: int, items: int, draw: torch.Generator) -> tuple[t
     return user, item, ((user * 7 + item * 13) % 10 < 3).float()
 
 
+def model(users: int = 20_000, items: int = 4_000, width: int = 32) -> Recommender:
+    """The same on every rank."""
+    torch.manual_seed(0)
+    return Recommender(users, items, width)
+
+
+def optimizer(parameters: Iterator[nn.Parameter]) -> torch.optim.Optimizer:
+    """What the example trains with."""
+    return torch.optim.SGD(parameters, lr=5.0)
+
+
+def batches(
+    rank: int, _size: int, users: int = 20_000, items: int = 4_000
+) -> Iterator[tuple[torch.Tensor, ...]]:
+    """This rank's clicks, without end."""
+    draw = torch.Generator().manual_seed(1 + rank)
+    while True:
+        yield clicks(256, users, items, draw)
+
+
+def loss(model: nn.Module, batch: tuple[torch.Tensor, ...]) -> torch.Tensor:
+    """Cross entropy of who clicked."""
+    users, items, clicked = batch
+    return nn.functional.binary_cross_entropy_with_logits(model(users, items), clicked)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--backend", default="switchagg")
@@ -51,23 +78,21 @@ def main() -> None:
 
     dist.init_process_group(args.backend)
     rank = dist.get_rank()
-    torch.manual_seed(0)
-    model = DistributedDataParallel(Recommender(args.users, args.items, args.width))
-    optimizer = torch.optim.SGD(model.parameters(), lr=5.0)
-    draw = torch.Generator().manual_seed(1 + rank)
+    network = DistributedDataParallel(model(args.users, args.items, args.width))
+    sgd = optimizer(network.parameters())
+    draw = batches(rank, dist.get_world_size(), args.users, args.items)
     started = time.monotonic()
     for step in range(1, args.steps + 1):
-        users, items, clicked = clicks(256, args.users, args.items, draw)
-        optimizer.zero_grad()
-        loss = nn.functional.binary_cross_entropy_with_logits(model(users, items), clicked)
-        loss.backward()
-        optimizer.step()
+        sgd.zero_grad()
+        found = loss(network, next(draw))
+        found.backward()
+        sgd.step()
         if rank == 0 and (step % 50 == 0 or step == args.steps):
             rate = step / (time.monotonic() - started)
-            print(f"step {step}: loss {loss.item():.3f}, {rate:.1f} steps a second", flush=True)
+            print(f"step {step}: loss {found.item():.3f}, {rate:.1f} steps a second", flush=True)
     group = dist.group.WORLD
     if rank == 0 and isinstance(group, SwitchGroup):
-        tables = sum(p.numel() * 4 for p in model.parameters())
+        tables = sum(p.numel() * 4 for p in network.parameters())
         sent = group.session.stats()["bytes_sent"] / args.steps
         print(f"{sent / 1e3:.0f} KB sent a step; the tables are {tables / 1e6:.1f} MB", flush=True)
     dist.destroy_process_group()

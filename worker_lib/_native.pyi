@@ -52,6 +52,7 @@ class Call:
         auto_lanes: int = 0,
     ) -> None: ...
     residual: int
+    feedback: bool
     union_out: int
 
 class Collective:

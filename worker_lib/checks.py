@@ -41,6 +41,34 @@ def checked_residual(residual: Any, x: TensorView, dtype: DType, bits: int) -> T
     return r
 
 
+def checked_memory(memory: Any, residual: Any, x: TensorView, dtype: DType) -> TensorView:
+    """`memory` as what error feedback adds to x, and where it leaves what does not travel."""
+    if residual is not None:
+        raise UsageError("both residual and memory are given; memory does what residual does")
+    if dtype not in (DType.F32, DType.F16, DType.BF16):
+        raise UsageError(f"memory is for float32, float16 and bfloat16; this is {x.dtype}")
+    m = view(memory, "memory", write=True)
+    if m.dtype != "float32" or m.shape != x.shape:
+        raise UsageError(f"memory is {m.dtype} of shape {m.shape}; needed: float32 of shape {x.shape}")
+    if m.overlaps(x):
+        raise UsageError("memory overlaps x; pass an array of its own")
+    return m
+
+
+def remembered(x: TensorView, out: TensorView, memory: Any) -> None:
+    """`out` = x + memory, and nothing is left: error feedback where there is nobody to send to."""
+    if isinstance(x.owner, np.ndarray):
+        total = x.owner.astype(np.float32) + np.asarray(memory)
+        out.owner[...] = total.astype(x.owner.dtype)
+        memory[...] = 0
+        return
+    import torch
+
+    with torch.no_grad():
+        out.owner.copy_(x.owner.float() + torch.as_tensor(memory))
+    memory[...] = 0
+
+
 def checked_block(block_size: int) -> int:
     """A block size that a plan can carry."""
     if not isinstance(block_size, int) or not 1 <= block_size <= MAX_BLOCK:

@@ -117,6 +117,13 @@ def widen(x: Values, dtype: DType) -> Values:
     return x.astype(np.float64 if dtype is DType.F64 else np.float32)
 
 
+def remembered(x: Values, memory: npt.NDArray[np.float32], dtype: DType) -> Values:
+    """What error feedback sends instead of x: x + memory in float32 (Seide et al., Interspeech 2014)."""
+    with np.errstate(over="ignore"):
+        total: Values = widen(x, dtype) + memory
+    return total
+
+
 def narrow(y: Values, dtype: DType) -> Values:
     """Back to the tensor's type, rounded to nearest even."""
     if dtype is DType.BF16:
@@ -274,7 +281,7 @@ def dequantize(
     out = narrow(y, dtype)
     pattern = out.view(_PATTERN[dtype])
     # Rounding up must not make an infinity of finite values whose average, or only one of which, is finite.
-    cut = (exponent == dtype.top_exponent) & np.isinf(widen(out, dtype))
+    cut = (exponent >= dtype.top_exponent) & (exponent < dtype.not_finite) & np.isinf(widen(out, dtype))
     if not average:
         cut &= np.abs(total.astype(np.int64)) <= largest
     limit = pattern.dtype.type(_LARGEST[dtype])

@@ -27,10 +27,12 @@ from worker_lib.checks import (
     checked_block,
     checked_blocks,
     checked_floor,
+    checked_memory,
     checked_out,
     checked_residual,
     copier,
     raw_bytes,
+    remembered,
 )
 from worker_lib.keeper import Keeper
 from worker_lib.messages import shape_fingerprint, stats_of
@@ -125,6 +127,7 @@ class Session(Place):
         *,
         min_bits: int | None = None,
         residual: Any = None,
+        memory: Any = None,
         compressor: Compressor | None = None,
     ) -> Any:
         """Sums, averages or ORs an array over all ranks, in place or into `out`.
@@ -153,6 +156,10 @@ class Session(Place):
                 and bfloat16 only.
             compressor: how it travels, of `worker_lib.compress`; one for each tensor, made alike at all
                 ranks. It decides on lanes and blocks itself. Floats only.
+            memory: error feedback in one pass: float32 array of x's shape. It is added to x first; afterwards
+                it holds what this rank did not send of that sum: what narrow lanes leave out, and blocks
+                outside a mask. Any lanes of float32, float16 and bfloat16; instead of `residual`. Undefined
+                after an error.
 
         Returns:
             `out` if given, else `x`.
@@ -163,7 +170,7 @@ class Session(Place):
                 `Work.wait`.
         """
         if compressor is not None:
-            given = (bits, blocks, block_size, min_bits, residual)
+            given = (bits, blocks, block_size, min_bits, residual, memory)
             return self._compressed(x, op, out, timeout, compressor, given, background=False).wait()
         return self._allreduce(
             x,
@@ -175,6 +182,7 @@ class Session(Place):
             timeout,
             min_bits=min_bits,
             residual=residual,
+            memory=memory,
             background=False,
         ).wait()
 
@@ -190,6 +198,7 @@ class Session(Place):
         *,
         min_bits: int | None = None,
         residual: Any = None,
+        memory: Any = None,
         compressor: Compressor | None = None,
     ) -> Work:
         """Starts an `allreduce` and returns at once; `x` must not be touched until the `Work` is done.
@@ -198,7 +207,7 @@ class Session(Place):
         returns.
         """
         if compressor is not None:
-            given = (bits, blocks, block_size, min_bits, residual)
+            given = (bits, blocks, block_size, min_bits, residual, memory)
             return self._compressed(x, op, out, timeout, compressor, given, background=True)
         return self._allreduce(
             x,
@@ -210,6 +219,7 @@ class Session(Place):
             timeout,
             min_bits=min_bits,
             residual=residual,
+            memory=memory,
             background=True,
         )
 
@@ -526,7 +536,8 @@ class Session(Place):
     ) -> Work:
         from worker_lib.compress.reduce import start
 
-        for name, value in zip(("bits", "blocks", "block_size", "min_bits", "residual"), given, strict=True):
+        names = ("bits", "blocks", "block_size", "min_bits", "residual", "memory")
+        for name, value in zip(names, given, strict=True):
             if value is not None and not (name == "blocks" and isinstance(value, str) and value == "auto"):
                 raise UsageError(
                     f"{name} is given with a compressor, which decides on lanes and blocks itself"
@@ -546,6 +557,7 @@ class Session(Place):
         *,
         min_bits: int | None = None,
         residual: Any = None,
+        memory: Any = None,
         union: np.ndarray[Any, Any] | None = None,  # words of a bitmap, for the union of all ranks' blocks
         generation: int | None = None,  # that x was made for
         tag: str = "",  # what x means, for ranks that disagree on it
@@ -557,26 +569,32 @@ class Session(Place):
         v = view(x, "x", write=out is None)
         if op == "or":
             given = {"bits": bits, "min_bits": min_bits, "block_size": block_size, "residual": residual}
+            given["memory"] = memory
             return self._or(x, v, blocks, out, timeout, given, background=background)
         dtype, width, floor, reduce = self._lanes(v, op, bits, min_bits)
         left = None if residual is None else checked_residual(residual, v, dtype, width)
+        if memory is not None:
+            left = checked_memory(memory, residual, v, dtype)
         block = self._admitted.block if block_size is None else checked_block(block_size)
         sparse, mask = checked_blocks(blocks, v.elements, block)
         o = v if out is None else checked_out(out, v, v.shape)
+        if left is not None and left.overlaps(o):
+            name = "residual" if memory is None else "memory"
+            raise UsageError(f"{name} overlaps the result; pass an array of its own")
         if self.world_size == 1:
-            if o is not v:
+            if memory is not None:
+                remembered(v, o, memory)
+            elif o is not v:
                 raw_bytes(o)[:] = raw_bytes(v)
             return self._finished(o.owner, v, "allreduce")
-        if left is not None and left.overlaps(o):
-            raise UsageError("residual overlaps the result; pass an array of its own")
         return self._submit(
-            o.owner, v, Kind.ALLREDUCE, "allreduce", timeout, (x, out, mask, residual, union),
+            o.owner, v, Kind.ALLREDUCE, "allreduce", timeout, (x, out, mask, residual, memory, union),
             dtype=dtype, bits=width, op=reduce, sparse=sparse is not False, block=block,
             auto_zeros=sparse is None, auto_block=block_size is None and mask is None, auto_lanes=floor,
             count=v.elements, source=v.address, in_range=(0, v.elements),
             target=o.address, out_range=(0, v.elements), zero_fill=o is not v,
             mask=0 if mask is None else mask.ctypes.data, background=background,
-            tag=tag, residual=0 if left is None else left.address,
+            tag=tag, residual=0 if left is None else left.address, feedback=memory is not None,
             union=0 if union is None else union.ctypes.data,
         )  # fmt: skip
 
@@ -680,6 +698,7 @@ class Session(Place):
         mask: int = 0,
         tag: str = "",
         residual: int = 0,
+        feedback: bool = False,
         union: int = 0,
         background: bool = False,
     ) -> Work:
@@ -697,7 +716,7 @@ class Session(Place):
             output=target, out_begin=out_range[0], out_end=out_range[1], mask=mask, zero_fill=zero_fill,
             auto_zeros=auto_zeros, auto_block=auto_block, auto_lanes=auto_lanes,
         )  # fmt: skip
-        call.residual, call.union_out = residual, union
+        call.residual, call.feedback, call.union_out = residual, feedback, union
         moved = exact and kind is not Kind.ALLREDUCE
         called = f"{name} through {tag}" if tag else name
         label = (called, v.dtype, tuple(v.shape), () if moved else (op, "auto" if auto_lanes else bits))

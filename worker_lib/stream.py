@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from switchagg.errors import UsageError
 from switchagg.planner import Schedule, elements_per_packet
-from worker_lib.plan import NO_EXPONENT, Agreed, Call, ReduceOp, Words
+from worker_lib.plan import NO_EXPONENT, Agreed, Call, DType, ReduceOp, Words
 from worker_lib.quantize import STORAGE, Values, dequantize, dither_key, pack, peel, quantize
 
 
@@ -65,6 +65,33 @@ def encode(
     packed = pack(lanes.reshape(plan.packets, plan.per_packet), call.bits, words)
     skipped = plan.skips(own) if call.sparse else np.zeros(plan.packets, np.bool_)
     return [None if skip else packet for skip, packet in zip(skipped, packed, strict=True)]
+
+
+def left_out(
+    call: Call, agreed: Agreed, x: Values, own: npt.NDArray[np.bool_], *, workers: int, rank: int
+) -> npt.NDArray[np.float32]:
+    """What this rank's packets do not carry of x: what error feedback remembers.
+
+    Args:
+        call, agreed, own, workers, rank: as in `encode`.
+        x: float32; with error feedback `quantize.remembered` of the tensor, whatever the call's type.
+
+    Returns:
+        Of shape (count,): all of x in blocks that this rank did not send, x less what its lanes stand for
+        where they are narrow, 0 where they are wide and in chunks that are not finite.
+    """
+    index = np.arange(call.count, dtype=np.int64)
+    exponent = _exponents(call, agreed, index)
+    sent = own[index // call.block] if call.sparse else np.ones(call.count, np.bool_)
+    left = np.zeros(call.count, np.float32)
+    if call.bits < 32:
+        q = quantize(
+            x, exponent, dtype=DType.F32, bits=call.bits, workers=workers,
+            index=index, key=dither_key(call.position, rank),
+        )  # fmt: skip
+        left = x - dequantize(q, exponent, dtype=DType.F32, bits=call.bits, workers=workers)
+    left[exponent == DType.F32.not_finite] = 0
+    return np.where(sent, left, x).astype(np.float32)
 
 
 def decode(

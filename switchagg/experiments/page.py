@@ -45,7 +45,7 @@ def html(
         hints.append(PLOTS_HINT)
     counts = {verdict: sum(each.verdict is verdict for each in records) for verdict in Verdict}
     cards = [
-        f"<div class='card{' bad' if _CLASSES[verdict] == 'bad' else ''}'><b>{count}</b>"
+        f"<div class='card{' bad' if count and _CLASSES[verdict] == 'bad' else ''}'><b>{count}</b>"
         f"<span>{verdict}</span></div>"
         for verdict, count in counts.items()
         if count or verdict in (Verdict.HELD, Verdict.NOT_HELD)

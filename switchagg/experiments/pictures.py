@@ -62,10 +62,17 @@ def _curves(pyplot: Any, plot: Plot) -> Any:
         colour = COLOURS[index % len(COLOURS)]
         few = len(series.x) <= 24
         marker = _MARKERS[index % len(_MARKERS)] if few or series.style == "points" else ""
+        again = series.style == "solid" and index >= len(COLOURS)  # a colour for the second time
+        line = "--" if again else _LINES[series.style]
         axes.plot(
-            series.x, series.y, color=colour, linestyle=_LINES[series.style], marker=marker, markersize=4.5,
+            series.x,
+            series.y,
+            color=colour,
+            linestyle=line,
+            marker=marker,
+            markersize=4.5,
             label=series.label,
-        )  # fmt: skip
+        )
         if series.low:
             axes.fill_between(series.x, series.low, series.high, color=colour, alpha=0.12, linewidth=0)
     return _finish(figure, axes, plot)

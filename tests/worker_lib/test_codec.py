@@ -33,9 +33,17 @@ class Rank:
 
 
 def open_rank(
-    call: Call, x: Values, rank: int, n: int, words: int, *, mask: npt.NDArray[np.bool_] | None
+    call: Call,
+    x: Values,
+    rank: int,
+    n: int,
+    words: int,
+    *,
+    mask: npt.NDArray[np.bool_] | None,
+    memory: npt.NDArray[np.float32] | None = None,
+    in_place: bool = False,
 ) -> Rank:
-    result = np.full_like(x, 1)
+    result = x if in_place else np.full_like(x, 1)
     packed = None if mask is None else plan.pack_bitmap(mask).astype(np.uint32)
     code = _native.Call(
         kind=call.kind, op=call.op, dtype=call.dtype, bits=call.bits, root=call.root, sparse=call.sparse,
@@ -46,6 +54,8 @@ def open_rank(
         mask=0 if packed is None else packed.ctypes.data, zero_fill=True,
         auto_zeros=call.auto_zeros, auto_block=call.auto_block, auto_lanes=call.auto_lanes,
     )  # fmt: skip
+    if memory is not None:
+        code.residual, code.feedback = memory.ctypes.data, True
     return Rank(x, result, _native.Codec(code, call.position, words), mask, packed)
 
 

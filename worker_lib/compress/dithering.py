@@ -21,7 +21,7 @@ import numpy.typing as npt
 from switchagg.errors import UsageError
 from worker_lib.compress import lanes
 from worker_lib.compress.base import Compressor, Floats, Message, Round, Words
-from worker_lib.compress.rounding import round_at_random
+from worker_lib.compress.rounding import in_units, round_at_random
 from worker_lib.compress.variance import dithering_variance
 
 _EXPONENTS: Final = 8  # bits of a float32's exponent
@@ -32,7 +32,8 @@ _MOST_MANTISSA: Final = 7
 class Dithering(Compressor):
     """Random dithering with norms that all ranks share. One OR round before the sum; no state.
 
-    A block with NaN or Inf at any rank is NaN at every rank. Norms below 2^-149 count as zero.
+    A block with NaN or Inf at any rank is NaN at every rank. A block whose norm over s is below the type's
+    smallest number (and 2^-149) counts as zero.
 
     Args:
         levels: s, values each way; by default as many as the lanes take.
@@ -192,8 +193,4 @@ class Dithering(Compressor):
         levels, bits = self._grid(round.world_size)
         units = self._units(shared, levels, dtype)
         q = lanes.unpack(words, bits, size)
-        if self.block is None:
-            result: Floats = q * units[0]
-        else:
-            result = q * np.repeat(units, self.block)[:size]
-        return result
+        return in_units(q, units[0] if self.block is None else np.repeat(units, self.block)[:size])

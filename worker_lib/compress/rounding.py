@@ -38,12 +38,21 @@ def round_at_random(x: Floats, unit: Any, top: int, draws: np.random.Generator) 
         int32 multiples, and how many were cut to `top`. Zero gives zero.
     """
     v = x / unit
+    cut = 0
+    if v.size and max(v.max(), -v.min()) > top:
+        cut = int(np.count_nonzero(np.abs(v) > top))
     v += draws.random(v.shape, dtype=v.dtype)
     np.floor(v, out=v)
-    # Rounding of v + u itself can reach one past `top` where |x| is exactly top units: that is no cut.
-    cut = 0 if v.size == 0 else int(np.count_nonzero(np.abs(v) > top + 1))
-    np.clip(v, -top, top, out=v)
+    np.clip(v, -top, top, out=v)  # also where v is top, and adding u has rounded up to top + 1
     return v.astype(np.int32), cut
+
+
+def in_units(q: lanes.Ints, unit: Any) -> Floats:
+    """Integers times their unit, a float32 or float64 scalar or array, in the unit's type."""
+    result: Floats = q.astype(unit.dtype)
+    with np.errstate(over="ignore"):  # a sum that is too large is infinite
+        result *= unit
+    return result
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +116,7 @@ class GuardedGrid(Compressor):
     def own(self, message: Message, shared: Words | None, round: Round) -> Floats:
         """Exactly this rank's addend."""
         size, unit = message.kept
-        result: Floats = lanes.unpack(message.values[:-GUARD], self.bits, size) * unit
-        return result
+        return in_units(lanes.unpack(message.values[:-GUARD], self.bits, size), unit)
 
     def decode(self, total: npt.NDArray[Any], message: Message, shared: Words | None, round: Round) -> Floats:
         """The sum, or NaN everywhere where any rank had NaN or Inf."""
@@ -116,7 +124,7 @@ class GuardedGrid(Compressor):
         guard = Guard.of(total)
         q = lanes.unpack(total[:-GUARD], self.bits, size)
         self._judge(guard, q, float(unit), round)
-        result: Floats = q * unit
+        result = in_units(q, unit)
         if guard.infinite:
             result[:] = np.nan
         self._done(size)

@@ -121,7 +121,8 @@ class Sparsifier(Compressor):
         inner = self.inner.encode(chosen.values, shared, round)
         kept = (inner, chosen.numbers, chosen.size, chosen.alike)
         if chosen.alike:
-            return replace(inner, blocks="dense" if inner.blocks == "auto" else inner.blocks, kept=kept)
+            auto = isinstance(inner.blocks, str) and inner.blocks == "auto"
+            return replace(inner, blocks="dense" if auto else inner.blocks, kept=kept)
         if inner.values.size == chosen.size and isinstance(inner.blocks, str):
             mask = np.zeros(-(-chosen.size // self.block), np.bool_)
             mask[chosen.numbers] = True

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cfloat>
 #include <cstdlib>
 #include <cstring>
 
@@ -103,7 +104,7 @@ Stream::Stream(const Call& call, const Plan* plan, uint32_t words)
   packets_ = (elements_ + lanes_per_packet_ - 1) / lanes_per_packet_;
   if (!(call.dtype == DType::f32 && call.bits == 32) && call.dtype != DType::raw) q_.resize(lanes_per_packet_);
   if (call.bits == 64) q64_.resize(lanes_per_packet_);
-  if (call.dtype == DType::f16 || call.dtype == DType::bf16) wide_.resize(lanes_per_packet_);
+  if (call.dtype == DType::f16 || call.dtype == DType::bf16 || call.feedback) wide_.resize(lanes_per_packet_);
 }
 
 void Stream::runs_of(uint64_t packet, bool by_owner) {
@@ -209,7 +210,10 @@ bool Stream::encode(uint64_t packet, uint8_t* payload) {
   if (floor_) return true;
   runs_of(packet, call_.sparse);
   uint32_t* words = reinterpret_cast<uint32_t*>(payload);
-  if (!std::any_of(runs_.begin(), runs_.end(), [](const Run& r) { return r.own; })) return false;
+  if (!std::any_of(runs_.begin(), runs_.end(), [](const Run& r) { return r.own; })) {
+    for (const Run& r : runs_) remember(r.element, r.count);
+    return false;
+  }
 
   if (call_.dtype == DType::raw) {  // bytes move as they lie in memory
     std::memset(payload, 0, 4 * static_cast<size_t>(words_));
@@ -230,14 +234,21 @@ bool Stream::encode(uint64_t packet, uint8_t* payload) {
       end = r.at + r.count;
       if (!r.own) {
         std::memset(words + r.at, 0, 4 * static_cast<size_t>(r.count));
+        remember(r.element, r.count);
         continue;
       }
       each_chunk(r, [&](uint64_t element, uint32_t count, uint32_t at, int exponent) {
+        const float* from = x + element;
         if (exponent == kNoExponent || exponent == call_.not_finite()) {
           std::memset(words + at, 0, 4 * static_cast<size_t>(count));
         } else {
-          kernels_.quantize_f32_be(x + element, count, up_f(exponent), words + at);
+          if (call_.feedback) {
+            call_.remembered(kernels_, element, count, wide_.data());
+            from = wide_.data();
+          }
+          kernels_.quantize_f32_be(from, count, up_f(exponent), words + at);
         }
+        forget(element, count);
       });
     }
     std::memset(words + end, 0, 4 * static_cast<size_t>(words_ - end));
@@ -262,6 +273,7 @@ void Stream::encode_lanes(uint8_t* payload) {
     };
     if (!r.own) {
       zero(r.at, r.count);
+      remember(r.element, r.count);
       continue;
     }
     if (call_.dtype == DType::i32) {
@@ -273,7 +285,10 @@ void Stream::encode_lanes(uint8_t* payload) {
       continue;
     }
     each_chunk(r, [&](uint64_t element, uint32_t count, uint32_t at, int exponent) {
-      if (exponent == kNoExponent || exponent == call_.not_finite()) return zero(at, count);
+      if (exponent == kNoExponent || exponent == call_.not_finite()) {
+        forget(element, count);
+        return zero(at, count);
+      }
       if (call_.dtype == DType::f64) {
         const double* x = reinterpret_cast<const double*>(call_.in) + element;
         const ScaleD s = up_d(exponent);
@@ -287,7 +302,10 @@ void Stream::encode_lanes(uint8_t* payload) {
         return;
       }
       const float* x = reinterpret_cast<const float*>(call_.in) + element;
-      if (call_.dtype != DType::f32) {
+      if (call_.feedback) {
+        call_.remembered(kernels_, element, count, wide_.data());
+        x = wide_.data();
+      } else if (call_.dtype != DType::f32) {
         const uint16_t* half = reinterpret_cast<const uint16_t*>(call_.in) + element;
         (call_.dtype == DType::f16 ? kernels_.widen_f16 : kernels_.widen_bf16)(half, count, wide_.data());
         x = wide_.data();
@@ -295,12 +313,15 @@ void Stream::encode_lanes(uint8_t* payload) {
       const ScaleF s = up_f(exponent);
       if (call_.bits == 32) {
         kernels_.quantize_f32(x, count, s, q_.data() + at);
+        forget(element, count);
       } else {
         kernels_.dither_f32(x, count, s, top_, key_, call_.first_element + static_cast<uint32_t>(element), q_.data() + at);
         if (call_.residual) {
           float* left = call_.residual + element;
           kernels_.dequantize_f32(q_.data() + at, count, carried_f(exponent), left);
-          for (uint32_t i = 0; i < count; ++i) left[i] = x[i] - left[i];
+          if (exponent >= 254)  // a lane at its top stands for 2^128
+            for (uint32_t i = 0; i < count; ++i) left[i] = std::clamp(left[i], -FLT_MAX, FLT_MAX);
+          kernels_.leave_f32(x, count, left);
         }
       }
     });
@@ -350,7 +371,7 @@ void Stream::decode(uint64_t packet, const uint8_t* payload) {
         if (exponent == kNoExponent) return write_zeros(element, count);
         if (exponent == call_.not_finite()) return;  // finish() writes the whole chunk
         kernels_.dequantize_f32_be(words + at, count, down_f(exponent), x + (element - call_.out_begin));
-        if (exponent == top_exponent_) saturate(element - call_.out_begin, count, at);
+        if (exponent >= top_exponent_) saturate(element - call_.out_begin, count, at);
       });
     return;
   }
@@ -393,7 +414,7 @@ void Stream::decode_lanes(const uint8_t* payload) {
         uint16_t* half = reinterpret_cast<uint16_t*>(call_.out) + place;
         (call_.dtype == DType::f16 ? kernels_.narrow_f16 : kernels_.narrow_bf16)(wide_.data(), count, half);
       }
-      if (exponent == top_exponent_) saturate(place, count, at);
+      if (exponent >= top_exponent_) saturate(place, count, at);
     });
   }
 }
@@ -428,6 +449,22 @@ void Stream::write_zeros(uint64_t element, uint64_t count) {
   std::memset(call_.out + (element - call_.out_begin) * size, 0, count * size);
 }
 
+// With feedback: what of the sum was not sent is remembered whole (zero where the sum is), what was sent is forgotten.
+void Stream::remember(uint64_t element, uint64_t count) {
+  if (!call_.feedback) return;
+  while (count) {
+    const size_t n = std::min<uint64_t>(count, wide_.size());
+    call_.remembered(kernels_, element, n, wide_.data());
+    std::memcpy(call_.residual + element, wide_.data(), 4 * n);
+    element += n;
+    count -= n;
+  }
+}
+
+void Stream::forget(uint64_t element, uint64_t count) {
+  if (call_.feedback) std::memset(call_.residual + element, 0, 4 * count);
+}
+
 void Stream::write_nan(uint64_t element, uint64_t count) {
   uint8_t* out = call_.out + (element - call_.out_begin) * call_.element_bytes();
   switch (call_.dtype) {
@@ -451,12 +488,14 @@ void Stream::finish() {
     if (from < to) write(from, to - from);
   };
   // Blocks that no rank has data in: +0, also where this rank's own zeros were negative.
-  if (!all_union_ && (call_.zero_fill || negative_zero_)) {
+  if (!all_union_ && (call_.zero_fill || negative_zero_ || call_.feedback)) {
     uint64_t next = 0;  // first block not yet dealt with
     const auto gap = [&](uint64_t to) {
-      if (next < to)
+      if (next < to) {
+        remember(next * call_.block, std::min(to * call_.block, call_.count) - next * call_.block);
         clipped(next * call_.block, std::min(to * call_.block, call_.count),
                 [&](uint64_t e, uint64_t n) { write_zeros(e, n); });
+      }
     };
     for (uint32_t b : blocks_) {
       gap(b);

@@ -36,6 +36,8 @@ class Stream {
   void decode_lanes(const uint8_t* payload);
   void saturate(uint64_t place, uint32_t count, uint32_t at);
   void write_zeros(uint64_t element, uint64_t count);
+  void remember(uint64_t element, uint64_t count);
+  void forget(uint64_t element, uint64_t count);
   void write_nan(uint64_t element, uint64_t count);
 
   ScaleF up_f(int exponent) const;

@@ -257,6 +257,14 @@ void dequantize_f32(const int32_t* __restrict q, size_t n, ScaleF s, float* __re
   for (size_t i = 0; i < n; ++i) x[i] = ((static_cast<float>(q[i]) * s.m) * s.f1) * s.f2;
 }
 
+void add_f32(const float* x, const float* memory, size_t n, float* sum) {
+  for (size_t i = 0; i < n; ++i) sum[i] = x[i] + memory[i];
+}
+
+void leave_f32(const float* __restrict x, size_t n, float* __restrict left) {
+  for (size_t i = 0; i < n; ++i) left[i] = x[i] - left[i];
+}
+
 void dequantize_f32_be(const uint32_t* __restrict words, size_t n, ScaleF s, float* __restrict x) {
   if (s.f2 == 1.0f && s.m == 1.0f) {
     if (kByHand) return dequantize_by_hand(words, n, s.f1, x);
@@ -423,6 +431,8 @@ const CodecKernels JOIN(codec_kernels_, KERNEL_LEVEL) = {
     dequantize_f32_be,
     dequantize_f64,
     dequantize_f64_limbs,
+    add_f32,
+    leave_f32,
     pack32,
     pack16,
     pack8,

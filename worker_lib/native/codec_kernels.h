@@ -46,6 +46,10 @@ struct CodecKernels {
   void (*dequantize_f64)(const int32_t* q, size_t n, ScaleD s, double* x);
   void (*dequantize_f64_limbs)(const int64_t* q, size_t n, ScaleD s, double* x);
 
+  // Error feedback: sum = x + memory, where sum may be either; left = x - left.
+  void (*add_f32)(const float* x, const float* memory, size_t n, float* sum);
+  void (*leave_f32)(const float* x, size_t n, float* left);
+
   // Lanes to big-endian words and back; q holds 1, 2 or 4 planes of `words` lanes.
   void (*pack32)(const int32_t* q, size_t words, uint32_t* out);
   void (*pack16)(const int32_t* q, size_t words, uint32_t* out);

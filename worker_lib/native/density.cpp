@@ -44,6 +44,14 @@ uint64_t group_bits(const Call& call, const uint8_t* x) {
   }
 }
 
+// Of what this rank would send.
+uint64_t own_bits(const Call& call, uint64_t place) {
+  if (!call.feedback) return group_bits(call, call.in + (place - call.in_begin) * call.element_bytes());
+  std::array<float, DensityProbe::kGroup> sum;
+  call.remembered(choose_codec_kernels(), place, sum.size(), sum.data());
+  return bits_of(reinterpret_cast<const uint32_t*>(sum.data()), ~uint32_t{0} >> 1);
+}
+
 // Counts the bits, then those of pairs, of pairs of pairs, and so on.
 void count(uint64_t bits, std::array<uint64_t, DensityCounts::kSizes>& counts) {
   constexpr uint64_t firsts[] = {0x5555555555555555u, 0x1111111111111111u, 0x0101010101010101u,
@@ -70,7 +78,7 @@ std::vector<uint64_t> DensityProbe::look(const Call& call, uint32_t segment) {
     const uint64_t place = (first + draw % (last - first)) * kGroup;
     places.push_back(place);
     ++counts_.groups;
-    count(group_bits(call, call.in + (place - call.in_begin) * call.element_bytes()), counts_.own);
+    count(own_bits(call, place), counts_.own);
   }
   return places;
 }

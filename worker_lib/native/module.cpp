@@ -70,6 +70,7 @@ struct CallArguments {
   bool auto_zeros, auto_block;
   int auto_lanes;
   uintptr_t residual = 0, union_out = 0;
+  bool feedback = false;
 
   Call call() const {
     Call c;
@@ -95,6 +96,7 @@ struct CallArguments {
     c.mask = reinterpret_cast<const uint32_t*>(mask);
     c.zero_fill = zero_fill;
     c.residual = reinterpret_cast<float*>(residual);
+    c.feedback = feedback;
     c.union_out = reinterpret_cast<uint32_t*>(union_out);
     c.auto_zeros = auto_zeros;
     c.auto_block = auto_block;
@@ -260,6 +262,7 @@ NB_MODULE(_native, m) {
           "out_begin"_a, "out_end"_a, "mask"_a, "zero_fill"_a, "auto_zeros"_a = false, "auto_block"_a = false,
           "auto_lanes"_a = 0)
       .def_rw("residual", &CallArguments::residual)
+      .def_rw("feedback", &CallArguments::feedback)
       .def_rw("union_out", &CallArguments::union_out);
 
   nb::class_<Collective>(m, "Collective")

@@ -44,7 +44,19 @@ Call Call::segment(uint64_t from, uint64_t length) const {
   return c;
 }
 
+void Call::remembered(const CodecKernels& kernels, uint64_t element, size_t n, float* sum) const {
+  const uint64_t at = element - in_begin;
+  const float* x = reinterpret_cast<const float*>(in) + at;
+  if (dtype != DType::f32) {
+    (dtype == DType::f16 ? kernels.widen_f16 : kernels.widen_bf16)(reinterpret_cast<const uint16_t*>(in) + at, n, sum);
+    x = sum;
+  }
+  kernels.add_f32(x, residual + element, n, sum);
+}
+
 namespace {
+
+constexpr uint64_t kSumElements = 4096;  // at once with feedback: they stay in the first cache
 
 constexpr uint32_t kPause = 1, kWithdrawn = 2;  // in word 11
 uint32_t lanes_code(uint32_t bits) { return bits ? static_cast<uint32_t>(std::bit_width(bits)) - 3 : 0; }
@@ -158,7 +170,14 @@ void Plan::scan_range(uint64_t from, uint64_t to) {
         }
       }
       const uint8_t* x = call_.in + (at - call_.in_begin) * call_.element_bytes();
-      if (!scaled) {
+      if (call_.feedback) {
+        blocks = std::min(blocks, std::max<uint64_t>(1, kSumElements / length));
+        sum_.resize(std::max<size_t>(sum_.size(), blocks * length));
+        call_.remembered(kernels_, at, blocks * length, sum_.data());
+        uint32_t top = static_cast<uint32_t>(top_);
+        kernels_.scan32(reinterpret_cast<const uint32_t*>(sum_.data()), blocks, length, bits, b, &top, &negative_zero_);
+        top_ = top;
+      } else if (!scaled) {
         const size_t factor = call_.element_bytes() / 4;
         kernels_.scan_words(reinterpret_cast<const uint32_t*>(x), blocks, length * factor, bits, b);
       } else if (call_.dtype == DType::f32) {
@@ -180,7 +199,7 @@ void Plan::scan_range(uint64_t from, uint64_t to) {
 void Plan::note_exponent(uint64_t chunk) {
   if (top_ == 0) return;
   uint32_t exponent = 0;
-  switch (call_.dtype) {
+  switch (call_.feedback ? DType::f32 : call_.dtype) {
     case DType::f32:
       exponent = static_cast<uint32_t>(top_ >> 23);
       break;

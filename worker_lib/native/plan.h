@@ -53,6 +53,9 @@ struct Call {
   // With narrow lanes of float32, float16 or bfloat16: each element's input less what its lane carries, where this rank
   // sends words; the caller zeroes it before. May not overlap the other buffers.
   float* residual = nullptr;
+  // Error feedback: `residual` holds what to add to the input first, in any float type but float64 and in lanes of 32 bits
+  // too. Afterwards it holds what did not travel of their sum: nothing where lanes are wide, all of it outside `mask`.
+  bool feedback = false;
   uint32_t* union_out = nullptr;  // a bit a block: where zero blocks are skipped, gets the union
   bool zero_fill = false;   // write zeros where no rank has data; else those elements are left as they are
 
@@ -73,6 +76,8 @@ struct Call {
   }
   // Elements [from, from + length) as a collective of their own.
   Call segment(uint64_t from, uint64_t length) const;
+  // With feedback: elements [element, element + n) of the input plus what `residual` remembers. Halves are widened first.
+  void remembered(const CodecKernels& kernels, uint64_t element, size_t n, float* sum) const;
 };
 
 // Which words of the header the ranks differ in.
@@ -113,6 +118,7 @@ class Plan {
   std::vector<uint32_t> own_, agreed_;  // all plan words, host order
   uint64_t seen_ = 0;
   bool scanned_ = false, negative_zero_ = false;
+  std::vector<float> sum_;  // of a few blocks, with feedback
   uint64_t top_ = 0;  // the current chunk's largest magnitude, as bits
 };
 

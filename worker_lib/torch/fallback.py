@@ -154,6 +154,7 @@ class Relieved:
         block_size: Any,
         timeout: Any,
         *,
+        min_bits: int | None = None,
         background: bool,
     ) -> Part:
         result = torch.empty_like(x)
@@ -167,7 +168,7 @@ class Relieved:
         return self._submit(
             "allreduce",
             lambda: self.session._allreduce(
-                x, op, bits, blocks, result, block_size, timeout, background=background
+                x, op, bits, blocks, result, block_size, timeout, min_bits=min_bits, background=background
             ),
             redo, result, lambda: x.copy_(result), timeout,
         )  # fmt: skip
@@ -200,11 +201,21 @@ class Relieved:
         )  # fmt: skip
 
     def _reduce_scatter(
-        self, x: Any, out: Any, op: str, bits: Any, timeout: Any, *, background: bool
+        self,
+        x: Any,
+        out: Any,
+        op: str,
+        bits: Any,
+        timeout: Any,
+        *,
+        min_bits: int | None = None,
+        background: bool,
     ) -> Part:
         # All of it on all ranks: a part could be had from its own rank alone.
         whole = x.clone()
-        part = self._allreduce(whole, op, bits, "auto", None, None, timeout, background=background)
+        part = self._allreduce(
+            whole, op, bits, "auto", None, None, timeout, min_bits=min_bits, background=background
+        )
         after, rank = part._after, self.session.rank
 
         def cut() -> None:

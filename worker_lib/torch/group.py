@@ -12,6 +12,7 @@ send and receive. Both kinds may be in flight at once; each keeps the order in w
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -27,7 +28,7 @@ from switchagg.errors import SessionBrokenError, UsageError
 from switchagg.wire import MAX_WORKERS
 from worker_lib.session import Session, Work
 from worker_lib.tensors import SUMMABLE
-from worker_lib.torch import sparse, staging
+from worker_lib.torch import sparse, staging, versions
 from worker_lib.torch.fallback import Part, Relieved, gloo_backend
 from worker_lib.torch.meeting import fresh
 from worker_lib.torch.options import Options
@@ -54,21 +55,22 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
     def __init__(
         self, store: Any, rank: int, size: int, timeout: timedelta, name: str, options: Options
     ) -> None:
-        super().__init__(rank, size)
         if size > MAX_WORKERS:
             raise UsageError(
                 f"the group has {size} ranks; accepted: 1 to {MAX_WORKERS} (a slot of the switch has a bit "
                 "for each). Reduce within smaller groups first, or use gloo"
             )
-        self.options = options
+        versions.start_group(self, store, rank, size)
+        self._life = versions.Life()
+        self.settings = options
         self._lock = threading.Lock()
         self._session: Session | None = None
         self.completer = Completer(f"switchagg {name}")
         store = fresh(store, rank, size, timeout)
+        self._held = versions.Held()
         self.tables = sparse.Tables()
         self._gloo: Any = gloo_backend(store, rank, size, timeout)
         self._register_backend(_CPU, dist.ProcessGroup.BackendType.GLOO, self._gloo)
-        self._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
         self._relieved: Relieved | None = None
         self._session, self._controller = join(store, name, rank, size, timeout, options)
         if options.fallback == "gloo" and size > 1:
@@ -90,6 +92,9 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
         Raises `SessionBrokenError` when the group is destroyed.
         """
         session = self._session
+        if session is not None and self._life.over(self):
+            self.shutdown()
+            session = None
         if session is None:
             raise SessionBrokenError("this process group is destroyed; init_process_group makes a new one")
         return session
@@ -124,6 +129,10 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
         gloo.shutdown()
         if self._controller is not None:
             controllers.release(self._controller)
+
+    def __del__(self) -> None:
+        if getattr(self, "_session", None) is not None and not sys.is_finalizing():
+            self.shutdown()
 
     def abort(self) -> None:
         """The same as `shutdown`: nothing of this group waits for other ranks."""
@@ -195,7 +204,9 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
         with self._ready("broadcast") as session:
             tensor = tensors[0]
             x, back = staging.contiguous(tensor, write=True)
-            work = session._broadcast(x, opts.rootRank, _seconds(opts), background=opts.asyncOp)
+            work = session._broadcast(
+                x, opts.rootRank, _seconds(opts), background=versions.asynchronous(opts)
+            )
             finish = back if self.rank() != opts.rootRank else None
             return self._work("broadcast", [work], [tensor], finish, opts)
 
@@ -211,7 +222,7 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
         with self._ready("allgather") as session:
             rows, (x, _) = outputs[0], staging.contiguous(inputs[0])
             whole = x.new_empty((self.size(), *x.shape))
-            work = session._allgather(x, whole, _seconds(opts), background=opts.asyncOp)
+            work = session._allgather(x, whole, _seconds(opts), background=versions.asynchronous(opts))
             return self._work("allgather", [work], [rows], staging.copy_rows(rows, whole), opts)
 
     def all_gather_single(self, output: Any, input: Any, opts: Any = None) -> Any:
@@ -238,7 +249,7 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
             opts, timeout = None, opts
         opts = _options(c10d.BarrierOptions, opts, timeout)
         with self._ready("barrier") as session:
-            work = session._barrier(_seconds(opts), background=opts.asyncOp)
+            work = session._barrier(_seconds(opts), background=versions.asynchronous(opts))
             return self._work("barrier", [work], [], None, opts)
 
     # ------------------------------------------------------------------ inside
@@ -251,8 +262,7 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
             yield self._relieved or session
 
     def _beneath(self) -> Any:
-        if self._gloo is None:
-            return self.session  # which says that it is destroyed
+        _ = self.session  # says so if it is destroyed
         return self._gloo
 
     def _work(
@@ -264,7 +274,8 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
         opts: Any,
     ) -> SwitchWork:
         work = SwitchWork(name, works, result, finish, self.completer)
-        if opts.asyncOp:
+        self._held.add(work)
+        if versions.asynchronous(opts):
             work.finish_by_itself()
         return work
 
@@ -294,25 +305,22 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
             and output.numel() == input.numel() * self.size()
         )
 
-    def _lanes(self, tensor: torch.Tensor) -> int | None:
-        bits = self.options.bits
-        accepted = SUMMABLE[str(tensor.dtype).removeprefix("torch.")].lanes
-        return bits if tensor.is_floating_point() and bits in accepted else None
-
     def _allreduce(self, name: str, tensors: Sequence[torch.Tensor], opts: Any) -> SwitchWork:
         with self._ready(name) as session:
             works, backs = [], []
             for tensor in tensors:
                 x, back = staging.contiguous(tensor, write=True)
+                bits, min_bits = self.settings.lanes(x)
                 work = session._allreduce(
                     x,
                     _op(opts),
-                    self._lanes(x),
-                    self.options.blocks,
+                    bits,
+                    self.settings.blocks,
                     None,
-                    self.options.block_size,
+                    self.settings.block_size,
                     _seconds(opts),
-                    background=opts.asyncOp,
+                    min_bits=min_bits,
+                    background=versions.asynchronous(opts),
                 )
                 works.append(work)
                 backs.append(back)
@@ -321,9 +329,10 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
     def _sparse(self, tensor: torch.Tensor, opts: Any) -> SwitchWork:
         session = self.session
         with ranged("allreduce_sparse"):
+            bits, min_bits = self.settings.lanes(tensor)
             works, finish = sparse.start(
-                session, tensor, _op(opts), self._lanes(tensor), _seconds(opts), self.tables,
-                background=opts.asyncOp,
+                session, tensor, _op(opts), bits, _seconds(opts), self.tables, min_bits=min_bits,
+                background=versions.asynchronous(opts),
             )  # fmt: skip
             return self._work("allreduce_sparse", works, [tensor], finish, opts)
 
@@ -333,13 +342,15 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
             for input, output in pairs:
                 x, _ = staging.contiguous(input)
                 o, back = staging.contiguous(output, write=True)
+                bits, min_bits = self.settings.lanes(x)
                 work = session._reduce_scatter(
                     x.view(self.size(), o.numel()),
                     o.view(1, o.numel()),
                     _op(opts),
-                    self._lanes(x),
+                    bits,
                     _seconds(opts),
-                    background=opts.asyncOp,
+                    min_bits=min_bits,
+                    background=versions.asynchronous(opts),
                 )
                 works.append(work)
                 backs.append(back)
@@ -353,7 +364,9 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
                 x, _ = staging.contiguous(input)
                 o, back = staging.contiguous(output, write=True)
                 whole = o.view(self.size(), *x.shape)
-                works.append(session._allgather(x, whole, _seconds(opts), background=opts.asyncOp))
+                works.append(
+                    session._allgather(x, whole, _seconds(opts), background=versions.asynchronous(opts))
+                )
                 backs.append(back)
             outputs = [output for _, output in pairs]
             return self._work(name, works, outputs, staging.both(backs), opts)

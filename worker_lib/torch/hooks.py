@@ -5,8 +5,8 @@ ddp.register_comm_hook(state, allreduce_hook)
 
 A bucket's gradients are averaged in place while DDP goes on with the backward pass. With error feedback, what
 narrow lanes (or the choice of blocks) leave out of a gradient is kept on this rank and added to the next
-one (Seide et al., 1-bit SGD, Interspeech 2014; Karimireddy et al., Error Feedback Fixes SignSGD, ICML 2019).
-It is kept by parameter, so that it survives checkpoints, and DDP's new order of buckets after the first step.
+one (Seide et al., 1-bit SGD, Interspeech 2014; Karimireddy et al., Error Feedback Fixes SignSGD, ICML 2019):
+the engine does both while it looks at the gradient and quantizes it, in no pass of its own.
 """
 
 # No annotations from __future__ here: DDP looks at the hook's, which must not be strings.
@@ -31,6 +31,7 @@ from worker_lib.torch.group import SwitchGroup
 from worker_lib.torch.meeting import fresh
 from worker_lib.torch.options import Options
 from worker_lib.torch.rendezvous import Controller, controllers, join
+from worker_lib.torch.residuals import Residuals
 from worker_lib.torch.work import Completer, SwitchWork, ranged
 
 _FEEDBACK_TYPES: Final = (torch.float32, torch.float16, torch.bfloat16)
@@ -48,7 +49,9 @@ class State:
     Args:
         model: the DistributedDataParallel module. Needed for error feedback, whose memory goes by parameter.
         process_group: the ranks; the model's by default, else the default group.
-        bits: width of the lanes: 32, 16 or 8; float64 always travels in 64.
+        bits: width of the lanes: 32, 16 or 8; float64 always travels in 64. ``"auto"``: what the job's
+            policy finds fastest, no narrower than `min_bits`.
+        min_bits: with ``bits="auto"``, the narrowest lanes that will do: 16 by default.
         blocks: as in `Options`.
         block_size: elements a block; 64 unless the controller says otherwise.
         density: share of the blocks that each rank sends, those with the largest gradients: 1 sends all.
@@ -67,7 +70,8 @@ class State:
         model: torch.nn.Module | None = None,
         *,
         process_group: Any = None,
-        bits: int = 32,
+        bits: int | str = 32,
+        min_bits: int | None = None,
         blocks: str = "auto",
         block_size: int | None = None,
         density: float = 1.0,
@@ -75,21 +79,21 @@ class State:
         transport: str | None = None,
         timeout: timedelta | None = None,
     ) -> None:
-        if bits not in (8, 16, 32):
-            raise UsageError(f"bits is {bits!r}; accepted: 32, 16, 8")
+        if bits not in (8, 16, 32, "auto"):
+            raise UsageError(f"bits is {bits!r}; accepted: 32, 16, 8, 'auto'")
         if not isinstance(density, int | float) or not 0 < density <= 1:
             raise UsageError(f"density is {density!r}; accepted: greater than 0, at most 1")
         if density < 1 and blocks == "dense":
             raise UsageError("density under 1 chooses blocks: blocks must be 'auto'")
         if error_feedback is None:
-            error_feedback = model is not None and (bits < 32 or density < 1)
+            error_feedback = model is not None and (bits != 32 or density < 1)
         if error_feedback and model is None:
             raise UsageError("error_feedback remembers by parameter: pass the model, State(model, ...)")
         self.bits, self.density, self.error_feedback = bits, float(density), error_feedback
-        self._options = Options(blocks=blocks, block_size=block_size, transport=transport)
-        self._names = {p: name for name, p in _plain(model).named_parameters()} if model is not None else {}
-        self._memory: dict[str, torch.Tensor] = {}  # by parameter: views of the buckets' memories
-        self._buckets: dict[tuple[str, ...], torch.Tensor] = {}
+        self._options = Options(
+            bits=bits, min_bits=min_bits, blocks=blocks, block_size=block_size, transport=transport
+        )
+        self._residuals = Residuals(model)
         group = process_group or getattr(model, "process_group", None) or dist.group.WORLD
         if group is None:
             raise UsageError("there is no process group: call torch.distributed.init_process_group first")
@@ -130,7 +134,7 @@ class State:
 
         It differs between ranks, so each rank keeps its own.
         """
-        return {"residuals": {name: left.clone() for name, left in self._memory.items()}}
+        return {"residuals": self._residuals.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Takes up where `state_dict` was called.
@@ -143,13 +147,7 @@ class State:
             raise UsageError("state has no 'residuals'; accepted: what State.state_dict() gave")
         if residuals and not self.error_feedback:
             raise UsageError("this state remembers residuals, and error_feedback is off here")
-        shapes = {name: parameter.shape for parameter, name in self._names.items()}
-        for name, left in residuals.items():
-            if name not in shapes or left.shape != shapes[name]:
-                there = tuple(shapes[name]) if name in shapes else "no such parameter"
-                raise UsageError(f"state has a residual of {name!r}, {tuple(left.shape)}; here: {there}")
-        self._buckets.clear()
-        self._memory = {name: left.detach().clone().float() for name, left in residuals.items()}
+        self._residuals.load(residuals)
 
     def close(self) -> None:
         """Leaves the job, where this state has joined one. Safe to call twice."""
@@ -172,11 +170,12 @@ class State:
 
     def _start(self, bucket: Any) -> SwitchWork:
         buffer = bucket.buffer()
+        bits, min_bits = self._options.lanes(buffer)
         if sparse.fits(buffer) and buffer.is_floating_point():
-            bits = self.bits if buffer.dtype != torch.float64 else None
             works, finish = sparse.start(
-                self._session, buffer, "avg", bits, self._seconds, self._tables, background=True
-            )
+                self._session, buffer, "avg", bits, self._seconds, self._tables,
+                min_bits=min_bits, background=True,
+            )  # fmt: skip
             return SwitchWork("allreduce_hook", works, buffer, finish, self._completer)
         if not staging.dense(buffer) or not buffer.is_floating_point():
             raise UsageError(
@@ -186,66 +185,35 @@ class State:
         if str(buffer.dtype).removeprefix("torch.") not in SUMMABLE:
             raise UsageError(f"the gradients are {buffer.dtype}, which cannot be summed")
         x = buffer.detach()
-        narrow = self.bits < 32 and x.dtype in _FEEDBACK_TYPES
         memory = None
-        if self.error_feedback and x.dtype in _FEEDBACK_TYPES and (narrow or self.density < 1):
-            memory = self._memory_of(bucket, x.numel())
-            x.add_(memory)
-            memory.zero_()
+        if self.error_feedback and x.dtype in _FEEDBACK_TYPES:
+            memory = self._residuals.of(bucket)
         blocks: Any = self._options.blocks
         block = self._options.block_size
         if self.density < 1:
             block = block or self._session.mask_block_size
-            blocks = self._choose(x, block, memory)
+            blocks = self._largest(x, block, memory)
         work = self._session._allreduce(
-            x, "avg", self.bits if x.dtype != torch.float64 else None, blocks, None, block, self._seconds,
-            residual=memory if narrow else None, background=True,
+            x, "avg", bits, blocks, None, block, self._seconds,
+            min_bits=min_bits, memory=memory, background=True,
         )  # fmt: skip
         return SwitchWork("allreduce_hook", [work], buffer, None, self._completer)
 
-    def _choose(self, x: torch.Tensor, block: int, memory: torch.Tensor | None) -> Any:
-        """Keeps the blocks with the largest norms, moves the others to the memory; returns the mask."""
+    def _largest(self, x: torch.Tensor, block: int, memory: torch.Tensor | None) -> Any:
+        """A mask of the blocks with the largest norms; without a memory the others become zero in x."""
         blocks = -(-x.numel() // block)
-        padded = torch.nn.functional.pad(x.float(), (0, blocks * block - x.numel())).view(blocks, block)
+        total = x.float() if memory is None else x.float() + memory
+        padded = torch.nn.functional.pad(total, (0, blocks * block - x.numel())).view(blocks, block)
         mask = torch.zeros(blocks, dtype=torch.bool)
         mask[padded.square().sum(1).nan_to_num(math.inf).topk(math.ceil(self.density * blocks)).indices] = (
             True
         )
-        dropped = (~mask).repeat_interleave(block)[: x.numel()]
-        if memory is not None:
-            memory.add_(x.float() * dropped)
-        x.masked_fill_(dropped, 0)
+        if memory is None:
+            x.masked_fill_((~mask).repeat_interleave(block)[: x.numel()], 0)
         return mask.numpy()
-
-    def _memory_of(self, bucket: Any, count: int) -> torch.Tensor:
-        """One flat memory for the bucket, laid out as its buffer."""
-        parameters = bucket.parameters()
-        unknown = [tuple(p.shape) for p in parameters if p not in self._names]
-        if unknown:
-            raise UsageError(f"gradients of shape {unknown[0]} are not of the model that State was made for")
-        names = tuple(self._names[p] for p in parameters)
-        if names in self._buckets:
-            return self._buckets[names]
-        flat = torch.zeros(count)
-        at = 0
-        for name, parameter in zip(names, parameters, strict=True):
-            view = flat[at : at + parameter.numel()].view(parameter.shape)
-            if (before := self._memory.get(name)) is not None:
-                view.copy_(before)
-            self._memory[name] = view
-            at += parameter.numel()
-        mine = set(names)
-        self._buckets = {key: kept for key, kept in self._buckets.items() if not mine & set(key)}
-        self._buckets[names] = flat
-        return flat
 
 
 def allreduce_hook(state: State, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
     """Averages a bucket's gradients over all ranks through the switch, for `register_comm_hook`."""
     with ranged("allreduce_hook"):
         return state._start(bucket).get_future()
-
-
-def _plain(model: torch.nn.Module) -> torch.nn.Module:
-    """The module that DDP wraps: its names do not depend on the wrapping."""
-    return model.module if isinstance(model, torch.nn.parallel.DistributedDataParallel) else model

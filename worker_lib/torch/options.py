@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+import torch
+
 from switchagg.errors import UsageError
-from worker_lib.checks import checked_block
+from worker_lib.checks import checked_block, checked_floor
+from worker_lib.tensors import SUMMABLE
 from worker_lib.transport.select import checked_transport
 
 FALLBACKS: Final = ("error", "gloo")
@@ -20,6 +23,8 @@ class Options:
     Attributes:
         bits: width of the lanes in which floats are summed: 32, 16 or 8 (64 for float64). None takes each
             type's own: 64 for float64, 32 for the others. Types that do not have the width take their own.
+            ``"auto"``: what the job's policy finds fastest, no narrower than `min_bits`.
+        min_bits: with ``bits="auto"``, the narrowest lanes that will do: 8, 16 (the default) or 32.
         blocks: ``"sparse"`` finds blocks that are zero on all ranks and does not send them; ``"dense"`` sends
             everything without looking; ``"auto"`` does what the job's policy says.
         block_size: elements a block; None leaves it to the controller.
@@ -31,15 +36,20 @@ class Options:
         UsageError: a value that cannot work.
     """
 
-    bits: int | None = None
+    bits: int | str | None = None
+    min_bits: int | None = None
     blocks: str = "auto"
     block_size: int | None = None
     transport: str | None = None
     fallback: str = "error"
 
     def __post_init__(self) -> None:
-        if self.bits is not None and self.bits not in LANES:
-            raise UsageError(f"bits is {self.bits!r}; accepted: {', '.join(map(str, LANES))}, or None")
+        if self.bits is not None and self.bits != "auto" and self.bits not in LANES:
+            raise UsageError(
+                f"bits is {self.bits!r}; accepted: {', '.join(map(str, LANES))}, 'auto', or None"
+            )
+        if self.bits == "auto" or self.min_bits is not None:
+            checked_floor(self.bits, self.min_bits)
         if self.blocks not in ("auto", "sparse", "dense"):
             raise UsageError(f"blocks is {self.blocks!r}; accepted: 'auto', 'sparse', 'dense'")
         if self.block_size is not None:
@@ -47,3 +57,12 @@ class Options:
         checked_transport(self.transport)
         if self.fallback not in FALLBACKS:
             raise UsageError(f"fallback is {self.fallback!r}; accepted: {', '.join(map(repr, FALLBACKS))}")
+
+    def lanes(self, tensor: torch.Tensor) -> tuple[int | str | None, int | None]:
+        """What a sum of this tensor is told about lanes: `bits` and `min_bits` of `Session.allreduce`."""
+        if not tensor.is_floating_point() or (tensor.dtype == torch.float64 and self.bits == "auto"):
+            return None, None
+        if self.bits == "auto":
+            return "auto", self.min_bits
+        accepted = SUMMABLE[str(tensor.dtype).removeprefix("torch.")].lanes
+        return (self.bits if self.bits in accepted else None), None

@@ -7,6 +7,7 @@ from typing import Any
 import torch.distributed as dist
 
 from switchagg.errors import UsageError
+from worker_lib.torch import versions
 from worker_lib.torch.group import SwitchGroup
 from worker_lib.torch.options import Options
 
@@ -16,8 +17,9 @@ NAME = "switchagg"
 def register() -> None:
     """Registers the backend; does nothing the second time.
 
-    Raises `UsageError` where this build of PyTorch has no distributed package, or no gloo.
+    Raises `UsageError` where this PyTorch is too old, or has no distributed package, or no gloo.
     """
+    versions.check()
     if not dist.is_available() or not dist.is_gloo_available():
         raise UsageError("this PyTorch has no torch.distributed with gloo, which switchagg builds on")
     if NAME not in dist.Backend.backend_list:

@@ -72,10 +72,11 @@ def start(
     session: Session,
     tensor: torch.Tensor,
     op: str,
-    bits: int | None,
+    bits: int | str | None,
     seconds: float | None,
     tables: Tables,
     *,
+    min_bits: int | None = None,
     background: bool,
 ) -> tuple[list[Work], Callable[[], None]]:
     """Starts the reduction of a tensor that `fits`.
@@ -103,7 +104,16 @@ def start(
     mask[mine.numpy()] = True
     union = np.zeros(-(-rows * per_row // 32), np.uint32)
     work = session._allreduce(
-        table.view(-1), op, bits, mask.reshape(-1), None, block, seconds, union=union, background=background
+        table.view(-1),
+        op,
+        bits,
+        mask.reshape(-1),
+        None,
+        block,
+        seconds,
+        min_bits=min_bits,
+        union=union,
+        background=background,
     )
 
     def finish() -> None:

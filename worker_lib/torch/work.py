@@ -146,6 +146,11 @@ class SwitchWork(dist.Work):  # type: ignore[misc]
         if self._finish is not None and not self._done:
             self._completer.add(self)
 
+    def forget_result(self) -> None:
+        """Lets go of the result, if it is done."""
+        if self._done:
+            self._result = []
+
     # ------------------------------------------------------------------ inside
 
     def _complete(self, seconds: float | None) -> None:

@@ -58,7 +58,8 @@ def _hooked(options: dict[str, Any], tolerance: float) -> dict[str, Any]:
         ({"bits": 16}, 0.05),
         ({"bits": 8}, 0.3),
         ({"bits": 16, "error_feedback": False}, 0.05),
-        ({"bits": 16, "density": 0.3, "block_size": 32}, 0.5),
+        ({"bits": 32, "density": 0.3, "block_size": 32}, 0.5),
+        ({"bits": "auto", "min_bits": 8, "blocks": "sparse"}, 0.3),
     ],
 )
 def test_a_hook_beside_gloo(options: dict[str, Any], tolerance: float) -> None:
@@ -132,6 +133,8 @@ def _resumed() -> None:
         State(model, bits=8, error_feedback=False).load_state_dict(saved)
     for options, said in (
         ({"bits": 12}, "bits is 12"),
+        ({"bits": 16, "min_bits": 8}, "it goes with bits='auto'"),
+        ({"bits": "auto", "min_bits": 5}, "min_bits is 5"),
         ({"density": 0}, "density is 0"),
         ({"density": 0.5, "blocks": "dense"}, "blocks must be 'auto'"),
     ):

@@ -1,0 +1,26 @@
+"""What a comparison must show."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.training.compare import Trained
+from tests.training.report import gap
+
+ROUNDING: Final = 1e-5  # of a loss, over hundreds of steps
+TIMES: Final = 5  # or so many times what the rounding of gloo's own sums does, if that is more
+
+
+def complaints(trained: dict[str, Trained]) -> list[str]:
+    """Says what is wrong; empty where all is well."""
+    wrong = [
+        f"{system}: ranks differ after step {each.differ[0]}"
+        for system, each in trained.items()
+        if each.differ and system not in ("gloo", "exact")
+    ]
+    noise = gap(trained["exact"], trained["gloo"]).largest
+    wide = gap(trained["32"], trained["gloo"]).largest
+    allowed = max(ROUNDING, TIMES * noise)
+    if not wide <= allowed:
+        wrong.append(f"32: a loss is {wide:.2e} from gloo's; {allowed:.2e} is allowed")
+    return wrong

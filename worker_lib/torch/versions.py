@@ -1,0 +1,96 @@
+"""What differs between releases of PyTorch, from OLDEST on: the only file that asks which one it is."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
+
+from switchagg.errors import UsageError
+
+if TYPE_CHECKING:
+    from worker_lib.torch.work import SwitchWork
+
+OLDEST: Final = (2, 4)
+_NEWEST: Final = (2, 13)  # what it does is known, as is what 2.4 does; in between both are reckoned with
+_SHELLS: Final = 4096  # works that an older release may still ask about
+_WHOLE: Final = 16  # of them, with their results
+_OURS: Final = 3  # references to a work that nobody else has: the queue's, a variable's, an argument's
+
+
+def release(version: str = str(torch.__version__)) -> tuple[int, int]:
+    """Its two first numbers; (0, 0) for what does not look like a release."""
+    numbers = re.match(r"(\d+)\.(\d+)", version)
+    return (int(numbers[1]), int(numbers[2])) if numbers else (0, 0)
+
+
+def check(version: str = str(torch.__version__)) -> None:
+    """Raises `UsageError` for a release before `OLDEST`.
+
+    Args:
+        version: as ``torch.__version__`` has it, such as ``2.13.0+cpu``.
+    """
+    if release(version) < OLDEST:
+        raise UsageError(
+            f"this is PyTorch {version}; worker_lib.torch needs {'.'.join(map(str, OLDEST))} or newer "
+            "(worker_lib itself takes tensors of any release)"
+        )
+
+
+def start_group(group: Any, store: Any, rank: int, size: int) -> None:
+    """Initialises the C++ part of a process group whose operations go to gloo unless the subclass has them.
+
+    Before 2.6 a group was told its default backend when it was made; since then, by a call.
+    """
+    if hasattr(dist.ProcessGroup, "_set_default_backend"):
+        dist.ProcessGroup.__init__(group, rank, size)
+        group._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
+    else:
+        dist.ProcessGroup.__init__(group, store, rank, size, dist.ProcessGroup.Options(backend="gloo"))
+
+
+def asynchronous(options: Any) -> bool:
+    """Whether the caller may wait later. Where a release does not say it (before 2.9), it is taken for so."""
+    return bool(getattr(options, "asyncOp", True))
+
+
+class Life:
+    """Whether PyTorch has destroyed a group; older releases do not tell it when they do."""
+
+    def __init__(self) -> None:
+        self._asks = release() < _NEWEST
+        self._known = False
+
+    def over(self, group: Any) -> bool:
+        """Whether PyTorch knew the group at an earlier call, and no longer does."""
+        if not self._asks:
+            return False
+        known = group in c10d._world.pg_map
+        over = self._known and not known
+        self._known = known
+        return over
+
+
+class Held:
+    """Keeps works that C++ code may wait for.
+
+    When DDP's C++ code calls a process group written in Python, older releases keep the C++ half of the work
+    that it returns and let its Python half go, and then wait for ever in the half that knows nothing.
+    """
+
+    def __init__(self) -> None:
+        self._works: deque[SwitchWork] | None = None if release() >= _NEWEST else deque(maxlen=_SHELLS)
+
+    def add(self, work: SwitchWork) -> None:
+        """Keeps a work for a while, and what it gives for a shorter one."""
+        if self._works is not None:
+            self._works.append(work)
+            if len(self._works) > _WHOLE:
+                older = self._works[-_WHOLE - 1]
+                if sys.getrefcount(older) == _OURS:  # C++ asks for its future at once, if at all
+                    older.forget_result()
