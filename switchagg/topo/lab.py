@@ -148,7 +148,7 @@ def standing(plan: Plan, *, verbose: bool = False) -> Iterator[Lab]:
     from mininet_topos.switches import SwitchFailed, switches
     from mininet_topos.topologies import topos
 
-    setLogLevel("info" if verbose else "warning")
+    setLogLevel("info" if verbose else "output")
     topology = _named("topology", plan.topology, topos, buildTopo)
     switch = _named("switch", plan.switch, switches, customClass)
     _check_options(plan.switch, switches)
