@@ -1,10 +1,11 @@
-"""What a P4 switch between network namespaces does for a job of n workers: the driver, and then all-reduces.
+"""What a switch between network namespaces does for a job of n workers: the driver, and then all-reduces.
 
-    python scripts/rack_throughput.py bmv2 --workers 4 --words 64 --elements 262144
+    python scripts/rack_throughput.py native bmv2 --workers 4 --words 64 --elements 262144
     python scripts/rack_throughput.py p4 --words 16 --elements 4096
 
-bmv2 is `simple_switch_grpc`, on PATH with `p4c-bm2-ss`; p4 is the P4 model. Each worker is a process
-in a namespace of its own, on a veth pair to the switch; every sum is checked. All of it shares one computer.
+native is our own engine; bmv2 is `simple_switch_grpc`, on PATH with `p4c-bm2-ss`; p4 is the P4 model. Several
+are measured one after the other. Each worker is a process in a namespace of its own, on a veth pair to the
+switch; every sum is checked. All of it shares one computer.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import subprocess
 import sys
 import tempfile
 import time
@@ -25,8 +27,9 @@ WORKER = """
 import json, os, sys, time
 import numpy as np
 import worker_lib
-elements, rounds, slots = map(int, sys.argv[1:])
-with worker_lib.connect(address=os.environ["WORKER_ADDRESS"], slots=slots, timeout=120) as session:
+elements, rounds, slots, words = map(int, sys.argv[1:])
+where = os.environ["WORKER_ADDRESS"]
+with worker_lib.connect(address=where, slots=slots, words=words, timeout=120) as session:
     parts = [np.random.default_rng(rank).integers(-2**29, 2**29, elements, dtype=np.int32)
              for rank in range(session.world_size)]
     exact, seconds = True, []
@@ -47,7 +50,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("engine", choices=("bmv2", "p4"))
+    parser.add_argument("engines", nargs="+", choices=("native", "bmv2", "p4"), metavar="ENGINE")
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--words", type=int, default=64, help="K (%(default)s)")
     parser.add_argument("--slots", type=int, default=64, help="of the job (%(default)s)")
@@ -59,19 +62,24 @@ def main() -> int:
         os.environ[INSIDE] = "1"
         os.execvp(alone[0], [*alone, sys.executable, *sys.argv])
     os.environ["PYTHONPATH"] = os.pathsep.join([str(REPOSITORY), *sys.path])
+    if len(args.engines) > 1:
+        # Each in a namespace of its own: racks have names in common.
+        options = [each for each in sys.argv[1:] if each not in args.engines]
+        alone = ["unshare", "-rnpf", "--mount-proc", "--kill-child", sys.executable, sys.argv[0]]
+        return max(subprocess.call([*alone, each, *options]) for each in args.engines)
     with tempfile.TemporaryDirectory() as folder:
-        return _measure(args, Path(folder))
+        return _measure(args, args.engines[0], Path(folder))
 
 
-def _measure(args: argparse.Namespace, folder: Path) -> int:
+def _measure(args: argparse.Namespace, engine: str, folder: Path) -> int:
     from switchagg.control.controller import Controller
     from switchagg.control.drivers.p4runtime import P4RuntimeDriver
     from switchagg.control.service import ControlServer
     from tests.switchagg.control.drivers.rack import MGMT_IP, Rack, compiled
 
-    if args.engine == "bmv2":
+    if engine == "bmv2":
         compiled(folder, args.words)
-    with Rack(args.engine, args.workers, folder, words=args.words) as rack:
+    with Rack(engine, args.workers, folder, words=args.words) as rack:
         begin = time.monotonic()
         driver = P4RuntimeDriver(rack.spec())
         driver.reconcile((), {})
@@ -79,7 +87,7 @@ def _measure(args: argparse.Namespace, folder: Path) -> int:
         controller = Controller([driver])
         server = ControlServer(controller, MGMT_IP, 0)
         server.start()
-        numbers = [str(args.elements), str(args.rounds), str(args.slots)]
+        numbers = [str(args.elements), str(args.rounds), str(args.slots), str(args.words)]
         with rack.workers(server.url, WORKER, *numbers) as processes:
             said = [json.loads(process.communicate()[0] or "{}") for process in processes]
         writes = dict(driver.writes)
@@ -95,7 +103,7 @@ def _measure(args: argparse.Namespace, folder: Path) -> int:
     best, median = min(rounds), sorted(rounds)[len(rounds) // 2]
     size = 4 * args.elements
     packets = args.workers * -(-args.elements // args.words)
-    print(f"{args.engine}, {args.workers} workers, K = {args.words}, {args.slots} slots, {size:,} bytes each")
+    print(f"{engine}, {args.workers} workers, K = {args.words}, {args.slots} slots, {size:,} bytes each")
     print(f"program and tables there after {ready:.2f} s; updates: {writes}")
     for name, seconds in (("best", best), ("median", median)):
         print(

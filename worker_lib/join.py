@@ -201,9 +201,18 @@ class Membership:
 
         Raises `SwitchError` where the controller does not answer, or no longer knows the job.
         """
+        return self.standing(timeout)[0]
+
+    def standing(self, timeout: float = SHORT_TIMEOUT) -> tuple[tuple[int, ...], str]:
+        """Returns the ranks that the controller has lost in this job, and what it says is wrong with the job.
+
+        Arguments and errors are those of `lost_ranks`. The text is empty where nothing is wrong.
+        """
         path = f"{member_path(self.name).removesuffix('/members')}?id={self.job}"
         job = http_client.call_once(self._there, "GET", path, timeout=timeout)
-        return _field(self.controller, lambda: tuple(int(rank) for rank in job["lost"]))
+        return _field(
+            self.controller, lambda: (tuple(int(rank) for rank in job["lost"]), str(job.get("why") or ""))
+        )
 
     def controller_gone(self) -> bool:
         """Returns whether the controller has closed the connection, or ended. Does not block."""

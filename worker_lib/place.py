@@ -243,18 +243,18 @@ class Place:
         if self._engine is not None:
             self._engine.abort()
 
-    def _missing(self) -> tuple[tuple[int, ...], bool]:
-        """Ranks that are gone, as the controller knows, and whether the controller answered at all."""
+    def _standing(self) -> tuple[tuple[int, ...], str]:
+        """Ranks that are gone, and what else is wrong, as the controller knows."""
         if self._keeper is None:
-            return (), True
+            return (), ""
         try:
-            return self._keeper.member.lost_ranks(_ASK_TIMEOUT), True
+            return self._keeper.member.standing(_ASK_TIMEOUT)
         except SwitchAggError:
-            return (), False
+            return (), "the controller does not answer either"
 
     def _timeout_error(self, native: _native.Collective, name: str, timeout: float) -> SwitchAggError:
         assert self._engine is not None
-        ranks, answered = self._missing()
+        ranks, trouble = self._standing()
         seconds = f"{timeout:g} s"
         if ranks:
             return WorkerLostError(
@@ -274,8 +274,8 @@ class Place:
             )
         elif native.results == 0:
             parts.append("perhaps a rank has not called it")
-        if not answered:
-            parts.append("the controller does not answer either")
+        if trouble:
+            parts.append(trouble)
         return CollectiveTimeout("; ".join(parts) + ". The session is broken: connect again.")
 
     def _after_fork(self) -> None:

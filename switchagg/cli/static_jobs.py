@@ -7,7 +7,8 @@ A file holds one job or a list of jobs:
                  {"bit": 1, "ip": "127.0.0.1", "port": 40002, "token": 12}]}
 
 with the meaning that `switchagg.slots.JobEntry` and `WorkerEntry` give them. `first_seq` (0) is the seq of
-the job's first packet.
+the job's first packet. A job below another switch has a "parent": {"ip": ..., "port": ..., "token": ...,
+"base": ..., "result_token": ...}, as `ParentEntry`.
 """
 
 from __future__ import annotations
@@ -16,11 +17,14 @@ import json
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
 
 from switchagg.control.job import init_packets
 from switchagg.errors import SwitchError, UsageError
-from switchagg.slots import JobEntry, WorkerEntry
+from switchagg.slots import JobEntry, ParentEntry, WorkerEntry
+
+if TYPE_CHECKING:
+    from switchagg.control.drivers.p4_program import JobPlace
 
 _Made = TypeVar("_Made")
 
@@ -42,14 +46,29 @@ class _Admitting(Protocol):
     def packet_out(self, packet: bytes) -> list[bytes]: ...
 
 
-def admit(switch: _Admitting, job: StaticJob) -> None:
+class _Placing(Protocol):
+    def add_job(self, job: JobEntry, place: JobPlace) -> None: ...
+    def packet_out(self, packet: bytes) -> list[bytes]: ...
+
+
+@overload
+def admit(switch: _Admitting, job: StaticJob) -> None: ...
+@overload
+def admit(switch: _Placing, job: StaticJob, place: JobPlace) -> None: ...
+def admit(switch: Any, job: StaticJob, place: JobPlace | None = None) -> None:
     """Adds a job to a switch and initialises its slots.
+
+    Args:
+        place: where its workers are, on Ethernet.
 
     Raises:
         UsageError: the job does not fit the switch or its other jobs.
         SwitchError: the switch did not echo an INIT.
     """
-    switch.add_job(job.entry)
+    if place is None:
+        switch.add_job(job.entry)
+    else:
+        switch.add_job(job.entry, place)
     for packet in init_packets(job.entry, job.first_seq).values():
         if switch.packet_out(packet) != [packet]:
             raise SwitchError(f"the switch did not initialise a slot of job {job.entry.job}")
@@ -87,6 +106,8 @@ def _parse_job(content: Any, place: str) -> StaticJob:
             _parse(WorkerEntry, worker, f"{place}, worker [{number}]")
             for number, worker in enumerate(workers)
         )
+    if isinstance(rest.get("parent"), dict):
+        rest["parent"] = _parse(ParentEntry, rest["parent"], f"{place}, parent")
     job = _parse(JobEntry, rest, place)
     _check_type(first_seq, int, "first_seq", place)
     return _placed(place, lambda: StaticJob(job, first_seq))
@@ -101,7 +122,7 @@ def _parse(kind: type[_Made], content: Any, place: str) -> _Made:
     required = [name for name, field in known.items() if field.default is MISSING]
     if missing := [name for name in required if name not in content]:
         raise UsageError(f"{place}: {', '.join(missing)} missing")
-    types = {"ip": str, "workers": tuple, "touch": bool}
+    types = {"ip": str, "workers": tuple, "touch": bool, "parent": ParentEntry}
     for name, value in content.items():
         _check_type(value, types.get(name, int), name, place)
     return _placed(place, lambda: kind(**content))
@@ -109,6 +130,7 @@ def _parse(kind: type[_Made], content: Any, place: str) -> _Made:
 
 def _check_type(value: object, kind: type, name: str, place: str) -> None:
     names = {int: "a whole number", str: "a string", tuple: "a list", bool: "true or false"}
+    names[ParentEntry] = "an object"
     if type(value) is not kind:  # not isinstance: true is no number here
         raise UsageError(f"{place}: {name} is {json.dumps(value, default=str)[:60]}; accepted: {names[kind]}")
 

@@ -63,14 +63,29 @@ def add_parser(subparsers: Any) -> None:
         help="admit its jobs (repeatable)",
     )
     p4.add_argument(
+        "--entries", type=Path, metavar="FILE.stf", help="with --interface: STF statements to begin with"
+    )
+    ethernet = parser.add_argument_group(
+        "Ethernet", "between interfaces of this host instead of on a UDP port; needs root"
+    )
+    ethernet.add_argument(
         "--interface",
         action="append",
         default=[],
         metavar="PORT=NAME",
-        help="switch frames between interfaces of this host, any program's; no jobs and no UDP port",
+        help="switch frames between these, with either engine; any program's with --engine p4",
     )
-    p4.add_argument(
-        "--entries", type=Path, metavar="FILE.stf", help="with --interface: STF statements to begin with"
+    ethernet.add_argument(
+        "--address",
+        metavar="IP[,MAC]",
+        help="native, without --p4runtime: the switch's own, to which workers send (MAC: 02:00 and IP)",
+    )
+    ethernet.add_argument(
+        "--station",
+        action="append",
+        default=[],
+        metavar="IP,MAC,PORT",
+        help="native, without --p4runtime: a host, where others are flooded (repeatable)",
     )
     p4runtime = parser.add_argument_group(
         "P4Runtime", "with either engine; --engine p4 with or without a --program, and interfaces"
@@ -155,6 +170,12 @@ def _serve(args: argparse.Namespace, stop: _StopSignals) -> int:
 
     if not 0.0 <= args.stats_interval <= 86400.0:
         raise UsageError(f"stats-interval is {args.stats_interval}; accepted: seconds, 0 (never) to 86400")
+    if args.engine == "native" and (args.interface or args.bmv2_interface):
+        from switchagg.cli import switch_ethernet
+
+        return switch_ethernet.serve(args, stop.wait)
+    if args.address is not None or args.station:
+        raise UsageError("--address and --station are for --engine native with --interface")
     if args.p4runtime is not None:
         from switchagg.cli import switch_p4runtime
 

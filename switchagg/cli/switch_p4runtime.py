@@ -1,7 +1,7 @@
 """`switchagg switch --p4runtime HOST:PORT`: a switch that a P4Runtime client controls.
 
-With --engine p4 a program in the model, between interfaces of this host; else the native engine, on a UDP
-port.
+With --engine p4 a program in the model, between interfaces of this host; else the native engine on a UDP
+port (between interfaces: `switch_ethernet`).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _server(args: argparse.Namespace, interfaces: dict[int, str]) -> P4RuntimeSe
     if args.program is not None:
         own = source_of(args.program, args.include_dirs, args.defines)
     device = Device(own, device_id=args.device_id, cpu_port=args.cpu_port, seed=args.seed or 0)
-    return P4RuntimeServer(device, args.p4runtime, interfaces, tls=_tls(args))
+    return P4RuntimeServer(device, args.p4runtime, interfaces, tls=tls(args))
 
 
 def serve_native(args: argparse.Namespace, switch: Switch, wait: Callable[[float], bool]) -> int:
@@ -60,17 +60,13 @@ def serve_native(args: argparse.Namespace, switch: Switch, wait: Callable[[float
     Args:
         switch: not started yet.
     """
-    if args.interface or args.bmv2_interface:
-        raise UsageError(
-            "the native engine is on a UDP port (--host, --port); interfaces are for --engine p4"
-        )
-    _check_both(args)
+    check_both(args)
     with extras():
         from switchagg.emulator.p4runtime.native_device import NativeDevice
         from switchagg.emulator.p4runtime.server import P4RuntimeServer
     with switch:
         device = NativeDevice(switch, args.capacity, device_id=args.device_id, cpu_port=args.cpu_port)
-        server = P4RuntimeServer(device, args.p4runtime, tls=_tls(args))
+        server = P4RuntimeServer(device, args.p4runtime, tls=tls(args))
 
         def counters() -> dict[str, int]:
             return server.counters() | switch.port_counters()
@@ -107,7 +103,8 @@ def _native_ready(args: argparse.Namespace, server: P4RuntimeServer[NativeDevice
     )
 
 
-def _tls(args: argparse.Namespace) -> Tls | None:
+def tls(args: argparse.Namespace) -> Tls | None:
+    """What the options say of encryption. Raises `UsageError`."""
     files = args.grpc_server_cert, args.grpc_server_key, args.grpc_server_cacert
     if not args.grpc_server_ssl:
         if any(files) or args.grpc_server_with_client_auth:
@@ -124,13 +121,14 @@ def _tls(args: argparse.Namespace) -> Tls | None:
 
 
 def _check(args: argparse.Namespace) -> None:
-    _check_both(args)
+    check_both(args)
     if args.program is None and (args.defines or args.include_dirs):
         raise UsageError("-D and -I are for a --program; a client's config has its own")
     refuse_faults(args)
 
 
-def _check_both(args: argparse.Namespace) -> None:
+def check_both(args: argparse.Namespace) -> None:
+    """Raises `UsageError` for options that neither engine takes with P4Runtime."""
     if args.job or args.entries is not None:
         raise UsageError("--job and --entries are not for --p4runtime, whose client fills the tables")
     if not 0 <= args.device_id < 1 << 64:

@@ -189,7 +189,9 @@ class JobBook(Switching):
         if job is None or job.spec is None:
             ways = self.placement.outlook(None, words, slots, request.world_size)
             self._check_quota(tenant, job, ways)
-        self._check_seat(job, request)
+        there = self._check_seat(job, request)
+        if job is not None and there and job.missing == [request.rank]:
+            self._check_quota(tenant, job, there)
         if job is None:
             job = self._new_job(tenant.name, name, request.world_size, now)
         member = Member(job, request, now + request.timeout)

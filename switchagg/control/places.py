@@ -53,14 +53,16 @@ class Places(Generations):
             )
         return self.placement.ways(job.switch, words, slots, options)
 
-    def _check_seat(self, job: Job | None, request: JoinRequest) -> None:
-        """Raises `AdmissionError` for a rank that attaches to no switch, or to none with the others."""
+    def _check_seat(self, job: Job | None, request: JoinRequest) -> Sequence[Way]:
+        """Returns how the job could be placed with this rank too; empty where that does not depend on it.
+
+        Raises `AdmissionError` for a rank that attaches to no switch, or to none with the others.
+        """
         within = None if job is None else job.switch
         if job is not None and job.tree is not None and job.state in UNOPENED:
             within = job.tree.root.switch  # which it has without knowing its members
         self.placement.options(request.rank, request.address, request.switch, within)
-        if job is not None and not self._foreseen(job):
-            self._ways(job, request)
+        return () if job is None or self._foreseen(job) else self._ways(job, request)
 
     def _draining(self, tree: Tree) -> list[str]:
         """Returns the switches of a tree that are to be emptied."""

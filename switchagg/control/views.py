@@ -73,7 +73,7 @@ def job_view(
         "id": job.id or None,
         "tenant": job.tenant,
         "state": job.shown.value,
-        "why": job.why,
+        "why": job.why or _trouble(job, book),
         "world_size": job.world_size,
         "members": [
             _member(member, book, generation, counters, now) for _, member in sorted(job.members.items())
@@ -102,6 +102,12 @@ def job_view(
         },
         "rates": None if history is None else history.rates(),
     }
+
+
+def _trouble(job: Job, book: JobBook) -> str:
+    """Which of its switches do not answer: what runs there may go on, or not."""
+    rooms = [book.placement.rooms[name] for name in ([] if job.tree is None else job.tree.switches)]
+    return "; ".join(f"switch {room.name!r} is down: {room.why}" for room in rooms if not room.up)
 
 
 def _leaves(tree: Tree) -> list[dict[str, Any]]:

@@ -16,6 +16,7 @@ from switchagg.experiments.record import Record, Verdict
 from switchagg.experiments.text import figure, numeric
 
 _CLASSES: Final = {Verdict.HELD: "good", Verdict.NOT_HELD: "bad", Verdict.FAILED: "bad", Verdict.SKIPPED: ""}
+_MUCH: Final = 0.2  # of the cores, taken by others
 _QUICK_HINT: Final = (
     "The short form: every experiment has run for seconds only, to show that it works. What it says of the "
     "claims means little."
@@ -56,6 +57,12 @@ def html(
         f"<td>{_verdict(each)}</td><td class=n>{each.seconds:.1f} s</td></tr>"
         for each in records
     )
+    others = max((each.others for each in records), default=0.0)
+    if others >= _MUCH:
+        hints.append(
+            f"Other programs had up to {others:.0%} of the cores while this ran: times are longer than they "
+            "would be on an idle computer."
+        )
     facts = "".join(
         f"<tr><td>{name}</td><td>{escape(str(machine[key]))}</td></tr>"
         for key, name in _MACHINE.items()

@@ -39,12 +39,14 @@ class Record:
         outcome: None where it failed or was skipped.
         reason: why it did, or was.
         seconds: that it took.
+        others: share of the cores' time that other processes took meanwhile.
     """
 
     experiment: Experiment
     outcome: Outcome | None
     seconds: float = 0.0
     reason: str = ""
+    others: float = 0.0
     skipped: bool = False
 
     @property
@@ -63,6 +65,7 @@ class Record:
             "source": experiment.source,
             "verdict": str(self.verdict),
             "seconds": self.seconds,
+            "others": self.others,
         }
         if self.outcome is None:
             return told | {"reason": self.reason}

@@ -68,7 +68,8 @@ def record_text(record: Record) -> str:
         lines += _labelled("held" if check.held else "NOT HELD", f"{check.statement}: {check.measured}")
     for note in record.outcome.notes:
         lines += _labelled("note", note)
-    lines += _labelled("verdict", f"{record.verdict}, after {record.seconds:.1f} s")
+    others = f"; other programs had {record.others:.0%} of the cores" if record.others >= 0.1 else ""
+    lines += _labelled("verdict", f"{record.verdict}, after {record.seconds:.1f} s{others}")
     return "\n".join(lines)
 
 

@@ -13,11 +13,12 @@ import pytest
 from switchagg.control.drivers.p4_program import Entries, tna, v1model
 
 from .board import Board
-from .engine import ADDRESS, P4Engine, install_switch
+from .engine import ADDRESS, PORTS, P4Engine, install_switch
 from .model import PROGRAMS, Model
+from .native import NativeBoard
 from .simple_switch import SimpleSwitch
 
-BOARDS: Final = ("model-v1model", "model-tna", "simple_switch")
+BOARDS: Final = ("model-v1model", "model-tna", "simple_switch", "native")
 SLOTS: Final = 1024
 
 
@@ -42,6 +43,8 @@ def make_board(name: str, words: int, folder: Path, *macros: str) -> Board:
         return Model("switchagg_v1model.p4", v1model(words=words, slots=SLOTS), *macros)
     if name == "model-tna":
         return Model("switchagg_tna.p4", tna(words=words, slots=SLOTS), *macros)
+    if name == "native":
+        return NativeBoard(v1model(words=words, slots=SLOTS), PORTS)
     assert name == "simple_switch"
     binary = shutil.which("simple_switch")
     if binary is None:
@@ -52,7 +55,7 @@ def make_board(name: str, words: int, folder: Path, *macros: str) -> Board:
 
 def close_board(board: Board) -> None:
     """Ends a board's process, where it has one."""
-    if isinstance(board, SimpleSwitch):
+    if isinstance(board, SimpleSwitch | NativeBoard):
         board.close()
 
 

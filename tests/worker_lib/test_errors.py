@@ -246,7 +246,7 @@ _U = "http://127.0.0.1:9"
     [
         ({"controller": _U, "rank": 2, "world_size": 2}, ["rank is 2", "0 to 1"]),
         ({"controller": _U, "rank": -1, "world_size": 2}, ["rank is -1"]),
-        ({"controller": _U, "rank": 0, "world_size": 33}, ["world_size is 33", "1 to 32"]),
+        ({"controller": _U, "rank": 0, "world_size": 257}, ["world_size is 257", "1 to 256"]),
         ({"controller": _U, "rank": 0, "world_size": 0}, ["world_size is 0"]),
         ({"controller": _U, "rank": 0.5, "world_size": 2}, ["rank is 0.5", "integer"]),
         ({"controller": _U, "world_size": 2}, ["rank is not given", "RANK is not set"]),

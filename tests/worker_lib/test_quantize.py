@@ -24,6 +24,7 @@ FLOATS = (DType.F32, DType.F64, DType.F16, DType.BF16)
 LANES = [(dtype, bits) for dtype in FLOATS for bits in dtype.lanes]
 GROUPS = (1, 2, 7, 30, 32)
 MANY_GROUPS = (1, 2, 3, 4, 5, 7, 8, 14, 15, 16, 28, 30, 31, 32)  # powers of two, and where 1/n rounds up
+TREES = (33, 64, 127, 128, 129, 255, 256)  # workers on several switches
 WORDS = 48
 SIGN = {DType.F32: 1 << 31, DType.F64: 1 << 63, DType.F16: 1 << 15, DType.BF16: 1 << 15}
 
@@ -204,8 +205,8 @@ def test_results_are_within_the_bound(
     bits: int,
     source: Callable[[np.random.Generator, tuple[int, int], DType], Array],
 ) -> None:
-    for n in GROUPS:
-        xs = source(rng, (n, 1500), dtype)
+    for n in (*GROUPS, 127, 256 if bits > 8 else 100):
+        xs = source(rng, (n, 1500 if n <= 32 else 100), dtype)
         for op in (ReduceOp.SUM, ReduceOp.AVG):
             check(xs, dtype, bits, op)
 
@@ -216,7 +217,7 @@ def test_all_ranks_at_the_same_extreme(dtype: DType, bits: int) -> None:
     powers = [e << step for e in (1, 2, 3, 60 if dtype is DType.BF16 else 20, largest(dtype) >> step)]
     around = [p + d for p in powers for d in (-1, 0, 1)] + [1, 2, largest(dtype), largest(dtype) - 1]
     x = from_patterns(np.array([p | sign for p in around for sign in (0, SIGN[dtype])], np.uint64), dtype)
-    for n in MANY_GROUPS:
+    for n in [*MANY_GROUPS, *(n for n in TREES if bits != 8 or n <= 127)]:
         alone = np.stack([x] + [np.zeros_like(x)] * (n - 1))
         for xs in (np.stack([x] * n), alone):
             for op in (ReduceOp.SUM, ReduceOp.AVG):
@@ -256,9 +257,10 @@ def test_the_bound_is_what_the_docs_say() -> None:
     ("dtype", "bits"), [(d, b) for d, b in LANES if b >= 32], ids=lambda v: getattr(v, "label", v)
 )
 def test_wide_lanes_hold_the_nearest_integer(rng: np.random.Generator, dtype: DType, bits: int) -> None:
-    for n in (1, 2, 3, 8, 32):
-        s = bits - 2 - (n - 1).bit_length()
-        top = (1 << (31 - (n - 1).bit_length())) - 1 if dtype is DType.F64 and bits == 32 else None
+    for n in (1, 2, 3, 8, 32, 128, 129, 255, 256):
+        room = {128: 7, 129: 8, 255: 8, 256: 9}.get(n, (n - 1).bit_length())
+        s = bits - 2 - room
+        top = (1 << (31 - room)) - 1 if dtype is DType.F64 and bits == 32 else None
         for source in (normal, any_finite, subnormal, edges):
             x = source(rng, (1, 60), dtype)
             exponents = agreed_exponents(x, dtype, chunk_of(bits))
@@ -276,7 +278,7 @@ def test_wide_lanes_hold_the_nearest_integer(rng: np.random.Generator, dtype: DT
 @pytest.mark.parametrize("dtype", FLOATS, ids=lambda v: v.label)
 def test_narrow_lanes_are_rounded_to_a_neighbour(rng: np.random.Generator, dtype: DType, bits: int) -> None:
     eps = Fraction(1, 2 ** (53 if dtype is DType.F64 else 24))
-    for n in (2, 3, 32):
+    for n in (2, 3, 32, 127):
         top = codec.lane_top(bits, n)
         for source in (normal, any_finite, edges):
             xs = source(rng, (n, 50), dtype)
@@ -359,7 +361,7 @@ def test_errors_of_ranks_cancel_as_independent_ones_would() -> None:
 @pytest.mark.parametrize("bits", [16, 8])
 def test_lanes_at_their_worst_do_not_overflow(rng: np.random.Generator, bits: int) -> None:
     each = elements_per_packet(WORDS, bits)
-    for n in range(1, 33):
+    for n in (*range(1, 33), *(n for n in TREES if bits > 8 or n <= 127)):
         top = codec.lane_top(bits, n)
         assert n * top < 1 << (bits - 1)
         for signs in (np.ones(each), -np.ones(each), rng.choice([-1, 1], each), np.resize([1, -1], each)):
@@ -374,7 +376,9 @@ def test_lanes_at_their_worst_do_not_overflow(rng: np.random.Generator, bits: in
 @pytest.mark.parametrize("bits", [32, 16, 8, 64])
 def test_sums_of_words_are_sums_of_lanes_in_any_order(rng: np.random.Generator, bits: int) -> None:
     each = elements_per_packet(WORDS, bits)
-    for n in range(1, 33):
+    for n in (*range(1, 33), 127, 256):
+        if bits == 8 and n > 127:
+            continue
         if bits == 64:
             q = rng.integers(-(2**63), 2**63 - 1, (n, 3, each), dtype=np.int64, endpoint=True)
         else:
@@ -398,7 +402,7 @@ def test_limbs_are_exact_at_the_ends_of_the_range() -> None:
     words = codec.pack(q, 64, 50)  # 50 = 3 * 16 + 2
     assert words[:48].max() < 1 << 22
     assert words[48:].tolist() == [0, 0]
-    for n in range(1, 33):
+    for n in (*range(1, 33), 255, 256):
         total = np.zeros(50, np.uint32)
         for _ in range(n):
             total += words
@@ -445,15 +449,16 @@ def test_words_on_the_wire() -> None:
 
 def test_a_lane_too_narrow_is_refused() -> None:
     assert [codec.lane_top(8, n) for n in (1, 2, 32, 127)] == [127, 63, 3, 1]
-    with pytest.raises(UsageError, match="128 workers cannot share"):
+    with pytest.raises(UsageError, match="128 workers cannot share lanes so narrow; accepted: up to 127"):
         codec.lane_top(8, 128)
+    assert codec.lane_top(16, 256) == 127
 
 
 @pytest.mark.parametrize("dtype", [DType.I32, DType.I64], ids=lambda v: v.label)
 def test_integers_are_exact(rng: np.random.Generator, dtype: DType) -> None:
     bits = dtype.lanes[0]
     info = np.iinfo(codec.STORAGE[dtype])  # type: ignore[type-var]
-    for n in (1, 2, 7, 32):
+    for n in (1, 2, 7, 32, 256):
         xs = rng.integers(info.min, info.max, (n, 500), dtype=info.dtype, endpoint=True)
         xs[:, 0], xs[:, 1] = info.max, info.min
         none = np.empty(0, np.int16)

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from worker_lib.session import Session
 
 _SMALL: Final = 1 << 14  # elements of the sums that are timed
-_LARGE: Final = 1 << 18
+_LARGE: Final = 1 << 17
 _SECONDS: Final = 0.4  # for the larger of them, about
-_REPEATS: Final = 5
+_REPEATS: Final = 15  # the least counts: whatever disturbs a measurement only adds to it
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,14 +24,17 @@ from torch.distributed import distributed_c10d as c10d
 
 from switchagg.errors import UsageError
 from switchagg.wire import MAX_WORKERS
+from worker_lib.compress.base import Compressor
+from worker_lib.compress.reduce import start as compressed
 from worker_lib.session import Session
 from worker_lib.tensors import SUMMABLE
 from worker_lib.torch import sparse, staging
+from worker_lib.torch.compressors import BucketCompressors
 from worker_lib.torch.group import SwitchGroup
 from worker_lib.torch.meeting import fresh
 from worker_lib.torch.options import Options
 from worker_lib.torch.rendezvous import Controller, controllers, join
-from worker_lib.torch.residuals import Residuals
+from worker_lib.torch.residuals import Residuals, names_of
 from worker_lib.torch.work import Completer, SwitchWork, ranged
 
 _FEEDBACK_TYPES: Final = (torch.float32, torch.float16, torch.bfloat16)
@@ -58,6 +61,9 @@ class State:
             Sparse gradients are sent whole, and without error feedback.
         error_feedback: whether what is left out is added to the next gradient; by default where lanes are
             narrow or `density` is under 1.
+        compressor: of `worker_lib.compress`: each bucket's gradients go through a fork of it, in place of
+            lanes, blocks and error feedback of this class. Sparse gradients do not. One that needs a common
+            scale waits for that in the backward pass.
         transport: as in `Options`.
         timeout: of a reduction; the process group's by default.
 
@@ -76,6 +82,7 @@ class State:
         block_size: int | None = None,
         density: float = 1.0,
         error_feedback: bool | None = None,
+        compressor: Compressor | None = None,
         transport: str | None = None,
         timeout: timedelta | None = None,
     ) -> None:
@@ -85,6 +92,14 @@ class State:
             raise UsageError(f"density is {density!r}; accepted: greater than 0, at most 1")
         if density < 1 and blocks == "dense":
             raise UsageError("density under 1 chooses blocks: blocks must be 'auto'")
+        others = (bits, min_bits, blocks, block_size, density, error_feedback)
+        if compressor is not None and others != (32, None, "auto", None, 1.0, None):
+            raise UsageError(
+                "compressor is given with bits, min_bits, blocks, block_size, density or error_feedback; "
+                "it decides on these itself: State(model, compressor=ErrorFeedback(TopBlocks(tau=0.1)))"
+            )
+        if compressor is not None and model is None:
+            raise UsageError("a compressor's memory goes by parameter: pass the model, State(model, ...)")
         if error_feedback is None:
             error_feedback = model is not None and (bits != 32 or density < 1)
         if error_feedback and model is None:
@@ -94,6 +109,7 @@ class State:
             bits=bits, min_bits=min_bits, blocks=blocks, block_size=block_size, transport=transport
         )
         self._residuals = Residuals(model)
+        self._compressors = None if compressor is None else BucketCompressors(compressor, names_of(model))
         group = process_group or getattr(model, "process_group", None) or dist.group.WORLD
         if group is None:
             raise UsageError("there is no process group: call torch.distributed.init_process_group first")
@@ -132,16 +148,26 @@ class State:
     def state_dict(self) -> dict[str, Any]:
         """What error feedback remembers on this rank: ``{"residuals": {parameter: tensor}}``.
 
-        It differs between ranks, so each rank keeps its own.
+        With a compressor, also ``"compressors"``: a list, one entry a bucket. It differs between ranks, so
+        each rank keeps its own.
         """
-        return {"residuals": self._residuals.state_dict()}
+        state: dict[str, Any] = {"residuals": self._residuals.state_dict()}
+        if self._compressors is not None:
+            state["compressors"] = self._compressors.state_dict()
+        return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Takes up where `state_dict` was called.
 
         Raises:
-            UsageError: it is of another model, or error feedback is off.
+            UsageError: it is of another model or another compressor, or error feedback is off.
         """
+        if ("compressors" in state) != (self._compressors is not None):
+            side = "with" if "compressors" in state else "without"
+            raise UsageError(f"this state is of a State {side} a compressor; here it is the other way round")
+        if self._compressors is not None:
+            self._compressors.load_state_dict(state["compressors"])
+            return
         residuals = state.get("residuals")
         if not isinstance(residuals, Mapping):
             raise UsageError("state has no 'residuals'; accepted: what State.state_dict() gave")
@@ -185,6 +211,10 @@ class State:
         if str(buffer.dtype).removeprefix("torch.") not in SUMMABLE:
             raise UsageError(f"the gradients are {buffer.dtype}, which cannot be summed")
         x = buffer.detach()
+        if self._compressors is not None:
+            compressor = self._compressors.of(bucket.parameters())
+            sent = compressed(self._session, x, compressor, "avg", None, self._seconds, background=True)
+            return SwitchWork("allreduce_hook", [sent], buffer, None, self._completer)
         memory = None
         if self.error_feedback and x.dtype in _FEEDBACK_TYPES:
             memory = self._residuals.of(bucket)

@@ -23,8 +23,7 @@ class Residuals:
     """
 
     def __init__(self, model: torch.nn.Module | None) -> None:
-        named = [] if model is None else _plain(model).named_parameters()
-        self._names = {parameter: name for name, parameter in named}
+        self._names = names_of(model)
         self._memory: dict[str, torch.Tensor] = {}  # by parameter: views of the buckets' memories
         self._buckets: dict[tuple[str, ...], torch.Tensor] = {}
 
@@ -71,6 +70,8 @@ class Residuals:
         self._memory = {name: left.detach().clone().float() for name, left in residuals.items()}
 
 
-def _plain(model: torch.nn.Module) -> torch.nn.Module:
-    """The module that DDP wraps: its names do not depend on the wrapping."""
-    return model.module if isinstance(model, torch.nn.parallel.DistributedDataParallel) else model
+def names_of(model: torch.nn.Module | None) -> dict[torch.nn.Parameter, str]:
+    """The parameters' names in the module that DDP wraps, which do not depend on the wrapping."""
+    if isinstance(model, torch.nn.parallel.DistributedDataParallel):
+        model = model.module
+    return {} if model is None else {parameter: name for name, parameter in model.named_parameters()}

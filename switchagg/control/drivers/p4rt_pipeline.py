@@ -61,6 +61,7 @@ class Program:
         own: the switch's addresses, where it says them itself.
         receive_buffer, link: as `SwitchDriver` has them.
         memory: bytes for slots; None where they all have room with words of `max_words`.
+        ethernet: whether it has ports, behind which workers are; not so the native engine on a UDP port.
     """
 
     target: str
@@ -71,10 +72,11 @@ class Program:
     receive_buffer: int = 1 << 18
     link: str = ""
     memory: int | None = None
+    ethernet: bool = True
 
     @property
     def native(self) -> bool:
-        """Whether the native engine runs it, to which ports and MACs mean nothing."""
+        """Whether the native engine runs it, to which a job says its K."""
         return self.target == "native"
 
     @property
@@ -238,5 +240,13 @@ def _native(spec: P4RuntimeSpec, notes: Iterable[str]) -> Program:
         slots=min(slots, spec.slots or slots), controller_port=_or(spec.controller_port, 510)
     )
     return Program(
-        "native", ports, min(most, spec.words or most), None, own, queue, said.get("link", ""), memory
+        "native",
+        ports,
+        min(most, spec.words or most),
+        None,
+        own,
+        queue,
+        said.get("link", ""),
+        memory,
+        "ports" in said,
     )

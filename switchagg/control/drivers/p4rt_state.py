@@ -117,7 +117,7 @@ class Layout:
         if own is None:
             raise SwitchError("its own address is not known; give address=IPv4 in the switch's spec")
         # What the native engine's program would listen to is not where its socket is.
-        self.own = SwitchAddress(own.mac, own.ip, DEFAULT_PORT) if program.native else own
+        self.own = own if program.ethernet else SwitchAddress(own.mac, own.ip, DEFAULT_PORT)
         self.common = p4_entries.switch_entries(program.ports, own, spec.flooded)
         stations = tuple(p4_entries.station_entry(each) for each in _distinct(spec.stations.values()))
         self.common_rows = tuple(schema.rows((*self.common.tables, *stations)))
@@ -169,7 +169,7 @@ class Layout:
         return Parent(station, above.ip, above.token, above.base, above.result_token, above.port)
 
     def _station(self, ip: str) -> Station:
-        if self._program.native:
+        if not self._program.ethernet:
             return Station(_NATIVE_PORT, default_mac(ip))
         station = self._spec.stations.get(ip)
         if station is None:

@@ -179,7 +179,7 @@ class Tables:
 
     def counts(self, job: Holding) -> Counter[str]:
         """A job's counters, as they stand on the switch. Raises `SwitchError`."""
-        reader = self._reader([job], [_direct(row) for row in job.rows if self._counts_refusals(row)])
+        reader = self._reader([job], [_direct(row) for row in job.rows if self._counts_directly(row)])
         return Counter(p4_counters.job_counters(job.entry, job.place, job.entries, reader))
 
     def all_counts(self, jobs: Sequence[Holding]) -> tuple[Counter[str], dict[int, Counter[str]]]:
@@ -191,7 +191,9 @@ class Tables:
             for job in jobs
         }
 
-    def _counts_refusals(self, row: Row) -> bool:
+    def _counts_directly(self, row: Row) -> bool:
+        if self._schema.has_table(DELIVERIES) and row.table == self._schema.table(DELIVERIES):
+            return True
         return row.table == self._schema.table(ADMISSION) and not row.params
 
     def _reader(self, jobs: Sequence[Holding], asked: list[Any]) -> p4_counters.Reader:

@@ -73,13 +73,18 @@ void SwitchLoop::serve() {
 void SwitchLoop::serve_batches() {
   while (!stopping_.load(std::memory_order_relaxed)) {
     port_->wait(-1);
-    arrived_.clear();
-    port_->receive(arrived_);
-    std::lock_guard<FairMutex> guard(lock_);
-    for (const Received& datagram : arrived_) take(datagram);
-    flush();
-    port_counters_ = port_->counters();
+    turn(*port_);
   }
+}
+
+void SwitchLoop::turn(Port& port) {
+  port_ = &port;
+  arrived_.clear();
+  port.receive(arrived_);
+  std::lock_guard<FairMutex> guard(lock_);
+  for (const Received& datagram : arrived_) take(datagram);
+  flush();
+  port_counters_ = port.counters();
 }
 
 void SwitchLoop::take(const Received& datagram) {

@@ -34,6 +34,7 @@ class SwitchLoop {
 
   void start(Port& port);  // once; the port outlives the loop. Throws std::system_error where no thread can be made
   void stop();             // ends the thread
+  void turn(Port& port);   // instead of a thread: takes in one batch, and sends what comes of it
 
   // False in a forked child. There is no thread there, and locks may be held by nobody: nothing else may be called, and
   // the object must be leaked.

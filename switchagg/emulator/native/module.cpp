@@ -1,136 +1,20 @@
-// switchagg.emulator._native: the slot table, and the switch that serves it on a UDP socket.
+// switchagg.emulator._native: the slot table, and the switch that serves it on a UDP socket or between interfaces.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include <unistd.h>
-
-#include <memory>
 #include <optional>
-#include <system_error>
 
-#include "switchagg/emulator/native/fault_port.h"
-#include "switchagg/emulator/native/hub_port.h"
-#include "switchagg/emulator/native/loop.h"
-#include "switchagg/emulator/native/pcap_port.h"
-#include "switchagg/emulator/native/rate_port.h"
+#include "switchagg/emulator/native/ether_bindings.h"
+#include "switchagg/emulator/native/native_switch.h"
 #include "switchagg/emulator/native/slot_bindings.h"
-#include "switchagg/native/udp_port.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
 
 namespace switchagg {
 namespace {
-
-// Calls `function` without the GIL; a std::system_error becomes an OSError, which Python narrows by errno.
-template <typename Function>
-decltype(auto) without_gil(Function&& function) {
-  try {
-    nb::gil_scoped_release released;
-    return function();
-  } catch (const std::system_error& error) {
-    nb::object value = nb::module_::import_("builtins").attr("OSError")(error.code().value(), error.what());
-    PyErr_SetObject(value.type().ptr(), value.ptr());
-    throw nb::python_error();
-  }
-}
-
-struct CloseDescriptor {
-  void operator()(const int* descriptor) const { ::close(*descriptor); }
-};
-
-// The socket, the devices round it, and the loop. Everything here may be called from any Python thread; no call waits for
-// the loop with the GIL held, and none holds the loop's lock while it wants the GIL.
-class NativeSwitch {
- public:
-  explicit NativeSwitch(uint32_t capacity) : loop_(std::make_unique<SwitchLoop>(capacity)) {}
-
-  ~NativeSwitch() {
-    if (loop_->in_own_process()) {
-      nb::gil_scoped_release released;
-      close();
-      return;
-    }
-    // A forked child: let go of the descriptors, leak what has the parent's thread and locks in it.
-    if (port_) port_->abandon();
-    static_cast<void>(loop_.release());
-  }
-
-  // Takes over `capture`, the descriptor of a file, whatever comes of it; -1: none.
-  void open(const Address& address, int receive_buffer, bool offload, const std::optional<RateSettings>& rate,
-            const std::optional<FaultSettings>& faults, int capture, bool links) {
-    std::unique_ptr<const int, CloseDescriptor> file(capture >= 0 ? &capture : nullptr);
-    UdpOptions options;
-    options.bind = to_endpoint(address);
-    options.receive_buffer = receive_buffer;
-    options.offload = offload;
-    without_gil([&] {
-      auto udp = std::make_unique<UdpPort>(options);
-      udp_ = udp.get();
-      if (links) {
-        auto hub = std::make_unique<HubPort>(std::move(udp));
-        hub_ = hub.get();
-        port_ = std::move(hub);
-        loop_->with_table([](SlotTable& table) { table.share_records(); });
-      } else {
-        port_ = std::move(udp);
-      }
-      if (rate) {
-        auto device = std::make_unique<RatePort>(std::move(port_), *rate);
-        rate_ = device.get();
-        port_ = std::move(device);
-      }
-      if (faults) {
-        auto device = std::make_unique<FaultPort>(std::move(port_), *faults);
-        faults_ = device.get();
-        port_ = std::move(device);
-      }
-      if (file) {
-        auto device = std::make_unique<PcapPort>(std::move(port_), *file.release());
-        capture_ = device.get();
-        port_ = std::move(device);
-      }
-      loop_->start(*port_);
-    });
-  }
-
-  void close() {
-    loop_->stop();
-    if (capture_) capture_->finish();
-    if (hub_) hub_->end_links();
-    if (port_) port_->abandon();
-  }
-
-  // In a forked child: lets go of the parent's descriptors.
-  void abandon() {
-    if (!loop_->in_own_process() && port_) port_->abandon();
-  }
-
-  SwitchLoop& loop() {
-    if (!loop_->in_own_process()) throw std::runtime_error("this switch lives in the process that started it");
-    return *loop_;
-  }
-  bool in_own_process() const { return loop_->in_own_process(); }
-  const UdpPort& udp() const {
-    if (!udp_) throw std::runtime_error("not open");
-    return *udp_;
-  }
-  std::string link_name() const { return hub_ ? hub_->name() : ""; }
-  const RatePort* rate() const { return rate_; }
-  const FaultPort* faults() const { return faults_; }
-  const PcapPort* capture() const { return capture_; }
-
- private:
-  std::unique_ptr<Port> port_;  // closed but not destroyed by close(): its counters stay
-  UdpPort* udp_ = nullptr;
-  HubPort* hub_ = nullptr;
-  RatePort* rate_ = nullptr;
-  FaultPort* faults_ = nullptr;
-  PcapPort* capture_ = nullptr;
-  std::unique_ptr<SwitchLoop> loop_;
-};
 
 // A view of a slot with words of its own, taken under the lock.
 struct SlotCopy {
@@ -222,8 +106,8 @@ void bind_switch(nb::module_& module) {
            },
            nb::kw_only(), "bits_per_second"_a, "queue_bytes"_a);
 
-  nb::class_<NativeSwitch>(module, "NativeSwitch")
-      .def("__init__",
+  nb::class_<NativeSwitch> native(module, "NativeSwitch");
+  native.def("__init__",
            [](NativeSwitch* self, int64_t capacity) {
              with_usage_errors([&] { new (self) NativeSwitch(narrow<uint32_t>("capacity of", capacity)); });
            },
@@ -264,7 +148,7 @@ void bind_switch(nb::module_& module) {
            [](NativeSwitch& self, int64_t job_id) {
              with_usage_errors([&] {
                const auto id = narrow<uint16_t>("job", job_id);
-               without_gil([&] { self.loop().with_table([&](SlotTable& table) { table.remove_job(id); }); });
+               without_gil([&] { self.remove_job(id); });
              });
            },
            "job_id"_a)
@@ -333,6 +217,7 @@ void bind_switch(nb::module_& module) {
       .def("rate_counters", &rate_counters)
       .def("fault_counters", &fault_counters)
       .def("capture_counters", &capture_counters);
+  bind_ethernet(native);
 }
 
 }  // namespace

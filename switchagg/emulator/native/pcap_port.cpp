@@ -16,7 +16,7 @@ namespace {
 constexpr size_t kBufferBytes = 1 << 20;
 constexpr int64_t kIdleNs = 1'000'000'000;
 constexpr uint32_t kMagic = 0xA1B23C4D;  // nanoseconds, in the host's byte order
-constexpr uint32_t kLinkRaw = 101;
+constexpr uint32_t kLinkEthernet = 1, kLinkRaw = 101;
 constexpr uint32_t kSnapLength = 65535;
 constexpr uint32_t kIpBytes = 20, kUdpBytes = 8;
 
@@ -50,9 +50,11 @@ void write_headers(uint8_t* at, Endpoint from, Endpoint to, uint32_t payload) {
 
 }  // namespace
 
-PcapPort::PcapPort(std::unique_ptr<Port> inner, int file) : inner_(std::move(inner)), file_(file) {
+PcapPort::PcapPort(std::unique_ptr<Port> inner, int file, bool frames)
+    : inner_(std::move(inner)), file_(file), frames_(frames) {
   buffer_.reserve(kBufferBytes + 65536);
-  const FileHeader header;
+  FileHeader header;
+  if (frames_) header.link = kLinkEthernet;
   buffer_.resize(sizeof header);
   std::memcpy(buffer_.data(), &header, sizeof header);
   first_record_ = sizeof header;
@@ -106,17 +108,18 @@ void PcapPort::stamp() {
 
 void PcapPort::record(Endpoint from, Endpoint to, const Received& datagram) {
   const uint32_t size = datagram.size;
-  if (error_ || size > kSnapLength - kIpBytes - kUdpBytes) {
+  const uint32_t made = frames_ ? 0 : kIpBytes + kUdpBytes;  // headers that the datagram does not have
+  if (error_ || size > kSnapLength - made) {
     ++missing_;
     return;
   }
-  const uint32_t length = kIpBytes + kUdpBytes + size;
+  const uint32_t length = made + size;
   const RecordHeader header{seconds_, nanoseconds_, length, length};
   const size_t at = buffer_.size();
   buffer_.resize(at + sizeof header + length);
   std::memcpy(buffer_.data() + at, &header, sizeof header);
-  write_headers(buffer_.data() + at + sizeof header, from, to, size);
-  datagram.copy_to(buffer_.data() + at + sizeof header + kIpBytes + kUdpBytes);
+  if (!frames_) write_headers(buffer_.data() + at + sizeof header, from, to, size);
+  datagram.copy_to(buffer_.data() + at + sizeof header + made);
   ++buffered_;
   if (buffer_.size() >= kBufferBytes) write_out();
 }

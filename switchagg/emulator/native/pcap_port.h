@@ -1,6 +1,7 @@
 // Capture as a device: a Port round a Port that writes what passes, in both directions, to a pcap file.
 //
-// The file has nanosecond timestamps and link type RAW: each record is an IPv4 packet. The IPv4 and UDP headers are made
+// The file has nanosecond timestamps. Of a port of frames, its link type is ETHERNET and its records are the frames. Of one
+// of datagrams, it is RAW: each record is an IPv4 packet. The IPv4 and UDP headers are made
 // here, because a UDP socket never shows them: right addresses, ports, lengths and IPv4 checksum, UDP checksum 0 ("none").
 // A switch bound to 0.0.0.0 appears under that address.
 //
@@ -20,7 +21,8 @@ namespace switchagg {
 
 class PcapPort : public Port {
  public:
-  PcapPort(std::unique_ptr<Port> inner, int file);  // takes over the descriptor of an empty file, or of a pipe
+  // Takes over the descriptor of an empty file, or of a pipe.
+  PcapPort(std::unique_ptr<Port> inner, int file, bool frames = false);
   ~PcapPort() override { finish(); }
   PcapPort(const PcapPort&) = delete;
   PcapPort& operator=(const PcapPort&) = delete;
@@ -45,6 +47,7 @@ class PcapPort : public Port {
 
   std::unique_ptr<Port> inner_;
   int file_;
+  const bool frames_;
   std::vector<uint8_t> buffer_;
   uint32_t seconds_ = 0, nanoseconds_ = 0;  // of the records of this batch
   uint64_t buffered_ = 0;                   // records in the buffer

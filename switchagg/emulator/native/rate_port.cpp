@@ -15,7 +15,7 @@ constexpr size_t kSpare = 4096;  // buffers kept for reuse
 }  // namespace
 
 RateLine::Link* RateLine::link_of(Endpoint peer, int64_t now) {
-  const uint64_t key = uint64_t{peer.ip} << 16 | peer.port;
+  const uint64_t key = uint64_t{peer.place} << 48 | uint64_t{peer.ip} << 16 | peer.port;
   const auto found = links_.find(key);
   if (found != links_.end()) return &found->second;
   if (links_.size() >= kMaxRatedLinks) {
@@ -36,7 +36,7 @@ RateLine::Link* RateLine::link_of(Endpoint peer, int64_t now) {
 }
 
 void RateLine::pass(const Received& datagram, int64_t now, std::vector<Received>& out) {
-  const uint64_t bytes = wire_bytes_of(datagram.size);
+  const uint64_t bytes = wire_bytes(datagram.size);
   Link* const link = link_of(datagram.peer, now);
   if (!link) {
     ++counters_.dropped;
@@ -78,7 +78,7 @@ void RateLine::release(int64_t now, std::vector<Received>& out) {
       const Bytes& bytes = left_.emplace_back(std::move(link->queue.front().bytes));
       link->queue.pop_front();
       const auto size = static_cast<uint32_t>(bytes.size());
-      link->queued -= wire_bytes_of(size);
+      link->queued -= wire_bytes(size);
       held_bytes_ -= size;
       out.push_back(Received::whole(bytes.data(), size, link->peer));
     }

@@ -33,6 +33,7 @@ namespace switchagg {
 struct RateSettings {
   double bits_per_second = 0;  // positive
   uint64_t queue_bytes = 0;
+  bool frames = false;  // what passes is Ethernet frames already, and a link is a port of the switch
 };
 
 struct RateCounters {
@@ -46,6 +47,11 @@ constexpr uint64_t wire_bytes_of(uint32_t payload) {
   constexpr uint64_t kUdpIp = 8 + 20, kEthernet = 14 + 4, kBetween = 8 + 12, kLeastFrame = 64;
   const uint64_t frame = kUdpIp + kEthernet + payload;
   return (frame < kLeastFrame ? kLeastFrame : frame) + kBetween;
+}
+
+constexpr uint64_t wire_bytes_of_frame(uint32_t frame) {
+  constexpr uint32_t kCheck = 4, kBetween = 8 + 12, kLeastFrame = 64;
+  return (frame + kCheck < kLeastFrame ? kLeastFrame : frame + kCheck) + kBetween;
 }
 
 // All links in one direction, without I/O: `now` is passed in, in nanoseconds of any steady clock, never going back.
@@ -75,6 +81,9 @@ class RateLine {
     std::deque<Queued> queue;
   };
 
+  uint64_t wire_bytes(uint32_t size) const {
+    return settings_.frames ? wire_bytes_of_frame(size) : wire_bytes_of(size);
+  }
   Link* link_of(Endpoint peer, int64_t now);
   Bytes copy_of(const Received& datagram);
 

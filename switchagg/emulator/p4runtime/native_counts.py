@@ -99,6 +99,10 @@ class NativeCounts:
                 _add(jobs.first(source=source, job=number, token=token, slot=outside, port=port), count)
             if count := worker.token - was.token:
                 _add(jobs.first(source=source, job=number, token=token ^ 1, slot=slot, port=port), count)
+            if count := worker.delivered - was.delivered:
+                _add(jobs.delivery_entry(number, bit), count)
+        if count := now.delivered - before.delivered:
+            _add(jobs.delivery_entry(number, None), count)
         if count := now.source - before.source:
             _add(jobs.first(job=number, slot=slot), count)
         if count := now.length - before.length:

@@ -11,8 +11,8 @@ here. What differs is in docs/native-p4runtime.md.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Protocol, runtime_checkable
 
 from switchagg.control.drivers import p4_frames, p4_program
 from switchagg.control.drivers.embedded import DEFAULT_MEMORY, words_at
@@ -21,6 +21,7 @@ from switchagg.emulator.p4runtime.differences import difference
 from switchagg.emulator.p4runtime.entities import Entities
 from switchagg.emulator.p4runtime.errors import Code, Refused, invalid
 from switchagg.emulator.p4runtime.native_counts import NativeCounts, Tallying
+from switchagg.emulator.p4runtime.native_frames import FrameEngine, NativeFrames
 from switchagg.emulator.p4runtime.native_handlers import (
     NativeCounters,
     NativeReplication,
@@ -33,7 +34,7 @@ from switchagg.emulator.p4runtime.schema import Schema
 from switchagg.emulator.p4runtime.tables import DirectCounters
 from switchagg.errors import SwitchAggError, UsageError
 from switchagg.slots import Address
-from switchagg.wire import DEFAULT_PORT, MIN_WORDS, Header, Op, WireError, decode
+from switchagg.wire import DEFAULT_PORT, MIN_WORDS, Header, Op, WireError, decode, max_words
 
 DEFAULT_WORDS: Final = 64
 ANNOTATION: Final = "switchagg_native"
@@ -54,6 +55,18 @@ class NativeSwitch(Engine, Tallying, Protocol):
     @property
     def failure(self) -> str | None: ...
     def packet_out(self, packet: bytes) -> list[bytes]: ...
+
+
+@runtime_checkable
+class NativeEtherSwitch(FrameEngine, Protocol):
+    """What it is besides on Ethernet: a started `emulator.ether_switch.EtherSwitch`."""
+
+    @property
+    def ports(self) -> tuple[int, ...]: ...
+    @property
+    def mtu(self) -> int: ...
+    def send_frame(self, port: int, frame: bytes) -> bool: ...
+    def inject(self, frame: bytes) -> tuple[bytes | None, list[bytes]]: ...
 
 
 class NativePipeline:
@@ -81,6 +94,7 @@ class NativePipeline:
     ) -> None:
         self.p4info, self.config, self.cookie = p4info, config, cookie
         self._switch = switch
+        self._ether = switch if isinstance(switch, NativeEtherSwitch) else None
         tables = NativeTables(p4info)
         schema = Schema(p4info, tables, {})
         self.jobs = NativeJobs(
@@ -89,13 +103,15 @@ class NativePipeline:
             Rehearsal(capacity),
             controller_port=controller_port,
             words=words,
+            ethernet=self._ether is not None,
         )
         self._attached = False
+        self._frames = None if self._ether is None else NativeFrames(tables)
         self._counts = NativeCounts(tables, self.jobs)
-        self._replication = NativeReplication(schema, self.jobs)
+        self._replication = NativeReplication(schema, self.jobs, self._frames)
         self.jobs.on_end = self._ended
         self.entities = Entities(schema, now)
-        entries = NativeTableEntries(schema, now, self.jobs, self._settle, largest)
+        entries = NativeTableEntries(schema, now, self.jobs, self._settle, largest, self._frames)
         self.entities.handlers["table_entry"] = entries
         self.entities.handlers["direct_counter_entry"] = DirectCounters(entries)
         self.entities.handlers["counter_entry"] = NativeCounters(schema, self._settle)
@@ -105,6 +121,8 @@ class NativePipeline:
     def attach(self) -> None:
         """Its jobs are the engine's from now on."""
         self._counts.begin(self._switch)
+        if self._frames is not None and self._ether is not None:
+            self._frames.attach(self._ether, self._replication.ports())
         self.jobs.move_to(self._switch)
         self._attached = True
 
@@ -112,18 +130,21 @@ class NativePipeline:
         """Takes its jobs off the engine."""
         self.jobs.clear()
         self._attached = False
+        if self._frames is not None:
+            self._frames.detach()
 
     def _settle(self, job: int | None) -> None:
         if self._attached:
             self._counts.settle(self._switch, job)
+            if self._frames is not None and job is None:
+                self._frames.settle()
 
     def _ended(self, job: int) -> None:
         self._settle(job)
         self._counts.forget(job)
 
-    def _receivers(self, group: int) -> frozenset[int] | None:
-        entry = self._replication.groups.get(group)
-        return None if entry is None else frozenset(each.instance for each in entry.replicas)
+    def _receivers(self, group: int) -> Mapping[int, int] | None:
+        return self._replication.receivers(group)
 
 
 class NativeDevice(BaseDevice[NativePipeline]):
@@ -148,12 +169,14 @@ class NativeDevice(BaseDevice[NativePipeline]):
         self._switch = switch
         self._capacity = capacity
         self.cpu_port = p4_program.v1model().controller_port if cpu_port is None else cpu_port
-        self._words = words_at(switch.address[0])
+        self._ether = switch if isinstance(switch, NativeEtherSwitch) else None
+        self._words = max_words(self._ether.mtu) if self._ether is not None else words_at(switch.address[0])
         self._own = own_p4info()
         facts = {
             "words": f"{MIN_WORDS}..{self._words}",
             "slots": str(capacity),
-            "address": f"{switch.address[0]}:{switch.address[1]}",
+            "address": "" if self._ether is not None else f"{switch.address[0]}:{switch.address[1]}",
+            "ports": ",".join(map(str, self._ether.ports)) if self._ether is not None else "",
             "memory": str(DEFAULT_MEMORY),
             "receive_buffer": str(switch.receive_buffer),
             "link": switch.link,
@@ -219,17 +242,32 @@ class NativeDevice(BaseDevice[NativePipeline]):
             assert running is not None
             frame = running.packet_io.frame(message)
             port = int.from_bytes(frame[:2], "big") & ((1 << _PORT_BITS) - 1)
+            if port and self._ether is not None:
+                self.counters["packet_outs"] += 1
+                self._ether.send_frame(port, frame[2:])
+                return []
             if port:
                 raise invalid(
                     f"packet_out to port {port}: the native engine has no ports that frames leave by; "
                     "0 runs a packet through the switch"
                 )
             self.counters["packet_outs"] += 1
-            for _ in self._echoes(running, frame):
-                answer = running.packet_io.packet_in(self.cpu_port.to_bytes(2, "big") + frame[2:])
+            if self._ether is None:
+                answers = [frame[2:] for _ in self._echoes(running, frame)]
+            else:
+                answers = self._injected(running, self._ether, frame[2:])
+            for each in answers:
+                answer = running.packet_io.packet_in(self.cpu_port.to_bytes(2, "big") + each)
                 self.counters["packet_ins"] += 1
                 self.on_packet_in(answer)
             return []
+
+    def _injected(self, running: NativePipeline, ether: NativeEtherSwitch, frame: bytes) -> list[bytes]:
+        """The frames that come back to the controller's port of one from there."""
+        payload, answers = ether.inject(frame)
+        if payload is not None and self._echo(running, payload):
+            answers.append(frame)
+        return answers
 
     def _echoes(self, running: NativePipeline, frame: bytes) -> list[bytes]:
         """What the engine echoes of a frame from the controller's port: INITs, and nothing else."""
@@ -240,6 +278,9 @@ class NativeDevice(BaseDevice[NativePipeline]):
             payload = p4_frames.packet_in(frame)
         except UsageError:
             return []
+        return self._echo(running, payload)
+
+    def _echo(self, running: NativePipeline, payload: bytes) -> list[bytes]:
         header = _bare_init(payload)
         if header is not None and not running.jobs.takes_init(header.job, header.token, header.slot):
             return []

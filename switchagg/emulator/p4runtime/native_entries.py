@@ -2,13 +2,15 @@
 
     admission: initialise  -> Initialise       a job's slots, and its K in the entry's `metadata`: "words=N"
                contribute  -> Contribution     a worker: bit, address, token
+               contribute_below                the same, of a job with a parent
                refuse      -> nothing          it counts, and shuts out where it comes before another
-    receivers: to_worker   -> Receiver         where a worker's RESULTs go
-    deliveries: refuse_result                  nothing
+    receivers: to_worker, to_parent -> Receiver  where a worker's RESULTs go, or what is for the parent
+    deliveries: deliver_all, deliver_one -> Delivery  whom a parent's RESULTs are for
+                refuse_result -> nothing
 
 Ingress ports, stations and MACs are nothing to an engine behind a UDP socket: entries have them, and they are
-not looked at. Everything else must be what `p4_entries` writes for a job; an entry that is not, which a
-switch made of tables would carry out all the same, is refused with what is wrong with it.
+looked at on Ethernet only. Everything else must be what `p4_entries` writes for a job; an entry that is not,
+which a switch made of tables would carry out all the same, is refused with what is wrong with it.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from switchagg.control.drivers.p4_program import Form
 from switchagg.emulator.p4runtime.errors import Code, Refused, invalid, unimplemented
 from switchagg.p4model.runtime.tables import Entry, Table
 from switchagg.slots import Address
-from switchagg.wire import MIN_WORDS, VERSION, Op
+from switchagg.wire import MAX_WORKERS, MIN_WORDS, VERSION, Op
 
 Key = tuple[int, int]
 """(value, mask) of a ternary field."""
@@ -33,6 +35,7 @@ _FULL16: Final = 0xFFFF
 _VERSION: Final = (VERSION, 0xF)
 _CONTRIBUTION: Final = (0, 0b1110)
 _INIT: Final = (int(Op.INIT), 0xF)
+_RESULT: Final = (int(Op.RESULT), 0xF)
 _WELL_FORMED: Final = (4, 4)
 _SKIP: Final = (int(Form.SKIP), 7)
 _WORDS: Final = re.compile(rb"words=([0-9]{1,6})")
@@ -51,7 +54,13 @@ class Initialise:
 
 @dataclass(frozen=True, slots=True)
 class Contribution:
-    """A worker of a job. `port` is where a switch of tables would expect it."""
+    """A worker of a job.
+
+    Attributes:
+        port: where it is expected; `way_out` where what comes of it is sent.
+        receiver: its own, or below a parent the parent's.
+        group: its job's, 0 below a parent.
+    """
 
     job: int
     base: int
@@ -65,6 +74,8 @@ class Contribution:
     group: int
     tally: int
     worker_tally: int
+    way_out: int
+    below: bool = False
 
     @property
     def full(self) -> int:
@@ -79,11 +90,36 @@ class Contribution:
 
 @dataclass(frozen=True, slots=True)
 class Receiver:
-    """Where RESULTs go, and the token that they carry."""
+    """Where RESULTs go, or where the parent is; the token that they carry, and how slots are renumbered."""
 
     number: int
     address: Address
     token: int
+    mac: int
+    offset: int
+    parent: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """Which RESULTs of a parent are for whom: by `group` for all, or for one by `port` and `receiver`.
+
+    Attributes:
+        ingress_port: where the parent is expected.
+        base: of the job at the parent.
+        bit: of the worker; None for all.
+    """
+
+    job: int
+    ingress_port: int
+    source: Address
+    token: int
+    base: int
+    slots: int
+    bit: int | None
+    group: int
+    port: int
+    receiver: int
 
 
 def keys_of(table: Table, entry: Entry) -> dict[str, Key]:
@@ -124,8 +160,6 @@ def admission_of(
     keys, params, action = keys_of(table, entry), params_of(entry), action_of(entry)
     if action == "refuse":
         return None
-    if action == "contribute_below":
-        raise unimplemented("contribute_below: the native engine is a job's only switch, never below another")
     job, mask = keys["hdr.agg.job"]
     if mask != _FULL16:
         raise unimplemented(f"{action} for more than one job: hdr.agg.job is to be matched in all its bits")
@@ -142,15 +176,17 @@ def admission_of(
     for name, full in (("ipv4_source", 0xFFFFFFFF), ("udp_source", _FULL16), ("hdr.agg.token", 0xFFFFFFFF)):
         if keys[name][1] != full:
             raise unimplemented(f"{action}: {name} is to be matched in all its bits")
+    below = action == "contribute_below"
     bit = params["worker"].bit_length() - 1
     if params["worker"] != 1 << max(bit, 0) or params["others"] & params["worker"]:
         raise invalid(
             f"{action}: worker {params['worker']:#x} with others {params['others']:#x}; accepted: one bit, "
             "and those of the others"
         )
-    _require_params(
-        params, expected | {"minus_slots": -slots % 2**32, "alone": int(not params["others"])}, action
-    )
+    expected |= {"minus_slots": -slots % 2**32, "alone": int(not params["others"])}
+    if below:
+        expected["reply"] = bit + 1
+    _require_params(params, expected, action)
     return Contribution(
         job,
         base,
@@ -161,29 +197,53 @@ def admission_of(
         (str(IPv4Address(keys["ipv4_source"][0])), keys["udp_source"][0]),
         keys["hdr.agg.token"][0],
         params["receiver"],
-        params["group"],
+        0 if below else params["group"],
         params["tally"],
         params["worker_tally"],
+        params["port"],
+        below,
     )
 
 
 def receiver_of(table: Table, entry: Entry) -> Receiver:
     """What an entry of the receivers says. Raises `Refused`."""
-    if action_of(entry) != "to_worker":
-        raise unimplemented(f"{action_of(entry)}: the native engine sends RESULTS to workers only")
     params = params_of(entry)
-    if params["offset"]:
-        raise unimplemented(f"to_worker with offset {params['offset']}: the native engine renumbers no slots")
     address = str(IPv4Address(params["ip"])), params["udp_port"]
-    return Receiver(keys_of(table, entry)["receiver"][0], address, params["token"])
+    number = keys_of(table, entry)["receiver"][0]
+    parent = action_of(entry) == "to_parent"
+    return Receiver(number, address, params["token"], params["mac"], params["offset"], parent)
 
 
-def check_delivery(entry: Entry) -> None:
-    """Raises `Refused` for an entry of `deliveries` that is for a switch below another."""
-    if action_of(entry) != "refuse_result":
+def delivery_of(table: Table, entry: Entry) -> Delivery | None:
+    """What an entry of `deliveries` says; None for a refusing one. Raises `Refused`."""
+    keys, params, action = keys_of(table, entry), params_of(entry), action_of(entry)
+    if action == "refuse_result":
+        return None
+    whole = {"hdr.agg.job": _FULL16, "ipv4_source": 0xFFFFFFFF, "udp_source": _FULL16}
+    whole |= {"hdr.agg.token": 0xFFFFFFFF, "hdr.agg.reply": _FULL16}
+    for name, full in whole.items():
+        if keys[name][1] != full:
+            raise unimplemented(f"{action}: {name} is to be matched in all its bits")
+    _require(keys, {"hdr.agg.version": _VERSION, "hdr.agg.op": _RESULT, "meta.form": _WELL_FORMED}, action)
+    base, slots = _range(keys["hdr.agg.slot"], action)
+    reply = keys["hdr.agg.reply"][0]
+    if (reply == 0) != (action == "deliver_all") or reply > MAX_WORKERS:
         raise unimplemented(
-            f"{action_of(entry)}: the native engine is a job's only switch, never below another"
+            f"{action}: hdr.agg.reply is {reply}; accepted: 0 for deliver_all, a worker's bit + 1 for "
+            "deliver_one"
         )
+    return Delivery(
+        keys["hdr.agg.job"][0],
+        keys["ingress_port"][0],
+        (str(IPv4Address(keys["ipv4_source"][0])), keys["udp_source"][0]),
+        keys["hdr.agg.token"][0],
+        base,
+        slots,
+        None if reply == 0 else reply - 1,
+        params.get("group", 0),
+        params.get("port", 0),
+        params.get("receiver", 0),
+    )
 
 
 def _range(key: Key, action: str) -> tuple[int, int]:

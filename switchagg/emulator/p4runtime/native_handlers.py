@@ -6,7 +6,7 @@ these refuse it, the tables are put back.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +14,8 @@ from switchagg.control.drivers.p4_program import ADMISSION, DELIVERIES, RECEIVER
 from switchagg.emulator.p4runtime.counters import Counters
 from switchagg.emulator.p4runtime.errors import Refused
 from switchagg.emulator.p4runtime.handlers import Change
-from switchagg.emulator.p4runtime.native_entries import admission_of, check_delivery, job_of, receiver_of
+from switchagg.emulator.p4runtime.native_entries import admission_of, delivery_of, job_of, receiver_of
+from switchagg.emulator.p4runtime.native_frames import NativeFrames
 from switchagg.emulator.p4runtime.native_jobs import NativeJobs
 from switchagg.emulator.p4runtime.replication import ReplicationEngine
 from switchagg.emulator.p4runtime.schema import Schema, TableView
@@ -31,6 +32,7 @@ class NativeTableEntries(TableEntries):
     Args:
         settle: carries counts of a job, or of all, over; before anything changes and before it is read.
         words: the largest K.
+        frames: what the tables for frames are to an engine on Ethernet; None for one that is not.
     """
 
     def __init__(
@@ -40,8 +42,10 @@ class NativeTableEntries(TableEntries):
         jobs: NativeJobs,
         settle: Settle,
         words: int,
+        frames: NativeFrames | None,
     ) -> None:
         super().__init__(schema, now)
+        self._frames = frames
         self._jobs = jobs
         self._settle = settle
         self._words = words
@@ -79,6 +83,7 @@ class NativeTableEntries(TableEntries):
             super()._remove(table, entry)
             raise
         self._refence(table, entry)
+        self._frames_changed(table, entry)
         return entry
 
     def _modify(self, table: TableView, entry: Entry, message: Any, *, constant: bool) -> None:
@@ -94,6 +99,7 @@ class NativeTableEntries(TableEntries):
             entry.packets, entry.bytes = counts
             raise
         self._refence(table, entry)
+        self._frames_changed(table, entry)
 
     def _remove(self, table: TableView, entry: Entry) -> None:
         self._settle_for(table, entry)
@@ -102,7 +108,19 @@ class NativeTableEntries(TableEntries):
             self._jobs.forget(entry)
         elif table.name == RECEIVERS:
             self._jobs.drop_receiver(receiver_of(table.runtime, entry).number)
+        elif table.name == DELIVERIES:
+            self._jobs.drop_delivery(entry)
         self._refence(table, entry)
+        self._frames_changed(table, entry, gone=True)
+
+    def _write_default(self, change: Change, table: TableView, message: Any) -> None:
+        super()._write_default(change, table, message)
+        if self._frames is not None:
+            self._frames.default_changed(table.name)
+
+    def _frames_changed(self, table: TableView, entry: Entry, *, gone: bool = False) -> None:
+        if self._frames is not None:
+            self._frames.changed(table.name, entry, gone=gone)
 
     def _take(self, table: TableView, entry: Entry, *, again: bool = False) -> None:
         if table.name == ADMISSION:
@@ -117,7 +135,9 @@ class NativeTableEntries(TableEntries):
         elif table.name == RECEIVERS:
             self._jobs.set_receiver(receiver_of(table.runtime, entry))
         elif table.name == DELIVERIES:
-            check_delivery(entry)
+            self._jobs.add_delivery(entry, delivery_of(table.runtime, entry))
+        elif self._frames is not None:
+            self._frames.check(table.name, entry)
 
     def _refence(self, table: TableView, entry: Entry) -> None:
         if table.name == ADMISSION:
@@ -126,6 +146,8 @@ class NativeTableEntries(TableEntries):
     def _settle_for(self, table: TableView, entry: Entry) -> None:
         if table.name == ADMISSION:
             self._settle(job_of(table.runtime, entry.matches))
+        elif table.name == DELIVERIES or self._frames is not None:
+            self._settle(None)
 
 
 class NativeCounters(Counters):
@@ -147,11 +169,24 @@ class NativeCounters(Counters):
 
 
 class NativeReplication(ReplicationEngine):
-    """Multicast groups that jobs' RESULTs go to. Replicas' ports are not looked at."""
+    """Multicast groups that jobs' RESULTs go to, and on Ethernet those that frames are flooded to."""
 
-    def __init__(self, schema: Schema, jobs: NativeJobs) -> None:
+    def __init__(self, schema: Schema, jobs: NativeJobs, frames: NativeFrames | None) -> None:
         super().__init__(schema)
         self._jobs = jobs
+        self._frames = frames
+
+    def receivers(self, number: int) -> Mapping[int, int] | None:
+        """The receivers of a group with their ports, 0 where ports are nothing; None where there is none."""
+        entry = self.groups.get(number)
+        return None if entry is None else self._receivers(entry)
+
+    def ports(self) -> Mapping[int, list[int]]:
+        """The ports of each group, a port once for each of its replicas."""
+        return {number: [_port(each) for each in entry.replicas] for number, entry in self.groups.items()}
+
+    def _receivers(self, entry: Any) -> Mapping[int, int]:
+        return {each.instance: _port(each) if self._jobs.ethernet else 0 for each in entry.replicas}
 
     def write(self, change: Change, message: Any) -> None:
         """Does one update. Raises `Refused`."""
@@ -161,11 +196,12 @@ class NativeReplication(ReplicationEngine):
         entry = message.multicast_group_entry
         number = entry.multicast_group_id
         if change is Change.MODIFY and number in self.groups:
-            self._jobs.check_group(number, frozenset(each.instance for each in entry.replicas))
+            self._jobs.check_group(number, self._receivers(entry))
         before = self.groups.get(number)
         super().write(change, message)
         if change is Change.DELETE:
             self._jobs.group_gone(number)
+            self._group_changed(number)
             return
         try:
             self._jobs.group_set(number)
@@ -178,3 +214,14 @@ class NativeReplication(ReplicationEngine):
                 message.multicast_group_entry.CopyFrom(before)
                 super().write(Change.MODIFY, message)
             raise
+        finally:
+            self._group_changed(number)
+
+    def _group_changed(self, number: int) -> None:
+        if self._frames is not None:
+            self._frames.group_changed(number, self.ports().get(number))
+
+
+def _port(replica: Any) -> int:
+    named = replica.WhichOneof("port_kind") == "port"
+    return int.from_bytes(replica.port, "big") if named else int(replica.egress_port)

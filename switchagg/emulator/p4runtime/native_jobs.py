@@ -1,35 +1,37 @@
 """Which jobs the native engine has, by what a client's tables hold. No I/O.
 
 A job begins when it is whole: its `initialise` entry, a `contribute` entry for each of its workers, their
-multicast group, and a receiver for each of the group's replicas. Or with its first INIT, if only workers are
-missing by then: these are shut out of it for good. Packets that come earlier are of no job.
+multicast group, and a receiver for each of the group's replicas; below another switch (`contribute_below`)
+also the parent's receiver, and the deliveries for all and for each worker. Or with its first INIT, if only
+workers are missing by then: these are shut out of it for good. Packets that come earlier are of no job.
 
 While it runs, a worker is shut out (fenced) whenever another entry than its own is the first to match its
 packets: its own was removed, or one of higher priority says `refuse`. It comes back with its entry. The job
-ends, and its slots with it, when its `initialise` entry, its group or one of its receivers goes. What would
+ends, and its slots with it, when its `initialise` entry, its group, one of its receivers or of its deliveries
+goes. What would
 change a job that runs is refused.
 """
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from switchagg.control.drivers.p4_program import Form
+from switchagg.control.drivers.p4_program import Form, JobPlace
 from switchagg.emulator.p4runtime.errors import Code, Refused
-from switchagg.emulator.p4runtime.native_entries import Contribution, Initialise, Receiver
+from switchagg.emulator.p4runtime.native_entries import Contribution, Delivery, Initialise, Receiver
+from switchagg.emulator.p4runtime.native_made import Made, check_agreement, make_job
 from switchagg.errors import UsageError
 from switchagg.p4model.runtime.tables import Entry, Table
-from switchagg.slots import JobEntry, WorkerEntry
+from switchagg.slots import JobEntry
 from switchagg.wire import VERSION, Op
 
 
 class Engine(Protocol):
-    """What carries jobs out: a `Switch`."""
+    """What carries jobs out: a `Switch`, which needs no places, or an `EtherSwitch`."""
 
-    def add_job(self, job: JobEntry) -> None: ...
+    def add_job(self, job: JobEntry, place: JobPlace | None = None) -> None: ...
     def remove_job(self, job_id: int) -> None: ...
     def fence(self, job_id: int, bits: int) -> None: ...
     def admit(self, job_id: int, bits: int) -> None: ...
@@ -42,7 +44,7 @@ class Rehearsal:
         self._capacity = capacity
         self._jobs: dict[int, JobEntry] = {}
 
-    def add_job(self, job: JobEntry) -> None:
+    def add_job(self, job: JobEntry, place: JobPlace | None = None) -> None:  # noqa: ARG002
         """Raises `UsageError` where a switch would."""
         end = job.base + job.slots
         if end > self._capacity:
@@ -68,13 +70,18 @@ class Running:
     """A job that the engine has.
 
     Attributes:
+        place: where its workers are, on Ethernet.
         workers: what each worker's entry said when the job began, by bit.
+        receivers, group: what it is made of besides.
         fenced: the bits of those who are shut out.
     """
 
     entry: JobEntry
+    place: JobPlace | None
     initialise: Initialise
     workers: dict[int, Contribution]
+    receivers: frozenset[int]
+    group: int
     fenced: int
 
 
@@ -83,10 +90,12 @@ class NativeJobs:
 
     Args:
         admission: the table.
-        groups: the receivers of a multicast group, as the client wrote it; None for one that is not there.
+        groups: the receivers of a multicast group with their ports, as the client wrote it; None for one that
+            is not there.
         engine: what carries the jobs out.
         controller_port: of the program.
         words: K of jobs whose entries do not say.
+        ethernet: whether workers have places.
 
     Attributes:
         running: the jobs that the engine has, by id.
@@ -97,11 +106,12 @@ class NativeJobs:
     def __init__(
         self,
         admission: Table,
-        groups: Callable[[int], frozenset[int] | None],
+        groups: Callable[[int], Mapping[int, int] | None],
         engine: Engine,
         *,
         controller_port: int,
         words: int,
+        ethernet: bool = False,
     ) -> None:
         self._engine = engine
         self.running: dict[int, Running] = {}
@@ -110,10 +120,12 @@ class NativeJobs:
         self._groups = groups
         self.controller_port = controller_port
         self._words = words
+        self.ethernet = ethernet
         self._order = [key.name for key in admission.keys]
         self._said: dict[Entry, Initialise | Contribution] = {}
         self._jobs: dict[int, dict[Entry, Initialise | Contribution]] = {}
         self._receivers: dict[int, Receiver] = {}
+        self._deliveries: dict[Entry, Delivery] = {}
 
     # ---- what the client writes; each raises `Refused`, with nothing changed here ----
 
@@ -160,13 +172,11 @@ class NativeJobs:
         """A receiver is there, or another than before."""
         before = self._receivers.get(receiver.number)
         for job, running in self.running.items():
-            if before != receiver and any(
-                each.receiver == receiver.number for each in running.workers.values()
-            ):
+            if before != receiver and receiver.number in running.receivers:
                 raise _runs(job, f"receiver {receiver.number}")
         self._receivers[receiver.number] = receiver
         try:
-            self._begin_with(lambda each: each.receiver == receiver.number)
+            self._begin_all()
         except Refused:
             del self._receivers[receiver.number]
             if before is not None:
@@ -176,22 +186,60 @@ class NativeJobs:
     def drop_receiver(self, number: int) -> None:
         """A receiver is gone."""
         self._receivers.pop(number, None)
-        self._end_with(lambda each: each.receiver == number)
+        self._end_with(lambda running: number in running.receivers)
 
-    def check_group(self, group: int, receivers: frozenset[int]) -> None:
-        """Raises `Refused` where a job that runs has this group with other receivers."""
+    def add_delivery(self, entry: Entry, said: Delivery | None) -> None:
+        """An entry of the deliveries is there, or says something else than before."""
+        before = self._deliveries.get(entry)
+        if said == before:
+            return
+        for each in (said, before):
+            if (
+                each is not None
+                and each.job in self.running
+                and self.running[each.job].entry.parent is not None
+            ):
+                raise _runs(each.job, "whom its parent's RESULTs are for")
+        self._set_delivery(entry, said)
+        try:
+            if said is not None:
+                self._begin(said.job)
+        except Refused:
+            self._set_delivery(entry, before)
+            raise
+
+    def drop_delivery(self, entry: Entry) -> None:
+        """An entry of the deliveries is gone."""
+        said = self._deliveries.pop(entry, None)
+        if said is not None and said.job in self.running and self.running[said.job].entry.parent is not None:
+            self._end(said.job)
+
+    def _set_delivery(self, entry: Entry, said: Delivery | None) -> None:
+        if said is None:
+            self._deliveries.pop(entry, None)
+        else:
+            self._deliveries[entry] = said
+
+    def delivery_entry(self, job: int, bit: int | None) -> Entry | None:
+        """The entry that the parent's RESULTs for a worker of the job hit, or those for all."""
+        return next(
+            (entry for entry, each in self._deliveries.items() if (each.job, each.bit) == (job, bit)), None
+        )
+
+    def check_group(self, group: int, receivers: Mapping[int, int]) -> None:
+        """Raises `Refused` where a job that runs has this group with other receivers, or elsewhere."""
         for job, running in self.running.items():
-            workers = running.workers.values()
-            if any(each.group == group for each in workers) and receivers != self._groups(group):
+            if running.group == group and receivers != self._groups(group):
                 raise _runs(job, f"multicast group {group}")
 
     def group_set(self, group: int) -> None:
         """A group is there."""
-        self._begin_with(lambda each: each.group == group)
+        del group  # whose it is, is told by jobs that are not whole without
+        self._begin_all()
 
     def group_gone(self, group: int) -> None:
         """A group is gone."""
-        self._end_with(lambda each: each.group == group)
+        self._end_with(lambda running: running.group == group)
 
     # ---- what the engine has ----
 
@@ -199,7 +247,7 @@ class NativeJobs:
         """Carries the jobs out here from now on."""
         self._engine = engine
         for job, running in self.running.items():
-            engine.add_job(running.entry)
+            engine.add_job(running.entry, running.place)
             engine.fence(job, running.fenced)
 
     def clear(self) -> None:
@@ -286,18 +334,13 @@ class NativeJobs:
     def _workers(self, job: int) -> list[Contribution]:
         return [each for each in self._jobs.get(job, {}).values() if isinstance(each, Contribution)]
 
-    def _with(self, does: Callable[[Contribution], bool]) -> Iterator[int]:
+    def _begin_all(self) -> None:
         for job in list(self._jobs):
-            if any(does(each) for each in self._workers(job)):
-                yield job
-
-    def _begin_with(self, does: Callable[[Contribution], bool]) -> None:
-        for job in self._with(does):
             self._begin(job)
 
-    def _end_with(self, does: Callable[[Contribution], bool]) -> None:
+    def _end_with(self, does: Callable[[Running], bool]) -> None:
         for job, running in list(self.running.items()):
-            if any(does(each) for each in running.workers.values()):
+            if does(running):
                 self._end(job)
 
     def _end(self, job: int) -> None:
@@ -321,92 +364,50 @@ class NativeJobs:
         if job in self.running:
             return
         initialise, workers = self._initialise(job), self._workers(job)
-        _check_agreement(job, initialise, workers)
+        check_agreement(job, initialise, workers)
         if initialise is None or not workers:
             return
-        full, group = workers[0].full, workers[0].group
-        missing = full & ~sum(1 << each.bit for each in workers)
-        replicas = self._groups(group)
-        if (missing and not partly) or replicas is None:
+        missing = workers[0].full & ~sum(1 << each.bit for each in workers)
+        made = None if missing and not partly else self._made(initialise, workers)
+        if made is None:
             return
-        if any(number not in self._receivers for number in replicas):
-            return
-        entry = self._entry(initialise, workers, missing, replicas)
         try:
-            self._engine.add_job(entry)
+            self._engine.add_job(made.entry, made.place)
         except UsageError as error:
             raise Refused(Code.FAILED_PRECONDITION, str(error)) from None
         except MemoryError:
             raise Refused(
                 Code.RESOURCE_EXHAUSTED,
-                f"job {job}: no memory for {entry.slots} slots of {entry.words} words",
+                f"job {job}: no memory for {made.entry.slots} slots of {made.entry.words} words",
             ) from None
-        self.running[job] = Running(entry, initialise, {each.bit: each for each in workers}, 0)
+        self.running[job] = Running(
+            made.entry,
+            made.place,
+            initialise,
+            {each.bit: each for each in workers},
+            made.receivers,
+            made.group,
+            0,
+        )
         self.refence(job)
 
-    def _entry(
-        self, initialise: Initialise, workers: list[Contribution], missing: int, replicas: frozenset[int]
-    ) -> JobEntry:
-        job = initialise.job
-        receivers = {number: self._receivers[number] for number in replicas}
-        theirs = {each.receiver for each in workers}
-        others = sorted(replicas - theirs)
-        bits = [bit for bit in range(32) if missing & 1 << bit]
-        if not theirs <= replicas or len(others) != len(bits):
-            raise Refused(
-                Code.FAILED_PRECONDITION,
-                f"job {job}: its multicast group has receivers {sorted(replicas)}, its workers "
-                f"{sorted(theirs)}, and {len(bits)} workers are missing",
-            )
-        for each in workers:
-            if receivers[each.receiver].address != each.source:
-                raise Refused(
-                    Code.FAILED_PRECONDITION,
-                    f"job {job}: worker {each.bit} sends from {_shown(each.source)}, its RESULTs go to "
-                    f"{_shown(receivers[each.receiver].address)}; accepted: one address for both",
-                )
-        tokens = {each.token for each in receivers.values()}
-        if len(tokens) != 1:
-            raise Refused(Code.FAILED_PRECONDITION, f"job {job}: its receivers have different tokens")
-        admitted = [WorkerEntry(each.bit, *each.source, each.token) for each in workers]
-        # Shut out from the start, so nobody needs to know their tokens.
-        strangers = [
-            WorkerEntry(bit, *receivers[number].address, secrets.randbits(32))
-            for bit, number in zip(bits, others, strict=True)
-        ]
-        try:
-            return JobEntry(
-                job,
-                initialise.base,
-                initialise.slots,
-                initialise.words or self._words,
-                tokens.pop(),
-                tuple(sorted(admitted + strangers, key=lambda worker: worker.bit)),
-            )
-        except UsageError as error:
-            raise Refused(Code.FAILED_PRECONDITION, str(error)) from None
-
-
-def _check_agreement(job: int, initialise: Initialise | None, workers: list[Contribution]) -> None:
-    def disagree(what: str) -> Refused:
-        return Refused(Code.FAILED_PRECONDITION, f"job {job}: its entries do not agree on {what}")
-
-    entries: list[Initialise | Contribution] = [*workers, *([initialise] if initialise else [])]
-    for what, values in (
-        ("its slots", {(each.base, each.slots) for each in entries}),
-        ("its tally", {each.tally for each in entries}),
-        ("its workers", {each.full for each in workers}),
-        ("its multicast group", {each.group for each in workers}),
-    ):
-        if len(values) > 1:
-            raise disagree(f"{what}: {', '.join(map(str, sorted(values)))}")
-    for what, found in (
-        ("who is which worker: two have one bit", [each.bit for each in workers]),
-        ("who is which worker: two have one address", [each.source for each in workers]),
-        ("who gets what: two have one receiver", [each.receiver for each in workers]),
-    ):
-        if len(set(found)) != len(found):
-            raise disagree(what)
+    def _made(self, initialise: Initialise, workers: list[Contribution]) -> Made | None:
+        """The job of these entries; None where something else of it is not there yet."""
+        deliveries = [each for each in self._deliveries.values() if each.job == initialise.job]
+        group = workers[0].group
+        if workers[0].below:
+            to_all = next((each for each in deliveries if each.bit is None), None)
+            if to_all is None or workers[0].receiver not in self._receivers:
+                return None
+            if not {each.bit for each in workers} <= {each.bit for each in deliveries}:
+                return None
+            group = to_all.group
+        replicas = self._groups(group)
+        if replicas is None or any(number not in self._receivers for number in replicas):
+            return None
+        return make_job(
+            initialise, workers, deliveries, replicas, self._receivers, group, self._words, self.ethernet
+        )
 
 
 def _runs(job: int, what: str) -> Refused:
@@ -414,7 +415,3 @@ def _runs(job: int, what: str) -> Refused:
         Code.FAILED_PRECONDITION,
         f"job {job} runs, and {what} cannot change under it: delete its `initialise` entry first",
     )
-
-
-def _shown(address: tuple[str, int]) -> str:
-    return f"{address[0]}:{address[1]}"

@@ -147,7 +147,24 @@ def _outcome(found: dict[str, Ran], runs: Runs, rates: dict[str, float], steps: 
             "worker's process. Here all workers and the switch share "
             f"{len(os.sched_getaffinity(0))} cores. Where cores are busy and links are not, the cores "
             "decide.",
+            *(_bound(runs, rate, bits) for rate, bits in rates.items()),
         ],
+    )
+
+
+def _busy(one: dict[str, Any], bits: float) -> float:
+    """Share of the clock's time that a rank's link needs, in the direction that has more to carry."""
+    return float(8 * max(one["wire_sent"], one["wire_received"]) / bits / one["seconds"])
+
+
+def _bound(runs: Runs, rate: str, bits: float) -> str:
+    """Who set the pace."""
+    busy = {name: _busy(one, bits) for name, one in runs[rate].items()}
+    seconds = sum(one["seconds"] for one in runs[rate].values())
+    carried = sum(busy[name] * one["seconds"] for name, one in runs[rate].items())
+    return (
+        f"At {rate} the links carried packets for {carried / seconds:.0%} of all methods' time, and for "
+        f"{busy[DENSE]:.0%} of dense float32's. For the rest of it the cores set the pace, or round trips."
     )
 
 
@@ -203,15 +220,14 @@ def _costs(found: dict[str, Ran], runs: Runs, rate: str, bits: float) -> Table:
     for name, one in runs[rate].items():
         steps, seconds = one["steps"], one["seconds"]
         cpu = sum(result["runs"][name]["cpu_seconds"] for result in found[rate].results)
-        busiest = max(one["wire_sent"], one["wire_received"])
         rows.append(
             (
                 name,
                 one["reached"][0] if one["reached"] else None,
                 1e3 * seconds / steps,
                 *(1e3 * one[part] / steps for part in ("compute", "compress", "network", "update")),
-                busiest / steps / 1e3,
-                100 * 8 * busiest / bits / seconds,
+                max(one["wire_sent"], one["wire_received"]) / steps / 1e3,
+                100 * _busy(one, bits),
                 100 * cpu / seconds / cores,
             )
         )

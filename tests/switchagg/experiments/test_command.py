@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -87,3 +89,12 @@ def test_one_experiment_from_beginning_to_end(tmp_path: Path, capsys: pytest.Cap
     again = sum(row[3] for row in found["tables"][0]["rows"] if row[1] == 5.0)
     assert again > 0  # packets were lost, so the claim was put to the test
     assert json.loads((tmp_path / "results.json").read_text()) == told
+
+
+def test_a_list_needs_no_package_beyond_ours() -> None:
+    code = (
+        "import sys; from switchagg.experiments.catalog import load; load(); "
+        "print([name for name in ('sklearn', 'matplotlib', 'torch', 'worker_lib') if name in sys.modules])"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "[]"

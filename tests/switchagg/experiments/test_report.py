@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from switchagg.experiments import page, record, text
+from switchagg.experiments import markdown, page, record, text
 from switchagg.experiments.base import Check, Experiment, Outcome, Plot, Series, Table
 from switchagg.experiments.lab import Lab, Settings
 from switchagg.experiments.record import Record, Verdict
@@ -40,7 +40,7 @@ def outcome(*held: bool) -> Outcome:
 
 RECORDS = [
     Record(experiment("good"), outcome(True, True), 1.5),
-    Record(experiment("partly"), outcome(True, False), 2.5),
+    Record(experiment("partly"), outcome(True, False), 2.5, others=0.4),
     Record(experiment("broken"), None, 0.5, "rank 1 was ended by SIGKILL"),
     Record(experiment("absent"), None, 0.0, "scikit-learn is missing", skipped=True),
 ]
@@ -72,7 +72,8 @@ def test_text_has_verdict_and_figures() -> None:
     assert "NOT HELD  statement 1: 1 & so on" in shown
     assert re.search(r"\n +many +12,346\n", shown)
     assert re.search(r"\n +nothing +-\n", shown)
-    assert "verdict   not held" in shown
+    assert "verdict   not held, after 2.5 s; other programs had 40% of the cores" in shown
+    assert "other programs" not in text.record_text(RECORDS[0])
     assert "FAILED    rank 1 was ended by SIGKILL" in text.record_text(RECORDS[2])
     summary = text.summary_text(RECORDS)
     assert [line.split()[0] for line in summary.splitlines()] == ["good", "partly", "broken", "absent"]
@@ -127,3 +128,24 @@ def test_without_matplotlib_the_page_names_the_extra(tmp_path: Path, monkeypatch
 def test_the_short_form_says_so() -> None:
     assert "short form" in page.html(RECORDS, Settings(quick=True), 1.0, {}, {})
     assert "short form" not in page.html(RECORDS, Settings(), 1.0, {}, {})
+
+
+def test_a_busy_computer_is_named() -> None:
+    assert "Other programs had up to 40% of the cores" in page.html(RECORDS, Settings(), 1.0, {}, {})
+    assert "Other programs" not in page.html(RECORDS[:1], Settings(), 1.0, {}, {})
+
+
+def test_markdown_has_every_claim() -> None:
+    told = record.to_json(RECORDS, Settings(seed=2), 120.0)
+    told["machine"]["cpu"] = "Some | Processor"
+    shown = markdown.claims(told)
+    assert "experiment all --seed 2` found them" in shown
+    assert "Some \\| Processor" in shown
+    assert "in 2.0 minutes, while other programs had up to 40% of the cores:" in shown
+    for each in RECORDS:
+        assert f"| [{each.experiment.title}](#{each.experiment.name}) | {each.verdict} |" in shown
+    assert "| **not held** | statement 1 | 1 & so on |" in shown
+    assert "| many | 12,346 |" in shown
+    assert "scikit-learn is missing" in shown
+    tables = [line for line in shown.splitlines() if line.startswith("|")]
+    assert all(line.endswith("|") for line in tables)

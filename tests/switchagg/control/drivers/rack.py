@@ -1,6 +1,6 @@
 """A rack in network namespaces: hosts behind one switch, and a network beside it for the controller.
 
-    host 1 --data-- 1 -+- switch (bmv2's simple_switch_grpc, or the P4 model)
+    host 1 --data-- 1 -+- switch (bmv2's simple_switch_grpc, the P4 model, or the native engine)
     host 2 --data-- 2 -'    |  P4Runtime, loopback
       |      |              |
       `-mgmt-+--bridge--  this process: driver, controller
@@ -112,7 +112,7 @@ class Rack:
     """Hosts 1 to n on ports 1 to n of a switch, from construction on.
 
     Args:
-        engine: ``p4`` or ``bmv2``.
+        engine: ``p4``, ``bmv2`` or ``native``.
         folder: what `compiled` made; where logs may lie.
     """
 
@@ -146,9 +146,10 @@ class Rack:
             command = ["simple_switch_grpc", "--no-p4", *interfaces]
             command += ["--", "--grpc-server-addr", self.server, "--cpu-port", str(CPU_PORT)]
         else:
-            command = [sys.executable, "-m", "switchagg.cli.main", "switch", "--engine", "p4", *interfaces]
-            command += ["--program", str(self._program), "-D", f"AGG_WORDS={self.words}"]
-            command += ["--p4runtime", self.server]
+            command = [sys.executable, "-m", "switchagg.cli.main", "switch", "--engine", self.engine]
+            command += [*interfaces, "--p4runtime", self.server]
+            if self.engine == "p4":
+                command += ["--program", str(self._program), "-D", f"AGG_WORDS={self.words}"]
         self._switch = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         host, port = self.server.split(":")
         end = time.monotonic() + 30

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-@pytest.fixture(scope="module", params=["p4", "bmv2"])
+@pytest.fixture(scope="module", params=["p4", "bmv2", "native"])
 def seen(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, list[list[dict[str, Any]]]]:

@@ -35,7 +35,8 @@ class TableSwitch:
         self.table = _native.SlotTable(capacity)
         self.calls: list[tuple[str, int]] = []
 
-    def add_job(self, job: JobEntry) -> None:
+    def add_job(self, job: JobEntry, place: p4_program.JobPlace | None = None) -> None:
+        assert place is None
         self.table.add_job(job)
         self.calls.append(("add", job.job))
 

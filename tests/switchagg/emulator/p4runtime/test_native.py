@@ -22,9 +22,10 @@ from switchagg.control.job import init_packets
 from switchagg.emulator.p4runtime import native_files
 from switchagg.emulator.p4runtime.errors import Code
 from switchagg.emulator.p4runtime.native_device import NativeDevice
+from switchagg.emulator.p4runtime.native_jobs import Running
 from switchagg.emulator.p4runtime.pipeline import source_of
 from switchagg.emulator.p4runtime.server import P4RuntimeServer
-from switchagg.slots import JobEntry, WorkerEntry
+from switchagg.slots import JobEntry, ParentEntry, WorkerEntry
 from switchagg.wire import Header, Op, encode
 from tests.seeds import seed_of_this_run
 from tests.switchagg.emulator.p4runtime import harness
@@ -70,6 +71,12 @@ class Bench:
 
     def write(self, *updates: Any) -> None:
         harness.write(self.client, *updates)
+
+    def running(self) -> Running:
+        """Job 7 as the engine has it."""
+        pipeline = self.server.device.running
+        assert pipeline is not None
+        return pipeline.jobs.running[7]
 
     def entry(self, action: str, bit: int | None = None) -> Any:
         """The message of one of the job's entries."""
@@ -265,18 +272,62 @@ def test_what_the_engine_cannot_carry_out_is_refused_and_leaves_nothing(bench: B
     ):
         assert harness.refused(bench.client, INSERT, table_entry=message)[0] == code, problem
         assert problem in harness.refused(bench.client, INSERT, table_entry=message)[1]
-    below = replace(PLACE, parent=p4_program.Parent(p4_program.Station(2, 3), "10.0.1.1", 5, 0, 6))
-    refusals = harness.statuses(bench.client, *bench.updates(place=below))
-    assert {code for code, _ in refusals} == {0, Code.UNIMPLEMENTED}
-    bench.write(
-        *(
-            each
-            for each, (code, _) in zip(bench.updates(place=below, change=DELETE), refusals, strict=True)
-            if not code
-        )
-    )
     assert read(bench.client, table_entry={}) == empty
     assert bench.switch.calls == []
+
+
+BELOW = replace(PLACE, parent=p4_program.Parent(p4_program.Station(2, 3), "10.0.1.1", 5, 64, 6))
+LEAF = replace(JOB, parent=ParentEntry("10.0.1.1", 48879, 5, 64, 6))
+
+
+def test_a_job_below_another_switch_begins_when_its_parent_is_known(bench: Bench) -> None:
+    entries = p4_entries.job_entries(TARGET, JOB, BELOW)
+    needed = [each for each in entries.tables if each.action != "refuse"]
+    updates = harness.entry_updates(bench.names, p4_program.Entries((), entries.groups), INSERT)
+    updates += [update(INSERT, table_entry=bench.message(each)) for each in needed]
+    random.Random(seed_of_this_run()).shuffle(updates)
+    for each in updates[:-1]:
+        bench.write(each)
+        assert bench.switch.calls == []
+    bench.write(updates[-1])
+    assert bench.switch.calls == [("add", 7)]
+    assert bench.running().entry == LEAF
+    # What its parent is cannot change under it, and without its parent it ends.
+    (to_all,) = (
+        each for each in p4_entries.job_entries(TARGET, JOB, BELOW).tables if each.action == "deliver_all"
+    )
+    changed = bench.message(replace(to_all, params={"group": 9}))
+    code, message = harness.refused(bench.client, MODIFY, table_entry=changed)
+    assert (code, "whom its parent's RESULTs are for" in message) == (Code.FAILED_PRECONDITION, True)
+    bench.write(update(DELETE, table_entry=bench.message(to_all)))
+    assert bench.switch.calls == [("add", 7), ("remove", 7)]
+
+
+def test_entries_that_do_not_agree_on_a_parent_are_refused(bench: Bench) -> None:
+    entries = p4_entries.job_entries(TARGET, JOB, BELOW)
+    groups = harness.entry_updates(bench.names, p4_program.Entries((), entries.groups), INSERT)
+    for action, params, problem in (
+        ("to_parent", {"offset": 1}, "to_parent has offset 1"),
+        ("to_parent", {"udp_port": 9}, "its parent's RESULTs come from 10.0.1.1:48879"),
+        ("to_worker", {"offset": 1}, "to_worker with offset 1"),
+    ):
+        wrong = [
+            replace(each, params={**each.params, **params}) if each.action == action else each
+            for each in entries.tables
+        ]
+        updates = [*groups, *(update(INSERT, table_entry=bench.message(each)) for each in wrong)]
+        refusals = harness.statuses(bench.client, *updates)
+        assert [problem in message for code, message in refusals if code] == [True]
+        written = [each for each, (code, _) in zip(updates, refusals, strict=True) if not code]
+        bench.write(*(_deleted(each) for each in written))
+    assert bench.switch.calls == []
+
+
+def _deleted(written: Any) -> Any:
+    made = type(written)()
+    made.CopyFrom(written)
+    made.type = DELETE
+    return made
 
 
 def test_two_jobs_cannot_have_one_slot(bench: Bench) -> None:

@@ -1,0 +1,305 @@
+"""`EtherSwitch`: the native switch between network interfaces of this host, as the switch of a rack.
+
+    with EtherSwitch({1: "s1-eth1", 2: "s1-eth2"}) as switch:
+        switch.set_default_station(FLOOD, group)    # and the other tables for frames
+        switch.add_job(entry, place)                # who is behind which port
+
+It does what `p4/switchagg_v1model.p4` does: forwards by MAC, answers ARP and echo requests for its address,
+and adds. It needs root, or CAP_NET_RAW and CAP_NET_ADMIN.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import socket
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from switchagg.emulator.faults import Faults
+from switchagg.emulator.native_face import NativeFace, create_capture, fault_settings, rate_settings
+from switchagg.emulator.rates import Rate
+from switchagg.errors import SwitchError, UsageError
+from switchagg.slots import Address, JobEntry
+from switchagg.wire import DEFAULT_PORT
+
+if TYPE_CHECKING:
+    from switchagg.control.drivers.p4_program import JobPlace
+
+DROP: Final = 0
+FORWARD: Final = 1
+FLOOD: Final = 2
+_RECEIVE_BUFFER: Final = 32 << 20
+_MAX_PORT: Final = 511
+_INTERFACE_NAME: Final = 15
+_LARGEST_MTU: Final = 9000
+_SIOCGIFMTU: Final = 0x8921
+
+
+class EtherSwitch(NativeFace):
+    """A software switch between interfaces.
+
+    Args:
+        interfaces: the interface of each port, 0..511. None makes a switch without interfaces, whose frames
+            come and go by `feed`, with `ports`.
+        udp_port: of the protocol.
+        controller_port: the number of the port behind which the controller is; no interface has it.
+        capacity: slots, 1..65,536.
+        rate: of each port's link, each way.
+        faults: what to do to frames, on their way in and out; None for nothing.
+        pcap: file to write all frames to; overwritten.
+
+    Raises `UsageError` for a value that cannot work and `SwitchError` on other systems than Linux.
+    """
+
+    def __init__(
+        self,
+        interfaces: Mapping[int, str] | None,
+        *,
+        ports: tuple[int, ...] = (),
+        udp_port: int = DEFAULT_PORT,
+        controller_port: int = 510,
+        capacity: int = 65536,
+        rate: Rate | None = None,
+        faults: Faults | None = None,
+        pcap: Path | None = None,
+    ) -> None:
+        super().__init__(capacity, rate, faults, pcap)
+        if interfaces is not None and not interfaces:
+            raise UsageError("a switch between interfaces needs one at least")
+        self.interfaces = dict(interfaces or {})
+        """The interface of each port."""
+        self._queues = interfaces is None
+        self.ports = tuple(sorted(self.interfaces)) or ports
+        """Numbers of its ports."""
+        for port in self.ports:
+            if not 0 <= port <= _MAX_PORT or port == controller_port:
+                raise UsageError(
+                    f"port is {port}; accepted: 0..{_MAX_PORT}, but {controller_port}, the controller's"
+                )
+        if len(set(self.interfaces.values())) < len(self.interfaces):
+            raise UsageError(f"an interface can be one port only, and these are: {self._named()}")
+        for name in self.interfaces.values():
+            if not 0 < len(name.encode()) <= _INTERFACE_NAME:
+                raise UsageError(
+                    f"interface {name!r}: an interface's name has 1 to {_INTERFACE_NAME} characters"
+                )
+        if not 1 <= udp_port <= 0xFFFF:
+            raise UsageError(f"port is {udp_port}; accepted: 1..65535")
+        self.udp_port, self._controller_port = udp_port, controller_port
+        self.mtu = _LARGEST_MTU
+        """Bytes of the largest IP packet that all interfaces carry; known from the start on."""
+
+    def start(self) -> None:
+        """Opens the interfaces and serves frames from now on.
+
+        Raises:
+            UsageError: there is no such interface, or `pcap` cannot be written.
+            SwitchError: no permission for packet sockets, or this switch was started before.
+        """
+        self._begin()
+        self.mtu = min((_mtu(name) for name in self.interfaces.values()), default=_LARGEST_MTU)
+        named = [(port, self.interfaces.get(port, "")) for port in self.ports]
+        try:
+            self._native.open_ethernet(
+                named,
+                queues=self._queues,
+                udp_port=self.udp_port,
+                controller_port=self._controller_port,
+                receive_buffer=_RECEIVE_BUFFER,
+                rate=rate_settings(self.rate),
+                faults=fault_settings(self.faults),
+                capture=create_capture(self._pcap),
+            )
+        except OSError as error:
+            raise _open_error(error) from error
+        self._state = "running"
+
+    @property
+    def address(self) -> Address:
+        """Where packets are taken: what the tables for frames say; the UDP port is known."""
+        return "0.0.0.0", self.udp_port
+
+    @property
+    def receive_buffer(self) -> int:
+        """Bytes that each interface may queue. What workers have in flight together should fit."""
+        return _RECEIVE_BUFFER // 4  # the kernel counts what it keeps of a packet besides
+
+    @property
+    def link(self) -> str:
+        """No worker attaches by shared memory."""
+        return ""
+
+    @property
+    def warnings(self) -> list[str]:
+        """What a person should know: interfaces that are down, frames that no cable carries, a failure."""
+        return [
+            f"interface {each['name']} (port {each['port']}) is down or away: ip link set {each['name']} up; "
+            "its frames are dropped until it is back"
+            for each in self.interface_counters()
+            if not each["up"]
+        ] + self.trouble
+
+    @property
+    def trouble(self) -> list[str]:
+        """Of `warnings`, those that do not pass by themselves."""
+        found = []
+        for each in self.interface_counters():
+            name = each["name"]
+            if each["refused"]:
+                found.append(
+                    f"interface {name}: super-frames of an offload were dropped that cannot be cut up; on "
+                    f"the host that sends them: ethtool -K {name} tso off gso off tx-udp-segmentation off"
+                )
+            if each["too_large"]:
+                found.append(
+                    f"interface {name}: frames larger than it carries were dropped: give all interfaces one "
+                    f"MTU, or ethtool -K IFACE gro off lro off where they come from another host"
+                )
+        return found + self._capture_warnings
+
+    def add_job(self, job: JobEntry, place: JobPlace | None = None) -> None:
+        """Admits a job's workers. Its slots need INIT packets (`packet_out`) before they work.
+
+        Args:
+            place: behind which port each worker is, and its MAC; the parent's, where the job has one.
+
+        Raises `UsageError` where the id is in use, the range leaves the capacity or overlaps another job's,
+        or somebody has no place.
+        """
+        if place is None:
+            raise UsageError(f"job {job.job} has no places: a switch on Ethernet needs its workers' ports")
+        stations = []
+        for worker in job.workers:
+            station = place.stations.get(worker.bit)
+            if station is None:
+                raise UsageError(f"job {job.job}: worker {worker.bit} has no place")
+            stations.append((station.port, station.mac))
+        if job.parent is not None:
+            if place.parent is None:
+                raise UsageError(f"job {job.job}: its parent has no place")
+            stations.append((place.parent.station.port, place.parent.station.mac))
+        self._here().add_placed_job(job, stations)
+
+    # ---- frames ----
+
+    def feed(self, port: int | None, frame: bytes = b"") -> list[tuple[int, bytes]]:
+        """Of a switch without interfaces: takes in a frame and returns all that comes of it, with ports.
+
+        Without a port: what `send_frame` and `inject` have left to be sent.
+        """
+        return self._here().feed(port, frame)
+
+    def send_frame(self, port: int, frame: bytes) -> bool:
+        """Sends a frame out at a port as it is; False where there is no such port."""
+        return self._here().send_frame(port, frame)
+
+    def inject(self, frame: bytes) -> tuple[bytes | None, list[bytes]]:
+        """Runs a frame through the switch as from the controller's port.
+
+        Returns the UDP payload where it is a packet of the protocol for the switch, to be given to
+        `packet_out`, and the frames that leave by the controller's port.
+        """
+        return self._here().inject(frame)
+
+    def set_own_source(self, entries: list[tuple[int, tuple[tuple[int, int], ...]]]) -> None:
+        """Sets the table of frames that claim to be the switch's: ids, and (value, mask) of source MAC,
+        EtherType, the tag's EtherType, ARP sender and IPv4 source; the highest priority first."""
+        self._here().set_own_source(entries)
+
+    def set_local(self, entries: list[tuple[int, tuple[tuple[int, int], ...], int]]) -> None:
+        """Sets the table of what is for the switch, likewise: destination MAC, kind of traffic, ARP target,
+        IPv4 destination; and an action: 0 pass, 1 answer ARP, 2 answer an echo, 3 admit, 4 drop."""
+        self._here().set_local(entries)
+
+    def set_station(self, mac: int, kind: int, to: int) -> None:
+        """Says what becomes of frames for a MAC: `DROP`, `FORWARD` by a port, `FLOOD` to a group."""
+        self._here().set_station(mac, kind, to)
+
+    def remove_station(self, mac: int) -> None:
+        """Forgets a station."""
+        self._here().remove_station(mac)
+
+    def set_default_station(self, kind: int, to: int) -> None:
+        """Says what becomes of frames for stations that are not known."""
+        self._here().set_default_station(kind, to)
+
+    def set_group(self, group: int, ports: list[int]) -> None:
+        """Sets the ports that frames are flooded to."""
+        self._here().set_group(group, ports)
+
+    def remove_group(self, group: int) -> None:
+        """Forgets a group."""
+        self._here().remove_group(group)
+
+    def set_arps(self, macs: dict[int, int]) -> None:
+        """Sets what ARP requests are answered with: MACs by IPv4 address."""
+        self._here().set_arps(macs)
+
+    def clear_frame_tables(self) -> None:
+        """Empties all of these."""
+        self._here().clear_frame_tables()
+
+    # ---- counters ----
+
+    def entry_packets(self) -> dict[int, int]:
+        """Returns how many frames hit each entry of own_source and local, by id."""
+        return self._here().entry_packets()
+
+    def station_packets(self) -> dict[int, int]:
+        """Returns how many frames were for each station, by MAC."""
+        return self._here().station_packets()
+
+    def ether_counters(self) -> dict[str, int]:
+        """Returns what became of frames: own_source, answered_arp, answered_echo, admitted, local_dropped,
+        forwarded, flooded, unknown, returned, malformed, unaddressed, no_such_port."""
+        return self._here().ether_counters()
+
+    def interface_counters(self) -> list[dict[str, Any]]:
+        """Returns of each interface: port, name, up; packets and bytes, in and out; send_errors, and of these
+        too_large; missed, which came while the buffer was full; split and refused super-frames; downs."""
+        return self._here().interface_counters()
+
+    def port_counters(self) -> dict[str, int]:
+        """Returns packets_in, packets_out, and these of each port; send_errors, no_such_port, downs."""
+        interfaces = self.interface_counters()
+        total = {
+            name: sum(each[name] for each in interfaces)
+            for name in ("packets_in", "packets_out", "send_errors", "missed", "split", "refused", "downs")
+        }
+        total["no_such_port"] = self.ether_counters()["no_such_port"]
+        for each in interfaces:
+            for name in ("packets_in", "packets_out"):
+                total[f"port_{each['port']}_{name}"] = each[name]
+        return total
+
+    def _named(self) -> str:
+        return ", ".join(f"{port}={name}" for port, name in sorted(self.interfaces.items()))
+
+
+def _mtu(name: str) -> int:
+    """Raises `UsageError` where there is no such interface."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+        try:
+            answer = fcntl.ioctl(asked, _SIOCGIFMTU, struct.pack("16si12x", name.encode(), 0))
+        except OSError:
+            raise UsageError(f"interface {name}: there is none; `ip link` lists those of this host") from None
+    return int(struct.unpack("16si12x", answer)[1])
+
+
+def _open_error(error: OSError) -> SwitchError | UsageError:
+    what = str(error.strerror or error)
+    match error.errno:
+        case errno.EPERM | errno.EACCES:
+            return SwitchError(
+                "packet sockets need root, or CAP_NET_RAW and CAP_NET_ADMIN: run it with sudo, or in a "
+                "network namespace of your own (unshare -Urn)"
+            )
+        case errno.ENODEV:
+            return UsageError(
+                f"interface {what.partition(':')[0]}: there is none; `ip link` lists those of this host"
+            )
+        case _:
+            return SwitchError(f"interfaces cannot be opened: {what}")
