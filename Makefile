@@ -25,6 +25,10 @@ demo: install
 test: install
 	$(BIN)/python -m pytest
 
+# Networks in Mininet, each with every switch that is here, and one of 64 workers. As root, or where user namespaces are allowed.
+topo-test: install
+	SWITCHAGG_TOPO_LONG=1 $(BIN)/python -m pytest --timeout 600 tests/mininet_topos
+
 # The P4 programs against the native slot table: FUZZ_PACKETS to v1model, a fifth of them to TNA. SEED repeats a run.
 fuzz: install
 	$(BIN)/python -m tests.p4.fuzz --packets $(FUZZ_PACKETS) $(if $(SEED),--seed $(SEED))

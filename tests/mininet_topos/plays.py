@@ -182,18 +182,23 @@ def intruder(engine: str, elements: str, seed: str) -> dict[str, Any]:
     return found
 
 
-def tree(engine: str, leaves: str, workers: str, elements: str, loss: str) -> dict[str, Any]:
-    """Leaves with workers under a root; what passes the root's links, and a worker's."""
+def tree(engine: str, leaves: str, workers: str, elements: str, *faulty: str) -> dict[str, Any]:
+    """Leaves with workers under a root: what passes their links and the switches take; then with loss."""
     before = snapshot()
-    faults = f",loss={loss},seed=1" if float(loss) else ""
-    with standing(Plan(f"two_level,leaves={leaves},workers={workers}{faults}", engine)) as lab:
+    found: dict[str, Any] = {}
+    with standing(
+        Plan(f"two_level,leaves={leaves},workers={workers}{',seed=1' if faulty else ''}", engine)
+    ) as lab:
         came = check(lab, int(elements), 1)
         links = {"-".join(each["ends"]): came.traffic[each["interface"]].total for each in lab.links()}
-        found = {
-            **checked(came),
-            "sent": sum(each["sent"] for each in came.ranks),
-            "links": {name: [total.bytes_in, total.bytes_out] for name, total in links.items()},
-        }
+        found["clean"] = checked(came)
+        found["switches"] = lab.counters()
+        found["up"] = {name: total.bytes_in for name, total in links.items()}
+        for loss in faulty:
+            for link in lab.net.links:
+                link.set(loss=float(loss), seed=1)
+            found["lossy"] = checked(check(lab, int(elements)))
+            found["lost"] = sum(way["lost"] for link in lab.net.links for way in link.counts().values())
     return {**found, "left": [before, snapshot()]}
 
 
@@ -220,6 +225,8 @@ def mn(engine: str) -> dict[str, Any]:
     ran = subprocess.run(
         ["mn", "--custom", "mininet_topos/custom.py", "--topo", "rack,2", "--switch", engine],
         input="\n".join([*lines, "exit\n"]), capture_output=True, text=True, check=False, timeout=90,
+        # It runs in the system's Python, which does without what this one has.
+        env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
     )  # fmt: skip
     return {"status": ran.returncode, "said": ran.stdout + ran.stderr, "left": [before, snapshot()]}
 
