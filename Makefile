@@ -1,4 +1,4 @@
-# make install | demo | test | experiments | fuzz | soak | fuzz-api | bench | lint. Each does its own set-up; needs Python 3.11+, a C++20 compiler and make.
+# make install | demo | test | experiments | fuzz | soak | fuzz-api | training | bench | lint. Each does its own set-up; needs Python 3.11+, a C++20 compiler and make.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -6,9 +6,10 @@ EXTRAS ?= dev,plots
 FUZZ_PACKETS ?= 100000
 SECONDS ?= 600
 API_EXAMPLES ?= 200
+STEPS ?= 500
 SOURCES := pyproject.toml CMakeLists.txt $(shell find switchagg worker_lib -name '*.cpp' -o -name '*.h')
 
-.PHONY: install demo test experiments fuzz soak fuzz-api bench lint format native clean
+.PHONY: install demo test experiments fuzz soak fuzz-api training bench lint format native clean
 
 install: $(VENV)/.installed-$(EXTRAS)
 
@@ -45,6 +46,11 @@ fuzz-api: install
 # Jobs at once through one switch for SECONDS, with ranks that come late, leave early, stop and die.
 soak: install
 	$(BIN)/python -m tests.soak --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
+
+# The examples' models beside gloo, step by step, in every width of lanes; the table of docs/pytorch.md.
+training: install
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$(EXTRAS),examples]'
+	$(BIN)/python -m tests.training --steps $(STEPS) --ranks 4
 
 bench: install
 	$(BIN)/switchagg bench allreduce

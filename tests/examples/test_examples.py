@@ -63,6 +63,27 @@ def test_recommender() -> None:
     assert int(found[1]) * 1000 < float(found[2]) * 1e6 / 10
 
 
+def test_lightning_takes_the_backend_by_configuration() -> None:
+    pytest.importorskip("lightning", reason="lightning is not installed (pip install 'switchagg[lightning]')")
+    pytest.importorskip("sklearn", reason="scikit-learn is not installed (pip install 'switchagg[examples]')")
+    said = torchrun("lightning_digits.py", "--epochs", "4")
+    found = re.search(r"over switchagg: .*'accuracy': ([\d.]+)", said)
+    assert found, said
+    assert float(found[1]) > 0.8
+
+
+def test_accelerate_takes_over_the_group() -> None:
+    pytest.importorskip(
+        "accelerate", reason="accelerate is not installed (pip install 'switchagg[accelerate]')"
+    )
+    pytest.importorskip("sklearn", reason="scikit-learn is not installed (pip install 'switchagg[examples]')")
+    found = re.search(
+        r"over switchagg: ([\d.]+) of 360 test images", torchrun("accelerate_digits.py", "--epochs", "4")
+    )
+    assert found
+    assert float(found[1]) > 0.8
+
+
 def test_elastic(tmp_path: Path) -> None:
     with EmbeddedController() as host:
         controller = ControllerClient(host.url)

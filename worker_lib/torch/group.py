@@ -5,9 +5,10 @@
                                      +--everything else--> gloo
 
 Through the switch: all-reduce and reduce-scatter, sum of float32, float64, float16, bfloat16, int32, int64
-and their unsigned kin, average of the floats; broadcast, all-gather and barrier of anything dense. Through
-gloo, with gloo's own answers and errors: other types and operations, reduce, gather, scatter, all-to-all,
-send and receive. Both kinds may be in flight at once; each keeps the order in which its own were called.
+and their unsigned kin, average of the floats, int32 and int64; broadcast, all-gather and barrier of anything
+dense. Through gloo, with gloo's own answers and errors: other types and operations, reduce, gather, scatter,
+all-to-all, send and receive. Both kinds may be in flight at once; each keeps the order in which its own were
+called.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from torch.distributed import ReduceOp
 from torch.distributed import distributed_c10d as c10d
 
 from switchagg.errors import SessionBrokenError, UsageError
-from switchagg.wire import MAX_WORKERS
+from switchagg.wire import MAX_TREE_WORKERS
 from worker_lib.session import Session, Work
 from worker_lib.tensors import SUMMABLE
 from worker_lib.torch import sparse, staging, versions
@@ -36,6 +37,7 @@ from worker_lib.torch.rendezvous import controllers, join
 from worker_lib.torch.work import Completer, SwitchWork, ranged
 
 _CPU: Final = torch.device("cpu")
+_DIVIDED: Final = (torch.int32, torch.int64)  # integers whose average is the quotient of the exact sum
 
 
 class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
@@ -55,25 +57,36 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
     def __init__(
         self, store: Any, rank: int, size: int, timeout: timedelta, name: str, options: Options
     ) -> None:
-        if size > MAX_WORKERS:
+        if size > MAX_TREE_WORKERS:
             raise UsageError(
-                f"the group has {size} ranks; accepted: 1 to {MAX_WORKERS} (a slot of the switch has a bit "
-                "for each). Reduce within smaller groups first, or use gloo"
+                f"the group has {size} ranks; accepted: 1 to {MAX_TREE_WORKERS} on a tree of switches, fewer "
+                "on one. Reduce within smaller groups first, or use gloo"
             )
         versions.start_group(self, store, rank, size)
         self._life = versions.Life()
         self.settings = options
         self._lock = threading.Lock()
         self._session: Session | None = None
-        self.completer = Completer(f"switchagg {name}")
-        store = fresh(store, rank, size, timeout)
-        self._held = versions.Held()
-        self.tables = sparse.Tables()
-        self._gloo: Any = gloo_backend(store, rank, size, timeout)
-        self._register_backend(_CPU, dist.ProcessGroup.BackendType.GLOO, self._gloo)
+        self._gloo: Any = None
         self._relieved: Relieved | None = None
+        self._held = versions.Held()
+        self.completer = Completer(f"switchagg {name}")
+        self.tables = sparse.Tables()
+        store = fresh(store, rank, size, timeout)
+        # First the switch, which may have no room: gloo connects every rank with every other.
         self._session, self._controller = join(store, name, rank, size, timeout, options)
-        if options.fallback == "gloo" and size > 1:
+        try:
+            self._connect_gloo(store, name, timeout)
+        except BaseException:
+            self.shutdown()
+            raise
+
+    def _connect_gloo(self, store: Any, name: str, timeout: timedelta) -> None:
+        rank, size = self.rank(), self.size()
+        self._gloo = gloo_backend(store, rank, size, timeout)
+        self._register_backend(_CPU, dist.ProcessGroup.BackendType.GLOO, self._gloo)
+        if self.settings.fallback == "gloo" and size > 1:
+            assert self._session is not None
             relief = dist.PrefixStore("relief", store)
             self._relieved = Relieved(self._session, gloo_backend(relief, rank, size, timeout), relief, name)
 
@@ -126,7 +139,8 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
             self._relieved.close()
         session.close()
         self.completer.stop()
-        gloo.shutdown()
+        if gloo is not None:
+            gloo.shutdown()
         if self._controller is not None:
             controllers.release(self._controller)
 
@@ -147,7 +161,7 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
         tensors, opts = _as_list(tensors), _options(c10d.AllreduceOptions, opts, timeout, op)
         if len(tensors) == 1 and self._sums(tensors[0], opts.reduceOp):
             return self._allreduce("allreduce", tensors, opts)
-        if len(tensors) == 1 and self._sparse_too(tensors[0]) and _reduces(tensors[0], opts.reduceOp):
+        if len(tensors) == 1 and self._sparse_too(tensors[0], opts.reduceOp):
             return self._sparse(tensors[0], opts)
         return self._beneath().allreduce(tensors, opts)
 
@@ -285,9 +299,11 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
             return False
         return _reduces(tensor, op)
 
-    def _sparse_too(self, tensor: Any) -> bool:
+    def _sparse_too(self, tensor: Any, op: Any) -> bool:
         # Who falls back keeps results, and a sparse one has no size that all ranks know: gloo does it.
-        return self._relieved is None and sparse.fits(tensor)
+        if self._relieved is not None or not sparse.fits(tensor):
+            return False
+        return bool(op == ReduceOp.SUM or (op == ReduceOp.AVG and tensor.is_floating_point()))
 
     def _scatters(self, output: Any, input: Any, opts: Any) -> bool:
         return (
@@ -313,7 +329,7 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
                 bits, min_bits = self.settings.lanes(x)
                 work = session._allreduce(
                     x,
-                    _op(opts),
+                    _op(x, opts),
                     bits,
                     self.settings.blocks,
                     None,
@@ -323,7 +339,7 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
                     background=versions.asynchronous(opts),
                 )
                 works.append(work)
-                backs.append(back)
+                backs += [back, _divider(tensor, opts, self.size())]
             return self._work(name, works, list(tensors), staging.both(backs), opts)
 
     def _sparse(self, tensor: torch.Tensor, opts: Any) -> SwitchWork:
@@ -331,7 +347,7 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
         with ranged("allreduce_sparse"):
             bits, min_bits = self.settings.lanes(tensor)
             works, finish = sparse.start(
-                session, tensor, _op(opts), bits, _seconds(opts), self.tables, min_bits=min_bits,
+                session, tensor, _op(tensor, opts), bits, _seconds(opts), self.tables, min_bits=min_bits,
                 background=versions.asynchronous(opts),
             )  # fmt: skip
             return self._work("allreduce_sparse", works, [tensor], finish, opts)
@@ -346,14 +362,14 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
                 work = session._reduce_scatter(
                     x.view(self.size(), o.numel()),
                     o.view(1, o.numel()),
-                    _op(opts),
+                    _op(x, opts),
                     bits,
                     _seconds(opts),
                     min_bits=min_bits,
                     background=versions.asynchronous(opts),
                 )
                 works.append(work)
-                backs.append(back)
+                backs += [back, _divider(output, opts, self.size())]
             outputs = [output for _, output in pairs]
             return self._work(name, works, outputs, staging.both(backs), opts)
 
@@ -378,11 +394,25 @@ def _as_list(tensors: Any) -> list[torch.Tensor]:
 
 def _reduces(tensor: torch.Tensor, op: Any) -> bool:
     """Whether the switch has this operation for the tensor's type."""
-    return bool(op == ReduceOp.SUM or (op == ReduceOp.AVG and tensor.is_floating_point()))
+    if op == ReduceOp.AVG:
+        return tensor.is_floating_point() or tensor.dtype in _DIVIDED
+    return bool(op == ReduceOp.SUM)
 
 
-def _op(opts: Any) -> str:
-    return "avg" if opts.reduceOp == ReduceOp.AVG else "sum"
+def _op(tensor: torch.Tensor, opts: Any) -> str:
+    return "avg" if opts.reduceOp == ReduceOp.AVG and tensor.is_floating_point() else "sum"
+
+
+def _divider(tensor: torch.Tensor, opts: Any, size: int) -> Callable[[], None] | None:
+    """What makes an average of a sum of integers: rounded towards zero, as NCCL does it."""
+    if opts.reduceOp != ReduceOp.AVG or tensor.is_floating_point():
+        return None
+
+    def divide() -> None:
+        with torch.no_grad():
+            tensor.detach().div_(size, rounding_mode="trunc")
+
+    return divide
 
 
 def _seconds(opts: Any) -> float | None:

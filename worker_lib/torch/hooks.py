@@ -23,7 +23,6 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from switchagg.errors import UsageError
-from switchagg.wire import MAX_WORKERS
 from worker_lib.compress.base import Compressor
 from worker_lib.compress.reduce import start as compressed
 from worker_lib.session import Session
@@ -128,8 +127,6 @@ class State:
 
     def _join(self, group: Any, timeout: timedelta | None) -> Session:
         size, rank = dist.get_world_size(group), dist.get_rank(group)
-        if size > MAX_WORKERS:
-            raise UsageError(f"the process group has {size} ranks; accepted: 1 to {MAX_WORKERS}")
         name = c10d._get_process_group_name(group)
         store = dist.PrefixStore(f"switchagg-hook/{next(_made[name])}", c10d._get_process_group_store(group))
         limit = timeout or c10d._get_default_timeout(dist.get_backend(group))

@@ -18,6 +18,8 @@ import worker_lib
 import worker_lib.torch
 from switchagg.control.client import ControllerClient
 from tests.seeds import seed_of_this_run
+from tests.worker_lib.harness import in_threads
+from tests.worker_lib.torch import worlds
 from tests.worker_lib.torch.worlds import OWN_SWITCH, attempt, run
 from worker_lib.torch import Options, SwitchGroup
 
@@ -130,8 +132,16 @@ def _averages() -> None:
         x = torch.full((9,), float(2 * r), dtype=dtype)
         dist.all_reduce(x, op=dist.ReduceOp.AVG)
         assert (x == n - 1).all()
+    for dtype in INTEGERS:  # as NCCL has it: the quotient of the exact sum, towards zero
+        x = torch.tensor([r, -r, 2**30 if dtype is torch.int64 else 5], dtype=dtype)
+        expected = [int(n * (n - 1) / 2 / n), -int(n * (n - 1) / 2 / n), x[2].item()]
+        dist.all_reduce(x, op=dist.ReduceOp.AVG)
+        assert x.tolist() == expected
+        out = torch.empty(2, dtype=dtype)
+        dist.reduce_scatter_tensor(out, torch.full((2 * n,), 3 * r - 4, dtype=dtype), op=dist.ReduceOp.AVG)
+        assert out.tolist() == [int(sum(3 * k - 4 for k in range(n)) / n)] * 2
     with pytest.raises(RuntimeError, match=r"cast|AVG"):  # gloo says it, by release
-        dist.all_reduce(torch.ones(3, dtype=torch.int64), op=dist.ReduceOp.AVG)
+        dist.all_reduce(torch.ones(3, dtype=torch.int8), op=dist.ReduceOp.AVG)
 
 
 def _strided() -> None:
@@ -384,10 +394,24 @@ def _never() -> None:
     raise AssertionError("the group should not have been made")
 
 
-def test_more_ranks_than_a_slot_has_bits() -> None:
+def test_more_ranks_than_a_plan_can_name() -> None:
     store = dist.HashStore()
-    with pytest.raises(worker_lib.UsageError, match="33 ranks; accepted: 1 to 32"):
-        SwitchGroup(store, 0, 33, timedelta(seconds=5), "too many", Options())
+    with pytest.raises(worker_lib.UsageError, match="257 ranks; accepted: 1 to 256"):
+        SwitchGroup(store, 0, 257, timedelta(seconds=5), "too many", Options())
+
+
+def test_more_ranks_than_a_slot_has_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """33 on a single switch: its controller refuses, and every rank hears what it says."""
+    monkeypatch.setenv("SWITCHAGG_CONTROLLER", worlds.shared_controller)
+    store = dist.HashStore()
+
+    def join(rank: int) -> None:
+        SwitchGroup(store, rank, 33, timedelta(seconds=60), "too many", Options())
+
+    for each in in_threads([lambda r=r: join(r) for r in range(33)]):
+        assert isinstance(each.error, worker_lib.SwitchAggError), each
+        assert "33" in str(each.error)
+        assert "32" in str(each.error)
 
 
 def test_a_controller_that_is_not_there() -> None:
