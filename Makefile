@@ -1,4 +1,4 @@
-# make install | demo | test | experiments | fuzz | soak | fuzz-api | training | bench | lint. Each does its own set-up; needs Python 3.11+, a C++20 compiler and make.
+# make install | demo | test | topo-test | experiments | fuzz | soak | fuzz-api | training | bench | lint. Each does its own set-up; needs Python 3.11+, a C++20 compiler and make.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
