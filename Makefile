@@ -9,7 +9,7 @@ API_EXAMPLES ?= 200
 STEPS ?= 500
 SOURCES := pyproject.toml CMakeLists.txt $(shell find switchagg worker_lib -name '*.cpp' -o -name '*.h')
 
-.PHONY: install demo test experiments fuzz soak fuzz-api training bench lint format native clean
+.PHONY: install demo test topo-test experiments fuzz soak fuzz-api training bench lint format native clean
 
 install: $(VENV)/.installed-$(EXTRAS)
 
