@@ -125,6 +125,11 @@ def run(lab: Lab) -> Outcome:
                 ],
                 log_x=True,
                 log_y=True,
+                lines=[
+                    (f"adaptive, {price}", found[f"{variant} adaptive {price}"].last[field] / least)
+                    for price, field in PRICES.items()
+                    for least in [fixed(variant, best[variant].get(price, most), price).last[field]]
+                ],
             )
         )
     checks.append(
