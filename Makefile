@@ -1,4 +1,4 @@
-# make install | demo | test | experiments | fuzz | soak | fuzz-api | training | bench | lint. Each does its own set-up; needs Python 3.11+, a C++20 compiler and make.
+# make install | demo | test | topo-test | experiments | fuzz | soak | fuzz-api | training | bench | lint. Each does its own set-up; needs Python 3.11+, a C++20 compiler and make.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -9,7 +9,7 @@ API_EXAMPLES ?= 200
 STEPS ?= 500
 SOURCES := pyproject.toml CMakeLists.txt $(shell find switchagg worker_lib -name '*.cpp' -o -name '*.h')
 
-.PHONY: install demo test experiments fuzz soak fuzz-api training bench lint format native clean
+.PHONY: install demo test topo-test experiments fuzz soak fuzz-api training bench lint format native clean
 
 install: $(VENV)/.installed-$(EXTRAS)
 
@@ -25,6 +25,10 @@ demo: install
 
 test: install
 	$(BIN)/python -m pytest
+
+# Networks in Mininet, each with every switch that is here, and one of 64 workers. As root, or where user namespaces are allowed.
+topo-test: install
+	SWITCHAGG_TOPO_LONG=1 $(BIN)/python -m pytest --timeout 600 tests/mininet_topos
 
 # The P4 programs against the native slot table: FUZZ_PACKETS to v1model, a fifth of them to TNA. SEED repeats a run.
 fuzz: install

@@ -22,7 +22,7 @@ from mininet.node import Controller, Node
 from mininet.util import naturalSeq
 
 from mininet_topos import command, marks
-from mininet_topos.hosts import CONTROLLER, WorkerHost
+from mininet_topos.hosts import CONTROLLER, WorkerHost, mac_of
 
 PORT = 8080
 _START = 60.0
@@ -138,14 +138,22 @@ class SwitchAggController(Controller):
     def _configuration(self, listen: str, state: str) -> str:
         tables: dict[str, dict[str, Any]] = {"controller": {"listen": listen, "state": state}}
         tables["controller"].update({name: size for name, size in self._sizes.items() if size is not None})
+        top = root(self.switches)
         for switch in self.switches:
-            tables[f"switch.{switch.name}"] = {
+            table = {
                 "url": f"p4runtime://{switch.server}",
                 "address": switch.address,
                 "stations": [f"{each.ip},{each.mac},{each.port}" for each in stations(switch)],
                 "ports": sorted(switch.interfaces()),
                 **switch.table(),
             }
+            if len(self.switches) > 1:
+                # Its stations are farther away, too. Nobody has its own address: then no worker is here.
+                direct = [str(each.IP()) for each in neighbours(switch) if not _aggregates(each)]
+                table["hosts"] = direct or [switch.address]
+            if top is not None and switch is not top:
+                table["parent"] = top.name
+            tables[f"switch.{switch.name}"] = table
         # JSON's numbers, strings and lists of these are TOML's too.
         return "".join(
             f"[{name}]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in table.items())
@@ -189,19 +197,47 @@ class SwitchAggController(Controller):
                         "SWITCHAGG_TOKEN": self.token,
                         "SWITCHAGG_JOB": job,
                         "SWITCHAGG_ADDRESS": str(each.IP()),
+                        "SWITCHAGG_SWITCH": next(one.name for one in neighbours(each) if _aggregates(one)),
                     }
                 )
 
 
 def stations(switch: Any) -> list[Station]:
-    """Who is behind each port of a switch, near or far, of a network without rings."""
+    """Who is behind each port of a switch: hosts near and far, and the next switches. No rings."""
     found = []
     for port, intf in sorted(switch.intfs.items()):
-        for node in _behind(intf):
-            if hasattr(node, "server"):
-                continue
-            found.append(Station(str(node.IP()), str(node.MAC()), port))
+        for depth, node in _behind(intf):
+            if not _aggregates(node):
+                found.append(Station(str(node.IP()), str(node.MAC()), port))
+            elif depth == 0:
+                found.append(Station(node.address, mac_of(node.address), port))
     return found
+
+
+def neighbours(node: Any) -> list[Any]:
+    """The nodes at the other ends of a node's links, by port."""
+    there = (_neighbour(intf) for _, intf in sorted(node.intfs.items()))
+    return [each[0] for each in there if each is not None]
+
+
+def root(switches: list[Any]) -> Any:
+    """The switch that is next to all the others, which can be leaves below it; None where there is none.
+
+    Of several, it is the one with the fewest hosts.
+    """
+    if len(switches) < 2:
+        return None
+    found = []
+    for each in switches:
+        others = [one for one in neighbours(each) if _aggregates(one)]
+        if len(others) == len(switches) - 1:
+            found.append((len(neighbours(each)) - len(others), naturalSeq([each.name]), each))
+    return min(found, key=lambda one: one[:2])[2] if found else None
+
+
+def _aggregates(node: Any) -> bool:
+    """Whether a node is one of our switches."""
+    return hasattr(node, "server")
 
 
 def _neighbour(intf: Any) -> tuple[Any, Any] | None:
@@ -213,27 +249,26 @@ def _neighbour(intf: Any) -> tuple[Any, Any] | None:
     return other.node, other
 
 
-def _behind(intf: Any) -> Iterator[Any]:
-    """The nodes that are reached through an interface."""
+def _behind(intf: Any, depth: int = 0) -> Iterator[tuple[int, Any]]:
+    """The nodes that are reached through an interface, and how many switches lie between."""
     there = _neighbour(intf)
     if there is None:
         return
     node, entered = there
-    yield node
-    if hasattr(node, "server"):
+    yield depth, node
+    if _aggregates(node):
         for each in node.intfList():
             if each is not entered:
-                yield from _behind(each)
+                yield from _behind(each, depth + 1)
 
 
 def _hosts(switches: list[Any]) -> list[Any]:
     """All hosts at these switches, in the natural order of their names."""
     found = {}
     for switch in switches:
-        for intf in switch.intfList():
-            there = _neighbour(intf)
-            if there is not None and not hasattr(there[0], "server"):
-                found[there[0].name] = there[0]
+        for node in neighbours(switch):
+            if not _aggregates(node):
+                found[node.name] = node
     return [found[name] for name in sorted(found, key=lambda each: naturalSeq([each]))]
 
 

@@ -108,6 +108,11 @@ class WorkerHost(WireHost):
         super().terminate()
 
 
+def mac_of(ip: str) -> str:
+    """A MAC that holds an IPv4 address, as our switches have it and our topologies' hosts."""
+    return "02:00:" + ":".join(f"{int(each):02x}" for each in ip.split("."))
+
+
 def quiet(interface: str) -> None:
     """Switches IPv6 off on an interface of the root namespace."""
     path = Path("/proc/sys/net/ipv6/conf", interface, "disable_ipv6")

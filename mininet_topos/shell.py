@@ -34,7 +34,7 @@ def run_on_workers(net: Any, line: str) -> dict[str, int]:
         for each in members
     }
     try:
-        for each, said in pmonitor(started):
+        for each, said in pmonitor(dict(started)):
             if said.strip():
                 output(f"[{each.name}] {said.rstrip()}\n")
     except KeyboardInterrupt:

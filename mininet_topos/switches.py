@@ -12,6 +12,7 @@ on loopback. `SwitchAggController` fills its tables. Without one, a switch waits
 from __future__ import annotations
 
 import contextlib
+import inspect
 import re
 import signal
 import socket
@@ -45,10 +46,9 @@ class AggSwitch(Switch):
         address: the switch's own IPv4 address, to which workers send. 10.0.255.N for switch sN.
         server: HOST:PORT for its P4Runtime server; a free port of loopback.
         mtu: of its interfaces.
-        role: "leaf" or "root" of a job in two levels; nothing in one.
 
     Attributes:
-        address, server, role: likewise.
+        address, server: likewise.
         process: it, while it runs.
     """
 
@@ -60,7 +60,6 @@ class AggSwitch(Switch):
         address: str | None = None,
         server: str | None = None,
         mtu: int = DEFAULT_MTU,
-        role: str = "",
         **params: Any,
     ) -> None:
         marks.own()
@@ -68,10 +67,18 @@ class AggSwitch(Switch):
         numbers = re.findall(r"\d+", name)
         self.address = address or f"10.0.255.{int(numbers[0]) & 255}"
         self.server = server or f"127.0.0.1:{_free_port()}"
-        self.role = role
         self.mtu = int(mtu)
         self.process: subprocess.Popen[bytes] | None = None
         self.log = marks.folder() / f"{name}.log"
+
+    @classmethod
+    def options(cls) -> list[str]:
+        """What can be said of a switch of this kind: `--switch bmv2,words=16`."""
+        found = set()
+        for each in cls.__mro__:
+            if issubclass(each, AggSwitch):
+                found |= set(inspect.signature(each.__init__).parameters)
+        return sorted(found - {"self", "name", "params"})
 
     def line(self) -> list[str]:
         """The command line that is the switch. Raises `command.Missing` where a program is not there."""
@@ -256,13 +263,22 @@ class Bmv2Switch(AggSwitch):
         """See `AggSwitch.line`."""
         interfaces = [word for port, name in self.interfaces().items() for word in ("-i", f"{port}@{name}")]
         return [
-            "simple_switch_grpc", "--no-p4", "--device-id", "0", *interfaces, "--", "--grpc-server-addr",
+            "simple_switch_grpc", "--no-p4", "--device-id", "0", *self._thrift(), *interfaces,
+            "--notifications-addr", f"ipc://{marks.folder() / self.name}.ipc", "--", "--grpc-server-addr",
             self.server, "--cpu-port", str(CPU_PORT),
         ]  # fmt: skip
 
     def table(self) -> dict[str, Any]:
         """See `AggSwitch.table`."""
         return {"target": "bmv2", "p4info": str(self.p4info_file), "config": str(self.config_file)}
+
+    @staticmethod
+    def _thrift() -> list[str]:
+        """A port of its own for what bmv2 serves besides P4Runtime, where it was built with that."""
+        said = subprocess.run(
+            ["simple_switch_grpc", "--help"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
+        )
+        return ["--thrift-port", str(_free_port())] if b"--thrift-port" in said.stdout else []
 
 
 def compiled(program: Path, words: int) -> tuple[Path, Path]:

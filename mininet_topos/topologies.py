@@ -1,6 +1,6 @@
 """Topologies: `rack`, `two_level`, `shared`, `asymmetric`.
 
-    rack         h1 ... hn -- s1
+    rack         h1 ... hn -- s1, and conventional hosts, if asked for
     two_level    h1 ... hm -- s1 --.          each leaf has its rack's workers, the root has the leaves
                  hm+1 ..   -- s2 --+-- s3
     shared       h1 ... hn of job "a", the next n of job "b", and two hosts of other traffic, all at s1
@@ -16,8 +16,8 @@ from typing import Any
 
 from mininet.topo import Topo
 
-from mininet_topos.hosts import WireHost, WorkerHost
-from mininet_topos.links import FaultyLink
+from mininet_topos.hosts import WireHost, WorkerHost, mac_of
+from mininet_topos.links import FAULTS, FaultyLink
 
 MOST_HOSTS = 10_000
 # As many as a slot has bits.
@@ -29,16 +29,20 @@ class Rack(Topo):
 
     Args:
         workers: 1 to 32.
+        others: conventional hosts besides, 0 to 32.
         link: of each link, each way: `loss` (0 to 1), `delay` and `jitter` (seconds, or "5ms"), `rate`
             (Mbit/s), `queue` (frames), `seed`.
     """
 
-    def build(self, workers: int = 4, **link: Any) -> None:
+    def build(self, workers: int = 4, others: int = 0, **link: Any) -> None:
         """Mininet calls it."""
         within("workers", workers, 1, MOST_WORKERS)
+        within("others", others, 0, MOST_WORKERS)
         self.addSwitch("s1")
         for number in range(1, workers + 1):
             self.addLink(worker(self, number), "s1", **faulty(link))
+        for number in range(workers + 1, workers + others + 1):
+            self.addLink(host(self, number, cls=WireHost), "s1", **faulty(link))
 
 
 class TwoLevel(Topo):
@@ -54,9 +58,9 @@ class TwoLevel(Topo):
         """Mininet calls it."""
         within("leaves", leaves, 1, MOST_WORKERS)
         within("workers", workers, 1, MOST_WORKERS)
-        root = self.addSwitch(f"s{leaves + 1}", role="root")
+        root = self.addSwitch(f"s{leaves + 1}")
         for leaf in range(leaves):
-            switch = self.addSwitch(f"s{leaf + 1}", role="leaf")
+            switch = self.addSwitch(f"s{leaf + 1}")
             for number in range(leaf * workers + 1, (leaf + 1) * workers + 1):
                 self.addLink(worker(self, number), switch, **faulty(link))
             self.addLink(switch, root, **faulty(link))
@@ -115,15 +119,10 @@ def address(number: int) -> str:
     return f"10.0.{number >> 8}.{number & 255}"
 
 
-def mac(ip: str) -> str:
-    """A MAC that holds an IPv4 address."""
-    return "02:00:" + ":".join(f"{int(each):02x}" for each in ip.split("."))
-
-
 def host(topo: Topo, number: int, **options: Any) -> str:
     """Adds host `number`; returns its name."""
     ip = address(number)
-    return str(topo.addHost(f"h{number}", ip=f"{ip}/16", mac=mac(ip), **options))
+    return str(topo.addHost(f"h{number}", ip=f"{ip}/16", mac=mac_of(ip), **options))
 
 
 def worker(topo: Topo, number: int, **options: Any) -> str:
@@ -132,7 +131,10 @@ def worker(topo: Topo, number: int, **options: Any) -> str:
 
 
 def faulty(link: dict[str, Any]) -> dict[str, Any]:
-    """Options of a link: a cable, or with faults a `FaultyLink`."""
+    """Options of a link: a cable, or with faults a `FaultyLink`. Raises ValueError for what is none."""
+    for name in link:
+        if name not in FAULTS:
+            raise ValueError(f"a link has no {name!r}; accepted: {', '.join(sorted(FAULTS))}")
     return {"cls": FaultyLink, **link} if link else {}
 
 

@@ -211,3 +211,20 @@ class Window:
     def settle(self, accepted: Sequence[int], now: int) -> None: ...
     def due(self, now: int) -> list[int]: ...
     def next_timer(self) -> int | None: ...
+
+def grid_to_words(
+    x: int,
+    count: int,
+    wide: bool,
+    bits: int,
+    units: int,
+    block: int,
+    top: int,
+    first: int,
+    second: int,
+    words: int,
+) -> int: ...
+def grid_from_words(
+    words: int, count: int, wide: bool, bits: int, units: int, block: int, x: int
+) -> None: ...
+def grid_square(words: int, count: int, bits: int) -> int: ...

@@ -165,7 +165,8 @@ class Session(Place):
             `out` if given, else `x`.
 
         Raises:
-            UsageError: an argument cannot work; nothing was sent.
+            UsageError: an argument cannot work; nothing was sent. As a RangeError of some compressors, at all
+                ranks: the sum is not in their range; nothing was written.
             MismatchError, WorkerLostError, CollectiveTimeout, SwitchError, SessionBrokenError: see
                 `Work.wait`.
         """

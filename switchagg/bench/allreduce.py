@@ -26,6 +26,7 @@ from switchagg.bench.grid import Cell, Settings, Variant, is_float, numpy_dtype
 from switchagg.bench.group import Group
 from switchagg.bench.messages import Fill, Measured, Run
 from switchagg.bench.peers.registry import Lineup, line_up
+from switchagg.emulator.rates import Rate
 from switchagg.errors import SwitchAggError
 
 _GAUGES = ("rtt_seconds", "window")
@@ -133,6 +134,8 @@ def run(settings: Settings, progress: Progress) -> Outcome:
 
     for line in lineup.notes:
         note(line)
+    if settings.rate is not None:
+        note(f"links of {Rate.parse(settings.rate)} are switchagg's alone; others go as fast as they can")
     plans = [(cell, lineup.variants(settings, cell.dtype)) for cell in cells]
     for _, (_, refusals) in plans:
         for line in refusals:

@@ -107,11 +107,7 @@ def _list(args: argparse.Namespace) -> int:
         }
         print(json.dumps(told, indent=1))
     else:
-        print(
-            table(
-                ("name", "what", "source"), [(each.name, each.title, each.source) for each in known.values()]
-            )
-        )
+        print(table(("name", "what"), [(each.name, each.title) for each in known.values()]))
     return 0
 
 

@@ -106,7 +106,9 @@ def _parse_job(content: Any, place: str) -> StaticJob:
             _parse(WorkerEntry, worker, f"{place}, worker [{number}]")
             for number, worker in enumerate(workers)
         )
-    if isinstance(rest.get("parent"), dict):
+    if rest.get("parent", 0) is None:
+        del rest["parent"]
+    if "parent" in rest:
         rest["parent"] = _parse(ParentEntry, rest["parent"], f"{place}, parent")
     job = _parse(JobEntry, rest, place)
     _check_type(first_seq, int, "first_seq", place)
@@ -130,7 +132,6 @@ def _parse(kind: type[_Made], content: Any, place: str) -> _Made:
 
 def _check_type(value: object, kind: type, name: str, place: str) -> None:
     names = {int: "a whole number", str: "a string", tuple: "a list", bool: "true or false"}
-    names[ParentEntry] = "an object"
     if type(value) is not kind:  # not isinstance: true is no number here
         raise UsageError(f"{place}: {name} is {json.dumps(value, default=str)[:60]}; accepted: {names[kind]}")
 

@@ -85,7 +85,8 @@ def _load(name: str) -> _Samples:
         from sklearn import datasets
     except ImportError:
         raise UsageError(
-            "the data sets come with scikit-learn, which is not installed: pip install 'switchagg[examples]'"
+            "the data sets come with scikit-learn, which is not installed: pip install "
+            "'switchagg[experiments]'"
         ) from None
     found: Any = getattr(datasets, f"load_{name}")()
     return np.asarray(found.data, np.float64), np.asarray(found.target, np.float64)

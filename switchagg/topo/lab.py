@@ -148,9 +148,10 @@ def standing(plan: Plan, *, verbose: bool = False) -> Iterator[Lab]:
     from mininet_topos.switches import SwitchFailed, switches
     from mininet_topos.topologies import topos
 
-    setLogLevel("info" if verbose else "warning")
+    setLogLevel("info" if verbose else "output")
     topology = _named("topology", plan.topology, topos, buildTopo)
     switch = _named("switch", plan.switch, switches, customClass)
+    _check_options(plan.switch, switches)
     _free(_names(topology))
     _allow_files()
     # Mininet would change limits of the whole computer, for good.
@@ -204,6 +205,17 @@ def _named(what: str, text: str, known: Mapping[str, Any], make: Any) -> Any:
         return make(known, text)
     except (ValueError, TypeError) as error:
         raise UsageError(f"{what} {text}: {error}") from None
+
+
+def _check_options(text: str, known: Mapping[str, Any]) -> None:
+    """Raises `UsageError` for what no switch of this kind can be told: Mininet takes anything."""
+    from mininet.util import splitArgs
+
+    name, more, options = splitArgs(text)
+    accepted = known[name].options()
+    for each in (*more, *options):
+        if each not in accepted or each in more:
+            raise UsageError(f"switch {name} has no {each!r}; accepted: {', '.join(accepted)}, as name=value")
 
 
 def _names(topology: Any) -> set[str]:

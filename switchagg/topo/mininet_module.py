@@ -37,17 +37,19 @@ def load() -> None:
         if spec is not None and spec.loader is not None:
             module = importlib.util.module_from_spec(spec)
             sys.modules[PACKAGE] = module
-            try:
-                spec.loader.exec_module(module)
-                return _check()
-            except ImportError as error:
-                del sys.modules[PACKAGE]
-                raise UsageError(f"mininet in {folder} does not load: {error}. {_INSTALL}") from None
+            spec.loader.exec_module(module)
+            return _check()
     raise UsageError(_INSTALL)
 
 
 def _check() -> None:
-    """Its programs, which do the work."""
+    """It loads, and its programs, which do the work, are there."""
+    try:
+        importlib.import_module(f"{PACKAGE}.node")
+    except ModuleNotFoundError as error:
+        # Python 3.12 has no distutils any more, which Mininet 2.3.0 asks for; setuptools brings one.
+        hint = "`pip install setuptools` brings it" if error.name == "distutils" else _INSTALL
+        raise UsageError(f"Mininet does not load: {error}; {hint}") from None
     for program, package in (("mnexec", "mininet"), ("ifconfig", "net-tools"), ("ip", "iproute2")):
         if shutil.which(program) is None:
             raise UsageError(f"{program} is not on PATH: `sudo apt install {package}`")

@@ -83,14 +83,14 @@ class Meter:
         self._thread.join()
         self._take()
         seconds = self._then - self._begin
-        return {
-            name: Traffic(
-                self._last.get(name, Count()).since(self._first.get(name, Count())),
-                seconds,
-                *self._busiest[name],
-            )
-            for name in self._names
-        }
+        found = {}
+        for name in self._names:
+            total = self._last.get(name, Count()).since(self._first.get(name, Count()))
+            # Of a run that is shorter than a window, this is all there is.
+            mean = total.bytes_in / seconds, total.bytes_out / seconds
+            busiest = self._busiest[name]
+            found[name] = Traffic(total, seconds, max(busiest[0], mean[0]), max(busiest[1], mean[1]))
+        return found
 
     def _run(self) -> None:
         while not self._done.wait(self._window):

@@ -10,19 +10,26 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from switchagg.topo.lab import Lab, Plan, Run, standing
 from switchagg.topo.traffic import look
+from tests.mininet_topos.intruder import forged
 from tests.waiting import eventually
 
+SLOTS = 16
 CHECK = [sys.executable, "-m", "switchagg.cli.main", "topo", "check"]
 
 
@@ -113,6 +120,115 @@ def rack(engine: str, elements: str) -> dict[str, Any]:
         found["passed"].append(look()["s1-eth1"].packets_in)
     found["left"] = [before, snapshot()]
     return found
+
+
+INTRUDER = [sys.executable, "-m", "tests.mininet_topos.intruder"]
+
+
+def intrude(
+    lab: Lab, host: str, interface: str, seed: int, done: threading.Event, found: dict[str, Any]
+) -> None:
+    """Sends from a host what fits in with all that passes a switch's interface, both ways, until done."""
+    random = np.random.default_rng(seed)
+    node = lab.net.get(host)
+    words = ["mnexec", "-a", str(node.pid), *INTRUDER, f"{host}-eth0"]
+    with (
+        subprocess.Popen(words, stdin=subprocess.PIPE, text=True) as out,
+        socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3)) as tap,
+    ):
+        assert out.stdin is not None
+        tap.bind((interface, 0))
+        tap.settimeout(0.1)
+        while not done.is_set():
+            with contextlib.suppress(TimeoutError):
+                frame, source = tap.recvfrom(1 << 16)
+                which = "results" if source[2] == socket.PACKET_OUTGOING else "contributions"
+                for each in forged(frame, SLOTS, random):
+                    out.stdin.write(each.hex() + "\n")
+                    found[which] = found.get(which, 0) + 1
+                out.stdin.flush()
+        out.stdin.close()
+
+
+def intruder(engine: str, elements: str, seed: str) -> dict[str, Any]:
+    """Two workers and two other hosts: these ping and send each other a stream, and one forges all it can."""
+    found: dict[str, Any] = {}
+    with standing(Plan("rack,workers=2,others=2", engine, slots=SLOTS)) as lab:
+
+        def talk() -> None:
+            until_passed("s1-eth1", 50)
+            found["ping"] = lab.net.get("h3").cmd("ping -q -c 5 -i 0.2 10.0.0.4")
+            if shutil.which("iperf3"):
+                server = lab.net.get("h4").popen("iperf3 -s -1")
+                time.sleep(0.3)
+                said = lab.net.get("h3").cmd("iperf3 -J -t 1 -c 10.0.0.4")
+                found["iperf3"] = json.loads(said)["end"]["sum_received"]["bytes"]
+                server.wait()
+
+        beside = meanwhile(talk)
+        found["talking"] = checked(check(lab, int(elements), 2))
+        beside.join()
+        for host in ("h3", "h1"):
+            done = threading.Event()
+            forging: dict[str, Any] = {}
+            attack = partial(intrude, lab, host, "s1-eth1", int(seed), done, forging)
+            beside = meanwhile(attack)
+            try:
+                came = checked(check(lab, int(elements), 2))
+            finally:
+                done.set()
+                beside.join()
+            found[host] = {"sent": forging, "counters": lab.counters()["s1"], **came}
+    return found
+
+
+def tree(engine: str, leaves: str, workers: str, elements: str, *faulty: str) -> dict[str, Any]:
+    """Leaves with workers under a root: what passes their links and the switches take; then with loss."""
+    before = snapshot()
+    found: dict[str, Any] = {}
+    with standing(
+        Plan(f"two_level,leaves={leaves},workers={workers}{',seed=1' if faulty else ''}", engine)
+    ) as lab:
+        came = check(lab, int(elements), 1)
+        links = {"-".join(each["ends"]): came.traffic[each["interface"]].total for each in lab.links()}
+        found["clean"] = checked(came)
+        found["switches"] = lab.counters()
+        found["up"] = {name: total.bytes_in for name, total in links.items()}
+        for loss in faulty:
+            for link in lab.net.links:
+                link.set(loss=float(loss), seed=1)
+            found["lossy"] = checked(check(lab, int(elements)))
+            found["lost"] = sum(way["lost"] for link in lab.net.links for way in link.counts().values())
+    return {**found, "left": [before, snapshot()]}
+
+
+def pair(engine: str) -> dict[str, Any]:
+    """A rack of two, and nothing but sums."""
+    before = snapshot()
+    with standing(Plan("rack,workers=2", engine)) as lab:
+        found = checked(check(lab, 4_000))
+    return {**found, "left": [before, snapshot()]}
+
+
+def mn(engine: str) -> dict[str, Any]:
+    """What somebody types into Mininet."""
+    lines = [
+        "nodes",
+        "h2 printenv RANK WORLD_SIZE SWITCHAGG_ADDRESS SWITCHAGG_SWITCH",
+        "workers switchagg topo check --elements 1000 --rounds 1",
+        "link s1 h1 down",
+        "link s1 h1 up",
+        "workers sh -c 'exit $RANK'",
+        "workers",
+    ]
+    before = snapshot()
+    ran = subprocess.run(
+        ["mn", "--custom", "mininet_topos/custom.py", "--topo", "rack,2", "--switch", engine],
+        input="\n".join([*lines, "exit\n"]), capture_output=True, text=True, check=False, timeout=90,
+        # It runs in the system's Python, which does without what this one has.
+        env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
+    )  # fmt: skip
+    return {"status": ran.returncode, "said": ran.stdout + ran.stderr, "left": [before, snapshot()]}
 
 
 TOPO = [sys.executable, "-m", "switchagg.cli.main", "topo"]

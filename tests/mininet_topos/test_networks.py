@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from typing import Any
 
 import pytest
 
 from switchagg.errors import UsageError
 from switchagg.topo import mininet_module
+from tests.seeds import seed_of_this_run
 from tests.switchagg.control.drivers.rack import has_namespaces, in_namespace
 
 
@@ -31,11 +34,29 @@ def _exact(seen: dict[str, Any], workers: int) -> bool:
     return right and seen["alike"] and not seen["errors"] and seen["status"] == 0
 
 
-@pytest.fixture(scope="module")
-def rack() -> dict[str, Any]:
-    """A rack on the P4 model."""
-    seen: dict[str, Any] = in_namespace(PLAYS, "rack", "p4", "40000")
+LONG = os.environ.get("SWITCHAGG_TOPO_LONG") == "1"
+
+
+def _kinds(*always: str) -> list[Any]:
+    """Switches to play with: these, and all in the long form."""
+    long = pytest.mark.skipif(not LONG, reason="in the long form: make topo-test")
+    return [pytest.param(each, marks=[] if each in always else [long]) for each in ("native", "p4", "bmv2")]
+
+
+def _play(play: str, kind: str, *arguments: str) -> dict[str, Any]:
+    """Plays it, or says why not."""
+    if kind == "bmv2":
+        if not (shutil.which("simple_switch_grpc") and shutil.which("p4c-bm2-ss")):
+            pytest.skip("simple_switch_grpc or p4c-bm2-ss is not on PATH")
+        kind = "bmv2,words=16"
+    seen: dict[str, Any] = in_namespace(PLAYS, play, kind, *arguments, timeout=300)
     return seen
+
+
+@pytest.fixture(scope="module", params=_kinds("native", "p4"))
+def rack(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """A rack."""
+    return _play("rack", request.param, "1000000" if request.param == "native" else "40000")
 
 
 def test_sums_are_exact(rack: dict[str, Any]) -> None:
@@ -58,11 +79,47 @@ def test_nothing_is_left_of_a_network(rack: dict[str, Any]) -> None:
     assert before == after
 
 
-@pytest.fixture(scope="module")
-def ended() -> dict[str, Any]:
+@pytest.fixture(scope="module", params=_kinds("native"))
+def tree(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """Two leaves under a root."""
+    return _play("tree", request.param, "2", "2", "2000", "0.02")
+
+
+def test_sums_are_made_in_two_levels(tree: dict[str, Any]) -> None:
+    assert _exact(tree["clean"], 4)
+    assert _exact(tree["lossy"], 4)
+    assert tree["lost"] > 0
+    before, after = tree["left"]
+    assert before == after
+
+
+def _levels(seen: dict[str, Any], leaves: int, workers: int) -> None:
+    """The root takes a contribution of each leaf for a result, not one of each worker."""
+    root = seen["switches"][f"s{leaves + 1}"]
+    assert root["accepted"] == leaves * root["results"] > 0
+    for leaf in range(1, leaves + 1):
+        assert seen["switches"][f"s{leaf}"]["accepted"] == workers * root["results"]
+
+
+def test_the_root_has_contributions_of_leaves_only(tree: dict[str, Any]) -> None:
+    _levels(tree, 2, 2)
+
+
+@pytest.mark.skipif(not LONG, reason="in the long form: make topo-test")
+def test_sixty_four_workers() -> None:
+    seen = _play("tree", "native", "4", "16", "20000")
+    assert _exact(seen["clean"], 64)
+    _levels(seen, 4, 16)
+    of_leaves = sum(seen["up"][f"s{leaf}-s5"] for leaf in range(1, 5))
+    of_workers = sum(count for name, count in seen["up"].items() if name.startswith("h"))
+    # A sixteenth, but for repeats, of which a slow computer makes many.
+    assert of_workers / 16 * 0.9 < of_leaves < of_workers / 4
+
+
+@pytest.fixture(scope="module", params=_kinds("native"))
+def ended(request: pytest.FixtureRequest) -> dict[str, Any]:
     """Networks that end in other ways."""
-    seen: dict[str, Any] = in_namespace(PLAYS, "ended", "p4")
-    return seen
+    return _play("ended", request.param)
 
 
 @pytest.mark.parametrize(("name", "status"), [("SIGINT", 130), ("SIGTERM", 143)])
@@ -98,3 +155,50 @@ def test_a_name_that_is_taken_is_refused_and_kept(ended: dict[str, Any]) -> None
     assert status == 2
     assert "s1-eth2 is there already and is not ours" in said
     assert ended["kept"]
+
+
+@pytest.fixture(scope="module", params=_kinds("native"))
+def typed(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """A session with `mn`."""
+    return _play("mn", request.param)
+
+
+def test_mn_runs_a_job_as_its_user_types_it(typed: dict[str, Any]) -> None:
+    assert typed["status"] == 0
+    said = typed["said"].replace("\r", "")
+    assert "1\n2\n10.0.0.2\ns1\n" in said
+    for rank in (0, 1):
+        assert f"[h{rank + 1}] rank {rank}: 19 of 19 sums exact" in said
+    assert "failed: h2 (1)\n" in said
+    assert "usage: workers CMD" in said
+    before, after = typed["left"]
+    assert before == after
+
+
+@pytest.fixture(scope="module", params=_kinds("native"))
+def foreign(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """Other hosts at the same switch."""
+    elements = "20000" if request.param == "native" else "2000"
+    return _play("intruder", request.param, elements, str(seed_of_this_run()))
+
+
+def test_conventional_hosts_talk_while_a_job_runs(foreign: dict[str, Any]) -> None:
+    if not shutil.which("ping"):
+        pytest.skip("ping is not on PATH")
+    assert _exact(foreign["talking"], 2)
+    assert " 5 received" in foreign["ping"]
+    if "iperf3" in foreign:
+        assert foreign["iperf3"] > 10_000
+
+
+def test_a_foreign_host_changes_no_sum(foreign: dict[str, Any]) -> None:
+    from_outside = foreign["h3"]
+    assert from_outside["sent"]["contributions"] > 5
+    assert from_outside["sent"]["results"] > 5
+    assert from_outside["counters"]["source"] > 0
+    assert _exact(from_outside, 2)
+
+
+def test_the_same_packets_from_a_workers_own_port_would(foreign: dict[str, Any]) -> None:
+    assert foreign["h1"]["sent"]["contributions"] > 5
+    assert not _exact(foreign["h1"], 2)

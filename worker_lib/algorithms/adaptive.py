@@ -11,7 +11,7 @@ x then is where x was when block j was last sent. c is learned: how much blocks 
 for the way that x had gone meanwhile. A block that was quiet is thus looked at again once x has moved on, and
 every step is a step of block descent along fresh gradients:
 
-    x_U <- x_U - (scale / L) mean (grad f_i)_U            U: the level's blocks
+    x_U <- x_U - gamma mean (grad f_i)_U            U: the level's blocks, gamma: its step
 
 which cannot increase F but for lanes' rounding. The first step sends everything.
 """
@@ -36,7 +36,7 @@ from worker_lib.algorithms.base import (
 )
 from worker_lib.algorithms.blocks import checked_block
 from worker_lib.algorithms.cost import CostModel
-from worker_lib.algorithms.levels import Level
+from worker_lib.algorithms.levels import Blocks, Level
 
 if TYPE_CHECKING:
     from worker_lib.session import Session
@@ -81,9 +81,11 @@ class Adaptive:
         self._levels = None if level is None else (level,)
         checked_at_least("seed", seed, 0)
         self._rng = np.random.default_rng((seed, 0))
-        self._smoothness = constants(problem, session).mean_smoothness
-        self._sizes = np.full(m, block, np.int64)
-        self._sizes[-1] = problem.dim - (m - 1) * block
+        sizes = np.full(m, block, np.int64)
+        sizes[-1] = problem.dim - (m - 1) * block
+        total = constants(problem, session).mean_smoothness
+        along = np.minimum(_along_blocks(problem, session, block, total, m), total)
+        self._blocks = Blocks(sizes, along, total)
         self._starts = np.arange(m) * block
         self._energies = np.full(m, np.inf)  # of the last aggregate of each block
         self._last = np.zeros(problem.dim)  # the last aggregates
@@ -91,21 +93,21 @@ class Adaptive:
         self._restless = 0.0  # c
         self._extra = int(variant == "quantized")  # elements that travel behind the blocks
         self._largest = 0.0  # the mean over workers of their largest magnitude in the last message
-        self.level = Level(m, 32, 1.0, 1.0, 0.0)
+        self.level = self._everything = Level(m, 32, 0.0, 1 / total, 0.0)
         self.counts: list[int] = []
 
     def step(self) -> int:
         """One step; one collective."""
         chosen, probability, level = self._choose()
-        inside = np.repeat(chosen, self._sizes)
+        inside = np.repeat(chosen, self._blocks.sizes)
         mine = self._problem.gradient(self.x)[inside]
         mean = self._average(mine, level.bits)
-        self._look(chosen, inside, mean)
+        self._look(chosen, inside, mean, self._noise()[level.bits])
         move = np.zeros_like(self.x)
         move[inside] = mean
         if probability is not None:
-            move /= np.repeat(probability, self._sizes)
-        move *= level.scale / self._smoothness
+            move /= np.repeat(probability, self._blocks.sizes)
+        move *= level.step
         self.x = self.x - move
         self._gone += float(np.square(move).sum())
         self.level = level
@@ -125,25 +127,25 @@ class Adaptive:
 
     def _choose(self) -> tuple[NDArray[np.bool_], Array | None, Level]:
         """Blocks, their probabilities where they are drawn, and the level."""
-        m = self._sizes.size
+        m = self._blocks.count
         if np.isinf(self._energies).any():
-            return np.ones(m, np.bool_), None, self.level
+            return np.ones(m, np.bool_), None, self._everything
         believed = self._energies + self._restless * self._gone
         if not believed.sum() > 0:
-            return np.ones(m, np.bool_), None, Level(m, 32, 1.0, 1.0, 0.0)
+            return np.ones(m, np.bool_), None, self._everything
         chosen = np.zeros(m, np.bool_)
         if self._variant == "stochastic":
-            level, p = levels.stochastic(believed, self._sizes, self._cost, counts=self._levels)
+            level, p = levels.stochastic(believed, self._blocks, self._cost, counts=self._levels)
             chosen = self._rng.random(m) < p
             if not chosen.any():
                 chosen[levels.largest(p)[0]] = True
             return chosen, p, level
         if self._variant == "quantized":
             level = levels.quantized(
-                believed, self._sizes, self._cost, self._noise(), counts=self._levels, extra=self._extra
+                believed, self._blocks, self._cost, self._noise(), counts=self._levels, extra=self._extra
             )
         else:
-            level = levels.sparse(believed, self._sizes, self._cost, counts=self._levels)
+            level = levels.sparse(believed, self._blocks, self._cost, counts=self._levels)
         chosen[levels.largest(believed)[: level.count]] = True
         return chosen, None, level
 
@@ -158,12 +160,15 @@ class Adaptive:
                 out[bits] = 0.0 if bits == 32 else (2 * self._largest / steps) ** 2 / (4 * n)
         return out
 
-    def _look(self, chosen: NDArray[np.bool_], inside: NDArray[np.bool_], mean: Array) -> None:
-        """Takes note of fresh aggregates, and learns how much they had changed for the way gone."""
+    def _look(self, chosen: NDArray[np.bool_], inside: NDArray[np.bool_], mean: Array, noise: float) -> None:
+        """Takes note of fresh aggregates, whose elements have squared errors of `noise`, and learns how much
+        they had changed for the way gone."""
         before = np.zeros_like(self._last)
         before[inside] = self._last[inside] - mean
         self._last[inside] = mean
-        fresh = np.add.reduceat(np.square(self._last), self._starts)
+        # What rounding has added to the energy is no gradient, and would keep the lanes narrow for ever.
+        fresh = np.add.reduceat(np.square(self._last), self._starts) - self._blocks.sizes * noise
+        fresh = np.maximum(fresh, 0.0)
         if not np.isinf(self._energies).any():
             changed = np.add.reduceat(np.square(before), self._starts)[chosen]
             gone = self._gone[chosen]
@@ -171,9 +176,17 @@ class Adaptive:
                 seen = float(changed.sum() / gone.sum())
                 self._restless += _LEARN * (seen - self._restless)
         else:  # before anything is known: all of the gradient may turn, with each block having its part
-            self._restless = self._smoothness**2 / chosen.size
+            self._restless = self._blocks.total**2 / chosen.size
         self._energies[chosen] = fresh[chosen]
         self._gone[chosen] = 0.0
+
+
+def _along_blocks(problem: Problem, session: Session, block: int, total: float, count: int) -> Array:
+    """L_j of F, at most the mean of the workers'; `total` where the problem knows none. One collective."""
+    find = getattr(problem, "block_smoothness", None)
+    parts = np.full(count, total) if find is None else np.array(find(block), np.float64)
+    session.allreduce(parts, op="avg")
+    return parts
 
 
 def run(

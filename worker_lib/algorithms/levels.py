@@ -1,18 +1,18 @@
 """How many blocks to send: the level that promises most progress for its cost. No I/O.
 
-Khirirat, Magnusson, Aytekin, Johansson (arXiv 2003.06377). For an L-smooth f, a step along a compressed
-gradient Q of level T is certain (or, for random Q, expected) to gain
+Khirirat, Magnusson, Aytekin, Johansson (arXiv 2003.06377). A step along a compressed gradient Q of level T is
+certain (or, for random Q, expected) to gain F(x) - F(x+) >= gain(T) / 2:
 
-    f(x) - f(x+) >= share(T) ||grad f||^2 / (2 L)
-
-    sparse       the T largest blocks; share(T) = their part of the energy                     (section 3)
-    quantized    the same, rounded at random in lanes of b bits, with noise N:
-                 share(T, b) = E_T^2 / ((E_T + N) E), at the step E_T / (E_T + N) / L          (section 4)
+    sparse       the T largest blocks U:  gain = E_U / L_U,  step 1 / L_U          (section 3)
+    quantized    the same, rounded at random in lanes of b bits, with noise N in all:
+                 gain = E_U^2 / ((E_U + N) L_U),  step E_U / (E_U + N) / L_U       (section 4)
     stochastic   block j with probability p_j, divided by it; T = sum p_j expected blocks:
-                 share(T) = E / (sum_j e_j / p_j), at the step share(T) / L                    (section 5)
+                 gain = E^2 / V,  step E / V,  V = sum_j e_j (L_j (1/p_j - 1) + L) (section 5)
 
-e_j is the energy (squared norm) of block j, E their sum, E_T that of those sent. The level maximizes
-share / cost. The functions here take energies as they are believed to be, the same at all workers.
+and the level maximizes gain / cost. e_j is the energy (squared norm) of block j of the gradient, E the sum of
+all and E_U of those sent. L_j is F's smoothness along block j, L along all, and L_U = min(L, sum of U's L_j)
+along U. The paper has L throughout, which is what comes of L_j = L; with the L_j known, few blocks may take
+longer steps. The functions here take energies as they are believed to be, the same at all workers.
 """
 
 from __future__ import annotations
@@ -28,6 +28,27 @@ from worker_lib.algorithms.base import Array
 from worker_lib.algorithms.cost import CostModel
 
 _LEAST: Final = 1e-3  # of the mean energy: no block is believed to be so empty that it is never sent
+_GRID: Final = 24  # levels of stochastic sparsification that are tried
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Blocks:
+    """A vector in m blocks, and what is known of F along them.
+
+    Attributes:
+        sizes: elements of each block, (m,).
+        smoothness: L_j, (m,); at most `total` each.
+        total: L.
+    """
+
+    sizes: NDArray[np.int64]
+    smoothness: Array
+    total: float
+
+    @property
+    def count(self) -> int:
+        """m."""
+        return int(self.sizes.size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +58,15 @@ class Level:
     Attributes:
         count: T, blocks (for stochastic levels, expected).
         bits: width of the lanes.
-        share: of the gain of a full gradient step that is promised, 0 to 1.
-        scale: of the step size 1 / L.
+        gain: twice the decrease of F that is promised.
+        step: the step size that it is promised for.
         cost: by the model.
     """
 
     count: int
     bits: int
-    share: float
-    scale: float
+    gain: float
+    step: float
     cost: float
 
 
@@ -56,7 +77,7 @@ def largest(energies: Array) -> NDArray[np.int64]:
 
 def sparse(
     energies: Array,
-    sizes: NDArray[np.int64],
+    blocks: Blocks,
     cost: CostModel,
     *,
     bits: int = 32,
@@ -66,21 +87,16 @@ def sparse(
 
     Args:
         energies: e, (m,), not all zero.
-        sizes: elements of each block, (m,).
         cost: what a level costs.
         bits: lanes, wide enough for their rounding not to matter.
         counts: levels to choose from; all of 1 to m by default.
     """
-    gained, elements, chosen = _prefixes(energies, sizes, counts)
-    share = gained / energies.sum()
-    price = cost.cost(elements, chosen, bits)
-    best = int(np.argmax(share / price))
-    return Level(int(chosen[best]), bits, float(share[best]), 1.0, float(price[best]))
+    return quantized(energies, blocks, cost, {bits: 0.0}, counts=counts)
 
 
 def quantized(
     energies: Array,
-    sizes: NDArray[np.int64],
+    blocks: Blocks,
     cost: CostModel,
     noise: dict[int, float],
     *,
@@ -95,16 +111,18 @@ def quantized(
 
     See `sparse` for the others.
     """
-    gained, elements, chosen = _prefixes(energies, sizes, counts)
-    total = float(energies.sum())
+    order = largest(energies)
+    chosen = np.arange(1, blocks.count + 1) if counts is None else np.asarray(counts, np.int64)
+    energy = np.cumsum(energies[order])[chosen - 1]
+    elements = np.cumsum(blocks.sizes[order])[chosen - 1]
+    smoothness = np.minimum(blocks.total, np.cumsum(blocks.smoothness[order])[chosen - 1])
     best: Level | None = None
     for bits, each in noise.items():
-        scale = gained / (gained + elements * each)
-        share = gained * scale / total
-        price = cost.cost(elements + extra, chosen, bits)
-        at = int(np.argmax(share / price))
-        found = Level(int(chosen[at]), bits, float(share[at]), float(scale[at]), float(price[at]))
-        if best is None or found.share / found.cost > best.share / best.cost:
+        step = energy / (energy + elements * each) / smoothness
+        gain, price = energy * step, cost.cost(elements + extra, chosen, bits)
+        at = int(np.argmax(gain / price))
+        found = Level(int(chosen[at]), bits, float(gain[at]), float(step[at]), float(price[at]))
+        if best is None or found.gain / found.cost > best.gain / best.cost:
             best = found
     assert best is not None
     return best
@@ -112,7 +130,7 @@ def quantized(
 
 def stochastic(
     energies: Array,
-    sizes: NDArray[np.int64],
+    blocks: Blocks,
     cost: CostModel,
     *,
     bits: int = 32,
@@ -120,38 +138,36 @@ def stochastic(
 ) -> tuple[Level, Array]:
     """The best level of stochastic sparsification, and every block's probability.
 
-    The cost is that of the expected number of blocks, rounded up.
+    The cost is that of the expected number of elements, rounded up.
     """
     e = np.maximum(energies, _LEAST * energies.mean())
-    chosen = np.arange(1, e.size + 1) if counts is None else np.asarray(counts, np.int64)
-    # A short grid is enough: shares change little from one level to the next.
-    if counts is None and chosen.size > 64:
-        chosen = np.unique(np.geomspace(1, e.size, 64).round().astype(np.int64))
+    if counts is None:  # gains change little from one level to the next
+        counts = np.unique(np.geomspace(1, blocks.count, _GRID).round().astype(np.int64)).tolist()
     best: tuple[Level, Array] | None = None
-    mean_size = float(sizes.mean())
-    for count in chosen.tolist():
-        p = probabilities(e, count)
-        share = float(e.sum() / (e / p).sum())
-        price = float(cost.cost(np.ceil(mean_size * count), count, bits))
-        if best is None or share / price > best[0].share / best[0].cost:
-            best = Level(count, bits, share, share, price), p
+    for count in counts:
+        p = probabilities(e * blocks.smoothness, count)
+        total = float(e.sum())
+        step = total / float((e * (blocks.smoothness * (1 / p - 1) + blocks.total)).sum())
+        expected = np.ceil(float((p * blocks.sizes).sum()))
+        level = Level(count, bits, total * step, step, float(cost.cost(expected, count, bits)))
+        if best is None or level.gain / level.cost > best[0].gain / best[0].cost:
+            best = level, p
     assert best is not None
     return best
 
 
-def probabilities(energies: Array, count: int) -> Array:
-    """p_j = min(1, c sqrt(e_j)) with sum `count`: what makes sum e_j / p_j least.
+def probabilities(weights: Array, count: int) -> Array:
+    """p_j = min(1, c sqrt(w_j)) with sum `count`: what makes sum w_j / p_j least.
 
     Args:
-        energies: all greater than 0.
+        weights: all greater than 0.
         count: 1 to m.
     """
-    order = largest(energies)
-    norms = np.sqrt(energies[order])
+    order = largest(weights)
+    norms = np.sqrt(weights[order])
     rest = np.cumsum(norms[::-1])[::-1]  # sums of what is not larger
     # With the i largest certain, c = (count - i) / rest[i]; the first i at which no other exceeds 1.
-    i = np.arange(norms.size)
-    fits = (count - i) * norms <= rest
+    fits = (count - np.arange(norms.size)) * norms <= rest
     sure = int(np.argmax(fits)) if fits.any() else norms.size
     p = np.ones(norms.size)
     if sure < norms.size:
@@ -159,13 +175,3 @@ def probabilities(energies: Array, count: int) -> Array:
     out = np.empty_like(p)
     out[order] = p
     return out
-
-
-def _prefixes(
-    energies: Array, sizes: NDArray[np.int64], counts: Sequence[int] | None
-) -> tuple[Array, NDArray[np.int64], NDArray[np.int64]]:
-    """For each level: energy, elements and number of the largest blocks."""
-    order = largest(energies)
-    chosen = np.arange(1, energies.size + 1) if counts is None else np.asarray(counts, np.int64)
-    gained, elements = np.cumsum(energies[order]), np.cumsum(sizes[order])
-    return gained[chosen - 1], elements[chosen - 1], chosen

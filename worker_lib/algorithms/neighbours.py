@@ -11,20 +11,17 @@ neighbours sends once. Groups overlap; heads all send before tails do, so nobody
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from switchagg.errors import UsageError
 from worker_lib.algorithms.base import Log
+from worker_lib.algorithms.groups import group_for
 
 if TYPE_CHECKING:
     from worker_lib.session import Session
-
-_FEW_SLOTS: Final = 16
-_FEW_BYTES: Final = 64 << 10  # of a message up to which so few, and small packets, do
-_WORDS: Final = (16, 256)  # a packet; always filled, so no larger than a small message needs
 
 
 class Chain:
@@ -58,12 +55,9 @@ class Chain:
             int, tuple[Session, int]
         ] = {}  # by their centre: the group, the centre's rank in it
         self._centre = session.rank
-        small = nbytes <= _FEW_BYTES
-        slots = _FEW_SLOTS if small else None
-        words = min(max(-(-nbytes // 4), _WORDS[0]), _WORDS[1]) if small else None
         for i, centre in enumerate(ranks):
             members = ranks[max(0, i - 1) : i + 2]
-            group = session.group(members, slots=slots, words=words) if len(ranks) > 1 else None
+            group = group_for(session, members, nbytes) if len(ranks) > 1 else None
             if group is not None:
                 self._groups[centre] = group, members.index(centre)
                 if log is not None:

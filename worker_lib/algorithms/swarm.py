@@ -29,15 +29,13 @@ from numpy.typing import ArrayLike
 
 from switchagg.errors import UsageError
 from worker_lib.algorithms.base import Array, Log, Problem, checked_at_least, checked_start
+from worker_lib.algorithms.groups import group_for
 
 if TYPE_CHECKING:
     from worker_lib.session import Session, Work
 
 BITS: Final = (4, 8, 16)
 _FULL_BITS: Final = 64
-_FEW_SLOTS: Final = 16
-_FEW_BYTES: Final = 64 << 10  # of a message up to which so few, and small packets, do
-_WORDS: Final = (16, 256)
 _CHECKS: Final = 2  # words
 
 
@@ -272,12 +270,10 @@ class _Swarm:
             pairs.update(dict.fromkeys(sorted(met)))
             mine = [pair for pair in met if session.rank in pair]
             self._partners.append(sum(mine[0]) - session.rank if mine else None)
-        nbytes = size * 8 if codec is None else size * codec.bits // 8
-        small = nbytes <= _FEW_BYTES
-        words = min(max(-(-nbytes // 4) + _CHECKS, _WORDS[0]), _WORDS[1]) if small else None
+        nbytes = size * 8 if codec is None else size * codec.bits // 8 + 4 * _CHECKS
         self._groups: dict[int, Session] = {}
         for pair in pairs:
-            group = session.group(pair, slots=_FEW_SLOTS if small else None, words=words)
+            group = group_for(session, pair, nbytes)
             if group is not None:
                 self._groups[sum(pair) - session.rank] = group
                 if log is not None:

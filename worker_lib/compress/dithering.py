@@ -21,7 +21,7 @@ import numpy.typing as npt
 from switchagg.errors import UsageError
 from worker_lib.compress import lanes
 from worker_lib.compress.base import Compressor, Floats, Message, Round, Words
-from worker_lib.compress.rounding import in_units, round_at_random
+from worker_lib.compress.grid import from_words, new_key, to_words
 from worker_lib.compress.variance import dithering_variance
 
 _EXPONENTS: Final = 8  # bits of a float32's exponent
@@ -98,22 +98,17 @@ class Dithering(Compressor):
         """Levels, packed."""
         levels, bits = self._grid(round.world_size)
         units = self._units(shared, levels, x.dtype)
-        usable = np.isfinite(units) & (units > 0)
-        rows = self._rows(x)
-        if not usable.all():
-            rows = np.where(usable[:, None], rows, rows.dtype.type(0))
-        safe = np.where(usable, units, units.dtype.type(1))
-        q, _ = round_at_random(rows, safe[:, None], levels, self._private_draws(round))
-        return Message(lanes.pack(q.reshape(-1)[: x.size], bits), kept=(x.size, x.dtype))
+        key = new_key(self._private_draws(round))
+        words, _ = to_words(x, units, self.block or x.size, bits, levels, key)
+        return Message(words, kept=(x.size, x.dtype))
 
     def own(self, message: Message, shared: Words | None, round: Round) -> Floats:
         """Exactly this rank's addend; 0 in blocks that are NaN in the sum."""
-        values = self._values(message.values, message, shared, round)
-        return np.nan_to_num(values, copy=False, nan=0.0)
+        return self._values(message.values, message, shared, round, 0.0)
 
     def decode(self, total: npt.NDArray[Any], message: Message, shared: Words | None, round: Round) -> Floats:
         """Sums of levels times the norms."""
-        result = self._values(total, message, shared, round)
+        result = self._values(total, message, shared, round, np.nan)
         self._done(result.size)
         return result
 
@@ -187,10 +182,11 @@ class Dithering(Compressor):
         return units
 
     def _values(
-        self, words: npt.NDArray[Any], message: Message, shared: Words | None, round: Round
+        self, words: npt.NDArray[Any], message: Message, shared: Words | None, round: Round, instead: float
     ) -> Floats:
+        """Lanes times units; `instead` of units of blocks that are not finite."""
         size, dtype = message.kept
         levels, bits = self._grid(round.world_size)
         units = self._units(shared, levels, dtype)
-        q = lanes.unpack(words, bits, size)
-        return in_units(q, units[0] if self.block is None else np.repeat(units, self.block)[:size])
+        units[np.isnan(units)] = instead
+        return from_words(words, size, bits, units, self.block or size)

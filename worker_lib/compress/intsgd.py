@@ -20,6 +20,7 @@ import numpy.typing as npt
 from switchagg.errors import UsageError
 from worker_lib.compress import lanes
 from worker_lib.compress.base import Floats, Message, Round, Words
+from worker_lib.compress.grid import square_of_words
 from worker_lib.compress.rounding import Guard, GuardedGrid
 
 
@@ -88,10 +89,17 @@ class IntSGD(GuardedGrid):
         super().forget_shared()
         self._square = None
 
-    def _judge(self, guard: Guard, q: lanes.Ints, unit: float, round: Round) -> None:
+    def _judge(
+        self, guard: Guard, total: npt.NDArray[np.int32], size: int, unit: float, round: Round
+    ) -> None:
         self.cut = guard.cut
-        if not guard.infinite:
-            self._learn(unit**2 * square_of_integers(q), round)
+        if guard.infinite:
+            return
+        if self.bits <= 16:
+            square = square_of_words(total, size, self.bits)
+        else:
+            square = square_of_integers(lanes.unpack(total, self.bits, size))
+        self._learn(unit**2 * square, round)
 
     def _learn(self, square: float, round: Round) -> None:
         """From the squared norm of the sum."""

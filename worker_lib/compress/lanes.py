@@ -130,16 +130,17 @@ def unpack_near(
         [near - 2^(bits-1), near + 2^(bits-1)).
     """
     lanes = per_word(bits)
-    guess = np.zeros(words.size * lanes, np.int64)
-    guess[: near.size] = near
+    # A word knows its sums mod 2^32 only, and so does what is taken off it.
+    guess = np.zeros(words.size * lanes, np.int32)
+    guess[: near.size] = near.astype(np.int32)
     rows = guess.reshape(words.size, lanes)
     rest = words.copy()
     spare = np.int32(32 - bits)
-    out = np.empty((words.size, lanes), np.int64)
+    off = np.empty((words.size, lanes), np.int32)
     for lane in range(lanes):
-        # A word knows its sums mod 2^32 only, and so does what is taken off it.
-        off = ((rest - rows[:, lane].astype(np.int32)) << spare) >> spare
-        out[:, lane] = rows[:, lane] + off
-        rest -= out[:, lane].astype(np.int32)
+        expected = rows[:, lane]
+        rest -= expected
+        off[:, lane] = (rest << spare) >> spare
+        rest -= off[:, lane]
         rest >>= np.int32(bits)
-    return out.reshape(-1)[: near.size]
+    return near + off.reshape(-1)[: near.size]

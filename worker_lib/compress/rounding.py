@@ -20,39 +20,48 @@ import numpy.typing as npt
 from switchagg.errors import UsageError
 from worker_lib.compress import lanes
 from worker_lib.compress.base import Compressor, Floats, Message, RangeError, Round, Words
+from worker_lib.compress.grid import Key, from_words, new_key, to_words
 
 GUARD: Final = 2  # words: ranks with something that is not finite; elements that had to be cut
 _MOST_CUT: Final = 1 << 20  # that one rank counts, so that the sum of all fits a word
 
 
-def round_at_random(x: Floats, unit: Any, top: int, draws: np.random.Generator) -> tuple[lanes.Ints, int]:
-    """Multiples of `unit` around x, each of the two nearest with the probability that makes it right.
+def drawn(index: npt.NDArray[np.uint32], key: Key) -> npt.NDArray[np.uint32]:
+    """32 random bits for each element: a hash of the key and its index."""
+    h = index * np.uint32(0x9E3779B1) + np.uint32(key[0])
+    h ^= h >> np.uint32(16)
+    h *= np.uint32(0x7FEB352D)
+    h ^= h >> np.uint32(15)
+    h += np.uint32(key[1])
+    h *= np.uint32(0x846CA68B)
+    return h ^ h >> np.uint32(16)
+
+
+def round_at_random(x: Floats, units: Any, top: int, key: Key) -> tuple[lanes.Ints, int]:
+    """Multiples of units around x, each of the two nearest with the probability that makes it right.
+
+    What `worker_lib.compress.grid.to_words` does, before it packs. u has 24 bits for float32 and 32 for
+    float64, so the mean is right to 2^-24 and 2^-32 units.
 
     Args:
         x: finite values.
-        unit: positive number, or array of them that goes with x.
+        units: positive number, or an array that goes with x, of x's type.
         top: the largest magnitude of a result.
-        draws: where randomness comes from.
+        key: of the draws.
 
     Returns:
         int32 multiples, and how many were cut to `top`. Zero gives zero.
     """
-    v = x / unit
-    cut = 0
-    if v.size and max(v.max(), -v.min()) > top:
-        cut = int(np.count_nonzero(np.abs(v) > top))
-    v += draws.random(v.shape, dtype=v.dtype)
-    np.floor(v, out=v)
-    np.clip(v, -top, top, out=v)  # also where v is top, and adding u has rounded up to top + 1
-    return v.astype(np.int32), cut
-
-
-def in_units(q: lanes.Ints, unit: Any) -> Floats:
-    """Integers times their unit, a float32 or float64 scalar or array, in the unit's type."""
-    result: Floats = q.astype(unit.dtype)
-    with np.errstate(over="ignore"):  # a sum that is too large is infinite
-        result *= unit
-    return result
+    real = x.dtype.type
+    v = x / units
+    limit = real(top)
+    if float(limit) > top:
+        limit = np.nextafter(limit, real(0))  # a float32 may have rounded it up
+    cut = int(np.count_nonzero(np.abs(v) > limit))
+    h = drawn(np.arange(x.size, dtype=np.uint32), key)
+    u = (h >> np.uint32(8)).astype(real) * real(2.0**-24) if real is np.float32 else h * 2.0**-32
+    # Where v is top, adding u may round up to top + 1.
+    return np.clip(np.floor(v + u), -limit, limit).astype(np.int32), cut
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,32 +115,31 @@ class GuardedGrid(Compressor):
         """Rounded, cut, packed, and the guard."""
         infinite = not bool(np.isfinite(x).all())
         values = np.where(np.isfinite(x), x, x.dtype.type(0)) if infinite else x
-        unit = x.dtype.type(self.unit(x.size, round))
-        q, cut = round_at_random(
-            values, unit, lanes.top(self.bits, round.world_size), self._private_draws(round)
-        )
-        words = np.concatenate([lanes.pack(q, self.bits), Guard.words(infinite, cut)])
-        return Message(words, kept=(x.size, unit))
+        units = np.full(1, self.unit(x.size, round), x.dtype)
+        top, key = lanes.top(self.bits, round.world_size), new_key(self._private_draws(round))
+        words, cut = to_words(values, units, x.size, self.bits, top, key)
+        return Message(np.concatenate([words, Guard.words(infinite, cut)]), kept=(x.size, units))
 
     def own(self, message: Message, shared: Words | None, round: Round) -> Floats:
         """Exactly this rank's addend."""
-        size, unit = message.kept
-        return in_units(lanes.unpack(message.values[:-GUARD], self.bits, size), unit)
+        size, units = message.kept
+        return from_words(message.values, size, self.bits, units, size)
 
     def decode(self, total: npt.NDArray[Any], message: Message, shared: Words | None, round: Round) -> Floats:
         """The sum, or NaN everywhere where any rank had NaN or Inf."""
-        size, unit = message.kept
+        size, units = message.kept
         guard = Guard.of(total)
-        q = lanes.unpack(total[:-GUARD], self.bits, size)
-        self._judge(guard, q, float(unit), round)
-        result = in_units(q, unit)
+        self._judge(guard, total, size, float(units[0]), round)
+        result = from_words(total, size, self.bits, units, size)
         if guard.infinite:
             result[:] = np.nan
         self._done(size)
         return result
 
-    def _judge(self, guard: Guard, q: lanes.Ints, unit: float, round: Round) -> None:
-        """What the guard, and the sums in units, mean for this method."""
+    def _judge(
+        self, guard: Guard, total: npt.NDArray[np.int32], size: int, unit: float, round: Round
+    ) -> None:
+        """What the guard, and the sums of so many lanes in units, mean for this method."""
 
 
 class StochasticRounding(GuardedGrid):
@@ -163,7 +171,9 @@ class StochasticRounding(GuardedGrid):
         """Name and grid."""
         return f"StochasticRounding(unit={self._unit:g}, bits={self.bits})"
 
-    def _judge(self, guard: Guard, q: lanes.Ints, unit: float, round: Round) -> None:
+    def _judge(
+        self, guard: Guard, total: npt.NDArray[np.int32], size: int, unit: float, round: Round
+    ) -> None:
         if guard.cut:
             reach = lanes.top(self.bits, round.world_size) * unit
             raise RangeError(

@@ -19,6 +19,10 @@ namespace nb = nanobind;
 using namespace nb::literals;
 using namespace switchagg;
 
+namespace switchagg {
+void bind_grid(nb::module_& m);
+}
+
 namespace {
 
 // A bound socket that an engine has yet to take.
@@ -227,6 +231,7 @@ NB_MODULE(_native, m) {
   nb::set_leak_warnings(false);
   m.doc() = "The worker's engine; see worker_lib/native/engine.h.";
   m.attr("kernels") = choose_codec_kernels().name;
+  bind_grid(m);
 
   nb::class_<Socket>(m, "Socket")
       .def(

@@ -11,7 +11,6 @@ sections 5 and 6, which find out on the way; a switch can tell first.)
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -80,7 +79,7 @@ def allreduce_sparse(
         )
     lanes = session._lanes(view(mine.values, "values", write=False), op, bits, None)[1]
     if session.world_size == 1:
-        return mine.to_dense() if result == "dense" else mine
+        return mine.to_dense() if result == "dense" else SparseRows(mine.indices, mine.values.copy(), rows)
     call = (
         f"allreduce_sparse({dtype}, {rows} rows of shape {row}, {op}, {lanes} bits, result {result!r}, "
         f"dense over {dense_over})"
@@ -98,7 +97,7 @@ def allreduce_sparse(
 
     share = there.size / rows
     if limit is None and rows * width <= MAX_ELEMENTS and rows * width > _SMALL and share > _CLEAR:
-        costs = _costs_of(session, dtype, row, lanes, reduce)
+        costs = _costs_of(session, dtype, row, bits, lanes)
         limit = costs.break_even(rows, width, result)
     if limit is not None and share > limit and rows * width <= MAX_ELEMENTS:
         table = reduce(mine.to_dense())
@@ -120,25 +119,25 @@ def sparse_costs(
     """
     kind = np.dtype(dtype)
     lanes = session._lanes(view(np.empty(0, kind), "values", write=False), op, bits, None)[1]
-
-    def reduce(x: Array) -> Array:
-        session.allreduce(x, op=op, bits=bits, blocks="dense")
-        return x
-
-    return _costs_of(session, kind, row, lanes, reduce)
+    return _costs_of(session, kind, row, bits, lanes)
 
 
 def _costs_of(
-    session: Session, dtype: Any, row: tuple[int, ...], lanes: int, reduce: Callable[[Array], Array]
+    session: Session, dtype: Any, row: tuple[int, ...], bits: int | None, lanes: int
 ) -> SparseCosts:
+    def reduce(x: Array) -> None:
+        # Averages of equal values stay as they are, however often; sums would soon be infinite.
+        op = "sum" if dtype.kind in "iu" else "avg"
+        session.allreduce(x, op=op, bits=bits, blocks="dense")
+
     # A change of membership makes all ranks measure again: a rank that came back has nothing yet.
     key = (session._generation, dtype.name, row, lanes)
     known = session._sparse_costs
     if key not in known:
         for old in [k for k in known if k[0] != key[0]]:
             del known[old]
-        bits = 96 if lanes == 64 else lanes
-        known[key] = measured(session, math.prod(row), reduce, dtype, bits, _Handling(dtype, row))
+        on_wire = 96 if lanes == 64 else lanes
+        known[key] = measured(session, math.prod(row), reduce, dtype, on_wire, _Handling(dtype, row))
     return known[key]
 
 

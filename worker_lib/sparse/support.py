@@ -19,9 +19,9 @@ import numpy as np
 import numpy.typing as npt
 
 from switchagg.errors import MismatchError
+from worker_lib.plan import Words, pack_bitmap, unpack_bitmap
 
 Rows = npt.NDArray[np.int64]
-Words = npt.NDArray[np.uint32]
 
 PAGE: Final = 1 << 16  # rows
 FLAT: Final = 1 << 22  # rows up to which there is one bitmap of all
@@ -69,16 +69,15 @@ def _exchange(bits: Words, call: str | None, ored: Callable[[Words], Words]) -> 
 
 
 def bitmap(mine: Rows, rows: int) -> Words:
-    """A bit a row, in little-endian words; shape (ceil(rows / 32),)."""
-    flags = np.zeros(-(-rows // 32) * 32, np.bool_)
+    """A bit a row, as in plans; shape (ceil(rows / 32),)."""
+    flags = np.zeros(rows, np.bool_)
     flags[mine] = True
-    return np.packbits(flags, bitorder="little").view("<u4").astype(np.uint32, copy=False)
+    return pack_bitmap(flags)
 
 
 def flatten(words: Words, rows: int) -> Rows:
     """The rows whose bits are set, ascending."""
-    flags = np.unpackbits(words.astype("<u4", copy=False).view(np.uint8), count=rows, bitorder="little")
-    return np.asarray(np.flatnonzero(flags.view(np.bool_)), np.int64)
+    return np.asarray(np.flatnonzero(unpack_bitmap(words, rows)), np.int64)
 
 
 def _distinct(ascending: Rows) -> Rows:

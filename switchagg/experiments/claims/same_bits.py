@@ -52,7 +52,8 @@ def run(lab: Lab) -> Outcome:
             Check(
                 f"{bits}-bit lanes: the same bits on {WORKERS} workers at every rate of loss",
                 len(found) == 1,
-                f"{len(found)} different in {calls} sums of {elements:,} floats each",
+                ("all equal" if len(found) == 1 else f"{len(found)} different results")
+                + f" in {calls} sums of {elements:,} floats",
             )
             for bits, found in digests.items()
         ],

@@ -133,7 +133,7 @@ def _run(
 def run(lab: Lab) -> Outcome:
     """Trains with all methods and seeds, and compares the means."""
     seeds = [lab.seed + i for i in range(1 if lab.quick else 3)]
-    rounds = 40 if lab.quick else 300
+    rounds = 10 if lab.quick else 300
     given = {"seeds": seeds, "rounds": rounds}
     results = lab.ranks(train, WORKERS, given, connect={"words": WORDS}).results
     means = {name: float(np.mean([run["accuracy"] for run in results[0][name]])) for name in METHODS}

@@ -196,6 +196,18 @@ def test_ranks_that_differ_count_as_wrong() -> None:
 
 
 @needs_switchagg
+def test_links_of_a_rate() -> None:
+    outcome, progress = measure(
+        compare=(), rate="100Mbit", sizes=(1 << 18,), densities=(1.0,), bits=(32,), repeat=2
+    )
+    runs = check_runs(outcome, progress)
+    assert {run["transport"] for run in runs} == {"shm", "udp"}
+    for run in runs:
+        assert run["seconds"]["min"] >= 8 * (1 << 18) / 1e8 - 1e-3  # type: ignore[index]
+    assert any("links of 100 Mbit/s are switchagg's alone" in line for line in progress.notes)
+
+
+@needs_switchagg
 def test_a_system_that_cannot_start_is_a_failure_with_a_reason() -> None:
     outcome, progress = measure(compare=(), words=20_000, bits=(32,), transports=("udp",))
     assert not outcome.ok

@@ -16,7 +16,7 @@ from switchagg.experiments.base import Experiment, Outcome
 from switchagg.experiments.lab import Lab
 
 
-def test_list_has_every_experiment_with_its_source(capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_has_every_experiment(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["experiment", "--list"]) == 0
     shown = capsys.readouterr().out
     for each in catalog.load().values():

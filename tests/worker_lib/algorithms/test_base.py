@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from switchagg.control.embedded import EmbeddedController
+from switchagg.emulator import rates
 from switchagg.errors import UsageError
 from tests.worker_lib.harness import together
 from worker_lib import Session
@@ -76,6 +77,12 @@ def test_a_target_ends_the_run_between_two_records() -> None:
     assert log.step(2, np.array([0.5]))
     assert log.reached
     assert [r.step for r in log.records] == [0, 2]
+
+
+def test_bytes_are_counted_as_the_emulators_links_count_them() -> None:
+    for payload, skips in ((16, 1), (16 + 64, 0), (16 + 4 * 352, 0)):
+        one = {"bytes_sent": payload, "bytes_received": 80, "packets_sent": 1, "packets_received": 1}
+        assert wire_bytes({**one, "packets_skip": skips}) == (rates.wire_bytes(payload), rates.wire_bytes(80))
 
 
 def test_bytes_on_the_wire_are_those_of_the_packets(host: EmbeddedController) -> None:

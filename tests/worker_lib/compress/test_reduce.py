@@ -12,7 +12,19 @@ import pytest
 from switchagg.control.embedded import EmbeddedController
 from tests.worker_lib.harness import together
 from worker_lib import MismatchError, Session, UsageError
-from worker_lib.compress import Dithering, SharedExponent, StochasticRounding
+from worker_lib.compress import (
+    EF21,
+    Differences,
+    Dithering,
+    ErrorFeedback,
+    IntSGD,
+    Modular,
+    RandomBlocks,
+    RangeError,
+    SharedExponent,
+    StochasticRounding,
+    TopBlocks,
+)
 
 Array = npt.NDArray[Any]
 
@@ -168,3 +180,64 @@ def test_what_is_not_finite_is_nan_everywhere(host: EmbeddedController, poison: 
         assert np.isnan(whole).all()
         assert np.isnan(one).all()
         assert np.array_equal(np.flatnonzero(np.isnan(blocks)), np.arange(100, 200))
+
+
+def test_beyond_its_range_nothing_is_written_and_the_next_round_works(host: EmbeddedController) -> None:
+    def call(session: Session) -> list[Array]:
+        c = Modular(unit=1.0)
+        x = np.full(10_000, 100.0, np.float32)
+        session.allreduce(x.copy(), compressor=c)
+        x[4000] += 1000 * session.rank
+        kept = x.copy()
+        with pytest.raises(RangeError, match="goes in full"):
+            session.allreduce(x, compressor=c)
+        assert np.array_equal(x, kept)
+        session.allreduce(np.full(10_000, 100.0, np.float32), compressor=c)
+        work = session.allreduce_async(x, compressor=c)
+        with pytest.raises(RangeError, match="goes in full") as first:
+            work.wait()
+        with pytest.raises(RangeError) as second:
+            work.wait()
+        assert second.value is first.value
+        assert np.array_equal(x, kept)
+        c = Modular(unit=1.0)
+        session.allreduce(x, compressor=c)
+        return x
+
+    for result in together(host.url, 2, call):
+        assert np.array_equal(result, np.where(np.arange(10_000) == 4000, 1200, 200))
+
+
+def test_with_other_ranks_shared_state_begins_anew(host: EmbeddedController) -> None:
+    def call(session: Session) -> None:
+        x = vector(session.rank, dtype=np.float64)
+        cs = [
+            Differences(Dithering(levels=64)),
+            EF21(TopBlocks(tau=0.5)),
+            IntSGD(16),
+            Modular(),
+            RandomBlocks(k=3),
+        ]
+        feedback = ErrorFeedback(TopBlocks(k=1))
+        group = session.group([0, 2])
+        for _ in range(5):
+            for c in [*cs, feedback]:
+                session.allreduce(x.copy(), compressor=c)
+        if group is None:
+            return
+        residual = feedback.memories()["residual"].copy()
+        assert residual.any()
+        exact = vector(0, dtype=np.float64) + vector(2, dtype=np.float64)
+        for c in cs[:1] + cs[2:4]:  # full, or as good as
+            y = group.allreduce(x.copy(), compressor=c)
+            assert np.abs(y - exact).max() < 0.5, c.describe()
+            assert c.step == 1
+        for c in (cs[1], cs[4]):
+            y = group.allreduce(x.copy(), compressor=c)
+            blocks = np.abs(y[:960].reshape(15, 64)).any(axis=1)
+            assert not blocks.all()  # what the three of them knew is not in it
+        assert np.array_equal(feedback.memories()["residual"], residual)
+        group.allreduce(x.copy(), compressor=feedback)
+        group.close()
+
+    together(host.url, 3, call)

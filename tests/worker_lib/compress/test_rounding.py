@@ -9,8 +9,9 @@ import pytest
 
 from tests.seeds import seed_of_this_run
 from worker_lib import UsageError
-from worker_lib.compress import RangeError, Round, StochasticRounding
-from worker_lib.compress.rounding import round_at_random
+from worker_lib.compress import RangeError, Round, StochasticRounding, lanes
+from worker_lib.compress.grid import from_words, square_of_words, to_words
+from worker_lib.compress.rounding import drawn, round_at_random
 
 from .table import Table, hoeffding, right_on_average
 
@@ -20,11 +21,59 @@ def test_only_neighbours_on_the_grid_and_zero_stays_zero() -> None:
     x = rng.uniform(-50, 50, 4000).astype(np.float32)
     x[::7] = 0
     x[1::7] = np.rint(x[1::7] / 0.25) * 0.25  # on the grid: exact
-    q, cut = round_at_random(x, np.float32(0.25), 1 << 20, rng)
+    q, cut = round_at_random(x, np.float32(0.25), 1 << 20, (1, 2))
     assert cut == 0
     assert (np.abs(q * 0.25 - x) < 0.25).all()
     assert (q[::7] == 0).all()
     assert np.array_equal(q[1::7] * np.float32(0.25), x[1::7])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("bits", [2, 4, 5, 8, 12, 16, 20, 32])
+def test_the_native_twin_gives_the_same_bits(dtype: Any, bits: int) -> None:
+    rng = np.random.default_rng(seed_of_this_run())
+    top = lanes.top(bits, 1)
+    for size, block in ((1, 1), (7, 3), (1000, 1000), (40_003, 64), (70_000, 70_000)):
+        blocks = -(-size // block)
+        units = np.exp2(rng.uniform(-20, 5, blocks)).astype(dtype)
+        each = np.repeat(units, block)[:size]
+        reach = min(top, 1 << 20) * 1.01
+        x = (rng.uniform(-reach, reach, size) * each).astype(dtype)
+        x[::11] = 0
+        key = (int(rng.integers(1 << 32)), int(rng.integers(1 << 32)))
+        q, cut = round_at_random(x, each, top, key)
+        words, its = to_words(x, units, block, bits, top, key)
+        assert its == cut
+        assert np.array_equal(words, lanes.pack(q, bits))
+        back = from_words(words, size, bits, units, block)
+        assert back.dtype == dtype
+        assert np.array_equal(back, lanes.unpack(words, bits, size).astype(dtype) * each)
+        if bits <= 16:
+            assert square_of_words(words, size, bits) == sum(int(v) ** 2 for v in q)
+
+
+def test_units_that_cannot_be_used_make_zeros() -> None:
+    x = np.ones(12, np.float32)
+    units = np.array([0, np.nan, np.inf, 0.5], np.float32)
+    words, cut = to_words(x, units, 3, 8, 127, (3, 4))
+    assert cut == 0
+    assert lanes.unpack(words, 8, 12).tolist() == [0] * 9 + [2] * 3
+
+
+def test_draws_are_uniform_and_keys_make_others() -> None:
+    rng = np.random.default_rng(seed_of_this_run())
+    index = np.arange(1 << 16, dtype=np.uint32)
+    keys = [(int(a), int(b)) for a, b in rng.integers(0, 1 << 32, (40, 2))]
+    bits = np.array([drawn(index, key) for key in keys])
+    # Each of 32 bits: 2^16 fair coins a key, 6.5 standard deviations at most (one run in 10^7 fails).
+    for bit in range(32):
+        ones = (bits >> np.uint32(bit) & np.uint32(1)).sum(axis=1, dtype=np.int64)
+        assert (np.abs(ones - (1 << 15)) <= 6.5 * 128).all()
+    # Neighbours, and the same element under other keys, are not alike.
+    u = bits * 2.0**-32 - 0.5
+    for a, b in ((u[:, :-1], u[:, 1:]), (u[:-1], u[1:])):
+        correlations = 12 * (a * b).mean(axis=1)
+        assert (np.abs(correlations) <= 6.5 / np.sqrt(a.shape[1])).all()
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -12,7 +12,8 @@ import pytest
 from switchagg.control.embedded import EmbeddedController
 from tests.seeds import seed_of_this_run
 from tests.worker_lib.harness import together
-from worker_lib import MismatchError, Session, UsageError
+from tests.worker_lib.test_changes import vanish
+from worker_lib import MismatchError, Session, UsageError, WorkerLostError
 from worker_lib.sparse import SparseCosts, SparseRows, collective, sparse_costs
 from worker_lib.sparse.support import FLAT, PAGE
 
@@ -219,6 +220,28 @@ def test_all_ranks_turn_dense_at_the_break_even_that_they_measured(host: Embedde
     costs, kinds = results[0]
     assert not kinds[0]
     assert kinds[1] == (costs.break_even(rows, 1, "auto") < 1)
+
+
+def test_ranks_that_are_left_after_a_loss_measure_again(host: EmbeddedController) -> None:
+    def reduced(session: Session) -> tuple[int, int]:
+        mine = np.arange(session.rank, 1 << 17, 2)
+        found = session.allreduce_sparse(mine, np.ones(mine.size, np.float32), 1 << 17)
+        return found.indices.size, int(found.values.sum())
+
+    def call(session: Session) -> Any:
+        before = reduced(session)
+        if session.rank == 1:
+            return vanish(session)
+        with pytest.raises(WorkerLostError):
+            session.barrier()
+        return before, reduced(session), {key[0] for key in session._sparse_costs}
+
+    for result in together(host.url, 3, call, on_loss="shrink", deadline=5.0):
+        if result is not None:
+            before, after, generations = result
+            assert before == (1 << 17, (3 << 16) - 1)  # row 0 is rank 0 alone
+            assert after == (1 << 17, 1 << 17)
+            assert generations == {1}
 
 
 def test_nothing_is_measured_where_it_cannot_pay(

@@ -100,8 +100,8 @@ def test_between_interfaces(program: str) -> None:
     ("line", "problem"),
     [
         (
-            ["--p4runtime", "127.0.0.1:0", "-i", "1@lo", "--engine", "native"],
-            "the native engine is on a UDP port",
+            ["--p4runtime", "127.0.0.1:0", "-i", "1@lo", "--engine", "native", "--address", "10.0.0.1"],
+            "--address and --station are not for --p4runtime",
         ),
         (["--p4runtime", "127.0.0.1:0", "--program", "x.p4"], "--program, -D and -I are for --engine p4"),
         (["--p4runtime", "127.0.0.1:0", "--port", "0", "--job", "x"], "--job and --entries are not for"),

@@ -1,0 +1,288 @@
+"""Runs of convex methods for the claims: a problem and a list of runs as JSON values, solved by all ranks.
+
+posed(...)   the problem, its shares and its optimum, which the parent finds by Newton's method
+solved(lab, [(posed, [{"name": ..., "method": ...}, ...])], 4)
+  └─ solve, in each rank: its share from a file, the runs, records of the log, a digest of x
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from switchagg.experiments.lab import Lab
+    from worker_lib.algorithms.base import Array
+    from worker_lib.algorithms.problems import Regression
+    from worker_lib.compress import Compressor
+
+OPTIMUM_TOLERANCE: Final = 1e-10
+_POINTS: Final = 60  # records of a run
+
+
+@dataclass(frozen=True, slots=True)
+class Posed:
+    """A problem, shared out, with its optimum.
+
+    Attributes:
+        parts: every worker's problem.
+        optimum: x*.
+        scale: ||x*||, the distance from the starting point.
+        heterogeneity: root mean square over workers of ||grad f_i(x*)||.
+        condition: L / mu of F.
+        dim: d.
+    """
+
+    parts: list[Regression]
+    optimum: Array
+    scale: float
+    heterogeneity: float
+    condition: float
+    dim: int
+
+
+@dataclass(frozen=True, slots=True)
+class Solved:
+    """One run, seen from rank 0.
+
+    Attributes:
+        records: of its log.
+        same: whether x is the same to the bit at all ranks.
+        reached: whether its target was reached.
+        extra: what the method has besides.
+    """
+
+    records: Sequence[Mapping[str, Any]]
+    same: bool
+    reached: bool
+    extra: Mapping[str, Any]
+
+    @property
+    def last(self) -> Mapping[str, Any]:
+        """The last record."""
+        return self.records[-1]
+
+    def curve(self, x: str, scale: float) -> tuple[list[float], list[float]]:
+        """A field of the records, and the distance relative to `scale`."""
+        return (
+            [float(r[x]) for r in self.records],
+            [max(float(r["distance"]) / scale, 1e-16) for r in self.records],
+        )
+
+    def floor(self) -> float:
+        """The median distance over the second half of the run."""
+        half = sorted(float(r["distance"]) for r in self.records[len(self.records) // 2 :])
+        return half[len(half) // 2]
+
+
+def posed(problem: Mapping[str, Any], workers: int, order: str, *, shared_minimizer: bool = False) -> Posed:
+    """A data set as a problem of so many workers.
+
+    Args:
+        problem: arguments of `data.problem`.
+        order: how samples are split; see `problems.split`. ``"half"``: every other sample as with
+            ``"sorted"``, the rest at random.
+        shared_minimizer: give every worker the same minimizer, by targets made to fit.
+    """
+    import numpy as np
+
+    from worker_lib.algorithms.base import mean_gradient
+    from worker_lib.algorithms.problems import optimum
+
+    parts = _parts(problem, order, workers, shared_minimizer)
+    # A shared minimizer is known by construction; Newton's method finds the others.
+    x = _hidden(parts[0].dim) if shared_minimizer else optimum(parts, tolerance=OPTIMUM_TOLERANCE)
+    if shared_minimizer:
+        assert np.linalg.norm(mean_gradient(parts, x)) < OPTIMUM_TOLERANCE
+    spread = float(np.sqrt(np.mean([np.square(p.gradient(x)).sum() for p in parts])))
+    smooth = float(np.mean([p.smoothness for p in parts]))
+    convex = float(np.mean([p.strong_convexity for p in parts]))
+    return Posed(parts, x, float(np.linalg.norm(x)), spread, smooth / convex, parts[0].dim)
+
+
+def solve(session: Any, given: dict[str, Any]) -> list[dict[str, Any]]:
+    """One rank: carries out all runs of all tasks, one after the other."""
+    import numpy as np
+
+    from worker_lib.algorithms.base import Log
+    from worker_lib.algorithms.problems import LogisticRegression, RidgeRegression
+
+    found = []
+    for task in given["tasks"]:
+        with np.load(Path(given["folder"]) / f"{task['file']}-{session.rank}.npz") as held:
+            kind = RidgeRegression if task["ridge"] else LogisticRegression
+            center = held["center"] if held["center"].size else None
+            problem = kind(held["features"], held["targets"], task["l2"], task["l1"], center)
+            optimum = held["optimum"]
+        for plan in task["runs"]:
+            log = Log(every=max(1, plan["steps"] // _POINTS), optimum=optimum, target=plan.get("target"))
+            session.barrier()
+            x, extra = _run(plan, problem, session, log)
+            found.append(
+                {
+                    "digest": zlib.crc32(np.ascontiguousarray(x).view(np.uint8).data),
+                    "records": json.loads(log.to_json()) if session.rank == 0 else [],
+                    "reached": log.reached,
+                    "extra": extra,
+                }
+            )
+    return found
+
+
+def solved(
+    lab: Lab, tasks: Sequence[tuple[Posed, Sequence[Mapping[str, Any]]]], workers: int, *, words: int
+) -> list[dict[str, Solved]]:
+    """Has all runs of all tasks carried out by real processes, the same ones; for each task, by name."""
+    count = sum(len(runs) for _, runs in tasks)
+    lab.say(f"{count} runs on {tasks[0][0].dim} unknowns, {workers} workers")
+    with tempfile.TemporaryDirectory(prefix="swexperiment-") as folder:
+        given = {
+            "folder": folder,
+            "tasks": [{**_stored(folder, i, task), "runs": [*runs]} for i, (task, runs) in enumerate(tasks)],
+        }
+        ran = lab.ranks(solve, workers, given, connect={"words": words})
+    out, at = [], 0
+    for _, runs in tasks:
+        names = {}
+        for run in runs:
+            of_ranks = [result[at] for result in ran.results]
+            names[str(run["name"])] = Solved(
+                of_ranks[0]["records"],
+                len({each["digest"] for each in of_ranks}) == 1,
+                bool(of_ranks[0]["reached"]),
+                of_ranks[0]["extra"],
+            )
+            at += 1
+        out.append(names)
+    return out
+
+
+def _stored(folder: str, number: int, task: Posed) -> dict[str, Any]:
+    """Writes each worker's data to a file, so that no rank loads all of it; returns the rest."""
+    import numpy as np
+
+    from worker_lib.algorithms.problems import RidgeRegression
+
+    for rank, part in enumerate(task.parts):
+        np.savez(
+            Path(folder) / f"{number}-{rank}.npz",
+            features=part.features,
+            targets=part.targets,
+            center=np.empty(0) if part.center is None else part.center,
+            optimum=task.optimum,
+        )
+    first = task.parts[0]
+    return {
+        "file": number,
+        "ridge": isinstance(first, RidgeRegression),
+        "l2": first.l2,
+        "l1": first.l1,
+    }
+
+
+def _parts(problem: Mapping[str, Any], order: str, workers: int, shared_minimizer: bool) -> list[Regression]:
+    import numpy as np
+
+    from switchagg.experiments import data
+    from worker_lib.algorithms.problems import RidgeRegression, sharing_minimizer, split
+
+    whole = data.problem(**problem)
+    if shared_minimizer:
+        assert isinstance(whole, RidgeRegression)
+        whole = sharing_minimizer(whole, _hidden(whole.dim))
+    if order != "half":
+        return split(whole, workers, order=order)
+    by_target = np.argsort(whole.targets, kind="stable")
+    rest = np.random.default_rng(1).permutation(by_target[1::2])
+    pieces = zip(np.array_split(by_target[::2], workers), np.array_split(rest, workers), strict=True)
+    return [
+        replace(whole, features=whole.features[i], targets=whole.targets[i])
+        for i in (np.concatenate(pair) for pair in pieces)
+    ]
+
+
+def _hidden(dim: int) -> Array:
+    """The minimizer that all workers share."""
+    import numpy as np
+
+    return np.random.default_rng(1).standard_normal(dim)
+
+
+def _run(
+    plan: Mapping[str, Any], problem: Regression, session: Any, log: Any
+) -> tuple[Array, dict[str, Any]]:
+    """Carries out one run; x, and what is worth knowing besides."""
+    from worker_lib.algorithms import adaptive, base, ibcd, isega
+    from worker_lib.algorithms.diana import Diana
+    from worker_lib.algorithms.vr_diana import VrDiana
+
+    arguments = dict(plan.get("arguments", {}))
+    method: Any
+    match plan["method"]:
+        case "ibcd":
+            method = ibcd.Ibcd(
+                problem, session, **{"block": 16, "step": None, "bits": 32, "x0": None, **arguments}
+            )
+        case "isega":
+            method = isega.Isega(
+                problem, session, **{"block": 16, "step": None, "bits": 64, "x0": None, **arguments}
+            )
+        case "diana" | "vr-diana":
+            compressor = _compressor(plan["compressor"])
+            rule = arguments.pop("rule", None)
+            if rule is not None:
+                known = base.constants(problem, session)
+                omega = compressor.omega(problem.dim, session.world_size)
+                assert omega is not None
+                arguments["step"] = rule / (known.smoothness * (1 + omega / session.world_size))
+            settings: dict[str, Any] = {"compressor": compressor, "alpha": None, "step": None, "x0": None}
+            settings |= {"momentum": 0.0, "memory": True, **arguments}
+            made = Diana if plan["method"] == "diana" else VrDiana
+            method = made(problem, session, **settings)
+        case "adaptive":
+            cost = _cost(plan["cost"])
+            method = adaptive.Adaptive(
+                problem, session, cost=cost, **{"level": None, "x0": None, **arguments}
+            )
+        case other:
+            raise ValueError(f"no method {other!r}")
+    x = base.drive(method, session, plan["steps"], log)
+    extra: dict[str, Any] = {}
+    if plan["method"] == "adaptive":
+        later = method.counts[1:] or [0]
+        extra = {"mean_level": sum(later) / len(later), "least": min(later), "most": max(later)}
+    elif hasattr(method, "gamma"):
+        extra = {"gamma": method.gamma, "bound": method.gamma_bound}
+    return x, extra
+
+
+def _compressor(spec: Mapping[str, Any]) -> Compressor:
+    from worker_lib.compress import Dithering, RandomBlocks, SharedExponent, chain
+
+    parts: list[Compressor] = []
+    if spec.get("tau", 1) < 1:
+        parts.append(RandomBlocks(tau=spec["tau"], block=spec["block"], seed=spec["seed"]))
+    if "levels" in spec:
+        parts.append(Dithering(levels=spec["levels"], norm_bits=0, seed=spec["seed"]))
+    else:
+        parts.append(SharedExponent(bits=32))
+    return chain(*parts)
+
+
+def _cost(spec: Mapping[str, Any]) -> Any:
+    from worker_lib.algorithms import cost
+
+    match spec["model"]:
+        case "payload":
+            return cost.PayloadBits()
+        case "packets":
+            return cost.SwitchCost(spec["words"], unit="packets")
+        case "bytes":
+            return cost.SwitchCost(spec["words"], unit="bytes")
+        case other:
+            raise ValueError(f"no cost model {other!r}")

@@ -1,0 +1,68 @@
+"""Claims' own arithmetic, and that each runs to its end with real processes in its short form."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from switchagg.experiments.base import Outcome
+from switchagg.experiments.claims import gadmm, sparse_break_even, swarm
+from switchagg.experiments.lab import Lab, Settings
+from tests.seeds import seed_of_this_run
+
+
+def test_where_two_lines_meet() -> None:
+    shares = np.array(sparse_break_even.SHARES)
+    for share in (0.1, 0.4, 0.85):
+        found = sparse_break_even.crossing(1 + 3 * shares, 1 + 2 * share + shares)
+        assert found == pytest.approx(share)
+    assert sparse_break_even.crossing(1 + shares, 4 + 2 * shares) == 1  # sparse stays below
+    assert sparse_break_even.crossing(2 + 3 * shares, 1 + shares) == 0  # and never is
+    assert sparse_break_even.crossing(1 + shares, 2 + shares / 2) == 1
+
+
+def test_a_goal_is_reached_where_no_later_step_is_farther() -> None:
+    ranks = [
+        [[0, 5.0, 0, 0], [1, 0.5, 8, 100], [2, 0.1, 16, 200], [3, 0.05, 24, 300]],
+        [[0, 4.0, 0, 0], [1, 0.9, 8, 100], [2, 2.0, 16, 220], [3, 0.02, 24, 330]],
+    ]
+    curve = gadmm.together(ranks)
+    assert curve == [(0, 5.0, 0, 0), (1, 0.9, 16, 200), (2, 2.0, 32, 420), (3, 0.05, 48, 630)]
+    assert gadmm.reached(curve, 1.0) == (3, 48, 630)
+    assert gadmm.reached(curve, 3.0) == (1, 16, 200)
+    assert gadmm.reached(curve, 0.01) is None
+
+
+def test_the_perceptron_s_gradient_is_its_loss_s() -> None:
+    rng = np.random.default_rng(seed_of_this_run())
+    pixels, digits = rng.random((7, 64)), rng.integers(0, 10, 7)
+    model = swarm.Perceptron(pixels, digits)
+    x = model.start(1)
+    assert x.shape == (model.dim,)
+
+    def loss(at: np.ndarray) -> float:
+        first, offset, second, last = model.parts(at)
+        scores = np.tanh(pixels @ first + offset) @ second + last
+        return float((np.log(np.exp(scores).sum(axis=1)) - scores[np.arange(7), digits]).mean())
+
+    slope = model.batch_gradient(x, np.arange(7))
+    for _ in range(5):
+        way = rng.standard_normal(model.dim)
+        rise = (loss(x + 1e-5 * way) - loss(x - 1e-5 * way)) / 2e-5
+        assert rise == pytest.approx(float(slope @ way), rel=1e-4)
+    assert 0 <= model.error(x, pixels, digits) <= 1
+
+
+@pytest.mark.parametrize("claim", [sparse_break_even, swarm, gadmm], ids=lambda m: m.EXPERIMENT.name)
+def test_short_forms_run(claim: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in claim.EXPERIMENT.needs:
+        pytest.importorskip(name)
+    monkeypatch.setattr(claim, "WORKERS", 2)
+    said: list[str] = []
+    outcome = claim.EXPERIMENT.run(Lab(Settings(quick=True), said.append))
+    assert isinstance(outcome, Outcome)
+    assert said
+    if claim is gadmm:  # steps and bits, unlike times, are the same everywhere
+        assert outcome.held, outcome.checks

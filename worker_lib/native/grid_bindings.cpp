@@ -1,0 +1,43 @@
+// Python's view of grid.h. Addresses are plain integers, as everywhere; the GIL is released.
+#include <nanobind/nanobind.h>
+
+#include "worker_lib/native/grid.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace switchagg {
+namespace {
+
+template <typename T>
+T* at(uintptr_t address) {
+  return reinterpret_cast<T*>(address);
+}
+
+uint64_t to_words_at(uintptr_t x, size_t count, bool wide, int bits, uintptr_t units, size_t block, int32_t top,
+                     uint32_t first, uint32_t second, uintptr_t words) {
+  const Grid grid{bits, block, at<const void>(units)};
+  if (wide) return to_words(at<const double>(x), count, grid, top, {first, second}, at<uint32_t>(words));
+  return to_words(at<const float>(x), count, grid, top, {first, second}, at<uint32_t>(words));
+}
+
+void from_words_at(uintptr_t words, size_t count, bool wide, int bits, uintptr_t units, size_t block, uintptr_t x) {
+  const Grid grid{bits, block, at<const void>(units)};
+  if (wide) return from_words(at<const uint32_t>(words), count, grid, at<double>(x));
+  from_words(at<const uint32_t>(words), count, grid, at<float>(x));
+}
+
+}  // namespace
+
+void bind_grid(nb::module_& m) {
+  m.def("grid_to_words", to_words_at, "x"_a, "count"_a, "wide"_a, "bits"_a, "units"_a, "block"_a, "top"_a, "first"_a,
+        "second"_a, "words"_a, nb::call_guard<nb::gil_scoped_release>());
+  m.def("grid_from_words", from_words_at, "words"_a, "count"_a, "wide"_a, "bits"_a, "units"_a, "block"_a, "x"_a,
+        nb::call_guard<nb::gil_scoped_release>());
+  m.def(
+      "grid_square",
+      [](uintptr_t words, size_t count, int bits) { return square_of_words(at<const uint32_t>(words), count, bits); },
+      "words"_a, "count"_a, "bits"_a, nb::call_guard<nb::gil_scoped_release>());
+}
+
+}  // namespace switchagg
