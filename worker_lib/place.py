@@ -28,7 +28,7 @@ from worker_lib.work import ABORTED, DONE, LOST, MISMATCH, MOVED, PENDING, TIMEO
 
 _SLICE_NS: Final = 50_000_000  # how often a waiting thread looks for signals
 _SILENCE_NS: Final = 1_000_000_000  # nothing heard for this long, and a rank has left: no use to wait
-_ASK_TIMEOUT: Final = 0.5  # seconds for asking the controller who is missing, after a timeout
+_ASK_TIMEOUT: Final = 1.0  # seconds for asking the controller who is missing, after a timeout
 _LEAVE_SECONDS: Final = 5.0  # at most, for other threads to come out of the engine
 
 

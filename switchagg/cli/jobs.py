@@ -58,7 +58,7 @@ def jobs_table(jobs: list[dict[str, Any]]) -> str:
         ("missing", lambda job: figures.ranks(job["missing"])),
         ("lost", lambda job: figures.ranks(job["lost"])),
         ("left", lambda job: figures.in_state(job, "left")),
-        ("switch", lambda job: job.get("switch") or "-"),
+        ("switch", _where),
         ("slots", lambda job: _known(job["slots"])),
         ("words", lambda job: _known(job["words"])),
         ("speed", lambda job: figures.throughput(figures.rate(job, "GBps"))),
@@ -92,6 +92,10 @@ def _in_full(job: dict[str, Any]) -> str:
         ("state", _state(job) + (f": {job['why']}" if job.get("why") else "")),
         ("age", figures.duration(job["age"])),
         ("switch", job.get("switch") or "-"),
+        *(
+            ("below it", f"{leaf['switch']}: ranks {figures.ranks(leaf['ranks'])}, slots from {leaf['base']}")
+            for leaf in job.get("leaves") or []
+        ),
         (
             "slots",
             "-"
@@ -118,12 +122,19 @@ def _in_full(job: dict[str, Any]) -> str:
                 _heard(member),
                 figures.count(member.get("packets")),
                 f"{member['address']}:{member['port']}",
+                *((member.get("switch") or "-",) if job.get("leaves") else ()),
                 member.get("why") or "",
             )
             for member in job["members"]
         ]
-        lines += ["", table(("rank", "state", "heard", "packets", "address", ""), rows)]
+        leaf = ("switch",) if job.get("leaves") else ()
+        lines += ["", table(("rank", "state", "heard", "packets", "address", *leaf, ""), rows)]
     return "\n".join(lines)
+
+
+def _where(job: dict[str, Any]) -> str:
+    leaves = job.get("leaves") or []
+    return (job.get("switch") or "-") + (f" +{len(leaves)}" if leaves else "")
 
 
 def _state(job: dict[str, Any]) -> str:

@@ -74,6 +74,7 @@ def _waiting(answer: dict[str, Any]) -> str:
         return f"no slot of job {answer['job']!r} waits for anybody"
     rows = [
         (
+            each.get("switch") or "-",
             each["slot"],
             each["seq"],
             "words" if each["filled"] else "skips",
@@ -82,4 +83,7 @@ def _waiting(answer: dict[str, Any]) -> str:
         )
         for each in slots
     ]
-    return table(("slot", "seq", "holds", "ranks there", "ranks missing"), rows)
+    headings = ("switch", "slot", "seq", "holds", "ranks there", "ranks missing")
+    if len({row[0] for row in rows}) == 1:
+        headings, rows = headings[1:], [row[1:] for row in rows]  # type: ignore[assignment,misc]
+    return table(headings, list(rows))

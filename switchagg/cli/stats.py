@@ -30,7 +30,9 @@ def run(args: argparse.Namespace) -> int:
     switches: dict[str, dict[str, int]] = stats.get("switches") or {}
     if len(switches) < 2:
         switches = {"switch": stats["switch"]}
-    columns = [*switches.items(), *((job["name"], job["counters"]) for job in stats["jobs"])]
+    jobs = stats["jobs"]
+    spread = {job["name"] for job in jobs if sum(each["id"] == job["id"] for each in jobs) > 1}
+    columns = [*switches.items(), *((_called(job, spread), job["counters"]) for job in jobs)]
     names = list(dict.fromkeys(name for _, counters in columns for name in counters))
     rows = [
         (name, *(counters.get(name, 0) for _, counters in columns))
@@ -42,3 +44,8 @@ def run(args: argparse.Namespace) -> int:
     else:
         print("nothing has been counted yet")
     return 0
+
+
+def _called(job: dict[str, Any], spread: set[str]) -> str:
+    """A job on a tree has a column for each of its switches."""
+    return f"{job['name']} at {job['switch']}" if job["name"] in spread else str(job["name"])

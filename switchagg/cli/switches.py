@@ -38,25 +38,33 @@ def run(args: argparse.Namespace) -> int:
 
 
 def switches_table(switches: list[dict[str, Any]]) -> str:
-    """Returns the list of switches."""
+    """Returns the list of switches; the one above, and whose workers attach, only where there is a tree."""
+    columns: list[tuple[str, Any]] = [
+        ("switch", lambda one: one["name"]),
+        ("below", lambda one: one.get("parent") or "-"),
+        ("hosts", _hosts),
+        ("target", lambda one: one["target"]),
+        ("address", lambda one: f"{one['address']}:{one['port']}"),
+        ("state", lambda one: one["state"]),
+        ("free", lambda one: one["free"]),
+        ("of", lambda one: one["capacity"]["slots"]),
+        ("largest", lambda one: one["largest_free"]),
+        ("words", lambda one: _words(one["capacity"])),
+        ("jobs", lambda one: len(one["ranges"])),
+        ("packets", lambda one: figures.count((one.get("counters") or {}).get("received"))),
+    ]
+    if not any(one.get("parent") for one in switches):
+        columns = [column for column in columns if column[0] not in ("below", "hosts")]
     return table(
-        ("switch", "target", "address", "state", "free", "of", "largest", "words", "jobs", "packets"),
-        [
-            (
-                one["name"],
-                one["target"],
-                f"{one['address']}:{one['port']}",
-                one["state"],
-                one["free"],
-                one["capacity"]["slots"],
-                one["largest_free"],
-                _words(one["capacity"]),
-                len(one["ranges"]),
-                figures.count((one.get("counters") or {}).get("received")),
-            )
-            for one in switches
-        ],
+        tuple(name for name, _ in columns), [tuple(value(one) for _, value in columns) for one in switches]
     )
+
+
+def _hosts(switch: dict[str, Any]) -> str:
+    hosts = switch.get("hosts")
+    if hosts is None:
+        return "any"
+    return ", ".join(hosts[:2]) + (f" and {len(hosts) - 2} more" if len(hosts) > 2 else "") or "none"
 
 
 def _words(capacity: dict[str, Any]) -> str:

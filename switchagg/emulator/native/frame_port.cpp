@@ -145,7 +145,9 @@ void FramePort::look(Interface& interface) {
 }
 
 bool FramePort::wait(int64_t timeout_ns) {
-  if (std::any_of(interfaces_.begin(), interfaces_.end(), [](const auto& each) { return each->ready; })) return true;
+  // A busy interface must not hide the others: they are asked for in any case.
+  const bool busy = std::any_of(interfaces_.begin(), interfaces_.end(), [](const auto& each) { return each->ready; });
+  if (busy) timeout_ns = 0;
   std::array<epoll_event, 64> events;
   ++counters_.receive_calls;
   const timespec limit = timespec_of(std::max<int64_t>(timeout_ns, 0));
@@ -167,7 +169,7 @@ bool FramePort::wait(int64_t timeout_ns) {
       static_cast<Interface*>(tag)->ready = true;
     }
   }
-  return ready != 0;
+  return busy || ready != 0;
 }
 
 void FramePort::wake() {
@@ -237,6 +239,10 @@ void FramePort::take(Interface& interface, std::vector<Received>& into) {
   for (size_t i = first; i < used_; ++i) {
     const mmsghdr& message = b.in[i];
     if (b.from[i].sll_pkttype == PACKET_OUTGOING || message.msg_len < sizeof(FrameNote)) continue;
+    if (message.msg_hdr.msg_flags & MSG_TRUNC) {
+      ++interface.tallies.refused;
+      continue;
+    }
     auto size = static_cast<uint32_t>(message.msg_len - sizeof(FrameNote));
     uint8_t* frame = b.frame(i);
     const FrameNote& about = b.about[i];

@@ -15,12 +15,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+import worker_lib
 from switchagg.cli.main import main
 from switchagg.control.client import ControllerClient
 from switchagg.errors import AdmissionError
 from tests.switchagg.cli.processes import outcome
+from tests.waiting import eventually
+from tests.worker_lib.harness import in_threads
 from worker_lib.join import join
 
 ROOT = Path(__file__).parents[3]
@@ -118,6 +122,42 @@ def test_one_state_one_controller(tmp_path: Path) -> None:
         assert running.end(signal.SIGINT)[0] < 2
 
 
+def test_a_tree_of_software_switches(tmp_path: Path) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text(
+        '[switch.root]\nurl = "native:64"\n[switch.rack1]\nurl = "native:64"\nparent = "root"\n'
+        'hosts = ["127.1.1.0/24", "127.1.9.9"]\n'
+    )
+    rack2 = "rack2=native:64?parent=root&host=127.1.2.0/24"
+    with controller("--config", file, "--switch", rack2, "--slots", "4") as running:
+        client = ControllerClient(running.url)
+        eventually(lambda: {each["state"] for each in client.switches()} == {"up"})
+        shown = {each["name"]: (each["parent"], each["hosts"]) for each in client.switches()}
+        assert shown == {
+            "root": (None, []),
+            "rack1": ("root", ["127.1.1.0/24", "127.1.9.9"]),
+            "rack2": ("root", ["127.1.2.0/24"]),
+        }
+
+        def work(rank: int, address: str) -> float:
+            with worker_lib.connect(running.url, "j", rank, 2, address=address) as session:
+                total = session.allreduce(np.full(100, rank + 1.0, np.float32))[7]
+                if rank == 0:
+                    for command, wanted in (
+                        (("jobs", "j"), "below it    rack1: ranks 0, slots from 0"),
+                        (("stats",), "j at rack2"),
+                        (("switches",), "127.1.1.0/24, 127.1.9.9"),
+                    ):
+                        status, out, _ = outcome(*command, "--controller", running.url)
+                        assert status == 0
+                        assert wanted in out
+                session.barrier()
+                return float(total)
+
+        ranks = [lambda: work(0, "127.1.9.9"), lambda: work(1, "127.1.2.3")]
+        assert [each.get() for each in in_threads(ranks)] == [3.0, 3.0]
+
+
 def test_a_file_and_options(tmp_path: Path) -> None:
     file = tmp_path / "c.toml"
     file.write_text(
@@ -151,6 +191,11 @@ def test_a_file_and_options(tmp_path: Path) -> None:
         (["--switch", "a=native:8?colour=red"], "there is no key 'colour'"),
         (["--switch", "a=native:8?address=::1"], "address is '::1'; accepted: the IPv4 address"),
         (["--switch", "a=native:8?memory=1Q"], "memory is '1Q'; accepted: bytes"),
+        (["--switch", "a=native?parent=b"], "switch a: parent is 'b'; accepted: another switch: none"),
+        (
+            ["--switch", "a=native?host=10.0.0.1/8"],
+            "switch a: host is '10.0.0.1/8'; accepted: an IPv4 address",
+        ),
         (["--switch", "a=native", "--switch", "a=native"], "switch 'a' is given twice"),
         (["--switch", "a=p4runtime://h"], "switch a: url is 'p4runtime://h'"),
         (["--config", "/none"], "config is /none: No such file"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import signal
 from collections.abc import Callable
 from typing import Any
@@ -32,7 +33,7 @@ def at_leaves(
         with worker_lib.connect(it.url, name, r, len(where), address=address(where[r], r), **settings) as s:
             return function(s, *args)
 
-    return in_threads([lambda r=r: rank(r) for r in range(len(where))], 90.0)
+    return in_threads([functools.partial(rank, r) for r in range(len(where))], 90.0)
 
 
 def _values(outcomes: list[Outcome]) -> list[Any]:
@@ -238,6 +239,5 @@ def test_a_leaf_dies() -> None:
                 session.allreduce(np.ones(10, np.int32), timeout=2.0)
 
         for rank, outcome in enumerate(at_leaves(it, where, work, job="j", transport="udp")):
-            print(rank, type(outcome.error), outcome.error)
             assert isinstance(outcome.error, NetworkError | SwitchError | WorkerLostError), rank
         it.all_free()

@@ -13,9 +13,15 @@ export function policyText(policy) {
   return parts.join(", ");
 }
 
+/** A switch below the job's root, with the ranks that attach to it. */
+function leafText(leaf) {
+  return `${leaf.switch}: rank ${ranks(leaf.ranks)}, slots from ${leaf.base}`;
+}
+
 const FACTS = [
   ["Id", (job) => job.id ?? "–"],
   ["Switch", (job) => job.switch ?? "–"],
+  ["Below it", (job) => (job.leaves?.length ? job.leaves.map(leafText).join("; ") : "–")],
   [
     "Slots",
     (job) =>

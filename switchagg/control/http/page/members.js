@@ -117,7 +117,8 @@ export class MemberTable {
             setAttribute(dot, "data-health", member.health);
             setText(heard, WORDS[member.health](member));
             setText(packets, count(member.packets));
-            setText(address, member.address ? `${member.address}:${member.port}` : "–");
+            const leaf = job.leaves?.length && member.switch ? ` at ${member.switch}` : "";
+            setText(address, member.address ? `${member.address}:${member.port}${leaf}` : "–");
           },
         };
       },

@@ -79,7 +79,12 @@ class SwitchView {
     setText(this.name, one.name);
     setText(this.state, one.state);
     setAttribute(this.state, "data-state", one.state);
-    setText(this.where, [one.target, one.address && `${one.address}:${one.port}`].filter(Boolean).join(" · "));
+    setText(
+      this.where,
+      [one.target, one.address && `${one.address}:${one.port}`, one.parent && `below ${one.parent}`]
+        .filter(Boolean)
+        .join(" · "),
+    );
     this.why.hidden = !one.why;
     setText(this.why, one.why ?? "");
     setText(this.button, one.state === "draining" ? "Undrain" : "Drain");
