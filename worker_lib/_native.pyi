@@ -228,3 +228,30 @@ def grid_from_words(
     words: int, count: int, wide: bool, bits: int, units: int, block: int, x: int
 ) -> None: ...
 def grid_square(words: int, count: int, bits: int) -> int: ...
+def to_residues(
+    x: int,
+    count: int,
+    wide: bool,
+    bits: int,
+    unit: float,
+    factors: int,
+    first: int,
+    second: int,
+    words: int,
+) -> int: ...
+def residue_values(
+    x: int, count: int, wide: bool, unit: float, first: int, second: int, out: int
+) -> None: ...
+def from_residues(
+    words: int,
+    count: int,
+    wide: bool,
+    bits: int,
+    unit: float,
+    factors: int,
+    reference: int,
+    workers: float,
+    sum: int,
+    mean: int,
+    wrong: int,
+) -> int: ...

@@ -47,6 +47,8 @@ def claims(told: Mapping[str, Any]) -> str:
             lines += ["", table["title"] + ":", "", *_table(table["headings"], table["rows"])]
             if table["note"]:
                 lines += ["", table["note"]]
+        if each["notes"]:
+            lines += ["", *(f"* {note}" for note in each["notes"])]
     return "\n".join(lines) + "\n"
 
 

@@ -84,8 +84,12 @@ def html(
     )
 
 
+def _word(held: bool) -> str:
+    return "<b class='verdict good'>held</b>" if held else "<b class='verdict bad'>not held</b>"
+
+
 def _verdict(record: Record) -> str:
-    return f"<b class='{_CLASSES[record.verdict]}'>{record.verdict}</b>"
+    return f"<b class='verdict {_CLASSES[record.verdict]}'>{record.verdict}</b>"
 
 
 def _section(record: Record, pictures: Pictures) -> str:
@@ -104,7 +108,7 @@ def _section(record: Record, pictures: Pictures) -> str:
 
 def _found(name: str, outcome: Outcome, pictures: Pictures) -> str:
     checks = "".join(
-        f"<tr><td><b class={'good' if each.held else 'bad'}>{'held' if each.held else 'not held'}</b></td>"
+        f"<tr><td>{_word(each.held)}</td>"
         f"<td>{escape(each.statement)}</td><td>{escape(each.measured)}</td></tr>"
         for each in outcome.checks
     )

@@ -75,7 +75,7 @@ METHODS: Final[Mapping[str, Callable[[int], Reduce]]] = {
 """Ways of reducing a gradient, by the name that is shown: from a seed to what does it."""
 
 COMPRESSORS: Final = tuple(name for name in METHODS if not name.startswith(("dense", "zero-skip")))
-"""Those that compress in Python before the session does."""
+"""Those that compress before the session does."""
 
 
 @dataclass(slots=True)

@@ -91,7 +91,7 @@ class Record:
         payload_bits: bits of the messages that this worker gave to the switch, without headers and padding.
         wire_bytes: sent and received by this worker, with all headers, Ethernet's preamble and gap included.
         wire_bytes_sent: the part of it that was sent.
-        packets: sent, the header-only ones included; as many come back.
+        packets: sent, the header-only ones included, repeats not; as many come back.
         seconds: since the run began, without the time that measuring took.
     """
 
@@ -268,7 +268,8 @@ class Log:
 def _counters(session: Measured) -> dict[str, int]:
     stats = session.stats()
     sent, received = wire_bytes(stats)
-    return {"sent": sent, "received": received, "packets": int(stats["packets_sent"])}
+    packets = int(stats["packets_data"]) + int(stats["packets_skip"])  # repeats are not in these
+    return {"sent": sent, "received": received, "packets": packets}
 
 
 # ---------------------------------------------------------------------- arguments

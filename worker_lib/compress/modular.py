@@ -30,11 +30,11 @@ import numpy.typing as npt
 from switchagg.errors import UsageError
 from worker_lib.compress import lanes
 from worker_lib.compress.base import Compressor, Floats, Message, RangeError, Round, Words
+from worker_lib.compress.grid import new_key
+from worker_lib.compress.residues import CHECK_BLOCK, own_values, to_sums, to_words
 
-CHECK_BLOCK: Final = 4096  # elements a check word
 _WIDEST: Final = 16  # bits
 _LEAST_UNIT: Final = 2.0**-1000
-_FARTHEST: Final = 2.0**52  # units; beyond, a float64 does not know which integer it is
 
 
 class Modular(Compressor):
@@ -126,25 +126,15 @@ class Modular(Compressor):
             return Message(x, kept=(x, None, None))
         unit = self.unit
         assert unit is not None
-        v = x.astype(np.float64) / unit
-        v += self._private_draws(round).random(v.shape)
-        np.floor(v, out=v)
-        usable = np.abs(v) < _FARTHEST  # not NaN either
-        infinite = not bool(usable.all())
-        if infinite:
-            v[~usable] = 0
-        q = v.astype(np.int64)
-        low = q.astype(np.int32)
-        words = np.concatenate([lanes.pack(low, self.bits), checks(low), np.array([infinite], np.int32)])
-        return Message(words, kept=(x, q, unit))
+        key = new_key(self._private_draws(round))
+        words, unusable = to_words(x, unit, self.bits, key)
+        guarded = np.concatenate([words, np.array([unusable > 0], np.int32)])
+        return Message(guarded, kept=(x, key, unit))
 
     def own(self, message: Message, shared: Words | None, round: Round) -> Floats:
         """Exactly this rank's addend."""
-        x, q, unit = message.kept
-        if q is None:
-            return message.values
-        result: Floats = (q * unit).astype(x.dtype)
-        return result
+        x, key, unit = message.kept
+        return message.values if key is None else own_values(x, unit, key)
 
     def decode(self, total: npt.NDArray[Any], message: Message, shared: Words | None, round: Round) -> Floats:
         """The sum, from its low bits and the reference.
@@ -152,28 +142,23 @@ class Modular(Compressor):
         Raises:
             RangeError: it is too far from the reference.
         """
-        x, q, unit = message.kept
-        if q is None:
+        x, key, unit = message.kept
+        if key is None:
             if np.isfinite(total).all():
-                self._moved_on(total.astype(np.float64), np.zeros(total.size), round)
+                means = total.astype(np.float64) / round.world_size
+                self._moved_on(means, float(np.abs(total).max()))
             self._done(total.size)
             return total
-        reference = self._memory
-        if reference is None:
-            reference = np.where(np.isfinite(x), x, 0).astype(np.float64)
         if total[-1]:
             self._done(x.size)
             return np.full(x.size, np.nan, x.dtype)
-        near = np.rint(reference * (round.world_size / unit)).astype(np.int64)
-        packed = lanes.words_for(x.size, self.bits)
-        sums = lanes.unpack_near(total[:packed], self.bits, near)
-        wrong = np.flatnonzero(checks(sums.astype(np.int32)) != total[packed:-1])
-        if wrong.size:
-            self._beyond(wrong, unit, round)
-        self._moved_on(sums * unit, near * unit, round)
+        reference = x.astype(np.float64) if self._memory is None else self._memory
+        found = to_sums(total, unit, self.bits, reference, round.world_size, x.dtype)
+        if found.wrong.size:
+            self._beyond(found.wrong, unit, round)
+        self._moved_on(found.means, found.farthest * unit)
         self._done(x.size)
-        result: Floats = (sums * unit).astype(x.dtype)
-        return result
+        return found.sums
 
     def describe(self) -> str:
         """Name and parameters."""
@@ -182,12 +167,9 @@ class Modular(Compressor):
 
     # ------------------------------------------------------------------ inside
 
-    def _moved_on(
-        self, total: npt.NDArray[np.float64], expected: npt.NDArray[np.float64], round: Round
-    ) -> None:
-        self._memory = total / round.world_size if self.reference == "last" else None
+    def _moved_on(self, means: npt.NDArray[np.float64], moved: float) -> None:
+        self._memory = means if self.reference == "last" else None
         if self._unit is None:
-            moved = float(np.abs(total - expected).max())
             self._reach = moved if self._reach is None else max(moved, self._reach / 2)
 
     def _beyond(self, wrong: npt.NDArray[np.intp], unit: float, round: Round) -> None:
@@ -233,31 +215,3 @@ class Modular(Compressor):
     def _load(self, state: Mapping[str, Any]) -> None:
         self._memory = None
         super()._load(state)
-
-
-def checks(q: lanes.Ints) -> npt.NDArray[np.int32]:
-    """A check word for each block of integers: sum of a_j q_j mod 2^32. Of sums, it is the sum of checks."""
-    blocks = -(-q.size // CHECK_BLOCK)
-    u = np.zeros(blocks * CHECK_BLOCK, np.uint32)
-    u[: q.size] = q.view(np.uint32)
-    products = u.reshape(blocks, CHECK_BLOCK) * _FACTORS
-    words: npt.NDArray[np.uint32] = products.sum(axis=1, dtype=np.uint32)
-    return words.view(np.int32)
-
-
-def _factors() -> npt.NDArray[np.uint32]:
-    """Odd, and different from each other and each other's negatives mod 2^24.
-
-    So no two errors of 2^8 units, each alone in its word, cancel. From raw words, which no version of NumPy
-    draws otherwise.
-    """
-    raw = np.random.PCG64(0x5EED).random_raw(3 * CHECK_BLOCK)
-    _, first = np.unique(raw & np.uint64(0x3FFFFF), return_index=True)
-    chosen = raw[np.sort(first)[:CHECK_BLOCK]]
-    low = (chosen & np.uint64(0x3FFFFF)).astype(np.uint32)
-    high = (chosen >> np.uint64(56)).astype(np.uint32)
-    factors: npt.NDArray[np.uint32] = (high << np.uint32(24)) | (low << np.uint32(1)) | np.uint32(1)
-    return factors
-
-
-_FACTORS: Final = _factors()

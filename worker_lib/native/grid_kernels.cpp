@@ -95,11 +95,105 @@ uint64_t square(const int32_t* __restrict q, size_t n) {
   return sum;
 }
 
+// A double below 2^51 in magnitude plus this has the number's low 32 bits as its own.
+constexpr double kShift = 0x1.8p52;
+
+inline uint32_t low_bits(double whole) {
+  const double shifted = whole + kShift;
+  uint64_t bits;
+  __builtin_memcpy(&bits, &shifted, sizeof bits);
+  return static_cast<uint32_t>(bits);
+}
+
+template <typename T>
+inline double far_whole(T x, double unit, uint32_t h, bool* usable) {
+  const double v = static_cast<double>(x) / unit;
+  *usable = (v > -0x1p51) & (v < 0x1p51);  // not NaN either
+  return __builtin_floor((*usable ? v : 0.0) + uniform(h, double{}));
+}
+
+template <typename T>
+size_t far(const T* __restrict x, size_t n, double unit, DrawKey key, uint32_t index, int32_t* __restrict low) {
+  uint32_t unusable = 0;
+  for (size_t i = 0; i < n; ++i) {
+    bool usable;
+    const double y = far_whole(x[i], unit, draw(key, index + static_cast<uint32_t>(i)), &usable);
+    unusable += !usable;
+    low[i] = static_cast<int32_t>(low_bits(y));
+  }
+  return unusable;
+}
+
+template <typename T>
+void far_values(const T* __restrict x, size_t n, double unit, DrawKey key, uint32_t index, T* __restrict out) {
+  for (size_t i = 0; i < n; ++i) {
+    bool usable;
+    const double y = far_whole(x[i], unit, draw(key, index + static_cast<uint32_t>(i)), &usable);
+    out[i] = static_cast<T>(y * unit);
+  }
+}
+
+void expect(const double* __restrict reference, size_t n, double scale, double* __restrict near, int32_t* __restrict low) {
+  for (size_t i = 0; i < n; ++i) {
+    near[i] = __builtin_rint(reference[i] * scale);
+    low[i] = static_cast<int32_t>(low_bits(near[i]));
+  }
+}
+
+template <int kBits>
+void peel_lanes_near(const uint32_t* __restrict in, size_t words, int bits, const int32_t* __restrict low, int32_t* __restrict off) {
+  const int width = kBits ? kBits : bits;
+  const int lanes = 32 / width;
+  for (size_t w = 0; w < words; ++w) {
+    uint32_t rest = in[w];
+    for (int lane = 0; lane < lanes; ++lane) {
+      rest -= static_cast<uint32_t>(low[w * lanes + lane]);
+      const int32_t over = static_cast<int32_t>(rest << (32 - width)) >> (32 - width);
+      off[w * lanes + lane] = over;
+      rest = static_cast<uint32_t>(static_cast<int32_t>(rest - static_cast<uint32_t>(over)) >> width);
+    }
+  }
+}
+
+void peel_near(const uint32_t* in, size_t words, int bits, const int32_t* low, int32_t* off) {
+  switch (bits) {
+    case 4: return peel_lanes_near<4>(in, words, bits, low, off);
+    case 8: return peel_lanes_near<8>(in, words, bits, low, off);
+    case 16: return peel_lanes_near<16>(in, words, bits, low, off);
+    default: return peel_lanes_near<0>(in, words, bits, low, off);
+  }
+}
+
+template <typename T>
+int32_t settle(const double* __restrict near, const int32_t* __restrict off, size_t n, double unit, double workers,
+               T* __restrict sum, double* __restrict mean) {
+  int32_t farthest = 0;
+  for (size_t i = 0; i < n; ++i) {
+    const int32_t size = off[i] < 0 ? -off[i] : off[i];
+    farthest = size > farthest ? size : farthest;
+    const double total = (near[i] + static_cast<double>(off[i])) * unit;
+    sum[i] = static_cast<T>(total);
+    mean[i] = total / workers;
+  }
+  return farthest;
+}
+
+uint32_t check(const int32_t* __restrict low, const int32_t* __restrict off, const uint32_t* __restrict factors, size_t n) {
+  uint32_t sum = 0;
+  if (off) {
+    for (size_t i = 0; i < n; ++i) sum += (static_cast<uint32_t>(low[i]) + static_cast<uint32_t>(off[i])) * factors[i];
+  } else {
+    for (size_t i = 0; i < n; ++i) sum += static_cast<uint32_t>(low[i]) * factors[i];
+  }
+  return sum;
+}
+
 }  // namespace
 
 extern const GridKernels JOIN(grid_kernels_, KERNEL_LEVEL);
 const GridKernels JOIN(grid_kernels_, KERNEL_LEVEL) = {
     TEXT(KERNEL_LEVEL), round<float>, round<double>, scale<float>, scale<double>, pack, peel, square,
+    far<float>, far<double>, far_values<float>, far_values<double>, expect, peel_near, settle<float>, settle<double>, check,
 };
 
 }  // namespace switchagg

@@ -24,6 +24,22 @@ struct GridKernels {
   void (*pack)(const int32_t* q, size_t words, int bits, uint32_t* out);
   void (*peel)(const uint32_t* in, size_t words, int bits, int32_t* q);
   uint64_t (*square)(const int32_t* q, size_t n);  // sum of squares, of |q| up to 2^15
+
+  // Modular quantization, in doubles. floor(x / unit + u) to its low 32 bits; returns how many x were not finite or not
+  // within 2^51 units, which become 0.
+  size_t (*far_f32)(const float* x, size_t n, double unit, DrawKey key, uint32_t index, int32_t* low);
+  size_t (*far_f64)(const double* x, size_t n, double unit, DrawKey key, uint32_t index, int32_t* low);
+  // The same, times unit; 0 where it is not usable.
+  void (*far_values_f32)(const float* x, size_t n, double unit, DrawKey key, uint32_t index, float* out);
+  void (*far_values_f64)(const double* x, size_t n, double unit, DrawKey key, uint32_t index, double* out);
+  // near = rint(reference * scale), and its low 32 bits.
+  void (*expect)(const double* reference, size_t n, double scale, double* near, int32_t* low);
+  // How far each lane's sum is from what is expected of it, in [-2^(bits-1), 2^(bits-1)).
+  void (*peel_near)(const uint32_t* in, size_t words, int bits, const int32_t* low, int32_t* off);
+  // Sums near + off times unit, and those over the number of workers; returns the largest |off|.
+  int32_t (*settle_f32)(const double* near, const int32_t* off, size_t n, double unit, double workers, float* sum, double* mean);
+  int32_t (*settle_f64)(const double* near, const int32_t* off, size_t n, double unit, double workers, double* sum, double* mean);
+  uint32_t (*check)(const int32_t* low, const int32_t* off, const uint32_t* factors, size_t n);  // off may be null
 };
 
 const GridKernels& choose_grid_kernels();

@@ -67,6 +67,7 @@ def allreduce_sparse(
 ) -> SparseRows | Array:
     """See `worker_lib.Session.allreduce_sparse`."""
     mine = checked_rows(indices, values, rows)
+    rows = mine.rows
     row, dtype = mine.values.shape[1:], mine.values.dtype
     width = math.prod(row)
     if result not in RESULTS:
@@ -97,7 +98,7 @@ def allreduce_sparse(
 
     share = there.size / rows
     if limit is None and rows * width <= MAX_ELEMENTS and rows * width > _SMALL and share > _CLEAR:
-        costs = _costs_of(session, dtype, row, bits, lanes)
+        costs = _costs_of(session, dtype, rows, row, bits, lanes)
         limit = costs.break_even(rows, width, result)
     if limit is not None and share > limit and rows * width <= MAX_ELEMENTS:
         table = reduce(mine.to_dense())
@@ -107,23 +108,31 @@ def allreduce_sparse(
 
 
 def sparse_costs(
-    session: Session, dtype: Any, row: tuple[int, ...] = (), op: str = "sum", bits: int | None = None
+    session: Session,
+    dtype: Any,
+    rows: int,
+    row: tuple[int, ...] = (),
+    op: str = "sum",
+    bits: int | None = None,
 ) -> SparseCosts:
     """What `allreduce_sparse` finds its break-even by: measured now if it has not been. All ranks call it.
 
     Args:
-        dtype: of the values. row: the shape of a table's row. op, bits: as in the sum.
+        dtype: of the values.
+        rows: of the table; what is measured holds for tables of up to twice or half as many.
+        row: the shape of a row.
+        op, bits: as in the sum.
 
     Raises:
         UsageError: such values cannot be summed.
     """
     kind = np.dtype(dtype)
     lanes = session._lanes(view(np.empty(0, kind), "values", write=False), op, bits, None)[1]
-    return _costs_of(session, kind, row, bits, lanes)
+    return _costs_of(session, kind, rows, row, bits, lanes)
 
 
 def _costs_of(
-    session: Session, dtype: Any, row: tuple[int, ...], bits: int | None, lanes: int
+    session: Session, dtype: Any, rows: int, row: tuple[int, ...], bits: int | None, lanes: int
 ) -> SparseCosts:
     def reduce(x: Array) -> None:
         # Averages of equal values stay as they are, however often; sums would soon be infinite.
@@ -131,13 +140,14 @@ def _costs_of(
         session.allreduce(x, op=op, bits=bits, blocks="dense")
 
     # A change of membership makes all ranks measure again: a rank that came back has nothing yet.
-    key = (session._generation, dtype.name, row, lanes)
+    key = (session._generation, dtype.name, rows.bit_length(), row, lanes)
     known = session._sparse_costs
     if key not in known:
         for old in [k for k in known if k[0] != key[0]]:
             del known[old]
         on_wire = 96 if lanes == 64 else lanes
-        known[key] = measured(session, math.prod(row), reduce, dtype, on_wire, _Handling(dtype, row))
+        handling = _Handling(dtype, row)
+        known[key] = measured(session, rows, math.prod(row), reduce, dtype, on_wire, handling)
     return known[key]
 
 

@@ -25,9 +25,10 @@ if TYPE_CHECKING:
     from worker_lib.session import Session
 
 _SMALL: Final = 1 << 14  # elements of the sums that are timed
-_LARGE: Final = 1 << 17
-_SECONDS: Final = 0.4  # for the larger of them, about
-_REPEATS: Final = 15  # the least counts: whatever disturbs a measurement only adds to it
+_LARGE: Final = (1 << 16, 1 << 18)  # as many as the table has, within these
+_TABLE: Final = 1 << 21  # elements of the largest table that is handled
+_SECONDS: Final = 0.4  # for the larger sums, about
+_REPEATS: Final = 25  # the least counts: whatever disturbs a measurement only adds to it
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +122,7 @@ class Handling(Protocol):
 
 def measured(
     session: Session,
+    rows: int,
     width: int,
     reduce: Callable[[Any], Any],
     dtype: np.dtype[Any],
@@ -130,7 +132,7 @@ def measured(
     """Times a few sums between all ranks, and the handling of rows on each. Every rank calls it.
 
     Args:
-        width: elements a row.
+        rows, width: of the table, or of one like it.
         reduce: sums an array of `dtype` over all ranks, in place, all of it.
         bits: on the wire of an element; see `SparseCosts.by_bytes`.
         handling: what a rank does besides.
@@ -138,34 +140,34 @@ def measured(
     Returns:
         The mean over ranks, the same to the bit at every rank.
     """
-    small, large = np.ones(_SMALL, dtype), np.ones(_LARGE, dtype)
-    first = _least(lambda: reduce(small), 2)
+    size = int(np.clip(rows * width, *_LARGE))
+    small, large = np.ones(_SMALL, dtype), np.ones(size, dtype)
+    t_small = _least(lambda: reduce(small), _REPEATS)
     # On a slow network a few of the large ones are enough; the ranks must count alike.
-    few = np.array([_SECONDS / max(first * (_LARGE / _SMALL), 1e-6)])
-    repeats = int(np.clip(session.allreduce(few, op="avg")[0], 1, _REPEATS))
-    t_small = min(first, _least(lambda: reduce(small), _REPEATS))
+    few = np.array([_SECONDS / max(t_small * (size / _SMALL), 1e-6)])
+    repeats = int(np.clip(session.allreduce(few, op="avg")[0], 3, _REPEATS))
     t_large = _least(lambda: reduce(large), repeats)
-    element = max((t_large - t_small) / (_LARGE - _SMALL), 1e-12)
-    union = max(1, _LARGE // width)
-    for rows in (4 * union, 8 * union):
-        handling.prepare(union, rows)
-    t_rows = _least(lambda: handling.sparse(union, 4 * union), _REPEATS)
-    t_table = _least(lambda: handling.dense(union, 4 * union), _REPEATS)
-    t_tables = _least(lambda: handling.dense(union, 8 * union), _REPEATS)
-    cell = max(0.0, (t_tables - t_table) / (4 * union * width))
-    pick = max(0.0, (t_table - 4 * union * width * cell) / union)
-    t_bits = _least(lambda: handling.support(union, 8 * union), _REPEATS)
-    found = np.array(
-        [
-            max(0.0, t_small - _SMALL * element),
-            element,
-            t_rows / union,
-            cell,
-            pick,
-            t_bits / (8 * union) + element / bits,
-        ]
-    )
-    return SparseCosts(*(float(v) for v in session.allreduce(found, op="avg")))
+    element = max((t_large - t_small) / (size - _SMALL), 1e-12)
+    # Memory that is new costs more than memory that is used again, so the table is of the size in question.
+    table = max(2, min(rows, _TABLE // width))
+    half, quarter = table // 2, max(1, table // 4)
+    for union in (half, quarter):
+        handling.prepare(union, table)
+    t_rows = _least(lambda: handling.sparse(half, table), _REPEATS)
+    t_half = _least(lambda: handling.dense(half, table), _REPEATS)
+    t_quarter = _least(lambda: handling.dense(quarter, table), _REPEATS)
+    t_bits = _least(lambda: handling.support(quarter, table), _REPEATS)
+    pick = max(0.0, (t_half - t_quarter) / max(1, half - quarter))
+    cell = max(0.0, t_quarter - pick * quarter) / (table * width)
+    found = [
+        max(0.0, t_small - _SMALL * element),
+        element,
+        t_rows / half,
+        cell,
+        pick,
+        t_bits / table + element / bits,
+    ]
+    return SparseCosts(*(float(v) for v in session.allreduce(np.array(found), op="avg")))
 
 
 def _least(call: Callable[[], Any], times: int) -> float:

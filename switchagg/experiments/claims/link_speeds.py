@@ -143,8 +143,8 @@ def _outcome(found: dict[str, Ran], runs: Runs, rates: dict[str, float], steps: 
             f"The model has {first['parameters']:,} parameters; the target is what dense float32 has after "
             f"{steps} steps. All methods start from the same weights, see the same batches and use Adagrad "
             "with the same learning rate. The clock stands still while the loss is looked at.",
-            "Dense and zero-skip are the session's own lanes, in C++; the other methods are NumPy in each "
-            "worker's process. Here all workers and the switch share "
+            "Dense and zero-skip are the session's own lanes; the other methods compress before the session "
+            "does, in worker_lib.compress. Here all workers and the switch share "
             f"{len(os.sched_getaffinity(0))} cores. Where cores are busy and links are not, the cores "
             "decide.",
             *(_bound(runs, rate, bits) for rate, bits in rates.items()),

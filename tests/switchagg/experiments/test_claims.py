@@ -13,14 +13,13 @@ from switchagg.experiments.lab import Lab, Settings
 from tests.seeds import seed_of_this_run
 
 
-def test_where_two_lines_meet() -> None:
+def test_where_the_difference_is_nothing() -> None:
     shares = np.array(sparse_break_even.SHARES)
     for share in (0.1, 0.4, 0.85):
-        found = sparse_break_even.crossing(1 + 3 * shares, 1 + 2 * share + shares)
-        assert found == pytest.approx(share)
-    assert sparse_break_even.crossing(1 + shares, 4 + 2 * shares) == 1  # sparse stays below
-    assert sparse_break_even.crossing(2 + 3 * shares, 1 + shares) == 0  # and never is
-    assert sparse_break_even.crossing(1 + shares, 2 + shares / 2) == 1
+        assert sparse_break_even.crossing(2 * (shares - share)) == pytest.approx(share)
+    assert sparse_break_even.crossing(shares - 3) == 1  # sparse stays below
+    assert sparse_break_even.crossing(-1 - shares) == 1
+    assert sparse_break_even.crossing(shares + 0.1) == 0  # and never is
 
 
 def test_a_goal_is_reached_where_no_later_step_is_farther() -> None:

@@ -147,5 +147,6 @@ def test_markdown_has_every_claim() -> None:
     assert "| **not held** | statement 1 | 1 & so on |" in shown
     assert "| many | 12,346 |" in shown
     assert "scikit-learn is missing" in shown
+    assert "\n* A note.\n" in shown
     tables = [line for line in shown.splitlines() if line.startswith("|")]
     assert all(line.endswith("|") for line in tables)

@@ -28,7 +28,15 @@ class Counters:
 
     def __init__(self) -> None:
         self.now = dict.fromkeys(
-            ("bytes_sent", "bytes_received", "packets_sent", "packets_received", "packets_skip"), 0
+            (
+                "bytes_sent",
+                "bytes_received",
+                "packets_sent",
+                "packets_received",
+                "packets_data",
+                "packets_skip",
+            ),
+            0,
         )
 
     def stats(self) -> dict[str, Any]:
@@ -50,6 +58,7 @@ def test_what_is_recorded_and_what_is_left_out() -> None:
         time[0] += 1
         session.now["packets_sent"] += 2
         session.now["packets_skip"] += 1
+        session.now["packets_data"] += 1
         session.now["bytes_sent"] += 16 + 80
         session.now["packets_received"] += 2
         session.now["bytes_received"] += 160
@@ -96,7 +105,8 @@ def test_bytes_on_the_wire_are_those_of_the_packets(host: EmbeddedController) ->
         after = session.stats()
         sent, received = (a - b for a, b in zip(wire_bytes(after), wire_bytes(before), strict=True))
         assert log.records[-1].wire_bytes == sent + received
-        assert log.records[-1].packets == after["packets_sent"] - before["packets_sent"]
+        names = ("packets_data", "packets_skip")
+        assert log.records[-1].packets == sum(after[name] - before[name] for name in names)
         return after, sent
 
     for _, sent in together(host.url, 2, call, words=16):

@@ -9,8 +9,8 @@ import pytest
 
 from tests.seeds import seed_of_this_run
 from worker_lib import UsageError
-from worker_lib.compress import Modular, RangeError, Round, TopBlocks, chain
-from worker_lib.compress.modular import _FACTORS, CHECK_BLOCK, checks
+from worker_lib.compress import Modular, RangeError, Round, TopBlocks, chain, residues
+from worker_lib.compress.residues import CHECK_BLOCK, FACTORS, checks
 
 from .table import Table, right_on_average
 
@@ -123,6 +123,36 @@ def test_nan_is_everywhere_and_the_reference_stays() -> None:
     assert np.array_equal(table.round([np.ones(8), np.ones(8)])[0], np.full(8, 2.0))
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("bits", [2, 3, 4, 8, 10, 16])
+def test_the_native_twin_gives_the_same_bits(dtype: Any, bits: int) -> None:
+    rng = np.random.default_rng(seed_of_this_run())
+    for size in (1, 5, 4095, 4097, 70_001):
+        n, unit = 3, 0.37
+        reference = rng.uniform(-1e6, 1e6, size)
+        total = np.zeros(residues.size_of(size, bits), np.int32)
+        for _ in range(n):
+            x = (reference + unit * rng.uniform(-0.5, 0.5, size) * 2 ** (bits - 1)).astype(dtype)
+            if size > 5:
+                x[3:6] = np.nan, np.inf, 1e30
+            key = (int(rng.integers(1 << 32)), int(rng.integers(1 << 32)))
+            words, unusable = residues.to_words(x, unit, bits, key)
+            expected, its = residues.twin_words(x, unit, bits, key)
+            assert unusable == its
+            assert np.array_equal(words, expected)
+            q, _ = residues.twin_integers(x, unit, key)
+            assert np.array_equal(residues.own_values(x, unit, key), (q * unit).astype(dtype))
+            total += words
+        for factor in (1.0, 1.0001):  # near, and too far
+            ours = residues.to_sums(total, unit, bits, reference * factor, n, np.dtype(dtype))
+            theirs = residues.twin_sums(total, unit, bits, reference * factor, n, np.dtype(dtype))
+            assert ours.sums.dtype == dtype
+            assert np.array_equal(ours.sums, theirs.sums)
+            assert np.array_equal(ours.means, theirs.means)
+            assert ours.farthest == theirs.farthest
+            assert np.array_equal(ours.wrong, theirs.wrong)
+
+
 def test_checks_are_linear_and_find_errors() -> None:
     rng = np.random.default_rng(seed_of_this_run())
     q = rng.integers(-(2**31), 2**31, (3, 10_000)).astype(np.int32)
@@ -134,7 +164,7 @@ def test_checks_are_linear_and_find_errors() -> None:
         wrong[int(rng.integers(10_000))] += np.int32(k << 8 if k < 1 << 23 else -(1 << 8))
         assert (checks(wrong) != checks(total)).sum() == 1
     # Two of one unit of 2^8 never cancel: the factors differ, and so do their negatives.
-    low = {int(f) & 0xFFFFFF for f in _FACTORS}
+    low = {int(f) & 0xFFFFFF for f in FACTORS}
     assert len(low) == CHECK_BLOCK
     assert not low & {-f & 0xFFFFFF for f in low}
     assert all(f & 1 for f in low)

@@ -206,7 +206,7 @@ def test_all_ranks_turn_dense_at_the_break_even_that_they_measured(host: Embedde
     rows = 1 << 18
 
     def call(session: Session) -> tuple[SparseCosts, list[bool]]:
-        costs = sparse_costs(session, np.float32)
+        costs = sparse_costs(session, np.float32, rows)
         limit = costs.break_even(rows, 1, "auto")
         kinds = []
         for share in (0.9 * limit, min(1.0, 1.1 * limit)):
