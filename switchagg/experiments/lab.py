@@ -19,7 +19,7 @@ from switchagg.demo.processes import ONE_THREAD, Child, ChildError, Ended, Proce
 from switchagg.processor_time import process_seconds
 
 SILENCE_SECONDS: Final = 240.0
-_MAX_CONFIG: Final = 100_000  # bytes; the kernel takes 128 KiB in one argument
+_MAX_GIVEN: Final = 100_000  # bytes; the kernel takes 128 KiB in one argument
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +100,9 @@ class Lab:
         """
         from worker_lib.embedded import start_embedded
 
+        size = len(json.dumps(dict(given)))
+        if size > _MAX_GIVEN:
+            raise ValueError(f"{size} bytes given to ranks; let them load what is large")
         self._jobs += 1
         started = time.monotonic()
         with start_embedded(arguments=arguments, quiet=True) as host, Processes() as processes:
@@ -117,8 +120,6 @@ class Lab:
             members = []
             for rank in range(workers):
                 text = json.dumps({**config, "rank": rank})
-                if len(text) > _MAX_CONFIG:
-                    raise ValueError(f"{len(text)} bytes given to ranks; let them load what is large")
                 command = [sys.executable, "-P", "-m", "switchagg.experiments.rank", text]
                 members.append(processes.start(f"rank {rank}", command, environment=ONE_THREAD))
             answers = self._collect(processes, members, silence)

@@ -13,6 +13,7 @@ called.
 
 from __future__ import annotations
 
+import itertools
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -29,14 +30,15 @@ from switchagg.errors import SessionBrokenError, UsageError
 from switchagg.wire import MAX_TREE_WORKERS
 from worker_lib.session import Session, Work
 from worker_lib.tensors import SUMMABLE
-from worker_lib.torch import sparse, staging, versions
+from worker_lib.torch import device, sparse, staging, versions
 from worker_lib.torch.fallback import Part, Relieved, gloo_backend
 from worker_lib.torch.meeting import fresh
 from worker_lib.torch.options import Options
 from worker_lib.torch.rendezvous import controllers, join
+from worker_lib.torch.staged import staged
+from worker_lib.torch.staging import devices
 from worker_lib.torch.work import Completer, SwitchWork, ranged
 
-_CPU: Final = torch.device("cpu")
 _DIVIDED: Final = (torch.int32, torch.int64)  # integers whose average is the quotient of the exact sum
 
 
@@ -71,6 +73,9 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
         self._relieved: Relieved | None = None
         self._held = versions.Held()
         self.completer = Completer(f"switchagg {name}")
+        self.feeder = device.Feeder(f"switchagg {name}")
+        self._buses: dict[torch.device, device.Bus] = {}
+        self._turns = itertools.count()
         self.tables = sparse.Tables()
         store = fresh(store, rank, size, timeout)
         # First the switch, which may have no room: gloo connects every rank with every other.
@@ -84,7 +89,8 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
     def _connect_gloo(self, store: Any, name: str, timeout: timedelta) -> None:
         rank, size = self.rank(), self.size()
         self._gloo = gloo_backend(store, rank, size, timeout)
-        self._register_backend(_CPU, dist.ProcessGroup.BackendType.GLOO, self._gloo)
+        for kind in devices():
+            self._register_backend(torch.device(kind), dist.ProcessGroup.BackendType.GLOO, self._gloo)
         if self.settings.fallback == "gloo" and size > 1:
             assert self._session is not None
             relief = dist.PrefixStore("relief", store)
@@ -138,9 +144,10 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
         if self._relieved is not None:
             self._relieved.close()
         session.close()
+        self.feeder.stop()
         self.completer.stop()
         if gloo is not None:
-            gloo.shutdown()
+            versions.end(gloo)
         if self._controller is not None:
             controllers.release(self._controller)
 
@@ -154,6 +161,7 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     # ------------------------------------------------------------------ sums
 
+    @staged()
     def allreduce(
         self, tensors: Any, opts: Any = None, timeout: timedelta | None = None, *, op: Any = None
     ) -> Any:
@@ -165,6 +173,7 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
             return self._sparse(tensors[0], opts)
         return self._beneath().allreduce(tensors, opts)
 
+    @staged()
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
         """Reduces several tensors in place, as one operation."""
         opts = _options(c10d.AllreduceCoalescedOptions, opts)
@@ -172,6 +181,7 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
             return self._allreduce("allreduce_coalesced", tensors, opts)
         return self._beneath().allreduce_coalesced(tensors, opts)
 
+    @staged(fresh=True)
     def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None, timeout: Any = None) -> Any:
         """Reduces a list of tensors, one a rank; `outputs` holds this rank's."""
         if isinstance(outputs, torch.Tensor):  # the overload without outer lists
@@ -183,6 +193,7 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
                 return self._scatter("reduce_scatter", [(torch.stack(parts), out)], opts)
         return self._beneath().reduce_scatter(outputs, inputs, opts)
 
+    @staged(fresh=True)
     def reduce_scatter_single(self, output: Any, input: Any, opts: Any = None) -> Any:
         """Reduces a tensor; rank r gets the r-th of `size` equal parts."""
         opts = _options(c10d.ReduceScatterOptions, opts)
@@ -190,6 +201,7 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
             return self._scatter("reduce_scatter_single", [(input, output)], opts)
         return self._beneath()._reduce_scatter_base(output, input, opts)
 
+    @staged(fresh=True)
     def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         """`reduce_scatter_single` of several tensors, as one operation."""
         opts = _options(c10d.ReduceScatterOptions, opts)
@@ -203,6 +215,7 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     # ------------------------------------------------------------------ moves
 
+    @staged()
     def broadcast(
         self, tensors: Any, opts: Any = None, timeout: timedelta | None = None, *, root: int | None = None
     ) -> Any:
@@ -224,6 +237,7 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
             finish = back if self.rank() != opts.rootRank else None
             return self._work("broadcast", [work], [tensor], finish, opts)
 
+    @staged(fresh=True)
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None, timeout: Any = None) -> Any:
         """Collects every rank's tensor in a list of tensors."""
         if isinstance(inputs, torch.Tensor):  # the overload without outer lists
@@ -239,6 +253,7 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
             work = session._allgather(x, whole, _seconds(opts), background=versions.asynchronous(opts))
             return self._work("allgather", [work], [rows], staging.copy_rows(rows, whole), opts)
 
+    @staged(fresh=True)
     def all_gather_single(self, output: Any, input: Any, opts: Any = None) -> Any:
         """Collects every rank's tensor in one, end to end."""
         opts = _options(c10d.AllgatherOptions, opts)
@@ -246,6 +261,7 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
             return self._beneath()._allgather_base(output, input, opts)
         return self._gather("all_gather_single", [(input, output)], opts)
 
+    @staged(fresh=True)
     def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         """`all_gather_single` of several tensors, as one operation."""
         opts = _options(c10d.AllgatherOptions, opts)
@@ -257,6 +273,7 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
     _allgather_base = all_gather_single
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
+    @staged()
     def barrier(self, opts: Any = None, timeout: timedelta | None = None) -> Any:
         """Its work is done when every rank has called it."""
         if isinstance(opts, timedelta):
@@ -265,6 +282,50 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
         with self._ready("barrier") as session:
             work = session._barrier(_seconds(opts), background=versions.asynchronous(opts))
             return self._work("barrier", [work], [], None, opts)
+
+    # ------------------------------------------------------------------ tensors on a GPU
+
+    def bus(self, place: torch.device) -> device.Bus:
+        """What copies to and from a device."""
+        if place not in self._buses:
+            self._buses[place] = device.Bus(place)
+        return self._buses[place]
+
+    def follow(
+        self, name: str, part: device.Deferred, result: Any, finish: Callable[[], None] | None
+    ) -> SwitchWork:
+        """The work of a collective that the feeder begins."""
+        work = SwitchWork(name, [part], result, finish, self.completer)
+        self._held.add(work)
+        work.finish_by_itself()
+        return work
+
+    def lanes_elsewhere(
+        self, name: str, bus: device.Bus, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Callable[[], None] | None:
+        """How a device makes narrow lanes of an all-reduce by itself; None where it should not."""
+        if name != "allreduce" or self._relieved is not None or self.size() == 1:
+            return None
+        given, timeout = (*args[1:3], None, None)[:2]
+        opts = _options(
+            c10d.AllreduceOptions,
+            kwargs.get("opts", given),
+            kwargs.get("timeout", timeout),
+            kwargs.get("op"),
+        )
+        tensors = _as_list(args[0])
+        tensor = tensors[0]
+        bits = self.settings.lanes(tensor)[0]
+        if len(tensors) > 1 or tensor.layout != torch.strided or not device.moves_less(tensor, bits):
+            return None
+        if not _reduces(tensor, opts.reduceOp):
+            return None
+        turn, session = next(self._turns), self.session
+        bus.after(tensor)
+        return lambda: device.reduce_lanes(
+            session, bus, tensor, bits=int(bits or 0), average=_op(tensor, opts) == "avg", turn=turn,
+            seconds=_seconds(opts),
+        )  # fmt: skip
 
     # ------------------------------------------------------------------ inside
 

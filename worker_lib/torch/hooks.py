@@ -10,6 +10,7 @@ the engine does both while it looks at the gradient and quantizes it, in no pass
 """
 
 # No annotations from __future__ here: DDP looks at the hook's, which must not be strings.
+import functools
 import itertools
 import math
 from collections import defaultdict
@@ -27,7 +28,7 @@ from worker_lib.compress.base import Compressor
 from worker_lib.compress.reduce import start as compressed
 from worker_lib.session import Session
 from worker_lib.tensors import SUMMABLE
-from worker_lib.torch import sparse, staging
+from worker_lib.torch import device, sparse, staging
 from worker_lib.torch.compressors import BucketCompressors
 from worker_lib.torch.group import SwitchGroup
 from worker_lib.torch.meeting import fresh
@@ -108,6 +109,8 @@ class State:
             bits=bits, min_bits=min_bits, blocks=blocks, block_size=block_size, transport=transport
         )
         self._residuals = Residuals(model)
+        self._buses: dict[torch.device, device.Bus] = {}
+        self._turns = itertools.count()
         self._compressors = None if compressor is None else BucketCompressors(compressor, names_of(model))
         group = process_group or getattr(model, "process_group", None) or dist.group.WORLD
         if group is None:
@@ -118,6 +121,7 @@ class State:
         if isinstance(group, SwitchGroup):
             self._session: Session = group.session
             self._completer = group.completer
+            self._feeder = group.feeder
         else:
             self._session = self._join(group, timeout)
         if timeout is not None:
@@ -133,6 +137,7 @@ class State:
         store = fresh(store, rank, size, limit)
         session, self._controller = join(store, f"{name}-hook", rank, size, limit, self._options)
         self._completer = Completer("switchagg hook")
+        self._feeder = device.Feeder("switchagg hook")
         return session
 
     @property
@@ -177,6 +182,7 @@ class State:
         if self._own:
             self._own = False
             self._session.close()
+            self._feeder.stop()
             self._completer.stop()
             if self._controller is not None:
                 controllers.release(self._controller)
@@ -193,6 +199,46 @@ class State:
 
     def _start(self, bucket: Any) -> SwitchWork:
         buffer = bucket.buffer()
+        if staging.elsewhere(buffer):
+            return self._start_elsewhere(bucket, buffer)
+        if self._feeder.busy():
+            part = self._feeder.add(lambda: self._reduce(bucket, buffer))
+            return SwitchWork("allreduce_hook", [part], buffer, None, self._completer)
+        return self._reduce(bucket, buffer)
+
+    def _start_elsewhere(self, bucket: Any, buffer: torch.Tensor) -> SwitchWork:
+        """A bucket of a GPU: quantized there where that moves fewer bytes, else staged as it is."""
+        if buffer.device not in self._buses:
+            self._buses[buffer.device] = device.Bus(buffer.device)
+        bus, bits = self._buses[buffer.device], self._options.lanes(buffer)[0]
+        finish = None
+        if (
+            buffer.layout == torch.strided
+            and device.moves_less(buffer, bits)
+            and self.density == 1
+            and self._session.world_size > 1
+        ):
+            memory = self._residuals.of(bucket, buffer.device) if self.error_feedback else None
+            bus.after(buffer)
+            start = functools.partial(
+                device.reduce_lanes, self._session, bus, buffer, bits=int(bits or 0), average=True,
+                turn=next(self._turns), seconds=self._seconds, memory=memory,
+            )  # fmt: skip
+            part = self._feeder.add(start)
+        else:
+            host, ready = bus.to_host(buffer)
+
+            def reduce() -> SwitchWork:
+                ready()
+                return self._reduce(bucket, host)
+
+            def finish() -> None:
+                bus.to_device(host, buffer)
+
+            part = self._feeder.add(reduce)
+        return SwitchWork("allreduce_hook", [part], buffer, finish, self._completer)
+
+    def _reduce(self, bucket: Any, buffer: torch.Tensor) -> SwitchWork:
         bits, min_bits = self._options.lanes(buffer)
         if sparse.fits(buffer) and buffer.is_floating_point():
             works, finish = sparse.start(
@@ -203,7 +249,8 @@ class State:
         if not staging.dense(buffer) or not buffer.is_floating_point():
             raise UsageError(
                 f"the gradients are {buffer.dtype}, {buffer.layout} on {buffer.device}; allreduce_hook takes "
-                "floating point gradients on the CPU, strided or sparse COO of up to 2^32 elements"
+                "floating point gradients on the CPU or a CUDA device, strided or sparse COO of up to 2^32 "
+                "elements"
             )
         if str(buffer.dtype).removeprefix("torch.") not in SUMMABLE:
             raise UsageError(f"the gradients are {buffer.dtype}, which cannot be summed")

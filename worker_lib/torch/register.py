@@ -7,7 +7,7 @@ from typing import Any
 import torch.distributed as dist
 
 from switchagg.errors import UsageError
-from worker_lib.torch import versions
+from worker_lib.torch import staging, versions
 from worker_lib.torch.group import SwitchGroup
 from worker_lib.torch.options import Options
 
@@ -23,7 +23,7 @@ def register() -> None:
     if not dist.is_available() or not dist.is_gloo_available():
         raise UsageError("this PyTorch has no torch.distributed with gloo, which switchagg builds on")
     if NAME not in dist.Backend.backend_list:
-        dist.Backend.register_backend(NAME, _make, extended_api=True, devices=["cpu"])
+        dist.Backend.register_backend(NAME, _make, extended_api=True, devices=staging.devices())
 
 
 def _make(given: Any, options: Any) -> SwitchGroup:

@@ -27,8 +27,8 @@ class Residuals:
         self._memory: dict[str, torch.Tensor] = {}  # by parameter: views of the buckets' memories
         self._buckets: dict[tuple[str, ...], torch.Tensor] = {}
 
-    def of(self, bucket: Any) -> torch.Tensor:
-        """The flat memory of a bucket, float32 of as many elements as its buffer.
+    def of(self, bucket: Any, device: torch.device | str = "cpu") -> torch.Tensor:
+        """The flat memory of a bucket, float32 of as many elements as its buffer, on a device.
 
         Raises `UsageError` for parameters of another model.
         """
@@ -37,9 +37,9 @@ class Residuals:
         if unknown:
             raise UsageError(f"gradients of shape {unknown[0]} are not of the model that State was made for")
         names = tuple(self._names[p] for p in parameters)
-        if names in self._buckets:
+        if names in self._buckets and self._buckets[names].device == torch.device(device):
             return self._buckets[names]
-        flat = torch.zeros(sum(p.numel() for p in parameters))
+        flat = torch.zeros(sum(p.numel() for p in parameters), device=device)
         at = 0
         for name, parameter in zip(names, parameters, strict=True):
             view = flat[at : at + parameter.numel()].view(parameter.shape)

@@ -7,6 +7,16 @@ from collections.abc import Callable, Sequence
 import torch
 
 
+def devices() -> list[str]:
+    """Kinds of devices whose tensors a group takes here."""
+    return ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
+
+
+def elsewhere(tensor: torch.Tensor) -> bool:
+    """Whether it lies on a device whose tensors are staged through this process's memory."""
+    return bool(tensor.device.type == "cuda")
+
+
 def dense(tensor: object) -> bool:
     """Whether it is a tensor whose elements lie in this process's memory."""
     return isinstance(tensor, torch.Tensor) and tensor.layout == torch.strided and tensor.device.type == "cpu"

@@ -54,6 +54,12 @@ def start_group(group: Any, store: Any, rank: int, size: int) -> None:
         dist.ProcessGroup.__init__(group, store, rank, size, dist.ProcessGroup.Options(backend="gloo"))
 
 
+def end(gloo: Any) -> None:
+    """Shuts a gloo backend down; in old releases it ends with its last reference."""
+    if hasattr(gloo, "shutdown"):
+        gloo.shutdown()
+
+
 def asynchronous(options: Any) -> bool:
     """Whether the caller may wait later. Where a release does not say it (before 2.9), it is taken for so."""
     return bool(getattr(options, "asyncOp", True))

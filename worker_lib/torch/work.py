@@ -132,7 +132,9 @@ class SwitchWork(dist.Work):  # type: ignore[misc]
         with self._lock:
             if self._future is not None:
                 return self._future
-            self._settled = torch.futures.Future()
+            # A future that holds tensors of a GPU has to be told so.
+            devices = {t.device for t in _flat(self._result) if t.device.type == "cuda"}
+            self._settled = torch.futures.Future(devices=list(devices) or None)
             self._future = self._settled.then(self._deliver)
             future, done = self._future, self._done
         if done:

@@ -12,6 +12,7 @@ import os
 import pickle
 import tempfile
 import time
+import traceback
 from collections.abc import Callable
 from datetime import timedelta
 from multiprocessing.connection import Connection, wait
@@ -127,6 +128,7 @@ def _rank(
         )
         value = function(*args)
     except BaseException as caught:
+        caught.add_note("".join(traceback.format_tb(caught.__traceback__)))  # pickling leaves it behind
         error = caught
     finally:
         if dist.is_initialized():

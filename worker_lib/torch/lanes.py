@@ -1,0 +1,133 @@
+"""Narrow lanes on a tensor's own device: `worker_lib/quantize.py` in PyTorch's operations.
+
+A GPU that quantizes before it copies moves 2 or 1 bytes an element over its bus where float32 has 4. What
+ranks must agree on to the bit is the decoding: every operation here is one of IEEE arithmetic, or on
+integers, and runs as a kernel of its own, so that no compiler makes a fused multiply-add of two of them. The
+results are those of the CPU's codec, as tests/worker_lib/torch/test_lanes.py checks.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import torch
+
+from worker_lib.quantize import lane_top
+
+CHUNK: Final = 1024  # elements that share an exponent, as in the codec's narrow lanes
+NOTHING: Final = -1  # exponent of a chunk of zeros
+NOT_FINITE: Final = 255
+_WORDS: Final = 8  # of a chunk's one-hot exponent
+
+
+def exponents(x: torch.Tensor) -> torch.Tensor:
+    """Biased exponent of the largest magnitude of each chunk; int32 of shape (chunks,).
+
+    Args:
+        x: float32, flat.
+    """
+    magnitude = _chunks(x.view(torch.int32)) & 0x7FFFFFFF
+    top = magnitude.amax(1)
+    return torch.where(top == 0, NOTHING, top >> 23).to(torch.int32)
+
+
+def one_hot(exponent: torch.Tensor) -> torch.Tensor:
+    """Exponents such that the highest bit of an OR is the maximum; int32 words of shape (chunks, 8)."""
+    word = torch.arange(_WORDS, device=exponent.device, dtype=torch.int32)
+    bit = torch.ones_like(exponent) << (exponent & 31)
+    return torch.where((exponent[:, None] >> 5) == word, bit[:, None], 0).to(torch.int32)
+
+
+def agreed(words: torch.Tensor) -> torch.Tensor:
+    """The exponents of an OR of `one_hot`s."""
+    bits = words[:, :, None] >> torch.arange(32, device=words.device, dtype=torch.int32) & 1
+    place = torch.arange(32 * _WORDS, device=words.device, dtype=torch.int32)
+    return torch.where(bits.view(-1, 32 * _WORDS) == 1, place, NOTHING).amax(1).to(torch.int32)
+
+
+def quantize(x: torch.Tensor, exponent: torch.Tensor, *, bits: int, workers: int, key: int) -> torch.Tensor:
+    """One rank's integers, int32 like x: stochastic rounding by a hash of key and index.
+
+    Args:
+        x: float32, flat.
+        exponent: agreed, of each chunk.
+        bits: 16 or 8. workers: n. key: `worker_lib.quantize.dither_key`.
+    """
+    top = lane_top(bits, workers)
+    scaled = _each(_times_power(_chunks(x), -(_unbiased(exponent) + 1)) * float(top), x.numel())
+    index = torch.arange(x.numel(), device=x.device, dtype=torch.int32)
+    h = index * _signed(0x9E3779B1) + _signed(key)
+    h = h ^ (h >> 16 & 0xFFFF)
+    h = h * _signed(0x85EBCA6B)
+    u = ((h >> 16 & 0xFFFF).to(torch.float32) + 0.5) * (1 / 65536)
+    q = torch.floor(scaled + u)
+    good = _per_element((exponent != NOTHING) & (exponent != NOT_FINITE), x.numel())
+    return torch.where(good, q, 0.0).to(torch.int32).clamp_(max=top)
+
+
+def dequantize(
+    total: torch.Tensor, exponent: torch.Tensor, *, bits: int, workers: int, average: bool
+) -> torch.Tensor:
+    """The result, float32, from the sums of all ranks' integers."""
+    top = lane_top(bits, workers)
+    one = torch.tensor(1.0 / (top * workers if average else top), dtype=torch.float32, device=total.device)
+    y = _each(_times_power(_chunks(total.to(torch.float32) * one), _unbiased(exponent) + 1), total.numel())
+    largest = torch.finfo(torch.float32).max
+    cut = _per_element(exponent == NOT_FINITE - 1, total.numel()) & y.isinf()
+    if not average:
+        cut &= total.abs() <= top
+    y = torch.where(cut, torch.where(y > 0, largest, -largest), y)
+    y = torch.where(_per_element(exponent == NOTHING, total.numel()), 0.0, y)
+    return torch.where(_per_element(exponent == NOT_FINITE, total.numel()), torch.nan, y)
+
+
+def pack(q: torch.Tensor, bits: int) -> torch.Tensor:
+    """Lanes to words that can be added: word j holds lanes j, j + W, ...; int32 of shape (W,)."""
+    lanes = 32 // bits
+    width = -(-q.numel() // lanes)
+    planes = torch.nn.functional.pad(q, (0, lanes * width - q.numel())).view(lanes, width)
+    words = planes[0].clone()
+    for i in range(1, lanes):
+        words += planes[i] << bits * i
+    return words
+
+
+def peel(words: torch.Tensor, bits: int, count: int) -> torch.Tensor:
+    """Sums of lanes out of summed words; int32 of shape (count,)."""
+    planes, rest = [], words
+    for _ in range(32 // bits):
+        low = rest << 32 - bits >> 32 - bits  # sign-extended
+        planes.append(low)
+        rest = (rest - low >> bits) & (1 << 32 - bits) - 1
+    return torch.cat(planes)[:count]
+
+
+def _signed(value: int) -> int:
+    return value - 2**32 if value >= 2**31 else value
+
+
+def _chunks(x: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.pad(x, (0, -x.numel() % CHUNK)).view(-1, CHUNK)
+
+
+def _each(chunks: torch.Tensor, count: int) -> torch.Tensor:
+    return chunks.reshape(-1)[:count]
+
+
+def _per_element(of_chunk: torch.Tensor, count: int) -> torch.Tensor:
+    return of_chunk.repeat_interleave(CHUNK)[:count]
+
+
+def _unbiased(exponent: torch.Tensor) -> torch.Tensor:
+    return exponent.clamp(min=1) - 127
+
+
+def _times_power(chunks: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+    """times 2^k, in two factors on the same side of 1."""
+    first = k.sign() * torch.div(k.abs(), 2, rounding_mode="floor")
+    product: Any = (chunks * _power(first)[:, None]) * _power(k - first)[:, None]
+    return product
+
+
+def _power(k: torch.Tensor) -> torch.Tensor:
+    return (k.to(torch.int32) + 127 << 23).view(torch.float32)
