@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 DROP: Final = 0
 FORWARD: Final = 1
 FLOOD: Final = 2
-_RECEIVE_BUFFER: Final = 32 << 20
+_SOCKET_BUFFER: Final = 8 << 20  # of each interface, for super-frames
+_RING: Final = 1 << 20  # bytes of packets that an interface's ring takes in any case
 _MAX_PORT: Final = 511
 _INTERFACE_NAME: Final = 15
 _LARGEST_MTU: Final = 9000
@@ -108,7 +109,7 @@ class EtherSwitch(NativeFace):
                 queues=self._queues,
                 udp_port=self.udp_port,
                 controller_port=self._controller_port,
-                receive_buffer=_RECEIVE_BUFFER,
+                receive_buffer=_SOCKET_BUFFER,
                 rate=rate_settings(self.rate),
                 faults=fault_settings(self.faults),
                 capture=create_capture(self._pcap),
@@ -125,7 +126,7 @@ class EtherSwitch(NativeFace):
     @property
     def receive_buffer(self) -> int:
         """Bytes that each interface may queue. What workers have in flight together should fit."""
-        return _RECEIVE_BUFFER // 4  # the kernel counts what it keeps of a packet besides
+        return _RING
 
     @property
     def link(self) -> str:

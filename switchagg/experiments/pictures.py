@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from switchagg.demo.plots import COLOURS, styled
 from switchagg.experiments.base import Plot
@@ -65,7 +65,7 @@ def _curves(pyplot: Any, plot: Plot) -> Any:
         again = series.style == "solid" and index >= len(COLOURS)  # a colour for the second time
         line = "--" if again else _LINES[series.style]
         # A logarithmic axis has no 0, and a line from there would come out of the frame.
-        there = [i for i, x in enumerate(series.x) if not plot.log_x or float(x) > 0]
+        there = [i for i, x in enumerate(series.x) if not plot.log_x or cast(float, x) > 0]
         axes.plot(
             [series.x[i] for i in there],
             [series.y[i] for i in there],

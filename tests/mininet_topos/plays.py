@@ -72,6 +72,16 @@ def checked(run: Run) -> dict[str, Any]:
     }
 
 
+def checked_jobs(run: Run) -> list[bool]:
+    """Of each job, whether every rank has the same, and that exactly."""
+    return [
+        len({(each["crc"], each["exact"], each["sums"]) for each in members}) == 1
+        and members[0]["exact"] == members[0]["sums"] > 5
+        for job in ("a", "b")
+        for members in [[each for each in run.ranks if each["job"] == job]]
+    ]
+
+
 def check(lab: Lab, elements: int, rounds: int = 1) -> Run:
     """Runs the check on every worker host."""
     return lab.run([*CHECK, "--elements", str(elements), "--rounds", str(rounds)], prefix=False)
@@ -202,6 +212,26 @@ def tree(engine: str, leaves: str, workers: str, elements: str, *faulty: str) ->
     return {**found, "left": [before, snapshot()]}
 
 
+def others() -> dict[str, Any]:
+    """Two jobs at one switch; a rack with a slow link and one that loses."""
+    with standing(Plan("shared", "native")) as lab:
+        came = check(lab, 3_000)
+        found: dict[str, Any] = {"jobs": [each["job"] for each in came.ranks], "shared": checked_jobs(came)}
+    with standing(Plan("asymmetric,workers=3,rate=5", "native")) as lab:
+        came = check(lab, 50_000)
+        found["asymmetric"] = checked(came)
+        links = {each["ends"][0]: each for each in lab.links()}
+        found["lost"] = {
+            name: sum(way["lost"] for way in each["faults"].values())
+            for name, each in links.items()
+            if each["faults"]
+        }
+        slow = came.traffic["s1-eth1"]
+        found["mbits"] = 8e-6 * slow.total.bytes_in / slow.seconds
+        found["seconds"] = slow.seconds
+    return found
+
+
 def pair(engine: str) -> dict[str, Any]:
     """A rack of two, and nothing but sums."""
     before = snapshot()
@@ -245,7 +275,8 @@ def _standing(*words: str) -> subprocess.Popen[bytes]:
     process = subprocess.Popen(
         [*TOPO, "rack", "--workers", "2", *words, "--", "sh", "-c", "sleep 1234; true"]
     )
-    eventually(lambda: len(_find("sleep\0001234")) == 2)
+    eventually(lambda: len(_find("sleep\0001234")) == 2 or process.poll() is not None, 90)
+    assert process.poll() is None, "the network has ended by itself"
     return process
 
 
@@ -260,8 +291,8 @@ def _find(words: str) -> list[int]:
     return found
 
 
-def ended(engine: str) -> dict[str, Any]:
-    """Networks that are interrupted, told to end, and killed, alone and with their guardian."""
+def ended(engine: str, *signals: str) -> dict[str, Any]:
+    """Networks that are sent these signals, and that are killed, alone and with their guardian."""
     found: dict[str, Any] = {}
     before = snapshot()
 
@@ -270,7 +301,7 @@ def ended(engine: str) -> dict[str, Any]:
             eventually(lambda: snapshot() == before, 20)
         return [before, snapshot()]
 
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in map(signal.Signals.__getitem__, signals):
         process = _standing("--switch", engine)
         process.send_signal(number)
         found[number.name] = [process.wait(60), gone()]

@@ -147,7 +147,8 @@ def measured(
     few = np.array([_SECONDS / max(t_small * (size / _SMALL), 1e-6)])
     repeats = int(np.clip(session.allreduce(few, op="avg")[0], 3, _REPEATS))
     t_large = _least(lambda: reduce(large), repeats)
-    element = max((t_large - t_small) / (size - _SMALL), 1e-12)
+    # A disturbed small sum must not make elements look free.
+    element = max((t_large - t_small) / (size - _SMALL), t_large / size / 4)
     # Memory that is new costs more than memory that is used again, so the table is of the size in question.
     table = max(2, min(rows, _TABLE // width))
     half, quarter = table // 2, max(1, table // 4)

@@ -10,11 +10,13 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/ioctl.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cerrno>
 #include <cstring>
 #include <system_error>
@@ -27,14 +29,23 @@ namespace switchagg {
 namespace {
 
 constexpr size_t kBatch = 64;               // frames in one system call
-constexpr size_t kBuffers = 256;            // frames in one receive()
-constexpr size_t kHeadroom = 64;            // in front of a frame: for its tag, and so that it begins on a cache line
-constexpr size_t kFrameBytes = (1 << 16) + 4096;  // a super-frame and its headers
+constexpr size_t kTakeEach = 128;           // frames of one interface in one receive()
+constexpr size_t kHeadroom = 64;            // in front of a large frame, for its tag
+constexpr size_t kLargeBytes = (1 << 16) + 4096;  // a super-frame and its headers
+constexpr uint32_t kRingBytes = 4 << 20;    // of an interface: 2,048 frames of 1,500 bytes
+constexpr uint32_t kRingBlock = 1 << 16;
 constexpr int kSendBuffer = 8 << 20;
+constexpr uint32_t kLookEvery = 16;         // a busy port looks at its sockets in one wait() of so many
 constexpr int kFullMs = 2;                  // how long a full socket is waited for
 
 // Not in older headers.
 constexpr int kIgnoreOutgoing = 23;
+
+void clear_error(int socket) {
+  int error = 0;
+  socklen_t length = sizeof error;
+  getsockopt(socket, SOL_SOCKET, SO_ERROR, &error, &length);
+}
 
 [[noreturn]] void fail(int error, const std::string& what) {
   throw std::system_error(error, std::generic_category(), what);
@@ -42,29 +53,52 @@ constexpr int kIgnoreOutgoing = 23;
 
 }  // namespace
 
+namespace {
+
+struct Ring {  // mapped; places of `place` bytes one after the other
+  uint8_t* memory = nullptr;
+  uint32_t place = 0, places = 0, next = 0;
+  uint32_t taken = 0;  // before `next`, that are still shown
+
+  Ring() = default;
+  Ring(const Ring&) = delete;
+  Ring& operator=(const Ring&) = delete;
+  ~Ring() { reset(); }
+  void reset() {
+    if (memory) munmap(memory, kRingBytes);
+    memory = nullptr;
+    next = taken = 0;
+  }
+  tpacket2_hdr* at(uint32_t i) const { return reinterpret_cast<tpacket2_hdr*>(memory + size_t{i % places} * place); }
+  // A place that the kernel has filled; nullptr: none.
+  tpacket2_hdr* filled() const {
+    if (!memory) return nullptr;
+    tpacket2_hdr* header = at(next);
+    return __atomic_load_n(&header->tp_status, __ATOMIC_ACQUIRE) & TP_STATUS_USER ? header : nullptr;
+  }
+};
+
+}  // namespace
+
 struct FramePort::Interface {
   InterfaceName name;
   Descriptor rx, tx;
+  Ring ring;
   int index = 0;  // of the kernel's; 0: it is not there
-  bool ready = false;
   InterfaceTallies tallies;
 };
 
 struct FramePort::Buffers {
-  struct Control {
-    alignas(cmsghdr) std::array<uint8_t, CMSG_SPACE(sizeof(tpacket_auxdata))> bytes;
-  };
-  PacketMemory memory{kBuffers * kFrameBytes};
-  std::array<FrameNote, kBuffers> about;
-  std::array<sockaddr_ll, kBuffers> from;
-  std::array<Control, kBuffers> control;
-  std::array<std::array<iovec, 2>, kBuffers> pieces;
-  std::array<mmsghdr, kBuffers> in;
   std::array<iovec, kBatch> piece;
   std::array<mmsghdr, kBatch> out;
-  std::vector<std::vector<uint8_t>> cut;  // memory of the super-frames of the last receive()
+  std::vector<std::vector<uint8_t>> large;  // frames of the last receive() that are not in a ring, or were cut up
+};
 
-  uint8_t* frame(size_t i) { return memory.get() + i * kFrameBytes + kHeadroom; }
+struct FramePort::Arrival {
+  uint8_t* frame;  // with kTagBytes free before it
+  uint32_t size;
+  FrameNote about;
+  uint32_t tag;  // EtherType and tag that the kernel has taken out of it; 0: none
 };
 
 FramePort::FramePort(std::vector<InterfaceName> interfaces, int receive_buffer)
@@ -111,6 +145,8 @@ int FramePort::open(Interface& interface) {
   if (setsockopt(rx.get(), SOL_PACKET, PACKET_VNET_HDR, &one, sizeof one) != 0 ||
       setsockopt(rx.get(), SOL_PACKET, PACKET_AUXDATA, &one, sizeof one) != 0)
     return errno;
+  const int version = TPACKET_V2;
+  if (setsockopt(rx.get(), SOL_PACKET, PACKET_VERSION, &version, sizeof version) != 0) return errno;
   setsockopt(rx.get(), SOL_PACKET, kIgnoreOutgoing, &one, sizeof one);  // before Linux 4.20 they are told by their type
   if (setsockopt(rx.get(), SOL_SOCKET, SO_RCVBUFFORCE, &receive_buffer_, sizeof receive_buffer_) != 0)
     setsockopt(rx.get(), SOL_SOCKET, SO_RCVBUF, &receive_buffer_, sizeof receive_buffer_);
@@ -121,6 +157,21 @@ int FramePort::open(Interface& interface) {
   address.sll_ifindex = index;
   if (bind(tx.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) return errno;
   address.sll_protocol = htons(ETH_P_ALL);
+  // A place holds a frame of the interface's MTU and what the kernel writes before it.
+  ifreq request{};
+  std::strncpy(request.ifr_name, interface.name.name.c_str(), IFNAMSIZ - 1);
+  if (ioctl(netlink_.get(), SIOCGIFMTU, &request) != 0) return errno;
+  Ring& ring = interface.ring;
+  ring.reset();
+  ring.place = std::clamp(std::bit_ceil(static_cast<uint32_t>(request.ifr_mtu) + 256), uint32_t{2048}, kRingBlock);
+  ring.places = kRingBytes / ring.place;
+  const tpacket_req shape{kRingBlock, kRingBytes / kRingBlock, ring.place, ring.places};
+  if (setsockopt(rx.get(), SOL_PACKET, PACKET_COPY_THRESH, &one, sizeof one) != 0 ||
+      setsockopt(rx.get(), SOL_PACKET, PACKET_RX_RING, &shape, sizeof shape) != 0)
+    return errno;
+  void* const map = mmap(nullptr, kRingBytes, PROT_READ | PROT_WRITE, MAP_SHARED, rx.get(), 0);
+  if (map == MAP_FAILED) return errno;
+  ring.memory = static_cast<uint8_t*>(map);
   if (bind(rx.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) return errno;
   packet_mreq all{};  // frames for other stations too: a switch is not whom they are addressed to
   all.mr_ifindex = index;
@@ -145,8 +196,10 @@ void FramePort::look(Interface& interface) {
 }
 
 bool FramePort::wait(int64_t timeout_ns) {
-  // A busy interface must not hide the others: they are asked for in any case.
-  const bool busy = std::any_of(interfaces_.begin(), interfaces_.end(), [](const auto& each) { return each->ready; });
+  for (const auto& each : interfaces_) release(*each);
+  const bool busy = std::any_of(interfaces_.begin(), interfaces_.end(), [](const auto& each) { return each->ring.filled(); });
+  if (busy && ++waits_ < kLookEvery) return true;
+  waits_ = 0;
   if (busy) timeout_ns = 0;
   std::array<epoll_event, 64> events;
   ++counters_.receive_calls;
@@ -166,7 +219,7 @@ bool FramePort::wait(int64_t timeout_ns) {
     } else if (tag == &netlink_) {
       changed_ = true;
     } else {
-      static_cast<Interface*>(tag)->ready = true;
+      clear_error(static_cast<Interface*>(tag)->rx.get());  // that it went down; else its ring has something
     }
   }
   return busy || ready != 0;
@@ -201,97 +254,124 @@ void FramePort::receive(std::vector<Received>& into) {
       }
     }
   }
-  used_ = 0;
-  buffers_->cut.clear();
+  buffers_->large.clear();
   const size_t count = interfaces_.size();
   turn_ = count ? (turn_ + 1) % count : 0;
-  for (size_t i = 0; i < count && used_ < kBuffers; ++i) {
+  for (size_t i = 0; i < count; ++i) {
     Interface& interface = *interfaces_[(turn_ + i) % count];
-    if (interface.ready) take(interface, into);
+    release(interface);
+    take(interface, into);
   }
 }
 
+// Gives back to the kernel what the last receive() has shown.
+void FramePort::release(Interface& interface) {
+  Ring& ring = interface.ring;
+  for (; ring.taken > 0; --ring.taken)
+    __atomic_store_n(&ring.at(ring.next + ring.places - ring.taken)->tp_status, uint32_t{TP_STATUS_KERNEL}, __ATOMIC_RELEASE);
+}
+
 void FramePort::take(Interface& interface, std::vector<Received>& into) {
-  Buffers& b = *buffers_;
-  const size_t room = std::min(kBatch, kBuffers - used_), first = used_;
-  for (size_t i = first; i < first + room; ++i) {
-    b.pieces[i] = {iovec{&b.about[i], sizeof b.about[i]}, iovec{b.frame(i), kFrameBytes - kHeadroom}};
-    msghdr& message = b.in[i].msg_hdr;
-    message = {};
-    message.msg_name = &b.from[i];
-    message.msg_namelen = sizeof b.from[i];
-    message.msg_iov = b.pieces[i].data();
-    message.msg_iovlen = b.pieces[i].size();
-    message.msg_control = b.control[i].bytes.data();
-    message.msg_controllen = b.control[i].bytes.size();
-  }
-  ++counters_.receive_calls;
-  const int got = recvmmsg(interface.rx.get(), b.in.data() + first, static_cast<unsigned>(room), MSG_DONTWAIT, nullptr);
-  if (got < 0) {
-    // EINVAL: a super-frame of a kind that the kernel has no name for here. Down or away: netlink tells.
-    if (errno == EINVAL) ++interface.tallies.refused;
-    else if (errno != ENETDOWN && errno != EINTR) interface.ready = false;
-    return;
-  }
-  interface.ready = static_cast<size_t>(got) == room;
-  used_ += static_cast<size_t>(got);
-  const auto place = static_cast<uint16_t>(interface.name.port + 1);
-  for (size_t i = first; i < used_; ++i) {
-    const mmsghdr& message = b.in[i];
-    if (b.from[i].sll_pkttype == PACKET_OUTGOING || message.msg_len < sizeof(FrameNote)) continue;
-    if (message.msg_hdr.msg_flags & MSG_TRUNC) {
-      ++interface.tallies.refused;
+  Ring& ring = interface.ring;
+  bool losing = false;
+  for (size_t i = 0; i < kTakeEach; ++i) {
+    tpacket2_hdr* const header = ring.filled();
+    if (!header || ring.taken == ring.places) break;
+    ring.next = (ring.next + 1) % ring.places;
+    ++ring.taken;
+    const uint32_t status = header->tp_status;
+    losing |= (status & TP_STATUS_LOSING) != 0;
+    if (status & TP_STATUS_COPY) {
+      take_large(interface, into);
       continue;
     }
-    auto size = static_cast<uint32_t>(message.msg_len - sizeof(FrameNote));
-    uint8_t* frame = b.frame(i);
-    const FrameNote& about = b.about[i];
-    uint32_t tag = 0;  // EtherType and tag, where there is one
-    for (const cmsghdr* c = CMSG_FIRSTHDR(&message.msg_hdr); c; c = CMSG_NXTHDR(const_cast<msghdr*>(&message.msg_hdr), const_cast<cmsghdr*>(c))) {
-      if (c->cmsg_level != SOL_PACKET || c->cmsg_type != PACKET_AUXDATA) continue;
-      tpacket_auxdata aux;
-      std::memcpy(&aux, CMSG_DATA(c), sizeof aux);
-      if (aux.tp_status & TP_STATUS_VLAN_VALID)
-        tag = (aux.tp_status & TP_STATUS_VLAN_TPID_VALID ? uint32_t{aux.tp_vlan_tpid} : 0x8100u) << 16 | aux.tp_vlan_tci;
-    }
-    const auto pass = [&](uint8_t* data, uint32_t bytes) {
-      into.push_back(Received::whole(data, bytes, {0, 0, place}));
-      ++interface.tallies.packets_in;
-      interface.tallies.bytes_in.add(bytes);
-      ++counters_.packets_in;
-      counters_.bytes_in += bytes;
-    };
-    if (about.gso_type == 0 && (about.flags & FrameNote::kNeedsChecksum))
-      complete_checksum(frame, size, about.checksum_start, about.checksum_offset);
-    FrameNote shifted = about;
-    if (tag && size >= 12) {
-      frame -= kTagBytes;
-      std::memmove(frame, frame + kTagBytes, 12);
-      wire::store32(frame + 12, tag);
-      size += kTagBytes;
-      shifted.checksum_start = static_cast<uint16_t>(shifted.checksum_start + kTagBytes);
-    }
-    if (about.gso_type == 0) {
-      pass(frame, size);
+    sockaddr_ll from;
+    uint8_t* const start = reinterpret_cast<uint8_t*>(header);
+    std::memcpy(&from, start + TPACKET_ALIGN(sizeof *header), sizeof from);
+    if (from.sll_pkttype == PACKET_OUTGOING) continue;
+    if (header->tp_snaplen < header->tp_len) {  // and the socket's buffer was full
+      ++interface.tallies.missed;
       continue;
     }
-    std::vector<uint8_t>& memory = b.cut.emplace_back();
-    std::vector<uint32_t> sizes;
-    if (!split_super_frame(shifted, frame, size, memory, sizes)) {
-      ++interface.tallies.refused;
-      continue;
-    }
-    ++interface.tallies.split;
-    size_t at = 0;
-    for (const uint32_t bytes : sizes) {
-      pass(memory.data() + at, bytes);
-      at += bytes;
-    }
+    Arrival arrival{start + header->tp_mac, header->tp_snaplen, {}, 0};
+    std::memcpy(&arrival.about, arrival.frame - sizeof arrival.about, sizeof arrival.about);
+    if (status & TP_STATUS_VLAN_VALID)
+      arrival.tag = (status & TP_STATUS_VLAN_TPID_VALID ? uint32_t{header->tp_vlan_tpid} : 0x8100u) << 16 | header->tp_vlan_tci;
+    pass(interface, arrival, into);
   }
   tpacket_stats stats{};
   socklen_t length = sizeof stats;
-  if (interface.ready && getsockopt(interface.rx.get(), SOL_PACKET, PACKET_STATISTICS, &stats, &length) == 0)
+  if (losing && getsockopt(interface.rx.get(), SOL_PACKET, PACKET_STATISTICS, &stats, &length) == 0)
     interface.tallies.missed.add(stats.tp_drops);
+}
+
+// A frame that no place of the ring holds: the kernel has queued it at the socket.
+void FramePort::take_large(Interface& interface, std::vector<Received>& into) {
+  std::vector<uint8_t>& memory = buffers_->large.emplace_back(kLargeBytes);
+  Arrival arrival{memory.data() + kHeadroom, 0, {}, 0};
+  iovec pieces[] = {{&arrival.about, sizeof arrival.about}, {arrival.frame, kLargeBytes - kHeadroom}};
+  alignas(cmsghdr) uint8_t control[CMSG_SPACE(sizeof(tpacket_auxdata))];
+  sockaddr_ll from{};
+  msghdr message{};
+  message.msg_name = &from;
+  message.msg_namelen = sizeof from;
+  message.msg_iov = pieces;
+  message.msg_iovlen = 2;
+  message.msg_control = control;
+  message.msg_controllen = sizeof control;
+  ++counters_.receive_calls;
+  const ssize_t got = recvmsg(interface.rx.get(), &message, MSG_DONTWAIT);
+  // EINVAL: a super-frame of a kind that the kernel has no name for here.
+  if (got < static_cast<ssize_t>(sizeof arrival.about) || message.msg_flags & MSG_TRUNC) {
+    ++interface.tallies.refused;
+    return;
+  }
+  arrival.size = static_cast<uint32_t>(got) - static_cast<uint32_t>(sizeof arrival.about);
+  for (cmsghdr* c = CMSG_FIRSTHDR(&message); c; c = CMSG_NXTHDR(&message, c)) {
+    if (c->cmsg_level != SOL_PACKET || c->cmsg_type != PACKET_AUXDATA) continue;
+    tpacket_auxdata aux;
+    std::memcpy(&aux, CMSG_DATA(c), sizeof aux);
+    if (aux.tp_status & TP_STATUS_VLAN_VALID)
+      arrival.tag = (aux.tp_status & TP_STATUS_VLAN_TPID_VALID ? uint32_t{aux.tp_vlan_tpid} : 0x8100u) << 16 | aux.tp_vlan_tci;
+  }
+  pass(interface, arrival, into);
+}
+
+// Makes of an arrival the frames that it would be on a cable.
+void FramePort::pass(Interface& interface, const Arrival& arrival, std::vector<Received>& into) {
+  const auto place = static_cast<uint16_t>(interface.name.port + 1);
+  const auto show = [&](uint8_t* data, uint32_t bytes) {
+    into.push_back(Received::whole(data, bytes, {0, 0, place}));
+    ++interface.tallies.packets_in;
+    interface.tallies.bytes_in.add(bytes);
+    ++counters_.packets_in;
+    counters_.bytes_in += bytes;
+  };
+  uint8_t* frame = arrival.frame;
+  uint32_t size = arrival.size;
+  FrameNote about = arrival.about;
+  if (about.gso_type == 0 && (about.flags & FrameNote::kNeedsChecksum))
+    complete_checksum(frame, size, about.checksum_start, about.checksum_offset);
+  if (arrival.tag && size >= 12) {
+    frame -= kTagBytes;
+    std::memmove(frame, frame + kTagBytes, 12);
+    wire::store32(frame + 12, arrival.tag);
+    size += kTagBytes;
+    about.checksum_start = static_cast<uint16_t>(about.checksum_start + kTagBytes);
+  }
+  if (about.gso_type == 0) return show(frame, size);
+  std::vector<uint8_t>& memory = buffers_->large.emplace_back();
+  std::vector<uint32_t> sizes;
+  if (!split_super_frame(about, frame, size, memory, sizes)) {
+    ++interface.tallies.refused;
+    return;
+  }
+  ++interface.tallies.split;
+  size_t at = 0;
+  for (const uint32_t bytes : sizes) {
+    show(memory.data() + at, bytes);
+    at += bytes;
+  }
 }
 
 void FramePort::send(std::span<const Endpoint> to, std::span<const Segment> segments) {

@@ -1,9 +1,12 @@
 // The interfaces of this host as a Port of whole Ethernet frames, through packet sockets: a peer is a port of the switch, its
 // number in Endpoint::place.
 //
-//      interface a <-> sockets (rx, tx) <-> port 1 --+
-//      interface b <-> sockets (rx, tx) <-> port 2 --+-- recvmmsg, sendmmsg: batches
-//      kernel: interfaces come and go ------ netlink-+
+//      interface a -> ring (rx) -> port 1 --+
+//      interface a <- socket (tx) <---------+-- sendmmsg: batches
+//      kernel: interfaces come and go ------+-- netlink
+//
+// The kernel writes frames into a ring that is mapped here (TPACKET_V2: with blocks, as of TPACKET_V3, the last frames of
+// a window would wait for a timer). One that is larger than a place of the ring is queued at the socket besides.
 //
 // Frames come as they would on a cable: with their VLAN tags and checksums, super-frames cut up (super_frame.h). Those of
 // a kind that cannot be cut are dropped and counted as `refused`.
@@ -65,7 +68,11 @@ class FramePort : public Port {
 
   int open(Interface& interface);  // 0, or an errno
   void look(Interface& interface);
+  void release(Interface& interface);
   void take(Interface& interface, std::vector<Received>& into);
+  void take_large(Interface& interface, std::vector<Received>& into);
+  struct Arrival;
+  void pass(Interface& interface, const Arrival& arrival, std::vector<Received>& into);
   void send_run(Interface& interface, std::span<const Segment> frames);
   void watch(int fd, void* tag);
 
@@ -74,8 +81,8 @@ class FramePort : public Port {
   int receive_buffer_;
   Descriptor bell_, netlink_, epoll_;
   std::unique_ptr<Buffers> buffers_;
-  size_t used_ = 0;  // buffers that hold frames of the last receive()
-  size_t turn_ = 0;  // the interface that is read first
+  size_t turn_ = 0;     // the interface that is read first
+  uint32_t waits_ = 0;  // since the sockets were last looked at
   bool changed_ = false;
   PortCounters counters_;
 };

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import ipaddress
+import random
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from switchagg.control.records import JobSpec, JobState, JoinRequest, MemberStat
 from switchagg.control.wiring import Attachment
 from switchagg.errors import AdmissionError, SwitchError
 from switchagg.slots import ParentEntry
+from tests.seeds import seed_of_this_run
 from tests.switchagg.control.books import ME, answers, book, carry_out, free, only, told
 
 FREE = 4 * 64  # slots on all switches of `racks`
@@ -452,3 +454,79 @@ def test_everybody_gone_leaves_nothing() -> None:
         assert len(only(carry_out(jobs), Remove)) == 4
         assert (free(jobs), jobs._ids) == (FREE, {})
         assert all(member.state is not MemberState.joined for member in members) or end == "evict"
+
+
+def test_random_jobs_on_trees_leave_nothing_behind() -> None:
+    draw = random.Random(seed_of_this_run())
+    jobs = racks()
+    names = list(jobs.placement.rooms)
+    spread = 0
+    now = 0.0
+    for _ in range(2500):
+        now += draw.random()
+        name = f"j{draw.randrange(8)}"
+        try:
+            match draw.choices(range(8), weights=[2, 8, 8, 8, 1, 2, 2, 1])[0]:
+                case 0:
+                    jobs.create(
+                        ME,
+                        JobSpec(
+                            name,
+                            draw.randint(1, 4),
+                            slots=draw.choice([None, 16, 32]),
+                            on_loss=draw.choice(list(OnLoss)),
+                            switch=draw.choice([None, None, *names]),
+                        ),
+                        now,
+                    )
+                case 1 | 2 | 3:
+                    job = jobs.find("me", name)
+                    size = draw.randint(1, 4) if job is None else job.world_size
+                    asked = ask(draw.randrange(size), size, draw.randrange(3), timeout=20.0)
+                    jobs.join(ME, name, asked, now)
+                case 4:
+                    there = [each for job in jobs.jobs() for each in job.joined() if job.name == name]
+                    if there:
+                        jobs.lost([draw.choice(there)], "its process ended")
+                case 5:
+                    job = jobs.find("me", name)
+                    if job is not None and job.state in (JobState.running, JobState.moving):
+                        pause(jobs, *(each for each in job.joined() if each.admission is not None))
+                case 6:
+                    switch_name = draw.choice(names)
+                    if jobs.placement.rooms[switch_name].draining:
+                        jobs.undrain_switch(switch_name, "me")
+                    elif jobs.placement.rooms[switch_name].up and draw.random() < 0.4:
+                        draw.choice([jobs.drain_switch, jobs.switch_down])(switch_name, "me")
+                    else:
+                        lost = [each.id for each in jobs.belonging(switch_name) if draw.random() < 0.3]
+                        jobs.switch_up(switch_name, Reconciled(installed=tuple(lost)))
+                case _:
+                    job = jobs.find("me", name)
+                    if job is not None and draw.random() < 0.3:
+                        jobs.evict(job, "me")
+        except AdmissionError:
+            pass
+        jobs.tick(now)
+        for member in (each for job in jobs.jobs() for each in job.joined()):
+            jobs.heard(member.cookie, now)
+        spread += sum(bool(install.generation.leaves) for install in only(carry_out(jobs), Install))
+        trees = [job.tree for job in jobs.jobs()] + [
+            job.change.target for job in jobs.jobs() if job.change is not None
+        ]
+        held = {site for tree in trees if tree is not None for site in tree.sites}
+        assert held == {site for each in jobs.placement.rooms.values() for site in each.sites.values()}
+        for job in jobs.jobs():
+            if job.generation is not None and job.tree is not None:
+                assert tuple(part.site for part in job.generation.parts) == job.tree.sites
+                seated = [
+                    rank for part in job.generation.parts for rank in part.senders if isinstance(rank, int)
+                ]
+                assert sorted(seated) == sorted(job.generation.places)
+    assert spread > 10
+    for name in names:
+        jobs.switch_up(name, Reconciled())
+    for _ in range(2):  # the second time those that have failed, whose members have not gone
+        for job in jobs.jobs():
+            jobs.evict(job, "me")
+    assert (jobs.jobs(), free(jobs), jobs._ids, jobs._cookies) == ([], FREE, {}, {})

@@ -205,25 +205,25 @@ def _steps(url: str, name: str, rank: int, n: int, leaf: int, on_loss: str) -> A
 
 @pytest.mark.parametrize("on_loss", ["fail", "shrink"])
 def test_a_rank_is_killed(on_loss: str) -> None:
-    where = [1, 2, 1, 2]
+    where = [1, 2, 2]
     with grove(2) as it:
         name = job_name()
-        ranks = [Process(_steps, it.url, name, r, 4, leaf, on_loss) for r, leaf in enumerate(where)]
+        ranks = [Process(_steps, it.url, name, r, 3, leaf, on_loss) for r, leaf in enumerate(where)]
         try:
             for rank in ranks:
                 assert rank.hear() == "going"
-            ranks[3].signal(signal.SIGKILL)
-            outcomes = [rank.finish() for rank in ranks[:3]]
+            ranks[2].signal(signal.SIGKILL)
+            outcomes = [rank.finish() for rank in ranks[:2]]
         finally:
             for rank in ranks:
                 rank.kill()
         for outcome in outcomes:
             if on_loss == "fail":
                 assert isinstance(outcome.error, WorkerLostError)
-                assert "rank 3" in str(outcome.error)
+                assert "rank 2" in str(outcome.error)
             else:
-                assert outcome.get()[-1] == 3
-                assert set(outcome.value) == {3, 4}
+                assert outcome.get()[-1] == 2
+                assert set(outcome.value) == {2, 3}
         it.all_free()
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import signal
 from typing import Any
 
 import numpy as np
@@ -10,8 +12,8 @@ import numpy.typing as npt
 import pytest
 
 from switchagg.control.embedded import EmbeddedController
-from tests.worker_lib.harness import together
-from worker_lib import MismatchError, Session, UsageError
+from tests.worker_lib.harness import ProcessEnded, processes, together
+from worker_lib import MismatchError, Session, UsageError, WorkerLostError
 from worker_lib.compress import (
     EF21,
     Differences,
@@ -241,3 +243,37 @@ def test_with_other_ranks_shared_state_begins_anew(host: EmbeddedController) -> 
         group.close()
 
     together(host.url, 3, call)
+
+
+def trains_on(session: Session, victim: int) -> list[tuple[int, Array]]:
+    """Reductions with a norm round and a memory; one rank dies between two of them, or in one."""
+    c = Differences(Dithering(levels=64))
+    place = session.rank
+    x = vector(place, dtype=np.float64)
+    results = []
+    died = False
+    while len(results) < 30:
+        if place == victim and len(results) == 10:
+            os.kill(os.getpid(), signal.SIGKILL)
+        out = np.empty_like(x)
+        try:
+            session.allreduce(x, compressor=c, out=out)
+        except WorkerLostError:
+            assert not died
+            died = True
+            continue  # the compressor is as it was; with other ranks it begins anew
+        results.append((session.world_size, out))
+    return results
+
+
+def test_a_rank_is_lost_and_the_others_go_on(host: EmbeddedController) -> None:
+    with processes(host.url, 3, trains_on, 0, deadline=60.0, on_loss="shrink") as ranks:
+        with pytest.raises(ProcessEnded):
+            ranks[0].finish().get()
+        first, second = (ranks[i].finish(40).get() for i in (1, 2))
+    assert [n for n, _ in first] == [n for n, _ in second]
+    assert {n for n, _ in first} == {2, 3}
+    for (n, a), (_, b) in zip(first, second, strict=True):
+        assert np.array_equal(a, b)
+        exact = np.sum([vector(r, dtype=np.float64) for r in range(3 - n, 3)], axis=0)
+        assert np.abs(a - exact).max() < 0.5, n
