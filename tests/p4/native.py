@@ -22,6 +22,9 @@ from switchagg.emulator.p4runtime.native_device import NativeDevice
 
 from .board import Frame
 
+UNTOLD = frozenset({"refuse op, priority 95", "refuse job, priority 44", "refuse length, priority 31"})
+"""Entries of `admission` whose packets the native switch counts on another entry of the same reason."""
+
 
 class NativeBoard:
     """A native switch with so many ports, and nothing in its tables."""

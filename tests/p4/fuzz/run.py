@@ -26,6 +26,7 @@ from switchagg.wire import COUNTERS
 from tests.p4.board import Board
 from tests.p4.engine import ADDRESS, install_switch
 from tests.p4.model import Model
+from tests.p4.native import UNTOLD, NativeBoard
 from tests.switchagg.conformance.traffic import HARMLESS, HOSTILE
 
 from .bystanders import KINDS
@@ -131,11 +132,11 @@ def fuzz(bare: Board, packets: int, seed: str) -> Report:
                 drawer.answer(pair.apply(step))
             pair.check()
             if count >= packets:
-                hits = _hits(board, pair, drawer)
+                hits = _hits(board, pair, drawer, native=isinstance(bare, NativeBoard))
                 enough = all(hits.values()) and 2 * drawer.following > count
     except Differs as difference:
         what = str(difference)
-        hits = _hits(board, pair, drawer)
+        hits = _hits(board, pair, drawer, native=isinstance(bare, NativeBoard))
     seconds = perf_counter() - began
     pair.close()
     found = None if what is None else _shortest(bare, common, history, what)
@@ -148,7 +149,7 @@ def _outcomes() -> dict[int, str]:
     return names | completing
 
 
-def _hits(board: Tallied, pair: Pair, drawer: Drawer) -> Counter[str]:
+def _hits(board: Tallied, pair: Pair, drawer: Drawer, *, native: bool) -> Counter[str]:
     """Returns how often each branch was taken so far."""
     hits = Counter(dict.fromkeys(branches(board.target), 0))
     hits.update({f"counter: {name}": count for name, count in pair.counters().items()})
@@ -156,6 +157,9 @@ def _hits(board: Tallied, pair: Pair, drawer: Drawer) -> Counter[str]:
         cells = range(cell, MAX_JOBS * OUTCOMES_PER_JOB, OUTCOMES_PER_JOB)
         hits[f"outcome: {name}"] = sum(board.cell(OUTCOMES, each) for each in cells)
     hits.update({f"admission: {kind}": count for kind, count in board.admissions().items()})
+    if native:
+        for kind in UNTOLD:
+            assert not hits.pop(f"admission: {kind}"), f"{kind} is told after all"
     hits.update({f"answer: {kind}": count for kind, count in pair.hits.items()})
     hits.update(drawer.hits)
     return hits
