@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("p4runtime_sh", reason='needs the extra: pip install "switchagg[p4runtime]"')
+
 from switchagg.errors import UsageError
 from switchagg.topo import mininet_module
 from tests.seeds import seed_of_this_run

@@ -44,6 +44,7 @@ def make_board(name: str, words: int, folder: Path, *macros: str) -> Board:
     if name == "model-tna":
         return Model("switchagg_tna.p4", tna(words=words, slots=SLOTS), *macros)
     if name == "native":
+        pytest.importorskip("p4runtime_sh", reason='needs the extra: pip install "switchagg[p4runtime]"')
         return NativeBoard(v1model(words=words, slots=SLOTS), PORTS)
     assert name == "simple_switch"
     binary = shutil.which("simple_switch")

@@ -3,24 +3,27 @@ interfaces."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
-from p4.v1 import p4runtime_pb2
-
 from switchagg.control.drivers.p4_program import MulticastGroup, TableEntry, Target
-from switchagg.control.drivers.p4rt_rows import (
-    DELETE,
-    INSERT,
-    Schema,
-    default_update,
-    group_update,
-    message,
-    row_update,
-)
-from switchagg.emulator.ether_switch import EtherSwitch
-from switchagg.emulator.p4runtime.native_device import NativeDevice
 
 from .board import Frame
+
+with suppress(ModuleNotFoundError):  # without the extra p4runtime nobody makes such a board
+    from p4.v1 import p4runtime_pb2
+
+    from switchagg.control.drivers.p4rt_rows import (
+        DELETE,
+        INSERT,
+        Schema,
+        default_update,
+        group_update,
+        message,
+        row_update,
+    )
+    from switchagg.emulator.ether_switch import EtherSwitch
+    from switchagg.emulator.p4runtime.native_device import NativeDevice
 
 UNTOLD = frozenset({"refuse op, priority 95", "refuse job, priority 44", "refuse length, priority 31"})
 """Entries of `admission` whose packets the native switch counts on another entry of the same reason."""

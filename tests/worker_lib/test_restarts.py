@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("p4runtime_sh", reason='needs the extra: pip install "switchagg[p4runtime]"')
+
 import worker_lib
 from tests.switchagg.control.drivers.test_two_switches import Site
 from worker_lib import WorkerLostError
 
 from .harness import in_threads
 from .test_changes import places, sum_of, vanish
-
-pytest.importorskip("grpc")
 
 
 def test_a_rank_that_dies_while_the_controller_is_away(tmp_path: Path) -> None:

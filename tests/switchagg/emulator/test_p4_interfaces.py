@@ -119,7 +119,6 @@ def test_frames_go_from_interface_to_interface(files: tuple[str, str]) -> None:
 @pytest.mark.parametrize(
     ("line", "problem"),
     [
-        (["--interface", "0=lo"], "are for --engine p4 with a --program"),
         (["--engine", "p4", "--program", "P", "--entries", "E"], "--entries is for --interface"),
         (["--engine", "p4", "--program", "P", "--interface", "lo"], "--interface takes PORT=NAME"),
         (

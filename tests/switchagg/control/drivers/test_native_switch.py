@@ -10,6 +10,8 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+pytest.importorskip("p4runtime_sh", reason='needs the extra: pip install "switchagg[p4runtime]"')
+
 from switchagg.control.controller import Controller
 from switchagg.control.drivers import p4rt_spec
 from switchagg.control.drivers.base import Reconciled

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+pytest.importorskip("p4runtime_sh", reason='needs the extra: pip install "switchagg[p4runtime]"')
+
 import worker_lib
 from switchagg.control.controller import Controller
 from switchagg.control.drivers.p4runtime import P4RuntimeDriver

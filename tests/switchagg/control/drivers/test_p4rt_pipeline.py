@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+
+pytest.importorskip("p4runtime_sh", reason='needs the extra: pip install "switchagg[p4runtime]"')
 from p4.config.v1 import p4info_pb2
 from p4.v1 import p4runtime_pb2
 

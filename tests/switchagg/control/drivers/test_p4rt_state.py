@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("p4runtime_sh", reason='needs the extra: pip install "switchagg[p4runtime]"')
+
 from switchagg.control.drivers.base import Reconciled
 from switchagg.control.drivers.p4_program import MAX_JOBS, MulticastGroup, Station
 from switchagg.control.drivers.p4rt_pipeline import describe

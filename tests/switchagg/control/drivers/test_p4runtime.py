@@ -17,6 +17,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+
+pytest.importorskip("p4runtime_sh", reason='needs the extra: pip install "switchagg[p4runtime]"')
 from p4.v1 import p4runtime_pb2
 
 from switchagg.control.drivers.base import ChangeKind, Reconciled

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 
 import pytest
 
+pytest.importorskip("p4runtime_sh", reason='needs the extra: pip install "switchagg[p4runtime]"')
+
 from switchagg.control.drivers.base import ChangeKind, Reconciled
 from switchagg.control.drivers.p4runtime import P4RuntimeDriver
 from switchagg.errors import SwitchError

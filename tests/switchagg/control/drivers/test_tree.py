@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+pytest.importorskip("p4runtime_sh", reason='needs the extra: pip install "switchagg[p4runtime]"')
+
 from switchagg.control.controller import Controller
 from switchagg.control.drivers import p4_frames
 from switchagg.control.drivers.p4rt_spec import P4RuntimeSpec, from_table
