@@ -6,6 +6,8 @@ EXTRAS ?= dev,plots
 FUZZ_PACKETS ?= 100000
 SECONDS ?= 600
 API_EXAMPLES ?= 200
+# Two files of tests at a time: most of their time they wait. PYTEST= runs one after another.
+PYTEST ?= -n 2 --dist loadfile
 STEPS ?= 500
 SOURCES := pyproject.toml CMakeLists.txt $(shell find switchagg worker_lib -name '*.cpp' -o -name '*.h')
 
@@ -24,7 +26,7 @@ demo: install
 	$(BIN)/switchagg demo
 
 test: install
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(PYTEST)
 
 # Networks in Mininet, each with every switch that is here, and one of 64 workers. As root, or where user namespaces are allowed.
 topo-test: install

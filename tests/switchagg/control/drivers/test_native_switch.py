@@ -118,7 +118,8 @@ def test_a_switch_that_was_restarted_gets_its_jobs_again(switch: NativeSwitch) -
 
 def test_a_controller_that_was_there_first(switch: NativeSwitch) -> None:
     switch.kill()
-    controller = Controller([switch.driver()])
+    driver = switch.driver()
+    controller = Controller([driver])
     controller.start()
     try:
         (seen,) = controller.switches(OPEN)
@@ -129,3 +130,4 @@ def test_a_controller_that_was_there_first(switch: NativeSwitch) -> None:
         assert (seen["capacity"]["slots"], seen["capacity"]["exact_words"]) == (65536, None)
     finally:
         controller.close()
+        driver.close()
