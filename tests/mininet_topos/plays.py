@@ -342,7 +342,7 @@ def empty_tmp() -> None:
     if inside:
         project.mkdir(parents=True)
         source = f"/proc/{os.getpid()}/fd/{before}"
-        subprocess.run(["mount", "--bind", source, str(project)], check=True)
+        subprocess.run(["mount", "--no-canonicalize", "--bind", source, str(project)], check=True)
         os.chdir(project)
     os.close(before)
 
