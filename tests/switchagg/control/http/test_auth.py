@@ -242,6 +242,7 @@ def test_what_is_asked_stays_out_of_the_log(
     for name in ("switchagg", "switchagg.http"):
         caplog.set_level("DEBUG", logger=name)
         monkeypatch.setattr(logging.getLogger(name), "disabled", False)
+        monkeypatch.setattr(logging.getLogger(name), "propagate", True)
     member = town.place.join("a", 0, 1, town.alice)
     town.place.call("POST", "/v1/jobs/a/members/0/leave", {"token": member.place["token"]}, town.alice)
     town.place.call("GET", "/v1/jobs", token="swagg_guessed")
