@@ -53,6 +53,7 @@ class Call:
     ) -> None: ...
     residual: int
     feedback: bool
+    past_cache: bool  # settled by an engine, by the size of the result
     union_out: int
 
 class Collective:

@@ -17,6 +17,7 @@ from worker_lib.plan import Call, DType, Kind, ReduceOp
 from worker_lib.quantize import STORAGE, Values, error_bound, from_payload, payload, scan, widen
 
 CASES = 60  # of each element type
+EDGE = 19  # elements about a result that nobody may touch
 Payload = bytes | None
 Words = npt.NDArray[np.uint32]
 
@@ -30,6 +31,7 @@ class Rank:
     codec: _native.Codec
     mask: npt.NDArray[np.bool_] | None
     packed: Words | None
+    edges: tuple[Values, Values]  # before and behind the result: ones
 
 
 def open_rank(
@@ -43,7 +45,10 @@ def open_rank(
     memory: npt.NDArray[np.float32] | None = None,
     in_place: bool = False,
 ) -> Rank:
-    result = x if in_place else np.full_like(x, 1)
+    # A result at any element of a line of cache, and every other rank's written past the cache.
+    spare = np.full(x.size + 2 * EDGE, 1, x.dtype)
+    first = rank % EDGE
+    result = x if in_place else spare[first:][: x.size]
     packed = None if mask is None else plan.pack_bitmap(mask).astype(np.uint32)
     code = _native.Call(
         kind=call.kind, op=call.op, dtype=call.dtype, bits=call.bits, root=call.root, sparse=call.sparse,
@@ -54,9 +59,17 @@ def open_rank(
         mask=0 if packed is None else packed.ctypes.data, zero_fill=True,
         auto_zeros=call.auto_zeros, auto_block=call.auto_block, auto_lanes=call.auto_lanes,
     )  # fmt: skip
+    code.past_cache = rank % 2 == 1
     if memory is not None:
         code.residual, code.feedback = memory.ctypes.data, True
-    return Rank(x, result, _native.Codec(code, call.position, words), mask, packed)
+    return Rank(
+        x,
+        result,
+        _native.Codec(code, call.position, words),
+        mask,
+        packed,
+        (spare[:first], spare[first + x.size :]),
+    )
 
 
 def random_values(rng: np.random.Generator, dtype: DType, count: int) -> Values:
@@ -196,6 +209,7 @@ def one_case(rng: np.random.Generator, dtype: DType, label: str) -> None:
                 f"rank {number}, {bad.size} elements, first {i}: native {r.result[i]!r}, twin "
                 f"{wanted_result[i]!r}; {label}"
             )
+        assert all((edge == 1).all() for edge in r.edges), f"rank {number} wrote beside its result; {label}"
     if call.scaled:
         check_bound(call, agreed, ranks, wanted_result, n, label)
 

@@ -102,9 +102,15 @@ Stream::Stream(const Call& call, const Plan* plan, uint32_t words)
     }
   }
   packets_ = (elements_ + lanes_per_packet_ - 1) / lanes_per_packet_;
-  if (!(call.dtype == DType::f32 && call.bits == 32) && call.dtype != DType::raw) q_.resize(lanes_per_packet_);
+  if (narrow()) {
+    sums_.resize(words);
+    q_.resize(call.chunk());
+  } else if (call.dtype != DType::f32 && call.dtype != DType::raw) {
+    q_.resize(words);
+  }
   if (call.bits == 64) q64_.resize(lanes_per_packet_);
-  if (call.dtype == DType::f16 || call.dtype == DType::bf16 || call.feedback) wide_.resize(lanes_per_packet_);
+  if (call.dtype == DType::f16 || call.dtype == DType::bf16 || call.feedback)
+    wide_.resize(narrow() ? call.chunk() : words);
 }
 
 void Stream::runs_of(uint64_t packet, bool by_owner) {
@@ -150,6 +156,21 @@ void Stream::each_chunk(const Run& run, F&& f) const {
     at += count;
     left -= count;
   }
+}
+
+// The same for narrow lanes: f(element, count, place, shift, exponent) for each piece of a run that is in one chunk and in
+// one lane of the packet's words from `place` on.
+template <typename F>
+void Stream::each_piece(const Run& run, F&& f) const {
+  each_chunk(run, [&](uint64_t element, uint32_t count, uint32_t at, int exponent) {
+    while (count) {
+      const uint32_t lane = at / words_, place = at % words_, n = std::min(count, words_ - place);
+      f(element, n, place, static_cast<int>(lane * call_.bits), exponent);
+      element += n;
+      at += n;
+      count -= n;
+    }
+  });
 }
 
 // The exponent E of docs/protocol.md: |x| < 2^(E+1).
@@ -254,8 +275,55 @@ bool Stream::encode(uint64_t packet, uint8_t* payload) {
     std::memset(words + end, 0, 4 * static_cast<size_t>(words_ - end));
     return true;
   }
-  encode_lanes(payload);
+  if (narrow()) {
+    encode_narrow(words);
+  } else {
+    encode_lanes(payload);
+  }
   return true;
+}
+
+void Stream::encode_narrow(uint32_t* words) {
+  std::fill(sums_.begin(), sums_.end(), 0);
+  for (const Run& r : runs_) {
+    if (!r.own) {
+      remember(r.element, r.count);
+      continue;
+    }
+    each_piece(r, [&](uint64_t element, uint32_t count, uint32_t place, int shift, int exponent) {
+      if (exponent == kNoExponent || exponent == call_.not_finite()) return forget(element, count);
+      const uint32_t index = call_.first_element + static_cast<uint32_t>(element);
+      uint32_t* const sums = sums_.data() + place;
+      if (call_.dtype == DType::f64) {
+        const double* x = reinterpret_cast<const double*>(call_.in) + element;
+        kernels_.dither_f64(x, count, up_d(exponent), top_, key_, index, q_.data());
+        return kernels_.add_lane(q_.data(), count, shift, sums);
+      }
+      const float* x = widened(element, count);
+      const ScaleF s = up_f(exponent);
+      if (!call_.residual) return kernels_.dither_lane(x, count, s, top_, key_, index, shift, sums);
+      kernels_.dither_f32(x, count, s, top_, key_, index, q_.data());
+      kernels_.add_lane(q_.data(), count, shift, sums);
+      float* const left = call_.residual + element;
+      kernels_.dequantize_f32(q_.data(), count, carried_f(exponent), left);
+      if (exponent >= 254)  // a lane at its top stands for 2^128
+        for (uint32_t i = 0; i < count; ++i) left[i] = std::clamp(left[i], -FLT_MAX, FLT_MAX);
+      kernels_.leave_f32(x, count, left);
+    });
+  }
+  kernels_.pack32(reinterpret_cast<const int32_t*>(sums_.data()), words_, words);
+}
+
+// Elements as float32: of the input itself, or in wide_.
+const float* Stream::widened(uint64_t element, uint32_t count) {
+  if (call_.feedback) {
+    call_.remembered(kernels_, element, count, wide_.data());
+    return wide_.data();
+  }
+  if (call_.dtype == DType::f32) return reinterpret_cast<const float*>(call_.in) + element;
+  const uint16_t* half = reinterpret_cast<const uint16_t*>(call_.in) + element;
+  (call_.dtype == DType::f16 ? kernels_.widen_f16 : kernels_.widen_bf16)(half, count, wide_.data());
+  return wide_.data();
 }
 
 void Stream::encode_lanes(uint8_t* payload) {
@@ -294,36 +362,13 @@ void Stream::encode_lanes(uint8_t* payload) {
         const ScaleD s = up_d(exponent);
         if (wide) {
           kernels_.quantize_f64_limbs(x, count, s, q64_.data() + at);
-        } else if (call_.bits == 32) {
-          kernels_.quantize_f64(x, count, s, q_.data() + at);
         } else {
-          kernels_.dither_f64(x, count, s, top_, key_, call_.first_element + static_cast<uint32_t>(element), q_.data() + at);
+          kernels_.quantize_f64(x, count, s, q_.data() + at);
         }
         return;
       }
-      const float* x = reinterpret_cast<const float*>(call_.in) + element;
-      if (call_.feedback) {
-        call_.remembered(kernels_, element, count, wide_.data());
-        x = wide_.data();
-      } else if (call_.dtype != DType::f32) {
-        const uint16_t* half = reinterpret_cast<const uint16_t*>(call_.in) + element;
-        (call_.dtype == DType::f16 ? kernels_.widen_f16 : kernels_.widen_bf16)(half, count, wide_.data());
-        x = wide_.data();
-      }
-      const ScaleF s = up_f(exponent);
-      if (call_.bits == 32) {
-        kernels_.quantize_f32(x, count, s, q_.data() + at);
-        forget(element, count);
-      } else {
-        kernels_.dither_f32(x, count, s, top_, key_, call_.first_element + static_cast<uint32_t>(element), q_.data() + at);
-        if (call_.residual) {
-          float* left = call_.residual + element;
-          kernels_.dequantize_f32(q_.data() + at, count, carried_f(exponent), left);
-          if (exponent >= 254)  // a lane at its top stands for 2^128
-            for (uint32_t i = 0; i < count; ++i) left[i] = std::clamp(left[i], -FLT_MAX, FLT_MAX);
-          kernels_.leave_f32(x, count, left);
-        }
-      }
+      kernels_.quantize_f32(widened(element, count), count, up_f(exponent), q_.data() + at);
+      forget(element, count);
     });
   }
   if (wide) {
@@ -333,7 +378,7 @@ void Stream::encode_lanes(uint8_t* payload) {
     return;
   }
   std::fill(q_.begin() + end, q_.end(), 0);
-  (call_.bits == 32 ? kernels_.pack32 : call_.bits == 16 ? kernels_.pack16 : kernels_.pack8)(q_.data(), words_, words);
+  kernels_.pack32(q_.data(), words_, words);
 }
 
 void Stream::decode(uint64_t packet, const uint8_t* payload) {
@@ -370,12 +415,40 @@ void Stream::decode(uint64_t packet, const uint8_t* payload) {
       each_chunk(r, [&](uint64_t element, uint32_t count, uint32_t at, int exponent) {
         if (exponent == kNoExponent) return write_zeros(element, count);
         if (exponent == call_.not_finite()) return;  // finish() writes the whole chunk
-        kernels_.dequantize_f32_be(words + at, count, down_f(exponent), x + (element - call_.out_begin));
-        if (exponent >= top_exponent_) saturate(element - call_.out_begin, count, at);
+        kernels_.dequantize_f32_be(words + at, count, down_f(exponent), x + (element - call_.out_begin), call_.past_cache);
+        if (exponent >= top_exponent_) saturate(element - call_.out_begin, count, nullptr);
       });
     return;
   }
-  decode_lanes(payload);
+  if (narrow()) {
+    decode_narrow(words);
+  } else {
+    decode_lanes(payload);
+  }
+}
+
+void Stream::decode_narrow(const uint32_t* words) {
+  const auto peel = call_.bits == 16 ? kernels_.peel_lane16 : kernels_.peel_lane8;
+  const auto dequantize = call_.bits == 16 ? kernels_.dequantize_lane16 : kernels_.dequantize_lane8;
+  for (const Run& r : runs_)
+    each_piece(r, [&](uint64_t element, uint32_t count, uint32_t place, int shift, int exponent) {
+      if (exponent == kNoExponent) return write_zeros(element, count);
+      if (exponent == call_.not_finite()) return;  // finish() writes the whole chunk
+      const uint64_t to = element - call_.out_begin;
+      const bool at_top = exponent >= top_exponent_;
+      if (at_top || call_.dtype == DType::f64) peel(words + place, count, shift, q_.data());
+      if (call_.dtype == DType::f64) {
+        kernels_.dequantize_f64(q_.data(), count, down_d(exponent), reinterpret_cast<double*>(call_.out) + to);
+      } else if (call_.dtype == DType::f32) {
+        float* x = reinterpret_cast<float*>(call_.out) + to;
+        dequantize(words + place, count, shift, down_f(exponent), x, call_.past_cache);
+      } else {
+        dequantize(words + place, count, shift, down_f(exponent), wide_.data(), false);
+        uint16_t* half = reinterpret_cast<uint16_t*>(call_.out) + to;
+        (call_.dtype == DType::f16 ? kernels_.narrow_f16 : kernels_.narrow_bf16)(wide_.data(), count, half);
+      }
+      if (at_top) saturate(to, count, q_.data());
+    });
 }
 
 void Stream::decode_lanes(const uint8_t* payload) {
@@ -384,7 +457,7 @@ void Stream::decode_lanes(const uint8_t* payload) {
   if (wide) {
     kernels_.peel_limbs(words, lanes_per_packet_, q64_.data());
   } else {
-    (call_.bits == 32 ? kernels_.peel32 : call_.bits == 16 ? kernels_.peel16 : kernels_.peel8)(words, words_, q_.data());
+    kernels_.peel32(words, words_, q_.data());
   }
   for (const Run& r : runs_) {
     const uint64_t to = r.element - call_.out_begin;
@@ -407,23 +480,21 @@ void Stream::decode_lanes(const uint8_t* payload) {
         } else {
           kernels_.dequantize_f64(q_.data() + at, count, down_d(exponent), x);
         }
-      } else if (call_.dtype == DType::f32) {
-        kernels_.dequantize_f32(q_.data() + at, count, down_f(exponent), reinterpret_cast<float*>(call_.out) + place);
       } else {
         kernels_.dequantize_f32(q_.data() + at, count, down_f(exponent), wide_.data());
         uint16_t* half = reinterpret_cast<uint16_t*>(call_.out) + place;
         (call_.dtype == DType::f16 ? kernels_.narrow_f16 : kernels_.narrow_bf16)(wide_.data(), count, half);
       }
-      if (exponent >= top_exponent_) saturate(place, count, at);
+      if (exponent >= top_exponent_) saturate(place, count, nullptr);
     });
   }
 }
 
 // In a chunk with the type's largest exponent, rounding up can make an infinity of finite values whose average, or only
 // one of which, is finite: it becomes the largest finite value. Such chunks are rare enough for a plain loop.
-void Stream::saturate(uint64_t place, uint32_t count, uint32_t at) {
+void Stream::saturate(uint64_t place, uint32_t count, const int32_t* narrow_lanes) {
   const auto allowed = [&](uint32_t i) {
-    return call_.op == ReduceOp::avg || (top_ != 0 && std::abs(static_cast<int64_t>(q_[at + i])) <= top_);
+    return call_.op == ReduceOp::avg || (narrow_lanes && std::abs(static_cast<int64_t>(narrow_lanes[i])) <= top_);
   };
   const auto pass = [&](auto* x, auto infinity, auto largest) {
     using Bits = decltype(infinity);
@@ -508,6 +579,7 @@ void Stream::finish() {
       if (exponents_[c] == call_.not_finite())
         clipped(c * call_.chunk(), std::min((c + 1) * call_.chunk(), call_.count),
                 [&](uint64_t e, uint64_t n) { write_nan(e, n); });
+  if (call_.past_cache) kernels_.flush();
 }
 
 }  // namespace switchagg

@@ -32,9 +32,15 @@ class Stream {
   void runs_of(uint64_t packet, bool by_owner);
   template <typename F>
   void each_chunk(const Run& run, F&& f) const;
+  template <typename F>
+  void each_piece(const Run& run, F&& f) const;
+  bool narrow() const { return call_.bits < 32; }
+  void encode_narrow(uint32_t* words);
+  void decode_narrow(const uint32_t* words);
   void encode_lanes(uint8_t* payload);
   void decode_lanes(const uint8_t* payload);
-  void saturate(uint64_t place, uint32_t count, uint32_t at);
+  const float* widened(uint64_t element, uint32_t count);
+  void saturate(uint64_t place, uint32_t count, const int32_t* narrow_lanes);
   void write_zeros(uint64_t element, uint64_t count);
   void remember(uint64_t element, uint64_t count);
   void forget(uint64_t element, uint64_t count);
@@ -64,7 +70,8 @@ class Stream {
   int headroom_ = 0;
   int top_exponent_ = 254;            // of the type's largest finite value
   std::vector<Run> runs_;
-  std::vector<int32_t> q_;
+  std::vector<uint32_t> sums_;  // of narrow lanes: a packet's words
+  std::vector<int32_t> q_;      // lanes: of a packet, or of a chunk where they are narrow
   std::vector<int64_t> q64_;
   std::vector<float> wide_;
 };

@@ -1,9 +1,7 @@
 // Compiled once for each instruction set (KERNEL_LEVEL); plain loops that the compiler turns into vectors.
 #include "worker_lib/native/codec_kernels.h"
 
-#if defined(__F16C__) || defined(__AVX512F__)
-#include <immintrin.h>
-#endif
+#include "worker_lib/native/vectors.h"
 
 #define JOIN_(a, b) a##b
 #define JOIN(a, b) JOIN_(a, b)
@@ -19,8 +17,58 @@ inline uint32_t big(uint32_t v) { return __builtin_bswap32(v); }
 inline uint32_t big(uint32_t v) { return v; }
 #endif
 
-// The tensor streams from memory, and the processor's own prefetching stops at every page: ask this many bytes ahead.
+// The tensor streams from memory, and the processor's own prefetching stops at every page: ask this many bytes ahead, as
+// measured on Zen 3 (v3) and on Sapphire Rapids (v4).
+#if defined(__AVX512F__)
 constexpr size_t kAhead = 4096;
+#else
+constexpr size_t kAhead = 1024;
+#endif
+inline void ahead(const void* at) { __builtin_prefetch(static_cast<const char*>(at) + kAhead); }
+inline void ahead_to_write(void* at) { __builtin_prefetch(static_cast<char*>(at) + kAhead, 1); }
+
+constexpr size_t kLine = 16;  // float32 in a line of cache
+
+// f(i) for i < n, asking for memory well ahead of its use, a line at a time: compilers make vectors of the inner loop, and
+// of no loop with a prefetch in it. f must be short.
+template <typename T, typename F>
+inline __attribute__((always_inline)) void each_ahead(const T* x, size_t n, F&& f) {
+  size_t i = 0;
+  for (; i + kLine <= n; i += kLine) {
+    ahead(x + i);
+    for (size_t j = 0; j < kLine; ++j) f(i + j);
+  }
+  for (; i < n; ++i) f(i);
+}
+
+// x[i] = f(i) for i < n. `past_cache`: whole lines go to memory without a place in the cache, which need not read them
+// first; nobody else may look for them before flush().
+template <typename F>
+inline __attribute__((always_inline)) void each_written(float* x, size_t n, [[maybe_unused]] bool past_cache, F&& f) {
+  size_t i = 0;
+#if defined(__AVX2__)
+  if (past_cache) {
+    for (; i < n && reinterpret_cast<uintptr_t>(x + i) % (4 * kLine); ++i) x[i] = f(i);
+    for (; i + kLine <= n; i += kLine) {
+      alignas(4 * kLine) float line[kLine];
+      for (size_t j = 0; j < kLine; ++j) line[j] = f(i + j);
+      for (size_t j = 0; j < kLine; j += kStreamed) stream(x + i + j, line + j);
+    }
+  } else {
+    for (; i + kLine <= n; i += kLine) {
+      ahead_to_write(x + i);
+      for (size_t j = 0; j < kLine; ++j) x[i + j] = f(i + j);
+    }
+  }
+#endif
+  for (; i < n; ++i) x[i] = f(i);
+}
+
+void flush() {
+#if defined(__AVX2__)
+  _mm_sfence();
+#endif
+}
 
 inline void set_bit(uint32_t* bits, size_t i) { bits[i >> 5] |= 1u << (i & 31); }
 
@@ -54,121 +102,39 @@ void scan_words(const uint32_t* x, size_t blocks, size_t block, uint32_t* bits, 
   }
 }
 
-#if defined(__AVX512F__)
-// One vector of maxima runs through the whole chunk; a block asks only whether anything in it was set.
-void scan32_v4(const uint32_t* x, size_t blocks, size_t block, uint32_t* bits, size_t at, uint32_t* max_abs,
-               bool* negative_zero) {
-  if (block % 16 != 0) return scan<uint32_t, 0x80000000u>(x, blocks, block, bits, at, max_abs, negative_zero);
-  const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
-  __m512i top = _mm512_setzero_si512();
+// float32 is what nearly all tensors are made of. One vector of maxima runs through the whole chunk; a block asks only
+// whether anything in it was set.
+#if defined(__AVX2__)
+void scan32(const uint32_t* x, size_t blocks, size_t block, uint32_t* bits, size_t at, uint32_t* max_abs,
+            bool* negative_zero) {
+  if (block % kLine != 0) return scan<uint32_t, 0x80000000u>(x, blocks, block, bits, at, max_abs, negative_zero);
+  const Ints magnitude = all(0x7fffffffu);
+  Ints top = all(0u);
   bool negative = false;
   for (size_t b = 0; b < blocks; ++b, x += block) {
-    __m512i any = _mm512_setzero_si512();
-    for (size_t i = 0; i < block; i += 16) {
-      __builtin_prefetch(x + i + kAhead / 4);
-      const __m512i v = _mm512_loadu_si512(x + i);
-      any = _mm512_or_si512(any, v);
-      top = _mm512_max_epu32(top, _mm512_and_si512(v, magnitude));
+    Ints any = all(0u);
+    for (size_t i = 0; i < block; i += kLine) {
+      ahead(x + i);
+      for (size_t j = 0; j < kLine; j += kWidth) {
+        const Ints v = load(x + i + j);
+        any = either(any, v);
+        top = larger(top, both(v, magnitude));
+      }
     }
-    if (_mm512_test_epi32_mask(any, magnitude)) {
+    if (any_of(any, magnitude)) {
       set_bit(bits, at + b);
-    } else if (_mm512_test_epi32_mask(any, any)) {
+    } else if (any_of(any, any)) {
       negative = true;
     }
   }
-  const uint32_t largest = _mm512_reduce_max_epu32(top);
-  if (largest > *max_abs) *max_abs = largest;
+  uint32_t tops[kWidth];
+  store(tops, top);
+  for (const uint32_t largest : tops)
+    if (largest > *max_abs) *max_abs = largest;
   *negative_zero |= negative;
 }
-#endif
-
-// float32 is what nearly all tensors are made of. Written by hand these loops ask for memory well ahead of its use, which
-// is worth more than what they compute: they have too many instructions for the processor to look past the end of a page.
-#if defined(__AVX512F__)
-constexpr bool kByHand = true;
-
-inline __m512i swapped(__m512i v) {
-  return _mm512_shuffle_epi8(v, _mm512_set4_epi32(0x0c0d0e0f, 0x08090a0b, 0x04050607, 0x00010203));
-}
-inline void ahead(const void* at) { _mm_prefetch(static_cast<const char*>(at) + kAhead, _MM_HINT_T0); }
-inline void ahead_to_write(void* at) { __builtin_prefetch(static_cast<char*>(at) + kAhead, 1); }
-
-// f(i, n) for each vector: n elements from i.
-template <typename F>
-inline __attribute__((always_inline)) void each_vector(size_t n, F&& f) {
-  size_t i = 0;
-  for (; i + 16 <= n; i += 16) f(i, static_cast<__mmask16>(0xffff));
-  if (i < n) f(i, static_cast<__mmask16>((1u << (n - i)) - 1));
-}
-
-void quantize_by_hand(const float* x, size_t n, float f1, uint32_t* words) {
-  const __m512 factor = _mm512_set1_ps(f1);
-  each_vector(n, [=](size_t i, __mmask16 m) {
-    ahead(x + i);
-    __builtin_prefetch(reinterpret_cast<char*>(words + i) + 2048, 1);
-    const __m512 v = _mm512_mul_ps(_mm512_maskz_loadu_ps(m, x + i), factor);
-    const __m512i q = _mm512_cvt_roundps_epi32(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    _mm512_mask_storeu_epi32(words + i, m, swapped(q));
-  });
-}
-
-void dequantize_by_hand(const uint32_t* words, size_t n, float f1, float* x) {
-  const __m512 factor = _mm512_set1_ps(f1);
-  each_vector(n, [=](size_t i, __mmask16 m) {
-    ahead(words + i);
-    ahead_to_write(x + i);
-    const __m512i q = swapped(_mm512_maskz_loadu_epi32(m, words + i));
-    _mm512_mask_storeu_ps(x + i, m, _mm512_mul_ps(_mm512_cvtepi32_ps(q), factor));
-  });
-}
-
-void dequantize_lanes_by_hand(const int32_t* q, size_t n, float f1, float* x) {
-  const __m512 factor = _mm512_set1_ps(f1);
-  each_vector(n, [=](size_t i, __mmask16 m) {
-    ahead_to_write(x + i);
-    const __m512 v = _mm512_cvtepi32_ps(_mm512_maskz_loadu_epi32(m, q + i));
-    _mm512_mask_storeu_ps(x + i, m, _mm512_mul_ps(v, factor));
-  });
-}
-
-// Dithering, the arithmetic of random16 and unit below: one lane of each of 16 neighbours.
-struct Dither {
-  __m512 factor;
-  __m512i counters, top;
-
-  Dither(float f1, int32_t most, uint32_t counter, uint32_t step)
-      : factor(_mm512_set1_ps(f1)), top(_mm512_set1_epi32(most)) {
-    const __m512i each = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
-    counters = _mm512_add_epi32(_mm512_set1_epi32(static_cast<int>(counter)),
-                                _mm512_mullo_epi32(each, _mm512_set1_epi32(static_cast<int>(step))));
-  }
-  __m512i operator()(__m512 x, __m512i by) {
-    const __m512i hash = _mm512_set1_epi32(static_cast<int>(0x85EBCA6Bu));
-    const __m512i mixed = _mm512_mullo_epi32(_mm512_xor_si512(counters, _mm512_srli_epi32(counters, 16)), hash);
-    counters = _mm512_add_epi32(counters, by);
-    // 0x3f800040 | (mixed >> 16) << 7
-    const __m512i mantissa = _mm512_ternarylogic_epi32(_mm512_set1_epi32(0x3f800040), _mm512_srli_epi32(mixed, 9),
-                                                       _mm512_set1_epi32(0x007fff80), 0xF8);
-    const __m512 u = _mm512_sub_ps(_mm512_castsi512_ps(mantissa), _mm512_set1_ps(1.0f));
-    const __m512 v = _mm512_add_ps(_mm512_mul_ps(x, factor), u);
-    return _mm512_min_epi32(_mm512_cvt_roundps_epi32(v, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC), top);
-  }
-};
-
-void dither_by_hand(const float* x, size_t n, float f1, int32_t top, uint32_t counter, uint32_t step, int32_t* q) {
-  const __m512i by = _mm512_set1_epi32(static_cast<int>(16 * step));
-  Dither lane(f1, top, counter, step);
-  each_vector(n, [&](size_t i, __mmask16 m) {
-    ahead(x + i);
-    _mm512_mask_storeu_epi32(q + i, m, lane(_mm512_maskz_loadu_ps(m, x + i), by));
-  });
-}
 #else
-constexpr bool kByHand = false;
-void quantize_by_hand(const float*, size_t, float, uint32_t*) {}
-void dequantize_by_hand(const uint32_t*, size_t, float, float*) {}
-void dequantize_lanes_by_hand(const int32_t*, size_t, float, float*) {}
-void dither_by_hand(const float*, size_t, float, int32_t, uint32_t, uint32_t, int32_t*) {}
+constexpr auto scan32 = scan<uint32_t, 0x80000000u>;
 #endif
 
 void quantize_f32(const float* __restrict x, size_t n, ScaleF s, int32_t* __restrict q) {
@@ -176,14 +142,9 @@ void quantize_f32(const float* __restrict x, size_t n, ScaleF s, int32_t* __rest
 }
 
 void quantize_f32_be(const float* __restrict x, size_t n, ScaleF s, uint32_t* __restrict words) {
-  if (s.f2 == 1.0f) {
-    if (kByHand) return quantize_by_hand(x, n, s.f1, words);
-    for (size_t i = 0; i < n; ++i)
-      words[i] = big(static_cast<uint32_t>(static_cast<int32_t>(__builtin_rintf(x[i] * s.f1))));
-    return;
-  }
-  for (size_t i = 0; i < n; ++i)
-    words[i] = big(static_cast<uint32_t>(static_cast<int32_t>(__builtin_rintf((x[i] * s.f1) * s.f2))));
+  const auto word = [](float v) { return big(static_cast<uint32_t>(static_cast<int32_t>(__builtin_rintf(v)))); };
+  if (s.f2 == 1.0f) return each_ahead(x, n, [=](size_t i) { words[i] = word(x[i] * s.f1); });
+  for (size_t i = 0; i < n; ++i) words[i] = word((x[i] * s.f1) * s.f2);
 }
 
 // A double can round up to the first value that n workers could not share: stop before it.
@@ -200,11 +161,11 @@ void quantize_f64_limbs(const double* __restrict x, size_t n, ScaleD s, int64_t*
 }
 
 // 16 random bits from a counter: `counter` is key + index * kStep, so that a loop only adds.
-constexpr uint32_t kStep = 0x9E3779B1u;
+constexpr uint32_t kStep = 0x9E3779B1u, kMix = 0x85EBCA6Bu;
 
 inline uint32_t random16(uint32_t counter) {
   counter ^= counter >> 16;
-  counter *= 0x85EBCA6Bu;
+  counter *= kMix;
   return counter >> 16;
 }
 
@@ -215,26 +176,18 @@ inline float as_float(uint32_t bits) {
 }
 
 // (r + 0.5) / 65536, by way of the mantissa of a number between 1 and 2.
-inline float unit(uint32_t r) { return as_float(0x3f800040u | r << 7) - 1.0f; }
+constexpr uint32_t kOne = 0x3f800040u;
+inline float unit(uint32_t r) { return as_float(kOne | r << 7) - 1.0f; }
+
+inline int32_t dithered(float v, uint32_t counter, int32_t top) {
+  const int32_t down = static_cast<int32_t>(__builtin_floorf(v + unit(random16(counter))));
+  return down < top ? down : top;
+}
 
 void dither_f32(const float* __restrict x, size_t n, ScaleF s, int32_t top, uint32_t key, uint32_t index,
                 int32_t* __restrict q) {
   uint32_t counter = index * kStep + key;
-  if (s.f2 == 1.0f && s.m == 1.0f) {
-    if (kByHand) return dither_by_hand(x, n, s.f1, top, counter, kStep, q);
-    for (size_t i = 0; i < n; ++i, counter += kStep) {
-      const float u = unit(random16(counter));
-      const int32_t down = static_cast<int32_t>(__builtin_floorf(x[i] * s.f1 + u));
-      q[i] = down < top ? down : top;
-    }
-    return;
-  }
-  for (size_t i = 0; i < n; ++i, counter += kStep) {
-    const float u = unit(random16(counter));
-    const float v = ((x[i] * s.f1) * s.f2) * s.m;
-    const int32_t down = static_cast<int32_t>(__builtin_floorf(v + u));
-    q[i] = down < top ? down : top;
-  }
+  for (size_t i = 0; i < n; ++i, counter += kStep) q[i] = dithered(((x[i] * s.f1) * s.f2) * s.m, counter, top);
 }
 
 void dither_f64(const double* __restrict x, size_t n, ScaleD s, int32_t top, uint32_t key, uint32_t index,
@@ -249,11 +202,6 @@ void dither_f64(const double* __restrict x, size_t n, ScaleD s, int32_t top, uin
 }
 
 void dequantize_f32(const int32_t* __restrict q, size_t n, ScaleF s, float* __restrict x) {
-  if (s.f2 == 1.0f && s.m == 1.0f) {
-    if (kByHand) return dequantize_lanes_by_hand(q, n, s.f1, x);
-    for (size_t i = 0; i < n; ++i) x[i] = static_cast<float>(q[i]) * s.f1;
-    return;
-  }
   for (size_t i = 0; i < n; ++i) x[i] = ((static_cast<float>(q[i]) * s.m) * s.f1) * s.f2;
 }
 
@@ -265,14 +213,10 @@ void leave_f32(const float* __restrict x, size_t n, float* __restrict left) {
   for (size_t i = 0; i < n; ++i) left[i] = x[i] - left[i];
 }
 
-void dequantize_f32_be(const uint32_t* __restrict words, size_t n, ScaleF s, float* __restrict x) {
-  if (s.f2 == 1.0f && s.m == 1.0f) {
-    if (kByHand) return dequantize_by_hand(words, n, s.f1, x);
-    for (size_t i = 0; i < n; ++i) x[i] = static_cast<float>(static_cast<int32_t>(big(words[i]))) * s.f1;
-    return;
-  }
-  for (size_t i = 0; i < n; ++i)
-    x[i] = ((static_cast<float>(static_cast<int32_t>(big(words[i]))) * s.m) * s.f1) * s.f2;
+void dequantize_f32_be(const uint32_t* __restrict words, size_t n, ScaleF s, float* __restrict x, bool past_cache) {
+  const auto value = [=](size_t i) { return static_cast<float>(static_cast<int32_t>(big(words[i]))); };
+  if (s.f2 == 1.0f && s.m == 1.0f) return each_written(x, n, past_cache, [=](size_t i) { return value(i) * s.f1; });
+  for (size_t i = 0; i < n; ++i) x[i] = ((value(i) * s.m) * s.f1) * s.f2;
 }
 
 void dequantize_f64(const int32_t* __restrict q, size_t n, ScaleD s, double* __restrict x) {
@@ -287,49 +231,57 @@ void pack32(const int32_t* __restrict q, size_t words, uint32_t* __restrict out)
   for (size_t i = 0; i < words; ++i) out[i] = big(static_cast<uint32_t>(q[i]));
 }
 
-void pack16(const int32_t* __restrict q, size_t words, uint32_t* __restrict out) {
-  const int32_t* high = q + words;
-  for (size_t i = 0; i < words; ++i)
-    out[i] = big((static_cast<uint32_t>(high[i]) << 16) + static_cast<uint32_t>(q[i]));
-}
-
-void pack8(const int32_t* __restrict q, size_t words, uint32_t* __restrict out) {
-  const int32_t *q1 = q + words, *q2 = q1 + words, *q3 = q2 + words;
-  for (size_t i = 0; i < words; ++i)
-    out[i] = big((static_cast<uint32_t>(q3[i]) << 24) + (static_cast<uint32_t>(q2[i]) << 16) +
-                 (static_cast<uint32_t>(q1[i]) << 8) + static_cast<uint32_t>(q[i]));
-}
-
 void peel32(const uint32_t* __restrict in, size_t words, int32_t* __restrict q) {
   for (size_t i = 0; i < words; ++i) q[i] = static_cast<int32_t>(big(in[i]));
 }
 
-// A negative lane has borrowed from the lane above it; taking it away gives the borrow back.
-void peel16(const uint32_t* __restrict in, size_t words, int32_t* __restrict q) {
-  int32_t* high = q + words;
-  for (size_t i = 0; i < words; ++i) {
-    const uint32_t w = big(in[i]);
-    const int32_t low = static_cast<int32_t>(w << 16) >> 16;
-    q[i] = low;
-    high[i] = static_cast<int32_t>(w - static_cast<uint32_t>(low)) >> 16;
-  }
+// Narrow lanes. A word is the sum of its lanes, each times 2^shift: whoever adds lanes up carries and borrows by adding.
+
+void add_lane(const int32_t* __restrict q, size_t n, int shift, uint32_t* __restrict sums) {
+  for (size_t i = 0; i < n; ++i) sums[i] += static_cast<uint32_t>(q[i]) << shift;
 }
 
-void peel8(const uint32_t* __restrict in, size_t words, int32_t* __restrict q) {
-  int32_t *q1 = q + words, *q2 = q1 + words, *q3 = q2 + words;
-  for (size_t i = 0; i < words; ++i) {
-    uint32_t w = big(in[i]);
-    const int32_t a = static_cast<int32_t>(w << 24) >> 24;
-    w -= static_cast<uint32_t>(a);
-    const int32_t b = static_cast<int32_t>(w << 16) >> 24;
-    w -= static_cast<uint32_t>(b) << 8;
-    const int32_t c = static_cast<int32_t>(w << 8) >> 24;
-    w -= static_cast<uint32_t>(c) << 16;
-    q[i] = a;
-    q1[i] = b;
-    q2[i] = c;
-    q3[i] = static_cast<int32_t>(w) >> 24;
+void dither_lane(const float* __restrict x, size_t n, ScaleF s, int32_t top, uint32_t key, uint32_t index, int shift,
+                 uint32_t* __restrict sums) {
+  uint32_t counter = index * kStep + key;
+  size_t i = 0;
+#if defined(__AVX2__)
+  if (s.f2 == 1.0f && s.m == 1.0f) {  // the arithmetic of dithered() for neighbours
+    Ints counters = add(all(counter), multiply(count_up(), all(kStep)));
+    for (; i + kWidth <= n; i += kWidth) {
+      if (i % kLine == 0) ahead(x + i);
+      const Ints mixed = multiply(one_of(counters, right<16>(counters)), all(kMix));
+      counters = add(counters, all(static_cast<uint32_t>(kWidth) * kStep));
+      const Ints mantissa = either(all(kOne), both(right<9>(mixed), all(0x007fff80u)));  // its upper half, 7 places up
+      const Floats v = add(multiply(load(x + i), all(s.f1)), subtract(as_floats(mantissa), all(1.0f)));
+      const Ints lane = smaller_signed(floor_of(v), all(static_cast<uint32_t>(top)));
+      store(sums + i, add(load(sums + i), left(lane, _mm_cvtsi32_si128(shift))));
+    }
+    counter += static_cast<uint32_t>(i) * kStep;
   }
+#endif
+  for (; i < n; ++i, counter += kStep)
+    sums[i] += static_cast<uint32_t>(dithered(((x[i] * s.f1) * s.f2) * s.m, counter, top)) << shift;
+}
+
+// A negative lane has borrowed from the lane above it. With half its range added to every lane none is negative, and each
+// stands alone.
+template <int kBits>
+inline int32_t lane_of(uint32_t word, int shift) {
+  constexpr uint32_t half = 1u << (kBits - 1), halves = kBits == 8 ? 0x80808080u : 0x80008000u;
+  return static_cast<int32_t>(((big(word) + halves) >> shift) & (2 * half - 1)) - static_cast<int32_t>(half);
+}
+
+template <int kBits>
+void peel_lane(const uint32_t* __restrict words, size_t n, int shift, int32_t* __restrict q) {
+  for (size_t i = 0; i < n; ++i) q[i] = lane_of<kBits>(words[i], shift);
+}
+
+template <int kBits>
+void dequantize_lane(const uint32_t* __restrict words, size_t n, int shift, ScaleF s, float* __restrict x, bool past_cache) {
+  const auto value = [=](size_t i) { return static_cast<float>(lane_of<kBits>(words[i], shift)); };
+  if (s.f2 == 1.0f && s.m == 1.0f) return each_written(x, n, past_cache, [=](size_t i) { return value(i) * s.f1; });
+  for (size_t i = 0; i < n; ++i) x[i] = ((value(i) * s.m) * s.f1) * s.f2;
 }
 
 constexpr uint64_t kLimb = (1u << 22) - 1;
@@ -413,11 +365,7 @@ void narrow_bf16(const float* __restrict x, size_t n, uint16_t* __restrict out) 
 extern const CodecKernels JOIN(codec_kernels_, KERNEL_LEVEL);
 const CodecKernels JOIN(codec_kernels_, KERNEL_LEVEL) = {
     TEXT(KERNEL_LEVEL),
-#if defined(__AVX512F__)
-    scan32_v4,
-#else
-    scan<uint32_t, 0x80000000u>,
-#endif
+    scan32,
     scan<uint64_t, 0x8000000000000000u>,
     scan<uint16_t, 0x8000u>,
     scan_words,
@@ -434,11 +382,14 @@ const CodecKernels JOIN(codec_kernels_, KERNEL_LEVEL) = {
     add_f32,
     leave_f32,
     pack32,
-    pack16,
-    pack8,
     peel32,
-    peel16,
-    peel8,
+    dither_lane,
+    add_lane,
+    dequantize_lane<16>,
+    dequantize_lane<8>,
+    peel_lane<16>,
+    peel_lane<8>,
+    flush,
     pack_limbs,
     peel_limbs,
     widen_f16,

@@ -35,6 +35,7 @@ constexpr uint64_t kScanBudget = 1 << 20;  // elements between two looks at the 
 // from the cache; sparse ones, of which little is read again, in few pieces.
 constexpr uint64_t kDenseSegment = 1 << 19, kSparseSegment = 1 << 24;
 constexpr uint32_t kLead = 2;
+constexpr uint64_t kPastCache = 16 << 20;  // bytes of a result that is written past the cache
 
 }  // namespace
 
@@ -289,6 +290,7 @@ void Engine::begin(Collective& c) {
   // Every header before this one has its RESULT, the same at all ranks, so all settle the call alike.
   Policy::settle(c.call, policy_);
   c.call.policy = policy_sent_;
+  c.call.past_cache = (c.call.out_end - c.call.out_begin) * c.call.element_bytes() >= kPastCache;
   const uint64_t each = c.call.kind == Kind::floor ? std::max<uint64_t>(c.call.count, 1)
                                                    : c.call.segment_elements(sparse_ ? kSparseSegment : kDenseSegment);
   for (uint64_t from = 0; from < c.call.count && !c.call.withdrawn; from += each)

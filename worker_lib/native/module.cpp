@@ -74,7 +74,7 @@ struct CallArguments {
   bool auto_zeros, auto_block;
   int auto_lanes;
   uintptr_t residual = 0, union_out = 0;
-  bool feedback = false;
+  bool feedback = false, past_cache = false;
 
   Call call() const {
     Call c;
@@ -101,6 +101,7 @@ struct CallArguments {
     c.zero_fill = zero_fill;
     c.residual = reinterpret_cast<float*>(residual);
     c.feedback = feedback;
+    c.past_cache = past_cache;
     c.union_out = reinterpret_cast<uint32_t*>(union_out);
     c.auto_zeros = auto_zeros;
     c.auto_block = auto_block;
@@ -268,6 +269,7 @@ NB_MODULE(_native, m) {
           "auto_lanes"_a = 0)
       .def_rw("residual", &CallArguments::residual)
       .def_rw("feedback", &CallArguments::feedback)
+      .def_rw("past_cache", &CallArguments::past_cache)
       .def_rw("union_out", &CallArguments::union_out);
 
   nb::class_<Collective>(m, "Collective")

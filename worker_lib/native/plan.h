@@ -57,6 +57,7 @@ struct Call {
   // too. Afterwards it holds what did not travel of their sum: nothing where lanes are wide, all of it outside `mask`.
   bool feedback = false;
   uint32_t* union_out = nullptr;  // a bit a block: where zero blocks are skipped, gets the union
+  bool past_cache = false;  // the result is larger than caches: write it to memory
   bool zero_fill = false;   // write zeros where no rank has data; else those elements are left as they are
 
   uint32_t element_bytes() const;
