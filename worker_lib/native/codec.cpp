@@ -46,12 +46,6 @@ uint32_t dither_key(uint32_t position, uint32_t rank) {
   return k ^ k >> 16;
 }
 
-uint64_t count_bits(const uint32_t* bits, uint64_t words) {
-  uint64_t total = 0;
-  for (uint64_t i = 0; i < words; ++i) total += static_cast<uint64_t>(std::popcount(bits[i]));
-  return total;
-}
-
 }  // namespace
 
 Stream::Stream(const Call& call, const Plan* plan, uint32_t words)
@@ -88,9 +82,9 @@ Stream::Stream(const Call& call, const Plan* plan, uint32_t words)
     own_ = plan->own_bitmap();
     union_ = plan->union_bitmap();
     if (call.union_out) std::copy_n(union_, bitmap_words, call.union_out);
-    union_blocks_ = count_bits(union_, bitmap_words);
+    union_blocks_ = kernels_.count_bits(union_, bitmap_words);
     all_union_ = union_blocks_ == call.blocks();
-    all_own_ = all_union_ && count_bits(own_, bitmap_words) == call.blocks();
+    all_own_ = all_union_ && kernels_.count_bits(own_, bitmap_words) == call.blocks();
     if (!all_union_) {
       blocks_.reserve(union_blocks_);
       for (uint64_t w = 0; w < bitmap_words; ++w)

@@ -24,6 +24,8 @@ constexpr size_t kAhead = 4096;
 #else
 constexpr size_t kAhead = 1024;
 #endif
+// Of a run that is no longer than that, nothing is asked for: what lies behind it may not be wanted.
+constexpr size_t kLong = kAhead / 4;
 inline void ahead(const void* at) { __builtin_prefetch(static_cast<const char*>(at) + kAhead); }
 inline void ahead_to_write(void* at) { __builtin_prefetch(static_cast<char*>(at) + kAhead, 1); }
 
@@ -34,10 +36,11 @@ constexpr size_t kLine = 16;  // float32 in a line of cache
 template <typename T, typename F>
 inline __attribute__((always_inline)) void each_ahead(const T* x, size_t n, F&& f) {
   size_t i = 0;
-  for (; i + kLine <= n; i += kLine) {
-    ahead(x + i);
-    for (size_t j = 0; j < kLine; ++j) f(i + j);
-  }
+  if (n > kLong)
+    for (; i + kLine <= n; i += kLine) {
+      ahead(x + i);
+      for (size_t j = 0; j < kLine; ++j) f(i + j);
+    }
   for (; i < n; ++i) f(i);
 }
 
@@ -54,7 +57,7 @@ inline __attribute__((always_inline)) void each_written(float* x, size_t n, [[ma
       for (size_t j = 0; j < kLine; ++j) line[j] = f(i + j);
       for (size_t j = 0; j < kLine; j += kStreamed) stream(x + i + j, line + j);
     }
-  } else {
+  } else if (n > kLong) {
     for (; i + kLine <= n; i += kLine) {
       ahead_to_write(x + i);
       for (size_t j = 0; j < kLine; ++j) x[i + j] = f(i + j);
@@ -62,6 +65,12 @@ inline __attribute__((always_inline)) void each_written(float* x, size_t n, [[ma
   }
 #endif
   for (; i < n; ++i) x[i] = f(i);
+}
+
+uint64_t count_bits(const uint32_t* bits, size_t words) {
+  uint64_t total = 0;
+  for (size_t i = 0; i < words; ++i) total += static_cast<uint64_t>(__builtin_popcount(bits[i]));
+  return total;
 }
 
 void flush() {
@@ -108,13 +117,14 @@ void scan_words(const uint32_t* x, size_t blocks, size_t block, uint32_t* bits, 
 void scan32(const uint32_t* x, size_t blocks, size_t block, uint32_t* bits, size_t at, uint32_t* max_abs,
             bool* negative_zero) {
   if (block % kLine != 0) return scan<uint32_t, 0x80000000u>(x, blocks, block, bits, at, max_abs, negative_zero);
+  const bool is_long = blocks * block > kLong;
   const Ints magnitude = all(0x7fffffffu);
   Ints top = all(0u);
   bool negative = false;
   for (size_t b = 0; b < blocks; ++b, x += block) {
     Ints any = all(0u);
     for (size_t i = 0; i < block; i += kLine) {
-      ahead(x + i);
+      if (is_long) ahead(x + i);
       for (size_t j = 0; j < kLine; j += kWidth) {
         const Ints v = load(x + i + j);
         any = either(any, v);
@@ -247,9 +257,10 @@ void dither_lane(const float* __restrict x, size_t n, ScaleF s, int32_t top, uin
   size_t i = 0;
 #if defined(__AVX2__)
   if (s.f2 == 1.0f && s.m == 1.0f) {  // the arithmetic of dithered() for neighbours
+    const bool is_long = n > kLong;
     Ints counters = add(all(counter), multiply(count_up(), all(kStep)));
     for (; i + kWidth <= n; i += kWidth) {
-      if (i % kLine == 0) ahead(x + i);
+      if (is_long && i % kLine == 0) ahead(x + i);
       const Ints mixed = multiply(one_of(counters, right<16>(counters)), all(kMix));
       counters = add(counters, all(static_cast<uint32_t>(kWidth) * kStep));
       const Ints mantissa = either(all(kOne), both(right<9>(mixed), all(0x007fff80u)));  // its upper half, 7 places up
@@ -369,6 +380,7 @@ const CodecKernels JOIN(codec_kernels_, KERNEL_LEVEL) = {
     scan<uint64_t, 0x8000000000000000u>,
     scan<uint16_t, 0x8000u>,
     scan_words,
+    count_bits,
     quantize_f32,
     quantize_f32_be,
     quantize_f64,

@@ -29,6 +29,7 @@ struct CodecKernels {
 
   // The same for integers and bytes, a block being `block` words; there is no sign to leave out.
   void (*scan_words)(const uint32_t* x, size_t blocks, size_t block, uint32_t* bits, size_t at);
+  uint64_t (*count_bits)(const uint32_t* bits, size_t words);  // that are set
 
   // 32-bit lanes: rint(x * f1 * f2); the _be forms write and read big-endian words directly.
   void (*quantize_f32)(const float* x, size_t n, ScaleF s, int32_t* q);

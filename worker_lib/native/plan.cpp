@@ -241,11 +241,7 @@ void Plan::decode(uint64_t packet, const uint8_t* payload) {
     agreed_[last] &= (1u << (call_.blocks() % 32)) - 1;
 }
 
-uint64_t Plan::own_blocks() const {
-  uint64_t count = 0;
-  for (uint64_t i = 0; i < bitmap_words_; ++i) count += static_cast<uint64_t>(std::popcount(own_[header_words_ + i]));
-  return count;
-}
+uint64_t Plan::own_blocks() const { return kernels_.count_bits(own_bitmap(), bitmap_words_); }
 
 std::vector<int16_t> Plan::exponents() const {
   std::vector<int16_t> out(call_.chunks(), static_cast<int16_t>(kNoExponent));
