@@ -97,6 +97,30 @@ class CompressedAverage:
         return found["own"], found["sum"] / self._session.world_size
 
 
+class Momentum:
+    """v <- beta v + g,  x <- prox(x - gamma v), with step gamma / (1 - beta).
+
+    Args:
+        dim: length of x.
+        beta: in [0, 1).
+
+    Raises:
+        UsageError: beta is out of range.
+    """
+
+    def __init__(self, dim: int, beta: float) -> None:
+        if not 0 <= beta < 1:
+            raise UsageError(f"momentum is {beta!r}; accepted: 0 and up, under 1")
+        self._beta = float(beta)
+        self._velocity = np.zeros(dim)
+
+    def step(self, problem: Problem, x: Array, estimate: Array, gamma: float) -> Array:
+        """The next x."""
+        self._velocity = self._beta * self._velocity + estimate
+        # At rest v is g / (1 - beta): only with this step is a minimizer a fixed point.
+        return problem.prox(x - gamma * self._velocity, gamma / (1 - self._beta))
+
+
 class Diana:
     """One worker's part; `run` has the arguments.
 
@@ -122,7 +146,7 @@ class Diana:
     ) -> None:
         self.x = checked_start(problem, x0)
         self._problem = problem
-        self._momentum = checked_momentum(momentum)
+        self._momentum = Momentum(problem.dim, momentum)
         self.average = CompressedAverage(session, problem.dim, compressor, alpha, memory=memory)
         known = constants(problem, session)
         omega, n = self.average.omega, session.world_size
@@ -132,22 +156,12 @@ class Diana:
             # Where the theory is far from tight a caller may go as far as plain gradient descent could.
             self.gamma = checked_step("step", step, 2 / known.smoothness, "2 / L")
         self.rate = min(self.gamma * known.strong_convexity, self.average.alpha / 2)
-        self._velocity = np.zeros(problem.dim)
 
     def step(self) -> int:
         """One step; one collective, or two where the compressor needs a common scale."""
         estimate, bits = self.average(self._problem.gradient(self.x))
-        self._velocity = self._momentum * self._velocity + estimate
-        # At rest v is g / (1 - beta): only with this step is a minimizer a fixed point.
-        self.x = self._problem.prox(self.x - self.gamma * self._velocity, self.gamma / (1 - self._momentum))
+        self.x = self._momentum.step(self._problem, self.x, estimate, self.gamma)
         return bits
-
-
-def checked_momentum(momentum: float) -> float:
-    """beta in [0, 1)."""
-    if not 0 <= momentum < 1:
-        raise UsageError(f"momentum is {momentum!r}; accepted: 0 and up, under 1")
-    return float(momentum)
 
 
 def run(

@@ -31,7 +31,7 @@ from worker_lib.algorithms.base import (
     constants,
     drive,
 )
-from worker_lib.algorithms.diana import CompressedAverage, checked_momentum
+from worker_lib.algorithms.diana import CompressedAverage, Momentum
 from worker_lib.compress.base import Compressor
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ class VrDiana:
         checked_at_least("seed", seed, 0)
         self.x = checked_start(problem, x0)
         self._problem = problem
-        self._momentum = checked_momentum(momentum)
+        self._momentum = Momentum(problem.dim, momentum)
         self._components = Components(problem, batch, seed, session.rank)
         self.average = CompressedAverage(session, problem.dim, compressor, alpha, memory=memory)
         known = constants(problem, session)
@@ -147,7 +147,6 @@ class VrDiana:
         if step is not None:
             self.gamma = checked_step("step", step, 2 / known.smoothness, "2 / L")
         self._draws = np.random.default_rng((seed, 1 + session.rank))
-        self._velocity = np.zeros(problem.dim)
         if variance == "saga":
             self._saga: _Saga | None = _Saga(self._components, self.x)
         else:
@@ -162,9 +161,7 @@ class VrDiana:
         else:
             g = self._lsvrg.estimate(self.x, j, 1 / self.components)
         estimate, bits = self.average(g)
-        self._velocity = self._momentum * self._velocity + estimate
-        # At rest v is g / (1 - beta): only with this step is a minimizer a fixed point.
-        self.x = self._problem.prox(self.x - self.gamma * self._velocity, self.gamma / (1 - self._momentum))
+        self.x = self._momentum.step(self._problem, self.x, estimate, self.gamma)
         return bits
 
 

@@ -11,20 +11,13 @@ everywhere to the bit and never sent.
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy.typing as npt
-
 from switchagg.errors import UsageError
-from worker_lib.compress.base import Compressor, Floats, Message, Round, Words
-from worker_lib.compress.memory import Remembering, finite
+from worker_lib.compress.base import Compressor, Round
+from worker_lib.compress.memory import Following
 
 
-class Differences(Remembering):
-    """Compressed differences to a memory, around any unbiased compressor.
-
-    State: two vectors like x: "own" (h_i) and "sum" (H). When other ranks take part than before, both begin
-    at zero again.
+class Differences(Following):
+    """Compressed differences to a memory, around any unbiased compressor. State: as `Following`'s.
 
     Args:
         inner: unbiased.
@@ -52,10 +45,6 @@ class Differences(Remembering):
         """As the inner compressor."""
         return True
 
-    def names(self) -> tuple[str, ...]:
-        """h_i and H."""
-        return ("own", "sum")
-
     def rate(self, size: int, workers: int) -> float:
         """alpha for vectors of this size.
 
@@ -81,35 +70,6 @@ class Differences(Remembering):
         """Raises `UsageError` where alpha is over its bound or the inner compressor cannot."""
         super().check(size, round)
         self.rate(size, round.world_size)
-
-    def ahead(self, x: Floats) -> Floats:
-        """The difference to this rank's memory."""
-        result: Floats = x - self._of("own", x)
-        return result
-
-    def own(self, message: Message, shared: Words | None, round: Round) -> Floats:
-        """h_i and what was sent."""
-        inner, y = message.kept
-        result: Floats = self._of("own", y) + self.inner.own(inner, shared, round)
-        return result
-
-    def decode(self, total: npt.NDArray[Any], message: Message, shared: Words | None, round: Round) -> Floats:
-        """H and the sum of what was sent; then both memories move."""
-        inner, y = message.kept
-        sent = self.inner.own(inner, shared, round)
-        change = self.inner.decode(total, inner, shared, round)
-        h, every = self._of("own", y), self._of("sum", y)
-        result: Floats = every + change
-        alpha = y.dtype.type(self.rate(y.size, round.world_size))
-        h += alpha * finite(sent, change)
-        every += alpha * finite(change, change)
-        self._done(result.size)
-        return result
-
-    def forget_shared(self) -> None:
-        """H is the sum over ranks that no longer are the same."""
-        super().forget_shared()
-        self._memory = {}
 
     def describe(self) -> str:
         """Name and what is inside."""

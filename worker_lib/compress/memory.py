@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from switchagg.errors import UsageError
 from worker_lib.compress.base import Compressor, Floats, Message, Round, Words
@@ -92,6 +93,52 @@ class Remembering(Compressor):
             memory = np.zeros_like(x) if memory is None else memory.astype(x.dtype)
             self._memory[name] = memory
         return memory
+
+
+class Following(Remembering):
+    """Compresses the difference of x to a memory that follows it, h_i, as everybody's sum H follows the sum.
+
+    State: two vectors like x, "own" (h_i) and "sum" (H), zero at first. When other ranks take part than
+    before, both begin at zero again. H is kept by every rank, from the same sums, so it is equal everywhere
+    to the bit and never sent.
+    """
+
+    def names(self) -> tuple[str, ...]:
+        """h_i and H."""
+        return ("own", "sum")
+
+    @abstractmethod
+    def rate(self, size: int, workers: int) -> float:
+        """How far memories move towards what was sent, over 0 and up to 1."""
+
+    def ahead(self, x: Floats) -> Floats:
+        """The difference to this rank's memory."""
+        result: Floats = x - self._of("own", x)
+        return result
+
+    def own(self, message: Message, shared: Words | None, round: Round) -> Floats:
+        """h_i and what was sent."""
+        inner, y = message.kept
+        result: Floats = self._of("own", y) + self.inner.own(inner, shared, round)
+        return result
+
+    def decode(self, total: npt.NDArray[Any], message: Message, shared: Words | None, round: Round) -> Floats:
+        """H and the sum of what was sent; then both memories move."""
+        inner, y = message.kept
+        sent = self.inner.own(inner, shared, round)
+        change = self.inner.decode(total, inner, shared, round)
+        h, every = self._of("own", y), self._of("sum", y)
+        result: Floats = every + change
+        rate = y.dtype.type(self.rate(y.size, round.world_size))
+        h += rate * finite(sent, change)
+        every += rate * finite(change, change)
+        self._done(result.size)
+        return result
+
+    def forget_shared(self) -> None:
+        """H is the sum over ranks that no longer are the same."""
+        super().forget_shared()
+        self._memory = {}
 
 
 def finite(change: Floats, total: Floats) -> Floats:

@@ -16,20 +16,17 @@ Nothing here but `Bus` knows of CUDA, so the tests drive all of it with CPU tens
 
 from __future__ import annotations
 
-import queue
 import threading
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any
 
 import torch
 
-from switchagg.errors import SessionBrokenError
 from worker_lib.quantize import dither_key
 from worker_lib.session import Session
 from worker_lib.torch import lanes
-
-_STOP_SECONDS: Final = 5.0
+from worker_lib.torch.queued import Queued, destroyed
 
 
 class Bus:
@@ -131,16 +128,15 @@ class Deferred:
             self._inner.wait(*([] if timeout is None else [timedelta(seconds=timeout)]))
 
 
-class Feeder:
-    """Begins queued collectives one after the other, in a thread that starts with the first."""
+class Feeder(Queued[Deferred]):
+    """Begins queued collectives one after the other; what it has not begun by `stop` is refused.
+
+    Args:
+        name: of the process group.
+    """
 
     def __init__(self, name: str) -> None:
-        self._name = name
-        self._queue: queue.SimpleQueue[Deferred | None] = queue.SimpleQueue()
-        self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
-        self._waiting = 0
-        self._stopped = False
+        super().__init__(f"{name} feeder")
 
     def add(self, start: Callable[[], Any]) -> Deferred:
         """Queues a collective; `start` begins it and returns its Work.
@@ -148,38 +144,14 @@ class Feeder:
         Raises `SessionBrokenError` after `stop`.
         """
         deferred = Deferred(start)
-        with self._lock:
-            if self._stopped:
-                raise SessionBrokenError("this process group is destroyed")
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name=f"{self._name} feeder", daemon=True)
-                self._thread.start()
-            self._waiting += 1
-            self._queue.put(deferred)
+        self._put(deferred)
         return deferred
 
-    def busy(self) -> bool:
-        """Whether a call would have to queue: something is, and this is not the thread that begins it."""
-        return self._waiting > 0 and threading.current_thread() is not self._thread
-
-    def stop(self) -> None:
-        """Ends the thread; what it has not begun is refused. Safe to call twice."""
-        with self._lock:
-            self._stopped = True
-            thread, self._thread = self._thread, None
-        if thread is not None:
-            self._queue.put(None)
-            if thread is not threading.current_thread():
-                thread.join(_STOP_SECONDS)
-
-    def _run(self) -> None:
-        while (deferred := self._queue.get()) is not None:
-            if self._stopped:
-                deferred.refuse(SessionBrokenError("this process group is destroyed"))
-            else:
-                deferred.begin()
-            with self._lock:
-                self._waiting -= 1
+    def _take(self, deferred: Deferred) -> None:
+        if self._stopped:
+            deferred.refuse(destroyed())
+        else:
+            deferred.begin()
 
 
 def moves_less(tensor: torch.Tensor, bits: object) -> bool:

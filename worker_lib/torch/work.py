@@ -10,20 +10,17 @@ to be done that nobody may ever ask for, does a thread wait in the caller's plac
 
 from __future__ import annotations
 
-import queue
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
 from torch.autograd.profiler import record_function
 
-from switchagg.errors import SessionBrokenError
-
-_STOP_SECONDS: Final = 5.0
+from worker_lib.torch.queued import Queued
 
 
 def ranged(name: str) -> AbstractContextManager[Any]:
@@ -186,43 +183,25 @@ class SwitchWork(dist.Work):  # type: ignore[misc]
         return self._result
 
 
-class Completer:
-    """Waits for works in the order in which they came, so that their futures complete."""
+class Completer(Queued[SwitchWork]):
+    """Waits for works in the order in which they came, so that their futures complete.
+
+    Args:
+        name: of the process group.
+    """
 
     def __init__(self, name: str) -> None:
-        self._name = name
-        self._queue: queue.SimpleQueue[SwitchWork | None] = queue.SimpleQueue()
-        self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
-        self._stopped = False
+        super().__init__(f"{name} futures")
 
     def add(self, work: SwitchWork) -> None:
         """Takes care of a work.
 
         Raises `SessionBrokenError` after `stop`.
         """
-        with self._lock:
-            if self._stopped:
-                raise SessionBrokenError("this process group is destroyed")
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name=f"{self._name} futures", daemon=True)
-                self._thread.start()
-            self._queue.put(work)
+        self._put(work)
 
-    def stop(self) -> None:
-        """Ends the thread when it has completed what it was given. Safe to call twice, and from callbacks."""
-        with self._lock:
-            self._stopped = True
-            thread, self._thread = self._thread, None
-        if thread is not None:
-            self._queue.put(None)
-            if thread is not threading.current_thread():
-                thread.join(_STOP_SECONDS)
-
-    def _run(self) -> None:
-        while (work := self._queue.get()) is not None:
-            work._complete(None)
-            del work  # its tensors must not live until the next one comes
+    def _take(self, work: SwitchWork) -> None:
+        work._complete(None)
 
 
 def _flat(result: Any) -> list[torch.Tensor]:

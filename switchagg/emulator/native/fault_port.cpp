@@ -4,13 +4,10 @@
 #include <cmath>
 #include <limits>
 
-#include "switchagg/native/clock.h"
-
 namespace switchagg {
 namespace {
 
 constexpr uint64_t kHeldOverhead = 128;  // what a held datagram costs besides its bytes
-constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 
 uint64_t threshold(double probability) {
   if (!(probability > 0)) return 0;
@@ -127,53 +124,6 @@ void FaultLine::leave(Held&& held, std::vector<Received>& out) {
   held_bytes_ -= held.bytes.size() + kHeldOverhead;
   const Bytes& bytes = left_.emplace_back(std::move(held.bytes));
   out.push_back(Received::whole(bytes.data(), static_cast<uint32_t>(bytes.size()), held.peer));
-}
-
-FaultPort::FaultPort(std::unique_ptr<Port> inner, const FaultSettings& settings)
-    : inner_(std::move(inner)), in_(settings, 0), out_(settings, 1) {}
-
-bool FaultPort::wait(int64_t timeout_ns) {
-  int64_t now = now_ns();
-  const int64_t deadline = timeout_ns < 0 || timeout_ns > kNever - now ? kNever : now + timeout_ns;
-  for (;;) {
-    out_.release(now, leaving_);
-    transmit();
-    if (in_.next_due() <= now) return true;
-    const int64_t until = std::min({deadline, in_.next_due(), out_.next_due()});
-    if (inner_->wait(until == kNever ? -1 : std::max<int64_t>(until - now, 0))) return true;
-    now = now_ns();
-    if (now >= deadline && in_.next_due() > now) return false;
-  }
-}
-
-void FaultPort::receive(std::vector<Received>& into) {
-  arrived_.clear();
-  in_.recycle();
-  inner_->receive(arrived_);
-  const int64_t now = now_ns();
-  for (const Received& datagram : arrived_) in_.pass(datagram, now, into);
-  in_.release(now, into);
-  out_.release(now, leaving_);  // here too: under steady traffic nobody calls wait()
-  transmit();
-}
-
-void FaultPort::send(std::span<const Endpoint> to, std::span<const Segment> segments) {
-  const int64_t now = now_ns();
-  for (const Endpoint& peer : to)
-    for (const Segment& segment : segments) out_.pass(Received::whole(segment.data, segment.size, peer), now, leaving_);
-  out_.release(now, leaving_);
-  transmit();
-}
-
-void FaultPort::transmit() {
-  for (size_t at = 0; at < leaving_.size();) {
-    const Endpoint peer = leaving_[at].peer;
-    run_.clear();
-    for (; at < leaving_.size() && leaving_[at].peer == peer; ++at) run_.push_back({leaving_[at].header, leaving_[at].size});
-    inner_->send({&peer, 1}, run_);
-  }
-  leaving_.clear();
-  out_.recycle();
 }
 
 }  // namespace switchagg

@@ -25,8 +25,8 @@
 #include <random>
 #include <vector>
 
+#include "switchagg/emulator/native/line_port.h"
 #include "switchagg/emulator/native/tally.h"
-#include "switchagg/native/port.h"
 
 namespace switchagg {
 
@@ -44,13 +44,16 @@ struct FaultCounters {
 // One direction, without I/O: `now` is passed in, in nanoseconds of any steady clock.
 class FaultLine {
  public:
+  static constexpr bool kReleasesFirst = false;
+  static constexpr int64_t kGrainNs = 0;
+
   FaultLine(const FaultSettings& settings, uint64_t direction);
 
   // Appends to `out` what leaves the line as this datagram enters it. Views are of the caller's bytes, or of the line's
   // own until recycle().
   void pass(const Received& datagram, int64_t now, std::vector<Received>& out);
   void release(int64_t now, std::vector<Received>& out);  // what was held and is due
-  int64_t next_due() const;                               // INT64_MAX: nothing is held
+  int64_t next_due() const;                               // kNever: nothing is held
   void recycle() { left_.clear(); }
   const FaultCounters& counters() const { return counters_; }
 
@@ -86,28 +89,13 @@ class FaultLine {
   FaultCounters counters_;
 };
 
-class FaultPort : public Port {
+class FaultPort : public LinePort<FaultLine> {
  public:
-  FaultPort(std::unique_ptr<Port> inner, const FaultSettings& settings);
+  FaultPort(std::unique_ptr<Port> inner, const FaultSettings& settings)
+      : LinePort(std::move(inner), [&](uint64_t direction) { return FaultLine(settings, direction); }) {}
 
-  bool wait(int64_t timeout_ns) override;
-  void receive(std::vector<Received>& into) override;
-  void send(std::span<const Endpoint> to, std::span<const Segment> segments) override;
-  void wake() override { inner_->wake(); }
-  void abandon() override { inner_->abandon(); }
-  Endpoint local() const override { return inner_->local(); }
-  const PortCounters& counters() const override { return inner_->counters(); }
-
-  const FaultCounters& faults_in() const { return in_.counters(); }
-  const FaultCounters& faults_out() const { return out_.counters(); }
-
- private:
-  void transmit();
-
-  std::unique_ptr<Port> inner_;
-  FaultLine in_, out_;
-  std::vector<Received> arrived_, leaving_;
-  std::vector<Segment> run_;
+  const FaultCounters& faults_in() const { return in().counters(); }
+  const FaultCounters& faults_out() const { return out().counters(); }
 };
 
 inline constexpr uint64_t kHeldBytes = 32 << 20;         // in each direction

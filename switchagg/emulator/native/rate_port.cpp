@@ -2,14 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
-
-#include "switchagg/native/clock.h"
 
 namespace switchagg {
 namespace {
 
-constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 constexpr size_t kSpare = 4096;  // buffers kept for reuse
 
 }  // namespace
@@ -107,61 +103,6 @@ RateLine::Bytes RateLine::copy_of(const Received& datagram) {
   bytes.resize(datagram.size);
   datagram.copy_to(bytes.data());
   return bytes;
-}
-
-RatePort::RatePort(std::unique_ptr<Port> inner, const RateSettings& settings)
-    : inner_(std::move(inner)), in_(settings), out_(settings) {}
-
-bool RatePort::wait(int64_t timeout_ns) {
-  int64_t now = now_ns();
-  const int64_t deadline = timeout_ns < 0 || timeout_ns > kNever - now ? kNever : now + timeout_ns;
-  for (;;) {
-    out_.release(now, leaving_);
-    transmit();
-    if (in_.next_due() <= now) {
-      inner_->wait(0);  // which also looks at its sockets there: links that never rest must not shut out newcomers
-      return true;
-    }
-    int64_t until = std::min(in_.next_due(), out_.next_due());
-    if (until != kNever) until = std::max(until, woken_ + kGrainNs);
-    until = std::min(until, deadline);
-    if (inner_->wait(until == kNever ? -1 : std::max<int64_t>(until - now, 0))) return true;
-    woken_ = now = now_ns();
-    if (now >= deadline && in_.next_due() > now) return false;
-  }
-}
-
-void RatePort::receive(std::vector<Received>& into) {
-  arrived_.clear();
-  in_.recycle();
-  inner_->receive(arrived_);
-  const int64_t now = now_ns();
-  in_.release(now, into);
-  for (const Received& datagram : arrived_) in_.pass(datagram, now, into);
-  out_.release(now, leaving_);  // here too: under steady traffic nobody calls wait()
-  transmit();
-}
-
-void RatePort::send(std::span<const Endpoint> to, std::span<const Segment> segments) {
-  const int64_t now = now_ns();
-  for (const Endpoint& peer : to) {
-    out_.release(now, leaving_);
-    for (const Segment& segment : segments)
-      out_.pass(Received::whole(segment.data, segment.size, peer), now, leaving_);
-  }
-  transmit();
-}
-
-void RatePort::transmit() {
-  for (size_t at = 0; at < leaving_.size();) {
-    const Endpoint peer = leaving_[at].peer;
-    run_.clear();
-    for (; at < leaving_.size() && leaving_[at].peer == peer; ++at)
-      run_.push_back({leaving_[at].header, leaving_[at].size});
-    inner_->send({&peer, 1}, run_);
-  }
-  leaving_.clear();
-  out_.recycle();
 }
 
 }  // namespace switchagg

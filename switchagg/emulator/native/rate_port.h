@@ -12,7 +12,7 @@
 //
 // When a datagram leaves is reckoned when it enters, so it does not matter how late a thread wakes up to let it go: late
 // ones leave together, as a train, and the next ones no later for it. wait() sleeps until something is due, but makes no
-// more than one timer's wake-up in kGrainNs.
+// more than one timer's wake-up in RateLine::kGrainNs.
 //
 // Only what is queued is copied, whichever way it came, so links through shared memory have the same speed as sockets. A
 // link's queue holds `queue_bytes` as they count on the wire; what finds it full is dropped and counted, as by a switch
@@ -25,8 +25,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "switchagg/emulator/native/line_port.h"
 #include "switchagg/emulator/native/tally.h"
-#include "switchagg/native/port.h"
 
 namespace switchagg {
 
@@ -57,13 +57,16 @@ constexpr uint64_t wire_bytes_of_frame(uint32_t frame) {
 // All links in one direction, without I/O: `now` is passed in, in nanoseconds of any steady clock, never going back.
 class RateLine {
  public:
+  static constexpr bool kReleasesFirst = true;
+  static constexpr int64_t kGrainNs = 100'000;
+
   explicit RateLine(const RateSettings& settings) : settings_(settings) {}
 
   // Appends to `out` what leaves as this datagram enters its peer's link. Views are of the caller's bytes, or of the
   // line's own until recycle().
   void pass(const Received& datagram, int64_t now, std::vector<Received>& out);
   void release(int64_t now, std::vector<Received>& out);  // what was queued and is due, each link's together
-  int64_t next_due() const;                               // INT64_MAX: nothing is queued
+  int64_t next_due() const;                               // kNever: nothing is queued
   void recycle();
   const RateCounters& counters() const { return counters_; }
 
@@ -96,33 +99,16 @@ class RateLine {
   RateCounters counters_;
 };
 
-class RatePort : public Port {
+class RatePort : public LinePort<RateLine> {
  public:
-  RatePort(std::unique_ptr<Port> inner, const RateSettings& settings);
+  RatePort(std::unique_ptr<Port> inner, const RateSettings& settings)
+      : LinePort(std::move(inner), [&](int) { return RateLine(settings); }) {}
 
-  bool wait(int64_t timeout_ns) override;
-  void receive(std::vector<Received>& into) override;
-  void send(std::span<const Endpoint> to, std::span<const Segment> segments) override;
-  void wake() override { inner_->wake(); }
-  void abandon() override { inner_->abandon(); }
-  Endpoint local() const override { return inner_->local(); }
-  const PortCounters& counters() const override { return inner_->counters(); }
-
-  const RateCounters& rate_in() const { return in_.counters(); }
-  const RateCounters& rate_out() const { return out_.counters(); }
-
- private:
-  void transmit();
-
-  std::unique_ptr<Port> inner_;
-  RateLine in_, out_;
-  std::vector<Received> arrived_, leaving_;
-  std::vector<Segment> run_;
-  int64_t woken_ = 0;  // by the timer, last
+  const RateCounters& rate_in() const { return in().counters(); }
+  const RateCounters& rate_out() const { return out().counters(); }
 };
 
 inline constexpr int64_t kBurstNs = 200'000;
-inline constexpr int64_t kGrainNs = 100'000;
 inline constexpr size_t kMaxRatedLinks = 4096;                // in each direction
 inline constexpr uint64_t kMaxQueuedBytes = uint64_t{1} << 28;  // of all links, in each direction
 
