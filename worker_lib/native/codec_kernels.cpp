@@ -24,8 +24,8 @@ constexpr size_t kAhead = 4096;
 #else
 constexpr size_t kAhead = 1024;
 #endif
-// Of a run that is no longer than that, nothing is asked for: what lies behind it may not be wanted.
-constexpr size_t kLong = kAhead / 4;
+// Shorter runs, in elements, ask for nothing: what lies behind them may not be wanted.
+constexpr size_t kLong = 256;
 inline void ahead(const void* at) { __builtin_prefetch(static_cast<const char*>(at) + kAhead); }
 inline void ahead_to_write(void* at) { __builtin_prefetch(static_cast<char*>(at) + kAhead, 1); }
 
