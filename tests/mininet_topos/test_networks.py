@@ -217,12 +217,6 @@ def test_a_foreign_host_changes_no_sum(foreign: dict[str, Any]) -> None:
 
 
 def test_the_same_packets_from_a_workers_own_port_would(foreign: dict[str, Any]) -> None:
-    sent = foreign["h1"]["sent"]["contributions"]
-    assert sent > 5
-
-    def refused(attack: str) -> int:
-        counters = foreign[attack]["counters"]
-        return int(counters["job"] + counters["source"] + counters["token"])
-
+    assert foreign["h1"]["sent"]["contributions"] > 5
     # They are let in; whether one comes before the worker's own, and so into a sum, is a matter of luck.
-    assert not _exact(foreign["h1"], 2) or refused("h1") - refused("h3") < sent
+    assert foreign["h1"]["let_in"] or not _exact(foreign["h1"], 2)
