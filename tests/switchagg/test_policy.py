@@ -157,7 +157,8 @@ def test_it_finds_what_is_best_and_stays(rng: np.random.Generator, data: Data) -
         spent.append(run.excess)
         assert run.excess < 0.2, story
         trials = [why for _, _, why in run.changes if "trial" in why]
-        assert len(run.changes) - len(trials) <= 3, story
+        # With a noise of 4 % two that are as near as that may change places now and then.
+        assert len(run.changes) - len(trials) <= 6, story
         assert len(trials) <= 10, story
     assert np.mean(spent) < 0.08
 

@@ -389,8 +389,13 @@ def test_a_port_in_use(lasting: Place) -> None:
     with pytest.raises(SwitchError, match=r"cannot listen at 127\.0\.0\.1:70000"):
         ControlServer(Controller([FakeDriver()]), port=70000)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp:
-        udp.bind(("127.0.0.1", 0))
-        port = udp.getsockname()[1]
+        while True:  # a port that others have for UDP alone
+            with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as tcp:
+                tcp.bind(("127.0.0.1", 0))
+                port = tcp.getsockname()[1]
+                with contextlib.suppress(OSError):
+                    udp.bind(("127.0.0.1", port))
+                    break
         with pytest.raises(SwitchError, match=f"cannot take heartbeats at 127.0.0.1:{port}"):
             ControlServer(Controller([FakeDriver()]), port=port)
         with socket.socket() as tcp:
