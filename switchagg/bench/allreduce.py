@@ -24,7 +24,7 @@ from switchagg.bench.check import decibels, judge
 from switchagg.bench.data import Distribution, Draw, Reference, reference
 from switchagg.bench.grid import Cell, Settings, Variant, is_float, numpy_dtype
 from switchagg.bench.group import Group
-from switchagg.bench.messages import Fill, Measured, Run
+from switchagg.bench.messages import Digest, Fill, Measured, Run, Show
 from switchagg.bench.peers.registry import Lineup, line_up
 from switchagg.emulator.rates import Rate
 from switchagg.errors import SwitchAggError
@@ -256,11 +256,8 @@ class _Stage:
         group.command(lambda _: command, type(None), _MARGIN_SECONDS + self._settings.timeout)
         cpu = group.cpu_seconds()
         start = time.monotonic() + _LEAD_SECONDS + _LEAD_SECONDS_A_WORKER * cell.workers
-        path = area.path if tally.checked else None
         measured = group.command(
-            lambda rank: Run(start, path if rank == 0 else None),
-            Measured,
-            cell.calls * self._settings.timeout + _MARGIN_SECONDS,
+            lambda _: Run(start), Measured, cell.calls * self._settings.timeout + _MARGIN_SECONDS
         )
         if timed:
             tally.seconds.append(max(one.seconds for one in measured) / cell.calls)
@@ -268,7 +265,11 @@ class _Stage:
             tally.cpu_seconds += sum(one.cpu_seconds for one in measured) + group.cpu_seconds() - cpu
             _add_counters(tally.counters, measured)
         if tally.checked:
-            _check(tally, draws[0].distribution, references, [one.digest for one in measured], area.results())
+            digests = group.command(
+                lambda rank: Show(area.path if rank == 0 else None), Digest, _MARGIN_SECONDS
+            )
+            calls = [digest.calls for digest in digests]
+            _check(tally, draws[0].distribution, references, calls, area.results())
 
 
 def _union_bytes(cell: Cell, answer: Reference) -> int:

@@ -29,9 +29,19 @@ class Fill:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Reduce what was filled, from `start` of the monotonic clock on; then write the results to `result`."""
+    """Reduce what was filled, from `start` of the monotonic clock on."""
 
     start: float
+
+
+@dataclass(frozen=True, slots=True)
+class Show:
+    """Take the digest of the results of the last run, and write them to `result`.
+
+    A command of its own, given when all ranks have measured: a rank that works on its results while others
+    still wait for theirs takes the processor from them, for longer than a short call lasts.
+    """
+
     result: str | None
 
 
@@ -42,16 +52,21 @@ class Measured:
     Attributes:
         seconds: from the common start until this rank's last call returned.
         late: how much later than the common start this rank woke.
-        digest: CRC-32 of the bytes of each call's result.
         counters: growth of the system's counters over the run.
         cpu_seconds: processor time of this process over the run.
     """
 
     seconds: float
     late: float
-    digest: tuple[int, ...]
     counters: dict[str, float]
     cpu_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Digest:
+    """CRC-32 of the bytes of each call's result."""
+
+    calls: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)

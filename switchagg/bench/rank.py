@@ -5,6 +5,7 @@ It does as the parent says over a Unix socket, one message at a time:
     cell   make room for the tensors of a cell                      -> done
     fill   write the tensors of a round, outside any timing         -> done
     run    sleep until an agreed instant, reduce, say how long      -> measured
+    show   look at the results, when no rank is reducing any more   -> digest
     quit   leave the group and end
     (end of the connection)  leave at once, whatever it is doing
 
@@ -34,7 +35,7 @@ from numpy.typing import NDArray
 
 from switchagg.bench.data import fill
 from switchagg.bench.grid import Cell, numpy_dtype
-from switchagg.bench.messages import Failed, Fill, Measured, Quit, Run
+from switchagg.bench.messages import Digest, Failed, Fill, Measured, Quit, Run, Show
 from switchagg.bench.peers.base import Endpoint, Place, Work
 from switchagg.processor_time import own_seconds
 
@@ -69,6 +70,8 @@ class RankProcess:
             return None
         if isinstance(command, Run):
             return self._run(command)
+        if isinstance(command, Show):
+            return self._show(command)
         raise TypeError(f"no such command: {command!r}")
 
     def _fill(self, command: Fill) -> None:
@@ -101,11 +104,13 @@ class RankProcess:
         cpu = own_seconds() - cpu
         after = self._endpoint.counters()
         growth = {key: value - before.get(key, 0.0) for key, value in after.items()}
-        # Several times as fast as a cryptographic hash, and it is accidents that are looked for.
-        digest = tuple(zlib.crc32(tensor.view(np.uint8).data) for tensor in self._tensors)
+        return Measured(end - command.start, woke - command.start, growth, cpu)
+
+    def _show(self, command: Show) -> Digest:
         if command.result is not None:
             self._write_result(command.result)
-        return Measured(end - command.start, woke - command.start, digest, growth, cpu)
+        # Several times as fast as a cryptographic hash, and it is accidents that are looked for.
+        return Digest(tuple(zlib.crc32(tensor.view(np.uint8).data) for tensor in self._tensors))
 
     def _write_result(self, path: str) -> None:
         rows = np.memmap(path, np.uint8, "r+", shape=(len(self._tensors), self._tensors[0].nbytes or 1))
