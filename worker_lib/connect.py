@@ -68,7 +68,7 @@ def connect(
         join_timeout: seconds to wait for the other ranks; `timeout` by default.
         words: 32-bit words a packet (K, at least 16).
         slots: of the job on the switch (P, a power of two). Of both, the first rank that asks decides; by
-            default 352 and 512 on Ethernet, 2,032 and 128 where the switch's interface takes larger packets,
+            default 352 and 512 on Ethernet, 2,032 and 256 where the switch's interface takes larger packets,
             as loopback does.
         transport: ``"shm"``: packets through memory shared with a switch on this host; ``"udp"``; or
             ``"auto"``, shared memory where that works.

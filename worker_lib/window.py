@@ -5,7 +5,7 @@ position) mod 2^32 and its slot is base + (seq mod P). The rules that this file 
 
 * Positions are sent in order the first time, and position q only when every RESULT up to q - P/2 is held.
   This is what makes it safe for the switch to overwrite a slot (docs/protocol.md, "Window").
-* Every outstanding position has a timer: RFC 6298's estimator with a floor of 1 ms; a position that was
+* Every outstanding position has a timer: RFC 6298's estimator with a floor of 0.5 ms; a position that was
   sent again gives no round-trip sample (Karn's rule). Timers double, up to 50 ms, while they run out and no
   RESULT comes at all; they fall back with the first that does, so that random loss of a packet and its
   repeats does not add up to long waits. One sample is taken a flight, since many samples a round trip would
@@ -14,8 +14,8 @@ position) mod 2^32 and its slot is base + (seq mod P). The rules that this file 
   is lost. Positions that wait for other ranks to arrive, not for the network (plans), are never sampled. At
   most one batch is sent again for its timers in a round trip: a peer that is only late does not need the
   whole window once more.
-* A position that 64 later RESULTs have overtaken is sent again at once; after a repeat, only RESULTs of
-  positions first sent after that repeat count.
+* A position that later RESULTs have overtaken (two batches of them, 16 to 64, P/8 at most) is sent again at
+  once; after a repeat, only RESULTs of positions first sent after that repeat count.
 * The congestion window counts outstanding positions. It shrinks at most once a round trip (to 7/8 for an
   overtaken position, to 3/4 for a timer that ran out), never under one batch, and grows by a quarter of
   itself a round trip, at least a batch, up to `limit`. `limit` is what the socket buffers hold, so the
@@ -29,10 +29,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-RTO_FLOOR_NS = 1_000_000
+RTO_FLOOR_NS = 500_000
 RTO_CEILING_NS = 50_000_000
 RTO_INITIAL_NS = 10_000_000
-OVERTAKEN = 64
+OVERTAKEN_LEAST = 16
+OVERTAKEN_MOST = 64
 
 
 @dataclass(slots=True)
@@ -57,7 +58,7 @@ class Window:
         self.span = slots // 2
         self.limit = max(1, min(limit, self.span))
         self.batch = max(1, min(batch, self.limit))
-        self.overtaken = max(1, min(OVERTAKEN, self.span // 4))
+        self.overtaken = max(1, min(max(2 * batch, OVERTAKEN_LEAST), OVERTAKEN_MOST, self.span // 4))
         self.base = 0
         self.next = 0
         self.cwnd = self.limit

@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 
 from worker_lib import _native
-from worker_lib.window import OVERTAKEN, RTO_CEILING_NS, RTO_FLOOR_NS, RTO_INITIAL_NS, Window
+from worker_lib.window import RTO_CEILING_NS, RTO_FLOOR_NS, RTO_INITIAL_NS, Window
 
 MS = 1_000_000
 
@@ -91,18 +91,29 @@ def test_a_position_that_waits_for_other_ranks_gives_no_sample(make):
     assert w.srtt == 0
 
 
-def test_an_overtaken_position_is_resent_at_once_and_not_again_before_news(make):
-    w = make(1024, 46, 512)
+@pytest.mark.parametrize(
+    ("slots", "batch", "overtaken"),
+    [
+        pytest.param(1024, 46, 64, id="at-most-64"),
+        pytest.param(1024, 13, 26, id="two-batches"),
+        pytest.param(1024, 8, 16, id="at-least-16"),
+        pytest.param(512, 1, 16, id="without-batches"),
+    ],
+)
+def test_an_overtaken_position_is_resent_at_once_and_not_again_before_news(make, slots, batch, overtaken):
+    w = make(slots, batch, slots // 2)
     w.sent(200, 0)
-    results(w, range(1, OVERTAKEN), MS)
-    assert w.due(MS) == [], "63 later results do not overtake"
-    results(w, [OVERTAKEN], MS)
-    assert w.due(MS) == [0]
-    results(w, range(OVERTAKEN + 1, 200), MS)
-    assert w.due(MS) == [], "all of these were sent before the repeat"
-    w.sent(100, MS)
-    results(w, range(200, 200 + OVERTAKEN), 2 * MS)
-    assert w.due(2 * MS) == [0], "these were sent after it"
+    results(w, range(1, overtaken), MS // 4)
+    assert w.due(MS // 4) == [], "one later result too few"
+    results(w, [overtaken], MS // 4)
+    assert w.due(MS // 4) == [0]
+    results(w, range(overtaken + 1, 200), MS // 4)
+    assert w.due(MS // 4) == [], "all of these were sent before the repeat"
+    w.sent(overtaken, MS // 4)
+    results(w, range(200, 200 + overtaken - 1), MS // 2)
+    assert w.due(MS // 2) == [], "one too few of these"
+    results(w, [200 + overtaken - 1], MS // 2)
+    assert w.due(MS // 2) == [0], "these were sent after it"
     assert w.repeats == 2
 
 

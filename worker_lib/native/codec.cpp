@@ -95,6 +95,7 @@ Stream::Stream(const Call& call, const Plan* plan, uint32_t words)
         elements_ -= call.blocks() * call.block - call.count;  // the tensor's last block may be short
     }
   }
+  past_cache_ = call.past_cache && 2 * union_blocks_ >= call.blocks();
   packets_ = (elements_ + lanes_per_packet_ - 1) / lanes_per_packet_;
   if (narrow()) {
     sums_.resize(words);
@@ -134,6 +135,19 @@ void Stream::runs_of(uint64_t packet, bool by_owner) {
     left -= count;
     offset = 0;
     ++k;
+  }
+}
+
+// f(run) for the packet's runs. Short ones lie apart in `tensor`, where the processor's own prefetching does not find them.
+template <typename F>
+void Stream::each_run(const uint8_t* tensor, F&& f) const {
+  const uint64_t size = call_.element_bytes();
+  const size_t count = tensor ? runs_.size() : 0;
+  const auto fetch = [&](const Run& r) { fetch_block(tensor + r.element * size, r.count * size); };
+  for (size_t i = 0; i < std::min(kFetched, count); ++i) fetch(runs_[i]);
+  for (size_t i = 0; i < runs_.size(); ++i) {
+    if (i + kFetched < count) fetch(runs_[i + kFetched]);
+    f(runs_[i]);
   }
 }
 
@@ -245,12 +259,11 @@ bool Stream::encode(uint64_t packet, uint8_t* payload) {
   if (call_.dtype == DType::f32 && call_.bits == 32) {  // the usual case, in one pass
     const float* x = reinterpret_cast<const float*>(call_.in);
     uint32_t end = 0;
-    for (const Run& r : runs_) {
+    each_run(call_.in, [&](const Run& r) {
       end = r.at + r.count;
       if (!r.own) {
         std::memset(words + r.at, 0, 4 * static_cast<size_t>(r.count));
-        remember(r.element, r.count);
-        continue;
+        return remember(r.element, r.count);
       }
       each_chunk(r, [&](uint64_t element, uint32_t count, uint32_t at, int exponent) {
         const float* from = x + element;
@@ -265,7 +278,7 @@ bool Stream::encode(uint64_t packet, uint8_t* payload) {
         }
         forget(element, count);
       });
-    }
+    });
     std::memset(words + end, 0, 4 * static_cast<size_t>(words_ - end));
     return true;
   }
@@ -279,11 +292,8 @@ bool Stream::encode(uint64_t packet, uint8_t* payload) {
 
 void Stream::encode_narrow(uint32_t* words) {
   std::fill(sums_.begin(), sums_.end(), 0);
-  for (const Run& r : runs_) {
-    if (!r.own) {
-      remember(r.element, r.count);
-      continue;
-    }
+  each_run(call_.in, [&](const Run& r) {
+    if (!r.own) return remember(r.element, r.count);
     each_piece(r, [&](uint64_t element, uint32_t count, uint32_t place, int shift, int exponent) {
       if (exponent == kNoExponent || exponent == call_.not_finite()) return forget(element, count);
       const uint32_t index = call_.first_element + static_cast<uint32_t>(element);
@@ -304,7 +314,7 @@ void Stream::encode_narrow(uint32_t* words) {
         for (uint32_t i = 0; i < count; ++i) left[i] = std::clamp(left[i], -FLT_MAX, FLT_MAX);
       kernels_.leave_f32(x, count, left);
     });
-  }
+  });
   kernels_.pack32(reinterpret_cast<const int32_t*>(sums_.data()), words_, words);
 }
 
@@ -405,13 +415,14 @@ void Stream::decode(uint64_t packet, const uint8_t* payload) {
   }
   if (call_.dtype == DType::f32 && call_.bits == 32) {
     float* x = reinterpret_cast<float*>(call_.out);
-    for (const Run& r : runs_)
+    each_run(call_.out - 4 * call_.out_begin, [&](const Run& r) {
       each_chunk(r, [&](uint64_t element, uint32_t count, uint32_t at, int exponent) {
         if (exponent == kNoExponent) return write_zeros(element, count);
         if (exponent == call_.not_finite()) return;  // finish() writes the whole chunk
-        kernels_.dequantize_f32_be(words + at, count, down_f(exponent), x + (element - call_.out_begin), call_.past_cache);
+        kernels_.dequantize_f32_be(words + at, count, down_f(exponent), x + (element - call_.out_begin), past_cache_);
         if (exponent >= top_exponent_) saturate(element - call_.out_begin, count, nullptr);
       });
+    });
     return;
   }
   if (narrow()) {
@@ -435,7 +446,7 @@ void Stream::decode_narrow(const uint32_t* words) {
         kernels_.dequantize_f64(q_.data(), count, down_d(exponent), reinterpret_cast<double*>(call_.out) + to);
       } else if (call_.dtype == DType::f32) {
         float* x = reinterpret_cast<float*>(call_.out) + to;
-        dequantize(words + place, count, shift, down_f(exponent), x, call_.past_cache);
+        dequantize(words + place, count, shift, down_f(exponent), x, past_cache_);
       } else {
         dequantize(words + place, count, shift, down_f(exponent), wide_.data(), false);
         uint16_t* half = reinterpret_cast<uint16_t*>(call_.out) + to;
@@ -573,7 +584,7 @@ void Stream::finish() {
       if (exponents_[c] == call_.not_finite())
         clipped(c * call_.chunk(), std::min((c + 1) * call_.chunk(), call_.count),
                 [&](uint64_t e, uint64_t n) { write_nan(e, n); });
-  if (call_.past_cache) kernels_.flush();
+  if (past_cache_) kernels_.flush();
 }
 
 }  // namespace switchagg

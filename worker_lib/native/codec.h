@@ -31,6 +31,8 @@ class Stream {
   };
   void runs_of(uint64_t packet, bool by_owner);
   template <typename F>
+  void each_run(const uint8_t* tensor, F&& f) const;
+  template <typename F>
   void each_chunk(const Run& run, F&& f) const;
   template <typename F>
   void each_piece(const Run& run, F&& f) const;
@@ -57,7 +59,7 @@ class Stream {
   uint32_t words_;
   uint32_t lanes_per_packet_;
   bool floor_ = false;
-  bool all_own_ = true, all_union_ = true;
+  bool all_own_ = true, all_union_ = true, past_cache_ = false;
   bool negative_zero_ = false;
   uint64_t union_blocks_ = 0, elements_ = 0, packets_ = 0;
   std::vector<uint32_t> blocks_;      // the union's blocks, unless it is all of them

@@ -127,6 +127,27 @@ bool Plan::scan(uint64_t budget) {
   return true;
 }
 
+// Before `blocks` blocks of the mask from `block` on are scanned: asks for those that come after.
+void Plan::fetch_after(uint64_t block, uint64_t blocks) {
+  fetched_ -= std::min(fetched_, blocks);
+  if (fetched_to_ < block + blocks) {
+    fetched_to_ = block + blocks;
+    fetched_ = 0;
+  }
+  const uint64_t bytes = call_.block * uint64_t{call_.element_bytes()}, end = call_.blocks();
+  while (fetched_ < kFetched && fetched_to_ < end) {
+    const uint32_t rest = call_.mask[fetched_to_ >> 5] >> (fetched_to_ & 31);
+    if (rest == 0) {
+      fetched_to_ = (fetched_to_ | 31) + 1;
+      continue;
+    }
+    fetched_to_ += static_cast<uint64_t>(std::countr_zero(rest));
+    fetch_block(call_.in + fetched_to_ * bytes, bytes);
+    ++fetched_to_;
+    ++fetched_;
+  }
+}
+
 // Walks whole blocks of one chunk at a time wherever blocks and chunks line up, pieces of blocks elsewhere.
 void Plan::scan_range(uint64_t from, uint64_t to) {
   const uint64_t chunk = call_.scaled() ? call_.chunk() : UINT64_MAX;
@@ -156,6 +177,7 @@ void Plan::scan_range(uint64_t from, uint64_t to) {
         if (wanted(b)) {
           while (run < blocks && wanted(b + run)) ++run;
           blocks = run;
+          fetch_after(b, run);
         } else {
           while (run < blocks && !wanted(b + run)) {
             // Whole words of zeros are stepped over at once.

@@ -81,6 +81,12 @@ struct Call {
   void remembered(const CodecKernels& kernels, uint64_t element, size_t n, float* sum) const;
 };
 
+// Asks for the beginning of a block that will be read a little later, so many blocks ahead.
+constexpr size_t kFetched = 8;
+inline void fetch_block(const uint8_t* at, uint64_t bytes) {
+  for (uint64_t i = 0; i < bytes && i < 512; i += 64) __builtin_prefetch(at + i);
+}
+
 // Which words of the header the ranks differ in.
 struct Opening {
   static void encode(const Call& call, uint32_t words, uint8_t* payload);  // the header, zero padded
@@ -110,6 +116,7 @@ class Plan {
 
  private:
   void scan_range(uint64_t from, uint64_t to);
+  void fetch_after(uint64_t block, uint64_t blocks);
   void note_exponent(uint64_t chunk);
 
   const Call& call_;
@@ -118,6 +125,7 @@ class Plan {
   uint64_t bitmap_words_, packets_;
   std::vector<uint32_t> own_, agreed_;  // all plan words, host order
   uint64_t seen_ = 0;
+  uint64_t fetched_to_ = 0, fetched_ = 0;  // the first block that was not asked for; how many wanted ones were before it
   bool scanned_ = false, negative_zero_ = false;
   std::vector<float> sum_;  // of a few blocks, with feedback
   uint64_t top_ = 0;  // the current chunk's largest magnitude, as bits

@@ -4,8 +4,8 @@
 
 namespace switchagg {
 namespace {
-constexpr int64_t kRtoFloor = 1000000, kRtoCeiling = 50000000, kRtoInitial = 10000000;
-constexpr uint32_t kOvertaken = 64;
+constexpr int64_t kRtoFloor = 500000, kRtoCeiling = 50000000, kRtoInitial = 10000000;
+constexpr uint32_t kOvertakenLeast = 16, kOvertakenMost = 64;
 
 int64_t floor_div(int64_t a, int64_t b) { return a / b - (a % b != 0 && (a < 0) != (b < 0)); }
 }  // namespace
@@ -14,7 +14,7 @@ Window::Window(uint32_t slots, uint32_t batch, uint32_t limit)
     : span_(slots / 2),
       limit_(std::max(1u, std::min(limit, slots / 2))),
       batch_(std::max(1u, std::min(batch, limit_))),
-      overtaken_(std::max(1u, std::min(kOvertaken, span_ / 4))),
+      overtaken_(std::max(1u, std::min(std::clamp(2 * batch, kOvertakenLeast, kOvertakenMost), span_ / 4))),
       cwnd_(limit_),
       rto_(kRtoInitial),
       entries_(span_),

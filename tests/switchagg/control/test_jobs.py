@@ -396,7 +396,7 @@ def test_defaults_fit_the_switch() -> None:
 
     assert defaults(Capacity(slots=600, words=64, memory=1 << 20)) == (64, 512)
     assert defaults(Capacity(slots=65536, words=364, memory=1 << 30)) == (352, 512)
-    assert defaults(Capacity(slots=65536, words=16000, memory=1 << 30)) == (2032, 128)
+    assert defaults(Capacity(slots=65536, words=16000, memory=1 << 30)) == (2032, 256)
     assert defaults(Capacity(slots=4096, words=64, memory=1 << 30, exact_words=64)) == (64, 512)
     with pytest.raises(UsageError, match="words is 365"):
         defaults(Capacity(64, 364, 1 << 20), words=365)
