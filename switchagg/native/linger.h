@@ -12,9 +12,14 @@ namespace switchagg {
 // About what sleeping and being woken costs, to both sides.
 constexpr int64_t kLingerNs = 50'000;
 
-// Lets other threads run until there() is true, for no longer than kLingerNs. Returns there().
+// Lets other threads of this processor run once, and where `hurried` again and again for up to kLingerNs, until there() is
+// true. Returns there(). Whoever waits for much should not be hurried: a processor whose threads all linger takes none from
+// another that has too many.
 template <typename F>
-bool linger(F&& there) {
+bool linger(bool hurried, F&& there) {
+  if (there()) return true;
+  sched_yield();
+  if (!hurried) return there();
   const int64_t until = now_ns() + kLingerNs;
   do {
     if (there()) return true;

@@ -80,6 +80,9 @@ class Port {
   // Sends every segment, in order, to every destination.
   virtual void send(std::span<const Endpoint> to, std::span<const Segment> segments) = 0;
 
+  // Whether little is under way, so that what the next wait() waits for may well come before a sleep has paid.
+  virtual void hurry(bool) {}
+
   // Ends a wait() from any thread.
   virtual void wake() = 0;
 

@@ -250,6 +250,7 @@ void Engine::drive(std::unique_lock<std::mutex>& lock, Collective* until, int64_
     if (timer >= 0) limit = std::min(limit, timer);
     limit = std::max<int64_t>(limit - now, 0);
     const bool planning = waits_for_plans();
+    port_->hurry(window_.outstanding() <= window_.batch());
     lock.unlock();
     unread = port_->wait(std::min<int64_t>(limit, 1000000000));
     lock.lock();

@@ -86,7 +86,7 @@ void LinkPort::end() {
 
 bool LinkPort::wait(int64_t timeout_ns) {
   down_.release();
-  if (!ended_ && timeout_ns != 0 && linger([this] { return down_.available() > 0; })) return true;
+  if (!ended_ && timeout_ns != 0 && linger(hurried_, [this] { return down_.available() > 0; })) return true;
   if (!ended_ && !down_.fall_asleep()) return true;
   const timespec limit = timespec_of(timeout_ns);
   // Announcements wait in the socket until an entry needs them, so only its end is looked for.

@@ -24,6 +24,7 @@ class LinkPort : public Port {
   bool wait(int64_t timeout_ns) override;
   void receive(std::vector<Received>& into) override;
   void send(std::span<const Endpoint> to, std::span<const Segment> segments) override;  // from packet_memory() only
+  void hurry(bool yes) override { hurried_ = yes; }
   void wake() override;
   void abandon() override;
   Endpoint local() const override { return local_; }
@@ -47,6 +48,7 @@ class LinkPort : public Port {
   link::Reader down_;
   std::vector<Region> regions_;
   std::vector<link::Entry> taken_;
+  bool hurried_ = false;
   bool ended_ = false;   // the switch has closed the link; what is in the ring can still be taken
   bool broken_ = false;  // nothing more is
   uint64_t waits_ = 0;   // the driver's own; counters_ are read by others, between its waits

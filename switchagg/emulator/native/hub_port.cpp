@@ -158,7 +158,7 @@ bool HubPort::wait(int64_t timeout_ns) {
   for (const auto& l : links_)
     if (l->attached) l->up.release();
   bool busy = something_to_take();
-  if (!busy && timeout_ns != 0 && !links_.empty()) busy = linger([this] { return something_to_take(); });
+  if (!busy && timeout_ns != 0 && !links_.empty()) busy = linger(false, [this] { return something_to_take(); });
   if (busy && ++waits_ < kLookEvery) return true;
   waits_ = 0;
   if (!busy) {
