@@ -238,7 +238,13 @@ void dequantize_f64_limbs(const int64_t* __restrict q, size_t n, ScaleD s, doubl
 }
 
 void pack32(const int32_t* __restrict q, size_t words, uint32_t* __restrict out) {
-  for (size_t i = 0; i < words; ++i) out[i] = big(static_cast<uint32_t>(q[i]));
+  size_t i = 0;
+  if (words > kLong)
+    for (; i + kLine <= words; i += kLine) {
+      ahead_to_write(out + i);  // into the next packet, which is the next to be written
+      for (size_t j = 0; j < kLine; ++j) out[i + j] = big(static_cast<uint32_t>(q[i + j]));
+    }
+  for (; i < words; ++i) out[i] = big(static_cast<uint32_t>(q[i]));
 }
 
 void peel32(const uint32_t* __restrict in, size_t words, int32_t* __restrict q) {
@@ -291,6 +297,8 @@ void peel_lane(const uint32_t* __restrict words, size_t n, int shift, int32_t* _
 template <int kBits>
 void dequantize_lane(const uint32_t* __restrict words, size_t n, int shift, ScaleF s, float* __restrict x, bool past_cache) {
   const auto value = [=](size_t i) { return static_cast<float>(lane_of<kBits>(words[i], shift)); };
+  if (shift == 0 && n > kLong)  // the first to look at these words, which another processor has written
+    for (size_t i = 0; i < n; i += kLine) __builtin_prefetch(words + i);
   if (s.f2 == 1.0f && s.m == 1.0f) return each_written(x, n, past_cache, [=](size_t i) { return value(i) * s.f1; });
   for (size_t i = 0; i < n; ++i) x[i] = ((value(i) * s.m) * s.f1) * s.f2;
 }
