@@ -22,6 +22,7 @@ from typing import Any, Final
 
 from switchagg.bench.grid import Settings
 from switchagg.bench.group import Group
+from switchagg.bench.messages import Digest, Show
 from switchagg.bench.peers.switchagg import SwitchaggPeer
 from switchagg.bench.policy_messages import Layout, Prepare, Reduce, Setting, Took
 from switchagg.errors import UsageError
@@ -229,7 +230,8 @@ class _Job:
         switch = self._group.cpu_seconds()
         took = self._group.command(lambda _: command, Took, limit)
         switch = self._group.cpu_seconds() - switch
-        digests.update(each.digest for each in took)
+        shown = self._group.command(lambda _: Show(None), Digest, _MARGIN_SECONDS)
+        digests.update(crc for each in shown for crc in each.calls)
         return replace(
             took[0],
             seconds=max(each.seconds for each in took),

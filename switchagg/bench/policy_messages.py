@@ -60,11 +60,9 @@ class Took:
     Attributes:
         seconds: from the common start until the last call returned.
         cpu_seconds: processor time of this process meanwhile.
-        digest: CRC-32 of the last result.
         policies: in force after a call, where it changed: (call from 0, seconds since the start, policy).
     """
 
     seconds: float
     cpu_seconds: float
-    digest: int
     policies: tuple[tuple[int, float, str], ...]

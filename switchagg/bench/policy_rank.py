@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from switchagg.bench.messages import Digest, Show
 from switchagg.bench.policy_messages import Prepare, Reduce, Took
 from switchagg.bench.rank import serve
 from switchagg.planner import SkipPolicy
@@ -33,6 +34,8 @@ class PolicyRank:
                 return None
             case Reduce():
                 return self._reduce(command)
+            case Show():
+                return Digest((zlib.crc32(self._out.view(np.uint8).data),))
             case _:
                 raise TypeError(f"no such command: {command!r}")
 
@@ -69,7 +72,7 @@ class PolicyRank:
                 last = policy
                 policies.append((call, time.monotonic() - command.start, str(policy)))
         seconds = time.monotonic() - command.start
-        return Took(seconds, own_seconds() - cpu, zlib.crc32(out.view(np.uint8).data), tuple(policies))
+        return Took(seconds, own_seconds() - cpu, tuple(policies))
 
 
 if __name__ == "__main__":
