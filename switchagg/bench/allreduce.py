@@ -256,20 +256,17 @@ class _Stage:
         group.command(lambda _: command, type(None), _MARGIN_SECONDS + self._settings.timeout)
         cpu = group.cpu_seconds()
         start = time.monotonic() + _LEAD_SECONDS + _LEAD_SECONDS_A_WORKER * cell.workers
-        measured = group.command(
-            lambda _: Run(start), Measured, cell.calls * self._settings.timeout + _MARGIN_SECONDS
-        )
+        limit = cell.calls * self._settings.timeout + _MARGIN_SECONDS
+        measured = group.command(lambda _: Run(start), Measured, limit)
         if timed:
             tally.seconds.append(max(one.seconds for one in measured) / cell.calls)
             tally.late.append(max(one.late for one in measured))
             tally.cpu_seconds += sum(one.cpu_seconds for one in measured) + group.cpu_seconds() - cpu
             _add_counters(tally.counters, measured)
         if tally.checked:
-            digests = group.command(
-                lambda rank: Show(area.path if rank == 0 else None), Digest, _MARGIN_SECONDS
-            )
-            calls = [digest.calls for digest in digests]
-            _check(tally, draws[0].distribution, references, calls, area.results())
+            shown = group.command(lambda rank: Show(area.path if rank == 0 else None), Digest, limit)
+            digests = [each.calls for each in shown]
+            _check(tally, draws[0].distribution, references, digests, area.results())
 
 
 def _union_bytes(cell: Cell, answer: Reference) -> int:

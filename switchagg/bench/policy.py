@@ -230,7 +230,7 @@ class _Job:
         switch = self._group.cpu_seconds()
         took = self._group.command(lambda _: command, Took, limit)
         switch = self._group.cpu_seconds() - switch
-        shown = self._group.command(lambda _: Show(None), Digest, _MARGIN_SECONDS)
+        shown = self._group.command(lambda _: Show(None), Digest, limit)
         digests.update(crc for each in shown for crc in each.calls)
         return replace(
             took[0],

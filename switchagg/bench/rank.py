@@ -23,7 +23,6 @@ import os
 import sys
 import threading
 import time
-import zlib
 from collections.abc import Callable
 from multiprocessing.connection import Client, Connection
 from pathlib import Path
@@ -109,8 +108,7 @@ class RankProcess:
     def _show(self, command: Show) -> Digest:
         if command.result is not None:
             self._write_result(command.result)
-        # Several times as fast as a cryptographic hash, and it is accidents that are looked for.
-        return Digest(tuple(zlib.crc32(tensor.view(np.uint8).data) for tensor in self._tensors))
+        return Digest.of(self._tensors)
 
     def _write_result(self, path: str) -> None:
         rows = np.memmap(path, np.uint8, "r+", shape=(len(self._tensors), self._tensors[0].nbytes or 1))

@@ -17,14 +17,11 @@ constexpr int64_t kLingerNs = 50'000;
 // another that has too many.
 template <typename F>
 bool linger(bool hurried, F&& there) {
-  if (there()) return true;
-  sched_yield();
-  if (!hurried) return there();
-  const int64_t until = now_ns() + kLingerNs;
+  const int64_t until = hurried ? now_ns() + kLingerNs : 0;
   do {
     if (there()) return true;
     sched_yield();
-  } while (now_ns() < until);
+  } while (hurried && now_ns() < until);
   return there();
 }
 

@@ -334,7 +334,7 @@ void Stream::encode_lanes(uint8_t* payload) {
   uint32_t* words = reinterpret_cast<uint32_t*>(payload);
   const bool wide = call_.bits == 64;
   uint32_t end = 0;
-  for (const Run& r : runs_) {
+  each_run(call_.in, [&](const Run& r) {
     end = r.at + r.count;
     const auto zero = [&](uint32_t at, uint32_t count) {
       if (wide) {
@@ -345,16 +345,15 @@ void Stream::encode_lanes(uint8_t* payload) {
     };
     if (!r.own) {
       zero(r.at, r.count);
-      remember(r.element, r.count);
-      continue;
+      return remember(r.element, r.count);
     }
     if (call_.dtype == DType::i32) {
       std::memcpy(q_.data() + r.at, call_.in + 4 * r.element, 4 * static_cast<size_t>(r.count));
-      continue;
+      return;
     }
     if (call_.dtype == DType::i64) {
       std::memcpy(q64_.data() + r.at, call_.in + 8 * r.element, 8 * static_cast<size_t>(r.count));
-      continue;
+      return;
     }
     each_chunk(r, [&](uint64_t element, uint32_t count, uint32_t at, int exponent) {
       if (exponent == kNoExponent || exponent == call_.not_finite()) {
@@ -374,7 +373,7 @@ void Stream::encode_lanes(uint8_t* payload) {
       kernels_.quantize_f32(widened(element, count), count, up_f(exponent), q_.data() + at);
       forget(element, count);
     });
-  }
+  });
   if (wide) {
     std::fill(q64_.begin() + end, q64_.end(), 0);
     kernels_.pack_limbs(q64_.data(), lanes_per_packet_, words);
@@ -415,7 +414,7 @@ void Stream::decode(uint64_t packet, const uint8_t* payload) {
   }
   if (call_.dtype == DType::f32 && call_.bits == 32) {
     float* x = reinterpret_cast<float*>(call_.out);
-    each_run(call_.out - 4 * call_.out_begin, [&](const Run& r) {
+    each_run(call_.out - call_.element_bytes() * call_.out_begin, [&](const Run& r) {
       each_chunk(r, [&](uint64_t element, uint32_t count, uint32_t at, int exponent) {
         if (exponent == kNoExponent) return write_zeros(element, count);
         if (exponent == call_.not_finite()) return;  // finish() writes the whole chunk
@@ -435,7 +434,7 @@ void Stream::decode(uint64_t packet, const uint8_t* payload) {
 void Stream::decode_narrow(const uint32_t* words) {
   const auto peel = call_.bits == 16 ? kernels_.peel_lane16 : kernels_.peel_lane8;
   const auto dequantize = call_.bits == 16 ? kernels_.dequantize_lane16 : kernels_.dequantize_lane8;
-  for (const Run& r : runs_)
+  each_run(call_.out - call_.element_bytes() * call_.out_begin, [&](const Run& r) {
     each_piece(r, [&](uint64_t element, uint32_t count, uint32_t place, int shift, int exponent) {
       if (exponent == kNoExponent) return write_zeros(element, count);
       if (exponent == call_.not_finite()) return;  // finish() writes the whole chunk
@@ -454,6 +453,7 @@ void Stream::decode_narrow(const uint32_t* words) {
       }
       if (at_top) saturate(to, count, q_.data());
     });
+  });
 }
 
 void Stream::decode_lanes(const uint8_t* payload) {
@@ -464,15 +464,15 @@ void Stream::decode_lanes(const uint8_t* payload) {
   } else {
     kernels_.peel32(words, words_, q_.data());
   }
-  for (const Run& r : runs_) {
+  each_run(call_.out - call_.element_bytes() * call_.out_begin, [&](const Run& r) {
     const uint64_t to = r.element - call_.out_begin;
     if (call_.dtype == DType::i32) {
       std::memcpy(call_.out + 4 * to, q_.data() + r.at, 4 * static_cast<size_t>(r.count));
-      continue;
+      return;
     }
     if (call_.dtype == DType::i64) {
       std::memcpy(call_.out + 8 * to, q64_.data() + r.at, 8 * static_cast<size_t>(r.count));
-      continue;
+      return;
     }
     each_chunk(r, [&](uint64_t element, uint32_t count, uint32_t at, int exponent) {
       if (exponent == kNoExponent) return write_zeros(element, count);
@@ -492,7 +492,7 @@ void Stream::decode_lanes(const uint8_t* payload) {
       }
       if (exponent >= top_exponent_) saturate(place, count, nullptr);
     });
-  }
+  });
 }
 
 // In a chunk with the type's largest exponent, rounding up can make an infinity of finite values whose average, or only

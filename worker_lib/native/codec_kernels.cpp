@@ -31,14 +31,14 @@ inline void ahead_to_write(void* at) { __builtin_prefetch(static_cast<char*>(at)
 
 constexpr size_t kLine = 16;  // float32 in a line of cache
 
-// f(i) for i < n, asking for memory well ahead of its use, a line at a time: compilers make vectors of the inner loop, and
-// of no loop with a prefetch in it. f must be short.
-template <typename T, typename F>
-inline __attribute__((always_inline)) void each_ahead(const T* x, size_t n, F&& f) {
+// f(i) for i < n, and ask(i) for the first of each line of a long run, which asks for memory well ahead of its use:
+// compilers make vectors of the inner loop, and of no loop with a prefetch in it. f must be short.
+template <typename A, typename F>
+inline __attribute__((always_inline)) void each_line(size_t n, A&& ask, F&& f) {
   size_t i = 0;
   if (n > kLong)
     for (; i + kLine <= n; i += kLine) {
-      ahead(x + i);
+      ask(i);
       for (size_t j = 0; j < kLine; ++j) f(i + j);
     }
   for (; i < n; ++i) f(i);
@@ -48,23 +48,20 @@ inline __attribute__((always_inline)) void each_ahead(const T* x, size_t n, F&& 
 // first; nobody else may look for them before flush().
 template <typename F>
 inline __attribute__((always_inline)) void each_written(float* x, size_t n, [[maybe_unused]] bool past_cache, F&& f) {
-  size_t i = 0;
 #if defined(__AVX2__)
   if (past_cache) {
+    size_t i = 0;
     for (; i < n && reinterpret_cast<uintptr_t>(x + i) % (4 * kLine); ++i) x[i] = f(i);
     for (; i + kLine <= n; i += kLine) {
       alignas(4 * kLine) float line[kLine];
       for (size_t j = 0; j < kLine; ++j) line[j] = f(i + j);
       for (size_t j = 0; j < kLine; j += kStreamed) stream(x + i + j, line + j);
     }
-  } else if (n > kLong) {
-    for (; i + kLine <= n; i += kLine) {
-      ahead_to_write(x + i);
-      for (size_t j = 0; j < kLine; ++j) x[i + j] = f(i + j);
-    }
+    for (; i < n; ++i) x[i] = f(i);
+    return;
   }
 #endif
-  for (; i < n; ++i) x[i] = f(i);
+  each_line(n, [=](size_t i) { ahead_to_write(x + i); }, [&](size_t i) { x[i] = f(i); });
 }
 
 uint64_t count_bits(const uint32_t* bits, size_t words) {
@@ -153,7 +150,8 @@ void quantize_f32(const float* __restrict x, size_t n, ScaleF s, int32_t* __rest
 
 void quantize_f32_be(const float* __restrict x, size_t n, ScaleF s, uint32_t* __restrict words) {
   const auto word = [](float v) { return big(static_cast<uint32_t>(static_cast<int32_t>(__builtin_rintf(v)))); };
-  if (s.f2 == 1.0f) return each_ahead(x, n, [=](size_t i) { words[i] = word(x[i] * s.f1); });
+  if (s.f2 == 1.0f)
+    return each_line(n, [=](size_t i) { ahead(x + i); }, [=](size_t i) { words[i] = word(x[i] * s.f1); });
   for (size_t i = 0; i < n; ++i) words[i] = word((x[i] * s.f1) * s.f2);
 }
 
@@ -238,13 +236,9 @@ void dequantize_f64_limbs(const int64_t* __restrict q, size_t n, ScaleD s, doubl
 }
 
 void pack32(const int32_t* __restrict q, size_t words, uint32_t* __restrict out) {
-  size_t i = 0;
-  if (words > kLong)
-    for (; i + kLine <= words; i += kLine) {
-      ahead_to_write(out + i);  // into the next packet, which is the next to be written
-      for (size_t j = 0; j < kLine; ++j) out[i + j] = big(static_cast<uint32_t>(q[i + j]));
-    }
-  for (; i < words; ++i) out[i] = big(static_cast<uint32_t>(q[i]));
+  // Behind these words lie those of the next packet, which are the next to be written.
+  each_line(words, [=](size_t i) { ahead_to_write(out + i); },
+            [=](size_t i) { out[i] = big(static_cast<uint32_t>(q[i])); });
 }
 
 void peel32(const uint32_t* __restrict in, size_t words, int32_t* __restrict q) {

@@ -1,5 +1,5 @@
 // Vectors of 32-bit elements, the widest that the instruction set of this compilation has: what the few loops need that
-// compilers do not turn into vectors well..
+// compilers do not turn into vectors well.
 #pragma once
 
 #if defined(__AVX2__)
