@@ -164,6 +164,26 @@ class Place:
             with self._lock:
                 self._pending = [w for w in self._pending if not w.done()]
 
+    def _drive(self, native: _native.Collective, label: Label, seconds: float) -> None:
+        """Runs the engine until a collective is no longer pending, for at most `seconds`; how it ended is for
+        `_wait` to say."""
+        assert self._engine is not None
+        limit = time.monotonic_ns() + int(seconds * 1e9)
+        me = threading.get_ident()
+        self._inside.add(me)
+        try:
+            while not self._closed and native.status == PENDING:
+                left = limit - time.monotonic_ns()
+                if left <= 0:
+                    break
+                self._engine.wait(native, min(left, _SLICE_NS))
+        except BaseException as error:  # its tensors may go with the caller
+            if self._broken is None:
+                self._break(f"{called(label)} was interrupted by {type(error).__name__}")
+            raise
+        finally:
+            self._inside.discard(me)
+
     def _wait(self, native: _native.Collective, label: Label, timeout: float | None, seconds: float) -> None:
         assert self._engine is not None
         if self._pid != os.getpid():

@@ -78,6 +78,12 @@ class Work:
         """Whether `wait` would return or raise at once."""
         return self._native is None or self._native.status != PENDING
 
+    def _drive(self, seconds: float) -> bool:
+        """Runs the engine in this thread until it is done, for at most `seconds`; returns `done()`."""
+        if self._native is not None and seconds > 0:
+            self._place._drive(self._native, self._label, seconds)
+        return self.done()
+
     def wait(self, timeout: float | None = None) -> Any:
         """Waits until the collective is done, and returns its result.
 

@@ -37,6 +37,10 @@ from worker_lib.torch.rendezvous import Controller, controllers, join
 from worker_lib.torch.residuals import Residuals, names_of
 from worker_lib.torch.work import Completer, SwitchWork, ranged
 
+# DDP waits for its buckets once it has handed over the last, so the thread that does so may as well run the
+# exchange: then nobody need be woken for it, or by it. Not for ever: where several models share a backward
+# pass, ranks may come to the ends of these in different orders.
+_DRIVE_SECONDS: Final = 0.1
 _FEEDBACK_TYPES: Final = (torch.float32, torch.float16, torch.bfloat16)
 _made: defaultdict[str, Iterator[int]] = defaultdict(
     itertools.count
@@ -202,9 +206,9 @@ class State:
         if staging.elsewhere(buffer):
             return self._start_elsewhere(bucket, buffer)
         if self._feeder.busy():
-            part = self._feeder.add(lambda: self._reduce(bucket, buffer))
+            part = self._feeder.add(lambda: self._reduce(bucket, buffer, background=True))
             return SwitchWork("allreduce_hook", [part], buffer, None, self._completer)
-        return self._reduce(bucket, buffer)
+        return self._reduce(bucket, buffer, background=not bucket.is_last())
 
     def _start_elsewhere(self, bucket: Any, buffer: torch.Tensor) -> SwitchWork:
         """A bucket of a GPU: quantized there where that moves fewer bytes, else staged as it is."""
@@ -230,7 +234,7 @@ class State:
 
             def reduce() -> SwitchWork:
                 ready()
-                return self._reduce(bucket, host)
+                return self._reduce(bucket, host, background=True)
 
             def finish() -> None:
                 bus.to_device(host, buffer)
@@ -238,12 +242,12 @@ class State:
             part = self._feeder.add(reduce)
         return SwitchWork("allreduce_hook", [part], buffer, finish, self._completer)
 
-    def _reduce(self, bucket: Any, buffer: torch.Tensor) -> SwitchWork:
+    def _reduce(self, bucket: Any, buffer: torch.Tensor, *, background: bool) -> SwitchWork:
         bits, min_bits = self._options.lanes(buffer)
         if sparse.fits(buffer) and buffer.is_floating_point():
             works, finish = sparse.start(
                 self._session, buffer, "avg", bits, self._seconds, self._tables,
-                min_bits=min_bits, background=True,
+                min_bits=min_bits, background=background,
             )  # fmt: skip
             return SwitchWork("allreduce_hook", works, buffer, finish, self._completer)
         if not staging.dense(buffer) or not buffer.is_floating_point():
@@ -257,7 +261,7 @@ class State:
         x = buffer.detach()
         if self._compressors is not None:
             compressor = self._compressors.of(bucket.parameters())
-            sent = compressed(self._session, x, compressor, "avg", None, self._seconds, background=True)
+            sent = compressed(self._session, x, compressor, "avg", None, self._seconds, background=background)
             return SwitchWork("allreduce_hook", [sent], buffer, None, self._completer)
         memory = None
         if self.error_feedback and x.dtype in _FEEDBACK_TYPES:
@@ -269,7 +273,7 @@ class State:
             blocks = self._largest(x, block, memory)
         work = self._session._allreduce(
             x, "avg", bits, blocks, None, block, self._seconds,
-            min_bits=min_bits, memory=memory, background=True,
+            min_bits=min_bits, memory=memory, background=background,
         )  # fmt: skip
         return SwitchWork("allreduce_hook", [work], buffer, None, self._completer)
 
@@ -290,4 +294,7 @@ class State:
 def allreduce_hook(state: State, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
     """Averages a bucket's gradients over all ranks through the switch, for `register_comm_hook`."""
     with ranged("allreduce_hook"):
-        return state._start(bucket).get_future()
+        work = state._start(bucket)
+        if bucket.is_last():
+            work.drive(_DRIVE_SECONDS)
+        return work.get_future()

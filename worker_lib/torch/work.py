@@ -11,6 +11,7 @@ to be done that nobody may ever ask for, does a thread wait in the caller's plac
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
@@ -21,6 +22,7 @@ import torch.distributed as dist
 from torch.autograd.profiler import record_function
 
 from worker_lib.torch.queued import Queued
+from worker_lib.work import Work
 
 
 def ranged(name: str) -> AbstractContextManager[Any]:
@@ -139,6 +141,19 @@ class SwitchWork(dist.Work):  # type: ignore[misc]
         else:
             self._completer.add(self)
         return future
+
+    def drive(self, seconds: float) -> None:
+        """Runs the collective in this thread, for at most `seconds`.
+
+        A future that is asked for after that is complete, if the time was enough; how the collective ended is
+        for it, or for `wait`, to say.
+        """
+        limit = time.monotonic() + seconds
+        with ranged(f"{self._name}.drive"):
+            for part in self._parts:
+                if not (isinstance(part, Work) and part._drive(limit - time.monotonic())):
+                    return
+            self._complete(None)
 
     def finish_by_itself(self) -> None:
         """Makes sure that what is left to be done is done, whether anybody waits or not."""

@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 import worker_lib
 from tests.worker_lib.torch.models import MODELS, loss_of, train
 from tests.worker_lib.torch.worlds import run
-from worker_lib.torch import State, allreduce_hook
+from worker_lib.torch import State, allreduce_hook, hooks
 
 STEPS = 12
 DENSE = ["classifier", "transformer", "recommender"]
@@ -79,6 +79,51 @@ def _shared() -> int:
 
 def test_a_hook_on_our_own_backend_shares_its_session() -> None:
     assert run(2, _shared) == [6, 6]
+
+
+def _last_bucket(seconds: float | None) -> tuple[list[float], list[bool], bool]:
+    """Three steps of one bucket each; without `seconds`, rank 1's hook begins when rank 0's has returned.
+
+    Returns the last gradients, whether each future was complete when its hook returned, and whether a thread
+    had to wait for any.
+    """
+    rank, store = dist.get_rank(), dist.distributed_c10d._get_default_store()
+    model = DistributedDataParallel(torch.nn.Linear(1000, 1, bias=False))
+    complete = []
+    with State(model) as state:
+
+        def hook(state: State, bucket: Any) -> Any:
+            assert bucket.is_last()
+            if seconds is None and rank == 1:
+                store.wait([f"returned{len(complete)}"])
+            future = allreduce_hook(state, bucket)
+            complete.append(future.done())
+            if rank == 0:
+                store.set(f"returned{len(complete) - 1}", "")
+            return future
+
+        # DDP looks at annotations, which must not be strings.
+        hook.__annotations__ = {"bucket": dist.GradBucket, "return": torch.futures.Future[torch.Tensor]}
+        if seconds is not None:
+            hooks._DRIVE_SECONDS = seconds  # type: ignore[misc]
+        model.register_comm_hook(state, hook)
+        for _ in range(3):
+            model.zero_grad()
+            model(torch.full((1000,), 1.0 + rank)).backward()
+        return model.module.weight.grad[0].unique().tolist(), complete, state._completer._thread is not None
+
+
+def test_whoever_hands_over_the_last_bucket_runs_the_exchange() -> None:
+    for gradients, complete, waited in run(2, _last_bucket, 60.0, backend="gloo"):
+        assert gradients == [1.5]
+        assert complete == [True] * 3
+        assert not waited
+
+
+def test_a_last_bucket_does_not_hold_up_its_rank_until_the_others_come() -> None:
+    first, second = run(2, _last_bucket, None, backend="gloo")
+    assert first == ([1.5], [False] * 3, True)
+    assert second[0] == [1.5]
 
 
 def _feedback() -> list[float]:
