@@ -81,13 +81,12 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
         # First the switch, which may have no room: gloo connects every rank with every other.
         self._session, self._controller = join(store, name, rank, size, timeout, options)
         try:
-            self._connect_gloo(store, name, timeout)
+            self._connect_gloo(store, rank, size, timeout, name)
         except BaseException:
             self.shutdown()
             raise
 
-    def _connect_gloo(self, store: Any, name: str, timeout: timedelta) -> None:
-        rank, size = self.rank(), self.size()
+    def _connect_gloo(self, store: Any, rank: int, size: int, timeout: timedelta, name: str) -> None:
         self._gloo = gloo_backend(store, rank, size, timeout)
         for kind in devices():
             self._register_backend(torch.device(kind), dist.ProcessGroup.BackendType.GLOO, self._gloo)
@@ -251,7 +250,7 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
             rows, (x, _) = outputs[0], staging.contiguous(inputs[0])
             whole = x.new_empty((self.size(), *x.shape))
             work = session._allgather(x, whole, _seconds(opts), background=versions.asynchronous(opts))
-            return self._work("allgather", [work], [rows], staging.copy_rows(rows, whole), opts)
+            return self._work("allgather", [work], list(rows), staging.copy_rows(rows, whole), opts)
 
     @staged(fresh=True)
     def all_gather_single(self, output: Any, input: Any, opts: Any = None) -> Any:
@@ -385,8 +384,10 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
     def _allreduce(self, name: str, tensors: Sequence[torch.Tensor], opts: Any) -> SwitchWork:
         with self._ready(name) as session:
             works, backs = [], []
+            begun: set[int] = set()  # where tensors lie; one that is given twice is summed once
             for tensor in tensors:
-                x, back = staging.contiguous(tensor, write=True)
+                x, back = staging.contiguous(tensor, write=True, copied=tensor.data_ptr() in begun)
+                begun.add(tensor.data_ptr())
                 bits, min_bits = self.settings.lanes(x)
                 work = session._allreduce(
                     x,

@@ -86,7 +86,8 @@ def _stage(
                 bus.to_device(host, tensor)
 
     part = group.feeder.add(start)
-    return group.follow(method.__name__, part, args[0], finish)
+    results = [t for arg in args[:1] for t in _tensors(arg)]
+    return group.follow(method.__name__, part, results, finish)
 
 
 def _refuse(tensor: torch.Tensor) -> None:

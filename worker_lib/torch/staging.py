@@ -29,20 +29,24 @@ def alike(tensors: Sequence[torch.Tensor]) -> bool:
 
 
 def contiguous(
-    tensor: torch.Tensor, *, write: bool = False
+    tensor: torch.Tensor, *, write: bool = False, copied: bool = False
 ) -> tuple[torch.Tensor, Callable[[], None] | None]:
     """The tensor itself where it lies in memory as it looks, else a copy.
 
     Args:
         write: whether a result will be written to it.
+        copied: a copy in any case.
 
     Returns:
         The tensor for the engine, and what copies the result back; None if there is nothing to copy.
     """
     own = tensor.detach()
     if own.is_contiguous() and not own.is_conj() and not own.is_neg():
-        return own, None
-    copy = own.resolve_conj().resolve_neg().contiguous()
+        if not copied:
+            return own, None
+        copy = own.clone()
+    else:
+        copy = own.resolve_conj().resolve_neg().contiguous()
     return copy, (lambda: _copy(own, copy)) if write else None
 
 

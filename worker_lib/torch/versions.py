@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 OLDEST: Final = (2, 4)
 _NEWEST: Final = (2, 13)  # what it does is known, as is what 2.4 does; in between both are reckoned with
+_REST_SECONDS: Final = 0.05
 _SHELLS: Final = 4096  # works that an older release may still ask about
 _WHOLE: Final = 16  # of them, with their results
 _OURS: Final = 3  # references to a work that nobody else has: the queue's, a variable's, an argument's
@@ -55,9 +57,15 @@ def start_group(group: Any, store: Any, rank: int, size: int) -> None:
 
 
 def end(gloo: Any) -> None:
-    """Shuts a gloo backend down; in old releases it ends with its last reference."""
+    """Shuts a gloo backend down; before 2.8 it ends with its last reference.
+
+    There, its destructor joins its threads without letting go of the interpreter's lock, and hangs if one
+    that has just finished an operation wants it for a tensor or a callback. So they are given time for that.
+    """
     if hasattr(gloo, "shutdown"):
         gloo.shutdown()
+    else:
+        time.sleep(_REST_SECONDS)
 
 
 def asynchronous(options: Any) -> bool:

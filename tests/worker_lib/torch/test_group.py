@@ -20,7 +20,7 @@ from switchagg.control.client import ControllerClient
 from tests.seeds import seed_of_this_run
 from tests.worker_lib.harness import in_threads
 from tests.worker_lib.torch import worlds
-from tests.worker_lib.torch.worlds import OWN_SWITCH, attempt, run
+from tests.worker_lib.torch.worlds import OWN_SWITCH, attempt, rest, run
 from worker_lib.torch import Options, SwitchGroup
 
 FLOATS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
@@ -126,6 +126,31 @@ def test_every_operation_on_every_type_is_what_gloo_says() -> None:
     assert run(3, _like_gloo, seed) == [[], [], []]
 
 
+def _futures_like_gloos() -> None:
+    n, r = dist.get_world_size(), dist.get_rank()
+    x = torch.full((3,), float(r))
+    sources = [x.clone() for _ in range(n)] if r == 0 else None
+    calls: list[Callable[[Any], Any]] = [
+        lambda group: dist.all_reduce(x.clone(), group=group, async_op=True),
+        lambda group: dist.all_reduce(x.to(torch.int8), group=group, async_op=True),
+        lambda group: dist.broadcast(x.clone(), 1, group=group, async_op=True),
+        lambda group: dist.all_gather([x.clone() for _ in range(n)], x, group=group, async_op=True),
+        lambda group: dist.reduce(x.clone(), 1, group=group, async_op=True),
+        lambda group: dist.scatter(x.clone(), sources, 0, group=group, async_op=True),
+        lambda group: dist.barrier(group=group, async_op=True),
+    ]
+    gloo = dist.new_group(backend="gloo")
+    for call in calls:
+        ours, theirs = (call(group).get_future().wait() for group in (dist.group.WORLD, gloo))
+        assert len(ours) == len(theirs)
+        assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+    rest()
+
+
+def test_futures_hold_what_gloos_do() -> None:
+    run(3, _futures_like_gloos)
+
+
 def _averages() -> None:
     n, r = dist.get_world_size(), dist.get_rank()
     for dtype in FLOATS:
@@ -200,6 +225,11 @@ def _coalesced() -> None:
     assert all((piece == n * r).all() for piece in pieces)
     dist.all_reduce_coalesced(xs)
     assert (xs[0] == n * n * (n - 1) / 2).all()
+    # Given twice, by one rank alone: gloo flattens what it is given, so nothing is summed twice.
+    first, second = torch.full((7,), float(r)), torch.full((7,), float(r))
+    dist.all_reduce_coalesced([first, first if r == 0 else second])
+    assert (first == n * (n - 1) / 2).all()
+    assert (second == (r if r == 0 else n * (n - 1) / 2)).all()
 
 
 def _many_in_flight() -> None:
@@ -316,6 +346,7 @@ def test_destroy_leaves_nothing() -> None:
 
 def _nothing_left_of_gloo() -> tuple[int, int]:
     dist.all_reduce(torch.ones(3))
+    rest()
     dist.destroy_process_group()
     gc.collect()
     return len(os.listdir("/proc/self/task")), len(os.listdir("/proc/self/fd"))

@@ -78,6 +78,14 @@ def attempt(
                     process.join()
 
 
+def rest() -> None:
+    """Before groups of gloo's own are destroyed: `worker_lib.torch.versions.end` says why."""
+    import torch.distributed as dist
+
+    if not hasattr(dist.ProcessGroupGloo, "shutdown"):
+        time.sleep(0.2)
+
+
 def _collect(pipes: list[Connection], ranks: list[Any], deadline: float) -> list[Outcome]:
     outcomes: dict[int, Outcome] = {}
     while len(outcomes) < len(ranks):
@@ -132,6 +140,7 @@ def _rank(
         error = caught
     finally:
         if dist.is_initialized():
+            rest()
             dist.destroy_process_group()
     try:
         told = pickle.dumps((value, error))
