@@ -384,10 +384,7 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
     def _allreduce(self, name: str, tensors: Sequence[torch.Tensor], opts: Any) -> SwitchWork:
         with self._ready(name) as session:
             works, backs = [], []
-            begun: set[int] = set()  # where tensors lie; one that is given twice is summed once
-            for tensor in tensors:
-                x, back = staging.contiguous(tensor, write=True, copied=tensor.data_ptr() in begun)
-                begun.add(tensor.data_ptr())
+            for tensor, (x, back) in zip(tensors, _once(tensors), strict=True):
                 bits, min_bits = self.settings.lanes(x)
                 work = session._allreduce(
                     x,
@@ -452,6 +449,16 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
 
 def _as_list(tensors: Any) -> list[torch.Tensor]:
     return [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+
+
+def _once(tensors: Sequence[torch.Tensor]) -> list[tuple[torch.Tensor, Callable[[], None] | None]]:
+    """`staging.contiguous` of each, with a copy of what is given again: it is to be summed once."""
+    seen: set[int] = set()
+    apart = []
+    for tensor in tensors:
+        apart.append(staging.contiguous(tensor, write=True, copied=tensor.data_ptr() in seen))
+        seen.add(tensor.data_ptr())
+    return apart
 
 
 def _reduces(tensor: torch.Tensor, op: Any) -> bool:
