@@ -10,6 +10,8 @@ import os
 import threading
 import time
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 from switchagg.errors import (
@@ -164,34 +166,39 @@ class Place:
             with self._lock:
                 self._pending = [w for w in self._pending if not w.done()]
 
-    def _drive(self, native: _native.Collective, label: Label, seconds: float) -> None:
-        """Runs the engine until a collective is no longer pending, for at most `seconds`; how it ended is for
-        `_wait` to say."""
-        assert self._engine is not None
-        limit = time.monotonic_ns() + int(seconds * 1e9)
+    @contextmanager
+    def _within(self, label: Label) -> Iterator[None]:
+        """Around what a thread does in the engine. An interruption breaks the session: the tensors of the
+        collective may go with its caller."""
         me = threading.get_ident()
         self._inside.add(me)
         try:
-            while not self._closed and native.status == PENDING:
-                left = limit - time.monotonic_ns()
-                if left <= 0:
-                    break
-                self._engine.wait(native, min(left, _SLICE_NS))
-        except BaseException as error:  # its tensors may go with the caller
+            yield
+        except BaseException as error:
             if self._broken is None:
                 self._break(f"{called(label)} was interrupted by {type(error).__name__}")
             raise
         finally:
             self._inside.discard(me)
 
+    def _drive(self, native: _native.Collective, label: Label, seconds: float) -> None:
+        """Runs the engine until a collective is no longer pending, for at most `seconds`; how it ended is for
+        `_wait` to say."""
+        assert self._engine is not None
+        limit = time.monotonic_ns() + int(seconds * 1e9)
+        with self._within(label):
+            while not self._closed and native.status == PENDING:
+                left = limit - time.monotonic_ns()
+                if left <= 0:
+                    break
+                self._engine.wait(native, min(left, _SLICE_NS))
+
     def _wait(self, native: _native.Collective, label: Label, timeout: float | None, seconds: float) -> None:
         assert self._engine is not None
         if self._pid != os.getpid():
             self._check_open()
         limit = time.monotonic() + (timeout or 0.0)
-        me = threading.get_ident()
-        self._inside.add(me)
-        try:
+        with self._within(label):
             while True:
                 status = native.status if self._closed else self._engine.wait(native, _SLICE_NS)
                 if status == DONE:
@@ -207,12 +214,6 @@ class Place:
                     self._break(f"{name} was not done within {timeout} s")
                     raise self._timeout_error(native, name, timeout)
                 self._look_for_the_left(name)
-        except BaseException as error:
-            if self._broken is None:
-                self._break(f"{called(label)} was interrupted by {type(error).__name__}")
-            raise
-        finally:
-            self._inside.discard(me)
         raise self._failed(native, status, called(label), seconds)
 
     def _failed(self, native: _native.Collective, status: int, name: str, seconds: float) -> Exception:
