@@ -4,7 +4,7 @@
                                    `-- admission, placement, slot rules      -> port or group
               -> egress:  receivers (addresses, lengths) -> checksum -> deparser
 
-   The slot rules are those of switchagg/slots.py. A slot's round, who is missing from it, whether it has words, and
+   The slot rules are those of switchagg/rules/slots.py. A slot's round, who is missing from it, whether it has words, and
    the words are registers under the slot's number. bmv2 runs one packet after the other through ingress, so a
    register is read and written as any variable; a Tofino cannot, and switchagg_tna.p4 says how it gets by. */
 

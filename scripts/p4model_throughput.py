@@ -16,13 +16,15 @@ from pathlib import Path
 
 import numpy as np
 
-from switchagg.control.drivers import p4_entries, p4_frames, p4_program
-from switchagg.control.drivers.p4_model import install
-from switchagg.control.job import init_packets
+from switchagg.control.jobs.job import init_packets
+from switchagg.emulator.p4_entries import install
 from switchagg.errors import SwitchAggError
 from switchagg.p4model.runtime.switch import ModelSwitch, open_switch
-from switchagg.slots import JobEntry, WorkerEntry
-from switchagg.wire import Flag, Header, Op, encode
+from switchagg.p4program import entries as p4_entries
+from switchagg.p4program import frames as p4_frames
+from switchagg.p4program import program as p4_program
+from switchagg.rules.slots import JobEntry, WorkerEntry
+from switchagg.wire.header import Flag, Header, Op, encode
 
 ADDRESS = p4_program.SwitchAddress(0x0200000000FE, "10.0.255.254")
 SLOTS = 512

@@ -17,8 +17,8 @@ import numpy as np
 from switchagg.cli.static_jobs import StaticJob, admit
 from switchagg.emulator.faults import Faults
 from switchagg.emulator.switch import Switch
-from switchagg.slots import JobEntry, WorkerEntry
-from switchagg.wire import HEADER_BYTES, Header, Op, encode
+from switchagg.rules.slots import JobEntry, WorkerEntry
+from switchagg.wire.header import HEADER_BYTES, Header, Op, encode
 
 UDP_SEGMENT = 103
 UDP_GRO = 104

@@ -1,4 +1,4 @@
-"""What `worker_lib/native/module.cpp` binds. Times are nanoseconds, addresses of memory plain integers."""
+"""Bindings of `switchagg/native/worker/module.cpp`. Times are nanoseconds, memory addresses integers."""
 
 from collections.abc import Sequence
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from switchagg.errors import UsageError
-from switchagg.planner import LANE_BITS, MAX_BLOCK
+from switchagg.rules.planner import LANE_BITS, MAX_BLOCK
 from worker_lib.plan import DType, pack_bitmap
 from worker_lib.tensors import TensorView, view
 

@@ -25,8 +25,8 @@ from typing import Any
 
 from switchagg.errors import SwitchError, UsageError
 from switchagg.http_client import endpoint
-from switchagg.planner import SkipPolicy
-from switchagg.wire import MAX_TREE_WORKERS
+from switchagg.rules.planner import SkipPolicy
+from switchagg.wire.header import MAX_TREE_WORKERS
 from worker_lib.keeper import Keeper, policy_of
 from worker_lib.membership import checked_deadline, checked_on_loss
 from worker_lib.session import Session, close_all

@@ -9,7 +9,7 @@ next to nothing, also where the job is dense and nobody looks for zeros. In each
     32              x   x   x   .     3
     64                x       x       2     the closer together the zeros lie, the more of them stay
 
-All ranks look at the same places. `worker_lib/native/density.cpp` is the same for the engine. No I/O.
+All ranks look at the same places. `switchagg/native/worker/density.cpp` is the same for the engine. No I/O.
 """
 
 from __future__ import annotations

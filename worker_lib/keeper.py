@@ -23,7 +23,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from switchagg.errors import AdmissionError, SwitchError
-from switchagg.planner import SkipPolicy
+from switchagg.rules.planner import SkipPolicy
 from worker_lib import _native
 from worker_lib.membership import Change, Doom, Generation, Gone, Loss, OnLoss, Over, Pause, Policy, Roster
 from worker_lib.transport import udp

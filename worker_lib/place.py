@@ -21,7 +21,7 @@ from switchagg.errors import (
     SwitchAggError,
     WorkerLostError,
 )
-from switchagg.planner import SkipPolicy
+from switchagg.rules.planner import SkipPolicy
 from worker_lib import _native
 from worker_lib.keeper import Keeper
 from worker_lib.membership import Loss

@@ -16,7 +16,7 @@ RESULT has come.
 * The OR of the bitmaps is the union. Bit b is in word b / 32, bit b % 32, counted from the least significant.
 * The highest bit of the OR of one-hot exponents is their maximum. Bit 255 (2,047) says NaN or Inf.
 
-`worker_lib/native/plan.cpp` is the same for the engine. No I/O.
+`switchagg/native/worker/plan.cpp` is the same for the engine. No I/O.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ import numpy as np
 import numpy.typing as npt
 
 from switchagg.errors import UsageError
-from switchagg.planner import MAX_BLOCK, SkipPolicy, lanes_code
+from switchagg.rules.planner import MAX_BLOCK, SkipPolicy, lanes_code
 
 Words = npt.NDArray[np.uint32]
 
@@ -296,7 +296,7 @@ class Agreed:
     """What a plan's RESULTs say; the same at every rank.
 
     Attributes:
-        policy: rank 0's policy word; see `switchagg.planner.SkipPolicy`.
+        policy: rank 0's policy word; see `switchagg.rules.planner.SkipPolicy`.
         union: bool of shape (blocks,): non-zero at any rank; all True where every block is sent.
         exponents: int16 of shape (chunks,): the largest at any rank; -1 where all are zero.
     """

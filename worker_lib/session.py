@@ -1,6 +1,6 @@
 """What a user holds: one worker's place in one job, with the collectives as methods.
 
-    connect() -> Session --submit--> native engine (worker_lib/native/engine.h) --UDP--> switch
+    connect() -> Session --submit--> native engine (switchagg/native/worker/engine.h) --UDP--> switch
                     |
                     +-- Work: one collective on its way; keeps its tensors alive until it is done
 
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from switchagg.errors import UsageError
-from switchagg.planner import SkipPolicy
+from switchagg.rules.planner import SkipPolicy
 from worker_lib import _native
 from worker_lib.checks import (
     bytes_of,

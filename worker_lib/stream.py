@@ -2,8 +2,8 @@
 
     x --quantize--> q --pack--> words of packets  --(switch)-->  words --peel--> sums --dequantize--> result
 
-A thin composition of `switchagg.planner`, `plan` and `quantize`, on whole arrays: the readable twin of
-`worker_lib/native/codec.cpp`, which does the same a packet at a time. No I/O.
+A thin composition of `switchagg.rules.planner`, `plan` and `quantize`, on whole arrays: the readable twin of
+`switchagg/native/worker/codec.cpp`, which does the same a packet at a time. No I/O.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from switchagg.errors import UsageError
-from switchagg.planner import Schedule, elements_per_packet
+from switchagg.rules.planner import Schedule, elements_per_packet
 from worker_lib.plan import NO_EXPONENT, Agreed, Call, DType, ReduceOp, Words
 from worker_lib.quantize import STORAGE, Values, dequantize, dither_key, pack, peel, quantize
 

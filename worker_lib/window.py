@@ -21,7 +21,7 @@ position) mod 2^32 and its slot is base + (seq mod P). The rules that this file 
   itself a round trip, at least a batch, up to `limit`. `limit` is what the socket buffers hold, so the
   window guards against what nobody foresaw, and random loss alone does not close it.
 
-`worker_lib/native/window.cpp` is the same machine for the engine; the tests drive both with the same events.
+`switchagg/native/worker/window.cpp` is the native form; tests drive both with the same events.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 /* What both programs agree on: sizes, codes of the wire, and codes between tables.
 
-   The wire's own numbers (version, ops, flags, lengths) repeat switchagg/wire.py, and the codes of tables and
-   counters repeat switchagg/control/drivers/p4_entries.py; tests hold them together. */
+   The wire's own numbers (version, ops, flags, lengths) repeat switchagg/wire/header.py, and the codes of tables and
+   counters repeat switchagg/p4program/entries.py; tests hold them together. */
 
 #ifndef SWITCHAGG_CONSTANTS_P4
 #define SWITCHAGG_CONSTANTS_P4

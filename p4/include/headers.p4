@@ -135,7 +135,7 @@ header udp_h {
     bit<16> checksum;
 }
 
-/* The header of switchagg/wire.py, field for field. */
+/* The header of switchagg/wire/header.py, field for field. */
 header switchagg_h {
     bit<4> version;
     bit<4> op;

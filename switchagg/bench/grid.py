@@ -19,7 +19,7 @@ import numpy as np
 
 from switchagg.emulator.rates import Rate
 from switchagg.errors import UsageError
-from switchagg.wire import MAX_WORKERS, MIN_WORDS
+from switchagg.wire.header import MAX_WORKERS, MIN_WORDS
 
 SMALL_SAMPLE_BYTES = 4 << 20
 """Calls smaller than this are timed several to a sample, back to back, each on its own tensor."""

@@ -26,8 +26,8 @@ from switchagg.bench.messages import Digest, Show
 from switchagg.bench.peers.switchagg import SwitchaggPeer
 from switchagg.bench.policy_messages import Layout, Prepare, Reduce, Setting, Took
 from switchagg.errors import UsageError
-from switchagg.planner import MAX_BLOCK
-from switchagg.wire import MAX_WORKERS
+from switchagg.rules.planner import MAX_BLOCK
+from switchagg.wire.header import MAX_WORKERS
 
 _LEAD_SECONDS: Final = 0.02
 _TRIES: Final = 3  # calls from which the length of a phase is reckoned

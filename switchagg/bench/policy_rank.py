@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from switchagg.bench.messages import Digest, Show
 from switchagg.bench.policy_messages import Prepare, Reduce, Took
 from switchagg.bench.rank import serve
-from switchagg.planner import SkipPolicy
 from switchagg.processor_time import own_seconds
+from switchagg.rules.planner import SkipPolicy
 
 
 class PolicyRank:

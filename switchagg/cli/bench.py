@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from switchagg.cli import bench_ddp, bench_policy
-from switchagg.cli.signals import sigterm_exits
 from switchagg.errors import UsageError
+from switchagg.launch.signals import sigterm_exits
 
 if TYPE_CHECKING:
     from switchagg.bench.grid import Settings

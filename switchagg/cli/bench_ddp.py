@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from switchagg.cli.signals import sigterm_exits
 from switchagg.errors import UsageError
+from switchagg.launch.signals import sigterm_exits
 
 
 def add_parser(kinds: Any) -> None:

@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from switchagg.cli.signals import sigterm_exits
 from switchagg.errors import UsageError
+from switchagg.launch.signals import sigterm_exits
 
 _EPILOG = """\
 In each phase the job's calls name nothing, and the controller chooses block size and sparse or dense; the

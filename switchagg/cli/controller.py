@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from switchagg.cli.logs import FORMATS, LEVELS, log_to_stderr
 from switchagg.cli.serving import extras
-from switchagg.cli.signals import stop_signals
 from switchagg.errors import UsageError
+from switchagg.launch.signals import stop_signals
 
 if TYPE_CHECKING:
     from switchagg.control.drivers.base import SwitchDriver
-    from switchagg.control.drivers.p4rt_spec import P4RuntimeSpec
     from switchagg.control.store import Store
     from switchagg.control.switch_specs import Configuration, NativeSpec
+    from switchagg.p4runtime.client.spec import P4RuntimeSpec
 
 DEFAULT_LISTEN: Final = "127.0.0.1:8080"
 STATE_VARIABLE: Final = "STATE_DIRECTORY"  # systemd sets it for StateDirectory=

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from switchagg.cli.signals import sigterm_exits
+from switchagg.launch.signals import sigterm_exits
 
 if TYPE_CHECKING:
     from switchagg.demo.progress import LiveProgress, PlainProgress

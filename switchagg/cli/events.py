@@ -7,9 +7,9 @@ import json
 import time
 from typing import Any
 
-from switchagg.cli import figures
 from switchagg.cli.options import add_controller_options, client_from
 from switchagg.errors import UsageError
+from switchagg.report import format as figures
 
 MAX_LIMIT = 1000
 

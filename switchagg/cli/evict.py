@@ -6,8 +6,8 @@ import argparse
 import json
 from typing import Any
 
-from switchagg.cli import figures
 from switchagg.cli.options import add_controller_options, add_job_options, client_from
+from switchagg.report import format as figures
 
 
 def add_parser(subparsers: Any) -> None:

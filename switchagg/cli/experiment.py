@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from switchagg.cli.signals import sigterm_exits
 from switchagg.errors import UsageError
+from switchagg.launch.signals import sigterm_exits
 
 if TYPE_CHECKING:
     from switchagg.experiments.record import Record
@@ -62,9 +62,9 @@ def run(args: argparse.Namespace) -> int:
         return _list(args)
     from switchagg.demo.report import PLOTS_HINT, check_folder
     from switchagg.experiments import record, text
-    from switchagg.experiments.inside import plain
-    from switchagg.experiments.lab import Settings
+    from switchagg.experiments.rank_api import plain
     from switchagg.experiments.run import run as run_experiments
+    from switchagg.experiments.runner import Settings
 
     experiments = catalog.chosen(args.names)
     if not 0 <= args.seed < 2**32:

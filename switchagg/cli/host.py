@@ -20,8 +20,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from switchagg.cli.options import add_network_options, faults_from, rate_from
-from switchagg.cli.signals import stop_signals
 from switchagg.errors import UsageError
+from switchagg.launch.signals import stop_signals
 
 LINGER: Final = 5.0  # seconds
 TOKEN_VARIABLE: Final = "SWITCHAGG_HOST_TOKEN"  # whoever asks must bring it, where it is set

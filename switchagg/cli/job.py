@@ -6,8 +6,8 @@ import argparse
 import json
 from typing import Any
 
-from switchagg.cli import figures
 from switchagg.cli.options import add_controller_options, client_from
+from switchagg.report import format as figures
 
 _FIELDS = ("world_size", "words", "slots", "priority", "deadline", "on_loss", "switch")
 

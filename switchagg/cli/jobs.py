@@ -7,9 +7,9 @@ import json
 import time
 from typing import Any
 
-from switchagg.cli import figures
 from switchagg.cli.options import add_controller_options, add_job_options, client_from, table
 from switchagg.errors import UsageError
+from switchagg.report import format as figures
 
 
 def add_parser(subparsers: Any) -> None:

@@ -6,8 +6,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from switchagg.cli.figures import plain
 from switchagg.errors import UsageError
+from switchagg.report.format import plain
 
 if TYPE_CHECKING:
     from switchagg.control.client import ControllerClient

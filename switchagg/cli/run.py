@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from switchagg.cli.options import add_network_options, network_arguments
-from switchagg.cli.signals import stop_signals
 from switchagg.errors import UsageError
-from switchagg.wire import MAX_WORKERS
+from switchagg.launch.signals import stop_signals
+from switchagg.wire.header import MAX_WORKERS
 
 if TYPE_CHECKING:
     from worker_lib.embedded import Embedded
@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
     _check(args, command)
     if (status := _unusable(command[0])) is not None:
         return status
-    from switchagg.cli.workers import Workers, ending
+    from switchagg.launch.workers import Workers, ending
 
     with contextlib.ExitStack() as stack:
         signals = stack.enter_context(stop_signals())

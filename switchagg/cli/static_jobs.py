@@ -6,7 +6,7 @@ A file holds one job or a list of jobs:
      "workers": [{"bit": 0, "ip": "127.0.0.1", "port": 40001, "token": 11},
                  {"bit": 1, "ip": "127.0.0.1", "port": 40002, "token": 12}]}
 
-with the meaning that `switchagg.slots.JobEntry` and `WorkerEntry` give them. `first_seq` (0) is the seq of
+as `switchagg.rules.slots.JobEntry` and `WorkerEntry` define them. `first_seq` (0) is the seq of
 the job's first packet. A job below another switch has a "parent": {"ip": ..., "port": ..., "token": ...,
 "base": ..., "result_token": ...}, as `ParentEntry`.
 """
@@ -19,12 +19,12 @@ from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
 
-from switchagg.control.job import init_packets
+from switchagg.control.jobs.job import init_packets
 from switchagg.errors import SwitchError, UsageError
-from switchagg.slots import JobEntry, ParentEntry, WorkerEntry
+from switchagg.rules.slots import JobEntry, ParentEntry, WorkerEntry
 
 if TYPE_CHECKING:
-    from switchagg.control.drivers.p4_program import JobPlace
+    from switchagg.p4program.program import JobPlace
 
 _Made = TypeVar("_Made")
 

@@ -17,7 +17,7 @@ from switchagg.cli.bmv2_options import add_bmv2_options, joined, settle
 from switchagg.cli.options import add_macro_options, add_network_options, faults_from, rate_from
 from switchagg.cli.serving import extras, refuse_faults, watch
 from switchagg.errors import UsageError
-from switchagg.wire import DEFAULT_PORT
+from switchagg.wire.header import DEFAULT_PORT
 
 if TYPE_CHECKING:
     from switchagg.emulator.p4_switch import P4Switch

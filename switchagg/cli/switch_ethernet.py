@@ -20,8 +20,8 @@ from switchagg.errors import UsageError
 
 if TYPE_CHECKING:
     from switchagg.cli.static_jobs import StaticJob
-    from switchagg.control.drivers.p4rt_spec import P4RuntimeSpec
     from switchagg.emulator.ether_switch import EtherSwitch
+    from switchagg.p4runtime.client.spec import P4RuntimeSpec
 
 _LOOK = 0.5  # seconds between looks at the interfaces
 
@@ -73,8 +73,8 @@ def _serve_p4runtime(args: argparse.Namespace, switch: EtherSwitch, wait: Callab
     if args.address is not None or args.station:
         raise UsageError("--address and --station are not for --p4runtime, whose client fills the tables")
     with extras():
-        from switchagg.emulator.p4runtime.native_device import NativeDevice
-        from switchagg.emulator.p4runtime.server import P4RuntimeServer
+        from switchagg.p4runtime.server.native.device import NativeDevice
+        from switchagg.p4runtime.server.server import P4RuntimeServer
     with switch:
         device = NativeDevice(switch, args.capacity, device_id=args.device_id, cpu_port=args.cpu_port)
         server = P4RuntimeServer(device, args.p4runtime, tls=tls(args))
@@ -97,7 +97,7 @@ def _serve_p4runtime(args: argparse.Namespace, switch: EtherSwitch, wait: Callab
 
 def _spec(args: argparse.Namespace) -> P4RuntimeSpec:
     """The switch's own address and its stations, as a P4Runtime switch's configuration would name them."""
-    from switchagg.control.drivers.p4rt_spec import from_table
+    from switchagg.p4runtime.client.spec import from_table
 
     table: dict[str, Any] = {"url": "p4runtime://127.0.0.1:1", "stations": list(args.station)}
     if args.address is not None:
@@ -109,9 +109,10 @@ def _spec(args: argparse.Namespace) -> P4RuntimeSpec:
 def _fill(switch: EtherSwitch, spec: P4RuntimeSpec, jobs: list[StaticJob]) -> None:
     """Tables for frames, and jobs."""
     from switchagg.cli.static_jobs import admit
-    from switchagg.control.drivers import p4_entries, p4_program
-    from switchagg.control.drivers.p4_program import Entries, JobPlace, Parent
     from switchagg.emulator.ether_tables import install
+    from switchagg.p4program import entries as p4_entries
+    from switchagg.p4program import program as p4_program
+    from switchagg.p4program.program import Entries, JobPlace, Parent
 
     for ip, station in spec.stations.items():
         if station.port not in switch.ports:

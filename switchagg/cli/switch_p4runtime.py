@@ -16,10 +16,10 @@ from switchagg.cli.serving import extras, interfaces, print_counters, print_stop
 from switchagg.errors import UsageError
 
 if TYPE_CHECKING:
-    from switchagg.emulator.p4runtime.device import Device
-    from switchagg.emulator.p4runtime.native_device import NativeDevice
-    from switchagg.emulator.p4runtime.server import P4RuntimeServer, Tls
     from switchagg.emulator.switch import Switch
+    from switchagg.p4runtime.server.device import Device
+    from switchagg.p4runtime.server.native.device import NativeDevice
+    from switchagg.p4runtime.server.server import P4RuntimeServer, Tls
 
 
 def serve(args: argparse.Namespace, wait: Callable[[float], bool]) -> int:
@@ -43,9 +43,9 @@ def serve(args: argparse.Namespace, wait: Callable[[float], bool]) -> int:
 
 
 def _server(args: argparse.Namespace, interfaces: dict[int, str]) -> P4RuntimeServer[Device]:
-    from switchagg.emulator.p4runtime.device import Device
-    from switchagg.emulator.p4runtime.pipeline import source_of
-    from switchagg.emulator.p4runtime.server import P4RuntimeServer
+    from switchagg.p4runtime.server.device import Device
+    from switchagg.p4runtime.server.pipeline import source_of
+    from switchagg.p4runtime.server.server import P4RuntimeServer
 
     own = None
     if args.program is not None:
@@ -62,8 +62,8 @@ def serve_native(args: argparse.Namespace, switch: Switch, wait: Callable[[float
     """
     check_both(args)
     with extras():
-        from switchagg.emulator.p4runtime.native_device import NativeDevice
-        from switchagg.emulator.p4runtime.server import P4RuntimeServer
+        from switchagg.p4runtime.server.native.device import NativeDevice
+        from switchagg.p4runtime.server.server import P4RuntimeServer
     with switch:
         device = NativeDevice(switch, args.capacity, device_id=args.device_id, cpu_port=args.cpu_port)
         server = P4RuntimeServer(device, args.p4runtime, tls=tls(args))
@@ -114,7 +114,7 @@ def tls(args: argparse.Namespace) -> Tls | None:
         raise UsageError("--grpc-server-ssl needs --grpc-server-cert and --grpc-server-key")
     if args.grpc_server_with_client_auth and args.grpc_server_cacert is None:
         raise UsageError("--grpc-server-with-client-auth needs --grpc-server-cacert, who vouches for clients")
-    from switchagg.emulator.p4runtime.server import Tls
+    from switchagg.p4runtime.server.server import Tls
 
     clients = args.grpc_server_cacert if args.grpc_server_with_client_auth else None
     return Tls(args.grpc_server_cert, args.grpc_server_key, clients)

@@ -18,7 +18,7 @@ from switchagg.cli.options import table
 from switchagg.errors import UsageError
 
 if TYPE_CHECKING:
-    from switchagg.control.records import Quota, Tenant
+    from switchagg.control.jobs.records import Quota, Tenant
     from switchagg.control.tenants import Tenants
 
 
@@ -105,7 +105,7 @@ def _tenants(state: Path | None) -> Iterator[Tenants]:
 
 
 def _quota(args: argparse.Namespace, before: Quota | None) -> Quota:
-    from switchagg.control.records import Quota
+    from switchagg.control.jobs.records import Quota
     from switchagg.control.switch_specs import size
 
     def limit(name: str) -> int | None:

@@ -16,12 +16,12 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from switchagg.cli import figures
 from switchagg.cli.events import line as event_line
 from switchagg.cli.jobs import jobs_table
 from switchagg.cli.options import add_controller_options, client_from
 from switchagg.cli.switches import switches_table
 from switchagg.errors import AdmissionError, SwitchError, UsageError
+from switchagg.report import format as figures
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from switchagg.errors import UsageError
 
 if TYPE_CHECKING:
-    from switchagg.topo.lab import Lab, Plan, Run
+    from switchagg.topo.network import Lab, Plan, Run
 
 _TOPOLOGIES: Final = ("rack", "two_level", "shared", "asymmetric")
 _EPILOG = """\
@@ -109,7 +109,7 @@ def run(args: argparse.Namespace) -> int:
         from switchagg.topo import picture
 
         picture.check(args.plot)
-    from switchagg.topo.lab import captured, standing
+    from switchagg.topo.network import captured, standing
 
     with standing(plan, verbose=args.verbose) as lab, contextlib.ExitStack() as stack:
         if args.pcap is not None:
@@ -135,8 +135,8 @@ def _clean() -> int:
 
 
 def _plan(args: argparse.Namespace) -> Plan:
-    from switchagg.topo.lab import Plan
     from switchagg.topo.link import link_faults
+    from switchagg.topo.network import Plan
 
     name, comma, more = args.topology.partition(",")
     if name not in _TOPOLOGIES:

@@ -17,9 +17,9 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Final, Protocol
 
-from switchagg.control.actions import Fence, Install, Remove
 from switchagg.control.drivers.base import Capacity, ChangeKind, Reconciled, SwitchChange, SwitchDriver
-from switchagg.control.job import Generation, Job
+from switchagg.control.jobs.effects import Fence, Install, Remove
+from switchagg.control.jobs.job import Generation, Job
 from switchagg.errors import SwitchAggError, SwitchError
 
 INIT_ATTEMPTS: Final = 10  # a packet that was lost this often was not lost by accident

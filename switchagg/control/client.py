@@ -56,7 +56,7 @@ class ControllerClient:
         return self._call("GET", _job(name, job_id, tenant))
 
     def create(self, spec: Mapping[str, Any]) -> dict[str, Any]:
-        """Orders a job; the fields are those of `switchagg.control.records.JobSpec`."""
+        """Orders a job; the fields are those of `switchagg.control.jobs.records.JobSpec`."""
         return self._call("POST", "/v1/jobs", dict(spec))
 
     def drain(self, name: str, job_id: int | None = None, tenant: str | None = None) -> dict[str, Any]:

@@ -16,13 +16,13 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any
 
-from switchagg.control.actions import (
+from switchagg.control.controller_core import refuse
+from switchagg.control.history import History
+from switchagg.control.jobs.effects import (
     Question,
 )
-from switchagg.control.history import History
-from switchagg.control.job import Member
-from switchagg.control.looking import Looking
-from switchagg.control.records import (
+from switchagg.control.jobs.job import Member
+from switchagg.control.jobs.records import (
     JobSpec,
     JobState,
     JoinRequest,
@@ -30,9 +30,9 @@ from switchagg.control.records import (
     MemberState,
     Tenant,
 )
-from switchagg.control.shell import refuse
+from switchagg.control.jobs.tuning import Tuning
+from switchagg.control.queries import Looking
 from switchagg.control.store import Changes
-from switchagg.control.tuning import Tuning
 from switchagg.errors import AdmissionError
 
 
@@ -144,7 +144,7 @@ class Controller(Looking):
         Args:
             cookie: says whose it is.
             sequence: grows by one from heartbeat to heartbeat; late ones are ignored.
-            fields: counts since the join, named as in `switchagg.heartbeat`.
+            fields: counts since the join, named as in `switchagg.wire.heartbeat`.
             now: on the clock of `time.monotonic`.
 
         Returns:

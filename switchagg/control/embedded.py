@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Self
 
 from switchagg.control.controller import Controller
 from switchagg.control.drivers.embedded import DEFAULT_MEMORY, EmbeddedDriver
-from switchagg.control.records import OPEN
+from switchagg.control.jobs.records import OPEN
 from switchagg.control.service import ControlServer
 from switchagg.errors import UsageError
-from switchagg.planner import SkipPolicy
+from switchagg.rules.planner import SkipPolicy
 
 if TYPE_CHECKING:
     from switchagg.emulator.faults import Faults

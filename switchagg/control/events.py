@@ -8,8 +8,8 @@ from dataclasses import asdict
 from itertools import islice
 from typing import Any, Final
 
-from switchagg.control.actions import Note
-from switchagg.control.records import Event, Tenant
+from switchagg.control.jobs.effects import Note
+from switchagg.control.jobs.records import Event, Tenant
 
 IN_MEMORY: Final = 2000  # events
 IN_STORE: Final = 10_000

@@ -17,7 +17,7 @@ from dataclasses import asdict
 from typing import Final
 
 from switchagg.errors import SwitchError
-from switchagg.heartbeat import MAX_BYTES, Heartbeat, HeartbeatError
+from switchagg.wire.heartbeat import MAX_BYTES, Heartbeat, HeartbeatError
 
 RECEIVE_BUFFER: Final = 1 << 20  # bytes; thousands of members beat in the same second
 

@@ -38,7 +38,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from switchagg.control.events import IN_MEMORY, IN_STORE
-from switchagg.control.records import Event, EventKind, Quota, Tenant
+from switchagg.control.jobs.records import Event, EventKind, Quota, Tenant
 from switchagg.errors import SwitchError, UsageError
 
 SCHEMA: Final = 1

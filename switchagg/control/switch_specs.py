@@ -2,7 +2,7 @@
 
     --switch lab=native                                   a software switch in the controller's own process
     --switch lab=native:4096?address=10.0.0.5&port=48879  the same, with slots, address and UDP port
-    --switch rack1=p4runtime://10.0.0.2:9559?address=…    see switchagg.control.drivers.p4rt_spec
+    --switch rack1=p4runtime://10.0.0.2:9559?address=…    see switchagg.p4runtime.client.spec
     --switch leaf=native?parent=lab&host=10.0.1.0/24      a leaf below another, and whose workers attach to it
 
     [controller]
@@ -36,12 +36,12 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl
 
 from switchagg.control.drivers.embedded import DEFAULT_MEMORY
-from switchagg.control.records import MAX_NAME
+from switchagg.control.jobs.records import MAX_NAME
 from switchagg.control.wiring import Attachment, checked, parse_hosts
 from switchagg.errors import UsageError
 
 if TYPE_CHECKING:
-    from switchagg.control.drivers.p4rt_spec import P4RuntimeSpec
+    from switchagg.p4runtime.client.spec import P4RuntimeSpec
 
 DEFAULT_SLOTS: Final = 65536
 _NATIVE: Final = "native"
@@ -174,7 +174,7 @@ def _switch(name: str, table: Mapping[str, Any], folder: Path | None) -> NativeS
         )
     url = table.get("url")
     if isinstance(url, str) and url.startswith(_P4RUNTIME):
-        from switchagg.control.drivers.p4rt_spec import from_table
+        from switchagg.p4runtime.client.spec import from_table
 
         return from_table(name, table, folder)
     if isinstance(url, str) and url.split("?")[0].split(":")[0] == _NATIVE:

@@ -11,7 +11,7 @@ import hashlib
 import secrets
 from typing import Final
 
-from switchagg.control.records import Quota, Tenant, check_name
+from switchagg.control.jobs.records import Quota, Tenant, check_name
 from switchagg.control.store import Store
 from switchagg.errors import UsageError
 

@@ -8,10 +8,10 @@ from typing import Any
 
 from switchagg.control.drivers.base import SwitchDriver
 from switchagg.control.history import History
-from switchagg.control.job import Generation, Job, Member
-from switchagg.control.jobs import JobBook
-from switchagg.control.placement import Room, Tree
-from switchagg.control.records import Admission, JobState, MemberState, Tenant
+from switchagg.control.jobs.book import JobBook
+from switchagg.control.jobs.job import Generation, Job, Member
+from switchagg.control.jobs.placement import Room, Tree
+from switchagg.control.jobs.records import Admission, JobState, MemberState, Tenant
 from switchagg.control.wiring import shown_network
 
 

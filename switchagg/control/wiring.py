@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from switchagg.errors import UsageError
-from switchagg.wire import MAX_WORKERS
+from switchagg.wire.header import MAX_WORKERS
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import Self
 
 from switchagg.emulator.rates import Rate
 from switchagg.errors import UsageError
-from switchagg.wire import MAX_WORKERS
+from switchagg.wire.header import MAX_WORKERS
 
 LANES = (32, 16, 8)
 MAX_PARAMETERS = 64_000_000

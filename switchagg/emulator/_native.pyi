@@ -2,10 +2,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from switchagg.emulator.tallies import JobTallies
-from switchagg.slots import Address, JobEntry, Out, SlotState
+from switchagg.rules.slots import Address, JobEntry, Out, SlotState
 
 class SlotTable:
-    """The slot machine of `switchagg.slots.SlotTable`, in C++; see there."""
+    """The slot machine of `switchagg.rules.slots.SlotTable`, in C++; see there."""
 
     def __init__(self, capacity: int) -> None: ...
     def add_job(self, job: JobEntry) -> None: ...

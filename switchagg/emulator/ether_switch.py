@@ -19,14 +19,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from switchagg.emulator.faults import Faults
-from switchagg.emulator.native_face import NativeFace, create_capture, fault_settings, rate_settings
+from switchagg.emulator.native_switch import NativeFace, create_capture, fault_settings, rate_settings
 from switchagg.emulator.rates import Rate
 from switchagg.errors import SwitchError, UsageError
-from switchagg.slots import Address, JobEntry
-from switchagg.wire import DEFAULT_PORT
+from switchagg.rules.slots import Address, JobEntry
+from switchagg.wire.header import DEFAULT_PORT
 
 if TYPE_CHECKING:
-    from switchagg.control.drivers.p4_program import JobPlace
+    from switchagg.p4program.program import JobPlace
 
 DROP: Final = 0
 FORWARD: Final = 1

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from switchagg.control.drivers.p4_program import (
+from switchagg.emulator.ether_switch import FLOOD, FORWARD, EtherSwitch
+from switchagg.p4program.program import (
     ARPS,
     FLOOD_GROUP,
     LOCAL,
@@ -19,7 +20,6 @@ from switchagg.control.drivers.p4_program import (
     Station,
     TableEntry,
 )
-from switchagg.emulator.ether_switch import FLOOD, FORWARD, EtherSwitch
 
 OWN_SOURCE_KEYS: Final = (
     "ethernet_source",

@@ -18,13 +18,16 @@ from typing import Final
 
 import numpy as np
 
-from switchagg.control.drivers import p4_counters, p4_entries, p4_frames, p4_program
-from switchagg.control.drivers.p4_model import Installed, install, remove
+from switchagg.emulator.p4_entries import Installed, install, remove
 from switchagg.errors import UsageError
 from switchagg.p4model.runtime.externs import CounterArray
 from switchagg.p4model.runtime.switch import ModelSwitch, open_switch
-from switchagg.slots import Address, JobEntry, SlotState, SlotTable
-from switchagg.wire import COUNTERS
+from switchagg.p4program import counters as p4_counters
+from switchagg.p4program import entries as p4_entries
+from switchagg.p4program import frames as p4_frames
+from switchagg.p4program import program as p4_program
+from switchagg.rules.slots import Address, JobEntry, SlotState, SlotTable
+from switchagg.wire.header import COUNTERS
 
 # An address for documentation (RFC 5737): no worker has it, so none is taken for the switch itself.
 ADDRESS: Final = p4_program.SwitchAddress(0x0200000000FE, "192.0.2.1")
@@ -160,7 +163,7 @@ class P4Jobs:
         return outs
 
     def counters(self) -> dict[str, int]:
-        """Every name of `switchagg.wire.COUNTERS` with its count."""
+        """Every name of `switchagg.wire.header.COUNTERS` with its count."""
         counts = p4_counters.refusals(self._common, self._reader(None))
         counts["received"] = counts.total()
         counts.update(self._gone)

@@ -23,7 +23,7 @@ from typing import Final
 from switchagg.emulator.lifetime import Lifetime
 from switchagg.emulator.p4_jobs import P4Jobs
 from switchagg.errors import SwitchAggError, SwitchError, UsageError
-from switchagg.slots import Address, JobEntry, SlotState
+from switchagg.rules.slots import Address, JobEntry, SlotState
 
 _RECEIVE_BUFFER: Final = 32 << 20
 _LARGEST: Final = 65535
@@ -181,7 +181,7 @@ class P4Switch(Lifetime):
             return self._jobs.packet_out(packet, time.monotonic())
 
     def counters(self) -> dict[str, int]:
-        """Every name of `switchagg.wire.COUNTERS` with its count."""
+        """Every name of `switchagg.wire.header.COUNTERS` with its count."""
         with self._lock:
             return self._jobs.counters()
 

@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from switchagg.emulator.faults import Faults
-from switchagg.emulator.native_face import NativeFace, create_capture, fault_settings, rate_settings
+from switchagg.emulator.native_switch import NativeFace, create_capture, fault_settings, rate_settings
 from switchagg.emulator.rates import Rate
 from switchagg.errors import SwitchError, UsageError
-from switchagg.slots import Address, JobEntry
+from switchagg.rules.slots import Address, JobEntry
 
 if TYPE_CHECKING:
-    from switchagg.control.drivers.p4_program import JobPlace
+    from switchagg.p4program.program import JobPlace
 
 DEFAULT_RECEIVE_BUFFER = 32 << 20
 _MIN_RECEIVE_BUFFER = 1 << 16

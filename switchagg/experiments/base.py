@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
-    from switchagg.experiments.lab import Lab
+    from switchagg.experiments.runner import Lab
 
 Cell = str | int | float | bool | None
 

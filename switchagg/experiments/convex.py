@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from switchagg.experiments.lab import Lab
-    from worker_lib.algorithms.base import Array
-    from worker_lib.algorithms.problems import Regression
+    from switchagg.algorithms.base import Array
+    from switchagg.algorithms.problems import Regression
+    from switchagg.experiments.runner import Lab
     from worker_lib.compress import Compressor
 
 OPTIMUM_TOLERANCE: Final = 1e-10
@@ -91,8 +91,8 @@ def posed(problem: Mapping[str, Any], workers: int, order: str, *, shared_minimi
     """
     import numpy as np
 
-    from worker_lib.algorithms.base import mean_gradient
-    from worker_lib.algorithms.problems import optimum
+    from switchagg.algorithms.base import mean_gradient
+    from switchagg.algorithms.problems import optimum
 
     parts = _parts(problem, order, workers, shared_minimizer)
     # A shared minimizer is known by construction; Newton's method finds the others.
@@ -109,8 +109,8 @@ def solve(session: Any, given: dict[str, Any]) -> list[dict[str, Any]]:
     """One rank: carries out all runs of all tasks, one after the other."""
     import numpy as np
 
-    from worker_lib.algorithms.base import Log
-    from worker_lib.algorithms.problems import LogisticRegression, RidgeRegression
+    from switchagg.algorithms.base import Log
+    from switchagg.algorithms.problems import LogisticRegression, RidgeRegression
 
     found = []
     for task in given["tasks"]:
@@ -166,7 +166,7 @@ def _stored(folder: str, number: int, task: Posed) -> dict[str, Any]:
     """Writes each worker's data to a file, so that no rank loads all of it; returns the rest."""
     import numpy as np
 
-    from worker_lib.algorithms.problems import RidgeRegression
+    from switchagg.algorithms.problems import RidgeRegression
 
     for rank, part in enumerate(task.parts):
         np.savez(
@@ -188,8 +188,8 @@ def _stored(folder: str, number: int, task: Posed) -> dict[str, Any]:
 def _parts(problem: Mapping[str, Any], order: str, workers: int, shared_minimizer: bool) -> list[Regression]:
     import numpy as np
 
+    from switchagg.algorithms.problems import RidgeRegression, sharing_minimizer, split
     from switchagg.experiments import data
-    from worker_lib.algorithms.problems import RidgeRegression, sharing_minimizer, split
 
     whole = data.problem(**problem)
     if shared_minimizer:
@@ -217,9 +217,9 @@ def _run(
     plan: Mapping[str, Any], problem: Regression, session: Any, log: Any
 ) -> tuple[Array, dict[str, Any]]:
     """Carries out one run; x, and what is worth knowing besides."""
-    from worker_lib.algorithms import adaptive, base, ibcd, isega
-    from worker_lib.algorithms.diana import Diana
-    from worker_lib.algorithms.vr_diana import VrDiana
+    from switchagg.algorithms import adaptive, base, ibcd, isega
+    from switchagg.algorithms.diana import Diana
+    from switchagg.algorithms.vr_diana import VrDiana
 
     arguments = dict(plan.get("arguments", {}))
     method: Any
@@ -275,7 +275,7 @@ def _compressor(spec: Mapping[str, Any]) -> Compressor:
 
 
 def _cost(spec: Mapping[str, Any]) -> Any:
-    from worker_lib.algorithms import cost
+    from switchagg.algorithms import cost
 
     match spec["model"]:
         case "payload":

@@ -15,8 +15,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from switchagg.algorithms.problems import LogisticRegression, Regression, RidgeRegression
 from switchagg.errors import UsageError
-from worker_lib.algorithms.problems import LogisticRegression, Regression, RidgeRegression
 
 SETS: Final = ("diabetes", "breast_cancer", "digits")
 

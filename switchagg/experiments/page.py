@@ -8,12 +8,12 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Final
 
-from switchagg.cli.figures import duration
 from switchagg.demo.report import PLOTS_HINT, fill, image
 from switchagg.experiments.base import Outcome, Table
-from switchagg.experiments.lab import Settings
 from switchagg.experiments.record import Record, Verdict
+from switchagg.experiments.runner import Settings
 from switchagg.experiments.text import figure, numeric
+from switchagg.report.format import duration
 
 _CLASSES: Final = {Verdict.HELD: "good", Verdict.NOT_HELD: "bad", Verdict.FAILED: "bad", Verdict.SKIPPED: ""}
 _MUCH: Final = 0.2  # of the cores, taken by others

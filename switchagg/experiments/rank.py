@@ -14,7 +14,7 @@ import traceback
 
 from switchagg.demo.processes import end_with_parent
 from switchagg.errors import SwitchAggError
-from switchagg.experiments import inside
+from switchagg.experiments import rank_api as inside
 from switchagg.processor_time import own_seconds
 
 

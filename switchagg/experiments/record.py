@@ -18,8 +18,8 @@ from typing import Any
 from switchagg.bench.report import machine
 from switchagg.errors import SwitchAggError
 from switchagg.experiments.base import Experiment, Outcome
-from switchagg.experiments.inside import plain
-from switchagg.experiments.lab import Settings
+from switchagg.experiments.rank_api import plain
+from switchagg.experiments.runner import Settings
 
 
 class Verdict(StrEnum):

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from switchagg.errors import SwitchAggError
 from switchagg.experiments import catalog
 from switchagg.experiments.base import Experiment
-from switchagg.experiments.lab import Lab, Settings
 from switchagg.experiments.record import Record
+from switchagg.experiments.runner import Lab, Settings
 from switchagg.processor_time import everybody_seconds, family_seconds
 
 

@@ -20,7 +20,7 @@ from switchagg.demo import corpus, model
 from switchagg.demo.settings import Settings
 from switchagg.demo.worker import digest, held_out_batch
 from switchagg.emulator.rates import wire_bytes
-from switchagg.experiments.inside import say, switch_cpu_seconds
+from switchagg.experiments.rank_api import say, switch_cpu_seconds
 from switchagg.processor_time import own_seconds
 
 Floats = npt.NDArray[np.float32]

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from switchagg.cli.figures import plain
 from switchagg.errors import UsageError
+from switchagg.report.format import plain
 
 KINDS: Final = (".png", ".svg", ".pdf")
 _INK, _FAINT = "#1f2933", "#7b8794"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import statistics
 from typing import Any
 
-from switchagg.cli.figures import plain
 from switchagg.cli.options import table
-from switchagg.topo.lab import Run
+from switchagg.report.format import plain
+from switchagg.topo.network import Run
 
 
 def record(

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from switchagg import wire
+from switchagg.wire import header as wire
 
 _ETHERNET = 14
 _IPV4 = 20

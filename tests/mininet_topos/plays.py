@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from switchagg.topo.lab import Lab, Plan, Run, standing
+from switchagg.topo.network import Lab, Plan, Run, standing
 from switchagg.topo.traffic import look
 from tests.mininet_topos.intruder import forged
 from tests.waiting import eventually

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from switchagg.control.drivers.p4_program import MulticastGroup, TableEntry, Target
+from switchagg.p4program.program import MulticastGroup, TableEntry, Target
 
 Frame = tuple[int, bytes]
 """A frame and the port that it comes in at or goes out by."""

@@ -10,7 +10,7 @@ from typing import Final
 
 import pytest
 
-from switchagg.control.drivers.p4_program import Entries, tna, v1model
+from switchagg.p4program.program import Entries, tna, v1model
 
 from .board import Board
 from .engine import ADDRESS, PORTS, P4Engine, install_switch
@@ -44,7 +44,7 @@ def make_board(name: str, words: int, folder: Path, *macros: str) -> Board:
     if name == "model-tna":
         return Model("switchagg_tna.p4", tna(words=words, slots=SLOTS), *macros)
     if name == "native":
-        pytest.importorskip("p4runtime_sh", reason='needs the extra: pip install "switchagg[p4runtime]"')
+        pytest.importorskip("finsy", reason='needs the extra: pip install "switchagg[p4runtime]"')
         return NativeBoard(v1model(words=words, slots=SLOTS), PORTS)
     assert name == "simple_switch"
     binary = shutil.which("simple_switch")

@@ -13,10 +13,10 @@ from typing import Final
 import numpy as np
 import pytest
 
-from switchagg.control.drivers.p4_counters import Reader, job_counters, refusals
-from switchagg.control.drivers.p4_entries import job_entries, switch_entries, worker_entries
-from switchagg.control.drivers.p4_frames import frame, packet_in, packet_out
-from switchagg.control.drivers.p4_program import (
+from switchagg.p4program.counters import Reader, job_counters, refusals
+from switchagg.p4program.entries import job_entries, switch_entries, worker_entries
+from switchagg.p4program.frames import frame, packet_in, packet_out
+from switchagg.p4program.program import (
     FLOOD_GROUP,
     OUTCOMES,
     OUTCOMES_PER_JOB,
@@ -31,8 +31,8 @@ from switchagg.control.drivers.p4_program import (
     SwitchAddress,
     TableEntry,
 )
-from switchagg.slots import Address, JobEntry, Out, SlotState, SlotTable, WorkerEntry
-from switchagg.wire import COUNTERS
+from switchagg.rules.slots import Address, JobEntry, Out, SlotState, SlotTable, WorkerEntry
+from switchagg.wire.header import COUNTERS
 
 from .board import Board
 

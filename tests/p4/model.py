@@ -6,11 +6,11 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from switchagg.control.drivers.p4_program import Exact, Match, MulticastGroup, TableEntry, Target, Ternary
 from switchagg.p4model.runtime import matches
 from switchagg.p4model.runtime.externs import Register
 from switchagg.p4model.runtime.switch import open_switch
 from switchagg.p4model.runtime.tables import Entry
+from switchagg.p4program.program import Exact, Match, MulticastGroup, TableEntry, Target, Ternary
 
 from .board import Frame
 

@@ -6,14 +6,13 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
-from switchagg.control.drivers.p4_program import MulticastGroup, TableEntry, Target
+from switchagg.p4program.program import MulticastGroup, TableEntry, Target
 
 from .board import Frame
 
 with suppress(ModuleNotFoundError):  # without the extra p4runtime nobody makes such a board
-    from p4.v1 import p4runtime_pb2
-
-    from switchagg.control.drivers.p4rt_rows import (
+    from switchagg.emulator.ether_switch import EtherSwitch
+    from switchagg.p4runtime.client.rows import (
         DELETE,
         INSERT,
         Schema,
@@ -22,8 +21,8 @@ with suppress(ModuleNotFoundError):  # without the extra p4runtime nobody makes 
         message,
         row_update,
     )
-    from switchagg.emulator.ether_switch import EtherSwitch
-    from switchagg.emulator.p4runtime.native_device import NativeDevice
+    from switchagg.p4runtime.protos import p4runtime_pb2
+    from switchagg.p4runtime.server.native.device import NativeDevice
 
 UNTOLD = frozenset({"refuse op, priority 95", "refuse job, priority 44", "refuse length, priority 31"})
 """Entries of `admission` whose packets the native switch counts on another entry of the same reason."""

@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from switchagg.control.drivers.p4_program import (
+from switchagg.p4program.program import (
     Exact,
     MulticastGroup,
     Range,

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from switchagg.control.drivers import p4_program
-from switchagg.control.drivers.p4_program import Errand, Form, Outcome, Traffic
-from switchagg.wire import DEFAULT_PORT, FIELDS, HEADER_BYTES, VERSION, Op
+from switchagg.p4program import program as p4_program
+from switchagg.p4program.program import Errand, Form, Outcome, Traffic
+from switchagg.wire.header import DEFAULT_PORT, FIELDS, HEADER_BYTES, VERSION, Op
 
 from .model import PROGRAMS
 

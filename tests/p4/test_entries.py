@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from switchagg.control.drivers.p4_entries import group_of, job_entries, receiver, switch_entries
-from switchagg.control.drivers.p4_frames import frame, packet_in, packet_out
-from switchagg.control.drivers.p4_program import (
+from switchagg.errors import UsageError
+from switchagg.p4program.entries import group_of, job_entries, receiver, switch_entries
+from switchagg.p4program.frames import frame, packet_in, packet_out
+from switchagg.p4program.program import (
     ADMISSION,
     RECEIVERS,
     Exact,
@@ -21,9 +22,8 @@ from switchagg.control.drivers.p4_program import (
     tna,
     v1model,
 )
-from switchagg.errors import UsageError
-from switchagg.slots import JobEntry, WorkerEntry
-from switchagg.wire import DropReason
+from switchagg.rules.slots import JobEntry, WorkerEntry
+from switchagg.wire.header import DropReason
 
 WORKERS = tuple(WorkerEntry(bit, f"10.0.0.{bit + 1}", 4000, bit) for bit in range(3))
 JOB = JobEntry(7, 64, 16, 64, 0xFEEDF00D, WORKERS)

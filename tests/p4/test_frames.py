@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from switchagg.control.drivers.p4_entries import station_entry
-from switchagg.control.drivers.p4_frames import CONTROLLER_MAC, frame
-from switchagg.control.drivers.p4_program import Entries, Station
-from switchagg.wire import Header, Op, encode
+from switchagg.p4program.entries import station_entry
+from switchagg.p4program.frames import CONTROLLER_MAC, frame
+from switchagg.p4program.program import Entries, Station
+from switchagg.wire.header import Header, Op, encode
 
 from .board import Board
 from .engine import ADDRESS, PORTS, mac_of

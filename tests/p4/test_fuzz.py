@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from switchagg import slots, wire
-from switchagg.control.drivers import p4_program
+from switchagg.p4program import program as p4_program
+from switchagg.rules import slots
+from switchagg.wire import header as wire
 
 from .conftest import BOARDS
 from .fuzz import steps

@@ -9,10 +9,10 @@ from itertools import count
 
 import pytest
 
-from switchagg.control.drivers.p4_entries import loss_entries, station_entry
-from switchagg.control.drivers.p4_frames import frame
-from switchagg.control.drivers.p4_program import Station, TableEntry
 from switchagg.errors import UsageError
+from switchagg.p4program.entries import loss_entries, station_entry
+from switchagg.p4program.frames import frame
+from switchagg.p4program.program import Station, TableEntry
 
 from .board import Board
 from .conftest import BOARDS, close_board, make_board

@@ -10,9 +10,9 @@ from random import Random
 
 import numpy as np
 
-from switchagg.control.drivers.p4_program import Entries
-from switchagg.slots import SlotTable
-from switchagg.wire import COUNTERS
+from switchagg.p4program.program import Entries
+from switchagg.rules.slots import SlotTable
+from switchagg.wire.header import COUNTERS
 from tests.seeds import seed_of_this_run
 from tests.switchagg.conformance.traffic import Traffic
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from switchagg.wire import Op
+from switchagg.wire.header import Op
 from tests.switchagg.conformance.scenario import Job
 
 from .conftest import BOARDS, close_board, make_board

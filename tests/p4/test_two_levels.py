@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import pytest
 
-from switchagg.control.drivers.p4_entries import job_entries
-from switchagg.control.drivers.p4_frames import frame, packet_in, packet_out
-from switchagg.control.drivers.p4_program import Entries, JobPlace, Parent, Station, TableEntry
-from switchagg.slots import JobEntry, Out, SlotTable, WorkerEntry
-from switchagg.wire import Header, Op, decode, encode
+from switchagg.p4program.entries import job_entries
+from switchagg.p4program.frames import frame, packet_in, packet_out
+from switchagg.p4program.program import Entries, JobPlace, Parent, Station, TableEntry
+from switchagg.rules.slots import JobEntry, Out, SlotTable, WorkerEntry
+from switchagg.wire.header import Header, Op, decode, encode
 from tests.switchagg.conformance.scenario import Words, words
 
 from .board import Board

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("p4runtime_sh", reason='needs the extra: pip install "switchagg[p4runtime]"')
+pytest.importorskip("finsy", reason='needs the extra: pip install "switchagg[p4runtime]"')
 
 from switchagg.control.client import ControllerClient
 from tests.seeds import seed_of_this_run

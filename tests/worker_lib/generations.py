@@ -16,10 +16,10 @@ from typing import Any, Self
 
 import numpy as np
 
-from switchagg.control.job import init_packets
+from switchagg.control.jobs.job import init_packets
 from switchagg.emulator.faults import Faults
 from switchagg.emulator.switch import Switch
-from switchagg.slots import JobEntry, WorkerEntry
+from switchagg.rules.slots import JobEntry, WorkerEntry
 from worker_lib import _native
 from worker_lib.messages import shape_fingerprint
 from worker_lib.plan import DType, Kind, ReduceOp

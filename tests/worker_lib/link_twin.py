@@ -1,4 +1,4 @@
-"""A worker's end of a link (switchagg/native/link.h) in plain Python: readable, and able to misbehave."""
+"""A worker's end of a link (switchagg/native/shared/link.h) in plain Python; it can misbehave."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ import pytest
 
 import worker_lib
 from switchagg.control.embedded import EmbeddedController
-from switchagg.control.records import OPEN
+from switchagg.control.jobs.records import OPEN
 from switchagg.emulator.faults import Faults
 from tests.seeds import seed_of_this_run
 from worker_lib import (

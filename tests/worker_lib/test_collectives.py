@@ -17,7 +17,7 @@ import worker_lib
 from switchagg.control.client import ControllerClient
 from switchagg.control.embedded import EmbeddedController
 from switchagg.emulator.faults import Faults
-from switchagg.planner import SkipPolicy
+from switchagg.rules.planner import SkipPolicy
 from tests.seeds import seed_of_this_run
 from worker_lib import MismatchError, Session, SessionBrokenError, SwitchError, UsageError
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from switchagg.control.embedded import EmbeddedController
-from switchagg.planner import SkipPolicy, segment_elements
+from switchagg.rules.planner import SkipPolicy, segment_elements
 from tests.seeds import seed_of_this_run
 from worker_lib import Session
 from worker_lib.density import GROUP, SIZES, STRIDE, DensityProbe

@@ -1,4 +1,4 @@
-"""The native heartbeats: their bytes against `switchagg.heartbeat`, and the thread that sends them."""
+"""The native heartbeats: their bytes against `switchagg.wire.heartbeat`, and the thread that sends them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from switchagg.heartbeat import FIELDS, Heartbeat, Report
-from switchagg.planner import SkipPolicy
+from switchagg.rules.planner import SkipPolicy
+from switchagg.wire.heartbeat import FIELDS, Heartbeat, Report
 from tests.seeds import seed_of_this_run
 from worker_lib import _native
 

@@ -18,7 +18,7 @@ from switchagg.control.embedded import EmbeddedController
 from switchagg.emulator.faults import Faults
 from switchagg.emulator.switch import Switch
 from switchagg.errors import SwitchError, UsageError
-from switchagg.wire import Header, Op, decode, encode
+from switchagg.wire.header import Header, Op, decode, encode
 from tests.seeds import seed_of_this_run
 from tests.worker_lib.harness import job_name, together
 from tests.worker_lib.link_twin import LinkTwin, Shape

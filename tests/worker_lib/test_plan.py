@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from switchagg.errors import UsageError
-from switchagg.planner import SkipPolicy
+from switchagg.rules.planner import SkipPolicy
 from tests.seeds import seed_of_this_run
 from worker_lib import plan
 from worker_lib.plan import Call, DType, Kind, ReduceOp, Words

@@ -14,8 +14,8 @@ import pytest
 from switchagg.control.embedded import EmbeddedController
 from switchagg.emulator.faults import Faults
 from switchagg.errors import MismatchError, UsageError
-from switchagg.planner import LANE_BITS, SkipPolicy
-from switchagg.wire import HEADER_BYTES, Header, Op
+from switchagg.rules.planner import LANE_BITS, SkipPolicy
+from switchagg.wire.header import HEADER_BYTES, Header, Op
 from tests.seeds import seed_of_this_run
 from worker_lib import Session, plan
 from worker_lib.plan import Call, DType, Kind, ReduceOp

@@ -16,7 +16,7 @@ import pytest
 
 import worker_lib
 from switchagg.control.embedded import EmbeddedController
-from switchagg.control.records import OPEN
+from switchagg.control.jobs.records import OPEN
 from worker_lib import Session, SessionBrokenError, WorkerLostError
 
 from .harness import ROOT, Process, ProcessEnded, job_name, processes, say, together

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pytest
 
 from switchagg.errors import UsageError
-from switchagg.planner import elements_per_packet
+from switchagg.rules.planner import elements_per_packet
 from tests.seeds import seed_of_this_run
 from worker_lib import quantize as codec
 from worker_lib.plan import NARROW_CHUNK, WIDE_CHUNK, DType, ReduceOp

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("p4runtime_sh", reason='needs the extra: pip install "switchagg[p4runtime]"')
+pytest.importorskip("finsy", reason='needs the extra: pip install "switchagg[p4runtime]"')
 
 import worker_lib
 from tests.switchagg.control.drivers.test_two_switches import Site

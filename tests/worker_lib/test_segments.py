@@ -1,4 +1,4 @@
-"""What the engine puts at which position, read off the wire, against `switchagg.planner.steps`."""
+"""What the engine puts at which position, read off the wire, against `switchagg.rules.planner.steps`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from switchagg.control.embedded import EmbeddedController
-from switchagg.planner import (
+from switchagg.rules.planner import (
     DENSE_SEGMENT,
     Schedule,
     StepKind,
@@ -17,7 +17,7 @@ from switchagg.planner import (
     segment_elements,
     steps,
 )
-from switchagg.wire import HEADER_BYTES, Header, Op
+from switchagg.wire.header import HEADER_BYTES, Header, Op
 from tests.worker_lib.harness import together
 from worker_lib import Session
 from worker_lib.plan import HEADER_WORDS

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from switchagg.errors import UsageError
-from switchagg.planner import MAX_BLOCK
+from switchagg.rules.planner import MAX_BLOCK
 from worker_lib.compress.base import Compressor, Floats, Message, Round, Words
 from worker_lib.compress.shared_exponent import SharedExponent
 

@@ -27,7 +27,7 @@ from torch.distributed import ReduceOp
 from torch.distributed import distributed_c10d as c10d
 
 from switchagg.errors import SessionBrokenError, UsageError
-from switchagg.wire import MAX_TREE_WORKERS
+from switchagg.wire.header import MAX_TREE_WORKERS
 from worker_lib.session import Session, Work
 from worker_lib.tensors import SUMMABLE
 from worker_lib.torch import device, sparse, staging, versions

@@ -19,7 +19,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from switchagg.planner import MAX_BLOCK
+from switchagg.rules.planner import MAX_BLOCK
 from worker_lib.plan import unpack_bitmap
 from worker_lib.session import Session, Work
 from worker_lib.tensors import SUMMABLE

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from switchagg.errors import SwitchError, UsageError
-from switchagg.planner import SkipPolicy
+from switchagg.rules.planner import SkipPolicy
 from worker_lib import _native
 from worker_lib.transport import udp
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-from switchagg.slots import JobEntry, SlotState
-from switchagg.wire import HEADER_BYTES, MAX_WORKERS
+from switchagg.rules.slots import JobEntry, SlotState
+from switchagg.wire.header import HEADER_BYTES, MAX_WORKERS
 
 SLOT_STATE_BYTES = 16  # seq, seen, filled and what aligning them costs
 
@@ -127,7 +127,7 @@ class SwitchDriver(Protocol):
         ...
 
     def counters(self) -> Mapping[str, int]:
-        """Returns the counters of the whole switch, named as in `switchagg.wire.COUNTERS`."""
+        """Returns the counters of the whole switch, named as in `switchagg.wire.header.COUNTERS`."""
         ...
 
     def job_counters(self, job_id: int) -> Mapping[str, int]:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from switchagg.control.drivers.base import Capacity, ChangeKind, Reconciled, SwitchChange
 from switchagg.errors import SwitchAggError, SwitchError
-from switchagg.slots import JobEntry, SlotState
-from switchagg.wire import max_words
+from switchagg.rules.slots import JobEntry, SlotState
+from switchagg.wire.header import max_words
 
 if TYPE_CHECKING:
     from switchagg.emulator.switch import Switch

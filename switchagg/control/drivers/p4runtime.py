@@ -19,18 +19,19 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Final, Self
 
-from switchagg.control.drivers import p4_frames, p4rt_pipeline
 from switchagg.control.drivers.base import Capacity, Reconciled, SwitchChange
-from switchagg.control.drivers.p4rt_client import Client
-from switchagg.control.drivers.p4rt_link import Link
-from switchagg.control.drivers.p4rt_pipeline import Program
-from switchagg.control.drivers.p4rt_rows import Schema
-from switchagg.control.drivers.p4rt_spec import P4RuntimeSpec
-from switchagg.control.drivers.p4rt_state import Holding, Layout
-from switchagg.control.drivers.p4rt_tables import Tables
 from switchagg.errors import SwitchAggError, SwitchError, UsageError
-from switchagg.slots import JobEntry, SlotState
-from switchagg.wire import COUNTERS
+from switchagg.p4program import frames as p4_frames
+from switchagg.p4runtime.client import pipeline as p4rt_pipeline
+from switchagg.p4runtime.client.connection import Client
+from switchagg.p4runtime.client.link import Link
+from switchagg.p4runtime.client.pipeline import Program
+from switchagg.p4runtime.client.rows import Schema
+from switchagg.p4runtime.client.spec import P4RuntimeSpec
+from switchagg.p4runtime.client.state import Holding, Layout
+from switchagg.p4runtime.client.tables import Tables
+from switchagg.rules.slots import JobEntry, SlotState
+from switchagg.wire.header import COUNTERS
 
 _PATIENCE: Final = 0.25  # seconds without an echo, after which the missing ones are lost
 _IN_FLIGHT: Final = 128  # packets for the switch that have not come back

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from switchagg.control.http.errors import HttpError
-from switchagg.control.records import OPEN, Tenant
+from switchagg.control.jobs.records import OPEN, Tenant
 
 if TYPE_CHECKING:
     from switchagg.control.tenants import Tenants

@@ -20,7 +20,7 @@ from switchagg.control.http.schemas import (
 )
 from switchagg.control.http.shared import BODY, Asking, Name, Rank, Service, failures, streamed
 from switchagg.control.http.streams import NDJSON, MemberLine, admitted, unless_gone
-from switchagg.control.records import JoinRequest, OnLoss
+from switchagg.control.jobs.records import JoinRequest, OnLoss
 
 _STREAM = streamed(
     "A stream of events, a JSON object a line, that lasts as long as the membership. The first is "

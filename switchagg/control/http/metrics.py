@@ -17,7 +17,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 import switchagg
-from switchagg.control.records import OPEN, SwitchState
+from switchagg.control.jobs.records import OPEN, SwitchState
 
 if TYPE_CHECKING:
     from switchagg.control.controller import Controller

@@ -48,7 +48,7 @@ def page_file(name: str) -> PageFile | None:
 
 @functools.cache
 def _files() -> Mapping[str, PageFile]:
-    folder = resources.files("switchagg.control.http") / "page"
+    folder = resources.files("switchagg.control") / "page"
     files = {}
     for entry in folder.iterdir():
         media_type = _MEDIA_TYPES.get(entry.name[entry.name.rfind(".") :])

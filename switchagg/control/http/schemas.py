@@ -9,7 +9,7 @@ from urllib.parse import unquote
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
-from switchagg.control.records import (
+from switchagg.control.jobs.records import (
     DEFAULT_DEADLINE,
     DEFAULT_PRIORITY,
     MAX_DEADLINE,
@@ -18,8 +18,8 @@ from switchagg.control.records import (
     MAX_TIMEOUT,
     MIN_DEADLINE,
 )
-from switchagg.heartbeat import FIELDS
-from switchagg.wire import MAX_TREE_WORKERS, MAX_WORKERS, MIN_WORDS
+from switchagg.wire.header import MAX_TREE_WORKERS, MAX_WORKERS, MIN_WORDS
+from switchagg.wire.heartbeat import FIELDS
 
 _U32: Final = 2**32 - 1
 _COUNT: Final = 2**63  # a number that also those hold exactly who know floating point only
@@ -149,7 +149,7 @@ class Beat(Bearing):
 
     report: Annotated[
         dict[Literal[FIELDS], Count] | None,  # type: ignore[valid-type]
-        Field(description="What it has done since its admission; see switchagg.heartbeat.Report."),
+        Field(description="What it has done since its admission; see switchagg.wire.heartbeat.Report."),
     ] = None
 
 

@@ -16,8 +16,8 @@ from pydantic import Field
 from switchagg.control.http.errors import STATUS, HttpError
 from switchagg.control.http.guard import TENANT
 from switchagg.control.http.schemas import Digits, Failure, Segment
-from switchagg.control.records import MAX_NAME, Tenant
-from switchagg.wire import MAX_TREE_WORKERS
+from switchagg.control.jobs.records import MAX_NAME, Tenant
+from switchagg.wire.header import MAX_TREE_WORKERS
 
 if TYPE_CHECKING:
     from switchagg.control.controller import Controller

@@ -41,7 +41,7 @@ _T = TypeVar("_T")
 
 
 class MemberLine:
-    """The controller's end of a member's stream; see `switchagg.control.records.Line`.
+    """The controller's end of a member's stream; see `switchagg.control.jobs.records.Line`.
 
     Args:
         loop: the one that the stream is written in.

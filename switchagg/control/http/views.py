@@ -34,7 +34,7 @@ from switchagg.control.http.shared import (
     streamed,
 )
 from switchagg.control.http.streams import SSE, LiveStream
-from switchagg.control.records import MAX_NAME, JobSpec, OnLoss
+from switchagg.control.jobs.records import MAX_NAME, JobSpec, OnLoss
 
 MAX_EVENTS = 1000
 _CREATE = (

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from switchagg.experiments.base import Check, Experiment, Outcome, Plot, Series, Table
 from switchagg.experiments.convex import OPTIMUM_TOLERANCE, Solved, posed, solved
-from switchagg.experiments.lab import Lab
+from switchagg.experiments.runner import Lab
 
 WORKERS: Final = 8
 WORDS: Final = 64

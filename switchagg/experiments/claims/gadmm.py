@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from switchagg.experiments.base import Check, Experiment, Outcome, Plot, Series, Table
-from switchagg.experiments.lab import Lab
+from switchagg.experiments.runner import Lab
 
 WORKERS: Final = 6
 ACCURACY: Final = 1e-6  # of the optimum's length
@@ -49,9 +49,9 @@ QUICK: Final = Case("breast_cancer", "logistic", 1e-2, 1.0, 50)
 
 def solve(session: Any, given: dict[str, Any]) -> list[dict[str, Any]]:
     """One rank: every method on every problem, one after the other."""
+    from switchagg.algorithms.problems import optimum, split
     from switchagg.experiments.data import problem
-    from switchagg.experiments.inside import say
-    from worker_lib.algorithms.problems import optimum, split
+    from switchagg.experiments.rank_api import say
 
     out = []
     for data, loss, l2, factor, steps in given["cases"]:
@@ -87,7 +87,7 @@ def _descent(
     every: int,
 ) -> list[Any]:
     """Along the all-reduced gradient, with or without Nesterov's momentum."""
-    from worker_lib.algorithms.base import Log
+    from switchagg.algorithms.base import Log
 
     root = np.sqrt(convexity / smoothness)
     momentum = float((1 - root) / (1 + root)) if accelerated else 0.0
@@ -107,8 +107,8 @@ def _descent(
 
 def _chain(session: Any, problem: Any, best: Any, **settings: Any) -> list[Any]:
     """GADMM or one of its kin."""
-    from worker_lib.algorithms import gadmm
-    from worker_lib.algorithms.base import Log
+    from switchagg.algorithms import gadmm
+    from switchagg.algorithms.base import Log
 
     log = Log(every=1, optimum=best)
     gadmm.run(problem, session, log=log, **settings)

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any, Final
 
 from switchagg.experiments.base import Check, Experiment, Outcome, Plot, Series, Table
-from switchagg.experiments.lab import Lab, Ran
+from switchagg.experiments.runner import Lab, Ran
 from switchagg.experiments.training import COMPRESSORS, METHODS, train_all
 
 RATES: Final = {"10Gbit": 1e10, "1Gbit": 1e9, "100Mbit": 1e8}

@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from switchagg.experiments.base import Check, Experiment, Outcome, Table
-from switchagg.experiments.lab import Lab
+from switchagg.experiments.runner import Lab
 
 WORKERS: Final = 4
 LOSSES: Final = (0.0, 0.001, 0.01, 0.05)

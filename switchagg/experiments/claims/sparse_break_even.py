@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from switchagg.experiments.base import Check, Experiment, Outcome, Plot, Series, Table
-from switchagg.experiments.lab import Lab
+from switchagg.experiments.runner import Lab
 
 WORKERS: Final = 2
 FACTOR: Final = 1.2

@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from switchagg.experiments.base import Check, Experiment, Outcome, Plot, Series, Table
-from switchagg.experiments.lab import Lab
+from switchagg.experiments.runner import Lab
 
 WORKERS: Final = 6
 LOCAL_STEPS: Final = 4
@@ -30,7 +30,7 @@ BASELINE: Final = "all-reduce, float32"
 
 
 class Perceptron:
-    """64 pixels, one hidden layer of tanh, 10 digits, cross-entropy: `worker_lib.algorithms.base.Problem`'s
+    """64 pixels, one hidden layer of tanh, 10 digits, cross-entropy: `switchagg.algorithms.base.Problem`'s
     parts that a stochastic method asks for."""
 
     def __init__(self, pixels: Any, digits: Any) -> None:
@@ -72,9 +72,9 @@ def train(session: Any, given: dict[str, Any]) -> dict[str, Any]:
     """One rank: every method with every seed; accuracies on images that nobody trains with, and traffic."""
     from sklearn.datasets import load_digits
 
-    from switchagg.experiments.inside import say
-    from worker_lib.algorithms.base import Log
-    from worker_lib.algorithms.swarm import Meetings
+    from switchagg.algorithms.base import Log
+    from switchagg.algorithms.swarm import Meetings
+    from switchagg.experiments.rank_api import say
 
     images = load_digits()
     out: dict[str, Any] = {name: [] for name in METHODS}
@@ -111,7 +111,7 @@ def train(session: Any, given: dict[str, Any]) -> dict[str, Any]:
 def _run(
     problem: Any, session: Any, rounds: int, seed: int, log: Any, settings: dict[str, Any], met: Any
 ) -> Any:
-    from worker_lib.algorithms import swarm
+    from switchagg.algorithms import swarm
 
     x = problem.start(seed)
     if settings:

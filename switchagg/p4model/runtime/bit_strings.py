@@ -13,7 +13,7 @@ from itertools import groupby
 from switchagg.p4model import ir
 from switchagg.p4model.runtime.emit import Body
 from switchagg.p4model.runtime.expressions import expression
-from switchagg.p4model.runtime.layouts import to_pattern
+from switchagg.p4model.runtime.header_classes import to_pattern
 from switchagg.p4model.types import (
     FieldsType,
     HeaderType,

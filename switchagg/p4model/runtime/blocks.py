@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from switchagg.p4model import ir
 from switchagg.p4model.runtime.emit import Block, Body, Module, identifier
-from switchagg.p4model.runtime.layouts import is_aggregate
+from switchagg.p4model.runtime.header_classes import is_aggregate
 from switchagg.p4model.runtime.statements import statement, statements
 from switchagg.p4model.types import Direction, VoidType
 

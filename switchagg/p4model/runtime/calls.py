@@ -16,7 +16,7 @@ from switchagg.p4model.errors import unsupported
 from switchagg.p4model.runtime.analysis import overlap, path
 from switchagg.p4model.runtime.emit import Body
 from switchagg.p4model.runtime.expressions import expression, is_fresh
-from switchagg.p4model.runtime.layouts import is_aggregate
+from switchagg.p4model.runtime.header_classes import is_aggregate
 from switchagg.p4model.runtime.lvalues import LValue, lvalue, reference, settled
 from switchagg.p4model.runtime.target import Call
 from switchagg.p4model.types import Direction, UnionType, VoidType, underlying

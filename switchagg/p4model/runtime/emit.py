@@ -17,7 +17,7 @@ from switchagg.p4model import ir
 from switchagg.p4model.errors import Location, unsupported
 from switchagg.p4model.runtime import values
 from switchagg.p4model.runtime.analysis import ExitAnalysis
-from switchagg.p4model.runtime.layouts import Layouts, is_aggregate
+from switchagg.p4model.runtime.header_classes import Layouts, is_aggregate
 from switchagg.p4model.runtime.packet import ParserReject
 from switchagg.p4model.runtime.value_sets import ValueSet, build_value_set
 

@@ -8,7 +8,7 @@ from functools import partial
 from switchagg.p4model import ir
 from switchagg.p4model.errors import unsupported
 from switchagg.p4model.runtime.emit import Body
-from switchagg.p4model.runtime.layouts import from_pattern, is_aggregate, mask, to_pattern
+from switchagg.p4model.runtime.header_classes import from_pattern, is_aggregate, mask, to_pattern
 from switchagg.p4model.runtime.lvalues import reference
 from switchagg.p4model.types import (
     BitType,

@@ -9,7 +9,7 @@ from switchagg.p4model.errors import unsupported
 from switchagg.p4model.runtime import externs_tna
 from switchagg.p4model.runtime.blocks import method
 from switchagg.p4model.runtime.expressions import expression, from_bits, wrapped
-from switchagg.p4model.runtime.layouts import is_aggregate
+from switchagg.p4model.runtime.header_classes import is_aggregate
 from switchagg.p4model.runtime.lowering_core import CORE_FUNCTIONS, CORE_METHODS
 from switchagg.p4model.runtime.lvalues import settled
 from switchagg.p4model.runtime.target import Call, Lowering

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from switchagg.p4model import ir
 from switchagg.p4model.errors import unsupported
 from switchagg.p4model.runtime.emit import Body
-from switchagg.p4model.runtime.layouts import is_aggregate, mask
+from switchagg.p4model.runtime.header_classes import is_aggregate, mask
 from switchagg.p4model.types import IntType, StackType, UnionType, underlying
 
 

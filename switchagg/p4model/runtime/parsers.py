@@ -22,7 +22,7 @@ from switchagg.p4model import ir
 from switchagg.p4model.runtime.blocks import passed
 from switchagg.p4model.runtime.emit import Block, Body, Module
 from switchagg.p4model.runtime.expressions import expression
-from switchagg.p4model.runtime.layouts import is_aggregate
+from switchagg.p4model.runtime.header_classes import is_aggregate
 from switchagg.p4model.runtime.packet import NO_ERROR, NO_MATCH, PARSER_TIMEOUT
 from switchagg.p4model.runtime.statements import statements
 from switchagg.p4model.runtime.value_sets import ValueSet

@@ -9,7 +9,7 @@ from switchagg.p4model.errors import unsupported
 from switchagg.p4model.runtime.calls import call
 from switchagg.p4model.runtime.emit import Body
 from switchagg.p4model.runtime.expressions import expression, is_fresh
-from switchagg.p4model.runtime.layouts import is_aggregate
+from switchagg.p4model.runtime.header_classes import is_aggregate
 from switchagg.p4model.runtime.lvalues import lvalue, settled
 from switchagg.p4model.types import StackType, underlying
 

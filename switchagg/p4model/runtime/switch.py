@@ -17,7 +17,7 @@ from switchagg.p4model import ir
 from switchagg.p4model.errors import P4Error, unsupported
 from switchagg.p4model.runtime.emit import Module
 from switchagg.p4model.runtime.externs import CounterArray, MeterArray, Register
-from switchagg.p4model.runtime.layouts import Layouts
+from switchagg.p4model.runtime.header_classes import Layouts
 from switchagg.p4model.runtime.matches import TableError
 from switchagg.p4model.runtime.profiles import ActionProfile
 from switchagg.p4model.runtime.replication import Replication

@@ -17,7 +17,7 @@ from switchagg.p4model.runtime.blocks import action, passed
 from switchagg.p4model.runtime.calls import _invoke
 from switchagg.p4model.runtime.emit import Block, Body, Module
 from switchagg.p4model.runtime.expressions import expression
-from switchagg.p4model.runtime.layouts import to_pattern
+from switchagg.p4model.runtime.header_classes import to_pattern
 from switchagg.p4model.runtime.matches import (
     Exact,
     KeyField,

@@ -25,9 +25,9 @@ from switchagg.p4model import ir
 from switchagg.p4model.errors import P4Error
 from switchagg.p4model.runtime.emit import Module
 from switchagg.p4model.runtime.packet import PacketIn, PacketOut, ParserReject
-from switchagg.p4model.runtime.passes import TwoPipelineSwitch
 from switchagg.p4model.runtime.tna_pipeline import Gress, Pipe, Stage, pipeline
 from switchagg.p4model.runtime.tna_target import PacketState, TofinoTarget
+from switchagg.p4model.runtime.two_pipeline import TwoPipelineSwitch
 from switchagg.p4model.runtime.values import Exit
 
 PIPE_BITS: Final = 7

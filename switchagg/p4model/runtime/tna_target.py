@@ -22,7 +22,7 @@ from switchagg.p4model.runtime.externs_tna import (
     Polynomial,
     residual,
 )
-from switchagg.p4model.runtime.layouts import is_aggregate
+from switchagg.p4model.runtime.header_classes import is_aggregate
 from switchagg.p4model.runtime.lowering_tna import TNA_FUNCTIONS, TNA_METHODS
 from switchagg.p4model.runtime.matches import MatchKind
 from switchagg.p4model.runtime.packet import PacketIn

@@ -24,9 +24,9 @@ from switchagg.p4model.errors import P4Error
 from switchagg.p4model.runtime.blocks import block
 from switchagg.p4model.runtime.emit import Module
 from switchagg.p4model.runtime.packet import NO_ERROR, PacketIn, PacketOut, ParserReject
-from switchagg.p4model.runtime.passes import TwoPipelineSwitch
 from switchagg.p4model.runtime.replication import CloneSession
 from switchagg.p4model.runtime.switch import fields_class
+from switchagg.p4model.runtime.two_pipeline import TwoPipelineSwitch
 from switchagg.p4model.runtime.v1model_target import PacketState, V1Target
 from switchagg.p4model.runtime.values import Exit
 from switchagg.p4model.types import FieldsType, underlying

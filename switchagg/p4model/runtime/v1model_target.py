@@ -11,7 +11,7 @@ from switchagg.p4model.errors import unsupported
 from switchagg.p4model.runtime.emit import Module
 from switchagg.p4model.runtime.externs import CounterArray, DirectCounter, DirectMeter, MeterArray, Register
 from switchagg.p4model.runtime.hashes import to_bytes
-from switchagg.p4model.runtime.layouts import is_aggregate
+from switchagg.p4model.runtime.header_classes import is_aggregate
 from switchagg.p4model.runtime.lowering_v1model import ALGORITHMS, V1MODEL_FUNCTIONS, V1MODEL_METHODS
 from switchagg.p4model.runtime.matches import MatchKind
 from switchagg.p4model.runtime.profiles import ActionProfile

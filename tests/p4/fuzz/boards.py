@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from switchagg.control.drivers.p4_program import tna, v1model
+from switchagg.p4program.program import tna, v1model
 from tests.p4.board import Board
 from tests.p4.conftest import SLOTS, close_board, make_board
 from tests.p4.model import Model

@@ -11,7 +11,7 @@ import struct
 from collections.abc import Mapping
 from random import Random
 
-from switchagg.wire import DEFAULT_PORT
+from switchagg.wire.header import DEFAULT_PORT
 from tests.p4.board import Frame
 from tests.p4.engine import ADDRESS, mac_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from collections import Counter
 
-from switchagg.control.drivers.p4_program import ADMISSION, MulticastGroup, TableEntry, Target
+from switchagg.p4program.program import ADMISSION, MulticastGroup, TableEntry, Target
 from tests.p4.board import Board, Frame
 
 _IPV4_UDP_HEAD = 42

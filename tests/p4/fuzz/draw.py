@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from random import Random
 from typing import Final
 
-from switchagg.control.drivers.p4_program import JobPlace, Parent, Station, Target
-from switchagg.slots import JobEntry, Out, ParentEntry, WorkerEntry
-from switchagg.wire import HEADER_BYTES
+from switchagg.p4program.program import JobPlace, Parent, Station, Target
+from switchagg.rules.slots import JobEntry, Out, ParentEntry, WorkerEntry
+from switchagg.wire.header import HEADER_BYTES
 from tests.p4.engine import mac_of
 from tests.switchagg.conformance.traffic import Sender, Traffic
 

@@ -8,12 +8,12 @@ from typing import Final
 
 import numpy as np
 
-from switchagg.control.drivers.p4_entries import station_entry
-from switchagg.control.drivers.p4_program import Entries, Station, TableEntry, Target
 from switchagg.emulator import _native
 from switchagg.errors import UsageError
-from switchagg.slots import Address, JobEntry, Out
-from switchagg.wire import Header, Op, WireError, decode, encode
+from switchagg.p4program.entries import station_entry
+from switchagg.p4program.program import Entries, Station, TableEntry, Target
+from switchagg.rules.slots import Address, JobEntry, Out
+from switchagg.wire.header import Header, Op, WireError, decode, encode
 from tests.p4.board import Board, Frame
 from tests.p4.engine import P4Engine, install_switch
 from tests.switchagg.conformance.engines import Engine

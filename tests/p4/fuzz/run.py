@@ -8,8 +8,8 @@ from random import Random
 from time import perf_counter
 from typing import Final
 
-from switchagg.control.drivers.p4_entries import job_entries, switch_entries
-from switchagg.control.drivers.p4_program import (
+from switchagg.p4program.entries import job_entries, switch_entries
+from switchagg.p4program.program import (
     ADMISSION,
     COMPLETING,
     MAX_JOBS,
@@ -21,8 +21,8 @@ from switchagg.control.drivers.p4_program import (
     Station,
     Target,
 )
-from switchagg.slots import JobEntry, WorkerEntry
-from switchagg.wire import COUNTERS
+from switchagg.rules.slots import JobEntry, WorkerEntry
+from switchagg.wire.header import COUNTERS
 from tests.p4.board import Board
 from tests.p4.engine import ADDRESS, install_switch
 from tests.p4.model import Model

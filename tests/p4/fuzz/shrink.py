@@ -8,7 +8,7 @@ from time import monotonic
 
 import numpy as np
 
-from switchagg.wire import WireError, decode, encode
+from switchagg.wire.header import WireError, decode, encode
 
 from .steps import Admit, Send, Step
 

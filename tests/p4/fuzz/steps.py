@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
 
-from switchagg.control.drivers.p4_program import JobPlace
-from switchagg.slots import Address, JobEntry
-from switchagg.wire import WireError, decode
+from switchagg.p4program.program import JobPlace
+from switchagg.rules.slots import Address, JobEntry
+from switchagg.wire.header import WireError, decode
 
 
 @dataclass(frozen=True, slots=True)

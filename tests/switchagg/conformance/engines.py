@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from switchagg import slots
 from switchagg.emulator import _native
-from switchagg.slots import Address, JobEntry, Out, SlotState
+from switchagg.rules import slots
+from switchagg.rules.slots import Address, JobEntry, Out, SlotState
 
 
 class Engine(Protocol):

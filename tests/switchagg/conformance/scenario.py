@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from switchagg.slots import JobEntry, Out, WorkerEntry
-from switchagg.wire import Flag, Header, Op, encode
+from switchagg.rules.slots import JobEntry, Out, WorkerEntry
+from switchagg.wire.header import Flag, Header, Op, encode
 
 from .engines import Engine
 

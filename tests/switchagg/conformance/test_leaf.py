@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from switchagg.errors import UsageError
-from switchagg.slots import JobEntry, Out, ParentEntry, SlotTable, WorkerEntry
-from switchagg.wire import Flag, Header, Op, encode
+from switchagg.rules.slots import JobEntry, Out, ParentEntry, SlotTable, WorkerEntry
+from switchagg.wire.header import Flag, Header, Op, encode
 
 from .engines import Engine
 from .scenario import RESULT_TOKEN, Words, words

@@ -1,4 +1,4 @@
-"""Every rule at the head of `switchagg.slots`, one scenario at a time."""
+"""Every rule at the head of `switchagg.rules.slots`, one scenario at a time."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from switchagg.errors import UsageError
-from switchagg.slots import JobEntry, WorkerEntry
-from switchagg.wire import COUNTERS, DropReason, Header, Op, encode
+from switchagg.rules.slots import JobEntry, WorkerEntry
+from switchagg.wire.header import COUNTERS, DropReason, Header, Op, encode
 
 from .engines import ENGINES, Engine
 from .scenario import RESULT_TOKEN, Job, words, workers

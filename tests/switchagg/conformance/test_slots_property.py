@@ -11,8 +11,8 @@ from random import Random
 import pytest
 
 from switchagg.emulator import _native
-from switchagg.slots import Out, SlotTable
-from switchagg.wire import COUNTERS
+from switchagg.rules.slots import Out, SlotTable
+from switchagg.wire.header import COUNTERS
 from tests.seeds import seed_of_this_run
 
 from .engines import ENGINES, Engine

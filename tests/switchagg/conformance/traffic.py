@@ -17,8 +17,8 @@ from random import Random
 
 import numpy as np
 
-from switchagg.slots import Address, JobEntry, Out, ParentEntry, SlotTable, WorkerEntry
-from switchagg.wire import Flag, Header, Op, decode, encode
+from switchagg.rules.slots import Address, JobEntry, Out, ParentEntry, SlotTable, WorkerEntry
+from switchagg.wire.header import Flag, Header, Op, decode, encode
 
 from .scenario import RESULT_TOKEN, Words, first_seqs
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from switchagg.control.actions import Action, Answer, Install, Remove, Settle, Tell
 from switchagg.control.drivers.base import Capacity, Reconciled
-from switchagg.control.job import Generation, Job, Member
-from switchagg.control.jobs import JobBook
-from switchagg.control.placement import Room
-from switchagg.control.records import JobSpec, JoinRequest, Quota, Tenant
+from switchagg.control.jobs.book import JobBook
+from switchagg.control.jobs.effects import Action, Answer, Install, Remove, Settle, Tell
+from switchagg.control.jobs.job import Generation, Job, Member
+from switchagg.control.jobs.placement import Room
+from switchagg.control.jobs.records import JobSpec, JoinRequest, Quota, Tenant
 from switchagg.errors import AdmissionError
 
 ME = Tenant("me")

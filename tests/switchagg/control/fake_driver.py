@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from switchagg.control.drivers.base import Capacity, ChangeKind, Reconciled, SwitchChange
 from switchagg.errors import SwitchError
-from switchagg.slots import JobEntry, SlotState
-from switchagg.wire import Header
+from switchagg.rules.slots import JobEntry, SlotState
+from switchagg.wire.header import Header
 
 
 class FakeDriver:

@@ -13,7 +13,7 @@ from typing import Any
 
 from switchagg.control.controller import Controller
 from switchagg.control.drivers.embedded import DEFAULT_MEMORY, EmbeddedDriver
-from switchagg.control.records import OPEN
+from switchagg.control.jobs.records import OPEN
 from switchagg.control.service import ControlServer
 from switchagg.control.wiring import Attachment, parse_hosts
 from switchagg.emulator.faults import Faults

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from switchagg.control.controller import Controller
-from switchagg.control.records import OPEN, JoinRequest, Tenant
+from switchagg.control.jobs.records import OPEN, JoinRequest, Tenant
 from switchagg.errors import AdmissionError
 from tests.waiting import eventually
 

@@ -19,10 +19,10 @@ import pytest
 from switchagg.control.controller import Controller
 from switchagg.control.drivers.base import ChangeKind, SwitchChange
 from switchagg.control.history import History
-from switchagg.control.records import OPEN, JobSpec, OnLoss, Quota, Tenant
+from switchagg.control.jobs.records import OPEN, JobSpec, OnLoss, Quota, Tenant
 from switchagg.control.store import SqliteStore
 from switchagg.errors import AdmissionError, SwitchError, UsageError
-from switchagg.slots import JobEntry
+from switchagg.rules.slots import JobEntry
 from tests.seeds import seed_of_this_run
 from tests.switchagg.control.fake_driver import FakeDriver
 from tests.switchagg.control.offices import Recorder, asked, join_all, token, up
@@ -447,7 +447,7 @@ def test_a_controller_takes_up_what_the_last_one_left(tmp_path: Path, driver: Fa
 def test_members_that_do_not_come_back_are_lost(
     tmp_path: Path, driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("switchagg.control.jobs.GRACE", 1.5)
+    monkeypatch.setattr("switchagg.control.jobs.book.GRACE", 1.5)
     first = Controller([driver], store=SqliteStore(tmp_path), slots=16)
     first.start()
     up(first)
@@ -824,7 +824,7 @@ def test_1000_jobs_leave_nothing_behind(tmp_path: Path, driver: FakeDriver) -> N
 def test_a_store_that_fails_for_long_fills_no_memory(
     tmp_path: Path, driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("switchagg.control.shell.IN_STORE", 20)
+    monkeypatch.setattr("switchagg.control.controller_core.IN_STORE", 20)
     store = SqliteStore(tmp_path)
     controller = Controller([driver], store=store, slots=16)
     controller.start()

@@ -17,7 +17,7 @@ from switchagg.control.client import ControllerClient
 from switchagg.control.drivers.embedded import LOOPBACK_WORDS, interface_mtu, words_at
 from switchagg.control.embedded import EmbeddedController
 from switchagg.errors import SwitchError, UsageError
-from switchagg.wire import Header, Op, decode, encode
+from switchagg.wire.header import Header, Op, decode, encode
 from tests.switchagg.control.calls import Joined, connect, leave, stream
 from tests.waiting import eventually
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from switchagg.control.actions import Note
 from switchagg.control.events import IN_MEMORY, EventLog, describe
-from switchagg.control.records import OPEN, EventKind, Tenant
+from switchagg.control.jobs.effects import Note
+from switchagg.control.jobs.records import OPEN, EventKind, Tenant
 
 
 def note(text: str, tenant: str | None = "a", kind: EventKind = EventKind.opened) -> Note:

@@ -6,7 +6,7 @@ import socket
 from collections.abc import Mapping
 
 from switchagg.control.heartbeats import HeartbeatSocket
-from switchagg.heartbeat import Heartbeat, Report
+from switchagg.wire.heartbeat import Heartbeat, Report
 from tests.waiting import eventually
 
 

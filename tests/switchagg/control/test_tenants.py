@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from switchagg.control.records import Quota, Tenant
+from switchagg.control.jobs.records import Quota, Tenant
 from switchagg.control.store import MemoryStore, SqliteStore, Store
 from switchagg.control.tenants import Tenants
 from switchagg.errors import AdmissionError, UsageError

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import worker_lib
-from switchagg.control.records import OPEN
+from switchagg.control.jobs.records import OPEN
 from switchagg.emulator.faults import Faults
 from switchagg.errors import AdmissionError, NetworkError, SwitchError, UsageError, WorkerLostError
 from tests.seeds import seed_of_this_run

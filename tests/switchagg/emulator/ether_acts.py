@@ -20,16 +20,17 @@ from typing import Any, Final
 
 import numpy as np
 
-from switchagg.control.drivers import p4_entries, p4_program
-from switchagg.control.drivers.p4_frames import frame
-from switchagg.control.drivers.p4_program import JobPlace, Station, SwitchAddress
-from switchagg.control.job import init_packets
+from switchagg.control.jobs.job import init_packets
 from switchagg.emulator.ether_switch import EtherSwitch
 from switchagg.emulator.ether_tables import install
 from switchagg.emulator.faults import Faults
 from switchagg.emulator.packet_socket import open_interface, receive
-from switchagg.slots import JobEntry, WorkerEntry
-from switchagg.wire import Header, Op, decode, encode
+from switchagg.p4program import entries as p4_entries
+from switchagg.p4program import program as p4_program
+from switchagg.p4program.frames import frame
+from switchagg.p4program.program import JobPlace, Station, SwitchAddress
+from switchagg.rules.slots import JobEntry, WorkerEntry
+from switchagg.wire.header import Header, Op, decode, encode
 
 OWN: Final = SwitchAddress(0x0200000000FE, "10.0.0.254")
 HOSTS: Final = (1, 2, 3)

@@ -9,10 +9,10 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from switchagg.control.job import init_packets
+from switchagg.control.jobs.job import init_packets
 from switchagg.emulator.switch import Switch
-from switchagg.slots import Address, JobEntry, WorkerEntry
-from switchagg.wire import Header, Op, decode, encode
+from switchagg.rules.slots import Address, JobEntry, WorkerEntry
+from switchagg.wire.header import Header, Op, decode, encode
 
 UDP_SEGMENT = 103
 Words = npt.NDArray[np.uint32]

@@ -15,7 +15,7 @@ import pytest
 
 from switchagg.emulator.ether_switch import EtherSwitch
 from switchagg.errors import UsageError
-from switchagg.slots import JobEntry, WorkerEntry
+from switchagg.rules.slots import JobEntry, WorkerEntry
 from tests.switchagg.control.drivers.rack import REPOSITORY, has_namespaces, in_namespace
 
 needs_namespaces = pytest.mark.skipif(

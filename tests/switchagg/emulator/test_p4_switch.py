@@ -16,7 +16,7 @@ from switchagg.cli.main import main
 from switchagg.emulator.p4_jobs import P4Jobs
 from switchagg.emulator.p4_switch import P4Switch
 from switchagg.errors import SwitchError, UsageError
-from switchagg.slots import JobEntry, WorkerEntry
+from switchagg.rules.slots import JobEntry, WorkerEntry
 from tests.seeds import seed_of_this_run
 from tests.switchagg.emulator.plain_workers import PlainWorkers, reduce_rounds
 from tests.switchagg.emulator.test_switch_command import event, job_file, started

@@ -14,8 +14,8 @@ from scapy.utils import RawPcapNgReader, RawPcapReader
 from switchagg.emulator.faults import Faults
 from switchagg.emulator.switch import Switch
 from switchagg.errors import UsageError
-from switchagg.slots import Address
-from switchagg.wire import HEADER_BYTES
+from switchagg.rules.slots import Address
+from switchagg.wire.header import HEADER_BYTES
 from tests.switchagg.emulator.plain_workers import PlainWorkers
 from tests.waiting import eventually
 

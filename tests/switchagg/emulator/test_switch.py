@@ -16,10 +16,10 @@ import numpy as np
 import psutil  # type: ignore[import-untyped]
 import pytest
 
-from switchagg.control.drivers.p4_program import COMPLETING, Outcome
 from switchagg.emulator.switch import Switch
 from switchagg.errors import SwitchError, UsageError
-from switchagg.wire import HEADER_BYTES, Flag, Op
+from switchagg.p4program.program import COMPLETING, Outcome
+from switchagg.wire.header import HEADER_BYTES, Flag, Op
 from tests.switchagg.emulator.plain_workers import PlainWorkers, reduce_rounds
 from tests.waiting import eventually
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from switchagg.control.job import init_packets
+from switchagg.control.jobs.job import init_packets
 from switchagg.emulator.faults import Faults
 from switchagg.emulator.switch import Switch
-from switchagg.slots import JobEntry, ParentEntry, WorkerEntry
+from switchagg.rules.slots import JobEntry, ParentEntry, WorkerEntry
 from tests.seeds import seed_of_this_run
 from tests.switchagg.emulator.plain_workers import PlainWorkers, Words
 

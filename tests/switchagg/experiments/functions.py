@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from switchagg.errors import UsageError
-from switchagg.experiments.inside import say, switch_cpu_seconds
+from switchagg.experiments.rank_api import say, switch_cpu_seconds
 
 
 def add(session: Any, given: dict[str, Any]) -> dict[str, Any]:

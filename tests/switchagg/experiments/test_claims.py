@@ -9,7 +9,7 @@ import pytest
 
 from switchagg.experiments.base import Outcome
 from switchagg.experiments.claims import gadmm, sparse_break_even, swarm
-from switchagg.experiments.lab import Lab, Settings
+from switchagg.experiments.runner import Lab, Settings
 from tests.seeds import seed_of_this_run
 
 

@@ -13,7 +13,7 @@ from switchagg.cli.main import main
 from switchagg.errors import SwitchAggError
 from switchagg.experiments import catalog
 from switchagg.experiments.base import Experiment, Outcome
-from switchagg.experiments.lab import Lab
+from switchagg.experiments.runner import Lab
 
 
 def test_list_has_every_experiment(capsys: pytest.CaptureFixture[str]) -> None:

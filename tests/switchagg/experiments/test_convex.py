@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from switchagg.errors import UsageError
-from switchagg.experiments.inside import plain
-from switchagg.experiments.lab import Lab, Settings
+from switchagg.experiments.rank_api import plain
+from switchagg.experiments.runner import Lab, Settings
 
 CLAIMS = ("differences", "both", "random_blocks", "adaptive_level")
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from switchagg.experiments.claims import link_speeds
-from switchagg.experiments.lab import Lab, Ran, Settings
+from switchagg.experiments.runner import Lab, Ran, Settings
 from switchagg.experiments.training import COMPRESSORS, METHODS
 
 

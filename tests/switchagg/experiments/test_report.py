@@ -13,8 +13,8 @@ import pytest
 
 from switchagg.experiments import markdown, page, record, text
 from switchagg.experiments.base import Check, Experiment, Outcome, Plot, Series, Table
-from switchagg.experiments.lab import Lab, Settings
 from switchagg.experiments.record import Record, Verdict
+from switchagg.experiments.runner import Lab, Settings
 
 
 def experiment(name: str) -> Experiment:

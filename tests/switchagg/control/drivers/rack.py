@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self
 
-from switchagg.control.drivers.p4rt_spec import P4RuntimeSpec, from_table
+from switchagg.p4runtime.client.spec import P4RuntimeSpec, from_table
 
 REPOSITORY = Path(__file__).parents[4]
 SWITCH_IP = "10.0.0.254"

@@ -16,7 +16,7 @@ from typing import Any
 
 from switchagg.control.controller import Controller
 from switchagg.control.drivers.p4runtime import P4RuntimeDriver
-from switchagg.control.records import OPEN
+from switchagg.control.jobs.records import OPEN
 from switchagg.control.service import ControlServer
 from switchagg.control.store import SqliteStore
 from tests.switchagg.control.drivers.rack import MGMT_IP, Rack

@@ -12,17 +12,17 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from switchagg.control.drivers import p4_frames
 from switchagg.control.drivers.base import ChangeKind, SwitchChange
-from switchagg.control.drivers.p4_program import Station, SwitchAddress
-from switchagg.control.drivers.p4rt_spec import P4RuntimeSpec, from_table
 from switchagg.control.drivers.p4runtime import P4RuntimeDriver
-from switchagg.emulator.p4runtime.device import Device
-from switchagg.emulator.p4runtime.pipeline import Source, source_of
-from switchagg.emulator.p4runtime.server import P4RuntimeServer, Tls
-from switchagg.slots import JobEntry, WorkerEntry
-from switchagg.wire import Header, Op, decode, encode
-from tests.switchagg.emulator.p4runtime.harness import TNA, V1MODEL
+from switchagg.p4program import frames as p4_frames
+from switchagg.p4program.program import Station, SwitchAddress
+from switchagg.p4runtime.client.spec import P4RuntimeSpec, from_table
+from switchagg.p4runtime.server.device import Device
+from switchagg.p4runtime.server.pipeline import Source, source_of
+from switchagg.p4runtime.server.server import P4RuntimeServer, Tls
+from switchagg.rules.slots import JobEntry, WorkerEntry
+from switchagg.wire.header import Header, Op, decode, encode
+from tests.switchagg.p4runtime.server.harness import TNA, V1MODEL
 
 ADDRESS = SwitchAddress(0x0200000000FE, "10.0.0.254")
 STATIONS = {f"10.0.0.{n}": Station(n, 0x020000000000 + n) for n in range(1, 9)}

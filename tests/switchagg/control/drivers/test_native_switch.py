@@ -10,15 +10,15 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-pytest.importorskip("p4runtime_sh", reason='needs the extra: pip install "switchagg[p4runtime]"')
+pytest.importorskip("finsy", reason='needs the extra: pip install "switchagg[p4runtime]"')
 
 from switchagg.control.controller import Controller
-from switchagg.control.drivers import p4rt_spec
 from switchagg.control.drivers.base import Reconciled
 from switchagg.control.drivers.p4runtime import P4RuntimeDriver
-from switchagg.control.job import init_packets
-from switchagg.control.records import OPEN
+from switchagg.control.jobs.job import init_packets
+from switchagg.control.jobs.records import OPEN
 from switchagg.errors import SwitchError
+from switchagg.p4runtime.client import spec as p4rt_spec
 from tests.seeds import seed_of_this_run
 from tests.switchagg.emulator.plain_workers import PlainWorkers, reduce_rounds
 from tests.waiting import eventually

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("p4runtime_sh", reason='needs the extra: pip install "switchagg[p4runtime]"')
+pytest.importorskip("finsy", reason='needs the extra: pip install "switchagg[p4runtime]"')
 
 import worker_lib
 from switchagg.control.controller import Controller
 from switchagg.control.drivers.p4runtime import P4RuntimeDriver
-from switchagg.control.records import OPEN
+from switchagg.control.jobs.records import OPEN
 from switchagg.control.service import ControlServer
 from switchagg.control.switch_specs import parse_switch, wiring
 from switchagg.errors import CollectiveTimeout, SwitchAggError, SwitchError

@@ -18,16 +18,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("p4runtime_sh", reason='needs the extra: pip install "switchagg[p4runtime]"')
-from p4.v1 import p4runtime_pb2
-
+pytest.importorskip("finsy", reason='needs the extra: pip install "switchagg[p4runtime]"')
 from switchagg.control.drivers.base import ChangeKind, Reconciled
-from switchagg.control.drivers.p4_program import ADMISSION
 from switchagg.control.drivers.p4runtime import P4RuntimeDriver
-from switchagg.emulator.p4runtime.server import Tls
 from switchagg.errors import SwitchError, UsageError
-from switchagg.slots import JobEntry
-from switchagg.wire import Header, Op
+from switchagg.p4program.program import ADMISSION
+from switchagg.p4runtime.protos import p4runtime_pb2
+from switchagg.p4runtime.server.server import Tls
+from switchagg.rules.slots import JobEntry
+from switchagg.wire.header import Header, Op
 from tests.seeds import seed_of_this_run
 from tests.switchagg.control.drivers import rig as rigs
 from tests.switchagg.control.drivers.rig import (
@@ -45,8 +44,8 @@ from tests.switchagg.control.drivers.rig import (
     parts,
     until,
 )
-from tests.switchagg.emulator.p4runtime import harness
-from tests.switchagg.emulator.p4runtime.harness import DELETE, INSERT, MODIFY, Names, update
+from tests.switchagg.p4runtime.server import harness
+from tests.switchagg.p4runtime.server.harness import DELETE, INSERT, MODIFY, Names, update
 
 NOTHING = Reconciled()
 LOW, HIGH = itertools.count(1), itertools.count(2**62)
@@ -389,9 +388,9 @@ def test_a_switch_that_is_not_there_at_first() -> None:
         assert (driver.capacity.slots, driver.capacity.exact_words) == (1024, WORDS)
         with pytest.raises(SwitchError, match=rf"switch rack1 \({address}\), installing a job: UNAVAILABLE"):
             driver.install_job(job(1))
-        from switchagg.emulator.p4runtime.device import Device
-        from switchagg.emulator.p4runtime.pipeline import source_of
-        from switchagg.emulator.p4runtime.server import P4RuntimeServer
+        from switchagg.p4runtime.server.device import Device
+        from switchagg.p4runtime.server.pipeline import source_of
+        from switchagg.p4runtime.server.server import P4RuntimeServer
 
         # Another program than it was taken for, then the right one.
         for macros, kind in ((["AGG_WORDS=24"], None), ([f"AGG_WORDS={WORDS}"], ChangeKind.connected)):
@@ -480,7 +479,7 @@ def test_a_program_is_started_once(tmp_path: Path) -> None:
 def test_programs_that_cannot_be(rig: Rig, tmp_path: Path) -> None:
     with Rig(None) as empty, driving(empty) as driver:
         assert "it runs no program; give program=FILE.p4, or p4info=" in _why(driver)
-    from tests.switchagg.emulator.p4runtime.programs import EVERYTHING
+    from tests.switchagg.p4runtime.server.programs import EVERYTHING
 
     (tmp_path / "other.p4").write_text(EVERYTHING)
     with Rig(tmp_path / "other.p4", ()) as other, driving(other) as driver:

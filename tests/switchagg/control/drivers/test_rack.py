@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("p4runtime_sh", reason='needs the extra: pip install "switchagg[p4runtime]"')
+pytest.importorskip("finsy", reason='needs the extra: pip install "switchagg[p4runtime]"')
 
 from tests.switchagg.control.drivers.rack import compiled, has_namespaces, in_namespace
 

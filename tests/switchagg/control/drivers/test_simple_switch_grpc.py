@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 
-pytest.importorskip("p4runtime_sh", reason='needs the extra: pip install "switchagg[p4runtime]"')
+pytest.importorskip("finsy", reason='needs the extra: pip install "switchagg[p4runtime]"')
 
 from switchagg.control.drivers.base import ChangeKind, Reconciled
 from switchagg.control.drivers.p4runtime import P4RuntimeDriver

@@ -11,16 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("p4runtime_sh", reason='needs the extra: pip install "switchagg[p4runtime]"')
+pytest.importorskip("finsy", reason='needs the extra: pip install "switchagg[p4runtime]"')
 
 from switchagg.control.controller import Controller
-from switchagg.control.drivers import p4_frames
-from switchagg.control.drivers.p4rt_spec import P4RuntimeSpec, from_table
 from switchagg.control.drivers.p4runtime import P4RuntimeDriver
-from switchagg.control.records import OPEN, JoinRequest
+from switchagg.control.jobs.records import OPEN, JoinRequest
 from switchagg.control.switch_specs import wiring
 from switchagg.errors import AdmissionError, UsageError
-from switchagg.wire import Flag, Header, Op, decode, encode
+from switchagg.p4program import frames as p4_frames
+from switchagg.p4runtime.client.spec import P4RuntimeSpec, from_table
+from switchagg.wire.header import Flag, Header, Op, decode, encode
 from tests.seeds import seed_of_this_run
 from tests.waiting import eventually
 

@@ -16,7 +16,7 @@ from urllib.request import urlopen
 
 import pytest
 
-pytest.importorskip("p4runtime_sh", reason='needs the extra: pip install "switchagg[p4runtime]"')
+pytest.importorskip("finsy", reason='needs the extra: pip install "switchagg[p4runtime]"')
 
 from tests.switchagg.control.drivers.rack_jobs import WORKER, Talk
 from tests.switchagg.control.drivers.rig import until

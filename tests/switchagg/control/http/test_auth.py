@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from switchagg.control.records import Quota
+from switchagg.control.jobs.records import Quota
 from tests.switchagg.control.calls import Refused, call
 from tests.switchagg.control.place import Place, serving
 from tests.waiting import eventually

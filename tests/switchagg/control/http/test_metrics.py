@@ -7,7 +7,7 @@ import socket
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from switchagg.heartbeat import Heartbeat, Report
+from switchagg.wire.heartbeat import Heartbeat, Report
 from tests.switchagg.control.place import Place, serving
 from tests.waiting import eventually
 

@@ -13,7 +13,7 @@ import pytest
 
 from switchagg.cli.main import main
 from switchagg.control.embedded import EmbeddedController
-from switchagg.heartbeat import Heartbeat, Report
+from switchagg.wire.heartbeat import Heartbeat, Report
 from tests.browser import Page
 from worker_lib.join import Membership, join
 

@@ -1,0 +1,213 @@
+"""DIANA: gradient descent on quantized differences to a memory; linear where quantized gradients stall.
+
+Mishchenko, Gorbunov, Takac, Richtarik, "Distributed Learning with Compressed Gradient Differences" (arXiv
+1901.09269), Algorithm 1; for any unbiased compressor Horvath et al. (arXiv 1904.05115), Algorithm 1.
+
+    d_i = Q(grad f_i(x) - h_i)                  what worker i gives to the switch
+    g   = h + mean d_i                          unbiased
+    h_i <- h_i + alpha d_i,  h <- h + alpha mean d_i
+    v  <- beta v + g,  x <- prox(x - gamma v), with step gamma / (1 - beta)
+
+The memories are `compress.Differences`, around any unbiased compressor: quantized, sparsified, or both
+(`chain`). Near x* the gradients settle, the differences vanish, and with them what Q scatters.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from switchagg.algorithms.base import (
+    Array,
+    Log,
+    Problem,
+    checked_start,
+    checked_step,
+    constants,
+    drive,
+)
+from switchagg.algorithms.counted import Counted
+from switchagg.errors import UsageError
+from worker_lib.compress.base import Compressor
+from worker_lib.compress.differences import Differences
+
+if TYPE_CHECKING:
+    from worker_lib.session import Session
+
+
+class CompressedAverage:
+    """The average of all workers' vectors, compressed, with a memory or without.
+
+    Args:
+        dim: length of the vectors.
+        compressor: unbiased; it is copied, so one may serve for several runs.
+        alpha: see `diana.run`.
+        memory: whether differences to a memory travel, or the vectors themselves.
+
+    Attributes:
+        omega: variance of what travels, as the compressor states it.
+        alpha: how far the memories move; 0 without them.
+
+    Raises:
+        UsageError: the compressor is biased or has no omega, or alpha is over its bound.
+    """
+
+    def __init__(
+        self, session: Session, dim: int, compressor: Compressor, alpha: float | None, *, memory: bool
+    ) -> None:
+        if not isinstance(compressor, Compressor):
+            raise UsageError(
+                f"compressor is a {type(compressor).__name__}; accepted: a worker_lib.compress.Compressor"
+            )
+        if not compressor.unbiased:
+            raise UsageError(
+                f"compressor is {compressor.describe()}, which is biased; needed: an unbiased one "
+                "(for a contraction there is EF21)"
+            )
+        inner = compressor.fork(0)
+        omega = inner.omega(dim, session.world_size)
+        if omega is None:
+            raise UsageError(
+                f"compressor is {compressor.describe()}, whose variance has no bound; needed: one that has"
+            )
+        self.omega = omega
+        self._differences = Differences(inner, alpha) if memory else None
+        self.alpha = 0.0 if self._differences is None else self._differences.rate(dim, session.world_size)
+        self._session = session
+        self._counted = Counted(inner if self._differences is None else self._differences)
+
+    def __call__(self, x: Array) -> tuple[Array, int]:
+        """The estimate of the average, and bits of this worker's messages. One or two collectives."""
+        before = self._counted.bits
+        out = np.empty_like(x)
+        self._session.allreduce(x, compressor=self._counted, op="avg", out=out)
+        return out, self._counted.bits - before
+
+    def memories(self) -> tuple[Array, Array]:
+        """h_i and h; zeros before the first round.
+
+        Raises:
+            UsageError: it has no memory.
+        """
+        if self._differences is None:
+            raise UsageError("there is no memory: this was made with memory=False")
+        found = self._differences.memories()
+        return found["own"], found["sum"] / self._session.world_size
+
+
+class Momentum:
+    """v <- beta v + g,  x <- prox(x - gamma v), with step gamma / (1 - beta).
+
+    Args:
+        dim: length of x.
+        beta: in [0, 1).
+
+    Raises:
+        UsageError: beta is out of range.
+    """
+
+    def __init__(self, dim: int, beta: float) -> None:
+        if not 0 <= beta < 1:
+            raise UsageError(f"momentum is {beta!r}; accepted: 0 and up, under 1")
+        self._beta = float(beta)
+        self._velocity = np.zeros(dim)
+
+    def step(self, problem: Problem, x: Array, estimate: Array, gamma: float) -> Array:
+        """The next x."""
+        self._velocity = self._beta * self._velocity + estimate
+        # At rest v is g / (1 - beta): only with this step is a minimizer a fixed point.
+        return problem.prox(x - gamma * self._velocity, gamma / (1 - self._beta))
+
+
+class Diana:
+    """One worker's part; `run` has the arguments.
+
+    Attributes:
+        x: the iterate, the same to the bit at all workers.
+        average: holds the memories.
+        gamma, gamma_bound: the step size, and the largest for which convergence is proved.
+        rate: 1 - rate is the factor by which the expected error shrinks, at least, in each step, at
+            gamma <= gamma_bound, with memories and without momentum.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        session: Session,
+        *,
+        compressor: Compressor,
+        alpha: float | None,
+        step: float | None,
+        momentum: float,
+        memory: bool,
+        x0: ArrayLike | None,
+    ) -> None:
+        self.x = checked_start(problem, x0)
+        self._problem = problem
+        self._momentum = Momentum(problem.dim, momentum)
+        self.average = CompressedAverage(session, problem.dim, compressor, alpha, memory=memory)
+        known = constants(problem, session)
+        omega, n = self.average.omega, session.world_size
+        self.gamma_bound = 1 / (known.smoothness * (1 + 6 * omega / n))
+        self.gamma = self.gamma_bound
+        if step is not None:
+            # Where the theory is far from tight a caller may go as far as plain gradient descent could.
+            self.gamma = checked_step("step", step, 2 / known.smoothness, "2 / L")
+        self.rate = min(self.gamma * known.strong_convexity, self.average.alpha / 2)
+
+    def step(self) -> int:
+        """One step; one collective, or two where the compressor needs a common scale."""
+        estimate, bits = self.average(self._problem.gradient(self.x))
+        self.x = self._momentum.step(self._problem, self.x, estimate, self.gamma)
+        return bits
+
+
+def run(
+    problem: Problem,
+    session: Session,
+    *,
+    steps: int,
+    compressor: Compressor,
+    alpha: float | None = None,
+    step: float | None = None,
+    momentum: float = 0.0,
+    memory: bool = True,
+    log: Log | None = None,
+    x0: ArrayLike | None = None,
+) -> Array:
+    """Minimizes F = mean f_i + R with compressed gradient differences.
+
+    omega is the compressor's. Where its scale is shared by all workers, omega is relative to the largest
+    difference of any worker, and the bound of gamma below is proved with n omega in omega's place; where
+    workers' differences are of one size, as they are stated.
+
+    Args:
+        problem: this worker's f_i, and R.
+        steps: how many at most; each is one collective, or two where the compressor needs a common scale.
+        compressor: unbiased, with a known omega; made alike at all workers. It is copied.
+        alpha: how far memories move, in (0, 1 / (1 + omega)]; that bound by default.
+        step: gamma; by default 1 / (L (1 + 6 omega / n)) (Gorbunov, Hanzely, Richtarik, arXiv 1905.11261,
+            Table 1 and Corollary A.8), L being the largest L_i, and at most 2 / L.
+        momentum: beta, in [0, 1). Where there is an R, its proximal step is gamma / (1 - beta) (the paper has
+            gamma, whose fixed points are no minimizers).
+        memory: False for quantized gradient descent (QSGD), which does not converge to x* in general.
+
+    Returns:
+        x, (d,), the same to the bit at all workers.
+
+    Raises:
+        UsageError: an argument is out of range; the message has the bound.
+    """
+    method = Diana(
+        problem,
+        session,
+        compressor=compressor,
+        alpha=alpha,
+        step=step,
+        momentum=momentum,
+        memory=memory,
+        x0=x0,
+    )
+    return drive(method, session, steps, log)

@@ -1,0 +1,316 @@
+"""SwarmSGD: random pairs average their models, quantized, while both go on with local steps.
+
+G. Nadiradze, A. Sabour, P. Davies, S. Li, D. Alistarh: *Asynchronous Decentralized SGD with Quantized and
+Local Updates*, NeurIPS 2021, arXiv 1910.12308.
+
+    step    y = x;  pair up;  q = y in units of the grid, rounded at random
+            sum of q (mod 2^bits) through the pair's own slots | meanwhile: local steps on x
+            d = theirs - mine, from the sum;  x += unit d / 2
+
+A pair is a group with slots of its own. In one collective of all workers a slot would wait for everybody, and
+each would be sent every pair's sum; a pair's slot is full when two packets have come, and its result goes to
+two. Nobody waits for a third, which is what the method is about.
+
+A pair's models are near each other, not near zero, so their difference needs few bits: coordinates are sent
+modulo 2^bits and decoded next to one's own model (as in the paper, after Davies et al., arXiv 2002.09268).
+That is right while no coordinate is farther apart than `spread`. Two more words, sums of all q with random
+weights, tell a pair where one is: both find out alike, and average in full precision instead. As both move by
+the same d, one up and one down, rounding does not move the mean of all models.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+from numpy.typing import ArrayLike
+
+from switchagg.algorithms.base import Array, Log, Problem, checked_at_least, checked_start
+from switchagg.algorithms.groups import group_for
+from switchagg.errors import UsageError
+
+if TYPE_CHECKING:
+    from worker_lib.session import Session, Work
+
+BITS: Final = (4, 8, 16)
+_FULL_BITS: Final = 64
+_CHECKS: Final = 2  # words
+
+
+@dataclass(slots=True)
+class Meetings:
+    """What became of a run's averagings, at this worker.
+
+    Attributes:
+        pairs: how many.
+        misses: of them, how many were done in full precision since models were too far apart.
+    """
+
+    pairs: int = 0
+    misses: int = 0
+
+
+class PairCodec:
+    """A pair's messages: coordinates modulo 2^bits, several to a word, and the check.
+
+    Both have the same `bits`, `unit` and number of coordinates.
+
+    Args:
+        size: coordinates.
+        bits: of one on the wire: 4, 8 or 16.
+        unit: of the grid.
+
+    Raises:
+        UsageError: bits or unit out of range.
+    """
+
+    def __init__(self, size: int, bits: int, unit: float) -> None:
+        if bits not in BITS:
+            raise UsageError(f"bits is {bits!r}; accepted: {', '.join(map(str, BITS))}, or None for float64")
+        if not 0 < unit < np.inf:
+            raise UsageError(f"unit is {unit!r}; accepted: greater than 0, finite")
+        self.size, self.bits, self.unit = size, bits, unit
+        self._lanes = 32 // bits
+        self._words = -(-size // self._lanes)
+        self._weights = np.random.default_rng(0x5AFE).integers(0, 2**32, (_CHECKS, size), np.uint32) | 1
+
+    @property
+    def reach(self) -> int:
+        """How many units apart two coordinates may be."""
+        return (1 << (self.bits - 1)) - 1
+
+    def encode(self, y: Array, random: np.random.Generator) -> tuple[npt.NDArray[np.int64], Any]:
+        """Places on the grid, rounded to either neighbour so that they are right on average; the words."""
+        places = np.floor(y / self.unit + random.random(y.size)).astype(np.int64)
+        lanes = np.zeros(self._words * self._lanes, np.uint32)
+        lanes[: self.size] = places & ((1 << self.bits) - 1)
+        shifts = (np.arange(self._lanes) * self.bits).astype(np.uint32)
+        words = np.bitwise_or.reduce(lanes.reshape(self._words, self._lanes) << shifts, axis=1)
+        return places, np.concatenate([words, self._check(places)]).view(np.int32)
+
+    def difference(
+        self, places: npt.NDArray[np.int64], words: Any, total: Any, *, first: bool
+    ) -> npt.NDArray[np.int64] | None:
+        """The other's places less one's own.
+
+        Args:
+            places, words: one's own. total: the sum of both ranks' words. first: whether this is the pair's
+                first rank, so that both read a difference of half the range alike.
+
+        Returns:
+            None where some coordinate is more than `reach` apart; both get None then.
+        """
+        theirs = (total - words).view(np.uint32)  # modulo 2^32: no lane has lent to another
+        shifts = (np.arange(self._lanes) * self.bits).astype(np.uint32)
+        lanes = (theirs[: self._words, None] >> shifts).reshape(-1)[: self.size].astype(np.int64)
+        half = 1 << (self.bits - 1)
+        apart = (lanes - places) & ((1 << self.bits) - 1)
+        apart = np.where(apart >= half if first else apart > half, apart - 2 * half, apart)
+        if not np.array_equal(self._check(places + apart), theirs[self._words :]):
+            return None
+        return np.asarray(apart)
+
+    def _check(self, places: npt.NDArray[np.int64]) -> npt.NDArray[np.uint32]:
+        # Linear: both ranks' sums differ from the truth by the same amount, up to its sign.
+        folded = (places & 0xFFFFFFFF).astype(np.uint32)
+        return np.asarray((self._weights * folded).sum(axis=1, dtype=np.uint32))
+
+
+def run(
+    problem: Problem,
+    session: Session,
+    *,
+    steps: int,
+    rate: float,
+    local_steps: int = 1,
+    batch: int | None = None,
+    bits: int | None = 8,
+    spread: float | None = None,
+    non_blocking: bool = True,
+    seed: int = 0,
+    log: Log | None = None,
+    x0: ArrayLike | None = None,
+    meetings: Meetings | None = None,
+) -> Array:
+    """Runs SwarmSGD. Every worker calls it.
+
+    Args:
+        problem: f_i; convex or not. A regularizer R is not looked at.
+        session: of all workers; pairs take slots of their own.
+        steps: rounds. In each the workers are paired at random, the same way at all (with an odd number one
+            goes without), and take `local_steps` steps.
+        rate: of a local step, over 0.
+        local_steps: between two averagings, 1 and up.
+        batch: samples of a step's gradient, drawn with `seed` and the rank; None for all.
+        bits: of a coordinate on the wire, 4, 8 or 16; None for float64, with no grid.
+        spread: how far apart a coordinate of two models may be; the grid's unit is this over
+            2^(bits - 1) - 1. By default 4 * rate * local_steps * the mean over workers of the largest
+            coordinate of their first gradient.
+        non_blocking: models are sent as they are before the local steps, which go on meanwhile; otherwise as
+            they are after them.
+        seed: the same at all workers.
+        log: of this worker's model. All steps are taken, whatever its target.
+        x0: start, the same at all workers.
+        meetings: takes the numbers of averagings.
+
+    Returns:
+        The mean of all workers' models, the same to the bit at every worker.
+
+    Raises:
+        UsageError: an argument is out of range; nothing was sent.
+        SwitchError: the switch has no room for the groups.
+    """
+    checked_at_least("steps", steps, 1)
+    checked_at_least("local_steps", local_steps, 1)
+    if not 0 < rate < np.inf:
+        raise UsageError(f"rate is {rate!r}; accepted: greater than 0, finite")
+    if batch is not None and not 1 <= batch <= problem.samples:
+        raise UsageError(f"batch is {batch!r}; accepted: 1 to {problem.samples} samples, or None for all")
+    if bits is not None:
+        PairCodec(1, bits, 1.0)
+    if spread is not None and not 0 < spread < np.inf:
+        raise UsageError(f"spread is {spread!r}; accepted: greater than 0, finite")
+    x = checked_start(problem, x0)
+    worker = _Worker(problem, session, x, rate, local_steps, batch, seed)
+    if log is not None:
+        log.begin(x, session)
+    codec = None
+    if bits is not None:
+        codec = PairCodec(x.size, bits, worker.unit(bits, spread))
+    swarm = _Swarm(session, steps, seed, codec, x.size, log, meetings or Meetings())
+    try:
+        for step in range(1, steps + 1):
+            if non_blocking:
+                before = worker.x.copy()
+                pending = swarm.send(step, before)
+                worker.walk()
+                worker.x = worker.x + swarm.move(pending)
+            else:
+                worker.walk()
+                worker.x = worker.x + swarm.move(swarm.send(step, worker.x))
+            if log is not None:
+                log.step(step, worker.x, last=step == steps)
+    finally:
+        swarm.close()
+    return np.asarray(session.allreduce(worker.x.copy(), op="avg"))
+
+
+class _Worker:
+    """One worker's model, and how it steps."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        session: Session,
+        x: Array,
+        rate: float,
+        local_steps: int,
+        batch: int | None,
+        seed: int,
+    ) -> None:
+        self.x = x
+        self._problem, self._session = problem, session
+        self._rate, self._local_steps, self._batch = rate, local_steps, batch
+        self._random = np.random.default_rng((seed, 3, session.rank))
+
+    def unit(self, bits: int, spread: float | None) -> float:
+        """Of the grid, the same at all workers."""
+        if spread is None:
+            largest = np.array([np.abs(self._slope()).max()])
+            mean = float(self._session.allreduce(largest, op="avg")[0])
+            spread = 4 * self._rate * self._local_steps * mean
+        return max(spread, 1e-300) / ((1 << (bits - 1)) - 1)
+
+    def walk(self) -> None:
+        for _ in range(self._local_steps):
+            self.x = self.x - self._rate * self._slope()
+
+    def _slope(self) -> Array:
+        if self._batch is None:
+            return self._problem.gradient(self.x)
+        indices = self._random.choice(self._problem.samples, self._batch, replace=False)
+        return self._problem.batch_gradient(self.x, indices)
+
+
+@dataclass(slots=True)
+class _Pending:
+    """An averaging on its way."""
+
+    group: Session
+    work: Work
+    y: Array
+    words: Any = None
+    places: Any = None
+
+
+class _Swarm:
+    """Who meets whom, and what they send."""
+
+    def __init__(
+        self,
+        session: Session,
+        steps: int,
+        seed: int,
+        codec: PairCodec | None,
+        size: int,
+        log: Log | None,
+        meetings: Meetings,
+    ) -> None:
+        self._codec, self._log, self._meetings = codec, log, meetings
+        self._random = np.random.default_rng((seed, 4, session.rank))
+        shared = np.random.default_rng((seed, 5))
+        n = session.world_size
+        self._partners: list[int | None] = []
+        pairs: dict[tuple[int, int], None] = {}  # of all workers, in the order in which they first meet
+        for _ in range(steps):
+            order = shared.permutation(n)
+            met = [(int(min(p)), int(max(p))) for p in zip(order[: n // 2 * 2 : 2], order[1::2], strict=True)]
+            pairs.update(dict.fromkeys(sorted(met)))
+            mine = [pair for pair in met if session.rank in pair]
+            self._partners.append(sum(mine[0]) - session.rank if mine else None)
+        nbytes = size * 8 if codec is None else size * codec.bits // 8 + 4 * _CHECKS
+        self._groups: dict[int, Session] = {}
+        for pair in pairs:
+            group = group_for(session, pair, nbytes)
+            if group is not None:
+                self._groups[sum(pair) - session.rank] = group
+                if log is not None:
+                    log.watch(group)
+
+    def send(self, step: int, y: Array) -> _Pending | None:
+        """Starts the averaging of a step; None for who has no partner."""
+        partner = self._partners[step - 1]
+        if partner is None:
+            return None
+        self._meetings.pairs += 1
+        group = self._groups[partner]
+        if self._codec is None:
+            self._sent(_FULL_BITS * y.size)
+            return _Pending(group, group.allreduce_async(y.copy(), op="avg"), y)
+        places, words = self._codec.encode(y, self._random)
+        self._sent(self._codec.bits * y.size + 32 * _CHECKS)
+        return _Pending(group, group.allreduce_async(words.copy(), blocks="dense"), y, words, places)
+
+    def move(self, pending: _Pending | None) -> Array | float:
+        """What the averaging adds to this worker's model."""
+        if pending is None:
+            return 0.0
+        total = pending.work.wait()
+        if self._codec is None:
+            return np.asarray(total - pending.y)
+        apart = self._codec.difference(pending.places, pending.words, total, first=pending.group.rank == 0)
+        if apart is None:
+            self._meetings.misses += 1
+            self._sent(_FULL_BITS * pending.y.size)
+            return np.asarray(pending.group.allreduce(pending.y.copy(), op="avg") - pending.y)
+        return np.asarray(self._codec.unit / 2 * apart)
+
+    def close(self) -> None:
+        for group in self._groups.values():
+            group.close()
+
+    def _sent(self, bits: int) -> None:
+        if self._log is not None:
+            self._log.payload(bits)

@@ -1,0 +1,193 @@
+"""Jobs as they are kept over a restart of the controller: to and from one JSON document each. No I/O, no
+clock.
+
+What is kept is what the switches and the members hold of a job: its slots, its open generation with all
+tokens, its members with their cookies, and of a change of membership the number that progress was answered
+with. A rank that waits to be let in is not kept: its connection ends with the controller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from switchagg.control.jobs.job import Change, ChangeReason, Generation, Job, Member
+from switchagg.control.jobs.placement import Shape, Site, Tree
+from switchagg.control.jobs.records import Admission, JobSpec, JobState, JoinRequest, MemberState, OnLoss
+from switchagg.rules.planner import SkipPolicy
+from switchagg.rules.slots import JobEntry, ParentEntry, WorkerEntry
+
+
+def kept(job: Job) -> bool:
+    """Returns whether anything of the job outlives this controller."""
+    if job.state in (JobState.failed, JobState.ended):
+        return False
+    return job.spec is not None or job.state in (JobState.running, JobState.moving)
+
+
+def dump(job: Job, epoch: float) -> dict[str, Any]:
+    """Returns the document of a job. `epoch` is the unix time at which the book's clock was 0."""
+    generation = job.generation if job.generation is not None and job.generation.open else None
+    opened = job.state in (JobState.running, JobState.moving)
+    return {
+        "number": job.number,
+        "tenant": job.tenant,
+        "name": job.name,
+        "world_size": job.world_size,
+        "created": job.created + epoch,
+        "spec": None if job.spec is None else asdict(job.spec),
+        "state": job.state.value,
+        "draining": job.draining,
+        "tree": None if job.tree is None else asdict(job.tree),
+        "shape": None if job.shape is None else asdict(job.shape),
+        "id": job.last_id,
+        "generation": None if generation is None else _generation(generation),
+        "change": None
+        if job.change is None or not (job.change.begun or job.change.lost)
+        else {
+            "reason": job.change.reason.value,
+            "why": job.change.why,
+            "complete_to": job.change.complete_to,
+            "lost": list(job.change.lost.items()),
+        },
+        "policy": asdict(job.policy),
+        "policy_why": job.policy_why,
+        "policy_since": job.policy_since + epoch,
+        "members": [_member(member) for member in job.members.values() if member.admission] if opened else [],
+    }
+
+
+def _generation(generation: Generation) -> dict[str, Any]:
+    return {
+        "entry": asdict(generation.entry),
+        "first_seq": generation.first_seq,
+        "places": list(generation.places),
+        "fenced": generation.fenced,
+        "seats": list(generation.seats),
+        "leaves": [_generation(leaf) for leaf in generation.leaves],
+    }
+
+
+def _member(member: Member) -> dict[str, Any]:
+    assert member.admission is not None
+    return {
+        "admission": {**asdict(member.admission), "cookie": None},
+        "request": asdict(member.request),
+        "endpoint": list(member.endpoint),
+        "token": member.token,
+        "former": member.former,
+        "cookie": member.cookie.hex(),
+        "state": member.state.value,
+        "why": member.why,
+    }
+
+
+def load(document: dict[str, Any], epoch: float) -> Job:
+    """Returns the job of a document, as it stands after a restart.
+
+    Raises `KeyError`, `TypeError` or `ValueError` for what `dump` did not write.
+    """
+    spec, shape = document["spec"], document["shape"]
+    job = Job(
+        number=document["number"],
+        tenant=document["tenant"],
+        name=document["name"],
+        world_size=document["world_size"],
+        created=document["created"] - epoch,
+        spec=None if spec is None else JobSpec(**{**spec, "on_loss": OnLoss(spec["on_loss"])}),
+        draining=document["draining"],
+        tree=_load_tree(document),
+        shape=None if shape is None else Shape(**shape),
+        policy=SkipPolicy(**document["policy"]),
+        policy_why=document["policy_why"],
+        policy_since=document["policy_since"] - epoch,
+        last_id=document["id"],
+    )
+    state = JobState(document["state"])
+    if state not in (JobState.running, JobState.moving):
+        job.state = JobState.queued if job.tree is None else JobState.created
+        return job
+    job.state = state
+    for saved in document["members"]:
+        member = _load_member(job, saved)
+        job.members[member.rank] = member
+    if document["generation"] is not None and job.tree is not None:
+        job.generation = _load_generation(job.tree.sites, document["generation"])
+    if document["change"] is not None:
+        change = document["change"]
+        job.change = Change(
+            ChangeReason(change["reason"]),
+            change["why"],
+            complete_to=change["complete_to"],
+            lost=dict(change["lost"]),
+        )
+    return job
+
+
+def _load_member(job: Job, saved: dict[str, Any]) -> Member:
+    request = saved["request"]
+    on_loss = request["on_loss"]
+    address, port = saved["endpoint"]
+    cookie = bytes.fromhex(saved["cookie"])
+    return Member(
+        job,
+        JoinRequest(**{**request, "on_loss": None if on_loss is None else OnLoss(on_loss)}),
+        0.0,
+        endpoint=(address, port),
+        token=saved["token"],
+        former=saved["former"],
+        cookie=cookie,
+        admission=_load_admission(saved["admission"], cookie),
+        state=MemberState(saved["state"]),
+        why=saved["why"],
+    )
+
+
+def _load_tree(document: dict[str, Any]) -> Tree | None:
+    if (site := document.get("site")) is not None:
+        return Tree(Site(**site))  # as it was written when a job had one switch
+    tree = document.get("tree")
+    if tree is None:
+        return None
+    return Tree(
+        Site(**tree["root"]),
+        tuple(Site(**leaf) for leaf in tree["leaves"]),
+        tuple((switch, tuple(ranks)) for switch, ranks in tree["seats"]),
+    )
+
+
+def _load_generation(sites: Sequence[Site], saved: dict[str, Any]) -> Generation:
+    entry = saved["entry"]
+    parent = entry.get("parent")
+    workers = tuple(WorkerEntry(**each) for each in entry["workers"])
+    return Generation(
+        sites[0],
+        JobEntry(
+            **{**entry, "workers": workers, "parent": None if parent is None else ParentEntry(**parent)}
+        ),
+        saved["first_seq"],
+        tuple(saved["places"]),
+        saved["fenced"],
+        ready=True,
+        open=True,
+        leaves=tuple(
+            _load_generation([site], leaf)
+            for site, leaf in zip(sites[1:], saved.get("leaves", ()), strict=True)
+        ),
+        seats=tuple(saved.get("seats", ())),
+    )
+
+
+def _load_admission(saved: dict[str, Any], cookie: bytes) -> Admission:
+    return Admission(
+        **{
+            "senders": saved["world_size"],
+            **saved,
+            "policy": SkipPolicy(**saved["policy"]),
+            "places": tuple(saved["places"]),
+            "lost": tuple((rank, why) for rank, why in saved["lost"]),
+            "on_loss": OnLoss(saved["on_loss"]),
+            "cookie": cookie,
+        }
+    )

@@ -1,0 +1,312 @@
+#include "switchagg/native/shared/udp_port.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <netinet/udp.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <system_error>
+
+#include "switchagg/native/shared/clock.h"
+#include "switchagg/native/shared/memory.h"
+
+#ifndef UDP_SEGMENT
+#define UDP_SEGMENT 103
+#endif
+#ifndef UDP_GRO
+#define UDP_GRO 104
+#endif
+
+namespace switchagg {
+namespace {
+
+constexpr size_t kReceiveSlots = 8;          // datagram trains taken by one recvmmsg
+constexpr size_t kReceiveBytes = 65536;
+constexpr size_t kPlainReceiveSlots = 64;    // single datagrams, without GRO
+constexpr size_t kPlainReceiveBytes = 65536 + 192;  // pages that no datagram reaches stay unused; not all in the same cache sets
+constexpr size_t kSendMessages = 64;         // messages in one sendmmsg
+
+[[noreturn]] void fail(const char* what) { throw std::system_error(errno, std::generic_category(), what); }
+
+sockaddr_in to_sockaddr(Endpoint e) {
+  sockaddr_in a{};
+  a.sin_family = AF_INET;
+  a.sin_addr.s_addr = htonl(e.ip);
+  a.sin_port = htons(e.port);
+  return a;
+}
+
+Endpoint from_sockaddr(const sockaddr_in& a) { return {ntohl(a.sin_addr.s_addr), ntohs(a.sin_port)}; }
+
+int enlarge(int fd, int option, int force, int bytes) {
+  if (setsockopt(fd, SOL_SOCKET, force, &bytes, sizeof bytes) != 0)
+    setsockopt(fd, SOL_SOCKET, option, &bytes, sizeof bytes);
+  int got = 0;
+  socklen_t length = sizeof got;
+  getsockopt(fd, SOL_SOCKET, option, &got, &length);
+  return got / 2;  // the kernel doubles what it is asked for, for its own bookkeeping
+}
+
+union Control {
+  cmsghdr align;
+  char bytes[CMSG_SPACE(sizeof(int))];
+};
+
+}  // namespace
+
+struct UdpPort::Buffers {
+  // Receiving.
+  PacketMemory bytes;
+  std::vector<mmsghdr> in;
+  std::vector<iovec> in_iov;
+  std::vector<sockaddr_in> in_from;
+  std::vector<Control> in_control;
+  // Sending.
+  std::array<mmsghdr, kSendMessages> out{};
+  std::array<Control, kSendMessages> out_control{};
+  std::array<sockaddr_in, kSendMessages> out_to{};
+  std::vector<iovec> out_iov;
+  size_t pending = 0;  // messages in `out`
+
+  Buffers(size_t slots, size_t each)
+      : bytes(slots * each), in(slots), in_iov(slots), in_from(slots), in_control(slots) {
+    for (size_t i = 0; i < slots; ++i) {
+      in_iov[i] = {bytes.get() + i * each, each};
+      in[i].msg_hdr.msg_iov = &in_iov[i];
+      in[i].msg_hdr.msg_iovlen = 1;
+      in[i].msg_hdr.msg_name = &in_from[i];
+    }
+  }
+};
+
+UdpPort::UdpPort(const UdpOptions& options) {
+  fd_ = socket(AF_INET, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  if (fd_ < 0) fail("socket");
+  try {
+    sockaddr_in address = to_sockaddr(options.bind);
+    if (bind(fd_, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) fail("bind");
+    socklen_t length = sizeof address;
+    if (getsockname(fd_, reinterpret_cast<sockaddr*>(&address), &length) != 0) fail("getsockname");
+    local_ = from_sockaddr(address);
+    event_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    if (event_ < 0) fail("eventfd");
+    receive_buffer_ = enlarge(fd_, SO_RCVBUF, SO_RCVBUFFORCE, options.receive_buffer);
+    enlarge(fd_, SO_SNDBUF, SO_SNDBUFFORCE, options.send_buffer);
+    if (options.offload) {
+      int off = 0, on = 1;
+      gso_ = setsockopt(fd_, SOL_UDP, UDP_SEGMENT, &off, sizeof off) == 0;
+      gro_ = setsockopt(fd_, SOL_UDP, UDP_GRO, &on, sizeof on) == 0;
+    }
+  } catch (...) {
+    close_descriptors();
+    throw;
+  }
+  buffers_ = gro_ ? std::make_unique<Buffers>(kReceiveSlots, kReceiveBytes)
+                  : std::make_unique<Buffers>(kPlainReceiveSlots, kPlainReceiveBytes);
+}
+
+UdpPort::~UdpPort() { close_descriptors(); }
+
+void UdpPort::close_descriptors() {
+  if (fd_ >= 0) close(fd_);
+  if (event_ >= 0) close(event_);
+  fd_ = event_ = -1;
+}
+
+void UdpPort::connect(Endpoint peer) {
+  sockaddr_in address = to_sockaddr(peer);
+  if (::connect(fd_, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) fail("connect");
+  socklen_t length = sizeof address;
+  if (getsockname(fd_, reinterpret_cast<sockaddr*>(&address), &length) == 0) local_ = from_sockaddr(address);
+  peer_ = peer;
+}
+
+bool UdpPort::wait(int64_t timeout_ns) {
+  pollfd fds[2] = {{fd_, POLLIN, 0}, {event_, POLLIN, 0}};
+  const timespec limit = timespec_of(timeout_ns);
+  int ready = ppoll(fds, 2, timeout_ns >= 0 ? &limit : nullptr, nullptr);
+  if (ready > 0 && (fds[1].revents & POLLIN)) {
+    uint64_t drained;
+    [[maybe_unused]] auto n = read(event_, &drained, sizeof drained);
+  }
+  return ready != 0;
+}
+
+void UdpPort::wake() {
+  uint64_t one = 1;
+  [[maybe_unused]] auto n = write(event_, &one, sizeof one);
+}
+
+void UdpPort::receive(std::vector<Received>& into) {
+  Buffers& b = *buffers_;
+  const size_t slots = b.in.size();
+  for (size_t i = 0; i < slots; ++i) {
+    b.in[i].msg_hdr.msg_namelen = sizeof(sockaddr_in);
+    b.in[i].msg_hdr.msg_control = gro_ ? &b.in_control[i] : nullptr;
+    b.in[i].msg_hdr.msg_controllen = gro_ ? sizeof(Control) : 0;
+  }
+  ++counters_.receive_calls;
+  int count = recvmmsg(fd_, b.in.data(), static_cast<unsigned>(slots), MSG_DONTWAIT, nullptr);
+  if (count < 0) {
+    if (errno == ECONNREFUSED) ++counters_.refused;
+    return;
+  }
+  for (int i = 0; i < count; ++i) {
+    const msghdr& m = b.in[i].msg_hdr;
+    size_t total = b.in[i].msg_len;
+    size_t step = total;
+    for (cmsghdr* c = gro_ ? CMSG_FIRSTHDR(&m) : nullptr; c; c = CMSG_NXTHDR(const_cast<msghdr*>(&m), c)) {
+      if (c->cmsg_level == SOL_UDP && c->cmsg_type == UDP_GRO) {
+        int segment;
+        std::memcpy(&segment, CMSG_DATA(c), sizeof segment);
+        if (segment > 0) step = static_cast<size_t>(segment);
+      }
+    }
+    const Endpoint peer = peer_ ? *peer_ : from_sockaddr(b.in_from[i]);
+    const uint8_t* data = static_cast<uint8_t*>(m.msg_iov->iov_base);
+    counters_.bytes_in += total;
+    size_t at = 0;
+    do {  // a datagram may be empty
+      size_t size = total - at < step ? total - at : step;
+      into.push_back(Received::whole(data + at, static_cast<uint32_t>(size), peer));
+      ++counters_.packets_in;
+      at += size;
+    } while (at < total);
+  }
+}
+
+// The next message to send, without its iovec and control data. There is room: the caller flushes a full array.
+msghdr& UdpPort::next_message(Endpoint to) {
+  Buffers& b = *buffers_;
+  msghdr& m = b.out[b.pending].msg_hdr;
+  m = {};
+  if (!peer_) {
+    b.out_to[b.pending] = to_sockaddr(to);
+    m.msg_name = &b.out_to[b.pending];
+    m.msg_namelen = sizeof(sockaddr_in);
+  }
+  ++b.pending;
+  return m;
+}
+
+// Sends the pending messages. Where the route cannot segment, gso_ is off afterwards and the rest is left to the caller.
+void UdpPort::flush() {
+  Buffers& b = *buffers_;
+  size_t done = 0;
+  while (done < b.pending) {
+    ++counters_.send_calls;
+    const int sent = sendmmsg(fd_, b.out.data() + done, static_cast<unsigned>(b.pending - done), 0);
+    if (sent > 0) {
+      done += static_cast<size_t>(sent);
+      continue;
+    }
+    const int error = errno;
+    if (error == EINTR) continue;
+    if (error == ECONNREFUSED) {  // an answer to an earlier datagram; the error is cleared by reporting it
+      ++counters_.refused;
+      continue;
+    }
+    if (error == EAGAIN || error == ENOBUFS) {
+      pollfd wait{fd_, POLLOUT, 0};
+      if (poll(&wait, 1, 100) > 0 && error == EAGAIN) continue;
+    }
+    if ((error == EINVAL || error == EIO || error == EOPNOTSUPP) && b.out[done].msg_hdr.msg_controllen) {
+      gso_ = false;  // from now on datagram by datagram
+      break;
+    }
+    ++counters_.send_errors;
+    ++done;
+  }
+  b.pending = 0;
+}
+
+void UdpPort::send(std::span<const Endpoint> to, std::span<const Segment> segments) {
+  if (to.empty() || segments.empty()) return;
+  if (!gso_) return send_plain(to, segments);
+  Buffers& b = *buffers_;
+  // Cut the segments into trains of equal size (the last of a train may be shorter), contiguous ones in one iovec.
+  struct Train {
+    size_t iov, iovs, count;
+    uint32_t size;
+    size_t bytes;
+  };
+  std::array<Train, kSendMessages> trains;
+  size_t at = 0;
+  while (at < segments.size()) {
+    b.out_iov.clear();
+    size_t made = 0;
+    while (at < segments.size() && made < kSendMessages) {
+      Train t{b.out_iov.size(), 0, 0, segments[at].size, 0};
+      const uint8_t* end = nullptr;
+      while (at < segments.size() && t.count < kMaxSegments) {
+        const Segment& s = segments[at];
+        if (s.size > t.size || t.bytes + s.size > kMaxBatchBytes) {
+          if (t.count) break;  // a single oversized datagram is left to the kernel to refuse
+        }
+        if (s.data == end) {
+          b.out_iov.back().iov_len += s.size;
+        } else {
+          b.out_iov.push_back({const_cast<uint8_t*>(s.data), s.size});
+          ++t.iovs;
+        }
+        end = s.data + s.size;
+        t.bytes += s.size;
+        ++t.count;
+        ++at;
+        if (s.size < t.size) break;
+      }
+      trains[made++] = t;
+    }
+    // Every train to every destination, a sendmmsg at a time.
+    for (const Endpoint& e : to) {
+      for (size_t i = 0; i < made; ++i) {
+        const Train& t = trains[i];
+        msghdr& m = next_message(e);
+        m.msg_iov = b.out_iov.data() + t.iov;
+        m.msg_iovlen = t.iovs;
+        if (t.count > 1) {
+          m.msg_control = &b.out_control[b.pending - 1];
+          m.msg_controllen = CMSG_SPACE(sizeof(uint16_t));
+          cmsghdr* c = CMSG_FIRSTHDR(&m);
+          c->cmsg_level = SOL_UDP;
+          c->cmsg_type = UDP_SEGMENT;
+          c->cmsg_len = CMSG_LEN(sizeof(uint16_t));
+          uint16_t size = static_cast<uint16_t>(t.size);
+          std::memcpy(CMSG_DATA(c), &size, sizeof size);
+        }
+        counters_.packets_out += t.count;
+        counters_.bytes_out += t.bytes;
+        if (b.pending == kSendMessages) flush();
+        if (!gso_) return send_plain(to, segments);  // receivers drop the repeats
+      }
+    }
+    flush();
+    if (!gso_) return send_plain(to, segments);
+  }
+}
+
+void UdpPort::send_plain(std::span<const Endpoint> to, std::span<const Segment> segments) {
+  Buffers& b = *buffers_;
+  b.out_iov.resize(kSendMessages);
+  for (const Endpoint& e : to) {
+    for (const Segment& s : segments) {
+      msghdr& m = next_message(e);
+      iovec& iov = b.out_iov[b.pending - 1];
+      iov = {const_cast<uint8_t*>(s.data), s.size};
+      m.msg_iov = &iov;
+      m.msg_iovlen = 1;
+      ++counters_.packets_out;
+      counters_.bytes_out += s.size;
+      if (b.pending == kSendMessages) flush();
+    }
+  }
+  flush();
+}
+
+}  // namespace switchagg

@@ -1,0 +1,145 @@
+#include "switchagg/native/switch/frame.h"
+
+#include <cstring>
+
+namespace switchagg {
+namespace {
+
+constexpr uint32_t kArpBytes = 28, kIcmpBytes = 4;
+constexpr uint8_t kIcmp = 1, kUdp = 17;
+
+// Bytes that follow, taken one header at a time.
+struct Cursor {
+  const uint8_t* at;
+  uint32_t left;
+  bool ran_out = false;
+
+  const uint8_t* take(uint32_t bytes) {
+    if (bytes > left) {
+      ran_out = true;
+      return nullptr;
+    }
+    const uint8_t* header = at;
+    at += bytes;
+    left -= bytes;
+    return header;
+  }
+};
+
+void parse_arp(FrameView& view, Cursor& cursor, bool tagged) {
+  const uint8_t* arp = cursor.take(kArpBytes);
+  if (!arp) return;
+  view.arp_sender = wire::load32(arp + 14);
+  view.arp_target = wire::load32(arp + 24);
+  if (!tagged && wire::load16(arp + 2) == kIpv4Type && wire::load16(arp + 6) == 1) view.traffic = Traffic::arp;
+}
+
+void parse_aggregation(FrameView& view, Cursor& cursor, uint32_t udp_bytes) {
+  view.traffic = Traffic::aggregation;
+  view.payload = cursor.at;
+  if (udp_bytes < kUdpBytes + wire::kHeaderBytes) return;  // too short for a header, whatever follows
+  view.payload_bytes = udp_bytes - kUdpBytes;
+  if (view.payload_bytes > cursor.left) cursor.ran_out = true;
+}
+
+void parse_ipv4(FrameView& view, Cursor& cursor, bool tagged, uint16_t udp_port) {
+  const uint8_t* ip = cursor.take(kIpv4Bytes);
+  if (!ip) return;
+  view.ip_source = wire::load32(ip + 12);
+  view.ip_destination = wire::load32(ip + 16);
+  const bool fragment = wire::load16(ip + 6) & 0x3FFF;
+  if (tagged || ip[0] != 0x45 || fragment) return;
+  if (ip[9] == kIcmp) {
+    const uint8_t* icmp = cursor.take(kIcmpBytes);
+    if (icmp && icmp[0] == 8 && icmp[1] == 0) view.traffic = Traffic::echo;
+  } else if (ip[9] == kUdp) {
+    const uint8_t* udp = cursor.take(kUdpBytes);
+    if (!udp) return;
+    view.udp_source = wire::load16(udp);
+    if (wire::load16(udp + 2) == udp_port) parse_aggregation(view, cursor, wire::load16(udp + 4));
+  }
+}
+
+}  // namespace
+
+FrameView parse_frame(const uint8_t* data, uint32_t size, uint16_t udp_port) {
+  FrameView view;
+  Cursor cursor{data, size};
+  if (const uint8_t* ethernet = cursor.take(kEthernetBytes)) {
+    view.destination = load48(ethernet);
+    view.source = load48(ethernet + 6);
+    view.ether_type = wire::load16(ethernet + 12);
+    uint16_t type = view.ether_type;
+    const bool tagged = is_tag(type);
+    if (tagged) {
+      if (const uint8_t* tag = cursor.take(kTagBytes)) view.tag_type = wire::load16(tag + 2);
+      type = view.tag_type;
+      if (is_tag(type)) view.traffic = Traffic::tags;
+    }
+    if (type == kArpType) parse_arp(view, cursor, tagged);
+    if (type == kIpv4Type) parse_ipv4(view, cursor, tagged, udp_port);
+  }
+  view.malformed = cursor.ran_out;
+  return view;
+}
+
+uint64_t ones_sum(const uint8_t* data, uint32_t size, uint64_t sum) {
+  for (; size >= 2; data += 2, size -= 2) sum += wire::load16(data);
+  return size ? sum + (uint64_t{*data} << 8) : sum;
+}
+
+uint16_t checksum_of(uint64_t sum) {
+  while (sum >> 16) sum = (sum & 0xFFFF) + (sum >> 16);
+  return static_cast<uint16_t>(~sum);
+}
+
+void write_udp_headers(uint8_t* at, const UdpAddress& from, const UdpAddress& to, uint32_t payload) {
+  std::memset(at, 0, kUdpHeadersBytes);
+  store48(at, to.mac);
+  store48(at + 6, from.mac);
+  wire::store16(at + 12, kIpv4Type);
+  uint8_t* const ip = at + kEthernetBytes;
+  ip[0] = 0x45;  // IPv4, five words of header
+  wire::store16(ip + 2, static_cast<uint16_t>(kIpv4Bytes + kUdpBytes + payload));
+  ip[6] = 0x40;  // do not fragment
+  ip[8] = 64;    // time to live
+  ip[9] = kUdp;
+  wire::store32(ip + 12, from.ip);
+  wire::store32(ip + 16, to.ip);
+  wire::store16(ip + 10, checksum_of(ones_sum(ip, kIpv4Bytes)));
+  uint8_t* const udp = ip + kIpv4Bytes;
+  wire::store16(udp, from.port);
+  wire::store16(udp + 2, to.port);
+  wire::store16(udp + 4, static_cast<uint16_t>(kUdpBytes + payload));
+}
+
+void answer_arp(uint8_t* frame, uint64_t mac) {
+  uint8_t* const arp = frame + kEthernetBytes;
+  std::memcpy(frame, frame + 6, 6);
+  store48(frame + 6, mac);
+  wire::store16(arp + 6, 2);
+  const uint32_t ours = wire::load32(arp + 24);
+  std::memcpy(arp + 18, arp + 8, 10);  // who asked is the target now
+  store48(arp + 8, mac);
+  wire::store32(arp + 14, ours);
+}
+
+void answer_echo(uint8_t* frame) {
+  const uint64_t mac = load48(frame);
+  std::memcpy(frame, frame + 6, 6);
+  store48(frame + 6, mac);
+  uint8_t* const ip = frame + kEthernetBytes;
+  const uint32_t ours = wire::load32(ip + 16);
+  std::memcpy(ip + 16, ip + 12, 4);
+  wire::store32(ip + 12, ours);
+  ip[8] = 64;
+  wire::store16(ip + 10, 0);
+  wire::store16(ip + 10, checksum_of(ones_sum(ip, kIpv4Bytes)));
+  uint8_t* const icmp = ip + kIpv4Bytes;
+  icmp[0] = 0;
+  // Type 8 becomes 0: the sum falls by 0x0800, so its complement rises by as much, and what carries comes back in.
+  const uint32_t risen = uint32_t{wire::load16(icmp + 2)} + 0x0800;
+  wire::store16(icmp + 2, static_cast<uint16_t>(risen + (risen >= 0xFFFF)));
+}
+
+}  // namespace switchagg

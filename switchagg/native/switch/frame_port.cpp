@@ -1,0 +1,433 @@
+#include "switchagg/native/switch/frame_port.h"
+
+#include <arpa/inet.h>
+#include <linux/if_ether.h>
+#include <linux/if_packet.h>
+#include <linux/netlink.h>
+#include <linux/rtnetlink.h>
+#include <net/if.h>
+#include <poll.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cerrno>
+#include <cstring>
+#include <system_error>
+
+#include "switchagg/native/switch/frame.h"
+#include "switchagg/native/switch/super_frame.h"
+#include "switchagg/native/shared/clock.h"
+
+namespace switchagg {
+namespace {
+
+constexpr size_t kBatch = 64;               // frames in one system call
+constexpr size_t kTakeEach = 128;           // frames of one interface in one receive()
+constexpr size_t kHeadroom = 64;            // in front of a large frame, for its tag
+constexpr size_t kLargeBytes = (1 << 16) + 4096;  // a super-frame and its headers
+constexpr uint32_t kRingBytes = 4 << 20;    // of an interface: 2,048 frames of 1,500 bytes
+constexpr uint32_t kRingBlock = 1 << 16;
+constexpr int kSendBuffer = 8 << 20;
+constexpr uint32_t kLookEvery = 16;         // a busy port looks at its sockets in one wait() of so many
+constexpr int kFullMs = 2;                  // how long a full socket is waited for
+
+// Not in older headers.
+constexpr int kIgnoreOutgoing = 23;
+
+void clear_error(int socket) {
+  int error = 0;
+  socklen_t length = sizeof error;
+  getsockopt(socket, SOL_SOCKET, SO_ERROR, &error, &length);
+}
+
+[[noreturn]] void fail(int error, const std::string& what) {
+  throw std::system_error(error, std::generic_category(), what);
+}
+
+}  // namespace
+
+namespace {
+
+struct Ring {  // mapped; places of `place` bytes one after the other
+  uint8_t* memory = nullptr;
+  uint32_t place = 0, places = 0, next = 0;
+  uint32_t taken = 0;  // before `next`, that are still shown
+
+  Ring() = default;
+  Ring(const Ring&) = delete;
+  Ring& operator=(const Ring&) = delete;
+  ~Ring() { reset(); }
+  void reset() {
+    if (memory) munmap(memory, kRingBytes);
+    memory = nullptr;
+    next = taken = 0;
+  }
+  tpacket2_hdr* at(uint32_t i) const { return reinterpret_cast<tpacket2_hdr*>(memory + size_t{i % places} * place); }
+  // A place that the kernel has filled; nullptr: none.
+  tpacket2_hdr* filled() const {
+    if (!memory) return nullptr;
+    tpacket2_hdr* header = at(next);
+    return __atomic_load_n(&header->tp_status, __ATOMIC_ACQUIRE) & TP_STATUS_USER ? header : nullptr;
+  }
+};
+
+}  // namespace
+
+struct FramePort::Interface {
+  InterfaceName name;
+  Descriptor rx, tx;
+  Ring ring;
+  int index = 0;  // of the kernel's; 0: it is not there
+  InterfaceTallies tallies;
+};
+
+struct FramePort::Buffers {
+  std::array<iovec, kBatch> piece;
+  std::array<mmsghdr, kBatch> out;
+  std::vector<std::vector<uint8_t>> large;  // frames of the last receive() that are not in a ring, or were cut up
+};
+
+struct FramePort::Arrival {
+  uint8_t* frame;  // with kTagBytes free before it
+  uint32_t size;
+  FrameNote about;
+  uint32_t tag;  // EtherType and tag that the kernel has taken out of it; 0: none
+};
+
+FramePort::FramePort(std::vector<InterfaceName> interfaces, int receive_buffer)
+    : receive_buffer_(receive_buffer), buffers_(std::make_unique<Buffers>()) {
+  bell_ = Descriptor(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+  if (!bell_) fail(errno, "eventfd");
+  epoll_ = Descriptor(epoll_create1(EPOLL_CLOEXEC));
+  if (!epoll_) fail(errno, "epoll_create1");
+  watch(bell_.get(), &bell_);
+  netlink_ = Descriptor(socket(AF_NETLINK, SOCK_RAW | SOCK_NONBLOCK | SOCK_CLOEXEC, NETLINK_ROUTE));
+  sockaddr_nl links{};
+  links.nl_family = AF_NETLINK;
+  links.nl_groups = RTMGRP_LINK;
+  if (!netlink_ || bind(netlink_.get(), reinterpret_cast<sockaddr*>(&links), sizeof links) != 0) fail(errno, "netlink");
+  watch(netlink_.get(), &netlink_);
+
+  for (InterfaceName& name : interfaces) {
+    auto made = std::make_unique<Interface>();
+    made->name = std::move(name);
+    if (const int error = open(*made)) fail(error, made->name.name);
+    if (by_port_.size() <= made->name.port) by_port_.resize(made->name.port + size_t{1});
+    by_port_[made->name.port] = made.get();
+    interfaces_.push_back(std::move(made));
+  }
+}
+
+FramePort::~FramePort() = default;
+
+void FramePort::watch(int fd, void* tag) {
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.ptr = tag;
+  if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) fail(errno, "epoll_ctl");
+}
+
+int FramePort::open(Interface& interface) {
+  const int index = static_cast<int>(if_nametoindex(interface.name.name.c_str()));
+  if (index == 0) return ENODEV;
+  // No protocol before bind(): else frames of all interfaces would come in between.
+  Descriptor rx(socket(AF_PACKET, SOCK_RAW | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  Descriptor tx(socket(AF_PACKET, SOCK_RAW | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!rx || !tx) return errno;
+  const int one = 1;
+  if (setsockopt(rx.get(), SOL_PACKET, PACKET_VNET_HDR, &one, sizeof one) != 0 ||
+      setsockopt(rx.get(), SOL_PACKET, PACKET_AUXDATA, &one, sizeof one) != 0)
+    return errno;
+  const int version = TPACKET_V2;
+  if (setsockopt(rx.get(), SOL_PACKET, PACKET_VERSION, &version, sizeof version) != 0) return errno;
+  setsockopt(rx.get(), SOL_PACKET, kIgnoreOutgoing, &one, sizeof one);  // before Linux 4.20 they are told by their type
+  if (setsockopt(rx.get(), SOL_SOCKET, SO_RCVBUFFORCE, &receive_buffer_, sizeof receive_buffer_) != 0)
+    setsockopt(rx.get(), SOL_SOCKET, SO_RCVBUF, &receive_buffer_, sizeof receive_buffer_);
+  if (setsockopt(tx.get(), SOL_SOCKET, SO_SNDBUFFORCE, &kSendBuffer, sizeof kSendBuffer) != 0)
+    setsockopt(tx.get(), SOL_SOCKET, SO_SNDBUF, &kSendBuffer, sizeof kSendBuffer);
+  sockaddr_ll address{};
+  address.sll_family = AF_PACKET;
+  address.sll_ifindex = index;
+  if (bind(tx.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) return errno;
+  address.sll_protocol = htons(ETH_P_ALL);
+  // A place holds a frame of the interface's MTU and what the kernel writes before it.
+  ifreq request{};
+  std::strncpy(request.ifr_name, interface.name.name.c_str(), IFNAMSIZ - 1);
+  if (ioctl(netlink_.get(), SIOCGIFMTU, &request) != 0) return errno;
+  Ring& ring = interface.ring;
+  ring.reset();
+  ring.place = std::clamp(std::bit_ceil(static_cast<uint32_t>(request.ifr_mtu) + 256), uint32_t{2048}, kRingBlock);
+  ring.places = kRingBytes / ring.place;
+  const tpacket_req shape{kRingBlock, kRingBytes / kRingBlock, ring.place, ring.places};
+  if (setsockopt(rx.get(), SOL_PACKET, PACKET_COPY_THRESH, &one, sizeof one) != 0 ||
+      setsockopt(rx.get(), SOL_PACKET, PACKET_RX_RING, &shape, sizeof shape) != 0)
+    return errno;
+  void* const map = mmap(nullptr, kRingBytes, PROT_READ | PROT_WRITE, MAP_SHARED, rx.get(), 0);
+  if (map == MAP_FAILED) return errno;
+  ring.memory = static_cast<uint8_t*>(map);
+  if (bind(rx.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) return errno;
+  packet_mreq all{};  // frames for other stations too: a switch is not whom they are addressed to
+  all.mr_ifindex = index;
+  all.mr_type = PACKET_MR_PROMISC;
+  if (setsockopt(rx.get(), SOL_PACKET, PACKET_ADD_MEMBERSHIP, &all, sizeof all) != 0) return errno;
+
+  watch(rx.get(), &interface);
+  interface.rx = std::move(rx);  // what was open before closes with `rx`, and leaves the epoll set
+  interface.tx = std::move(tx);
+  interface.index = index;
+  look(interface);
+  return 0;
+}
+
+// What the kernel says of an interface now.
+void FramePort::look(Interface& interface) {
+  ifreq request{};
+  std::strncpy(request.ifr_name, interface.name.name.c_str(), IFNAMSIZ - 1);
+  const bool there = ioctl(netlink_.get(), SIOCGIFFLAGS, &request) == 0;
+  const bool up = there && (request.ifr_flags & IFF_UP);
+  if (interface.tallies.up.exchange(up) && !up) ++interface.tallies.downs;
+}
+
+bool FramePort::wait(int64_t timeout_ns) {
+  for (const auto& each : interfaces_) release(*each);
+  const bool busy = std::any_of(interfaces_.begin(), interfaces_.end(), [](const auto& each) { return each->ring.filled(); });
+  if (busy && ++waits_ < kLookEvery) return true;
+  waits_ = 0;
+  if (busy) timeout_ns = 0;
+  std::array<epoll_event, 64> events;
+  ++counters_.receive_calls;
+  const timespec limit = timespec_of(std::max<int64_t>(timeout_ns, 0));
+  int ready = epoll_pwait2(epoll_.get(), events.data(), static_cast<int>(events.size()), timeout_ns < 0 ? nullptr : &limit,
+                           nullptr);
+  if (ready < 0 && errno == ENOSYS) {
+    const int64_t ms = std::min<int64_t>((timeout_ns + 999999) / 1000000, 1000000);
+    ready = epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), timeout_ns < 0 ? -1 : static_cast<int>(ms));
+  }
+  if (ready < 0 && errno != EINTR) fail(errno, "epoll_wait");
+  for (int i = 0; i < ready; ++i) {
+    void* const tag = events[static_cast<size_t>(i)].data.ptr;
+    if (tag == &bell_) {
+      uint64_t count;
+      [[maybe_unused]] const auto n = read(bell_.get(), &count, sizeof count);
+    } else if (tag == &netlink_) {
+      changed_ = true;
+    } else {
+      clear_error(static_cast<Interface*>(tag)->rx.get());  // that it went down; else its ring has something
+    }
+  }
+  return busy || ready != 0;
+}
+
+void FramePort::wake() {
+  const uint64_t one = 1;
+  [[maybe_unused]] const auto n = write(bell_.get(), &one, sizeof one);
+}
+
+void FramePort::abandon() {
+  for (const auto& each : interfaces_) {
+    each->rx.reset();
+    each->tx.reset();
+  }
+  netlink_.reset();
+  epoll_.reset();
+  bell_.reset();
+}
+
+void FramePort::receive(std::vector<Received>& into) {
+  if (changed_) {
+    changed_ = false;
+    std::array<uint8_t, 8192> message;
+    while (recv(netlink_.get(), message.data(), message.size(), 0) > 0 || errno == ENOBUFS) errno = 0;
+    for (const auto& each : interfaces_) {
+      const auto index = static_cast<int>(if_nametoindex(each->name.name.c_str()));
+      if (index == each->index || (index != 0 && open(*each) != 0)) look(*each);
+      if (index == 0) {
+        each->index = 0;
+        look(*each);
+      }
+    }
+  }
+  buffers_->large.clear();
+  const size_t count = interfaces_.size();
+  turn_ = count ? (turn_ + 1) % count : 0;
+  for (size_t i = 0; i < count; ++i) {
+    Interface& interface = *interfaces_[(turn_ + i) % count];
+    release(interface);
+    take(interface, into);
+  }
+}
+
+// Gives back to the kernel what the last receive() has shown.
+void FramePort::release(Interface& interface) {
+  Ring& ring = interface.ring;
+  for (; ring.taken > 0; --ring.taken)
+    __atomic_store_n(&ring.at(ring.next + ring.places - ring.taken)->tp_status, uint32_t{TP_STATUS_KERNEL}, __ATOMIC_RELEASE);
+}
+
+void FramePort::take(Interface& interface, std::vector<Received>& into) {
+  Ring& ring = interface.ring;
+  bool losing = false;
+  for (size_t i = 0; i < kTakeEach; ++i) {
+    tpacket2_hdr* const header = ring.filled();
+    if (!header || ring.taken == ring.places) break;
+    ring.next = (ring.next + 1) % ring.places;
+    ++ring.taken;
+    const uint32_t status = header->tp_status;
+    losing |= (status & TP_STATUS_LOSING) != 0;
+    if (status & TP_STATUS_COPY) {
+      take_large(interface, into);
+      continue;
+    }
+    sockaddr_ll from;
+    uint8_t* const start = reinterpret_cast<uint8_t*>(header);
+    std::memcpy(&from, start + TPACKET_ALIGN(sizeof *header), sizeof from);
+    if (from.sll_pkttype == PACKET_OUTGOING) continue;
+    if (header->tp_snaplen < header->tp_len) {  // and the socket's buffer was full
+      ++interface.tallies.missed;
+      continue;
+    }
+    Arrival arrival{start + header->tp_mac, header->tp_snaplen, {}, 0};
+    std::memcpy(&arrival.about, arrival.frame - sizeof arrival.about, sizeof arrival.about);
+    if (status & TP_STATUS_VLAN_VALID)
+      arrival.tag = (status & TP_STATUS_VLAN_TPID_VALID ? uint32_t{header->tp_vlan_tpid} : 0x8100u) << 16 | header->tp_vlan_tci;
+    pass(interface, arrival, into);
+  }
+  tpacket_stats stats{};
+  socklen_t length = sizeof stats;
+  if (losing && getsockopt(interface.rx.get(), SOL_PACKET, PACKET_STATISTICS, &stats, &length) == 0)
+    interface.tallies.missed.add(stats.tp_drops);
+}
+
+// A frame that no place of the ring holds: the kernel has queued it at the socket.
+void FramePort::take_large(Interface& interface, std::vector<Received>& into) {
+  std::vector<uint8_t>& memory = buffers_->large.emplace_back(kLargeBytes);
+  Arrival arrival{memory.data() + kHeadroom, 0, {}, 0};
+  iovec pieces[] = {{&arrival.about, sizeof arrival.about}, {arrival.frame, kLargeBytes - kHeadroom}};
+  alignas(cmsghdr) uint8_t control[CMSG_SPACE(sizeof(tpacket_auxdata))];
+  sockaddr_ll from{};
+  msghdr message{};
+  message.msg_name = &from;
+  message.msg_namelen = sizeof from;
+  message.msg_iov = pieces;
+  message.msg_iovlen = 2;
+  message.msg_control = control;
+  message.msg_controllen = sizeof control;
+  ++counters_.receive_calls;
+  const ssize_t got = recvmsg(interface.rx.get(), &message, MSG_DONTWAIT);
+  // EINVAL: a super-frame of a kind that the kernel has no name for here.
+  if (got < static_cast<ssize_t>(sizeof arrival.about) || message.msg_flags & MSG_TRUNC) {
+    ++interface.tallies.refused;
+    return;
+  }
+  arrival.size = static_cast<uint32_t>(got) - static_cast<uint32_t>(sizeof arrival.about);
+  for (cmsghdr* c = CMSG_FIRSTHDR(&message); c; c = CMSG_NXTHDR(&message, c)) {
+    if (c->cmsg_level != SOL_PACKET || c->cmsg_type != PACKET_AUXDATA) continue;
+    tpacket_auxdata aux;
+    std::memcpy(&aux, CMSG_DATA(c), sizeof aux);
+    if (aux.tp_status & TP_STATUS_VLAN_VALID)
+      arrival.tag = (aux.tp_status & TP_STATUS_VLAN_TPID_VALID ? uint32_t{aux.tp_vlan_tpid} : 0x8100u) << 16 | aux.tp_vlan_tci;
+  }
+  pass(interface, arrival, into);
+}
+
+// Makes of an arrival the frames that it would be on a cable.
+void FramePort::pass(Interface& interface, const Arrival& arrival, std::vector<Received>& into) {
+  const auto place = static_cast<uint16_t>(interface.name.port + 1);
+  const auto show = [&](uint8_t* data, uint32_t bytes) {
+    into.push_back(Received::whole(data, bytes, {0, 0, place}));
+    ++interface.tallies.packets_in;
+    interface.tallies.bytes_in.add(bytes);
+    ++counters_.packets_in;
+    counters_.bytes_in += bytes;
+  };
+  uint8_t* frame = arrival.frame;
+  uint32_t size = arrival.size;
+  FrameNote about = arrival.about;
+  if (about.gso_type == 0 && (about.flags & FrameNote::kNeedsChecksum))
+    complete_checksum(frame, size, about.checksum_start, about.checksum_offset);
+  if (arrival.tag && size >= 12) {
+    frame -= kTagBytes;
+    std::memmove(frame, frame + kTagBytes, 12);
+    wire::store32(frame + 12, arrival.tag);
+    size += kTagBytes;
+    about.checksum_start = static_cast<uint16_t>(about.checksum_start + kTagBytes);
+  }
+  if (about.gso_type == 0) return show(frame, size);
+  std::vector<uint8_t>& memory = buffers_->large.emplace_back();
+  std::vector<uint32_t> sizes;
+  if (!split_super_frame(about, frame, size, memory, sizes)) {
+    ++interface.tallies.refused;
+    return;
+  }
+  ++interface.tallies.split;
+  size_t at = 0;
+  for (const uint32_t bytes : sizes) {
+    show(memory.data() + at, bytes);
+    at += bytes;
+  }
+}
+
+void FramePort::send(std::span<const Endpoint> to, std::span<const Segment> segments) {
+  for (const Endpoint& peer : to) {
+    const size_t port = peer.place - size_t{1};
+    if (port < by_port_.size() && by_port_[port]) send_run(*by_port_[port], segments);
+  }
+}
+
+void FramePort::send_run(Interface& interface, std::span<const Segment> frames) {
+  Buffers& b = *buffers_;
+  const auto lose = [&](size_t count) {
+    interface.tallies.send_errors.add(count);
+    counters_.send_errors += count;
+  };
+  bool waited = false;
+  while (!frames.empty()) {
+    const size_t count = std::min(kBatch, frames.size());
+    for (size_t i = 0; i < count; ++i) {
+      b.piece[i] = {const_cast<uint8_t*>(frames[i].data), frames[i].size};
+      b.out[i] = {};
+      b.out[i].msg_hdr.msg_iov = &b.piece[i];
+      b.out[i].msg_hdr.msg_iovlen = 1;
+    }
+    ++counters_.send_calls;
+    const int sent = sendmmsg(interface.tx.get(), b.out.data(), static_cast<unsigned>(count), MSG_DONTWAIT);
+    if (sent < 0) {
+      if (errno == EINTR) continue;
+      if ((errno == EAGAIN || errno == ENOBUFS) && !waited) {
+        waited = true;
+        pollfd full{interface.tx.get(), POLLOUT, 0};
+        poll(&full, 1, kFullMs);
+        continue;
+      }
+      if (errno == ENETDOWN || errno == ENXIO || errno == ENODEV || errno == EAGAIN || errno == ENOBUFS) {
+        lose(frames.size());
+        return;
+      }
+      if (errno == EMSGSIZE) ++interface.tallies.too_large;
+      lose(1);
+      frames = frames.subspan(1);
+      continue;
+    }
+    for (int i = 0; i < sent; ++i) {
+      const Segment& frame = frames[static_cast<size_t>(i)];
+      interface.tallies.bytes_out.add(frame.size);
+      counters_.bytes_out += frame.size;
+    }
+    interface.tallies.packets_out.add(static_cast<uint64_t>(sent));
+    counters_.packets_out += static_cast<uint64_t>(sent);
+    frames = frames.subspan(static_cast<size_t>(sent));
+  }
+}
+
+const InterfaceName& FramePort::name(size_t index) const { return interfaces_[index]->name; }
+
+const InterfaceTallies& FramePort::tallies(size_t index) const { return interfaces_[index]->tallies; }
+
+}  // namespace switchagg

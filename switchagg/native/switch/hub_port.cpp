@@ -1,0 +1,379 @@
+#include "switchagg/native/switch/hub_port.h"
+
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <sys/eventfd.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstddef>
+#include <cstring>
+#include <system_error>
+
+#include "switchagg/native/shared/clock.h"
+#include "switchagg/native/shared/linger.h"
+
+namespace switchagg {
+namespace {
+
+constexpr size_t kMaxLinks = 1024;
+constexpr uint32_t kTakeEach = 64;    // entries of one link in one receive()
+constexpr uint32_t kTakeAll = 256;    // of all of them
+constexpr uint32_t kLookEvery = 16;   // a busy hub looks at its sockets in one wait() of so many
+constexpr int kAcceptEach = 2;        // connections in one wait(): whoever makes many must not hold up packets
+constexpr int64_t kDeafNs = 500'000'000;      // without descriptors, until the next try
+constexpr int64_t kSilentNs = 5'000'000'000;  // a connection that has not attached by then may be dropped for another
+
+[[noreturn]] void fail(const char* what) { throw std::system_error(errno, std::generic_category(), what); }
+
+std::string random_name() {
+  std::array<uint8_t, 16> bytes;
+  if (getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) fail("getrandom");
+  std::string name = "switchagg-";
+  for (const uint8_t b : bytes) {
+    name += "0123456789abcdef"[b >> 4];
+    name += "0123456789abcdef"[b & 15];
+  }
+  return name;
+}
+
+uint64_t key(Endpoint e) { return uint64_t{e.ip} << 16 | e.port; }
+
+void drain(int fd) {
+  uint64_t count;
+  [[maybe_unused]] const auto n = read(fd, &count, sizeof count);
+}
+
+void ring(int fd) {
+  const uint64_t one = 1;
+  [[maybe_unused]] const auto n = write(fd, &one, sizeof one);
+}
+
+}  // namespace
+
+struct HubPort::Link {
+  Descriptor socket;
+  bool attached = false, broken = false;
+  int64_t since = 0;
+  Endpoint endpoint;
+  Descriptor bell;
+  link::Shape shape;
+  SharedMemory memory;
+  link::Reader up;
+  link::Writer down;
+  std::vector<uint32_t> announced;
+};
+
+HubPort::HubPort(std::unique_ptr<UdpPort> udp) : udp_(std::move(udp)), name_(random_name()) {
+  taken_.resize(kTakeAll);
+  listener_ = Descriptor(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!listener_) fail("socket");
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path + 1, name_.data(), name_.size());  // a leading 0: the abstract namespace
+  const socklen_t length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name_.size());
+  if (bind(listener_.get(), reinterpret_cast<sockaddr*>(&address), length) != 0) fail("bind");
+  if (listen(listener_.get(), 64) != 0) fail("listen");
+  bell_ = Descriptor(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+  if (!bell_) fail("eventfd");
+  epoll_ = Descriptor(epoll_create1(EPOLL_CLOEXEC));
+  if (!epoll_) fail("epoll_create1");
+  if (!watch(udp_->descriptor(), udp_.get()) || !watch(bell_.get(), &bell_) || !watch(listener_.get(), &listener_))
+    fail("epoll_ctl");
+}
+
+HubPort::~HubPort() = default;
+
+bool HubPort::watch(int fd, void* tag) {
+  epoll_event event{};
+  event.events = EPOLLIN | EPOLLRDHUP;
+  event.data.ptr = tag;
+  return epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) == 0;
+}
+
+// Returns how many events there are. Throws std::system_error: the loop would spin if this failed again and again.
+int HubPort::poll(std::span<epoll_event> events, int64_t timeout_ns) {
+  const int room = static_cast<int>(events.size());
+  if (precise_) {
+    const timespec limit = timespec_of(timeout_ns);
+    const int ready = epoll_pwait2(epoll_.get(), events.data(), room, timeout_ns < 0 ? nullptr : &limit, nullptr);
+    if (ready >= 0 || errno == EINTR) return std::max(ready, 0);
+    precise_ = false;  // before Linux 5.11, or in a sandbox that does not know the call
+  }
+  const int64_t ms = std::min<int64_t>((timeout_ns + 999999) / 1000000, 1000000);  // rounded up
+  const int ready = epoll_wait(epoll_.get(), events.data(), room, timeout_ns < 0 ? -1 : static_cast<int>(ms));
+  if (ready < 0 && errno != EINTR) fail("epoll_wait");
+  return std::max(ready, 0);
+}
+
+// Off while there are no descriptors for more connections: the listener would be ready all the time.
+void HubPort::listen_to(bool on) {
+  epoll_event event{};
+  event.events = on ? uint32_t{EPOLLIN} : 0u;
+  event.data.ptr = &listener_;
+  epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, listener_.get(), &event);
+  deaf_until_ = on ? 0 : now_ns() + kDeafNs;
+}
+
+void HubPort::wake() {
+  ring(bell_.get());
+}
+
+void HubPort::abandon() {
+  listener_.reset();
+  bell_.reset();
+  epoll_.reset();
+  links_.clear();
+  by_endpoint_.clear();
+  udp_->abandon();
+}
+
+void HubPort::end_links() {
+  for (const auto& l : links_) shutdown(l->socket.get(), SHUT_RDWR);
+}
+
+const PortCounters& HubPort::counters() const {
+  total_ = udp_->counters();
+  total_.packets_in += shared_.packets_in;
+  total_.bytes_in += shared_.bytes_in;
+  total_.packets_out += shared_.packets_out;
+  total_.bytes_out += shared_.bytes_out;
+  total_.receive_calls += shared_.receive_calls;
+  total_.send_calls += shared_.send_calls;
+  total_.send_errors += shared_.send_errors;
+  return total_;
+}
+
+bool HubPort::something_to_take() const {
+  return std::any_of(links_.begin(), links_.end(), [](const auto& l) { return l->attached && l->up.available() > 0; });
+}
+
+bool HubPort::wait(int64_t timeout_ns) {
+  drop_marked();
+  for (const auto& l : links_)
+    if (l->attached) l->up.release();
+  bool busy = something_to_take();
+  if (!busy && timeout_ns != 0 && !links_.empty()) busy = linger(false, [this] { return something_to_take(); });
+  if (busy && ++waits_ < kLookEvery) return true;
+  waits_ = 0;
+  if (!busy) {
+    for (const auto& l : links_)
+      if (l->attached && !l->up.fall_asleep()) busy = true;
+  }
+  std::array<epoll_event, 32> events;
+  ++shared_.receive_calls;
+  if (busy) timeout_ns = 0;
+  if (deaf_until_ != 0) {
+    const int64_t left = deaf_until_ - now_ns();
+    if (left <= 0) listen_to(true);
+    else if (timeout_ns < 0 || timeout_ns > left) timeout_ns = left;
+  }
+  const int ready = poll(events, timeout_ns);
+  for (const auto& l : links_)
+    if (l->attached) l->up.awake();
+  for (int i = 0; i < ready; ++i) {
+    void* const tag = events[static_cast<size_t>(i)].data.ptr;
+    if (tag == udp_.get()) {
+      udp_ready_ = true;
+    } else if (tag == &bell_) {
+      drain(bell_.get());
+    } else if (tag == &listener_) {
+      admit();
+    } else {
+      greet(*static_cast<Link*>(tag));
+    }
+  }
+  drop_marked();
+  return ready != 0 || busy;
+}
+
+void HubPort::admit() {
+  for (int i = 0; i < kAcceptEach; ++i) {
+    Descriptor socket(accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    if (!socket) {
+      if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) listen_to(false);
+      return;
+    }
+    ucred who{};
+    socklen_t length = sizeof who;
+    if (getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &who, &length) != 0) continue;
+    if (who.uid != geteuid() && who.uid != 0) continue;
+    const int64_t now = now_ns();
+    if (links_.size() >= kMaxLinks) {
+      for (const auto& l : links_)
+        if (!l->attached && now - l->since > kSilentNs) l->broken = true;
+      continue;
+    }
+    auto link = std::make_unique<Link>();
+    link->socket = std::move(socket);
+    link->since = now;
+    if (watch(link->socket.get(), link.get())) links_.push_back(std::move(link));
+  }
+}
+
+// A message has come from a worker, or its end.
+void HubPort::greet(Link& link) {
+  if (link.broken) return;
+  if (link.attached || !attach(link)) link.broken = true;  // an attached worker has nothing more to say
+}
+
+bool HubPort::attach(Link& link) {
+  link::Attach wish;
+  std::array<Descriptor, 3> given;  // memory, bell, UDP socket
+  uint8_t bytes[sizeof wish];
+  const int got = receive_message(link.socket.get(), bytes, given);
+  if (got != sizeof wish || !given[2]) return false;
+  std::memcpy(&wish, bytes, sizeof wish);
+  if (wish.magic != link::kMagic || !wish.shape.valid()) return false;
+
+  // Holding the socket is what proves that this worker has the address.
+  sockaddr_in address{};
+  socklen_t length = sizeof address;
+  int protocol = 0;
+  socklen_t protocol_length = sizeof protocol;
+  if (getsockname(given[2].get(), reinterpret_cast<sockaddr*>(&address), &length) != 0 ||
+      length != sizeof address || address.sin_family != AF_INET ||
+      getsockopt(given[2].get(), SOL_SOCKET, SO_PROTOCOL, &protocol, &protocol_length) != 0 || protocol != IPPROTO_UDP)
+    return false;
+  const Endpoint endpoint{ntohl(address.sin_addr.s_addr), ntohs(address.sin_port)};
+  if (find(endpoint)) return false;
+
+  auto memory = SharedMemory::map(std::move(given[0]), wish.shape.bytes(), true);
+  if (!memory) return false;
+  fcntl(given[1].get(), F_SETFL, O_NONBLOCK);
+  const link::Attached answer{link::kMagic, 1};
+  const int bell = bell_.get();
+  if (!send_message(link.socket.get(), {reinterpret_cast<const uint8_t*>(&answer), sizeof answer}, {&bell, 1}))
+    return false;
+  link.endpoint = endpoint;
+  link.bell = std::move(given[1]);
+  link.shape = wish.shape;
+  link.memory = std::move(*memory);
+  uint8_t* const at = link.memory.get();
+  link.up = link::Reader(at, wish.shape.up_ring(), wish.shape.up_entries(), wish.shape.entries);
+  link.down = link::Writer(at, wish.shape.down_ring(), wish.shape.down_entries(), wish.shape.entries);
+  link.attached = true;
+  by_endpoint_[key(endpoint)] = &link;
+  return true;
+}
+
+void HubPort::drop_marked() {
+  std::erase_if(links_, [this](const std::unique_ptr<Link>& l) {
+    if (!l->broken) return false;
+    if (l->attached) by_endpoint_.erase(key(l->endpoint));
+    // Closing is not enough: a forked child may hold the socket too, and keep it in the epoll set and the worker hoping.
+    epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, l->socket.get(), nullptr);
+    shutdown(l->socket.get(), SHUT_RDWR);
+    if (deaf_until_ != 0) listen_to(true);
+    return true;
+  });
+}
+
+HubPort::Link* HubPort::find(Endpoint endpoint) const {
+  const auto found = by_endpoint_.find(key(endpoint));
+  return found == by_endpoint_.end() ? nullptr : found->second;
+}
+
+void HubPort::receive(std::vector<Received>& into) {
+  size_t used = 0;
+  const size_t count = links_.size();
+  if (count > 0) turn_ = (turn_ + 1) % count;
+  for (size_t i = 0; i < count; ++i) {
+    Link& link = *links_[(turn_ + i) % count];
+    if (!link.attached || link.broken) continue;
+    link.up.release();
+    uint32_t there = link.up.available();
+    if (!link.up.sane(there)) {
+      link.broken = true;
+      continue;
+    }
+    there = std::min<uint32_t>({there, kTakeEach, kTakeAll - static_cast<uint32_t>(used)});
+    for (; there > 0; --there) {
+      link::Entry& entry = taken_[used];
+      link.up.take(entry);
+      const uint32_t words = entry.size - wire::kHeaderBytes;
+      if (entry.region != 0 || entry.size < wire::kHeaderBytes || entry.size > link.shape.packet_bytes ||
+          entry.offset > link.memory.size() || words > link.memory.size() - entry.offset) {
+        link.broken = true;
+        break;
+      }
+      into.push_back({entry.header, entry.size, link.endpoint, link.memory.get() + entry.offset});
+      ++shared_.packets_in;
+      shared_.bytes_in += entry.size;
+      ++used;
+    }
+  }
+  if (udp_ready_) {
+    const size_t before = into.size();
+    udp_->receive(into);
+    udp_ready_ = into.size() > before;
+  }
+}
+
+// Writes one packet into a link's ring.
+bool HubPort::place(Link& link, const Segment& segment) {
+  const int64_t at = link.down.place();
+  if (at < 0 || segment.size < wire::kHeaderBytes || segment.size > link.shape.packet_bytes) return false;
+  link::Entry entry;
+  entry.size = segment.size;
+  std::memcpy(entry.header, segment.data, wire::kHeaderBytes);
+  const uint8_t* const words = segment.data + wire::kHeaderBytes;
+  const size_t bytes = segment.size - wire::kHeaderBytes;
+  entry.region = 0;
+  entry.offset = link.shape.spare() + static_cast<size_t>(at) * link.shape.packet_bytes;
+  if (bytes > 0) {
+    const uint64_t generation = FindableMemory::generation();
+    if (generation != last_generation_ || !last_found_.holds(segment.data, segment.size)) {
+      last_found_ = FindableMemory::find(segment.data, segment.size).value_or(FindableMemory::Found{});
+      last_generation_ = generation;
+    }
+    if (last_found_.holds(segment.data, segment.size)) {
+      const uint32_t id = last_found_.id;
+      if (std::find(link.announced.begin(), link.announced.end(), id) == link.announced.end()) {
+        const link::Announce announce{link::kMagic, id, last_found_.size};
+        if (!send_message(link.socket.get(), {reinterpret_cast<const uint8_t*>(&announce), sizeof announce},
+                          {&last_found_.descriptor, 1}))
+          return false;
+        link.announced.push_back(id);
+      }
+      entry.region = id;
+      entry.offset = static_cast<uint64_t>(words - last_found_.begin);
+    } else {
+      std::memcpy(link.memory.get() + entry.offset, words, bytes);
+    }
+  }
+  link.down.write(at, entry);
+  return true;
+}
+
+void HubPort::send(std::span<const Endpoint> to, std::span<const Segment> segments) {
+  if (by_endpoint_.empty()) return udp_->send(to, segments);
+  remote_.clear();
+  for (const Endpoint& endpoint : to) {
+    Link* const link = find(endpoint);
+    if (!link || link->broken) {
+      remote_.push_back(endpoint);
+      continue;
+    }
+    for (const Segment& segment : segments) {
+      if (place(*link, segment)) {
+        ++shared_.packets_out;
+        shared_.bytes_out += segment.size;
+      } else {
+        ++shared_.send_errors;  // as a full socket buffer would lose it
+      }
+    }
+    if (link->down.publish()) {
+      ++shared_.send_calls;
+      ring(link->bell.get());
+    }
+  }
+  if (!remote_.empty()) udp_->send(remote_, segments);
+}
+
+}  // namespace switchagg

@@ -1,0 +1,173 @@
+#include "switchagg/native/switch/loop.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <exception>
+#include <system_error>
+#include <tuple>
+#include <utility>
+
+namespace switchagg {
+namespace {
+
+constexpr size_t kScratchBytes = 16 * size_t{wire::kMaxPacketBytes};
+
+}  // namespace
+
+SwitchLoop::SwitchLoop(uint32_t capacity) : table_(capacity), scratch_(new uint8_t[kScratchBytes]) {}
+
+void SwitchLoop::start(Port& port) {
+  port_ = &port;
+  process_ = getpid();
+  // Signals are for the threads of the program that this one lives in.
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  try {
+    thread_ = std::thread([this] { serve(); });
+  } catch (...) {
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    throw;
+  }
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+void SwitchLoop::stop() {
+  if (!thread_.joinable()) return;
+  stopping_ = true;
+  port_->wake();
+  thread_.join();
+}
+
+bool SwitchLoop::in_own_process() const { return process_ == 0 || process_ == getpid(); }
+
+std::vector<std::vector<uint8_t>> SwitchLoop::packet_out(std::span<const uint8_t> packet) {
+  std::lock_guard<FairMutex> guard(lock_);
+  const Verdict verdict = table_.process(Received::whole(packet.data(), static_cast<uint32_t>(packet.size()), {}), true);
+  if (verdict.action == Action::to_controller) return {{packet.begin(), packet.end()}};
+  return {};
+}
+
+PortCounters SwitchLoop::port_counters() {
+  std::lock_guard<FairMutex> guard(lock_);
+  return port_counters_;
+}
+
+std::string SwitchLoop::failure() {
+  std::lock_guard<FairMutex> guard(lock_);
+  return failure_;
+}
+
+void SwitchLoop::serve() {
+  try {
+    serve_batches();
+  } catch (const std::exception& error) {
+    std::lock_guard<FairMutex> guard(lock_);
+    failure_ = error.what();
+  }
+}
+
+void SwitchLoop::serve_batches() {
+  while (!stopping_.load(std::memory_order_relaxed)) {
+    port_->wait(-1);
+    turn(*port_);
+  }
+}
+
+void SwitchLoop::turn(Port& port) {
+  port_ = &port;
+  arrived_.clear();
+  port.receive(arrived_);
+  std::lock_guard<FairMutex> guard(lock_);
+  for (const Received& datagram : arrived_) take(datagram);
+  flush();
+  port_counters_ = port.counters();
+}
+
+void SwitchLoop::take(const Received& datagram) {
+  Verdict verdict = table_.process(datagram, false);
+  if (verdict.action == Action::flush) {
+    flush();
+    verdict = table_.process(datagram, false);
+  }
+  if (verdict.action == Action::multicast) finish(verdict);
+  if (verdict.action == Action::unicast) repeat(verdict);
+  if (verdict.action == Action::deliver) deliver(verdict, datagram);
+}
+
+// Where a batch has something of a job for the first time, the job is noted.
+SwitchLoop::Train& SwitchLoop::train(uint32_t job_index, Train Finished::*which) {
+  if (job_index >= finished_.size()) finished_.resize(job_index + 1);
+  Finished& job = finished_[job_index];
+  if (job.full.empty() && job.delivered.empty()) to_multicast_.push_back(job_index);
+  return job.*which;
+}
+
+// For one more packet. A flush makes some: it ends claims on slots, but nothing is processed in between.
+uint8_t* SwitchLoop::room() {
+  if (kScratchBytes - scratch_used_ < wire::kMaxPacketBytes) flush();
+  return scratch_.get() + scratch_used_;
+}
+
+void SwitchLoop::deliver(const Verdict& verdict, const Received& datagram) {
+  const Segment result = table_.delivered(verdict, datagram, room());
+  scratch_used_ += result.size;
+  if (verdict.reply != 0) {
+    repeats_.push_back({verdict.to, result});
+    return;
+  }
+  Train& down = train(verdict.job_index, &Finished::delivered);
+  (result.size > wire::kHeaderBytes ? down.with_words : down.without).push_back(result);
+}
+
+void SwitchLoop::finish(const Verdict& verdict) {
+  Train& full = train(verdict.job_index, &Finished::full);
+  const Segment result = table_.result(verdict.job_index, verdict.slot);
+  (result.size > wire::kHeaderBytes ? full.with_words : full.without).push_back(result);
+}
+
+void SwitchLoop::repeat(const Verdict& verdict) {
+  if (verdict.reply == 0) {
+    repeats_.push_back({verdict.to, table_.result(verdict.job_index, verdict.slot)});
+    return;
+  }
+  const Segment result = table_.result_with_reply(verdict, room());
+  scratch_used_ += result.size;
+  repeats_.push_back({verdict.to, result});
+}
+
+void SwitchLoop::flush() {
+  for (const uint32_t index : to_multicast_) {
+    Finished& job = finished_[index];
+    const auto send = [this](std::span<const Endpoint> to, Train& train) {
+      if (train.empty()) return;
+      train.with_words.insert(train.with_words.end(), train.without.begin(), train.without.end());
+      port_->send(to, train.with_words);
+      train.with_words.clear();
+      train.without.clear();
+    };
+    send(table_.audience(index), job.full);
+    send(table_.workers(index), job.delivered);
+  }
+  to_multicast_.clear();
+
+  if (!repeats_.empty()) {
+    // Of one worker and size together, in the order of memory: neighbours then merge.
+    const auto key = [](const Repeat& r) { return std::tuple(r.to.ip, r.to.port, ~r.result.size, r.result.data); };
+    std::sort(repeats_.begin(), repeats_.end(), [&](const Repeat& a, const Repeat& b) { return key(a) < key(b); });
+    for (size_t at = 0; at < repeats_.size();) {
+      const Endpoint to = repeats_[at].to;
+      run_.clear();
+      for (; at < repeats_.size() && repeats_[at].to == to; ++at) run_.push_back(repeats_[at].result);
+      port_->send({&to, 1}, run_);
+    }
+    repeats_.clear();
+  }
+  scratch_used_ = 0;
+  table_.flushed();
+}
+
+}  // namespace switchagg

@@ -1,0 +1,161 @@
+#include "switchagg/native/switch/pcap_port.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <ctime>
+
+#include "switchagg/native/shared/wire.h"
+
+namespace switchagg {
+namespace {
+
+constexpr size_t kBufferBytes = 1 << 20;
+constexpr int64_t kIdleNs = 1'000'000'000;
+constexpr uint32_t kMagic = 0xA1B23C4D;  // nanoseconds, in the host's byte order
+constexpr uint32_t kLinkEthernet = 1, kLinkRaw = 101;
+constexpr uint32_t kSnapLength = 65535;
+constexpr uint32_t kIpBytes = 20, kUdpBytes = 8;
+
+struct FileHeader {
+  uint32_t magic = kMagic;
+  uint16_t major = 2, minor = 4;
+  uint32_t zone = 0, accuracy = 0, snap_length = kSnapLength, link = kLinkRaw;
+};
+struct RecordHeader {
+  uint32_t seconds, nanoseconds, captured, length;
+};
+static_assert(sizeof(FileHeader) == 24 && sizeof(RecordHeader) == 16);
+
+void write_headers(uint8_t* at, Endpoint from, Endpoint to, uint32_t payload) {
+  std::memset(at, 0, kIpBytes + kUdpBytes);
+  at[0] = 0x45;  // IPv4, five words of header
+  wire::store16(at + 2, static_cast<uint16_t>(kIpBytes + kUdpBytes + payload));
+  at[6] = 0x40;  // do not fragment
+  at[8] = 64;    // time to live
+  at[9] = 17;    // UDP
+  wire::store32(at + 12, from.ip);
+  wire::store32(at + 16, to.ip);
+  uint32_t sum = 0;
+  for (uint32_t i = 0; i < kIpBytes; i += 2) sum += wire::load16(at + i);
+  sum = (sum & 0xFFFF) + (sum >> 16);
+  wire::store16(at + 10, static_cast<uint16_t>(~(sum + (sum >> 16))));
+  wire::store16(at + 20, from.port);
+  wire::store16(at + 22, to.port);
+  wire::store16(at + 24, static_cast<uint16_t>(kUdpBytes + payload));
+}
+
+}  // namespace
+
+PcapPort::PcapPort(std::unique_ptr<Port> inner, int file, bool frames)
+    : inner_(std::move(inner)), file_(file), frames_(frames) {
+  buffer_.reserve(kBufferBytes + 65536);
+  FileHeader header;
+  if (frames_) header.link = kLinkEthernet;
+  buffer_.resize(sizeof header);
+  std::memcpy(buffer_.data(), &header, sizeof header);
+  first_record_ = sizeof header;
+}
+
+void PcapPort::finish() {
+  if (file_ < 0) return;
+  write_out();
+  close(file_);
+  file_ = -1;
+}
+
+void PcapPort::abandon() {  // the parent writes the file
+  inner_->abandon();
+  if (file_ >= 0) close(file_);
+  file_ = -1;
+}
+
+bool PcapPort::wait(int64_t timeout_ns) {
+  if (buffer_.empty()) return inner_->wait(timeout_ns);
+  const int64_t first = timeout_ns < 0 ? kIdleNs : std::min(timeout_ns, kIdleNs);
+  if (inner_->wait(first)) return true;
+  if (first == timeout_ns) return false;
+  write_out();
+  return inner_->wait(timeout_ns < 0 ? -1 : timeout_ns - first);
+}
+
+void PcapPort::receive(std::vector<Received>& into) {
+  const size_t before = into.size();
+  inner_->receive(into);
+  if (into.size() == before) return;
+  stamp();
+  const Endpoint here = local();
+  for (size_t i = before; i < into.size(); ++i) record(into[i].peer, here, into[i]);
+}
+
+void PcapPort::send(std::span<const Endpoint> to, std::span<const Segment> segments) {
+  stamp();
+  const Endpoint here = local();
+  for (const Endpoint& peer : to)
+    for (const Segment& segment : segments) record(here, peer, Received::whole(segment.data, segment.size, peer));
+  inner_->send(to, segments);
+}
+
+void PcapPort::stamp() {
+  timespec now{};
+  clock_gettime(CLOCK_REALTIME, &now);
+  seconds_ = static_cast<uint32_t>(now.tv_sec);
+  nanoseconds_ = static_cast<uint32_t>(now.tv_nsec);
+}
+
+void PcapPort::record(Endpoint from, Endpoint to, const Received& datagram) {
+  const uint32_t size = datagram.size;
+  const uint32_t made = frames_ ? 0 : kIpBytes + kUdpBytes;  // headers that the datagram does not have
+  if (error_ || size > kSnapLength - made) {
+    ++missing_;
+    return;
+  }
+  const uint32_t length = made + size;
+  const RecordHeader header{seconds_, nanoseconds_, length, length};
+  const size_t at = buffer_.size();
+  buffer_.resize(at + sizeof header + length);
+  std::memcpy(buffer_.data() + at, &header, sizeof header);
+  if (!frames_) write_headers(buffer_.data() + at + sizeof header, from, to, size);
+  datagram.copy_to(buffer_.data() + at + sizeof header + made);
+  ++buffered_;
+  if (buffer_.size() >= kBufferBytes) write_out();
+}
+
+void PcapPort::write_out() {
+  if (buffer_.empty()) return;
+  size_t done = 0;
+  while (done < buffer_.size() && !error_) {
+    const ssize_t n = write(file_, buffer_.data() + done, buffer_.size() - done);
+    if (n >= 0) {
+      done += static_cast<size_t>(n);
+    } else if (errno != EINTR) {
+      error_.add(static_cast<uint64_t>(errno));
+    }
+  }
+  if (error_) {
+    // Keep the whole records that went out. What is no regular file cannot be cut.
+    size_t whole = done < first_record_ ? 0 : first_record_;
+    uint64_t records = 0;
+    while (whole >= first_record_ && whole + sizeof(RecordHeader) <= done) {
+      RecordHeader header;
+      std::memcpy(&header, buffer_.data() + whole, sizeof header);
+      if (whole + sizeof header + header.captured > done) break;
+      whole += sizeof header + header.captured;
+      ++records;
+    }
+    const off_t end = lseek(file_, 0, SEEK_CUR);
+    if (end >= 0) [[maybe_unused]] const int cut = ftruncate(file_, end - static_cast<off_t>(done - whole));
+    captured_.add(records);
+    missing_.add(buffered_ - records);
+  } else {
+    captured_.add(buffered_);
+  }
+  first_record_ = 0;
+  buffered_ = 0;
+  buffer_.clear();
+}
+
+}  // namespace switchagg

@@ -1,0 +1,474 @@
+#include "switchagg/native/switch/slot_table.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <stdexcept>
+#include <string>
+
+#include "switchagg/native/shared/memory.h"
+#include "switchagg/native/shared/shared_memory.h"
+
+namespace switchagg {
+
+using wire::DropReason;
+using wire::Event;
+using wire::Header;
+using wire::Op;
+
+const SlotKernels& slot_kernels() {
+#ifdef SWITCHAGG_X86
+  static const SlotKernels& best = __builtin_cpu_supports("x86-64-v4")   ? slot_kernels_v4
+                                   : __builtin_cpu_supports("x86-64-v3") ? slot_kernels_v3
+                                                                         : slot_kernels_base;
+  return best;
+#else
+  return slot_kernels_base;
+#endif
+}
+
+const SlotKernels& untouched_slot_kernels() {
+  static constexpr WordKernel nothing = [](uint8_t*, const uint8_t*, size_t) {};
+  static constexpr SlotKernels kernels = {nothing, nothing, nothing};
+  return kernels;
+}
+
+namespace {
+
+constexpr uint32_t kMaxCapacity = 1 << 16;
+constexpr uint16_t kNoJob = 0xFFFF;  // job indices stay below: a job has at least 2 of at most 65,536 slots
+
+template <typename Index>
+void count(Counters& counters, Index what) {
+  ++counters[static_cast<size_t>(what)];
+}
+
+Verdict dropped(DropReason reason) {
+  Verdict verdict;
+  verdict.reason = reason;
+  return verdict;
+}
+
+Verdict drop(uint64_t& tally, DropReason reason) {
+  ++tally;
+  return dropped(reason);
+}
+
+Verdict drop(Counters& counters, DropReason reason) {
+  count(counters, Event::received);
+  count(counters, reason);
+  return dropped(reason);
+}
+
+void add_counters(Counters& to, const Counters& from) {
+  for (size_t i = 0; i < to.size(); ++i) to[i] += from[i];
+}
+
+}  // namespace
+
+struct SlotTable::Job {
+  struct Slot {
+    uint32_t seq = 0, seen = 0;
+    uint32_t pending_epoch = 0;  // pending while this is the table's epoch
+    bool filled = false;
+  };
+  struct Worker {
+    Endpoint endpoint;
+    uint32_t bit, token;
+    bool fenced = false;
+    WorkerTallies tallies{};
+  };
+  // At most 32 workers in 64 places: a search always ends at an empty place, and nothing grows with traffic.
+  static constexpr uint32_t kPlaces = 64;
+  static constexpr uint8_t kEmpty = 0xFF;
+
+  Job(const JobAdmission& entry, uint32_t index, bool shareable)
+      : index(index), id(entry.job), base(entry.base), mask(entry.slots - 1), words(entry.words),
+        result_token(entry.result_token), parent(entry.parent), stride(wire::kHeaderBytes + 4 * entry.words),
+        kernels(entry.touch ? slot_kernels() : untouched_slot_kernels()), slots(entry.slots),
+        findable(FindableMemory::make_or_none(shareable ? size_t{stride} * entry.slots : 0)),
+        own(findable.get() ? 0 : size_t{stride} * entry.slots), records(findable.get() ? findable.get() : own.get()) {
+    places.fill(kEmpty);
+    for (const WorkerAdmission& worker : entry.workers)
+      workers.push_back({worker.endpoint, uint32_t{1} << worker.bit, worker.token});
+    std::sort(workers.begin(), workers.end(), [](const Worker& a, const Worker& b) { return a.bit < b.bit; });
+    for (const Worker& worker : workers) {
+      uint32_t place = first_place(worker.endpoint);
+      while (places[place] != kEmpty) place = (place + 1) % kPlaces;
+      places[place] = static_cast<uint8_t>(endpoints.size());
+      endpoints.push_back(worker.endpoint);
+      full |= worker.bit;
+    }
+  }
+
+  static uint32_t first_place(Endpoint source) {
+    return ((source.ip * 0x9E3779B1u) ^ (source.port * 0x85EBCA6Bu)) >> 26;  // the top 6 bits
+  }
+
+  Worker* find(Endpoint source) {
+    if (workers[last].endpoint == source) return &workers[last];  // packets of one worker come in runs
+    for (uint32_t place = first_place(source); places[place] != kEmpty; place = (place + 1) % kPlaces) {
+      if (workers[places[place]].endpoint == source) {
+        last = places[place];
+        return &workers[last];
+      }
+    }
+    return nullptr;
+  }
+
+  Worker* with_bit(uint32_t bit) {
+    const auto found = std::find_if(workers.begin(), workers.end(), [&](const Worker& w) { return w.bit == bit; });
+    return found == workers.end() ? nullptr : &*found;
+  }
+
+  bool owns(uint32_t slot) const { return slot - base <= mask; }
+
+  uint8_t* record(uint32_t slot) const { return records + size_t{stride} * slot; }
+
+  // cause: the packet that made the slot full.
+  void write_result(uint32_t slot, const Header& cause) {
+    Header header;
+    header.op = static_cast<uint8_t>(Op::RESULT);
+    header.flags = slots[slot].filled ? wire::kFlagPayload : 0;
+    header.job = id;
+    header.token = result_token;
+    header.seq = slots[slot].seq;
+    header.slot = static_cast<uint16_t>(base + slot);
+    if (parent) {
+      header.op = cause.op;
+      header.flags |= cause.flags & wire::kFlagRetransmission;
+      header.token = parent->token;
+      header.slot = static_cast<uint16_t>(parent->base + slot);
+    }
+    header.write(record(slot));
+  }
+
+  void count(Outcome outcome, bool completing = false) {
+    ++tallies.outcomes[static_cast<size_t>(outcome) + (completing ? kCompleting : 0)];
+  }
+
+  Counters counters() const;
+
+  const uint32_t index;
+  const uint16_t id;
+  const uint32_t base, mask, words, result_token;
+  const std::optional<ParentAdmission> parent;
+  const uint32_t stride;
+  const SlotKernels& kernels;
+  uint32_t full = 0, last = 0;
+  std::array<uint8_t, kPlaces> places;
+  std::vector<Worker> workers;  // in bit order
+  std::vector<Endpoint> endpoints;
+  std::vector<Slot> slots;
+  FindableMemory findable;
+  PacketMemory own;
+  uint8_t* const records;  // in one of the two
+  JobTallies tallies;
+};
+
+Counters SlotTable::Job::counters() const {
+  const auto cell = [&](Outcome outcome) { return tallies.outcomes[static_cast<size_t>(outcome)]; };
+  const auto completing = [&](Outcome outcome) { return tallies.outcomes[static_cast<size_t>(outcome) + kCompleting]; };
+  const auto both = [&](Outcome outcome) { return cell(outcome) + completing(outcome); };
+  Counters counters{};
+  const auto at = [&](auto what) -> uint64_t& { return counters[static_cast<size_t>(what)]; };
+  at(DropReason::length) = tallies.length;
+  at(DropReason::source) = tallies.source;
+  at(DropReason::slot) = tallies.outside + cell(Outcome::misplaced);
+  at(DropReason::stale) = cell(Outcome::stale);
+  at(DropReason::duplicate) = cell(Outcome::duplicate);
+  for (const Worker& worker : workers) {
+    at(DropReason::slot) += worker.tallies.outside;
+    at(DropReason::token) += worker.tallies.token;
+    at(Event::retransmissions) += worker.tallies.repeats;
+    at(Event::delivered) += worker.tallies.delivered;
+  }
+  at(Event::delivered) += tallies.delivered;
+  at(Event::fresh) = both(Outcome::fresh_skip) + both(Outcome::fresh_stored);
+  at(Event::stored) = both(Outcome::stored) + both(Outcome::fresh_stored);
+  at(Event::added) = both(Outcome::added);
+  at(Event::ored) = both(Outcome::ored);
+  at(Event::skips) = both(Outcome::skip) + both(Outcome::empty_skip) + both(Outcome::fresh_skip);
+  at(Event::accepted) = at(Event::stored) + at(Event::added) + at(Event::ored) + at(Event::skips);
+  at(Event::duplicates_answered) = cell(Outcome::answered);
+  for (Outcome outcome : {Outcome::skip, Outcome::empty_skip, Outcome::stored, Outcome::added, Outcome::ored,
+                          Outcome::fresh_skip, Outcome::fresh_stored})
+    at(Event::results) += completing(outcome);
+  at(Event::empty_results) = completing(Outcome::empty_skip) + completing(Outcome::fresh_skip);
+  at(Event::inits) = cell(Outcome::initialised);
+  at(Event::received) =
+      at(Event::accepted) + at(Event::duplicates_answered) + at(Event::inits) + at(Event::delivered);
+  for (DropReason reason : {DropReason::length, DropReason::source, DropReason::token, DropReason::slot,
+                            DropReason::stale, DropReason::duplicate})
+    at(Event::received) += at(reason);
+  return counters;
+}
+
+SlotTable::SlotTable(uint32_t capacity) : capacity_(capacity), index_of_job_(size_t{1} << 16, kNoJob) {
+  if (capacity < 1 || capacity > kMaxCapacity)
+    throw std::invalid_argument("capacity is " + std::to_string(capacity) + "; accepted: 1..65536");
+}
+
+SlotTable::~SlotTable() = default;
+
+void SlotTable::add_job(const JobAdmission& entry) {
+  if (find(entry.job)) throw std::invalid_argument("job " + std::to_string(entry.job) + " is already in the table");
+  const uint32_t end = entry.base + entry.slots;
+  if (end > capacity_)
+    throw std::invalid_argument("slots " + std::to_string(entry.base) + ".." + std::to_string(end - 1) +
+                                " are outside the switch's " + std::to_string(capacity_));
+  for (const auto& other : jobs_) {
+    if (other && entry.base <= other->base + other->mask && other->base < end)
+      throw std::invalid_argument("slots " + std::to_string(entry.base) + ".." + std::to_string(end - 1) +
+                                  " overlap those of job " + std::to_string(other->id));
+  }
+  size_t index = 0;
+  while (index < jobs_.size() && jobs_[index]) ++index;
+  if (index == jobs_.size()) jobs_.emplace_back();
+  jobs_[index] = std::make_unique<Job>(entry, static_cast<uint32_t>(index), shareable_);
+  index_of_job_[entry.job] = static_cast<uint16_t>(index);
+}
+
+void SlotTable::remove_job(uint16_t id) {
+  Job& job = get(id);
+  add_counters(gone_, job.counters());
+  index_of_job_[id] = kNoJob;
+  jobs_[job.index].reset();
+}
+
+void SlotTable::set_fenced(uint16_t id, uint32_t bits, bool fenced) {
+  Job& job = get(id);
+  if (bits & ~job.full) {
+    char text[80];
+    std::snprintf(text, sizeof text, "bits is 0x%x; the workers of job %u have 0x%x", bits, id, job.full);
+    throw std::invalid_argument(text);
+  }
+  for (Job::Worker& worker : job.workers)
+    if (bits & worker.bit) worker.fenced = fenced;
+}
+
+SlotTable::Job* SlotTable::find(uint16_t id) const {
+  const uint16_t index = index_of_job_[id];
+  return index == kNoJob ? nullptr : jobs_[index].get();
+}
+
+SlotTable::Job& SlotTable::get(uint16_t id) const {
+  if (Job* job = find(id)) return *job;
+  throw std::invalid_argument("there is no job " + std::to_string(id) + " in the table");
+}
+
+Verdict SlotTable::process(const Received& packet, bool from_controller) {
+  const uint32_t size = packet.size;
+  if (size < wire::kHeaderBytes) return drop(unattributed_, DropReason::truncated);
+  const Header header = Header::parse(packet.header);
+  if (header.version != wire::kVersion) return drop(unattributed_, DropReason::version);
+  const Op op = static_cast<Op>(header.op);
+  if (op == Op::RESULT && !from_controller) return deliver(header, size - wire::kHeaderBytes, packet.peer);
+  if (from_controller ? op != Op::INIT : op != Op::SUM && op != Op::OR) return drop(unattributed_, DropReason::op);
+  const uint32_t payload = size - wire::kHeaderBytes;
+  const bool filled = header.flags & wire::kFlagPayload;
+  if (filled ? payload % 4 || payload < 4 * wire::kMinWords || op == Op::INIT : payload != 0)
+    return drop(unattributed_, DropReason::length);
+  Job* job = find(header.job);
+  if (!job) return drop(unattributed_, DropReason::job);
+  if (from_controller) return initialise(*job, header);
+  if (filled && payload != 4 * job->words) return drop(job->tallies.length, DropReason::length);
+  return contribute(*job, header, filled ? packet.words : nullptr, packet.peer);
+}
+
+Verdict SlotTable::contribute(Job& job, const Header& header, const uint8_t* words, Endpoint source) {
+  Job::Worker* worker = job.find(source);
+  if (!worker || worker->fenced) return drop(job.tallies.source, DropReason::source);
+  if (worker->token != header.token) return drop(worker->tallies.token, DropReason::token);
+  const uint32_t index = header.seq & job.mask;
+  if (header.slot != job.base + index) {
+    if (!job.owns(header.slot)) return drop(worker->tallies.outside, DropReason::slot);
+    ++worker->tallies.misplaced;
+    job.count(Outcome::misplaced);
+    return dropped(DropReason::slot);
+  }
+
+  Job::Slot& slot = job.slots[index];
+  Verdict verdict;
+  verdict.job_index = job.index;
+  verdict.slot = index;
+  const bool fresh = header.seq == slot.seq + job.mask + 1;
+  if (fresh && slot.pending_epoch == epoch_) {
+    verdict.action = Action::flush;
+    return verdict;
+  }
+  ++worker->tallies.packets;
+  if (header.flags & wire::kFlagRetransmission) ++worker->tallies.repeats;
+  if (!fresh && header.seq != slot.seq) {
+    job.count(Outcome::stale);
+    return dropped(DropReason::stale);
+  }
+  if (!fresh && slot.seen & worker->bit) {
+    if (slot.seen != job.full) {
+      job.count(Outcome::duplicate);
+      return dropped(DropReason::duplicate);
+    }
+    job.count(Outcome::answered);
+    slot.pending_epoch = epoch_;
+    verdict.action = Action::unicast;
+    verdict.to = source;
+    verdict.reply = header.reply;
+    if (job.parent) {
+      verdict.to = job.parent->endpoint;
+      verdict.reply = static_cast<uint16_t>(__builtin_ctz(worker->bit) + 1);
+      verdict.op = header.op;
+      verdict.flags = header.flags;
+    }
+    return verdict;
+  }
+
+  if (fresh) {
+    slot.seq = header.seq;
+    slot.seen = 0;
+    slot.filled = false;
+  }
+  slot.seen |= worker->bit;
+  Outcome outcome;
+  if (words) {
+    uint8_t* stored = job.record(index) + wire::kHeaderBytes;
+    if (!slot.filled) {
+      job.kernels.copy(stored, words, job.words);
+      outcome = fresh ? Outcome::fresh_stored : Outcome::stored;
+    } else if (header.op == static_cast<uint8_t>(Op::SUM)) {
+      job.kernels.add(stored, words, job.words);
+      outcome = Outcome::added;
+    } else {
+      job.kernels.or_words(stored, words, job.words);
+      outcome = Outcome::ored;
+    }
+    slot.filled = true;
+  } else {
+    outcome = fresh ? Outcome::fresh_skip : slot.filled ? Outcome::skip : Outcome::empty_skip;
+  }
+  const bool completing = slot.seen == job.full;
+  job.count(outcome, completing);
+  if (completing) {
+    job.write_result(index, header);
+    slot.pending_epoch = epoch_;
+    verdict.action = Action::multicast;
+  }
+  return verdict;
+}
+
+// A RESULT: the parent's goes down to whom it is for, and nobody else may send one.
+Verdict SlotTable::deliver(const Header& header, uint32_t payload, Endpoint source) {
+  Job* const job = find(header.job);
+  const bool filled = header.flags & wire::kFlagPayload;
+  if (!job || !job->parent || source != job->parent->endpoint || header.token != job->parent->result_token ||
+      header.slot - job->parent->base > job->mask || payload != (filled ? 4 * job->words : 0))
+    return drop(unattributed_, DropReason::op);
+  Verdict verdict;
+  verdict.job_index = job->index;
+  verdict.slot = header.slot - job->parent->base;
+  verdict.reply = header.reply;
+  verdict.action = Action::deliver;
+  if (header.reply == 0) {
+    ++job->tallies.delivered;
+    return verdict;
+  }
+  Job::Worker* const worker =
+      header.reply <= wire::kMaxWorkers ? job->with_bit(uint32_t{1} << (header.reply - 1)) : nullptr;
+  if (!worker) return drop(unattributed_, DropReason::op);
+  ++worker->tallies.delivered;
+  verdict.to = worker->endpoint;
+  return verdict;
+}
+
+Verdict SlotTable::initialise(Job& job, const Header& header) {
+  const uint32_t index = header.seq & job.mask;
+  if (header.slot != job.base + index) {
+    if (!job.owns(header.slot)) return drop(job.tallies.outside, DropReason::slot);
+    job.count(Outcome::misplaced);
+    return dropped(DropReason::slot);
+  }
+  Job::Slot& slot = job.slots[index];
+  Verdict verdict;
+  verdict.job_index = job.index;
+  verdict.slot = index;
+  if (slot.pending_epoch == epoch_) {
+    verdict.action = Action::flush;
+    return verdict;
+  }
+  slot.seq = header.seq;
+  slot.seen = job.full;
+  slot.filled = false;
+  Header nobodys;
+  nobodys.op = static_cast<uint8_t>(Op::SUM);
+  job.write_result(index, nobodys);
+  job.count(Outcome::initialised);
+  verdict.action = Action::to_controller;
+  return verdict;
+}
+
+Segment SlotTable::result(uint32_t job_index, uint32_t slot) const {
+  const Job& job = *jobs_[job_index];
+  return {job.record(slot), job.slots[slot].filled ? job.stride : wire::kHeaderBytes};
+}
+
+std::span<const Endpoint> SlotTable::workers(uint32_t job_index) const { return jobs_[job_index]->endpoints; }
+
+std::span<const Endpoint> SlotTable::audience(uint32_t job_index) const {
+  const Job& job = *jobs_[job_index];
+  if (job.parent) return {&job.parent->endpoint, 1};
+  return job.endpoints;
+}
+
+Segment SlotTable::result_with_reply(const Verdict& verdict, uint8_t* scratch) const {
+  const Segment stored = result(verdict.job_index, verdict.slot);
+  std::memcpy(scratch, stored.data, stored.size);
+  if (jobs_[verdict.job_index]->parent) {
+    Header header = Header::parse(scratch);
+    header.op = verdict.op;
+    header.flags = static_cast<uint8_t>((header.flags & wire::kFlagPayload) | (verdict.flags & wire::kFlagRetransmission));
+    header.write(scratch);
+  }
+  wire::store16(scratch + wire::kReplyOffset, verdict.reply);
+  return {scratch, stored.size};
+}
+
+Segment SlotTable::delivered(const Verdict& verdict, const Received& packet, uint8_t* scratch) const {
+  const Job& job = *jobs_[verdict.job_index];
+  packet.copy_to(scratch);
+  Header header = Header::parse(scratch);
+  header.flags &= wire::kFlagPayload;
+  header.token = job.result_token;
+  header.slot = static_cast<uint16_t>(job.base + verdict.slot);
+  header.reply = 0;
+  header.write(scratch);
+  return {scratch, packet.size};
+}
+
+Counters SlotTable::counters() const {
+  Counters total = unattributed_;
+  add_counters(total, gone_);
+  for (const auto& job : jobs_)
+    if (job) add_counters(total, job->counters());
+  return total;
+}
+
+Counters SlotTable::job_counters(uint16_t job) const { return get(job).counters(); }
+
+JobTallies SlotTable::job_tallies(uint16_t job) const { return get(job).tallies; }
+
+std::vector<std::pair<uint32_t, WorkerTallies>> SlotTable::worker_tallies(uint16_t job) const {
+  std::vector<std::pair<uint32_t, WorkerTallies>> all;
+  for (const Job::Worker& worker : get(job).workers)
+    all.emplace_back(static_cast<uint32_t>(__builtin_ctz(worker.bit)), worker.tallies);
+  return all;
+}
+
+SlotTable::SlotView SlotTable::slot(uint32_t index) const {
+  for (const auto& job : jobs_) {
+    if (!job || index < job->base || index > job->base + job->mask) continue;
+    const Job::Slot& slot = job->slots[index - job->base];
+    const uint8_t* words = job->record(index - job->base) + wire::kHeaderBytes;
+    return {slot.seq, slot.seen, slot.filled, {words, slot.filled ? 4 * job->words : 0}};
+  }
+  throw std::invalid_argument("slot " + std::to_string(index) + " belongs to no job");
+}
+
+}  // namespace switchagg

@@ -1,0 +1,180 @@
+// The slot machine, per packet: admission, the slot rules, counters. No I/O, no clock, no thread; after add_job() no
+// allocation. The rules are written down in switchagg/rules/slots.py, which this agrees with packet for packet.
+//
+//      packet, source  ->  process()  ->  Verdict: nothing | answer one worker | multicast | echo | flush first
+//                                                  | a parent's RESULT for one worker, or for all
+//
+// A finished slot is sent from where it lies: result() is a view of its record, header and words together. The records
+// of a job lie one after the other (stride 16 + 4K), so that a run of finished slots is one range of memory.
+//
+// Who may overwrite a record, and when. By the window rule nobody can send what would overwrite a slot before having its
+// RESULT, but a faulty worker that was admitted could. So the table remembers whose views it has handed out: a slot is
+// *pending* from the Verdict that names it (multicast or unicast) until flushed(). A packet that would overwrite a pending
+// slot changes and counts nothing; its Verdict is `flush`. The loop's side of the bargain:
+//
+//      - Views stay valid, with their bytes unchanged, until flushed().
+//      - On Action::flush: send everything outstanding, call flushed(), process() the same packet again; the second
+//        Verdict is never `flush`.
+//      - After sending a batch, call flushed(). Before remove_job(), send everything or forget it.
+//
+// Not thread-safe: one lock around the table, or one thread.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "switchagg/native/switch/slot_kernels.h"
+#include "switchagg/native/shared/port.h"
+#include "switchagg/native/shared/wire.h"
+
+namespace switchagg {
+
+struct WorkerAdmission {
+  Endpoint endpoint;
+  uint32_t bit = 0;  // 0..31
+  uint32_t token = 0;
+};
+
+struct ParentAdmission {  // of a leaf: the switch above
+  Endpoint endpoint;
+  uint32_t token = 0;  // ours there
+  uint32_t base = 0;   // of the job there
+  uint32_t result_token = 0;
+};
+
+struct JobAdmission {  // checked where it is made: switchagg.rules.slots.JobEntry
+  uint16_t job = 0;
+  uint32_t base = 0, slots = 0, words = 0;
+  uint32_t result_token = 0;
+  std::vector<WorkerAdmission> workers;
+  bool touch = true;
+  std::optional<ParentAdmission> parent;
+};
+
+enum class Action : uint8_t {
+  none,           // dropped (see reason), or taken into a slot that is not full yet
+  multicast,      // send result(job_index, slot) to every endpoint of audience(job_index)
+  unicast,        // send it to `to` alone; where `reply` is not zero, send result_with_reply() instead
+  deliver,        // a parent's RESULT: send delivered() to every endpoint of workers(job_index), where `reply` is not
+                  // zero to `to` alone
+  to_controller,  // send the packet back, unchanged, to the controller
+  flush,          // nothing was done: send what is outstanding, call flushed(), and process() this packet again
+};
+
+struct Verdict {
+  Action action = Action::none;
+  uint32_t job_index = 0;
+  uint32_t slot = 0;  // within the job: 0..P-1
+  Endpoint to;
+  uint16_t reply = 0;
+  uint8_t op = 0, flags = 0;  // of the packet: a leaf sends a repeat up with them
+  wire::DropReason reason = wire::DropReason::none;
+};
+
+using Counters = std::array<uint64_t, wire::kCounters>;  // indexed by DropReason and Event
+
+// What became of an admitted packet, by the codes of the P4 programs (p4/include/constants.p4), so that their counters
+// can be told from ours. An accepted packet that filled its slot counts under its outcome + kCompleting.
+enum class Outcome : uint8_t {
+  stale = 0,
+  duplicate = 1,
+  misplaced = 2,  // a slot of the job, but not base + (seq mod P)
+  answered = 3,
+  initialised = 4,
+  skip = 16,        // into a slot with words
+  empty_skip = 17,  // into a slot without
+  stored = 18,
+  added = 19,
+  ored = 20,
+  fresh_skip = 21,
+  fresh_stored = 22,
+};
+inline constexpr uint32_t kCompleting = 8, kOutcomes = 32;
+
+struct WorkerTallies {
+  uint64_t packets = 0;    // admitted, whatever became of them
+  uint64_t repeats = 0;    // of these, flagged as sent before
+  uint64_t misplaced = 0;  // dropped: a slot of the job, but not the one of the seq
+  uint64_t outside = 0;    // dropped: a slot of another job, or of none
+  uint64_t token = 0;      // dropped: another token
+  uint64_t delivered = 0;  // RESULTs of the parent for this worker alone
+};
+
+struct JobTallies {
+  std::array<uint64_t, kOutcomes> outcomes{};
+  uint64_t source = 0;   // dropped: of nobody in the job, or of a worker that is fenced
+  uint64_t length = 0;   // dropped: not K words
+  uint64_t outside = 0;  // INITs dropped: a slot of another job, or of none
+  uint64_t delivered = 0;  // RESULTs of the parent for all workers
+};
+
+class SlotTable {
+ public:
+  explicit SlotTable(uint32_t capacity);  // slots, 1..65536; throws std::invalid_argument
+  ~SlotTable();
+  SlotTable(const SlotTable&) = delete;
+  SlotTable& operator=(const SlotTable&) = delete;
+
+  // Throws std::invalid_argument where the id is in use, or the range leaves the capacity or overlaps another job's.
+  void add_job(const JobAdmission& job);
+  void remove_job(uint16_t job);  // throws std::invalid_argument where there is no such job
+  // Drops these workers' packets from now on, as from nobody in the job; or takes them again. The rest of the job stays as
+  // it is. Throws std::invalid_argument where there is no such job, or one of the bits is no worker's.
+  void fence(uint16_t job, uint32_t bits) { set_fenced(job, bits, true); }
+  void admit(uint16_t job, uint32_t bits) { set_fenced(job, bits, false); }
+
+  // Records of jobs that come from now on lie in FindableMemory, so that workers of this host can read their RESULTs there.
+  void share_records() { shareable_ = true; }
+
+  // The packet's peer is ignored for what comes from the controller's port.
+  Verdict process(const Received& packet, bool from_controller);
+  void flushed() { ++epoch_; }
+
+  // Of a job_index and slot that a Verdict named:
+  // The stored RESULT, of a leaf its contribution to the parent; 16 bytes where nothing was filled.
+  Segment result(uint32_t job_index, uint32_t slot) const;
+  std::span<const Endpoint> workers(uint32_t job_index) const;   // in bit order
+  std::span<const Endpoint> audience(uint32_t job_index) const;  // of a full slot: the workers, of a leaf its parent
+  // result() for a repeat, with what of its header is the repeat's, written to `scratch` of wire::kMaxPacketBytes.
+  Segment result_with_reply(const Verdict& verdict, uint8_t* scratch) const;
+  // The parent's RESULT that gave `verdict`, as workers want it, likewise.
+  Segment delivered(const Verdict& verdict, const Received& packet, uint8_t* scratch) const;
+
+  // For people and tests, not per packet. The last four throw std::invalid_argument for what is not there.
+  struct SlotView {
+    uint32_t seq, seen;
+    bool filled;
+    std::span<const uint8_t> words;  // big-endian; empty where nothing is filled
+  };
+  uint32_t capacity() const { return capacity_; }
+  Counters counters() const;  // since the table was made, jobs that are gone included
+  Counters strangers() const { return unattributed_; }  // of these, packets of no job
+  Counters job_counters(uint16_t job) const;
+  JobTallies job_tallies(uint16_t job) const;
+  std::vector<std::pair<uint32_t, WorkerTallies>> worker_tallies(uint16_t job) const;  // by bit
+  SlotView slot(uint32_t index) const;
+
+ private:
+  struct Job;
+  Job* find(uint16_t job) const;
+  Job& get(uint16_t job) const;
+  void set_fenced(uint16_t job, uint32_t bits, bool fenced);
+  Verdict initialise(Job& job, const wire::Header& header);
+  Verdict contribute(Job& job, const wire::Header& header, const uint8_t* words, Endpoint source);
+  Verdict deliver(const wire::Header& header, uint32_t payload, Endpoint source);
+
+  uint32_t capacity_;
+  bool shareable_ = false;
+  uint32_t epoch_ = 1;                      // a slot is pending if it was marked in this epoch
+  std::vector<uint16_t> index_of_job_;      // by job id
+  std::vector<std::unique_ptr<Job>> jobs_;  // by job index; indices of removed jobs are used again
+  Counters unattributed_{};                 // packets of no job
+  Counters gone_{};                         // all packets of jobs that are gone
+};
+
+}  // namespace switchagg

@@ -1,0 +1,590 @@
+#include "switchagg/native/worker/codec.h"
+
+#include <algorithm>
+#include <bit>
+#include <cfloat>
+#include <cstdlib>
+#include <cstring>
+
+namespace switchagg {
+
+extern const CodecKernels codec_kernels_base;
+#ifdef SWITCHAGG_X86
+extern const CodecKernels codec_kernels_v3, codec_kernels_v4;
+#endif
+
+// The best that the processor has. SWITCHAGG_KERNELS names a lower level, so that tests can compare them.
+static const CodecKernels& pick() {
+#ifdef SWITCHAGG_X86
+  const char* asked = std::getenv("SWITCHAGG_KERNELS");
+  const CodecKernels* const levels[] = {&codec_kernels_v4, &codec_kernels_v3, &codec_kernels_base};
+  const bool runs[] = {static_cast<bool>(__builtin_cpu_supports("x86-64-v4")),
+                       static_cast<bool>(__builtin_cpu_supports("x86-64-v3")), true};
+  for (int i = 0; i < 3; ++i)
+    if (runs[i] && (!asked || std::strcmp(asked, levels[i]->name) == 0)) return *levels[i];
+#endif
+  return codec_kernels_base;
+}
+
+const CodecKernels& choose_codec_kernels() {
+  static const CodecKernels& best = pick();
+  return best;
+}
+
+namespace {
+
+// 2^k; the exponent is in the normal range wherever this is called, since every factor is split in two.
+float pow2f(int k) { return std::bit_cast<float>(static_cast<uint32_t>(k + 127) << 23); }
+double pow2d(int k) { return std::bit_cast<double>(static_cast<uint64_t>(k + 1023) << 52); }
+
+bool bit(const uint32_t* bits, uint64_t i) { return (bits[i >> 5] >> (i & 31)) & 1; }
+
+uint32_t dither_key(uint32_t position, uint32_t rank) {
+  uint32_t k = position * 0x9E3779B1u ^ (rank + 1) * 0x7FEB352Du;
+  k ^= k >> 15;
+  k *= 0x846CA68Bu;
+  return k ^ k >> 16;
+}
+
+}  // namespace
+
+Stream::Stream(const Call& call, const Plan* plan, uint32_t words)
+    : call_(call), kernels_(choose_codec_kernels()), words_(words) {
+  switch (call.bits) {
+    case 16:
+      lanes_per_packet_ = 2 * words;
+      break;
+    case 8:
+      lanes_per_packet_ = 4 * words;
+      break;
+    case 64:
+      lanes_per_packet_ = words / 3;
+      break;
+    default:
+      lanes_per_packet_ = words;
+  }
+  headroom_ = std::bit_width(call.workers - 1) + (call.workers >= 256);
+  if (call.bits == 16 || call.bits == 8) {
+    top_ = static_cast<int32_t>(((1u << (call.bits - 1)) - 1) / call.workers);
+    key_ = dither_key(call.position, call.rank);
+  }
+  top_exponent_ = call.dtype == DType::f64 ? 2046 : call.dtype == DType::f16 ? 142 : 254;
+  floor_ = plan == nullptr;
+  union_blocks_ = call.blocks();
+  elements_ = call.count;
+  if (!floor_) {
+    exponents_ = plan->exponents();
+    any_nan_ = std::find(exponents_.begin(), exponents_.end(), call.not_finite()) != exponents_.end();
+    negative_zero_ = plan->negative_zero();
+  }
+  if (!floor_ && call.sparse) {
+    const uint64_t bitmap_words = (call.blocks() + 31) / 32;
+    own_ = plan->own_bitmap();
+    union_ = plan->union_bitmap();
+    if (call.union_out) std::copy_n(union_, bitmap_words, call.union_out);
+    union_blocks_ = kernels_.count_bits(union_, bitmap_words);
+    all_union_ = union_blocks_ == call.blocks();
+    all_own_ = all_union_ && kernels_.count_bits(own_, bitmap_words) == call.blocks();
+    if (!all_union_) {
+      blocks_.reserve(union_blocks_);
+      for (uint64_t w = 0; w < bitmap_words; ++w)
+        for (uint32_t rest = union_[w]; rest; rest &= rest - 1)
+          blocks_.push_back(static_cast<uint32_t>(w * 32 + static_cast<uint64_t>(std::countr_zero(rest))));
+      elements_ = union_blocks_ * call.block;
+      if (union_blocks_ && blocks_.back() == call.blocks() - 1)
+        elements_ -= call.blocks() * call.block - call.count;  // the tensor's last block may be short
+    }
+  }
+  past_cache_ = call.past_cache && 2 * union_blocks_ >= call.blocks();
+  packets_ = (elements_ + lanes_per_packet_ - 1) / lanes_per_packet_;
+  if (narrow()) {
+    sums_.resize(words);
+    q_.resize(call.chunk());
+  } else if (call.dtype != DType::f32 && call.dtype != DType::raw) {
+    q_.resize(words);
+  }
+  if (call.bits == 64) q64_.resize(lanes_per_packet_);
+  if (call.dtype == DType::f16 || call.dtype == DType::bf16 || call.feedback)
+    wide_.resize(narrow() ? call.chunk() : words);
+}
+
+void Stream::runs_of(uint64_t packet, bool by_owner) {
+  runs_.clear();
+  const uint64_t from = packet * lanes_per_packet_;
+  uint64_t left = std::min<uint64_t>(lanes_per_packet_, elements_ - from);
+  if (all_union_ && (!by_owner || all_own_)) {
+    runs_.push_back({from, static_cast<uint32_t>(left), 0, true});
+    return;
+  }
+  const uint32_t block = call_.block;
+  uint64_t k = from / block;
+  uint64_t offset = from % block;
+  uint32_t at = 0;
+  while (left) {
+    const uint64_t b = all_union_ ? k : blocks_[k];
+    const uint64_t element = b * block + offset;
+    const uint32_t count =
+        static_cast<uint32_t>(std::min<uint64_t>({block - offset, left, call_.count - element}));
+    const bool own = !by_owner || bit(own_, b);
+    if (!runs_.empty() && runs_.back().own == own && runs_.back().element + runs_.back().count == element) {
+      runs_.back().count += count;
+    } else {
+      runs_.push_back({element, count, at, own});
+    }
+    at += count;
+    left -= count;
+    offset = 0;
+    ++k;
+  }
+}
+
+// f(run) for the packet's runs. Short ones lie apart in `tensor`, where the processor's own prefetching does not find them.
+template <typename F>
+void Stream::each_run(const uint8_t* tensor, F&& f) const {
+  const uint64_t size = call_.element_bytes();
+  const size_t count = tensor ? runs_.size() : 0;
+  const auto fetch = [&](const Run& r) { fetch_block(tensor + r.element * size, r.count * size); };
+  for (size_t i = 0; i < std::min(kFetched, count); ++i) fetch(runs_[i]);
+  for (size_t i = 0; i < runs_.size(); ++i) {
+    if (i + kFetched < count) fetch(runs_[i + kFetched]);
+    f(runs_[i]);
+  }
+}
+
+template <typename F>
+void Stream::each_chunk(const Run& run, F&& f) const {
+  const uint32_t shift = call_.chunk_shift();
+  uint64_t element = run.element;
+  uint32_t at = run.at, left = run.count;
+  while (left) {
+    const uint64_t c = element >> shift;
+    const uint32_t count = static_cast<uint32_t>(std::min<uint64_t>(left, ((c + 1) << shift) - element));
+    f(element, count, at, exponents_[c]);
+    element += count;
+    at += count;
+    left -= count;
+  }
+}
+
+// The same for narrow lanes: f(element, count, place, shift, exponent) for each piece of a run that is in one chunk and in
+// one lane of the packet's words from `place` on.
+template <typename F>
+void Stream::each_piece(const Run& run, F&& f) const {
+  each_chunk(run, [&](uint64_t element, uint32_t count, uint32_t at, int exponent) {
+    while (count) {
+      const uint32_t lane = at / words_, place = at % words_, n = std::min(count, words_ - place);
+      f(element, n, place, static_cast<int>(lane * call_.bits), exponent);
+      element += n;
+      at += n;
+      count -= n;
+    }
+  });
+}
+
+// The exponent E of docs/protocol.md: |x| < 2^(E+1).
+namespace {
+
+int unbiased_f(int e) { return (e ? e : 1) - 127; }
+int unbiased_d(int e) { return (e ? e : 1) - 1023; }
+
+// Powers of two are exact, so they and the third factor can be one factor, unless that or a result could leave the
+// range of normal numbers.
+ScaleF folded(int k, float m) {
+  if (k > -60 && k < 60) return {pow2f(k) * m, 1.0f, 1.0f};
+  return {pow2f(k / 2), pow2f(k - k / 2), m};
+}
+
+}  // namespace
+
+ScaleF Stream::up_f(int exponent) const {
+  const int e = unbiased_f(exponent);
+  if (call_.bits == 32) return folded(30 - headroom_ - e, 1.0f);
+  return folded(-(e + 1), static_cast<float>(top_));
+}
+
+ScaleF Stream::down_f(int exponent) const {
+  const int e = unbiased_f(exponent);
+  const bool average = call_.op == ReduceOp::avg;
+  if (call_.bits == 32)
+    return folded(e - (30 - headroom_), average ? 1.0f / static_cast<float>(call_.workers) : 1.0f);
+  const double whole = average ? static_cast<double>(top_) * call_.workers : static_cast<double>(top_);
+  return folded(e + 1, static_cast<float>(1.0 / whole));
+}
+
+// What a narrow lane of one rank stands for, whatever the ranks make of their sum.
+ScaleF Stream::carried_f(int exponent) const {
+  return folded(unbiased_f(exponent) + 1, static_cast<float>(1.0 / top_));
+}
+
+ScaleD Stream::up_d(int exponent) const {
+  const int e = unbiased_d(exponent);
+  const int k = call_.bits >= 32 ? (call_.bits == 64 ? 62 : 30) - headroom_ - e : -(e + 1);
+  const double most = call_.bits == 32 ? static_cast<double>((int64_t{1} << (31 - headroom_)) - 1) : top_;
+  return {pow2d(k / 2), pow2d(k - k / 2), most};
+}
+
+ScaleD Stream::down_d(int exponent) const {
+  const int e = unbiased_d(exponent);
+  const bool average = call_.op == ReduceOp::avg;
+  if (call_.bits >= 32) {
+    const int k = e - ((call_.bits == 64 ? 62 : 30) - headroom_);
+    return {pow2d(k / 2), pow2d(k - k / 2), average ? 1.0 / call_.workers : 1.0};
+  }
+  const int k = e + 1;
+  const double whole = average ? static_cast<double>(top_) * call_.workers : static_cast<double>(top_);
+  return {pow2d(k / 2), pow2d(k - k / 2), 1.0 / whole};
+}
+
+bool Stream::encode(uint64_t packet, uint8_t* payload) {
+  if (floor_) return true;
+  runs_of(packet, call_.sparse);
+  uint32_t* words = reinterpret_cast<uint32_t*>(payload);
+  if (!std::any_of(runs_.begin(), runs_.end(), [](const Run& r) { return r.own; })) {
+    for (const Run& r : runs_) remember(r.element, r.count);
+    return false;
+  }
+
+  if (call_.dtype == DType::raw) {  // bytes move as they lie in memory
+    std::memset(payload, 0, 4 * static_cast<size_t>(words_));
+    bool any = false;
+    for (const Run& r : runs_) {
+      const uint64_t from = std::max(r.element, call_.in_begin);
+      const uint64_t to = std::min(r.element + r.count, call_.in_end);
+      if (!r.own || from >= to) continue;
+      std::memcpy(words + r.at + (from - r.element), call_.in + 4 * (from - call_.in_begin), 4 * (to - from));
+      any = true;
+    }
+    return any;
+  }
+  if (call_.dtype == DType::f32 && call_.bits == 32) {  // the usual case, in one pass
+    const float* x = reinterpret_cast<const float*>(call_.in);
+    uint32_t end = 0;
+    each_run(call_.in, [&](const Run& r) {
+      end = r.at + r.count;
+      if (!r.own) {
+        std::memset(words + r.at, 0, 4 * static_cast<size_t>(r.count));
+        return remember(r.element, r.count);
+      }
+      each_chunk(r, [&](uint64_t element, uint32_t count, uint32_t at, int exponent) {
+        const float* from = x + element;
+        if (exponent == kNoExponent || exponent == call_.not_finite()) {
+          std::memset(words + at, 0, 4 * static_cast<size_t>(count));
+        } else {
+          if (call_.feedback) {
+            call_.remembered(kernels_, element, count, wide_.data());
+            from = wide_.data();
+          }
+          kernels_.quantize_f32_be(from, count, up_f(exponent), words + at);
+        }
+        forget(element, count);
+      });
+    });
+    std::memset(words + end, 0, 4 * static_cast<size_t>(words_ - end));
+    return true;
+  }
+  if (narrow()) {
+    encode_narrow(words);
+  } else {
+    encode_lanes(payload);
+  }
+  return true;
+}
+
+void Stream::encode_narrow(uint32_t* words) {
+  std::fill(sums_.begin(), sums_.end(), 0);
+  each_run(call_.in, [&](const Run& r) {
+    if (!r.own) return remember(r.element, r.count);
+    each_piece(r, [&](uint64_t element, uint32_t count, uint32_t place, int shift, int exponent) {
+      if (exponent == kNoExponent || exponent == call_.not_finite()) return forget(element, count);
+      const uint32_t index = call_.first_element + static_cast<uint32_t>(element);
+      uint32_t* const sums = sums_.data() + place;
+      if (call_.dtype == DType::f64) {
+        const double* x = reinterpret_cast<const double*>(call_.in) + element;
+        kernels_.dither_f64(x, count, up_d(exponent), top_, key_, index, q_.data());
+        return kernels_.add_lane(q_.data(), count, shift, sums);
+      }
+      const float* x = widened(element, count);
+      const ScaleF s = up_f(exponent);
+      if (!call_.residual) return kernels_.dither_lane(x, count, s, top_, key_, index, shift, sums);
+      kernels_.dither_f32(x, count, s, top_, key_, index, q_.data());
+      kernels_.add_lane(q_.data(), count, shift, sums);
+      float* const left = call_.residual + element;
+      kernels_.dequantize_f32(q_.data(), count, carried_f(exponent), left);
+      if (exponent >= 254)  // a lane at its top stands for 2^128
+        for (uint32_t i = 0; i < count; ++i) left[i] = std::clamp(left[i], -FLT_MAX, FLT_MAX);
+      kernels_.leave_f32(x, count, left);
+    });
+  });
+  kernels_.pack32(reinterpret_cast<const int32_t*>(sums_.data()), words_, words);
+}
+
+// Elements as float32: of the input itself, or in wide_.
+const float* Stream::widened(uint64_t element, uint32_t count) {
+  if (call_.feedback) {
+    call_.remembered(kernels_, element, count, wide_.data());
+    return wide_.data();
+  }
+  if (call_.dtype == DType::f32) return reinterpret_cast<const float*>(call_.in) + element;
+  const uint16_t* half = reinterpret_cast<const uint16_t*>(call_.in) + element;
+  (call_.dtype == DType::f16 ? kernels_.widen_f16 : kernels_.widen_bf16)(half, count, wide_.data());
+  return wide_.data();
+}
+
+void Stream::encode_lanes(uint8_t* payload) {
+  uint32_t* words = reinterpret_cast<uint32_t*>(payload);
+  const bool wide = call_.bits == 64;
+  uint32_t end = 0;
+  each_run(call_.in, [&](const Run& r) {
+    end = r.at + r.count;
+    const auto zero = [&](uint32_t at, uint32_t count) {
+      if (wide) {
+        std::fill_n(q64_.begin() + at, count, 0);
+      } else {
+        std::fill_n(q_.begin() + at, count, 0);
+      }
+    };
+    if (!r.own) {
+      zero(r.at, r.count);
+      return remember(r.element, r.count);
+    }
+    if (call_.dtype == DType::i32) {
+      std::memcpy(q_.data() + r.at, call_.in + 4 * r.element, 4 * static_cast<size_t>(r.count));
+      return;
+    }
+    if (call_.dtype == DType::i64) {
+      std::memcpy(q64_.data() + r.at, call_.in + 8 * r.element, 8 * static_cast<size_t>(r.count));
+      return;
+    }
+    each_chunk(r, [&](uint64_t element, uint32_t count, uint32_t at, int exponent) {
+      if (exponent == kNoExponent || exponent == call_.not_finite()) {
+        forget(element, count);
+        return zero(at, count);
+      }
+      if (call_.dtype == DType::f64) {
+        const double* x = reinterpret_cast<const double*>(call_.in) + element;
+        const ScaleD s = up_d(exponent);
+        if (wide) {
+          kernels_.quantize_f64_limbs(x, count, s, q64_.data() + at);
+        } else {
+          kernels_.quantize_f64(x, count, s, q_.data() + at);
+        }
+        return;
+      }
+      kernels_.quantize_f32(widened(element, count), count, up_f(exponent), q_.data() + at);
+      forget(element, count);
+    });
+  });
+  if (wide) {
+    std::fill(q64_.begin() + end, q64_.end(), 0);
+    kernels_.pack_limbs(q64_.data(), lanes_per_packet_, words);
+    std::memset(words + 3 * lanes_per_packet_, 0, 4 * static_cast<size_t>(words_ - 3 * lanes_per_packet_));
+    return;
+  }
+  std::fill(q_.begin() + end, q_.end(), 0);
+  kernels_.pack32(q_.data(), words_, words);
+}
+
+void Stream::decode(uint64_t packet, const uint8_t* payload) {
+  if (floor_) return;
+  runs_of(packet, false);
+  // Keep what the caller wants of it.
+  if (call_.out_begin > 0 || call_.out_end < call_.count) {
+    size_t kept = 0;
+    for (Run r : runs_) {
+      const uint64_t from = std::max(r.element, call_.out_begin);
+      const uint64_t to = std::min(r.element + r.count, call_.out_end);
+      if (from >= to) continue;
+      r.at += static_cast<uint32_t>(from - r.element);
+      r.element = from;
+      r.count = static_cast<uint32_t>(to - from);
+      runs_[kept++] = r;
+    }
+    runs_.resize(kept);
+    if (runs_.empty()) return;
+  }
+  if (!payload) {
+    for (const Run& r : runs_) write_zeros(r.element, r.count);
+    return;
+  }
+  const uint32_t* words = reinterpret_cast<const uint32_t*>(payload);
+  if (call_.dtype == DType::raw) {
+    for (const Run& r : runs_)
+      std::memcpy(call_.out + 4 * (r.element - call_.out_begin), words + r.at, 4 * static_cast<size_t>(r.count));
+    return;
+  }
+  if (call_.dtype == DType::f32 && call_.bits == 32) {
+    float* x = reinterpret_cast<float*>(call_.out);
+    each_run(call_.out - call_.element_bytes() * call_.out_begin, [&](const Run& r) {
+      each_chunk(r, [&](uint64_t element, uint32_t count, uint32_t at, int exponent) {
+        if (exponent == kNoExponent) return write_zeros(element, count);
+        if (exponent == call_.not_finite()) return;  // finish() writes the whole chunk
+        kernels_.dequantize_f32_be(words + at, count, down_f(exponent), x + (element - call_.out_begin), past_cache_);
+        if (exponent >= top_exponent_) saturate(element - call_.out_begin, count, nullptr);
+      });
+    });
+    return;
+  }
+  if (narrow()) {
+    decode_narrow(words);
+  } else {
+    decode_lanes(payload);
+  }
+}
+
+void Stream::decode_narrow(const uint32_t* words) {
+  const auto peel = call_.bits == 16 ? kernels_.peel_lane16 : kernels_.peel_lane8;
+  const auto dequantize = call_.bits == 16 ? kernels_.dequantize_lane16 : kernels_.dequantize_lane8;
+  each_run(call_.out - call_.element_bytes() * call_.out_begin, [&](const Run& r) {
+    each_piece(r, [&](uint64_t element, uint32_t count, uint32_t place, int shift, int exponent) {
+      if (exponent == kNoExponent) return write_zeros(element, count);
+      if (exponent == call_.not_finite()) return;  // finish() writes the whole chunk
+      const uint64_t to = element - call_.out_begin;
+      const bool at_top = exponent >= top_exponent_;
+      if (at_top || call_.dtype == DType::f64) peel(words + place, count, shift, q_.data());
+      if (call_.dtype == DType::f64) {
+        kernels_.dequantize_f64(q_.data(), count, down_d(exponent), reinterpret_cast<double*>(call_.out) + to);
+      } else if (call_.dtype == DType::f32) {
+        float* x = reinterpret_cast<float*>(call_.out) + to;
+        dequantize(words + place, count, shift, down_f(exponent), x, past_cache_);
+      } else {
+        dequantize(words + place, count, shift, down_f(exponent), wide_.data(), false);
+        uint16_t* half = reinterpret_cast<uint16_t*>(call_.out) + to;
+        (call_.dtype == DType::f16 ? kernels_.narrow_f16 : kernels_.narrow_bf16)(wide_.data(), count, half);
+      }
+      if (at_top) saturate(to, count, q_.data());
+    });
+  });
+}
+
+void Stream::decode_lanes(const uint8_t* payload) {
+  const uint32_t* words = reinterpret_cast<const uint32_t*>(payload);
+  const bool wide = call_.bits == 64;
+  if (wide) {
+    kernels_.peel_limbs(words, lanes_per_packet_, q64_.data());
+  } else {
+    kernels_.peel32(words, words_, q_.data());
+  }
+  each_run(call_.out - call_.element_bytes() * call_.out_begin, [&](const Run& r) {
+    const uint64_t to = r.element - call_.out_begin;
+    if (call_.dtype == DType::i32) {
+      std::memcpy(call_.out + 4 * to, q_.data() + r.at, 4 * static_cast<size_t>(r.count));
+      return;
+    }
+    if (call_.dtype == DType::i64) {
+      std::memcpy(call_.out + 8 * to, q64_.data() + r.at, 8 * static_cast<size_t>(r.count));
+      return;
+    }
+    each_chunk(r, [&](uint64_t element, uint32_t count, uint32_t at, int exponent) {
+      if (exponent == kNoExponent) return write_zeros(element, count);
+      if (exponent == call_.not_finite()) return;
+      const uint64_t place = element - call_.out_begin;
+      if (call_.dtype == DType::f64) {
+        double* x = reinterpret_cast<double*>(call_.out) + place;
+        if (wide) {
+          kernels_.dequantize_f64_limbs(q64_.data() + at, count, down_d(exponent), x);
+        } else {
+          kernels_.dequantize_f64(q_.data() + at, count, down_d(exponent), x);
+        }
+      } else {
+        kernels_.dequantize_f32(q_.data() + at, count, down_f(exponent), wide_.data());
+        uint16_t* half = reinterpret_cast<uint16_t*>(call_.out) + place;
+        (call_.dtype == DType::f16 ? kernels_.narrow_f16 : kernels_.narrow_bf16)(wide_.data(), count, half);
+      }
+      if (exponent >= top_exponent_) saturate(place, count, nullptr);
+    });
+  });
+}
+
+// In a chunk with the type's largest exponent, rounding up can make an infinity of finite values whose average, or only
+// one of which, is finite: it becomes the largest finite value. Such chunks are rare enough for a plain loop.
+void Stream::saturate(uint64_t place, uint32_t count, const int32_t* narrow_lanes) {
+  const auto allowed = [&](uint32_t i) {
+    return call_.op == ReduceOp::avg || (narrow_lanes && std::abs(static_cast<int64_t>(narrow_lanes[i])) <= top_);
+  };
+  const auto pass = [&](auto* x, auto infinity, auto largest) {
+    using Bits = decltype(infinity);
+    constexpr Bits sign = static_cast<Bits>(Bits{1} << (8 * sizeof(Bits) - 1));
+    for (uint32_t i = 0; i < count; ++i)
+      if (static_cast<Bits>(x[i] & static_cast<Bits>(~sign)) == infinity && allowed(i))
+        x[i] = static_cast<Bits>((x[i] & sign) | largest);
+  };
+  switch (call_.dtype) {
+    case DType::f64:
+      return pass(reinterpret_cast<uint64_t*>(call_.out) + place, uint64_t{0x7ff0000000000000}, uint64_t{0x7fefffffffffffff});
+    case DType::f32:
+      return pass(reinterpret_cast<uint32_t*>(call_.out) + place, uint32_t{0x7f800000}, uint32_t{0x7f7fffff});
+    case DType::f16:
+      return pass(reinterpret_cast<uint16_t*>(call_.out) + place, uint16_t{0x7c00}, uint16_t{0x7bff});
+    default:
+      return pass(reinterpret_cast<uint16_t*>(call_.out) + place, uint16_t{0x7f80}, uint16_t{0x7f7f});
+  }
+}
+
+void Stream::write_zeros(uint64_t element, uint64_t count) {
+  const uint32_t size = call_.element_bytes();
+  std::memset(call_.out + (element - call_.out_begin) * size, 0, count * size);
+}
+
+// With feedback: what of the sum was not sent is remembered whole (zero where the sum is), what was sent is forgotten.
+void Stream::remember(uint64_t element, uint64_t count) {
+  if (!call_.feedback) return;
+  while (count) {
+    const size_t n = std::min<uint64_t>(count, wide_.size());
+    call_.remembered(kernels_, element, n, wide_.data());
+    std::memcpy(call_.residual + element, wide_.data(), 4 * n);
+    element += n;
+    count -= n;
+  }
+}
+
+void Stream::forget(uint64_t element, uint64_t count) {
+  if (call_.feedback) std::memset(call_.residual + element, 0, 4 * count);
+}
+
+void Stream::write_nan(uint64_t element, uint64_t count) {
+  uint8_t* out = call_.out + (element - call_.out_begin) * call_.element_bytes();
+  switch (call_.dtype) {
+    case DType::f64:
+      std::fill_n(reinterpret_cast<uint64_t*>(out), count, 0x7ff8000000000000u);
+      break;
+    case DType::f32:
+      std::fill_n(reinterpret_cast<uint32_t*>(out), count, 0x7fc00000u);
+      break;
+    default:
+      std::fill_n(reinterpret_cast<uint16_t*>(out), count,
+                  static_cast<uint16_t>(call_.dtype == DType::f16 ? 0x7e00u : 0x7fc0u));
+  }
+}
+
+void Stream::finish() {
+  if (floor_ || !call_.out) return;
+  const auto clipped = [&](uint64_t from, uint64_t to, auto&& write) {
+    from = std::max(from, call_.out_begin);
+    to = std::min(to, call_.out_end);
+    if (from < to) write(from, to - from);
+  };
+  // Blocks that no rank has data in: +0, also where this rank's own zeros were negative.
+  if (!all_union_ && (call_.zero_fill || negative_zero_ || call_.feedback)) {
+    uint64_t next = 0;  // first block not yet dealt with
+    const auto gap = [&](uint64_t to) {
+      if (next < to) {
+        remember(next * call_.block, std::min(to * call_.block, call_.count) - next * call_.block);
+        clipped(next * call_.block, std::min(to * call_.block, call_.count),
+                [&](uint64_t e, uint64_t n) { write_zeros(e, n); });
+      }
+    };
+    for (uint32_t b : blocks_) {
+      gap(b);
+      next = b + 1;
+    }
+    gap(call_.blocks());
+  }
+  if (any_nan_)
+    for (uint64_t c = 0; c < exponents_.size(); ++c)
+      if (exponents_[c] == call_.not_finite())
+        clipped(c * call_.chunk(), std::min((c + 1) * call_.chunk(), call_.count),
+                [&](uint64_t e, uint64_t n) { write_nan(e, n); });
+  if (past_cache_) kernels_.flush();
+}
+
+}  // namespace switchagg

@@ -1,0 +1,82 @@
+// The stream of one collective: the union's blocks, in order, cut into packets of K words. Encodes this rank's packets
+// and decodes the results in any order. worker_lib/quantize.py and switchagg/rules/planner.py are the readable twins. No I/O.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "switchagg/native/worker/plan.h"
+
+namespace switchagg {
+
+class Stream {
+ public:
+  // `plan` has all its RESULTs; null for the benchmark's floor, whose packets are moved untouched.
+  Stream(const Call& call, const Plan* plan, uint32_t words);
+
+  uint64_t packets() const { return packets_; }
+  uint64_t union_blocks() const { return union_blocks_; }
+
+  // Writes this rank's words of packet p; false: all its blocks there are zero, and a SKIP says so.
+  bool encode(uint64_t packet, uint8_t* payload);
+  void decode(uint64_t packet, const uint8_t* payload);  // null: the sum is zero
+  void finish();  // after the last decode: what no packet carried
+
+ private:
+  struct Run {  // consecutive elements of the tensor in one packet
+    uint64_t element;
+    uint32_t count;
+    uint32_t at;  // lane index in the packet
+    bool own;     // this rank has data here
+  };
+  void runs_of(uint64_t packet, bool by_owner);
+  template <typename F>
+  void each_run(const uint8_t* tensor, F&& f) const;
+  template <typename F>
+  void each_chunk(const Run& run, F&& f) const;
+  template <typename F>
+  void each_piece(const Run& run, F&& f) const;
+  bool narrow() const { return call_.bits < 32; }
+  void encode_narrow(uint32_t* words);
+  void decode_narrow(const uint32_t* words);
+  void encode_lanes(uint8_t* payload);
+  void decode_lanes(const uint8_t* payload);
+  const float* widened(uint64_t element, uint32_t count);
+  void saturate(uint64_t place, uint32_t count, const int32_t* narrow_lanes);
+  void write_zeros(uint64_t element, uint64_t count);
+  void remember(uint64_t element, uint64_t count);
+  void forget(uint64_t element, uint64_t count);
+  void write_nan(uint64_t element, uint64_t count);
+
+  ScaleF up_f(int exponent) const;
+  ScaleF down_f(int exponent) const;
+  ScaleF carried_f(int exponent) const;
+  ScaleD up_d(int exponent) const;
+  ScaleD down_d(int exponent) const;
+
+  const Call& call_;
+  const CodecKernels& kernels_;
+  uint32_t words_;
+  uint32_t lanes_per_packet_;
+  bool floor_ = false;
+  bool all_own_ = true, all_union_ = true;
+  bool past_cache_ = false;  // as the call wishes, unless little of the result is written: short pieces gain nothing by it
+  bool negative_zero_ = false;
+  uint64_t union_blocks_ = 0, elements_ = 0, packets_ = 0;
+  std::vector<uint32_t> blocks_;      // the union's blocks, unless it is all of them
+  const uint32_t* own_ = nullptr;     // bit a block, in the plan
+  const uint32_t* union_ = nullptr;
+  std::vector<int16_t> exponents_;    // agreed, by chunk
+  bool any_nan_ = false;
+  uint32_t key_ = 0;                  // of the stochastic rounding
+  int32_t top_ = 0;                   // largest lane value
+  int headroom_ = 0;
+  int top_exponent_ = 254;            // of the type's largest finite value
+  std::vector<Run> runs_;
+  std::vector<uint32_t> sums_;  // of narrow lanes: a packet's words
+  std::vector<int32_t> q_;      // lanes: of a packet, or of a chunk where they are narrow
+  std::vector<int64_t> q64_;
+  std::vector<float> wide_;
+};
+
+}  // namespace switchagg

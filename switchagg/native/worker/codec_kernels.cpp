@@ -1,0 +1,415 @@
+// Compiled once for each instruction set (KERNEL_LEVEL); plain loops that the compiler turns into vectors.
+#include "switchagg/native/worker/codec_kernels.h"
+
+#include "switchagg/native/worker/vectors.h"
+
+#define JOIN_(a, b) a##b
+#define JOIN(a, b) JOIN_(a, b)
+#define TEXT_(a) #a
+#define TEXT(a) TEXT_(a)
+
+namespace switchagg {
+namespace {
+
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+inline uint32_t big(uint32_t v) { return __builtin_bswap32(v); }
+#else
+inline uint32_t big(uint32_t v) { return v; }
+#endif
+
+// The tensor streams from memory, and the processor's own prefetching stops at every page: ask this many bytes ahead, as
+// measured on Zen 3 (v3) and on Sapphire Rapids (v4).
+#if defined(__AVX512F__)
+constexpr size_t kAhead = 4096;
+#else
+constexpr size_t kAhead = 1024;
+#endif
+// Shorter runs, in elements, ask for nothing: what lies behind them may not be wanted.
+constexpr size_t kLong = 256;
+inline void ahead(const void* at) { __builtin_prefetch(static_cast<const char*>(at) + kAhead); }
+inline void ahead_to_write(void* at) { __builtin_prefetch(static_cast<char*>(at) + kAhead, 1); }
+
+constexpr size_t kLine = 16;  // float32 in a line of cache
+
+// f(i) for i < n, and ask(i) for the first of each line of a long run, which asks for memory well ahead of its use:
+// compilers make vectors of the inner loop, and of no loop with a prefetch in it. f must be short.
+template <typename A, typename F>
+inline __attribute__((always_inline)) void each_line(size_t n, A&& ask, F&& f) {
+  size_t i = 0;
+  if (n > kLong)
+    for (; i + kLine <= n; i += kLine) {
+      ask(i);
+      for (size_t j = 0; j < kLine; ++j) f(i + j);
+    }
+  for (; i < n; ++i) f(i);
+}
+
+// x[i] = f(i) for i < n. `past_cache`: whole lines go to memory without a place in the cache, which need not read them
+// first; nobody else may look for them before flush().
+template <typename F>
+inline __attribute__((always_inline)) void each_written(float* x, size_t n, [[maybe_unused]] bool past_cache, F&& f) {
+#if defined(__AVX2__)
+  if (past_cache) {
+    size_t i = 0;
+    for (; i < n && reinterpret_cast<uintptr_t>(x + i) % (4 * kLine); ++i) x[i] = f(i);
+    for (; i + kLine <= n; i += kLine) {
+      alignas(4 * kLine) float line[kLine];
+      for (size_t j = 0; j < kLine; ++j) line[j] = f(i + j);
+      for (size_t j = 0; j < kLine; j += kStreamed) stream(x + i + j, line + j);
+    }
+    for (; i < n; ++i) x[i] = f(i);
+    return;
+  }
+#endif
+  each_line(n, [=](size_t i) { ahead_to_write(x + i); }, [&](size_t i) { x[i] = f(i); });
+}
+
+uint64_t count_bits(const uint32_t* bits, size_t words) {
+  uint64_t total = 0;
+  for (size_t i = 0; i < words; ++i) total += static_cast<uint64_t>(__builtin_popcount(bits[i]));
+  return total;
+}
+
+void flush() {
+#if defined(__AVX2__)
+  _mm_sfence();
+#endif
+}
+
+inline void set_bit(uint32_t* bits, size_t i) { bits[i >> 5] |= 1u << (i & 31); }
+
+template <typename T, T kSign>
+void scan(const T* x, size_t blocks, size_t block, uint32_t* bits, size_t at, T* max_abs, bool* negative_zero) {
+  T top = *max_abs;
+  bool negative = false;
+  for (size_t b = 0; b < blocks; ++b, x += block) {
+    T largest = 0, any = 0;
+    for (size_t i = 0; i < block; ++i) {
+      const T magnitude = static_cast<T>(x[i] & static_cast<T>(~kSign));
+      largest = magnitude > largest ? magnitude : largest;
+      any = static_cast<T>(any | x[i]);
+    }
+    if (largest != 0) {
+      set_bit(bits, at + b);
+      top = largest > top ? largest : top;
+    } else {
+      negative |= any != 0;
+    }
+  }
+  *max_abs = top;
+  *negative_zero |= negative;
+}
+
+void scan_words(const uint32_t* x, size_t blocks, size_t block, uint32_t* bits, size_t at) {
+  for (size_t b = 0; b < blocks; ++b, x += block) {
+    uint32_t any = 0;
+    for (size_t i = 0; i < block; ++i) any |= x[i];
+    if (any != 0) set_bit(bits, at + b);
+  }
+}
+
+// float32 is what nearly all tensors are made of. One vector of maxima runs through the whole chunk; a block asks only
+// whether anything in it was set.
+#if defined(__AVX2__)
+void scan32(const uint32_t* x, size_t blocks, size_t block, uint32_t* bits, size_t at, uint32_t* max_abs,
+            bool* negative_zero) {
+  if (block % kLine != 0) return scan<uint32_t, 0x80000000u>(x, blocks, block, bits, at, max_abs, negative_zero);
+  const bool is_long = blocks * block > kLong;
+  const Ints magnitude = all(0x7fffffffu);
+  Ints top = all(0u);
+  bool negative = false;
+  for (size_t b = 0; b < blocks; ++b, x += block) {
+    Ints any = all(0u);
+    for (size_t i = 0; i < block; i += kLine) {
+      if (is_long) ahead(x + i);
+      for (size_t j = 0; j < kLine; j += kWidth) {
+        const Ints v = load(x + i + j);
+        any = either(any, v);
+        top = larger(top, both(v, magnitude));
+      }
+    }
+    if (any_of(any, magnitude)) {
+      set_bit(bits, at + b);
+    } else if (any_of(any, any)) {
+      negative = true;
+    }
+  }
+  uint32_t tops[kWidth];
+  store(tops, top);
+  for (const uint32_t largest : tops)
+    if (largest > *max_abs) *max_abs = largest;
+  *negative_zero |= negative;
+}
+#else
+constexpr auto scan32 = scan<uint32_t, 0x80000000u>;
+#endif
+
+void quantize_f32(const float* __restrict x, size_t n, ScaleF s, int32_t* __restrict q) {
+  for (size_t i = 0; i < n; ++i) q[i] = static_cast<int32_t>(__builtin_rintf((x[i] * s.f1) * s.f2));
+}
+
+void quantize_f32_be(const float* __restrict x, size_t n, ScaleF s, uint32_t* __restrict words) {
+  const auto word = [](float v) { return big(static_cast<uint32_t>(static_cast<int32_t>(__builtin_rintf(v)))); };
+  if (s.f2 == 1.0f)
+    return each_line(n, [=](size_t i) { ahead(x + i); }, [=](size_t i) { words[i] = word(x[i] * s.f1); });
+  for (size_t i = 0; i < n; ++i) words[i] = word((x[i] * s.f1) * s.f2);
+}
+
+// A double can round up to the first value that n workers could not share: stop before it.
+void quantize_f64(const double* __restrict x, size_t n, ScaleD s, int32_t* __restrict q) {
+  for (size_t i = 0; i < n; ++i) {
+    const double v = __builtin_rint((x[i] * s.f1) * s.f2);
+    const double below = v < s.m ? v : s.m;
+    q[i] = static_cast<int32_t>(below > -s.m ? below : -s.m);
+  }
+}
+
+void quantize_f64_limbs(const double* __restrict x, size_t n, ScaleD s, int64_t* __restrict q) {
+  for (size_t i = 0; i < n; ++i) q[i] = static_cast<int64_t>(__builtin_rint((x[i] * s.f1) * s.f2));
+}
+
+// 16 random bits from a counter: `counter` is key + index * kStep, so that a loop only adds.
+constexpr uint32_t kStep = 0x9E3779B1u, kMix = 0x85EBCA6Bu;
+
+inline uint32_t random16(uint32_t counter) {
+  counter ^= counter >> 16;
+  counter *= kMix;
+  return counter >> 16;
+}
+
+inline float as_float(uint32_t bits) {
+  float x;
+  __builtin_memcpy(&x, &bits, sizeof x);
+  return x;
+}
+
+// (r + 0.5) / 65536, by way of the mantissa of a number between 1 and 2.
+constexpr uint32_t kOne = 0x3f800040u;
+inline float unit(uint32_t r) { return as_float(kOne | r << 7) - 1.0f; }
+
+inline int32_t dithered(float v, uint32_t counter, int32_t top) {
+  const int32_t down = static_cast<int32_t>(__builtin_floorf(v + unit(random16(counter))));
+  return down < top ? down : top;
+}
+
+void dither_f32(const float* __restrict x, size_t n, ScaleF s, int32_t top, uint32_t key, uint32_t index,
+                int32_t* __restrict q) {
+  uint32_t counter = index * kStep + key;
+  for (size_t i = 0; i < n; ++i, counter += kStep) q[i] = dithered(((x[i] * s.f1) * s.f2) * s.m, counter, top);
+}
+
+void dither_f64(const double* __restrict x, size_t n, ScaleD s, int32_t top, uint32_t key, uint32_t index,
+                int32_t* __restrict q) {
+  uint32_t counter = index * kStep + key;
+  for (size_t i = 0; i < n; ++i, counter += kStep) {
+    const double u = static_cast<double>(unit(random16(counter)));
+    const double v = ((x[i] * s.f1) * s.f2) * s.m;
+    const int32_t down = static_cast<int32_t>(__builtin_floor(v + u));
+    q[i] = down < top ? down : top;
+  }
+}
+
+void dequantize_f32(const int32_t* __restrict q, size_t n, ScaleF s, float* __restrict x) {
+  for (size_t i = 0; i < n; ++i) x[i] = ((static_cast<float>(q[i]) * s.m) * s.f1) * s.f2;
+}
+
+void add_f32(const float* x, const float* memory, size_t n, float* sum) {
+  for (size_t i = 0; i < n; ++i) sum[i] = x[i] + memory[i];
+}
+
+void leave_f32(const float* __restrict x, size_t n, float* __restrict left) {
+  for (size_t i = 0; i < n; ++i) left[i] = x[i] - left[i];
+}
+
+void dequantize_f32_be(const uint32_t* __restrict words, size_t n, ScaleF s, float* __restrict x, bool past_cache) {
+  const auto value = [=](size_t i) { return static_cast<float>(static_cast<int32_t>(big(words[i]))); };
+  if (s.f2 == 1.0f && s.m == 1.0f) return each_written(x, n, past_cache, [=](size_t i) { return value(i) * s.f1; });
+  for (size_t i = 0; i < n; ++i) x[i] = ((value(i) * s.m) * s.f1) * s.f2;
+}
+
+void dequantize_f64(const int32_t* __restrict q, size_t n, ScaleD s, double* __restrict x) {
+  for (size_t i = 0; i < n; ++i) x[i] = ((static_cast<double>(q[i]) * s.m) * s.f1) * s.f2;
+}
+
+void dequantize_f64_limbs(const int64_t* __restrict q, size_t n, ScaleD s, double* __restrict x) {
+  for (size_t i = 0; i < n; ++i) x[i] = ((static_cast<double>(q[i]) * s.m) * s.f1) * s.f2;
+}
+
+void pack32(const int32_t* __restrict q, size_t words, uint32_t* __restrict out) {
+  // Behind these words lie those of the next packet, which are the next to be written.
+  each_line(words, [=](size_t i) { ahead_to_write(out + i); },
+            [=](size_t i) { out[i] = big(static_cast<uint32_t>(q[i])); });
+}
+
+void peel32(const uint32_t* __restrict in, size_t words, int32_t* __restrict q) {
+  for (size_t i = 0; i < words; ++i) q[i] = static_cast<int32_t>(big(in[i]));
+}
+
+// Narrow lanes. A word is the sum of its lanes, each times 2^shift: whoever adds lanes up carries and borrows by adding.
+
+void add_lane(const int32_t* __restrict q, size_t n, int shift, uint32_t* __restrict sums) {
+  for (size_t i = 0; i < n; ++i) sums[i] += static_cast<uint32_t>(q[i]) << shift;
+}
+
+void dither_lane(const float* __restrict x, size_t n, ScaleF s, int32_t top, uint32_t key, uint32_t index, int shift,
+                 uint32_t* __restrict sums) {
+  uint32_t counter = index * kStep + key;
+  size_t i = 0;
+#if defined(__AVX2__)
+  if (s.f2 == 1.0f && s.m == 1.0f) {  // the arithmetic of dithered() for neighbours
+    const bool is_long = n > kLong;
+    Ints counters = add(all(counter), multiply(count_up(), all(kStep)));
+    for (; i + kWidth <= n; i += kWidth) {
+      if (is_long && i % kLine == 0) ahead(x + i);
+      const Ints mixed = multiply(one_of(counters, right<16>(counters)), all(kMix));
+      counters = add(counters, all(static_cast<uint32_t>(kWidth) * kStep));
+      const Ints mantissa = either(all(kOne), both(right<9>(mixed), all(0x007fff80u)));  // its upper half, 7 places up
+      const Floats v = add(multiply(load(x + i), all(s.f1)), subtract(as_floats(mantissa), all(1.0f)));
+      const Ints lane = smaller_signed(floor_of(v), all(static_cast<uint32_t>(top)));
+      store(sums + i, add(load(sums + i), left(lane, _mm_cvtsi32_si128(shift))));
+    }
+    counter += static_cast<uint32_t>(i) * kStep;
+  }
+#endif
+  for (; i < n; ++i, counter += kStep)
+    sums[i] += static_cast<uint32_t>(dithered(((x[i] * s.f1) * s.f2) * s.m, counter, top)) << shift;
+}
+
+// A negative lane has borrowed from the lane above it. With half its range added to every lane none is negative, and each
+// stands alone.
+template <int kBits>
+inline int32_t lane_of(uint32_t word, int shift) {
+  constexpr uint32_t half = 1u << (kBits - 1), halves = kBits == 8 ? 0x80808080u : 0x80008000u;
+  return static_cast<int32_t>(((big(word) + halves) >> shift) & (2 * half - 1)) - static_cast<int32_t>(half);
+}
+
+template <int kBits>
+void peel_lane(const uint32_t* __restrict words, size_t n, int shift, int32_t* __restrict q) {
+  for (size_t i = 0; i < n; ++i) q[i] = lane_of<kBits>(words[i], shift);
+}
+
+template <int kBits>
+void dequantize_lane(const uint32_t* __restrict words, size_t n, int shift, ScaleF s, float* __restrict x, bool past_cache) {
+  const auto value = [=](size_t i) { return static_cast<float>(lane_of<kBits>(words[i], shift)); };
+  if (shift == 0 && n > kLong)  // the first to look at these words, which another processor has written
+    for (size_t i = 0; i < n; i += kLine) __builtin_prefetch(words + i);
+  if (s.f2 == 1.0f && s.m == 1.0f) return each_written(x, n, past_cache, [=](size_t i) { return value(i) * s.f1; });
+  for (size_t i = 0; i < n; ++i) x[i] = ((value(i) * s.m) * s.f1) * s.f2;
+}
+
+constexpr uint64_t kLimb = (1u << 22) - 1;
+
+void pack_limbs(const int64_t* __restrict q, size_t n, uint32_t* __restrict out) {
+  for (size_t i = 0; i < n; ++i) {
+    const uint64_t v = static_cast<uint64_t>(q[i]);
+    out[i] = big(static_cast<uint32_t>(v & kLimb));
+    out[i + n] = big(static_cast<uint32_t>((v >> 22) & kLimb));
+    out[i + 2 * n] = big(static_cast<uint32_t>(v >> 44));
+  }
+}
+
+void peel_limbs(const uint32_t* __restrict in, size_t n, int64_t* __restrict q) {
+  for (size_t i = 0; i < n; ++i)
+    q[i] = static_cast<int64_t>(static_cast<uint64_t>(big(in[i])) + (static_cast<uint64_t>(big(in[i + n])) << 22) +
+                                (static_cast<uint64_t>(big(in[i + 2 * n])) << 44));
+}
+
+inline uint32_t as_bits(float x) {
+  uint32_t bits;
+  __builtin_memcpy(&bits, &x, sizeof bits);
+  return bits;
+}
+
+inline float one_f16(uint16_t h) {
+  const uint32_t sign = static_cast<uint32_t>(h & 0x8000u) << 16;
+  const uint32_t magnitude = h & 0x7fffu;
+  if (magnitude >= 0x7c00u) return as_float(sign | 0x7f800000u | ((magnitude & 0x3ffu) << 13));
+  if (magnitude >= 0x0400u) return as_float(sign | ((magnitude << 13) + 0x38000000u));
+  return as_float(sign | as_bits(static_cast<float>(static_cast<int32_t>(magnitude)) * 0x1p-24f));
+}
+
+inline uint16_t to_f16(float x) {
+  const uint32_t bits = as_bits(x);
+  const uint32_t sign = (bits >> 16) & 0x8000u;
+  const uint32_t magnitude = bits & 0x7fffffffu;
+  if (magnitude > 0x7f800000u) return static_cast<uint16_t>(sign | 0x7e00u);
+  if (magnitude >= 0x477ff000u) return static_cast<uint16_t>(sign | 0x7c00u);  // rounds past the largest finite value
+  if (magnitude < 0x38800000u) {  // subnormal: let the float adder round at 2^-24
+    const float rounded = as_float(magnitude) + 0.5f;
+    return static_cast<uint16_t>(sign | (as_bits(rounded) - 0x3f000000u));
+  }
+  const uint32_t rounded = magnitude + 0xfffu + ((magnitude >> 13) & 1u);
+  return static_cast<uint16_t>(sign | ((rounded - 0x38000000u) >> 13));
+}
+
+void widen_f16(const uint16_t* __restrict x, size_t n, float* __restrict out) {
+  size_t i = 0;
+#if defined(__F16C__)
+  for (; i + 8 <= n; i += 8)
+    _mm256_storeu_ps(out + i, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(x + i))));
+#endif
+  for (; i < n; ++i) out[i] = one_f16(x[i]);
+}
+
+void narrow_f16(const float* __restrict x, size_t n, uint16_t* __restrict out) {
+  size_t i = 0;
+#if defined(__F16C__)
+  for (; i + 8 <= n; i += 8)
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(out + i), _mm256_cvtps_ph(_mm256_loadu_ps(x + i), 0));
+#endif
+  for (; i < n; ++i) out[i] = to_f16(x[i]);
+}
+
+void widen_bf16(const uint16_t* __restrict x, size_t n, float* __restrict out) {
+  for (size_t i = 0; i < n; ++i) out[i] = as_float(static_cast<uint32_t>(x[i]) << 16);
+}
+
+void narrow_bf16(const float* __restrict x, size_t n, uint16_t* __restrict out) {
+  for (size_t i = 0; i < n; ++i) {
+    const uint32_t bits = as_bits(x[i]);
+    const uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+    const bool nan = (bits & 0x7fffffffu) > 0x7f800000u;
+    out[i] = static_cast<uint16_t>(nan ? 0x7fc0u : rounded);
+  }
+}
+
+}  // namespace
+
+extern const CodecKernels JOIN(codec_kernels_, KERNEL_LEVEL);
+const CodecKernels JOIN(codec_kernels_, KERNEL_LEVEL) = {
+    TEXT(KERNEL_LEVEL),
+    scan32,
+    scan<uint64_t, 0x8000000000000000u>,
+    scan<uint16_t, 0x8000u>,
+    scan_words,
+    count_bits,
+    quantize_f32,
+    quantize_f32_be,
+    quantize_f64,
+    quantize_f64_limbs,
+    dither_f32,
+    dither_f64,
+    dequantize_f32,
+    dequantize_f32_be,
+    dequantize_f64,
+    dequantize_f64_limbs,
+    add_f32,
+    leave_f32,
+    pack32,
+    peel32,
+    dither_lane,
+    add_lane,
+    dequantize_lane<16>,
+    dequantize_lane<8>,
+    peel_lane<16>,
+    peel_lane<8>,
+    flush,
+    pack_limbs,
+    peel_limbs,
+    widen_f16,
+    narrow_f16,
+    widen_bf16,
+    narrow_bf16,
+};
+
+}  // namespace switchagg

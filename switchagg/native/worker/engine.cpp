@@ -1,0 +1,610 @@
+#include "switchagg/native/worker/engine.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cfenv>
+#include <chrono>
+
+#include "switchagg/native/shared/clock.h"
+#include "switchagg/native/shared/udp_port.h"
+#include "switchagg/native/shared/wire.h"
+
+namespace switchagg {
+namespace {
+
+uint32_t batch_of(uint32_t stride) {
+  return static_cast<uint32_t>(std::max<size_t>(1, std::min(kMaxSegments, kMaxBatchBytes / stride)));
+}
+
+// Callers may have set flush-to-zero or another rounding; the codec's arithmetic is defined without.
+class DefaultArithmetic {
+ public:
+  DefaultArithmetic() {
+    fegetenv(&saved_);
+    fesetenv(FE_DFL_ENV);
+  }
+  ~DefaultArithmetic() { fesetenv(&saved_); }
+
+ private:
+  fenv_t saved_;
+};
+
+constexpr uint64_t kScanBudget = 1 << 20;  // elements between two looks at the clock and at the port
+// Elements a segment, and how many segments plans run ahead. Dense tensors are cut so that what was scanned is quantized
+// from the cache; sparse ones, of which little is read again, in few pieces.
+constexpr uint64_t kDenseSegment = 1 << 19, kSparseSegment = 1 << 24;
+constexpr uint32_t kLead = 2;
+constexpr uint64_t kPastCache = 16 << 20;  // bytes of a result that is written past the cache
+
+}  // namespace
+
+Engine::Engine(std::unique_ptr<Port> port, const Membership& membership)
+    : port_(std::move(port)),
+      membership_(membership),
+      stride_(wire::kHeaderBytes + 4 * membership.words),
+      window_(membership.slots, batch_of(stride_), membership.window_limit),
+      ring_(port_->packet_memory(static_cast<size_t>(membership.slots) * stride_)),
+      has_payload_(membership.slots),
+      policy_(Policy::valid(membership.policy) ? membership.policy : Policy::kValid | 64),
+      policy_sent_(policy_.load()) {
+  received_.reserve(1024);
+}
+
+Engine::~Engine() {
+  if (!abandoned_) close();
+}
+
+// The driver holds the mutex for as long as it has work; it lets others in between two steps when it sees them here.
+std::unique_lock<std::mutex> Engine::contend() {
+  contenders_.fetch_add(1);
+  std::unique_lock lock(mutex_);
+  contenders_.fetch_sub(1);
+  return lock;
+}
+
+void Engine::abandon() {
+  abandoned_ = true;
+  port_->abandon();
+  // Their owner and waiters do not exist in this process, so they must be neither used nor destroyed as they are.
+  new (&mutex_) std::mutex;
+  new (&changed_) std::condition_variable;
+  if (thread_) (void)new std::thread(std::move(*thread_));  // it does not exist in this process: never join it
+  thread_.reset();
+}
+
+bool Engine::submit(std::shared_ptr<Collective> work, int64_t timeout_ns, bool background, uint32_t generation) {
+  auto lock = contend();
+  if (generation != generation_) return false;
+  work->index = calls_++;
+  work->call.position = static_cast<uint32_t>(work->index);
+  work->generation = generation;
+  if (broken_ || work->index >= doomed_from_) {
+    work->status = broken_ ? Status::aborted : Status::lost;
+    return true;
+  }
+  const int64_t now = now_ns();
+  work->deadline = timeout_ns < 0 ? INT64_MAX : now + timeout_ns;
+  queue_.push_back(std::move(work));
+  if (busy_since_ < 0) busy_since_ = now;
+  ++stats_.collectives;
+  if (background) {
+    background_wanted_ = true;  // also while somebody drives, who may leave before this one is done
+    if (!thread_) thread_.emplace([this] { this->background(); });
+  }
+  if (driving_) {
+    port_->wake();
+  } else if (background) {
+    changed_.notify_all();
+  }
+  return true;
+}
+
+Status Engine::wait(Collective& work, int64_t slice_ns) {
+  auto lock = contend();
+  const int64_t until = now_ns() + slice_ns;
+  while (work.status == Status::pending) {
+    const int64_t now = now_ns();
+    if (now >= until) break;
+    if (driving_ || halted()) {
+      if (halted() && expire(now)) break;
+      // Nobody drives a halted engine, so its waiters look at the time.
+      const int64_t limit = halted() && !queue_.empty() ? std::min(until, queue_.front()->deadline) : until;
+      changed_.wait_for(lock, std::chrono::nanoseconds(limit - now));
+      continue;
+    }
+    drive(lock, &work, until);
+  }
+  return work.status;
+}
+
+void Engine::background() {
+  std::unique_lock lock(mutex_);
+  while (!closing_) {
+    if (!background_wanted_ || driving_ || queue_.empty() || halted()) {
+      if (queue_.empty()) background_wanted_ = false;
+      changed_.wait(lock);
+      continue;
+    }
+    drive(lock, nullptr, INT64_MAX);
+  }
+}
+
+void Engine::abort() {
+  auto lock = contend();
+  broken_ = true;
+  // Whoever drives holds the mutex while it touches buffers; it sees the empty queue when it gets the mutex back.
+  break_all(Status::aborted);
+  port_->wake();
+}
+
+void Engine::close() {
+  {
+    auto lock = contend();
+    closing_ = true;
+    broken_ = true;
+    attention_ = -1;
+    break_all(Status::aborted);
+    port_->wake();
+    changed_.notify_all();
+  }
+  if (thread_) thread_->join();
+  thread_.reset();
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return !driving_; });
+  port_->abandon();  // now, and not when the last reference goes: a switch has only so many places
+}
+
+EngineStats Engine::stats() {
+  auto lock = contend();
+  EngineStats s = stats_;
+  s.retransmissions = past_repeats_ + window_.repeats();
+  s.positions = past_positions_ + window_.next();
+  if (busy_since_ >= 0) s.busy_ns += now_ns() - busy_since_;
+  s.srtt_ns = window_.srtt();
+  s.rto_ns = window_.rto();
+  s.cwnd = window_.cwnd();
+  s.policy_word = policy_;
+  s.density = probe_.counts();
+  return s;
+}
+
+PortCounters Engine::port_counters() {
+  auto lock = contend();
+  PortCounters sum = past_port_;
+  sum += port_->counters();
+  return sum;
+}
+
+int64_t Engine::silence_ns() {
+  auto lock = contend();
+  return queue_.empty() || heard_ == 0 ? 0 : now_ns() - heard_;
+}
+
+void Engine::break_all(Status status) {
+  for (auto& c : queue_) c->status = status;
+  queue_.clear();
+  sending_ = 0;
+  publish();
+  changed_.notify_all();
+}
+
+// Whether the first collective's time is up, which breaks the engine.
+bool Engine::expire(int64_t now) {
+  if (queue_.empty() || now < queue_.front()->deadline) return false;
+  broken_ = true;
+  break_all(Status::timeout);
+  return true;
+}
+
+// Whether all that is under way are plans, agreed to by all ranks: what is waited for is the network.
+bool Engine::waits_for_plans() const {
+  for (const auto& c : queue_) {
+    if (!c->begun || c->ended != Status::pending) continue;
+    if (!c->opened) return false;
+    for (const Step& step : c->active)
+      if (step.kind == Step::Kind::stream) return false;
+    if (!c->active.empty()) return true;
+  }
+  return false;
+}
+
+// Runs the engine until `until` is finished, nothing is left, or the clock reaches `until_ns`. Enters and leaves with
+// the lock held.
+void Engine::drive(std::unique_lock<std::mutex>& lock, Collective* until, int64_t until_ns) {
+  const DefaultArithmetic arithmetic;
+  driving_ = true;
+  int64_t now = now_ns();
+  if (heard_ == 0 || window_.outstanding() == 0) heard_ = now;
+  // Whether the socket may hold packets that were not read yet. A look costs a system call, and a small collective is made
+  // of little else, so there is one only between two batches, after a wait, and before a timer is believed.
+  bool unread = true;
+  while (!queue_.empty() && !closing_ && !halted() && (!until || until->status == Status::pending)) {
+    const bool stepped = advance();
+    const bool sent = send_new(now);
+    if (stepped || sent || unread) now = now_ns();
+    const bool more = stepped || (sent && window_.room() > 0 && sendable() > 0);
+    if (more || unread) {
+      unread = receive(now);
+      now = now_ns();
+    }
+    if (queue_.empty() || halted() || (until && until->status != Status::pending)) break;
+    if (expire(now) || now >= until_ns) break;
+    if (contenders_.load()) {
+      lock.unlock();
+      while (contenders_.load()) std::this_thread::yield();
+      lock.lock();
+      continue;
+    }
+    if (more || unread) {
+      unread = false;  // what came may allow to send; whether more came is asked when there is nothing else to do
+      continue;
+    }
+    const int64_t timer = window_.next_timer();
+    if ((timer >= 0 && timer <= now) || window_.gaps()) {
+      if (receive(now)) continue;
+      now = now_ns();
+      if (resend(now)) continue;
+    }
+    int64_t limit = std::min(queue_.front()->deadline, until_ns);
+    if (timer >= 0) limit = std::min(limit, timer);
+    limit = std::max<int64_t>(limit - now, 0);
+    const bool planning = waits_for_plans();
+    port_->hurry(window_.outstanding() <= window_.batch());
+    lock.unlock();
+    unread = port_->wait(std::min<int64_t>(limit, 1000000000));
+    lock.lock();
+    const int64_t woke = now_ns();
+    stats_.wait_ns += woke - now;
+    if (planning) stats_.plan_ns += woke - now;
+    now = woke;
+  }
+  driving_ = false;
+  // Somebody else may have work left, or be waiting for what was finished here.
+  changed_.notify_all();
+}
+
+// Takes the sending collective to its next step where that needs no packet. True if something was done.
+bool Engine::advance() {
+  if (sending_ >= queue_.size()) return false;
+  Collective& c = *queue_[sending_];
+  if (frozen_ && c.index >= limit_) return false;
+  if (!c.begun) begin(c);
+  if (!c.active.empty() && window_.next() < c.active.back().end) return false;  // packets to send first
+  if (c.next_step == c.steps) {
+    if (!c.opened) return false;  // whether ranks agree decides what comes next, also of a call that is all header
+    sent_all(c);
+    return true;
+  }
+  return start_step(c);
+}
+
+void Engine::sent_all(const Collective& c) {
+  if (c.call.count > 0) sparse_ = c.call.sparse && c.blocks_union * 8 < c.call.blocks();
+  ++sending_;
+}
+
+void Engine::begin(Collective& c) {
+  c.begun = true;
+  c.start = c.end = window_.next();
+  c.call.pause = membership_.rank == 0 && pause_requested_.exchange(false);
+  // Every header before this one has its RESULT, the same at all ranks, so all settle the call alike.
+  Policy::settle(c.call, policy_);
+  c.call.policy = policy_sent_;
+  c.call.past_cache = (c.call.out_end - c.call.out_begin) * c.call.element_bytes() >= kPastCache;
+  const uint64_t each = c.call.kind == Kind::floor ? std::max<uint64_t>(c.call.count, 1)
+                                                   : c.call.segment_elements(sparse_ ? kSparseSegment : kDenseSegment);
+  for (uint64_t from = 0; from < c.call.count && !c.call.withdrawn; from += each)
+    c.segments.emplace_back().call = c.call.segment(from, std::min(each, c.call.count - from));
+  const uint64_t segments = c.segments.size();
+  c.header_has_plan = segments == 1 && kPlanHeaderWords + c.call.rest_words() <= membership_.words;
+  c.lead = static_cast<uint32_t>(std::min<uint64_t>(segments, kLead));
+  c.steps = static_cast<uint32_t>(1 + 2 * segments);
+  if (!c.call.withdrawn) stats_.blocks_total += c.call.blocks();
+}
+
+// Step 0 is the header; then `lead` plans; then a stream and a plan in turn; then the last streams.
+static Step step_at(uint32_t index, uint32_t segments, uint32_t lead) {
+  Step step{Step::Kind::header, 0, 0, 0, 0};
+  if (index == 0) return step;
+  const uint32_t i = index - 1;
+  if (i < lead) {
+    step.kind = Step::Kind::plan;
+    step.segment = i;
+  } else if (const uint32_t j = i - lead; j < 2 * (segments - lead)) {
+    step.kind = j % 2 ? Step::Kind::plan : Step::Kind::stream;
+    step.segment = j % 2 ? lead + j / 2 : j / 2;
+  } else {
+    step.kind = Step::Kind::stream;
+    step.segment = segments - lead + (j - 2 * (segments - lead));
+  }
+  return step;
+}
+
+// Starts the next step if it can be: a plan needs its segment scanned, a stream its plan agreed, and everything but the
+// header needs the header's RESULT.
+bool Engine::start_step(Collective& c) {
+  Step step = step_at(c.next_step, static_cast<uint32_t>(c.segments.size()), c.lead);
+  uint64_t packets = 1;
+  const int64_t before = now_ns();
+  if (step.kind == Step::Kind::plan || (step.kind == Step::Kind::header && c.header_has_plan)) {
+    SegmentState& s = c.segments[step.segment];
+    if (!s.plan && !s.agreed) {
+      s.plan = std::make_unique<Plan>(s.call, membership_.words, c.header_has_plan);
+      if (c.call.auto_zeros) s.probed = probe_.look(s.call, step.segment);
+    }
+    if (s.plan && !s.plan->scanned()) {
+      s.plan->scan(kScanBudget);
+      const int64_t spent = now_ns() - before;
+      stats_.scan_ns += spent;
+      if (!c.opened) c.scanned_before += spent;
+      return true;
+    }
+  }
+  if (step.kind == Step::Kind::plan) {
+    if (!c.opened) return false;
+    SegmentState& s = c.segments[step.segment];
+    packets = c.header_has_plan ? 0 : s.plan->packets();
+  } else if (step.kind == Step::Kind::stream) {
+    SegmentState& s = c.segments[step.segment];
+    if (!c.opened || !s.agreed) return false;
+    s.stream = std::make_unique<Stream>(s.call, c.call.kind == Kind::floor ? nullptr : s.plan.get(), membership_.words);
+    packets = s.stream->packets();
+    c.blocks_union += s.stream->union_blocks();
+    stats_.blocks_union += s.stream->union_blocks();
+    stats_.blocks_own += s.call.sparse ? s.plan->own_blocks() : s.call.blocks();
+    stats_.scan_ns += now_ns() - before;
+  }
+  ++c.next_step;
+  step.start = window_.next();
+  step.end = step.start + packets;
+  c.end = step.end;
+  c.packets += packets;
+  if (packets > 0) {
+    c.active.push_back(step);
+  } else {
+    step_done(c, step);
+  }
+  return true;
+}
+
+// All RESULTs of a step are there, or it needed none.
+void Engine::step_done(Collective& c, const Step& step) {
+  if (step.kind != Step::Kind::header) {
+    SegmentState& s = c.segments[step.segment];
+    if (step.kind == Step::Kind::plan) {
+      s.agreed = true;
+    } else {
+      s.stream->finish();
+      probe_.look_again(s.call, s.probed);
+      s.stream.reset();
+      s.plan.reset();
+    }
+  }
+  if (++c.done_steps < c.steps) return;
+  if (sending_ < queue_.size() && queue_[sending_].get() == &c) sent_all(c);
+  note_policy(c);
+  complete(c, Status::done);
+}
+
+void Engine::note_policy(const Collective& c) {
+  const int64_t now = now_ns(), since = std::max(c.opened_at, completed_at_);
+  completed_at_ = now;
+  if (!c.call.auto_zeros) return;
+  ++stats_.policy_collectives;
+  stats_.policy_elements += c.call.count;
+  stats_.policy_ns += now - since + c.scanned_before;
+  stats_.policy_lanes = c.call.auto_lanes;
+}
+
+// How many positions the sending collective has ready.
+uint32_t Engine::sendable() const {
+  if (sending_ >= queue_.size()) return 0;
+  const Collective& c = *queue_[sending_];
+  if (frozen_ && c.index >= limit_) return 0;
+  if (c.active.empty() || window_.next() >= c.active.back().end) return 0;
+  return static_cast<uint32_t>(std::min<uint64_t>(c.active.back().end - window_.next(), membership_.slots));
+}
+
+bool Engine::build(Collective& c, uint64_t position) {
+  uint8_t* to = record(position);
+  uint8_t* payload = to + wire::kHeaderBytes;
+  const Step& step = c.active.back();
+  const uint64_t packet = position - step.start;
+  bool filled = true;
+  if (step.kind == Step::Kind::stream) {
+    filled = c.segments[step.segment].stream->encode(packet, payload);
+  } else if (step.kind == Step::Kind::plan || c.header_has_plan) {
+    filled = c.segments[step.segment].plan->encode(packet, payload);
+  } else {
+    Opening::encode(c.call, membership_.words, payload);
+  }
+  wire::Header header;
+  header.op = static_cast<uint8_t>(step.kind != Step::Kind::stream || c.call.op == ReduceOp::bit_or ? wire::Op::OR : wire::Op::SUM);
+  header.flags = filled ? wire::kFlagPayload : 0;
+  header.job = membership_.job;
+  header.token = membership_.token;
+  header.seq = membership_.first_seq + static_cast<uint32_t>(position);
+  header.slot = static_cast<uint16_t>(membership_.base + (header.seq & (membership_.slots - 1)));
+  header.write(to);
+  has_payload_[position & (membership_.slots - 1)] = filled;
+  return filled;
+}
+
+bool Engine::send_new(int64_t now) {
+  const uint32_t batch = window_.batch();
+  uint32_t count = std::min(sendable(), window_.room());
+  if (count == 0) return false;
+  // A part of a batch is worth sending only if nothing more can join it now.
+  count = std::min(count, batch);
+  Collective& c = *queue_[sending_];
+  const int64_t before = now_ns();
+  for (uint32_t i = 0; i < count; ++i) {
+    const uint64_t position = window_.next() + i;
+    const bool filled = build(c, position);
+    (filled ? data_ : skips_).push_back({record(position), filled ? stride_ : wire::kHeaderBytes});
+  }
+  stats_.data_packets += data_.size();
+  stats_.skip_packets += skips_.size();
+  const int64_t built = now_ns();
+  stats_.quantize_ns += built - before;
+  // Plans wait for other ranks to arrive: they say nothing of the network.
+  window_.sent(count, now, c.active.back().kind == Step::Kind::stream);
+  transmit();
+  return true;
+}
+
+void Engine::transmit() {
+  const int64_t before = now_ns();
+  const Endpoint to[] = {membership_.switch_at};
+  port_->send(to, data_);
+  port_->send(to, skips_);
+  data_.clear();
+  skips_.clear();
+  stats_.send_ns += now_ns() - before;
+}
+
+bool Engine::resend(int64_t now) {
+  due_.clear();
+  window_.due(now, due_);
+  if (due_.empty()) return false;
+  for (uint64_t position : due_) {
+    uint8_t* to = record(position);
+    const bool filled = has_payload_[position & (membership_.slots - 1)];
+    to[wire::kFlagsOffset] |= wire::kFlagRetransmission;
+    (filled ? data_ : skips_).push_back({to, filled ? stride_ : wire::kHeaderBytes});
+  }
+  transmit();
+  return true;
+}
+
+bool Engine::receive(int64_t now) {
+  received_.clear();
+  port_->receive(received_);
+  const int64_t got = now_ns();
+  stats_.receive_ns += got - now;
+  if (received_.empty()) return false;
+  accepted_.clear();
+  for (const Received& r : received_) {
+    if (r.size != wire::kHeaderBytes && r.size != stride_) {
+      ++stats_.ignored;
+      continue;
+    }
+    const wire::Header h = wire::Header::parse(r.header);
+    const bool filled = h.flags & wire::kFlagPayload;
+    // The position nearest to the window's base with this sequence number.
+    const int32_t ahead =
+        static_cast<int32_t>(h.seq - membership_.first_seq - static_cast<uint32_t>(window_.base()));
+    if (h.version != wire::kVersion || h.op != static_cast<uint8_t>(wire::Op::RESULT) || h.job != membership_.job ||
+        h.token != membership_.result_token || filled != (r.size == stride_) ||
+        h.slot != membership_.base + (h.seq & (membership_.slots - 1)) || ahead < 0 ||
+        !window_.accept(window_.base() + static_cast<uint64_t>(ahead))) {
+      ++stats_.ignored;
+      continue;
+    }
+    const uint64_t position = window_.base() + static_cast<uint64_t>(ahead);
+    accepted_.push_back(position);
+    take(position, filled ? r.words : nullptr);
+  }
+  stats_.results += accepted_.size();
+  const int64_t decoded = now_ns();
+  stats_.decode_ns += decoded - got;
+  if (!accepted_.empty()) {
+    heard_ = decoded;
+    window_.settle(accepted_, got);
+  }
+  return true;
+}
+
+// One RESULT, already accepted by the window.
+void Engine::take(uint64_t position, const uint8_t* payload) {
+  Collective* found = nullptr;
+  for (auto& candidate : queue_) {
+    if (candidate->begun && position >= candidate->start && position < candidate->end) {
+      found = candidate.get();
+      break;
+    }
+  }
+  if (!found) return;
+  Collective& c = *found;
+  size_t index = 0;
+  while (index < c.active.size() && position >= c.active[index].end) ++index;
+  if (index == c.active.size() || position < c.active[index].start) return;
+  Step& step = c.active[index];
+  const uint64_t packet = position - step.start;
+  ++c.results;
+  ++step.results;
+  SegmentState* s = step.segment < c.segments.size() ? &c.segments[step.segment] : nullptr;
+  if (step.kind == Step::Kind::stream) {
+    s->stream->decode(packet, payload);
+  } else if (step.kind == Step::Kind::plan) {
+    s->plan->decode(packet, payload);
+  } else {
+    // A RESULT without words is no header, whoever sent it.
+    const bool mismatch = !payload || Opening::mismatch(payload, c.difference, &c.policy);
+    if (payload && Opening::pauses(payload) && !frozen_) {
+      // All ranks read this here, before anything of the next collective is sent.
+      frozen_ = pausing_ = true;
+      limit_ = c.index + 1;
+    }
+    if (Policy::valid(c.policy)) policy_ = c.policy;
+    if (mismatch) {
+      // Every rank sees the same, sends nothing more of this collective, and goes on to the next one.
+      ++sending_;
+      return complete(c, Status::mismatch);
+    }
+    if (Opening::withdrawn(payload)) {
+      ++sending_;
+      return complete(c, Status::moved);
+    }
+    c.opened = true;
+    c.opened_at = now_ns();
+    if (c.header_has_plan) {
+      s->plan->decode(0, payload);
+      s->agreed = true;
+    }
+  }
+  if (step.results < step.end - step.start) return;
+  const Step finished = step;
+  c.active.erase(c.active.begin() + static_cast<std::ptrdiff_t>(index));
+  step_done(c, finished);
+}
+
+void Engine::complete(Collective& c, Status status) {
+  c.ended = status;
+  c.active.clear();
+  c.segments.clear();
+  publish();
+}
+
+void Engine::tell(Collective& c, Status status) {
+  if (status == Status::done) {
+    ++stats_.completed;
+    stats_.elements += c.call.fingerprint_count;
+    stats_.bytes_reduced += c.call.count * c.call.element_bytes();
+  }
+  c.status = status;
+}
+
+// Tells the ends of collectives, in call order, as far as they may be told.
+void Engine::publish() {
+  while (!queue_.empty() && queue_.front()->ended != Status::pending && !halted()) {
+    const auto first = std::move(queue_.front());  // the caller may hold the only other reference
+    queue_.pop_front();
+    if (sending_ > 0) --sending_;
+    ++completed_;
+    tell(*first, first->ended);
+  }
+  if (queue_.empty() && busy_since_ >= 0) {
+    stats_.busy_ns += now_ns() - busy_since_;
+    busy_since_ = -1;
+  }
+  if (pausing_ && halted()) {
+    pausing_ = false;
+    const uint64_t one = 1;
+    if (attention_ >= 0) [[maybe_unused]] const auto n = write(attention_, &one, sizeof one);
+  }
+  changed_.notify_all();
+}
+
+}  // namespace switchagg

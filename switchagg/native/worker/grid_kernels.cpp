@@ -1,0 +1,199 @@
+// Compiled once for each instruction set (KERNEL_LEVEL); plain loops that the compiler turns into vectors.
+#include "switchagg/native/worker/grid_kernels.h"
+
+#define JOIN_(a, b) a##b
+#define JOIN(a, b) JOIN_(a, b)
+#define TEXT_(a) #a
+#define TEXT(a) TEXT_(a)
+
+namespace switchagg {
+namespace {
+
+inline uint32_t draw(DrawKey key, uint32_t i) {
+  uint32_t h = i * 0x9E3779B1u + key.first;
+  h ^= h >> 16;
+  h *= 0x7FEB352Du;
+  h ^= h >> 15;
+  h += key.second;
+  h *= 0x846CA68Bu;
+  return h ^ h >> 16;
+}
+
+inline float uniform(uint32_t h, float) { return static_cast<float>(static_cast<int32_t>(h >> 8)) * 0x1p-24f; }
+inline double uniform(uint32_t h, double) { return static_cast<double>(h) * 0x1p-32; }
+inline float lower(float v) { return __builtin_floorf(v); }
+inline double lower(double v) { return __builtin_floor(v); }
+
+template <typename T>
+size_t round(const T* __restrict x, size_t n, T unit, T top, DrawKey key, uint32_t index, int32_t* __restrict q) {
+  uint32_t cut = 0;  // of at most one chunk's elements
+  for (size_t i = 0; i < n; ++i) {
+    const T v = x[i] / unit;
+    cut += static_cast<uint32_t>((v > top) | (v < -top));
+    T y = lower(v + uniform(draw(key, index + static_cast<uint32_t>(i)), T{}));
+    y = y > top ? top : y;
+    y = y < -top ? -top : y;
+    q[i] = static_cast<int32_t>(y);
+  }
+  return cut;
+}
+
+template <typename T>
+void scale(const int32_t* __restrict q, size_t n, T unit, T* __restrict x) {
+  for (size_t i = 0; i < n; ++i) x[i] = static_cast<T>(q[i]) * unit;
+}
+
+template <int kBits>
+void pack_lanes(const int32_t* __restrict q, size_t words, int bits, uint32_t* __restrict out) {
+  const int width = kBits ? kBits : bits;
+  const int lanes = 32 / width;
+  for (size_t w = 0; w < words; ++w) {
+    uint32_t word = 0;
+    for (int lane = 0; lane < lanes; ++lane) word += static_cast<uint32_t>(q[w * lanes + lane]) << (width * lane);
+    out[w] = word;
+  }
+}
+
+// Sign-extends the lowest lane left; taking it away gives back what it borrowed from the one above.
+template <int kBits>
+void peel_lanes(const uint32_t* __restrict in, size_t words, int bits, int32_t* __restrict q) {
+  const int width = kBits ? kBits : bits;
+  const int lanes = 32 / width;
+  for (size_t w = 0; w < words; ++w) {
+    uint32_t rest = in[w];
+    for (int lane = 0; lane < lanes; ++lane) {
+      const int32_t low = static_cast<int32_t>(rest << (32 - width)) >> (32 - width);
+      q[w * lanes + lane] = low;
+      rest = (rest - static_cast<uint32_t>(low)) >> width;
+    }
+  }
+}
+
+void pack(const int32_t* q, size_t words, int bits, uint32_t* out) {
+  switch (bits) {
+    case 2: return pack_lanes<2>(q, words, bits, out);
+    case 4: return pack_lanes<4>(q, words, bits, out);
+    case 8: return pack_lanes<8>(q, words, bits, out);
+    case 16: return pack_lanes<16>(q, words, bits, out);
+    default: return pack_lanes<0>(q, words, bits, out);
+  }
+}
+
+void peel(const uint32_t* in, size_t words, int bits, int32_t* q) {
+  switch (bits) {
+    case 2: return peel_lanes<2>(in, words, bits, q);
+    case 4: return peel_lanes<4>(in, words, bits, q);
+    case 8: return peel_lanes<8>(in, words, bits, q);
+    case 16: return peel_lanes<16>(in, words, bits, q);
+    default: return peel_lanes<0>(in, words, bits, q);
+  }
+}
+
+uint64_t square(const int32_t* __restrict q, size_t n) {
+  uint64_t sum = 0;
+  for (size_t i = 0; i < n; ++i) sum += static_cast<uint32_t>(q[i] * q[i]);
+  return sum;
+}
+
+// A double below 2^51 in magnitude plus this has the number's low 32 bits as its own.
+constexpr double kShift = 0x1.8p52;
+
+inline uint32_t low_bits(double whole) {
+  const double shifted = whole + kShift;
+  uint64_t bits;
+  __builtin_memcpy(&bits, &shifted, sizeof bits);
+  return static_cast<uint32_t>(bits);
+}
+
+template <typename T>
+inline double far_whole(T x, double unit, uint32_t h, bool* usable) {
+  const double v = static_cast<double>(x) / unit;
+  *usable = (v > -0x1p51) & (v < 0x1p51);  // not NaN either
+  return __builtin_floor((*usable ? v : 0.0) + uniform(h, double{}));
+}
+
+template <typename T>
+size_t far(const T* __restrict x, size_t n, double unit, DrawKey key, uint32_t index, int32_t* __restrict low) {
+  uint32_t unusable = 0;
+  for (size_t i = 0; i < n; ++i) {
+    bool usable;
+    const double y = far_whole(x[i], unit, draw(key, index + static_cast<uint32_t>(i)), &usable);
+    unusable += !usable;
+    low[i] = static_cast<int32_t>(low_bits(y));
+  }
+  return unusable;
+}
+
+template <typename T>
+void far_values(const T* __restrict x, size_t n, double unit, DrawKey key, uint32_t index, T* __restrict out) {
+  for (size_t i = 0; i < n; ++i) {
+    bool usable;
+    const double y = far_whole(x[i], unit, draw(key, index + static_cast<uint32_t>(i)), &usable);
+    out[i] = static_cast<T>(y * unit);
+  }
+}
+
+void expect(const double* __restrict reference, size_t n, double scale, double* __restrict near, int32_t* __restrict low) {
+  for (size_t i = 0; i < n; ++i) {
+    near[i] = __builtin_rint(reference[i] * scale);
+    low[i] = static_cast<int32_t>(low_bits(near[i]));
+  }
+}
+
+template <int kBits>
+void peel_lanes_near(const uint32_t* __restrict in, size_t words, int bits, const int32_t* __restrict low, int32_t* __restrict off) {
+  const int width = kBits ? kBits : bits;
+  const int lanes = 32 / width;
+  for (size_t w = 0; w < words; ++w) {
+    uint32_t rest = in[w];
+    for (int lane = 0; lane < lanes; ++lane) {
+      rest -= static_cast<uint32_t>(low[w * lanes + lane]);
+      const int32_t over = static_cast<int32_t>(rest << (32 - width)) >> (32 - width);
+      off[w * lanes + lane] = over;
+      rest = static_cast<uint32_t>(static_cast<int32_t>(rest - static_cast<uint32_t>(over)) >> width);
+    }
+  }
+}
+
+void peel_near(const uint32_t* in, size_t words, int bits, const int32_t* low, int32_t* off) {
+  switch (bits) {
+    case 4: return peel_lanes_near<4>(in, words, bits, low, off);
+    case 8: return peel_lanes_near<8>(in, words, bits, low, off);
+    case 16: return peel_lanes_near<16>(in, words, bits, low, off);
+    default: return peel_lanes_near<0>(in, words, bits, low, off);
+  }
+}
+
+template <typename T>
+int32_t settle(const double* __restrict near, const int32_t* __restrict off, size_t n, double unit, double workers,
+               T* __restrict sum, double* __restrict mean) {
+  int32_t farthest = 0;
+  for (size_t i = 0; i < n; ++i) {
+    const int32_t size = off[i] < 0 ? -off[i] : off[i];
+    farthest = size > farthest ? size : farthest;
+    const double total = (near[i] + static_cast<double>(off[i])) * unit;
+    sum[i] = static_cast<T>(total);
+    mean[i] = total / workers;
+  }
+  return farthest;
+}
+
+uint32_t check(const int32_t* __restrict low, const int32_t* __restrict off, const uint32_t* __restrict factors, size_t n) {
+  uint32_t sum = 0;
+  if (off) {
+    for (size_t i = 0; i < n; ++i) sum += (static_cast<uint32_t>(low[i]) + static_cast<uint32_t>(off[i])) * factors[i];
+  } else {
+    for (size_t i = 0; i < n; ++i) sum += static_cast<uint32_t>(low[i]) * factors[i];
+  }
+  return sum;
+}
+
+}  // namespace
+
+extern const GridKernels JOIN(grid_kernels_, KERNEL_LEVEL);
+const GridKernels JOIN(grid_kernels_, KERNEL_LEVEL) = {
+    TEXT(KERNEL_LEVEL), round<float>, round<double>, scale<float>, scale<double>, pack, peel, square,
+    far<float>, far<double>, far_values<float>, far_values<double>, expect, peel_near, settle<float>, settle<double>, check,
+};
+
+}  // namespace switchagg

@@ -1,0 +1,135 @@
+#include "switchagg/native/worker/heartbeat.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <system_error>
+
+namespace switchagg {
+namespace {
+
+// What does not only grow: the round trip, the policy in force, the lanes that it may choose.
+constexpr bool says_now(size_t field) { return field == 19 || field == 40 || field == 41; }
+
+void store(uint8_t* to, uint64_t value) {
+  for (int i = 7; i >= 0; --i, value >>= 8) to[i] = static_cast<uint8_t>(value);
+}
+
+}  // namespace
+
+Report report_of(Engine& engine) {
+  const EngineStats s = engine.stats();
+  const PortCounters p = engine.port_counters();
+  const DensityCounts& d = s.density;
+  const auto ns = [](int64_t t) { return static_cast<uint64_t>(t < 0 ? 0 : t); };
+  return {s.completed,       s.elements,         s.bytes_reduced,  p.packets_out,      p.packets_in,
+          p.bytes_out,       p.bytes_in,         s.retransmissions, s.blocks_total,    s.blocks_own,
+          s.blocks_union,    ns(s.scan_ns),      ns(s.quantize_ns), ns(s.send_ns),     ns(s.receive_ns),
+          ns(s.wait_ns),     ns(s.decode_ns),    ns(s.plan_ns),     ns(s.busy_ns),     ns(s.srtt_ns),
+          s.positions,       64 * d.groups,      d.own[0],         d.own[1],           d.own[2],
+          d.own[3],          d.own[4],           d.own[5],         d.own[6],           64 * d.summed,
+          d.sum[0],          d.sum[1],           d.sum[2],         d.sum[3],           d.sum[4],
+          d.sum[5],          d.sum[6],           s.policy_collectives, s.policy_elements, ns(s.policy_ns),
+          s.policy_word,     s.policy_lanes};
+}
+
+std::array<uint8_t, kHeartbeatBytes> heartbeat(const Cookie& cookie, uint64_t sequence, const Report& report) {
+  std::array<uint8_t, kHeartbeatBytes> out{'S', 'A', 'H', 'B', 1, static_cast<uint8_t>(kReportFields), 0, 0};
+  std::memcpy(out.data() + 8, cookie.data(), cookie.size());
+  store(out.data() + 24, sequence);
+  for (size_t i = 0; i < report.size(); ++i) store(out.data() + 32 + 8 * i, report[i]);
+  return out;
+}
+
+Heart::Heart(Engine& engine) : engine_(engine) {
+  socket_ = socket(AF_INET, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  if (socket_ < 0) throw std::system_error(errno, std::generic_category(), "socket");
+}
+
+Heart::~Heart() {
+  if (abandoned_) return;
+  close();
+  if (socket_ >= 0) ::close(socket_);  // it was never aimed
+}
+
+void Heart::aim(Endpoint to, const Cookie& cookie, int64_t interval_ns) {
+  const Report now = report_of(engine_);
+  std::unique_lock lock(mutex_);
+  if (closing_) return;
+  to_ = to;
+  cookie_ = cookie;
+  interval_ns_ = interval_ns;
+  baseline_ = now;
+  aimed_ = true;
+  if (!thread_) {
+    // Signals are for the program's own threads.
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    thread_.emplace([this] { run(); });
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  }
+  changed_.notify_all();
+}
+
+void Heart::close() {
+  std::optional<std::thread> thread;  // one of several that close joins it
+  {
+    std::unique_lock lock(mutex_);
+    closing_ = true;
+    changed_.notify_all();
+    thread.swap(thread_);
+  }
+  if (!thread) return;
+  thread->join();
+  std::unique_lock lock(mutex_);
+  ::close(socket_);
+  socket_ = -1;
+}
+
+void Heart::abandon() {
+  abandoned_ = true;
+  if (socket_ >= 0) ::close(socket_);
+  socket_ = -1;
+  // Their owner and waiters do not exist in this process, so they must be neither used nor destroyed as they are.
+  new (&mutex_) std::mutex;
+  new (&changed_) std::condition_variable;
+  if (thread_) (void)new std::thread(std::move(*thread_));  // it does not exist in this process: never join it
+  thread_.reset();
+}
+
+uint64_t Heart::sent() {
+  std::unique_lock lock(mutex_);
+  return sequence_;
+}
+
+void Heart::run() {
+  std::unique_lock lock(mutex_);
+  while (!closing_) {
+    aimed_ = false;
+    lock.unlock();
+    Report report = report_of(engine_);
+    lock.lock();
+    if (closing_) break;
+    for (size_t i = 0; i < report.size(); ++i)
+      if (!says_now(i)) report[i] = report[i] > baseline_[i] ? report[i] - baseline_[i] : 0;
+    const auto packet = heartbeat(cookie_, sequence_++, report);
+    sockaddr_in to{};
+    to.sin_family = AF_INET;
+    to.sin_addr.s_addr = htonl(to_.ip);
+    to.sin_port = htons(to_.port);
+    // A heartbeat that the kernel does not take is one that is lost: the next one says it all again.
+    [[maybe_unused]] const auto n =
+        sendto(socket_, packet.data(), packet.size(), 0, reinterpret_cast<const sockaddr*>(&to), sizeof to);
+    changed_.wait_for(lock, std::chrono::nanoseconds(interval_ns_), [this] { return closing_ || aimed_; });
+  }
+}
+
+}  // namespace switchagg

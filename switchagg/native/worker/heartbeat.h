@@ -1,0 +1,57 @@
+// Says to the controller, at an interval, that this worker lives and what it has done: a thread of its own, which needs
+// neither Python's interpreter lock nor the engine's driver. The datagram is switchagg/wire/heartbeat.py's.
+#pragma once
+
+#include <array>
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <thread>
+
+#include "switchagg/native/worker/engine.h"
+
+namespace switchagg {
+
+// The counters of a heartbeat, in the order of the wire.
+inline constexpr size_t kReportFields = 42;
+using Report = std::array<uint64_t, kReportFields>;
+Report report_of(Engine& engine);
+
+using Cookie = std::array<uint8_t, 16>;
+inline constexpr size_t kHeartbeatBytes = 32 + 8 * kReportFields;
+std::array<uint8_t, kHeartbeatBytes> heartbeat(const Cookie& cookie, uint64_t sequence, const Report& report);
+
+class Heart {
+ public:
+  // The engine must outlive it. Throws std::system_error where there is no socket.
+  explicit Heart(Engine& engine);
+  ~Heart();
+  Heart(const Heart&) = delete;
+  Heart& operator=(const Heart&) = delete;
+
+  // Beats from now on, at once for the first time; counters start at zero.
+  void aim(Endpoint to, const Cookie& cookie, int64_t interval_ns);
+  // Says no more. Ends at once; from any thread.
+  void close();
+  // In a forked child: forget the parent's thread and socket; nothing else may be called any more.
+  void abandon();
+  uint64_t sent();
+
+ private:
+  void run();
+
+  Engine& engine_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool closing_ = false, aimed_ = false, abandoned_ = false;
+  int socket_ = -1;
+  Endpoint to_;
+  Cookie cookie_{};
+  int64_t interval_ns_ = 0;
+  uint64_t sequence_ = 0;
+  Report baseline_{};
+  std::optional<std::thread> thread_;
+};
+
+}  // namespace switchagg

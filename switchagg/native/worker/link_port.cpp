@@ -1,0 +1,188 @@
+#include "switchagg/native/worker/link_port.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstddef>
+#include <cstring>
+#include <system_error>
+
+#include "switchagg/native/shared/clock.h"
+#include "switchagg/native/shared/linger.h"
+
+namespace switchagg {
+namespace {
+
+constexpr uint32_t kTake = 256;             // entries in one receive()
+constexpr time_t kAnswerSeconds = 5;        // that the switch may take to answer
+
+[[noreturn]] void fail(const char* what) { throw std::system_error(errno, std::generic_category(), what); }
+[[noreturn]] void refuse(const char* what) {
+  throw std::system_error(ECONNREFUSED, std::generic_category(), what);
+}
+
+}  // namespace
+
+LinkPort::LinkPort(std::unique_ptr<UdpPort>& udp, const std::string& name, Endpoint peer, const link::Shape& shape)
+    : shape_(shape), peer_(peer), local_(udp->local()), taken_(kTake) {
+  sockaddr_un address{};
+  if (name.empty() || name.size() + 1 > sizeof address.sun_path || !shape.valid()) {
+    errno = EINVAL;
+    fail("link");
+  }
+  socket_ = Descriptor(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  if (!socket_) fail("socket");
+  const timeval limit{kAnswerSeconds, 0};
+  setsockopt(socket_.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+  setsockopt(socket_.get(), SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path + 1, name.data(), name.size());
+  const socklen_t length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  if (connect(socket_.get(), reinterpret_cast<sockaddr*>(&address), length) != 0) fail("connect");
+  ucred who{};
+  socklen_t who_length = sizeof who;
+  if (getsockopt(socket_.get(), SOL_SOCKET, SO_PEERCRED, &who, &who_length) != 0) fail("SO_PEERCRED");
+  if (who.uid != geteuid() && who.uid != 0) refuse("the switch is another user's");
+
+  memory_ = SharedMemory::make(shape_.bytes(), false);
+  bell_ = Descriptor(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+  if (!bell_) fail("eventfd");
+  const link::Attach wish{link::kMagic, shape_};
+  const int descriptors[] = {memory_.descriptor(), bell_.get(), udp->descriptor()};
+  if (!send_message(socket_.get(), {reinterpret_cast<const uint8_t*>(&wish), sizeof wish}, descriptors))
+    refuse("the switch does not listen");
+  link::Attached answer;
+  answer.accepted = 0;
+  std::array<Descriptor, 1> given;
+  uint8_t bytes[sizeof answer];
+  const int got = receive_message(socket_.get(), bytes, given, true);
+  if (got == sizeof answer) std::memcpy(&answer, bytes, sizeof answer);
+  if (got != sizeof answer || answer.magic != link::kMagic || !answer.accepted || !given[0]) refuse("the switch refused");
+  switch_bell_ = std::move(given[0]);
+  memory_.close_descriptor();
+  uint8_t* const at = memory_.get();
+  up_ = link::Writer(at, shape_.up_ring(), shape_.up_entries(), shape_.entries);
+  down_ = link::Reader(at, shape_.down_ring(), shape_.down_entries(), shape_.entries);
+  udp_ = std::move(udp);
+}
+
+uint8_t* LinkPort::packet_memory(size_t bytes) {
+  if (bytes > shape_.memory_bytes) throw std::system_error(EINVAL, std::generic_category(), "packet memory");
+  return memory_.get() + shape_.packets();
+}
+
+// What came does not fit, or cannot be had here: the switch sees the end too.
+void LinkPort::end() {
+  ended_ = broken_ = true;
+  shutdown(socket_.get(), SHUT_RDWR);
+}
+
+bool LinkPort::wait(int64_t timeout_ns) {
+  down_.release();
+  if (!ended_ && timeout_ns != 0 && linger(hurried_, [this] { return down_.available() > 0; })) return true;
+  if (!ended_ && !down_.fall_asleep()) return true;
+  const timespec limit = timespec_of(timeout_ns);
+  // Announcements wait in the socket until an entry needs them, so only its end is looked for.
+  pollfd fds[2] = {{bell_.get(), POLLIN, 0}, {ended_ ? -1 : socket_.get(), POLLRDHUP, 0}};
+  const int ready = ppoll(fds, 2, timeout_ns >= 0 ? &limit : nullptr, nullptr);
+  down_.awake();
+  ++waits_;
+  if (ready > 0 && (fds[0].revents & POLLIN)) {
+    uint64_t count;
+    [[maybe_unused]] const auto n = read(bell_.get(), &count, sizeof count);
+  }
+  if (ready > 0 && fds[1].revents) ended_ = true;
+  return ready != 0;
+}
+
+void LinkPort::wake() {
+  const uint64_t one = 1;
+  [[maybe_unused]] const auto n = write(bell_.get(), &one, sizeof one);
+}
+
+void LinkPort::abandon() {
+  socket_.reset();
+  bell_.reset();
+  switch_bell_.reset();
+  udp_->abandon();
+  regions_.clear();
+  memory_ = SharedMemory();
+}
+
+// The memory that the switch calls by this id, or null. Its announcement was sent before the first entry that names it.
+const SharedMemory* LinkPort::region(uint32_t id) {
+  if (id == 0) return &memory_;
+  for (;;) {
+    for (const Region& known : regions_)
+      if (known.id == id) return &known.memory;
+    link::Announce announce;
+    std::array<Descriptor, 1> given;
+    uint8_t bytes[sizeof announce];
+    // It was sent before the entry that needs it: what is not there now never comes.
+    if (receive_message(socket_.get(), bytes, given) != sizeof announce) return nullptr;
+    std::memcpy(&announce, bytes, sizeof announce);
+    auto memory = SharedMemory::map(std::move(given[0]), announce.bytes, false);
+    if (announce.magic != link::kMagic || announce.region == 0 || !memory) return nullptr;
+    regions_.push_back({announce.region, std::move(*memory)});
+  }
+}
+
+void LinkPort::receive(std::vector<Received>& into) {
+  counters_.receive_calls = waits_;
+  if (ended_) ++counters_.refused;  // each look, as for packets to a closed UDP port
+  if (broken_) return;
+  down_.release();
+  uint32_t there = down_.available();
+  if (!down_.sane(there)) return end();
+  there = std::min(there, kTake);
+  for (uint32_t i = 0; i < there; ++i) {
+    link::Entry& entry = taken_[i];
+    down_.take(entry);
+    const SharedMemory* const memory = region(entry.region);
+    const uint32_t words = entry.size - wire::kHeaderBytes;
+    if (!memory || entry.size < wire::kHeaderBytes || entry.size > shape_.packet_bytes ||
+        entry.offset > memory->size() || words > memory->size() - entry.offset)
+      return end();
+    into.push_back({entry.header, entry.size, peer_, memory->get() + entry.offset});
+    ++counters_.packets_in;
+    counters_.bytes_in += entry.size;
+  }
+}
+
+void LinkPort::send(std::span<const Endpoint>, std::span<const Segment> segments) {
+  if (segments.empty()) return;
+  if (ended_) {
+    ++counters_.refused;
+    return;
+  }
+  const uint8_t* const begin = memory_.get();
+  for (const Segment& segment : segments) {
+    const int64_t place = up_.place();
+    if (place < 0) {
+      ++counters_.send_errors;
+      continue;
+    }
+    link::Entry entry;
+    entry.region = 0;
+    entry.size = segment.size;
+    entry.offset = static_cast<uint64_t>(segment.data + wire::kHeaderBytes - begin);
+    std::memcpy(entry.header, segment.data, wire::kHeaderBytes);
+    up_.write(place, entry);
+    ++counters_.packets_out;
+    counters_.bytes_out += segment.size;
+  }
+  if (up_.publish()) {
+    ++counters_.send_calls;
+    const uint64_t one = 1;
+    [[maybe_unused]] const auto n = write(switch_bell_.get(), &one, sizeof one);
+  }
+}
+
+}  // namespace switchagg

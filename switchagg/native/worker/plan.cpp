@@ -1,0 +1,283 @@
+#include "switchagg/native/worker/plan.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "switchagg/native/shared/wire.h"
+
+namespace switchagg {
+
+uint32_t Call::element_bytes() const {
+  switch (dtype) {
+    case DType::f64:
+    case DType::i64:
+      return 8;
+    case DType::f16:
+    case DType::bf16:
+      return 2;
+    default:
+      return 4;
+  }
+}
+
+Call Call::segment(uint64_t from, uint64_t length) const {
+  Call c = *this;
+  const uint64_t to = from + length;
+  const uint64_t size = element_bytes();
+  c.count = length;
+  c.first_element = first_element + static_cast<uint32_t>(from);
+  const auto cut = [&](uint64_t& begin, uint64_t& end, auto& data) {
+    const uint64_t first = std::max(begin, from), last = std::min(end, to);
+    if (first >= last) {
+      begin = end = 0;
+      return;
+    }
+    data += (first - begin) * size;
+    begin = first - from;
+    end = last - from;
+  };
+  cut(c.in_begin, c.in_end, c.in);
+  cut(c.out_begin, c.out_end, c.out);
+  if (mask) c.mask = mask + from / block / 32;
+  if (residual) c.residual = residual + from;
+  if (union_out) c.union_out = union_out + from / block / 32;
+  return c;
+}
+
+void Call::remembered(const CodecKernels& kernels, uint64_t element, size_t n, float* sum) const {
+  const uint64_t at = element - in_begin;
+  const float* x = reinterpret_cast<const float*>(in) + at;
+  if (dtype != DType::f32) {
+    (dtype == DType::f16 ? kernels.widen_f16 : kernels.widen_bf16)(reinterpret_cast<const uint16_t*>(in) + at, n, sum);
+    x = sum;
+  }
+  kernels.add_f32(x, residual + element, n, sum);
+}
+
+namespace {
+
+constexpr uint64_t kSumElements = 4096;  // at once with feedback: they stay in the first cache
+
+constexpr uint32_t kPause = 1, kWithdrawn = 2;  // in word 11
+uint32_t lanes_code(uint32_t bits) { return bits ? static_cast<uint32_t>(std::bit_width(bits)) - 3 : 0; }
+
+void write_header(const Call& call, uint32_t* words) {
+  const uint32_t fingerprint[5] = {
+      static_cast<uint32_t>(call.kind) << 24 | static_cast<uint32_t>(call.op) << 16 |
+          static_cast<uint32_t>(call.dtype) << 8 | call.bits,
+      call.position,
+      static_cast<uint32_t>(call.fingerprint_count),
+      call.shape_crc,
+      static_cast<uint32_t>(call.root) << 24 | (call.auto_block ? 1u << 22 : 0) | (call.auto_zeros ? 1u << 21 : 0) |
+          (call.sparse ? 1u << 20 : 0) | lanes_code(call.auto_lanes) << 17 | call.block,
+  };
+  for (int i = 0; i < 5; ++i) {
+    words[i] = fingerprint[i];
+    words[5 + i] = ~fingerprint[i];
+  }
+  words[10] = call.rank == 0 ? call.policy : 0;
+  words[11] = (call.rank == 0 && call.pause ? kPause : 0) | (call.withdrawn ? kWithdrawn : 0);
+}
+
+}  // namespace
+
+void Opening::encode(const Call& call, uint32_t words, uint8_t* payload) {
+  uint32_t header[kPlanHeaderWords];
+  write_header(call, header);
+  for (uint32_t i = 0; i < kPlanHeaderWords; ++i) wire::store32(payload + 4 * i, header[i]);
+  std::fill(payload + 4 * kPlanHeaderWords, payload + 4 * static_cast<uint64_t>(words), uint8_t{0});
+}
+
+uint32_t Opening::mismatch(const uint8_t* payload, uint32_t* difference, uint32_t* policy) {
+  uint32_t fields = 0;
+  for (int i = 0; i < 5; ++i) {
+    difference[i] = wire::load32(payload + 4 * i) & wire::load32(payload + 4 * (5 + i));
+    if (difference[i]) fields |= 1u << i;
+  }
+  *policy = wire::load32(payload + 40);
+  return fields;
+}
+
+bool Opening::pauses(const uint8_t* payload) { return wire::load32(payload + 44) & kPause; }
+bool Opening::withdrawn(const uint8_t* payload) { return wire::load32(payload + 44) & kWithdrawn; }
+
+Plan::Plan(const Call& call, uint32_t words, bool with_header)
+    : call_(call),
+      kernels_(choose_codec_kernels()),
+      words_(words),
+      header_words_(with_header ? kPlanHeaderWords : 0),
+      bitmap_words_(call.sparse ? (call.blocks() + 31) / 32 : 0) {
+  const uint64_t total = header_words_ + call.rest_words();
+  packets_ = (total + words - 1) / words;
+  own_.assign(total, 0);
+  agreed_.assign(total, 0);
+  if (with_header) write_header(call, own_.data());
+  scanned_ = call.rest_words() == 0;
+  seen_ = call.in_begin;
+}
+
+bool Plan::scan(uint64_t budget) {
+  if (scanned_) return true;
+  const uint64_t to = std::min(call_.in_end, seen_ + budget);
+  if (to > seen_) scan_range(seen_, to);
+  seen_ = std::max(seen_, to);
+  if (seen_ < call_.in_end) return false;
+  if (call_.chunks() && call_.in_end > call_.in_begin) note_exponent((call_.in_end - 1) / call_.chunk());
+  scanned_ = true;
+  return true;
+}
+
+// Before `blocks` blocks of the mask from `block` on are scanned: asks for those that come after.
+void Plan::fetch_after(uint64_t block, uint64_t blocks) {
+  fetched_ -= std::min(fetched_, blocks);
+  if (fetched_to_ < block + blocks) {
+    fetched_to_ = block + blocks;
+    fetched_ = 0;
+  }
+  const uint64_t bytes = call_.block * uint64_t{call_.element_bytes()}, end = call_.blocks();
+  while (fetched_ < kFetched && fetched_to_ < end) {
+    const uint32_t rest = call_.mask[fetched_to_ >> 5] >> (fetched_to_ & 31);
+    if (rest == 0) {
+      fetched_to_ = (fetched_to_ | 31) + 1;
+      continue;
+    }
+    fetched_to_ += static_cast<uint64_t>(std::countr_zero(rest));
+    fetch_block(call_.in + fetched_to_ * bytes, bytes);
+    ++fetched_to_;
+    ++fetched_;
+  }
+}
+
+// Walks whole blocks of one chunk at a time wherever blocks and chunks line up, pieces of blocks elsewhere.
+void Plan::scan_range(uint64_t from, uint64_t to) {
+  const uint64_t chunk = call_.scaled() ? call_.chunk() : UINT64_MAX;
+  const uint32_t block = call_.block;
+  std::vector<uint32_t> unused;
+  uint32_t* bits = own_.data() + header_words_;
+  if (!call_.sparse) {
+    unused.assign((call_.blocks() + 31) / 32, 0);
+    bits = unused.data();
+  }
+  const bool scaled = call_.scaled();
+  uint64_t at = from;
+  while (at < to) {
+    const uint64_t chunk_end = scaled ? std::min((at / chunk + 1) * chunk, to) : to;
+    if (scaled && at % chunk == 0 && at > call_.in_begin) note_exponent(at / chunk - 1);
+    while (at < chunk_end) {
+      const uint64_t b = at / block;
+      uint64_t blocks = 1, length = block;
+      if (at % block == 0 && chunk_end - at >= block) {
+        blocks = (chunk_end - at) / block;
+      } else {
+        length = std::min((b + 1) * block, chunk_end) - at;
+      }
+      if (call_.mask) {
+        const auto wanted = [&](uint64_t i) { return (call_.mask[i >> 5] >> (i & 31)) & 1; };
+        uint64_t run = 0;
+        if (wanted(b)) {
+          while (run < blocks && wanted(b + run)) ++run;
+          blocks = run;
+          fetch_after(b, run);
+        } else {
+          while (run < blocks && !wanted(b + run)) {
+            // Whole words of zeros are stepped over at once.
+            if (((b + run) & 31) == 0 && run + 32 <= blocks && call_.mask[(b + run) >> 5] == 0) {
+              run += 32;
+            } else {
+              ++run;
+            }
+          }
+          at += run * length;
+          continue;
+        }
+      }
+      const uint8_t* x = call_.in + (at - call_.in_begin) * call_.element_bytes();
+      if (call_.feedback) {
+        blocks = std::min(blocks, std::max<uint64_t>(1, kSumElements / length));
+        sum_.resize(std::max<size_t>(sum_.size(), blocks * length));
+        call_.remembered(kernels_, at, blocks * length, sum_.data());
+        uint32_t top = static_cast<uint32_t>(top_);
+        kernels_.scan32(reinterpret_cast<const uint32_t*>(sum_.data()), blocks, length, bits, b, &top, &negative_zero_);
+        top_ = top;
+      } else if (!scaled) {
+        const size_t factor = call_.element_bytes() / 4;
+        kernels_.scan_words(reinterpret_cast<const uint32_t*>(x), blocks, length * factor, bits, b);
+      } else if (call_.dtype == DType::f32) {
+        uint32_t top = static_cast<uint32_t>(top_);
+        kernels_.scan32(reinterpret_cast<const uint32_t*>(x), blocks, length, bits, b, &top, &negative_zero_);
+        top_ = top;
+      } else if (call_.dtype == DType::f64) {
+        kernels_.scan64(reinterpret_cast<const uint64_t*>(x), blocks, length, bits, b, &top_, &negative_zero_);
+      } else {
+        uint16_t top = static_cast<uint16_t>(top_);
+        kernels_.scan16(reinterpret_cast<const uint16_t*>(x), blocks, length, bits, b, &top, &negative_zero_);
+        top_ = top;
+      }
+      at += blocks * length;
+    }
+  }
+}
+
+void Plan::note_exponent(uint64_t chunk) {
+  if (top_ == 0) return;
+  uint32_t exponent = 0;
+  switch (call_.feedback ? DType::f32 : call_.dtype) {
+    case DType::f32:
+      exponent = static_cast<uint32_t>(top_ >> 23);
+      break;
+    case DType::f64:
+      exponent = static_cast<uint32_t>(top_ >> 52);
+      break;
+    case DType::bf16:
+      exponent = static_cast<uint32_t>(top_ >> 7);
+      break;
+    default: {
+      float wide;
+      const uint16_t half = static_cast<uint16_t>(top_);
+      kernels_.widen_f16(&half, 1, &wide);
+      exponent = std::bit_cast<uint32_t>(wide) >> 23;
+    }
+  }
+  own_[header_words_ + bitmap_words_ + chunk * call_.exponent_words() + exponent / 32] |= 1u << (exponent % 32);
+  top_ = 0;
+}
+
+bool Plan::encode(uint64_t packet, uint8_t* payload) const {
+  const uint64_t from = packet * words_, to = std::min<uint64_t>(from + words_, own_.size());
+  uint32_t any = 0;
+  for (uint64_t i = from; i < to; ++i) {
+    any |= own_[i];
+    wire::store32(payload + 4 * (i - from), own_[i]);
+  }
+  std::fill(payload + 4 * (to - from), payload + 4 * static_cast<uint64_t>(words_), uint8_t{0});
+  return any != 0;
+}
+
+void Plan::decode(uint64_t packet, const uint8_t* payload) {
+  if (!payload) return;
+  const uint64_t from = packet * words_, to = std::min<uint64_t>(from + words_, own_.size());
+  for (uint64_t i = from; i < to; ++i) agreed_[i] = wire::load32(payload + 4 * (i - from));
+  // There are no blocks behind the last one, whatever came: a stream would write them.
+  const uint64_t last = header_words_ + bitmap_words_ - 1;
+  if (bitmap_words_ > 0 && call_.blocks() % 32 != 0 && from <= last && last < to)
+    agreed_[last] &= (1u << (call_.blocks() % 32)) - 1;
+}
+
+uint64_t Plan::own_blocks() const { return kernels_.count_bits(own_bitmap(), bitmap_words_); }
+
+std::vector<int16_t> Plan::exponents() const {
+  std::vector<int16_t> out(call_.chunks(), static_cast<int16_t>(kNoExponent));
+  const uint32_t each = call_.exponent_words();
+  const uint32_t* words = agreed_.data() + header_words_ + bitmap_words_;
+  for (uint64_t c = 0; c < out.size(); ++c, words += each) {
+    for (uint32_t w = each; w-- > 0;) {
+      if (words[w]) {
+        out[c] = static_cast<int16_t>(w * 32 + 31 - static_cast<uint32_t>(std::countl_zero(words[w])));
+        break;
+      }
+    }
+  }
+  return out;
+}
+
+}  // namespace switchagg

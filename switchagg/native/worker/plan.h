@@ -1,0 +1,134 @@
+// The plan: what this rank calls, which of its blocks are not zero, how large each chunk's largest value is. Plans are
+// reduced with OR; worker_lib/plan.py is the readable twin. No I/O.
+//
+//      header:  fingerprint, its complement, policy          once a collective
+//      rest:    bitmap (a bit a block), then exponents (one-hot, 256 or 2,048 bits a chunk)     once a segment
+//
+// Header and rest share one packet where the collective is one segment and both fit; else the header has a packet alone.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "switchagg/native/worker/codec_kernels.h"
+
+namespace switchagg {
+
+enum class DType : uint8_t { f32 = 0, f64 = 1, f16 = 2, bf16 = 3, i32 = 4, i64 = 5, raw = 6 };
+enum class Kind : uint8_t { allreduce = 0, broadcast = 1, allgather = 2, reduce_scatter = 3, barrier = 4, floor = 5 };
+enum class ReduceOp : uint8_t { sum = 0, avg = 1, bit_or = 2 };
+
+inline constexpr uint32_t kPlanHeaderWords = 12;
+inline constexpr int kNoExponent = -1;
+
+// One rank's part in one collective. The tensor that is reduced has `count` elements; this rank holds elements
+// [in_begin, in_end) of it (the others count as zero) and wants [out_begin, out_end). The buffers belong to the caller
+// and must outlive the collective; `in` and `out` are the same or do not overlap.
+struct Call {
+  Kind kind = Kind::barrier;
+  ReduceOp op = ReduceOp::sum;
+  DType dtype = DType::raw;
+  uint8_t bits = 32;
+  uint8_t root = 0;
+  bool sparse = false;
+  uint32_t block = 64;      // elements
+  uint64_t count = 0;
+  uint64_t fingerprint_count = 0;  // elements of the rank's own input, as the caller sees it
+  uint32_t shape_crc = 0;
+  uint32_t workers = 1, rank = 0;
+  uint32_t position = 0;    // of the collective in the job
+  uint32_t first_element = 0;  // of a segment, in the whole tensor, mod 2^32: for the stochastic rounding
+  uint32_t policy = 0;      // rank 0's policy word
+  bool pause = false;       // rank 0: all ranks stop after this collective, for a change of membership
+  bool withdrawn = false;   // it was called for another number of ranks: all ranks are told so, and nothing is done
+  // What the call leaves to the job's policy, which settles it before anything is scanned (policy.h): whether zeros are
+  // looked for, the block size, and the lanes, which are then no narrower than `auto_lanes` bits (0: they are the call's).
+  bool auto_zeros = false, auto_block = false;
+  uint8_t auto_lanes = 0;
+  const uint8_t* in = nullptr;
+  uint64_t in_begin = 0, in_end = 0;
+  uint8_t* out = nullptr;
+  uint64_t out_begin = 0, out_end = 0;
+  const uint32_t* mask = nullptr;  // a bit a block: the only blocks that may be non-zero here; null: look for yourself
+  // With narrow lanes of float32, float16 or bfloat16: each element's input less what its lane carries, where this rank
+  // sends words; the caller zeroes it before. May not overlap the other buffers.
+  float* residual = nullptr;
+  // Error feedback: `residual` holds what to add to the input first, in any float type but float64 and in lanes of 32 bits
+  // too. Afterwards it holds what did not travel of their sum: nothing where lanes are wide, all of it outside `mask`.
+  bool feedback = false;
+  uint32_t* union_out = nullptr;  // a bit a block: where zero blocks are skipped, gets the union
+  bool past_cache = false;  // the result is larger than caches: write it to memory
+  bool zero_fill = false;   // write zeros where no rank has data; else those elements are left as they are
+
+  uint32_t element_bytes() const;
+  bool scaled() const { return op != ReduceOp::bit_or && dtype <= DType::bf16; }
+  uint32_t chunk_shift() const { return bits == 32 || bits == 64 ? 16 : 10; }
+  uint64_t chunk() const { return uint64_t{1} << chunk_shift(); }
+  uint64_t chunks() const { return scaled() ? (count + chunk() - 1) / chunk() : 0; }
+  uint64_t blocks() const { return (count + block - 1) / block; }
+  uint32_t exponent_words() const { return dtype == DType::f64 ? 64 : 8; }
+  int not_finite() const { return dtype == DType::f64 ? 2047 : 255; }
+  uint64_t rest_words() const { return (sparse ? (blocks() + 31) / 32 : 0) + chunks() * exponent_words(); }
+
+  // Elements a segment where the tensor is cut in segments of about `wanted` elements; a multiple of 32 blocks.
+  uint64_t segment_elements(uint64_t wanted) const {
+    const uint64_t step = 32 * static_cast<uint64_t>(block);
+    return (wanted + step - 1) / step * step;
+  }
+  // Elements [from, from + length) as a collective of their own.
+  Call segment(uint64_t from, uint64_t length) const;
+  // With feedback: elements [element, element + n) of the input plus what `residual` remembers. Halves are widened first.
+  void remembered(const CodecKernels& kernels, uint64_t element, size_t n, float* sum) const;
+};
+
+// Asks for the beginning of a block that will be read a little later, so many blocks ahead.
+constexpr size_t kFetched = 8;
+inline void fetch_block(const uint8_t* at, uint64_t bytes) {
+  for (uint64_t i = 0; i < bytes && i < 512; i += 64) __builtin_prefetch(at + i);
+}
+
+// Which words of the header the ranks differ in.
+struct Opening {
+  static void encode(const Call& call, uint32_t words, uint8_t* payload);  // the header, zero padded
+  // A bit for each of the five fingerprint words in which ranks differ; what differs, and rank 0's policy word.
+  static uint32_t mismatch(const uint8_t* payload, uint32_t* difference, uint32_t* policy);
+  static bool pauses(const uint8_t* payload);
+  static bool withdrawn(const uint8_t* payload);  // by any rank
+};
+
+class Plan {
+ public:
+  Plan(const Call& call, uint32_t words, bool with_header);
+
+  uint64_t packets() const { return packets_; }  // with a header: one
+  // Looks at up to `budget` more elements; true when all have been seen.
+  bool scan(uint64_t budget);
+  bool scanned() const { return scanned_; }
+  // Writes packet p's words; false: they are all zero, and a SKIP says so.
+  bool encode(uint64_t packet, uint8_t* payload) const;
+  void decode(uint64_t packet, const uint8_t* payload);  // null: all zero
+  // After all RESULTs.
+  const uint32_t* own_bitmap() const { return own_.data() + header_words_; }
+  uint64_t own_blocks() const;  // of its bitmap
+  const uint32_t* union_bitmap() const { return agreed_.data() + header_words_; }
+  std::vector<int16_t> exponents() const;
+  bool negative_zero() const { return negative_zero_; }
+
+ private:
+  void scan_range(uint64_t from, uint64_t to);
+  void fetch_after(uint64_t block, uint64_t blocks);
+  void note_exponent(uint64_t chunk);
+
+  const Call& call_;
+  const CodecKernels& kernels_;
+  uint32_t words_, header_words_;
+  uint64_t bitmap_words_, packets_;
+  std::vector<uint32_t> own_, agreed_;  // all plan words, host order
+  uint64_t seen_ = 0;
+  uint64_t fetched_to_ = 0, fetched_ = 0;  // the first block that was not asked for; how many wanted ones were before it
+  bool scanned_ = false, negative_zero_ = false;
+  std::vector<float> sum_;  // of a few blocks, with feedback
+  uint64_t top_ = 0;  // the current chunk's largest magnitude, as bits
+};
+
+}  // namespace switchagg

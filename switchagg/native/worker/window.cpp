@@ -1,0 +1,142 @@
+#include "switchagg/native/worker/window.h"
+
+#include <algorithm>
+
+namespace switchagg {
+namespace {
+constexpr int64_t kRtoFloor = 500000, kRtoCeiling = 50000000, kRtoInitial = 10000000;
+constexpr uint32_t kOvertakenLeast = 16, kOvertakenMost = 64;
+
+int64_t floor_div(int64_t a, int64_t b) { return a / b - (a % b != 0 && (a < 0) != (b < 0)); }
+}  // namespace
+
+Window::Window(uint32_t slots, uint32_t batch, uint32_t limit)
+    : span_(slots / 2),
+      limit_(std::max(1u, std::min(limit, slots / 2))),
+      batch_(std::max(1u, std::min(batch, limit_))),
+      overtaken_(std::max(1u, std::min(std::clamp(2 * batch, kOvertakenLeast, kOvertakenMost), span_ / 4))),
+      cwnd_(limit_),
+      rto_(kRtoInitial),
+      entries_(span_),
+      held_from_(span_ + 1) {}
+
+uint32_t Window::room() const {
+  const uint32_t in_span = span_ - static_cast<uint32_t>(next_ - base_);
+  const uint32_t in_flight = outstanding();
+  return std::min(in_span, cwnd_ > in_flight ? cwnd_ - in_flight : 0);
+}
+
+void Window::sent(uint32_t count, int64_t now, bool timed) {
+  for (uint32_t i = 0; i < count; ++i, ++next_) at(next_) = {now, now + timeout(), next_ + 1, timed, false};
+}
+
+bool Window::accept(uint64_t position) {
+  if (position < base_ || position >= next_) return false;
+  Entry& e = at(position);
+  if (e.done) return false;
+  e.done = true;
+  progress_ = true;
+  ++held_;
+  high_ = std::max(high_, position + 1);
+  return true;
+}
+
+void Window::settle(std::span<const uint64_t> accepted, int64_t now) {
+  for (uint64_t q : accepted) {
+    const Entry& e = at(q);
+    if (e.timed) samples_.push_back(now - e.sent_at);
+  }
+  credit_ += static_cast<uint64_t>(accepted.size()) * std::max(batch_, cwnd_ / 4);
+  const uint64_t steps = credit_ / cwnd_;
+  credit_ %= cwnd_;
+  cwnd_ = static_cast<uint32_t>(std::min<uint64_t>(cwnd_ + steps, limit_));
+  while (base_ < next_ && at(base_).done) {
+    ++base_;
+    --held_;
+  }
+  if (base_ >= flight_end_ && !samples_.empty()) {
+    const auto quartile = samples_.begin() + static_cast<std::ptrdiff_t>((samples_.size() - 1) / 4);
+    std::nth_element(samples_.begin(), quartile, samples_.end());
+    sample(*quartile);
+    samples_.clear();
+    flight_end_ = next_;
+  }
+}
+
+void Window::due(int64_t now, std::vector<uint64_t>& out) {
+  const size_t before = out.size();
+  bool loss = false, timer = false;
+  bool counted = false;
+  for (uint64_t q = base_; q < next_ && out.size() - before < batch_; ++q) {
+    Entry& e = at(q);
+    if (e.done) continue;
+    if (now >= std::max(e.deadline, timers_held_until_)) {
+      if (!timer) back_off(now);
+      timer = true;
+    } else if (e.mark < high_) {
+      if (!counted) {  // held_from_[i]: RESULTs held of positions base + i and later
+        uint32_t total = 0;
+        for (uint64_t p = high_; p-- > base_;) held_from_[p - base_] = total += at(p).done;
+        counted = true;
+      }
+      if (held_from_[e.mark - base_] < overtaken_) continue;
+      loss = true;
+    } else {
+      continue;
+    }
+    e.timed = false;
+    e.mark = next_;
+    e.deadline = now + timeout();
+    out.push_back(q);
+  }
+  repeats_ += out.size() - before;
+  if (timer) {
+    timers_held_until_ = now + srtt_;
+    shrink(3, 4, now);
+  } else if (loss) {
+    shrink(7, 8, now);
+  }
+}
+
+int64_t Window::next_timer() const {
+  int64_t earliest = -1;
+  for (uint64_t q = base_; q < next_; ++q) {
+    const Entry& e = at(q);
+    if (!e.done && (earliest < 0 || e.deadline < earliest)) earliest = e.deadline;
+  }
+  return earliest < 0 ? -1 : std::max(earliest, timers_held_until_);
+}
+
+int64_t Window::timeout() const { return std::min(rto_ << backoff_, std::max(rto_, kRtoCeiling)); }
+
+void Window::back_off(int64_t now) {
+  if (progress_) {
+    backoff_ = 0;
+  } else if (now - backed_off_at_ >= timeout() && timeout() < kRtoCeiling) {
+    ++backoff_;
+  } else {
+    return;
+  }
+  progress_ = false;
+  backed_off_at_ = now;
+}
+
+void Window::sample(int64_t rtt) {
+  if (srtt_ == 0) {
+    srtt_ = std::max<int64_t>(rtt, 1);
+    rttvar_ = rtt / 2;
+  } else {
+    const int64_t error = srtt_ > rtt ? srtt_ - rtt : rtt - srtt_;
+    rttvar_ += floor_div(error - rttvar_, 4);
+    srtt_ = std::max<int64_t>(srtt_ + floor_div(rtt - srtt_, 8), 1);
+  }
+  rto_ = std::max(srtt_ + 4 * rttvar_, kRtoFloor);
+}
+
+void Window::shrink(uint32_t numerator, uint32_t denominator, int64_t now) {
+  if (shrunk_at_ >= 0 && now - shrunk_at_ < srtt_) return;
+  shrunk_at_ = now;
+  cwnd_ = std::max(cwnd_ * numerator / denominator, batch_);
+}
+
+}  // namespace switchagg

@@ -1,0 +1,369 @@
+"""What goes into the P4 programs' tables: pure functions from a switch's or a job's records to entries.
+
+    SwitchAddress --------> switch_entries --+
+    JobEntry, JobPlace ---> job_entries -----+--> TableEntry, MulticastGroup
+
+One set serves both programs. Whoever drives a switch (P4Runtime, bmv2's own protocol, the P4 model) writes
+what these functions return; removing what `job_entries` returned removes the job.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping
+from typing import Final
+
+from switchagg.errors import UsageError
+from switchagg.p4program.program import (
+    ADMISSION,
+    ARPS,
+    DELIVERIES,
+    FLOOD_GROUP,
+    LINKS,
+    LOCAL,
+    LOSSES,
+    MAX_JOBS,
+    OUTCOMES_PER_JOB,
+    OWN_SOURCE,
+    RECEIVERS,
+    STATIONS,
+    WORKERS_PER_JOB,
+    Entries,
+    Exact,
+    Form,
+    JobPlace,
+    Match,
+    MulticastGroup,
+    Parent,
+    Range,
+    Station,
+    SwitchAddress,
+    TableEntry,
+    Target,
+    Ternary,
+    Traffic,
+)
+from switchagg.rules.slots import JobEntry
+from switchagg.wire.header import VERSION, DropReason, Op
+
+
+def _ip(address: str) -> int:
+    return int(ipaddress.IPv4Address(address))
+
+
+def _all(bits: int) -> int:
+    return (1 << bits) - 1
+
+
+def _is(value: int, bits: int) -> Ternary:
+    return Ternary(value, _all(bits))
+
+
+_ETHER_TYPE: Final = "ethernet_type"
+_TAG_TYPE: Final = "tag_type"
+_IPV4: Final = 0x0800
+_ARP: Final = 0x0806
+_TAGS: Final = (0x8100, 0x88A8)
+_INGRESS_PORT: Final = "ingress_port"
+_FORM: Final = "meta.form"
+_VERSION: Final = "hdr.agg.version"
+_OP: Final = "hdr.agg.op"
+_SOURCE: Final = "ipv4_source"
+_SOURCE_PORT: Final = "udp_source"
+JOB_KEY: Final = "hdr.agg.job"
+_TOKEN: Final = "hdr.agg.token"
+_SLOT: Final = "hdr.agg.slot"
+_REPLY: Final = "hdr.agg.reply"
+
+_WELL_FORMED: Final = Ternary(4, 4)
+_CONTRIBUTION: Final = Ternary(0, 0b1110)  # SUM or OR
+_THIS_VERSION: Final = _is(VERSION, 4)
+
+# Between neighbours, never forwarded: 01:80:c2:00:00:01 to :0f (IEEE 802.1D), such as PAUSE, LACP and LLDP.
+# Not :00, by which bridges find loops: this switch takes no part in that, so it must not cut it off.
+_LINK_GROUPS: Final = tuple(Ternary(0x0180C2000000 | low, _all(48) & ~(low - 1)) for low in (1, 2, 4, 8))
+
+
+def _refuse(reason: DropReason, priority: int, matches: Mapping[str, Match]) -> TableEntry:
+    return TableEntry(ADMISSION, matches, "refuse", {}, priority, reason)
+
+
+def switch_entries(target: Target, address: SwitchAddress, ports: tuple[int, ...]) -> Entries:
+    """Returns what a switch needs before its first job.
+
+    Args:
+        ports: the switch's ports, over which frames for unknown stations are flooded. The table of stations
+            wants `flood` with `FLOOD_GROUP` for its default action.
+    """
+    ip = _ip(address.ip)
+    mac = _is(address.mac, 48)
+    init = _is(target.init_port, 9)
+    contribution = {_VERSION: _THIS_VERSION, _OP: _CONTRIBUTION}
+    initialisation = {_INGRESS_PORT: init, _VERSION: _THIS_VERSION, _OP: _is(Op.INIT, 4)}
+    other_words = _is(Form.OTHER_WORDS, 3)
+    tables = (
+        TableEntry(OWN_SOURCE, {"ethernet_source": mac}, "drop_own_source", {}, 3),
+        *(
+            TableEntry(OWN_SOURCE, types | sender, "drop_own_source", {}, priority)
+            for kind, sender, priority in (
+                (_ARP, {"hdr.arp.sender_ip": _is(ip, 32)}, 2),
+                (_IPV4, {_SOURCE: _is(ip, 32)}, 1),
+            )
+            for types in (
+                {_ETHER_TYPE: _is(kind, 16)},
+                *({_ETHER_TYPE: _is(tag, 16), _TAG_TYPE: _is(kind, 16)} for tag in _TAGS),
+            )
+        ),
+        TableEntry(
+            LOCAL,
+            {"meta.traffic": _is(Traffic.ARP, 3), "hdr.arp.target_ip": _is(ip, 32)},
+            "answer_arp",
+            {},
+            4,
+        ),
+        *(
+            TableEntry(
+                LOCAL,
+                {
+                    "ethernet_destination": mac,
+                    "meta.traffic": _is(traffic, 3),
+                    "ipv4_destination": _is(ip, 32),
+                },
+                action,
+                {},
+                priority,
+            )
+            for traffic, action, priority in (
+                (Traffic.AGGREGATION, "admit", 3),
+                (Traffic.ECHO, "answer_echo", 2),
+            )
+        ),
+        TableEntry(LOCAL, {"ethernet_destination": mac}, "drop_local", {}, 1),
+        # Whose frame it is, is told behind one tag only.
+        TableEntry(LOCAL, {"meta.traffic": _is(Traffic.TAGS, 3)}, "drop_local", {}, 5),
+        *(TableEntry(LOCAL, {"ethernet_destination": group}, "drop_local", {}, 1) for group in _LINK_GROUPS),
+        TableEntry(
+            ARPS,
+            {"hdr.arp.target_ip": Exact(ip)},
+            "arp_reply",
+            {"mac": address.mac},
+        ),
+        _refuse(DropReason.truncated, 100, {_FORM: _is(Form.TRUNCATED, 3)}),
+        _refuse(DropReason.op, 95, {_INGRESS_PORT: init, **contribution}),
+        _refuse(DropReason.job, 45, {_FORM: _WELL_FORMED, **contribution}),
+        _refuse(DropReason.job, 44, {_FORM: other_words, **contribution}),
+        _refuse(DropReason.job, 43, {_FORM: _is(Form.SKIP, 3), **initialisation}),
+        _refuse(DropReason.length, 31, initialisation),
+        _refuse(DropReason.length, 30, contribution),
+        _refuse(DropReason.op, 20, {_VERSION: _THIS_VERSION}),
+        _refuse(DropReason.version, 10, {}),
+        TableEntry(DELIVERIES, {_VERSION: _THIS_VERSION}, "refuse_result", {}, 2, DropReason.op),
+        TableEntry(DELIVERIES, {}, "refuse_result", {}, 1, DropReason.version),
+    )
+    return Entries(tables, (MulticastGroup(FLOOD_GROUP, tuple((port, 0) for port in ports)),))
+
+
+def job_entries(target: Target, job: JobEntry, place: JobPlace) -> Entries:
+    """Returns what a job needs. Removing them all removes the job.
+
+    Raises `UsageError` for a K that the program was not compiled for, slots that it has not, an index that is
+    out of range, a worker without a station, or a job that asks not to touch words.
+    """
+    _check(target, job, place)
+    slots = Ternary(job.base, _all(16) & ~(job.slots - 1))
+    this_job = _is(job.job, 16)
+    contribution = {_VERSION: _THIS_VERSION, _OP: _CONTRIBUTION, JOB_KEY: this_job}
+    well_formed = {_FORM: _WELL_FORMED, **contribution}
+    initialisation = {
+        _INGRESS_PORT: _is(target.init_port, 9),
+        _FORM: _is(Form.SKIP, 3),
+        _VERSION: _THIS_VERSION,
+        _OP: _is(Op.INIT, 4),
+        JOB_KEY: this_job,
+    }
+    tally = place.index * OUTCOMES_PER_JOB
+    slots_log = job.slots.bit_length() - 1
+    full = sum(1 << worker.bit for worker in job.workers)
+    tables = [
+        TableEntry(
+            ADMISSION,
+            initialisation | {_SLOT: slots},
+            "initialise",
+            {"slots_log": slots_log, "port": target.controller_port, "tally": tally},
+            90,
+        ),
+        _refuse(DropReason.slot, 80, initialisation),
+        _refuse(DropReason.source, 60, well_formed),
+        _refuse(DropReason.length, 50, {_FORM: _is(Form.OTHER_WORDS, 3), **contribution}),
+    ]
+    for worker in job.workers:
+        station = place.stations[worker.bit]
+        known = {
+            _INGRESS_PORT: _is(station.port, 9),
+            _SOURCE: _is(_ip(worker.ip), 32),
+            _SOURCE_PORT: _is(worker.port, 16),
+            **well_formed,
+        }
+        right_token = known | {_TOKEN: _is(worker.token, 32)}
+        params = {
+            "worker": 1 << worker.bit,
+            "others": full & ~(1 << worker.bit),
+            "minus_slots": -job.slots % 2**32,
+            "slots_log": slots_log,
+            "alone": int(len(job.workers) == 1),
+            "tally": tally,
+            "worker_tally": place.index * WORKERS_PER_JOB + worker.bit,
+        }
+        if place.parent is None:
+            action = "contribute"
+            params |= {
+                "port": station.port,
+                "receiver": receiver(place, worker.bit),
+                "group": group_of(place),
+            }
+        else:
+            action = "contribute_below"
+            params |= {
+                "port": place.parent.station.port,
+                "receiver": _parent_receiver(place),
+                "reply": worker.bit + 1,
+            }
+        tables += [
+            TableEntry(ADMISSION, right_token | {_SLOT: slots}, action, params, 90),
+            _refuse(DropReason.slot, 80, right_token),
+            _refuse(DropReason.token, 70, known),
+            TableEntry(
+                RECEIVERS,
+                {"receiver": Exact(receiver(place, worker.bit))},
+                "to_worker",
+                {
+                    "mac": station.mac,
+                    "ip": _ip(worker.ip),
+                    "udp_port": worker.port,
+                    "token": job.result_token,
+                    "offset": 0 if place.parent is None else (job.base - place.parent.base) % 2**16,
+                },
+            ),
+        ]
+    if place.parent is not None:
+        tables += _below(job, place, place.parent)
+    ordered = sorted(job.workers, key=lambda worker: worker.bit)
+    replicas = tuple((place.stations[each.bit].port, receiver(place, each.bit)) for each in ordered)
+    return Entries(tuple(tables), (MulticastGroup(group_of(place), replicas),))
+
+
+def worker_entries(entries: Entries, job: JobEntry, bits: int) -> tuple[TableEntry, ...]:
+    """Returns those of a job's entries that know the workers with these bits. Removing them fences these.
+
+    Their packets then hit the job's entry for strangers. All else stays, RESULTs to them too: it is harmless,
+    and the others' rounds go on.
+    """
+    sources = {
+        (_is(_ip(worker.ip), 32), _is(worker.port, 16)) for worker in job.workers if bits & 1 << worker.bit
+    }
+    return tuple(
+        entry
+        for entry in entries.tables
+        if entry.table == ADMISSION
+        and (entry.matches.get(_SOURCE), entry.matches.get(_SOURCE_PORT)) in sources
+    )
+
+
+def _check(target: Target, job: JobEntry, place: JobPlace) -> None:
+    if job.words != target.words:
+        raise UsageError(f"job {job.job} has K = {job.words}; this program is compiled for {target.words}")
+    if job.base + job.slots > target.slots:
+        raise UsageError(
+            f"slots {job.base}..{job.base + job.slots - 1} are outside the switch's {target.slots}"
+        )
+    if not job.touch:
+        raise UsageError(f"job {job.job} asks not to touch words, which a P4 program always does")
+    if not 0 <= place.index < MAX_JOBS:
+        raise UsageError(f"job index {place.index}; accepted: 0..{MAX_JOBS - 1}")
+    parent = place.parent
+    if parent is not None and (parent.base % job.slots or not 0 <= parent.base <= 2**16 - job.slots):
+        raise UsageError(
+            f"job {job.job}: its base at the parent is {parent.base}; accepted: a multiple of its "
+            f"{job.slots} slots, below {2**16}"
+        )
+    for worker in job.workers:
+        if worker.bit not in place.stations:
+            raise UsageError(f"the place of job {job.job} has no station for worker {worker.bit}")
+
+
+def _below(job: JobEntry, place: JobPlace, parent: Parent) -> list[TableEntry]:
+    """The entries that tie a leaf to its parent."""
+    result = {
+        _INGRESS_PORT: _is(parent.station.port, 9),
+        _FORM: _WELL_FORMED,
+        _VERSION: _THIS_VERSION,
+        _OP: _is(Op.RESULT, 4),
+        _SOURCE: _is(_ip(parent.ip), 32),
+        _SOURCE_PORT: _is(parent.udp_port, 16),
+        JOB_KEY: _is(job.job, 16),
+        _TOKEN: _is(parent.result_token, 32),
+        _SLOT: Ternary(parent.base, _all(16) & ~(job.slots - 1)),
+    }
+    entries = [
+        TableEntry(DELIVERIES, result | {_REPLY: _is(0, 16)}, "deliver_all", {"group": group_of(place)}, 3),
+        TableEntry(
+            RECEIVERS,
+            {"receiver": Exact(_parent_receiver(place))},
+            "to_parent",
+            {
+                "mac": parent.station.mac,
+                "ip": _ip(parent.ip),
+                "udp_port": parent.udp_port,
+                "token": parent.token,
+                "offset": (parent.base - job.base) % 2**16,
+            },
+        ),
+    ]
+    for worker in job.workers:
+        params = {"port": place.stations[worker.bit].port, "receiver": receiver(place, worker.bit)}
+        entries.append(
+            TableEntry(DELIVERIES, result | {_REPLY: _is(worker.bit + 1, 16)}, "deliver_one", params, 3)
+        )
+    return entries
+
+
+def station_entry(station: Station) -> TableEntry:
+    """Returns the entry that forwards frames for a MAC to its port."""
+    key = {"ethernet_destination": Exact(station.mac)}
+    return TableEntry(STATIONS, key, "forward", {"port": station.port})
+
+
+def loss_entries(port: int, *, seed: int, share: float, leaving: bool) -> tuple[TableEntry, ...]:
+    """Returns the entries that lose a share of a port's packets, in programs compiled with `AGG_LOSS`.
+
+    Args:
+        seed: 32 bits. Packet n of the port, from 0, is lost where the low 16 bits of the CRC-32 of seed and n
+            (32 bits each, big-endian) are less than `share` of their range.
+        share: 0 to 1.
+        leaving: lose what leaves by the port; False: what comes in at it.
+
+    Raises `UsageError` for a share out of range.
+    """
+    if not 0 <= share <= 1:
+        raise UsageError(f"share is {share}; accepted: 0 to 1")
+    side = "SwitchEgress." if leaving else "SwitchIngress."
+    drawn = round(share * 2**16)
+    link = TableEntry(side + LINKS, {"port": Exact(port)}, "draw", {"seed": seed})
+    if not drawn:
+        return (link,)
+    losing: dict[str, Match] = {"port": Exact(port), "drawn": Range(0, drawn - 1)}
+    return link, TableEntry(side + LOSSES, losing, "lose", {}, 1)
+
+
+def receiver(place: JobPlace, bit: int) -> int:
+    """Returns the number of a worker's addresses, also the replication id of its copy of a RESULT."""
+    return 1 + place.index * 64 + bit
+
+
+def _parent_receiver(place: JobPlace) -> int:
+    return 1 + place.index * 64 + 32
+
+
+def group_of(place: JobPlace) -> int:
+    """Returns the multicast group of a job's workers."""
+    return 1 + place.index

@@ -1,0 +1,293 @@
+"""What a P4 switch should hold, against what it holds. No I/O.
+
+    spec, program, P4Info -> `Layout`: rows and group of a job, and of the switch itself
+    Layout, jobs that belong there, what was read back -> `Difference`: what to write, and nothing else
+
+A job's index among the jobs (which names its multicast group, receivers and counters) is nowhere stored: it
+is read back from the `initialise` entry of the job, whose `tally` is index * 32. A new job gets the lowest
+that is free.
+
+What this module owns: all of `own_source`, `local`, `arps`, `admission`, `deliveries` and `receivers`, the
+multicast groups of jobs and of flooding, and the stations that the spec names. Other stations and groups are
+somebody else's and stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from switchagg.control.drivers.base import Reconciled
+from switchagg.errors import SwitchAggError, SwitchError
+from switchagg.p4program import entries as p4_entries
+from switchagg.p4program import program as p4_program
+from switchagg.p4program.program import (
+    ADMISSION,
+    FLOOD_GROUP,
+    MAX_JOBS,
+    OUTCOMES_PER_JOB,
+    RECEIVERS,
+    STATIONS,
+    Entries,
+    JobPlace,
+    MulticastGroup,
+    Parent,
+    Station,
+    SwitchAddress,
+    TableEntry,
+    Ternary,
+)
+from switchagg.p4runtime.client.pipeline import Program
+from switchagg.p4runtime.client.rows import Key, Row, Schema
+from switchagg.p4runtime.client.spec import P4RuntimeSpec, default_mac
+from switchagg.rules.slots import JobEntry, ParentEntry
+from switchagg.wire.header import DEFAULT_PORT
+
+OWNED: Final = (
+    p4_program.OWN_SOURCE,
+    p4_program.LOCAL,
+    p4_program.ARPS,
+    ADMISSION,
+    p4_program.DELIVERIES,
+    RECEIVERS,
+    STATIONS,
+)
+_NATIVE_PORT: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """A job on a switch.
+
+    Attributes:
+        entries: as `p4_entries` gives them, of all its workers.
+        rows: the same in numbers, in the order in which they are written, without those of fenced workers.
+        shut: the rows that fenced workers would have.
+    """
+
+    entry: JobEntry
+    place: JobPlace
+    entries: Entries
+    rows: tuple[Row, ...]
+    shut: tuple[Row, ...]
+    fenced: int
+
+    @property
+    def group(self) -> MulticastGroup:
+        """Its multicast group, the copies in order."""
+        return _sorted(self.entries.groups[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What was read back: rows of our tables, groups, and the default action of `stations`."""
+
+    rows: Mapping[Key, Row]
+    groups: Mapping[int, MulticastGroup]
+    default: Row | None
+
+
+@dataclass(slots=True)
+class Difference:
+    """What to write, in the order of the fields.
+
+    Attributes:
+        default: whether the default action of `stations` has to be set.
+        fresh: the jobs that are written anew, whose counters begin at zero.
+    """
+
+    delete: list[Row] = field(default_factory=list)
+    delete_groups: list[MulticastGroup] = field(default_factory=list)
+    modify_groups: list[MulticastGroup] = field(default_factory=list)
+    insert_groups: list[MulticastGroup] = field(default_factory=list)
+    modify: list[Row] = field(default_factory=list)
+    insert: list[Row] = field(default_factory=list)
+    default: bool = False
+    fresh: list[Holding] = field(default_factory=list)
+    jobs: dict[int, Holding] = field(default_factory=dict)
+    outcome: Reconciled = field(default_factory=Reconciled)
+
+
+class Layout:
+    """Where things lie on one switch."""
+
+    def __init__(self, spec: P4RuntimeSpec, program: Program, schema: Schema) -> None:
+        self._spec, self._program, self._schema = spec, program, schema
+        own = spec.own or program.own
+        if own is None:
+            raise SwitchError("its own address is not known; give address=IPv4 in the switch's spec")
+        # What the native engine's program would listen to is not where its socket is.
+        self.own = own if program.ethernet else SwitchAddress(own.mac, own.ip, DEFAULT_PORT)
+        self.common = p4_entries.switch_entries(program.ports, own, spec.flooded)
+        stations = tuple(p4_entries.station_entry(each) for each in _distinct(spec.stations.values()))
+        self.common_rows = tuple(schema.rows((*self.common.tables, *stations)))
+        self.flood = TableEntry(STATIONS, {}, "flood", {"group": FLOOD_GROUP})
+        self.owned = tuple(schema.table(each) for each in OWNED if schema.has_table(each))
+        self._admission = schema.table(ADMISSION)
+        self._stations = schema.table(STATIONS) if schema.has_table(STATIONS) else None
+        self._receivers = schema.table(RECEIVERS)
+        self._job_field = schema.field(ADMISSION, p4_entries.JOB_KEY)
+        self._initialise = schema.action(ADMISSION, "initialise")
+        self._tally = schema.param(ADMISSION, "initialise", "tally")
+
+    @property
+    def floods(self) -> bool:
+        """Whether the program forwards frames by station."""
+        return self._stations is not None
+
+    def free_index(self, used: Iterable[int]) -> int:
+        """The lowest index that no job has. Raises `SwitchError` where there is none."""
+        taken = set(used)
+        for index in range(MAX_JOBS):
+            if index not in taken:
+                return index
+        raise SwitchError(f"there are {MAX_JOBS} jobs already, as many as there can be")
+
+    def holding(self, entry: JobEntry, index: int, fenced: int = 0) -> Holding:
+        """A job at an index. Raises `SwitchError` or `UsageError` for one that the switch cannot hold."""
+        ports = self._program.ports
+        if self._program.native:
+            ports = p4_program.Target(
+                ports.controller_port, ports.init_port, ports.packet_out_port, entry.words, ports.slots
+            )
+        stations = {each.bit: self._station(each.ip) for each in entry.workers}
+        place = JobPlace(index, stations, None if entry.parent is None else self._parent(entry.parent))
+        entries = p4_entries.job_entries(ports, entry, place)
+        closed = {id(each) for each in p4_entries.worker_entries(entries, entry, fenced)}
+        shut: list[Row] = []
+        rows: list[Row] = []
+        initialise_words = b"words=%d" % entry.words if self._program.native else b""
+        for each in entries.tables:
+            row = self._schema.row(each, initialise_words if each.action == "initialise" else b"")
+            (shut if id(each) in closed else rows).append(row)
+        # Who is admitted can be answered already; a packet is told from a stranger's before it is admitted.
+        rows.sort(key=lambda row: (row.table == self._admission, row.priority))
+        return Holding(entry, place, entries, tuple(rows), tuple(shut), fenced)
+
+    def _parent(self, above: ParentEntry) -> Parent:
+        station = self._station(above.ip)
+        return Parent(station, above.ip, above.token, above.base, above.result_token, above.port)
+
+    def _station(self, ip: str) -> Station:
+        if not self._program.ethernet:
+            return Station(_NATIVE_PORT, default_mac(ip))
+        station = self._spec.stations.get(ip)
+        if station is None:
+            known = ", ".join(sorted(self._spec.stations)) or "none"
+            raise SwitchError(
+                f"there is no station {ip} in the switch's spec, which packets of a worker or of another "
+                f"switch could come from; its stations: {known}"
+            )
+        tna = self._program.ports.packet_out_port != 0
+        if tna and station.port >> 7 != self._program.ports.init_port >> 7:
+            raise SwitchError(
+                f"station {ip} is on port {station.port}, in pipe {station.port >> 7}; "
+                f"jobs run in pipe {self._program.ports.init_port >> 7}, which has registers of its own"
+            )
+        return station
+
+    def job_of(self, row: Row) -> int | None:
+        """The id of the job that an entry of the admission table is about."""
+        match = row.field(self._job_field) if row.table == self._admission else None
+        return match.value if isinstance(match, Ternary) and match.mask == 0xFFFF else None
+
+    def indices(self, rows: Iterable[Row]) -> dict[int, int]:
+        """The indices of jobs, by their ids, as their `initialise` entries say them."""
+        found: dict[int, int] = {}
+        taken: set[int] = set()
+        for row in rows:
+            job = self.job_of(row)
+            if job is not None and row.action == self._initialise:
+                index, rest = divmod(row.param(self._tally) or 0, OUTCOMES_PER_JOB)
+                if not rest and index < MAX_JOBS and index not in taken and job not in found:
+                    found[job] = index
+                    taken.add(index)
+        return found
+
+    def difference(self, found: Found, entries: Sequence[JobEntry], fenced: Mapping[int, int]) -> Difference:
+        """What to write so that the switch holds these jobs and no others.
+
+        Raises `SwitchError` or `UsageError` for a job that it cannot hold.
+        """
+        indices = self.indices(found.rows.values())
+        wanted_ids = {each.job for each in entries}
+        used = {index for job, index in indices.items() if job in wanted_ids}
+        made = Difference()
+        kept: list[int] = []
+        installed: list[int] = []
+        for entry in entries:
+            index = indices.get(entry.job)
+            if index is None:
+                index = self.free_index(used)
+                used.add(index)
+            try:
+                holding = self.holding(entry, index, fenced.get(entry.job, 0))
+            except SwitchAggError as error:
+                raise SwitchError(f"job {entry.job} cannot be here any more: {error}") from error
+            made.jobs[entry.job] = holding
+            whole = (
+                all(found.rows.get(row.key) == row for row in holding.rows)
+                and found.groups.get(holding.group.group) == holding.group
+            )
+            (kept if whole else installed).append(entry.job)
+            if not whole:
+                made.fresh.append(holding)
+        wanted = [*self.common_rows, *(row for each in made.jobs.values() for row in each.rows)]
+        groups = [_sorted(each) for each in self.common.groups if self.floods]
+        self._compare_rows(made, found, wanted)
+        _compare_groups(made, found, [*groups, *(each.group for each in made.jobs.values())])
+        made.default = self.floods and not self._floods_already(found)
+        there = {self.job_of(row) for row in found.rows.values()} - {None}
+        removed = sorted(each for each in there if each is not None and each not in wanted_ids)
+        made.outcome = Reconciled(tuple(kept), tuple(installed), tuple(removed))
+        return made
+
+    def common_difference(self, found: Found) -> Difference:
+        """What is missing of what the switch needs before any job. Jobs that are there stay."""
+        made = Difference(default=self.floods and not self._floods_already(found))
+        self._compare_rows(made, found, self.common_rows)
+        made.delete.clear()
+        _compare_groups(made, found, self.common.groups if self.floods else ())
+        made.delete_groups.clear()
+        return made
+
+    def _compare_rows(self, made: Difference, found: Found, wanted: Sequence[Row]) -> None:
+        keys = {row.key for row in wanted}
+        for key, row in found.rows.items():
+            if key not in keys and row.table != self._stations:
+                made.delete.append(row)
+        # Who is admitted goes first.
+        made.delete.sort(key=lambda row: (row.table != self._admission, -row.priority))
+        for row in wanted:
+            there = found.rows.get(row.key)
+            if there is None:
+                made.insert.append(row)
+            elif there != row:
+                made.modify.append(row)
+
+    def _floods_already(self, found: Found) -> bool:
+        flood, there = self._schema.row(self.flood), found.default
+        return there is not None and (there.action, there.params) == (flood.action, flood.params)
+
+
+def _compare_groups(made: Difference, found: Found, wanted: Sequence[MulticastGroup]) -> None:
+    numbers = {each.group for each in wanted}
+    for number, group in found.groups.items():
+        if number not in numbers and 1 <= number <= MAX_JOBS:
+            made.delete_groups.append(group)
+    for group in wanted:
+        there = found.groups.get(group.group)
+        if there is None:
+            made.insert_groups.append(group)
+        elif there != group:
+            made.modify_groups.append(group)
+
+
+def _sorted(group: MulticastGroup) -> MulticastGroup:
+    return MulticastGroup(group.group, tuple(sorted(group.replicas)))
+
+
+def _distinct(stations: Iterable[Station]) -> list[Station]:
+    """One for each MAC: a host may have several addresses."""
+    return list({each.mac: each for each in stations}.values())

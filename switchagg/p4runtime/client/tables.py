@@ -1,0 +1,241 @@
+"""Reads and writes of a switch's tables, groups and counters through one client, a batch or a few each."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, Final
+
+from switchagg.errors import SwitchError
+from switchagg.p4program import counters as p4_counters
+from switchagg.p4program.program import (
+    ADMISSION,
+    DELIVERIES,
+    OUTCOMES,
+    OUTCOMES_PER_JOB,
+    STATIONS,
+    WORKER_PACKETS,
+    WORKER_REPEATS,
+    WORKERS_PER_JOB,
+    TableEntry,
+)
+from switchagg.p4runtime.client.connection import Client, WriteFailed
+from switchagg.p4runtime.client.rows import (
+    DELETE,
+    INSERT,
+    MODIFY,
+    Key,
+    Row,
+    Schema,
+    cell_update,
+    default_update,
+    group_of_message,
+    group_update,
+    message,
+    row_of,
+    row_update,
+)
+from switchagg.p4runtime.client.state import Difference, Found, Holding, Layout
+from switchagg.p4runtime.protos import code_pb2, p4runtime_pb2
+
+_KINDS: Final = {INSERT: "insert", MODIFY: "modify", DELETE: "delete"}
+_CELL_WRITES_REFUSED: Final = (code_pb2.UNIMPLEMENTED, code_pb2.PERMISSION_DENIED)
+
+_log = logging.getLogger(__name__)
+
+
+class Tables:
+    """What a client sees of a switch.
+
+    Args:
+        writes: counts the updates that are sent, by kind: insert, modify, delete, clear (a counter's cell).
+    """
+
+    def __init__(self, client: Client, schema: Schema, layout: Layout, writes: Counter[str]) -> None:
+        self._client, self._schema, self._layout, self._writes = client, schema, layout, writes
+
+    # ---- tables and groups ----
+
+    def read(self) -> Found:
+        """Reads back what the driver owns. Raises `SwitchError`."""
+        asked = []
+        for table in self._layout.owned:
+            entity = p4runtime_pb2.Entity()
+            entity.table_entry.table_id = table
+            asked.append(entity)
+        if self._layout.floods:
+            default = p4runtime_pb2.Entity()
+            default.table_entry.table_id = self._schema.table(STATIONS)
+            default.table_entry.is_default_action = True
+            asked.append(default)
+        groups = p4runtime_pb2.Entity()
+        groups.packet_replication_engine_entry.multicast_group_entry.SetInParent()
+        asked.append(groups)
+        rows, found_groups, miss = {}, {}, None
+        for each in self._client.read_all(asked):
+            if each.HasField("packet_replication_engine_entry"):
+                group = group_of_message(each.packet_replication_engine_entry)
+                found_groups[group.group] = group
+            elif each.table_entry.is_default_action:
+                miss = row_of(each.table_entry)
+            elif not each.table_entry.is_const:
+                row = row_of(each.table_entry)
+                rows[row.key] = row
+        return Found(rows, found_groups, miss)
+
+    def admission_keys(self) -> set[Key]:
+        """What names the entries of the admission table."""
+        asked = p4runtime_pb2.Entity()
+        asked.table_entry.table_id = self._schema.table(ADMISSION)
+        return {row_of(each.table_entry).key for each in self._client.read_all([asked])}
+
+    def write(self, made: Difference) -> None:
+        """Writes a difference. Raises `SwitchError`; what was written until then stays."""
+        self.delete(
+            [
+                *(row_update(DELETE, row) for row in made.delete),
+                *(group_update(DELETE, group) for group in made.delete_groups),
+            ]
+        )
+        updates = [
+            *(group_update(MODIFY, group) for group in made.modify_groups),
+            *(group_update(INSERT, group) for group in made.insert_groups),
+            *(row_update(MODIFY, row) for row in made.modify),
+            *(row_update(INSERT, row) for row in made.insert),
+        ]
+        if made.default:
+            updates.append(default_update(self._schema, self._layout.flood))
+        self._send(updates)
+
+    def insert(self, job: Holding) -> None:
+        """Writes a job, or nothing of it. Raises `SwitchError`."""
+        updates = [
+            group_update(INSERT, job.group),
+            *(row_update(INSERT, row) for row in job.rows),
+        ]
+        try:
+            self._send(updates)
+        except SwitchError as error:
+            codes = error.codes if isinstance(error, WriteFailed) else [0] * len(updates)
+            done = [each for each, code in zip(updates, codes, strict=True) if code == 0]
+            for each in done:
+                each.type = DELETE
+            try:
+                self.delete(done[::-1])
+            except SwitchError as second:
+                # It is nobody's, so that it goes when the switch is reconciled.
+                _log.warning("half of job %d stays: %s", job.entry.job, second)
+            raise
+
+    def remove(self, job: Holding) -> None:
+        """Takes off a job, whatever of it is there. Raises `SwitchError`."""
+        self.delete(
+            [
+                *(row_update(DELETE, row) for row in reversed(job.rows)),
+                group_update(DELETE, job.group),
+            ]
+        )
+
+    def shut(self, job: Holding) -> None:
+        """Takes off the entries of a job's fenced workers. Raises `SwitchError`."""
+        rows = sorted(job.shut, key=lambda row: -row.priority)
+        self.delete([row_update(DELETE, row) for row in rows])
+
+    def delete(self, updates: Sequence[Any]) -> None:
+        """Deletes; what is not there is no error. Raises `SwitchError`."""
+        left = list(updates)
+        while left:
+            try:
+                self._send(left)
+                return
+            except WriteFailed as error:
+                if set(error.codes) - {0, code_pb2.NOT_FOUND, code_pb2.CANCELLED}:
+                    raise
+                left = [
+                    each for each, code in zip(left, error.codes, strict=True) if code == code_pb2.CANCELLED
+                ]
+
+    def _send(self, updates: Sequence[Any]) -> None:
+        for each in updates:
+            self._writes[_KINDS[each.type]] += 1
+        self._client.write_all(updates)
+
+    # ---- counters ----
+
+    def clear(self, job: Holding) -> bool:
+        """Sets the counters of a job's index to zero. False where the switch has none that can be written."""
+        updates = [cell_update(self._schema.counter(name), index) for name, index in _cells(job)]
+        self._writes["clear"] += len(updates)
+        try:
+            self._client.write_all(updates)
+        except WriteFailed as error:
+            if not any(code in _CELL_WRITES_REFUSED for code in error.codes):
+                raise
+            return False
+        return True
+
+    def counts(self, job: Holding) -> Counter[str]:
+        """A job's counters, as they stand on the switch. Raises `SwitchError`."""
+        reader = self._reader([job], [_direct(row) for row in job.rows if self._counts_directly(row)])
+        return Counter(p4_counters.job_counters(job.entry, job.place, job.entries, reader))
+
+    def all_counts(self, jobs: Sequence[Holding]) -> tuple[Counter[str], dict[int, Counter[str]]]:
+        """Packets that no job had, by reason; and jobs' counters, by their ids. Raises `SwitchError`."""
+        tables = [name for name in (ADMISSION, DELIVERIES) if self._schema.has_table(name)]
+        reader = self._reader(jobs, [_all_direct(self._schema.table(name)) for name in tables])
+        return p4_counters.refusals(self._layout.common, reader), {
+            job.entry.job: Counter(p4_counters.job_counters(job.entry, job.place, job.entries, reader))
+            for job in jobs
+        }
+
+    def _counts_directly(self, row: Row) -> bool:
+        if self._schema.has_table(DELIVERIES) and row.table == self._schema.table(DELIVERIES):
+            return True
+        return row.table == self._schema.table(ADMISSION) and not row.params
+
+    def _reader(self, jobs: Sequence[Holding], asked: list[Any]) -> p4_counters.Reader:
+        """Reads direct counters, and the cells of jobs."""
+        numbers = {name: self._schema.counter(name) for name in (OUTCOMES, WORKER_PACKETS, WORKER_REPEATS)}
+        for job in jobs:
+            for name, index in _cells(job):
+                entity = p4runtime_pb2.Entity()
+                entity.counter_entry.counter_id, entity.counter_entry.index.index = numbers[name], index
+                asked.append(entity)
+        entries: dict[Key, int] = {}
+        cells: dict[tuple[int, int], int] = {}
+        for each in self._client.read_all(asked):
+            if each.HasField("counter_entry"):
+                cell = each.counter_entry
+                cells[cell.counter_id, cell.index.index] = cell.data.packet_count
+            else:
+                direct = each.direct_counter_entry
+                entries[row_of(direct.table_entry).key] = direct.data.packet_count
+
+        def of_entry(entry: TableEntry) -> int:
+            if not self._schema.has_table(entry.table):
+                return 0
+            return entries.get(self._schema.row(entry).key, 0)
+
+        return p4_counters.Reader(of_entry, lambda name, index: cells.get((numbers[name], index), 0))
+
+
+def _direct(row: Row) -> Any:
+    entity = p4runtime_pb2.Entity()
+    entity.direct_counter_entry.table_entry.CopyFrom(message(row, named=True))
+    return entity
+
+
+def _all_direct(table: int) -> Any:
+    entity = p4runtime_pb2.Entity()
+    entity.direct_counter_entry.table_entry.table_id = table
+    return entity
+
+
+def _cells(job: Holding) -> list[tuple[str, int]]:
+    index = job.place.index
+    cells = [(OUTCOMES, index * OUTCOMES_PER_JOB + each) for each in range(OUTCOMES_PER_JOB)]
+    for worker in job.entry.workers:
+        place = index * WORKERS_PER_JOB + worker.bit
+        cells += [(WORKER_PACKETS, place), (WORKER_REPEATS, place)]
+    return cells

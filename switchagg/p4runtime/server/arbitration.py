@@ -1,0 +1,87 @@
+"""Who may write: the rules of client arbitration (P4Runtime 1.4, section 5). No I/O.
+
+    stream ─ election id ─► update ─┐
+    stream gone ──────────► leave ──┴─► notices: (stream, OK | ALREADY_EXISTS | NOT_FOUND, election id)
+
+Of all streams, the one with the largest election id that the switch has ever seen is primary. When it goes,
+or lowers its id, nobody is, until a stream comes with an id that is at least as large. Only the default role
+is there. A stream is any hashable thing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+from switchagg.p4runtime.server.errors import Code, invalid
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """What a stream is to be told: OK it is primary, ALREADY_EXISTS another is, NOT_FOUND nobody is."""
+
+    stream: Hashable
+    status: Code
+    election_id: int | None
+
+
+class Arbitration:
+    """The streams of one device, with the election id of each; None for streams that never want to write."""
+
+    def __init__(self) -> None:
+        self._streams: dict[Hashable, int | None] = {}
+        self._primary: Hashable | None = None
+        self._highest: int | None = None
+
+    @property
+    def primary(self) -> Hashable | None:
+        """The primary's stream."""
+        return self._primary
+
+    @property
+    def count(self) -> int:
+        """How many streams there are."""
+        return len(self._streams)
+
+    def is_primary(self, election_id: int | None) -> bool:
+        """Whether this is the election id of the primary."""
+        return (
+            self._primary is not None
+            and election_id is not None
+            and self._streams[self._primary] == election_id
+        )
+
+    def update(self, stream: Hashable, election_id: int | None) -> list[Notice]:
+        """A stream names its election id, at first or anew. Raises `Refused` for one that another has."""
+        if election_id is not None:
+            for other, theirs in self._streams.items():
+                if other != stream and theirs == election_id:
+                    raise invalid(f"election id {election_id} belongs to another client")
+        before = self._primary, self._highest
+        self._streams[stream] = election_id
+        if election_id is not None and (self._highest is None or election_id >= self._highest):
+            self._highest = election_id
+            self._primary = stream
+        elif self._primary == stream:
+            self._primary = None
+        if (self._primary, self._highest) != before:
+            return self._notices()
+        return [self._notice(stream)]
+
+    def leave(self, stream: Hashable) -> list[Notice]:
+        """A stream is gone."""
+        self._streams.pop(stream, None)
+        if self._primary != stream:
+            return []
+        self._primary = None
+        return self._notices()
+
+    def _notices(self) -> list[Notice]:
+        return [self._notice(each) for each in self._streams]
+
+    def _notice(self, stream: Hashable) -> Notice:
+        if self._primary is None:
+            status = Code.NOT_FOUND
+        else:
+            status = Code.OK if stream == self._primary else Code.ALREADY_EXISTS
+        return Notice(stream, status, self._highest)

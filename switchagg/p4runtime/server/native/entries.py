@@ -1,0 +1,283 @@
+"""Table entries of our program as the native engine's jobs need them: what one entry says. No I/O.
+
+    admission: initialise  -> Initialise       a job's slots, and its K in the entry's `metadata`: "words=N"
+               contribute  -> Contribution     a worker: bit, address, token
+               contribute_below                the same, of a job with a parent
+               refuse      -> nothing          it counts, and shuts out where it comes before another
+    receivers: to_worker, to_parent -> Receiver  where a worker's RESULTs go, or what is for the parent
+    deliveries: deliver_all, deliver_one -> Delivery  whom a parent's RESULTs are for
+                refuse_result -> nothing
+
+Ingress ports, stations and MACs are nothing to an engine behind a UDP socket: entries have them, and they are
+looked at on Ethernet only. Everything else must be what `p4_entries` writes for a job; an entry that is not,
+which a switch made of tables would carry out all the same, is refused with what is wrong with it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from ipaddress import IPv4Address
+from typing import Final
+
+from switchagg.p4model.runtime.tables import Entry, Table
+from switchagg.p4program.program import Form
+from switchagg.p4runtime.server.errors import Code, Refused, invalid, unimplemented
+from switchagg.rules.slots import Address
+from switchagg.wire.header import MAX_WORKERS, MIN_WORDS, VERSION, Op
+
+Key = tuple[int, int]
+"""(value, mask) of a ternary field."""
+
+_ANY: Final = (0, 0)
+_FULL16: Final = 0xFFFF
+_VERSION: Final = (VERSION, 0xF)
+_CONTRIBUTION: Final = (0, 0b1110)
+_INIT: Final = (int(Op.INIT), 0xF)
+_RESULT: Final = (int(Op.RESULT), 0xF)
+_WELL_FORMED: Final = (4, 4)
+_SKIP: Final = (int(Form.SKIP), 7)
+_WORDS: Final = re.compile(rb"words=([0-9]{1,6})")
+
+
+@dataclass(frozen=True, slots=True)
+class Initialise:
+    """A job's slots. `words` is its K, None where the entry does not say."""
+
+    job: int
+    base: int
+    slots: int
+    tally: int
+    words: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Contribution:
+    """A worker of a job.
+
+    Attributes:
+        port: where it is expected; `way_out` where what comes of it is sent.
+        receiver: its own, or below a parent the parent's.
+        group: its job's, 0 below a parent.
+    """
+
+    job: int
+    base: int
+    slots: int
+    port: int
+    bit: int
+    others: int
+    source: Address
+    token: int
+    receiver: int
+    group: int
+    tally: int
+    worker_tally: int
+    way_out: int
+    below: bool = False
+
+    @property
+    def full(self) -> int:
+        """The bits of all workers of the job."""
+        return 1 << self.bit | self.others
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """The source as the table's key has it."""
+        return int(IPv4Address(self.source[0])), self.source[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Receiver:
+    """Where RESULTs go, or where the parent is; the token that they carry, and how slots are renumbered."""
+
+    number: int
+    address: Address
+    token: int
+    mac: int
+    offset: int
+    parent: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """Which RESULTs of a parent are for whom: by `group` for all, or for one by `port` and `receiver`.
+
+    Attributes:
+        ingress_port: where the parent is expected.
+        base: of the job at the parent.
+        bit: of the worker; None for all.
+    """
+
+    job: int
+    ingress_port: int
+    source: Address
+    token: int
+    base: int
+    slots: int
+    bit: int | None
+    group: int
+    port: int
+    receiver: int
+
+
+def keys_of(table: Table, entry: Entry) -> dict[str, Key]:
+    """An entry's matches by the name of the field."""
+    return {key.name: match for key, match in zip(table.keys, entry.matches, strict=True)}
+
+
+def params_of(entry: Entry) -> dict[str, int]:
+    """The arguments of an entry's action by the name of the parameter."""
+    names = (parameter.name for parameter in entry.action.parameters)
+    return {name: int(value) for name, value in zip(names, entry.args, strict=True)}
+
+
+def action_of(entry: Entry) -> str:
+    """The last part of the name of an entry's action."""
+    return entry.action.name.rpartition(".")[2]
+
+
+def job_of(table: Table, matches: Iterable[Key]) -> int | None:
+    """The one job that an admission entry with these matches is about; None for one that is about any."""
+    for key, (value, mask) in zip(table.keys, matches, strict=True):
+        if key.name == "hdr.agg.job":
+            return value if mask == _FULL16 else None
+    raise AssertionError("the admission table looks at the job")
+
+
+def admission_of(
+    table: Table, entry: Entry, metadata: bytes, *, controller_port: int, words: int
+) -> Initialise | Contribution | None:
+    """What an admission entry says; None for a refusing one.
+
+    Args:
+        metadata: the entry's, as the client wrote it.
+        words: the largest K that the engine takes.
+
+    Raises `Refused` for what the native engine cannot carry out.
+    """
+    keys, params, action = keys_of(table, entry), params_of(entry), action_of(entry)
+    if action == "refuse":
+        return None
+    job, mask = keys["hdr.agg.job"]
+    if mask != _FULL16:
+        raise unimplemented(f"{action} for more than one job: hdr.agg.job is to be matched in all its bits")
+    base, slots = _range(keys["hdr.agg.slot"], action)
+    expected = {"slots_log": slots.bit_length() - 1}
+    if action == "initialise":
+        _require(keys, {"hdr.agg.version": _VERSION, "hdr.agg.op": _INIT, "meta.form": _SKIP}, action)
+        _require(keys, dict.fromkeys(("ipv4_source", "udp_source", "hdr.agg.token"), _ANY), action)
+        _require_params(params, expected | {"port": controller_port}, action)
+        return Initialise(job, base, slots, params["tally"], _words(metadata, words))
+    _require(
+        keys, {"hdr.agg.version": _VERSION, "hdr.agg.op": _CONTRIBUTION, "meta.form": _WELL_FORMED}, action
+    )
+    for name, full in (("ipv4_source", 0xFFFFFFFF), ("udp_source", _FULL16), ("hdr.agg.token", 0xFFFFFFFF)):
+        if keys[name][1] != full:
+            raise unimplemented(f"{action}: {name} is to be matched in all its bits")
+    below = action == "contribute_below"
+    bit = params["worker"].bit_length() - 1
+    if params["worker"] != 1 << max(bit, 0) or params["others"] & params["worker"]:
+        raise invalid(
+            f"{action}: worker {params['worker']:#x} with others {params['others']:#x}; accepted: one bit, "
+            "and those of the others"
+        )
+    expected |= {"minus_slots": -slots % 2**32, "alone": int(not params["others"])}
+    if below:
+        expected["reply"] = bit + 1
+    _require_params(params, expected, action)
+    return Contribution(
+        job,
+        base,
+        slots,
+        keys["ingress_port"][0],
+        bit,
+        params["others"],
+        (str(IPv4Address(keys["ipv4_source"][0])), keys["udp_source"][0]),
+        keys["hdr.agg.token"][0],
+        params["receiver"],
+        0 if below else params["group"],
+        params["tally"],
+        params["worker_tally"],
+        params["port"],
+        below,
+    )
+
+
+def receiver_of(table: Table, entry: Entry) -> Receiver:
+    """What an entry of the receivers says. Raises `Refused`."""
+    params = params_of(entry)
+    address = str(IPv4Address(params["ip"])), params["udp_port"]
+    number = keys_of(table, entry)["receiver"][0]
+    parent = action_of(entry) == "to_parent"
+    return Receiver(number, address, params["token"], params["mac"], params["offset"], parent)
+
+
+def delivery_of(table: Table, entry: Entry) -> Delivery | None:
+    """What an entry of `deliveries` says; None for a refusing one. Raises `Refused`."""
+    keys, params, action = keys_of(table, entry), params_of(entry), action_of(entry)
+    if action == "refuse_result":
+        return None
+    whole = {"hdr.agg.job": _FULL16, "ipv4_source": 0xFFFFFFFF, "udp_source": _FULL16}
+    whole |= {"hdr.agg.token": 0xFFFFFFFF, "hdr.agg.reply": _FULL16}
+    for name, full in whole.items():
+        if keys[name][1] != full:
+            raise unimplemented(f"{action}: {name} is to be matched in all its bits")
+    _require(keys, {"hdr.agg.version": _VERSION, "hdr.agg.op": _RESULT, "meta.form": _WELL_FORMED}, action)
+    base, slots = _range(keys["hdr.agg.slot"], action)
+    reply = keys["hdr.agg.reply"][0]
+    if (reply == 0) != (action == "deliver_all") or reply > MAX_WORKERS:
+        raise unimplemented(
+            f"{action}: hdr.agg.reply is {reply}; accepted: 0 for deliver_all, a worker's bit + 1 for "
+            "deliver_one"
+        )
+    return Delivery(
+        keys["hdr.agg.job"][0],
+        keys["ingress_port"][0],
+        (str(IPv4Address(keys["ipv4_source"][0])), keys["udp_source"][0]),
+        keys["hdr.agg.token"][0],
+        base,
+        slots,
+        None if reply == 0 else reply - 1,
+        params.get("group", 0),
+        params.get("port", 0),
+        params.get("receiver", 0),
+    )
+
+
+def _range(key: Key, action: str) -> tuple[int, int]:
+    base, mask = key
+    slots = (~mask & _FULL16) + 1
+    if slots & (slots - 1) or slots < 2:
+        raise invalid(
+            f"{action}: hdr.agg.slot {base:#x} under {mask:#x}; accepted: an aligned range, 2 or more"
+        )
+    return base, slots
+
+
+def _require(keys: Mapping[str, Key], wanted: Mapping[str, Key], action: str) -> None:
+    for name, key in wanted.items():
+        if keys[name] != key:
+            shown = "anything" if key == _ANY else f"{key[0]:#x} under {key[1]:#x}"
+            raise unimplemented(
+                f"{action}: {name} is {keys[name][0]:#x} under {keys[name][1]:#x}, not {shown}"
+            )
+
+
+def _require_params(params: Mapping[str, int], wanted: Mapping[str, int], action: str) -> None:
+    for name, value in wanted.items():
+        if params[name] != value:
+            raise invalid(f"{action}: {name} is {params[name]}; by its other values it is to be {value}")
+
+
+def _words(metadata: bytes, largest: int) -> int | None:
+    if not metadata:
+        return None
+    found = _WORDS.fullmatch(metadata)
+    if found is None:
+        raise invalid(f"initialise: metadata {metadata[:40]!r}; accepted: none, or words=N")
+    words = int(found[1])
+    if not MIN_WORDS <= words <= largest:
+        raise Refused(Code.OUT_OF_RANGE, f"initialise: words={words}; accepted: {MIN_WORDS}..{largest}")
+    return words

@@ -1,0 +1,45 @@
+"""Writes what the native engine's P4Runtime server ships: the P4Info and the constant entries of our program.
+
+    python -m switchagg.p4runtime.server.native.files     writes both, from p4/switchagg_v1model.p4
+
+So that the server needs neither the program nor the model's parser. The P4Info is the program's without its
+registers, which are not what the native engine keeps slots in, and with tables as large as 256 jobs of 32
+workers want. A test holds the files against the program.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+from google.protobuf import text_format
+
+from switchagg.p4runtime.protos import p4runtime_pb2
+
+P4INFO: Final = Path(__file__).with_name("p4info.txtpb")
+ENTRIES: Final = Path(__file__).with_name("entries.txtpb")
+SIZES: Final = ("AGG_ADMISSIONS=32768", "AGG_STATIONS=65536")
+
+
+def contents(program: Path) -> dict[Path, str]:
+    """What the files hold, by path, for the v1model program."""
+    from switchagg.p4runtime.server.device import Device
+    from switchagg.p4runtime.server.pipeline import source_of
+
+    source = source_of(program, defines=SIZES)
+    device = Device(source)
+    assert device.running is not None
+    everything = p4runtime_pb2.Entity(table_entry=p4runtime_pb2.TableEntry())
+    entries = p4runtime_pb2.ReadResponse(entities=device.running.entities.read(everything))
+    p4info: Any = type(source.p4info)()
+    p4info.CopyFrom(source.p4info)
+    p4info.ClearField("registers")
+    return {P4INFO: text_format.MessageToString(p4info), ENTRIES: text_format.MessageToString(entries)}
+
+
+if __name__ == "__main__":
+    folder = Path(__file__).parents[4] / "p4"
+    for path, text in contents(folder / "switchagg_v1model.p4").items():
+        path.write_text(text, encoding="utf-8")
+        print(path, file=sys.stderr)

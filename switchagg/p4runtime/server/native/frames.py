@@ -1,0 +1,189 @@
+"""Our program's tables for frames, as the native engine on Ethernet has them.
+
+    own_source, local, stations, arps, groups --> FrameEngine     whatever the client writes, at once
+    counts of their entries                   <--
+
+The engine looks into copies of these tables that are its own; here is what keeps them the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from switchagg.emulator.ether_switch import DROP, FLOOD, FORWARD
+from switchagg.emulator.ether_tables import LOCAL_ACTIONS, LOCAL_KEYS, OWN_SOURCE_KEYS
+from switchagg.p4model.runtime.tables import Entry
+from switchagg.p4program.program import ARPS, LOCAL, OWN_SOURCE, STATIONS
+from switchagg.p4runtime.server.errors import unimplemented
+from switchagg.p4runtime.server.native.entries import action_of, keys_of, params_of
+from switchagg.p4runtime.server.native.tables import NativeTables
+
+Match = tuple[int, int]
+
+
+class FrameEngine(Protocol):
+    """What looks into them: an `EtherSwitch`. Entries have ids, by which their packets are counted."""
+
+    def set_own_source(self, entries: list[tuple[int, tuple[Match, ...]]]) -> None: ...
+    def set_local(self, entries: list[tuple[int, tuple[Match, ...], int]]) -> None: ...
+    def set_station(self, mac: int, kind: int, to: int) -> None: ...
+    def remove_station(self, mac: int) -> None: ...
+    def set_default_station(self, kind: int, to: int) -> None: ...
+    def set_group(self, group: int, ports: list[int]) -> None: ...
+    def remove_group(self, group: int) -> None: ...
+    def set_arps(self, macs: dict[int, int]) -> None: ...
+    def clear_frame_tables(self) -> None: ...
+    def entry_packets(self) -> dict[int, int]: ...
+    def station_packets(self) -> dict[int, int]: ...
+    def ether_counters(self) -> dict[str, int]: ...
+
+
+class NativeFrames:
+    """The tables of one pipeline."""
+
+    def __init__(self, tables: NativeTables) -> None:
+        self._own_source, self._local = tables.table(OWN_SOURCE), tables.table(LOCAL)
+        self._stations, self._arps = tables.table(STATIONS), tables.table(ARPS)
+        self._single = {
+            "returned": tables.counter("SwitchEgress.returned"),
+            "unaddressed": tables.counter("SwitchEgress.unaddressed"),
+            "malformed": tables.counter("SwitchIngress.malformed"),
+        }
+        self._engine: FrameEngine | None = None
+        self._ids: dict[Entry, int] = {}
+        self._next = 1
+        self._entry_seen: dict[int, int] = {}
+        self._station_seen: dict[int, int] = {}
+        self._single_seen: dict[str, int] = {}
+
+    def attach(self, engine: FrameEngine, groups: Mapping[int, list[int]]) -> None:
+        """Gives the engine all that is there, and from now on what changes."""
+        engine.clear_frame_tables()
+        self._engine = engine
+        self._entry_seen, self._station_seen = {}, {}
+        self._single_seen = dict(engine.ether_counters())
+        for table in (OWN_SOURCE, LOCAL, ARPS):
+            self._push(table)
+        for entry in self._stations.entries:
+            self.changed(STATIONS, entry)
+        self.default_changed(STATIONS)
+        for group, ports in groups.items():
+            engine.set_group(group, ports)
+
+    def detach(self) -> None:
+        """The engine has other tables from now on."""
+        self._engine = None
+
+    def check(self, table: str, entry: Entry) -> None:
+        """Raises `Refused` for an entry that the engine cannot carry out."""
+        if table != LOCAL or action_of(entry) != "admit":
+            return
+        keys = keys_of(self._local, entry)
+        for name, full in (("ethernet_destination", (1 << 48) - 1), ("ipv4_destination", 0xFFFFFFFF)):
+            if keys[name][1] != full:
+                raise unimplemented(f"admit: {name} is to be matched in all its bits")
+
+    def changed(self, table: str, entry: Entry, *, gone: bool = False) -> None:
+        """An entry came, changed or went."""
+        if self._engine is None:
+            return
+        if gone:
+            self._ids.pop(entry, None)
+        if table != STATIONS:
+            self._push(table)
+            return
+        mac = keys_of(self._stations, entry)["ethernet_destination"][0]
+        if gone:
+            self._engine.remove_station(mac)
+            self._station_seen.pop(mac, None)
+        else:
+            self._engine.set_station(mac, *_station(entry))
+
+    def default_changed(self, table: str) -> None:
+        """The default action of a table changed."""
+        if self._engine is not None and table == STATIONS:
+            self._engine.set_default_station(*_station(self._stations.miss))
+
+    def group_changed(self, group: int, ports: list[int] | None) -> None:
+        """A group came or changed; None: it went."""
+        if self._engine is None:
+            return
+        if ports is None:
+            self._engine.remove_group(group)
+        else:
+            self._engine.set_group(group, ports)
+
+    def _push(self, table: str) -> None:
+        engine = self._engine
+        assert engine is not None
+        if table == OWN_SOURCE:
+            engine.set_own_source(
+                [
+                    (
+                        self._id(entry),
+                        tuple(keys_of(self._own_source, entry)[each] for each in OWN_SOURCE_KEYS),
+                    )
+                    for entry in _by_priority(self._own_source.entries)
+                ]
+            )
+        elif table == LOCAL:
+            engine.set_local(
+                [
+                    (
+                        self._id(entry),
+                        tuple(keys_of(self._local, entry)[each] for each in LOCAL_KEYS),
+                        LOCAL_ACTIONS[action_of(entry)],
+                    )
+                    for entry in _by_priority(self._local.entries)
+                ]
+            )
+        elif table == ARPS:
+            engine.set_arps(
+                {
+                    keys_of(self._arps, entry)["hdr.arp.target_ip"][0]: params_of(entry)["mac"]
+                    for entry in self._arps.entries
+                    if action_of(entry) == "arp_reply"
+                }
+            )
+
+    def _id(self, entry: Entry) -> int:
+        if entry not in self._ids:
+            self._ids[entry] = self._next
+            self._next += 1
+        return self._ids[entry]
+
+    def settle(self) -> None:
+        """Carries the engine's counts over to the entries and counters that are there now."""
+        if self._engine is None:
+            return
+        packets = self._engine.entry_packets()
+        for entry in (*self._own_source.entries, *self._local.entries):
+            number = self._ids.get(entry, 0)
+            count = packets.get(number, 0)
+            entry.packets += count - self._entry_seen.get(number, 0)
+            self._entry_seen[number] = count
+        stations = self._engine.station_packets()
+        for entry in self._stations.entries:
+            mac = keys_of(self._stations, entry)["ethernet_destination"][0]
+            count = stations.get(mac, 0)
+            entry.packets += count - self._station_seen.get(mac, 0)
+            self._station_seen[mac] = count
+        single = self._engine.ether_counters()
+        for name, counter in self._single.items():
+            counter.packets[0] += single[name] - self._single_seen.get(name, 0)
+            self._single_seen[name] = single[name]
+
+
+def _by_priority(entries: list[Entry]) -> list[Entry]:
+    """As the table finds them: of equals the one that was added first."""
+    return sorted(entries, key=lambda entry: -entry.priority)
+
+
+def _station(entry: Entry) -> tuple[int, int]:
+    action, params = action_of(entry), params_of(entry)
+    if action == "forward":
+        return FORWARD, params["port"]
+    if action == "flood":
+        return FLOOD, params["group"]
+    return DROP, 0

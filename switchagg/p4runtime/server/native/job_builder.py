@@ -1,0 +1,195 @@
+"""A job out of its entries: whether they agree, and what they come to. No I/O."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from switchagg.errors import UsageError
+from switchagg.p4program.program import JobPlace, Parent, Station
+from switchagg.p4runtime.server.errors import Code, Refused
+from switchagg.p4runtime.server.native.entries import Contribution, Delivery, Initialise, Receiver
+from switchagg.rules.slots import JobEntry, ParentEntry, WorkerEntry
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A job, and what it is made of.
+
+    Attributes:
+        place: where its workers are, on Ethernet.
+        receivers: the numbers of its workers' and its parent's.
+    """
+
+    entry: JobEntry
+    place: JobPlace | None
+    receivers: frozenset[int]
+    group: int
+
+
+def check_agreement(job: int, initialise: Initialise | None, workers: list[Contribution]) -> None:
+    """Raises `Refused` where a job's entries contradict each other."""
+
+    def disagree(what: str) -> Refused:
+        return Refused(Code.FAILED_PRECONDITION, f"job {job}: its entries do not agree on {what}")
+
+    entries: list[Initialise | Contribution] = [*workers, *([initialise] if initialise else [])]
+    for what, values in (
+        ("its slots", {(each.base, each.slots) for each in entries}),
+        ("its tally", {each.tally for each in entries}),
+        ("its workers", {each.full for each in workers}),
+        ("its multicast group", {each.group for each in workers}),
+        ("whether it has a parent", {each.below for each in workers}),
+    ):
+        if len(values) > 1:
+            raise disagree(f"{what}: {', '.join(map(str, sorted(values)))}")
+    for what, found in (
+        ("who is which worker: two have one bit", [each.bit for each in workers]),
+        ("who is which worker: two have one address", [each.source for each in workers]),
+        (
+            "who gets what: two have one receiver",
+            [each.receiver for each in workers if not each.below],
+        ),
+    ):
+        if len(set(found)) != len(found):
+            raise disagree(what)
+
+
+def make_job(
+    initialise: Initialise,
+    workers: Sequence[Contribution],
+    deliveries: Sequence[Delivery],
+    replicas: Mapping[int, int],
+    receivers: Mapping[int, Receiver],
+    group: int,
+    words: int,
+    ethernet: bool,
+) -> Made:
+    """Returns the job. Raises `Refused` where its entries do not agree.
+
+    Args:
+        replicas: the receivers of its group, with their ports.
+        words: K where the entry does not say.
+        ethernet: whether it has places.
+    """
+    job = initialise.job
+    below = workers[0].below
+    answers = {each.bit: each for each in deliveries if each.bit is not None}
+    numbers = {each.bit: answers[each.bit].receiver if below else each.receiver for each in workers}
+    theirs = set(numbers.values())
+    missing = workers[0].full & ~sum(1 << each.bit for each in workers)
+    others = sorted(replicas.keys() - theirs)
+    bits = [bit for bit in range(32) if missing & 1 << bit]
+    if not theirs <= replicas.keys() or len(others) != len(bits):
+        raise _precondition(
+            f"job {job}: its multicast group has receivers {sorted(replicas)}, its workers "
+            f"{sorted(theirs)}, and {len(bits)} workers are missing"
+        )
+    for each in workers:
+        address = receivers[numbers[each.bit]].address
+        if address != each.source:
+            raise _precondition(
+                f"job {job}: worker {each.bit} sends from {_shown(each.source)}, its RESULTs go to "
+                f"{_shown(address)}; accepted: one address for both"
+            )
+    for bit, number in zip(bits, others, strict=True):
+        numbers[bit] = number
+    to_workers = [receivers[number] for number in replicas]
+    if len({each.token for each in to_workers}) != 1:
+        raise _precondition(f"job {job}: its receivers have different tokens")
+    parent = _parent(initialise, workers, deliveries, receivers) if below else None
+    offset = 0 if parent is None else (initialise.base - parent.base) % 2**16
+    for receiver in to_workers:
+        if receiver.parent or receiver.offset != offset:
+            action = "to_parent" if receiver.parent else f"to_worker with offset {receiver.offset}"
+            raise _precondition(
+                f"job {job}: receiver {receiver.number} is {action}; accepted: to_worker with offset {offset}"
+            )
+    admitted = [WorkerEntry(each.bit, *each.source, each.token) for each in workers]
+    # Shut out from the start, so nobody needs to know their tokens.
+    strangers = [WorkerEntry(bit, *receivers[numbers[bit]].address, secrets.randbits(32)) for bit in bits]
+    try:
+        entry = JobEntry(
+            job,
+            initialise.base,
+            initialise.slots,
+            initialise.words or words,
+            to_workers[0].token,
+            tuple(sorted(admitted + strangers, key=lambda worker: worker.bit)),
+            parent=parent,
+        )
+    except UsageError as error:
+        raise _precondition(str(error)) from None
+    place = _place(initialise, workers, deliveries, replicas, receivers, numbers) if ethernet else None
+    mine = frozenset(replicas) | ({workers[0].receiver} if below else frozenset())
+    return Made(entry, place, mine, group)
+
+
+def _parent(
+    initialise: Initialise,
+    workers: Sequence[Contribution],
+    deliveries: Sequence[Delivery],
+    receivers: Mapping[int, Receiver],
+) -> ParentEntry:
+    job = initialise.job
+    above = receivers[workers[0].receiver]
+    sources = {(each.source, each.token, each.base, each.slots, each.ingress_port) for each in deliveries}
+    if len(sources) != 1 or {each.receiver for each in workers} != {above.number}:
+        raise _precondition(f"job {job}: its entries do not agree on its parent")
+    first = deliveries[0]
+    if first.slots != initialise.slots:
+        raise _precondition(
+            f"job {job}: it has {initialise.slots} slots, and {first.slots} at its parent; accepted: as many"
+        )
+    if not above.parent or above.address != first.source:
+        raise _precondition(
+            f"job {job}: its parent's RESULTs come from {_shown(first.source)}, and receiver {above.number} "
+            f"is {'to_parent' if above.parent else 'to_worker'} {_shown(above.address)}"
+        )
+    if above.offset != (first.base - initialise.base) % 2**16:
+        raise _precondition(
+            f"job {job}: to_parent has offset {above.offset}; accepted: from its base here to that at its "
+            "parent"
+        )
+    return ParentEntry(*above.address, above.token, first.base, first.token)
+
+
+def _place(
+    initialise: Initialise,
+    workers: Sequence[Contribution],
+    deliveries: Sequence[Delivery],
+    replicas: Mapping[int, int],
+    receivers: Mapping[int, Receiver],
+    numbers: Mapping[int, int],
+) -> JobPlace:
+    """Where everybody is. Raises `Refused` for a worker that is in two places."""
+    job = initialise.job
+    one = {each.bit: each.port for each in deliveries}
+    for each in workers:
+        ports = {each.port, replicas[numbers[each.bit]], one[each.bit] if each.below else each.way_out}
+        if len(ports) != 1:
+            raise _precondition(
+                f"job {job}: worker {each.bit} is expected at port {each.port}, and its RESULTs go to ports "
+                f"{sorted(ports)}; accepted: one port for both"
+            )
+    stations = {bit: Station(replicas[number], receivers[number].mac) for bit, number in numbers.items()}
+    first = workers[0]
+    if not first.below:
+        return JobPlace(0, stations)
+    above = receivers[first.receiver]
+    ports = {each.ingress_port for each in deliveries} | {each.way_out for each in workers}
+    if len(ports) != 1:
+        raise _precondition(f"job {job}: its parent is at ports {sorted(ports)}; accepted: one port")
+    station = Station(ports.pop(), above.mac)
+    delivery = deliveries[0]
+    parent = Parent(station, above.address[0], above.token, delivery.base, delivery.token, above.address[1])
+    return JobPlace(0, stations, parent)
+
+
+def _precondition(message: str) -> Refused:
+    return Refused(Code.FAILED_PRECONDITION, message)
+
+
+def _shown(address: tuple[str, int]) -> str:
+    return f"{address[0]}:{address[1]}"

@@ -1,0 +1,417 @@
+"""Which jobs the native engine has, by what a client's tables hold. No I/O.
+
+A job begins when it is whole: its `initialise` entry, a `contribute` entry for each of its workers, their
+multicast group, and a receiver for each of the group's replicas; below another switch (`contribute_below`)
+also the parent's receiver, and the deliveries for all and for each worker. Or with its first INIT, if only
+workers are missing by then: these are shut out of it for good. Packets that come earlier are of no job.
+
+While it runs, a worker is shut out (fenced) whenever another entry than its own is the first to match its
+packets: its own was removed, or one of higher priority says `refuse`. It comes back with its entry. The job
+ends, and its slots with it, when its `initialise` entry, its group, one of its receivers or of its deliveries
+goes. What would
+change a job that runs is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from switchagg.errors import UsageError
+from switchagg.p4model.runtime.tables import Entry, Table
+from switchagg.p4program.program import Form, JobPlace
+from switchagg.p4runtime.server.errors import Code, Refused
+from switchagg.p4runtime.server.native.entries import Contribution, Delivery, Initialise, Receiver
+from switchagg.p4runtime.server.native.job_builder import Made, check_agreement, make_job
+from switchagg.rules.slots import JobEntry
+from switchagg.wire.header import VERSION, Op
+
+
+class Engine(Protocol):
+    """What carries jobs out: a `Switch`, which needs no places, or an `EtherSwitch`."""
+
+    def add_job(self, job: JobEntry, place: JobPlace | None = None) -> None: ...
+    def remove_job(self, job_id: int) -> None: ...
+    def fence(self, job_id: int, bits: int) -> None: ...
+    def admit(self, job_id: int, bits: int) -> None: ...
+
+
+class Rehearsal:
+    """An engine that has slots and no packets: for a pipeline that is saved and not committed."""
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._jobs: dict[int, JobEntry] = {}
+
+    def add_job(self, job: JobEntry, place: JobPlace | None = None) -> None:  # noqa: ARG002
+        """Raises `UsageError` where a switch would."""
+        end = job.base + job.slots
+        if end > self._capacity:
+            raise UsageError(f"slots {job.base}..{end - 1} are outside the switch's {self._capacity}")
+        for other in self._jobs.values():
+            if job.base < other.base + other.slots and other.base < end:
+                raise UsageError(f"slots {job.base}..{end - 1} overlap those of job {other.job}")
+        self._jobs[job.job] = job
+
+    def remove_job(self, job_id: int) -> None:
+        """Forgets it."""
+        del self._jobs[job_id]
+
+    def fence(self, job_id: int, bits: int) -> None:
+        """Nothing: no packets come."""
+
+    def admit(self, job_id: int, bits: int) -> None:
+        """Nothing: no packets come."""
+
+
+@dataclass(slots=True)
+class Running:
+    """A job that the engine has.
+
+    Attributes:
+        place: where its workers are, on Ethernet.
+        workers: what each worker's entry said when the job began, by bit.
+        receivers, group: what it is made of besides.
+        fenced: the bits of those who are shut out.
+    """
+
+    entry: JobEntry
+    place: JobPlace | None
+    initialise: Initialise
+    workers: dict[int, Contribution]
+    receivers: frozenset[int]
+    group: int
+    fenced: int
+
+
+class NativeJobs:
+    """The jobs of one pipeline.
+
+    Args:
+        admission: the table.
+        groups: the receivers of a multicast group with their ports, as the client wrote it; None for one that
+            is not there.
+        engine: what carries the jobs out.
+        controller_port: of the program.
+        words: K of jobs whose entries do not say.
+        ethernet: whether workers have places.
+
+    Attributes:
+        running: the jobs that the engine has, by id.
+        controller_port: where INITs come from.
+        on_end: called with the id of a job that ends, while it still runs.
+    """
+
+    def __init__(
+        self,
+        admission: Table,
+        groups: Callable[[int], Mapping[int, int] | None],
+        engine: Engine,
+        *,
+        controller_port: int,
+        words: int,
+        ethernet: bool = False,
+    ) -> None:
+        self._engine = engine
+        self.running: dict[int, Running] = {}
+        self.on_end: Callable[[int], None] = lambda _: None
+        self._admission = admission
+        self._groups = groups
+        self.controller_port = controller_port
+        self._words = words
+        self.ethernet = ethernet
+        self._order = [key.name for key in admission.keys]
+        self._said: dict[Entry, Initialise | Contribution] = {}
+        self._jobs: dict[int, dict[Entry, Initialise | Contribution]] = {}
+        self._receivers: dict[int, Receiver] = {}
+        self._deliveries: dict[Entry, Delivery] = {}
+
+    # ---- what the client writes; each raises `Refused`, with nothing changed here ----
+
+    def add(self, entry: Entry, said: Initialise | Contribution | None) -> None:
+        """An admission entry is there; None is said by one that refuses."""
+        if said is None:
+            return
+        self._check_running(said)
+        mine = self._jobs.setdefault(said.job, {})
+        mine[entry] = self._said[entry] = said
+        try:
+            self._begin(said.job)
+        except Refused:
+            self.forget(entry)
+            raise
+
+    def change(self, entry: Entry, said: Initialise | Contribution | None) -> None:
+        """An admission entry says this from now on."""
+        before = self._said.get(entry)
+        if said == before:
+            return
+        if before is not None and before.job in self.running:
+            raise _runs(before.job, "what its entries do")
+        self.forget(entry)
+        try:
+            self.add(entry, said)
+        except Refused:
+            self.add(entry, before)
+            raise
+
+    def forget(self, entry: Entry) -> None:
+        """An admission entry is gone."""
+        said = self._said.pop(entry, None)
+        if said is None:
+            return
+        mine = self._jobs[said.job]
+        del mine[entry]
+        if not mine:
+            del self._jobs[said.job]
+        if isinstance(said, Initialise) and self._initialise(said.job) is None:
+            self._end(said.job)
+
+    def set_receiver(self, receiver: Receiver) -> None:
+        """A receiver is there, or another than before."""
+        before = self._receivers.get(receiver.number)
+        for job, running in self.running.items():
+            if before != receiver and receiver.number in running.receivers:
+                raise _runs(job, f"receiver {receiver.number}")
+        self._receivers[receiver.number] = receiver
+        try:
+            self._begin_all()
+        except Refused:
+            del self._receivers[receiver.number]
+            if before is not None:
+                self._receivers[receiver.number] = before
+            raise
+
+    def drop_receiver(self, number: int) -> None:
+        """A receiver is gone."""
+        self._receivers.pop(number, None)
+        self._end_with(lambda running: number in running.receivers)
+
+    def add_delivery(self, entry: Entry, said: Delivery | None) -> None:
+        """An entry of the deliveries is there, or says something else than before."""
+        before = self._deliveries.get(entry)
+        if said == before:
+            return
+        for each in (said, before):
+            if (
+                each is not None
+                and each.job in self.running
+                and self.running[each.job].entry.parent is not None
+            ):
+                raise _runs(each.job, "whom its parent's RESULTs are for")
+        self._set_delivery(entry, said)
+        try:
+            if said is not None:
+                self._begin(said.job)
+        except Refused:
+            self._set_delivery(entry, before)
+            raise
+
+    def drop_delivery(self, entry: Entry) -> None:
+        """An entry of the deliveries is gone."""
+        said = self._deliveries.pop(entry, None)
+        if said is not None and said.job in self.running and self.running[said.job].entry.parent is not None:
+            self._end(said.job)
+
+    def _set_delivery(self, entry: Entry, said: Delivery | None) -> None:
+        if said is None:
+            self._deliveries.pop(entry, None)
+        else:
+            self._deliveries[entry] = said
+
+    def delivery_entry(self, job: int, bit: int | None) -> Entry | None:
+        """The entry that the parent's RESULTs for a worker of the job hit, or those for all."""
+        return next(
+            (entry for entry, each in self._deliveries.items() if (each.job, each.bit) == (job, bit)), None
+        )
+
+    def check_group(self, group: int, receivers: Mapping[int, int]) -> None:
+        """Raises `Refused` where a job that runs has this group with other receivers, or elsewhere."""
+        for job, running in self.running.items():
+            if running.group == group and receivers != self._groups(group):
+                raise _runs(job, f"multicast group {group}")
+
+    def group_set(self, group: int) -> None:
+        """A group is there."""
+        del group  # whose it is, is told by jobs that are not whole without
+        self._begin_all()
+
+    def group_gone(self, group: int) -> None:
+        """A group is gone."""
+        self._end_with(lambda running: running.group == group)
+
+    # ---- what the engine has ----
+
+    def move_to(self, engine: Engine) -> None:
+        """Carries the jobs out here from now on."""
+        self._engine = engine
+        for job, running in self.running.items():
+            engine.add_job(running.entry, running.place)
+            engine.fence(job, running.fenced)
+
+    def clear(self) -> None:
+        """Takes all jobs off the engine."""
+        for job in list(self.running):
+            self._end(job)
+
+    def refence(self, job: int | None) -> None:
+        """The admission table has changed for a job, or for all: shuts workers out and lets them in."""
+        for number in list(self.running) if job is None else [job]:
+            running = self.running.get(number)
+            if running is None:
+                continue
+            bits = [worker.bit for worker in running.entry.workers]
+            fenced = sum(1 << bit for bit in bits if self._shut_out(running, bit))
+            if out := fenced & ~running.fenced:
+                self._engine.fence(number, out)
+            if back := running.fenced & ~fenced:
+                self._engine.admit(number, back)
+            running.fenced = fenced
+
+    def takes_init(self, job: int, token: int, slot: int) -> bool:
+        """Whether an INIT gets through; if not, the entry that it hits counts it.
+
+        A job that lacks nothing but workers begins now. Raises `Refused` where its entries do not agree.
+        """
+        found = self.first(op=Op.INIT, job=job, token=token, slot=slot, port=self.controller_port)
+        if found is not None and isinstance(self._said.get(found), Initialise):
+            if job not in self.running:
+                self._begin(job, partly=True)
+            if job in self.running:
+                return True
+        if found is not None:
+            found.packets += 1
+        return False
+
+    def first(
+        self,
+        *,
+        op: int = Op.SUM,
+        version: int = VERSION,
+        form: Form = Form.SKIP,
+        source: tuple[int, int] = (0, 0),
+        job: int = 0,
+        token: int = 0,
+        slot: int = 0,
+        port: int = 0,
+    ) -> Entry | None:
+        """The entry that a packet hits."""
+        packet = {
+            "ingress_port": port,
+            "meta.form": form,
+            "hdr.agg.version": version,
+            "hdr.agg.op": op,
+            "ipv4_source": source[0],
+            "udp_source": source[1],
+            "hdr.agg.job": job,
+            "hdr.agg.token": token,
+            "hdr.agg.slot": slot,
+        }
+        return self._admission.find(tuple(int(packet[name]) for name in self._order))
+
+    def unknown_job(self) -> int:
+        """The id of a job that no entry knows."""
+        return next(number for number in range(0xFFFF, 0, -1) if number not in self._jobs)
+
+    def entry_of(self, said: Initialise | Contribution) -> Entry | None:
+        """The entry that says this now."""
+        return next((entry for entry, each in self._jobs.get(said.job, {}).items() if each == said), None)
+
+    # ---- a job's beginning and end ----
+
+    def _shut_out(self, running: Running, bit: int) -> bool:
+        said = running.workers.get(bit)
+        entry = None if said is None else self.entry_of(said)
+        if said is None or entry is None:
+            return True
+        hit = self.first(source=said.key, job=said.job, token=said.token, slot=said.base, port=said.port)
+        return hit is not entry
+
+    def _initialise(self, job: int) -> Initialise | None:
+        return next((each for each in self._jobs.get(job, {}).values() if isinstance(each, Initialise)), None)
+
+    def _workers(self, job: int) -> list[Contribution]:
+        return [each for each in self._jobs.get(job, {}).values() if isinstance(each, Contribution)]
+
+    def _begin_all(self) -> None:
+        for job in list(self._jobs):
+            self._begin(job)
+
+    def _end_with(self, does: Callable[[Running], bool]) -> None:
+        for job, running in list(self.running.items()):
+            if does(running):
+                self._end(job)
+
+    def _end(self, job: int) -> None:
+        if job in self.running:
+            self.on_end(job)
+            del self.running[job]
+            self._engine.remove_job(job)
+
+    def _check_running(self, said: Initialise | Contribution) -> None:
+        running = self.running.get(said.job)
+        if running is None:
+            return
+        if isinstance(said, Initialise):
+            if said != running.initialise:
+                raise _runs(said.job, "its slots")
+        elif running.workers.get(said.bit) != said:
+            raise _runs(said.job, f"worker {said.bit}")
+
+    def _begin(self, job: int, *, partly: bool = False) -> None:
+        """Gives a job to the engine if it is whole. Raises `Refused` where its entries do not agree."""
+        if job in self.running:
+            return
+        initialise, workers = self._initialise(job), self._workers(job)
+        check_agreement(job, initialise, workers)
+        if initialise is None or not workers:
+            return
+        missing = workers[0].full & ~sum(1 << each.bit for each in workers)
+        made = None if missing and not partly else self._made(initialise, workers)
+        if made is None:
+            return
+        try:
+            self._engine.add_job(made.entry, made.place)
+        except UsageError as error:
+            raise Refused(Code.FAILED_PRECONDITION, str(error)) from None
+        except MemoryError:
+            raise Refused(
+                Code.RESOURCE_EXHAUSTED,
+                f"job {job}: no memory for {made.entry.slots} slots of {made.entry.words} words",
+            ) from None
+        self.running[job] = Running(
+            made.entry,
+            made.place,
+            initialise,
+            {each.bit: each for each in workers},
+            made.receivers,
+            made.group,
+            0,
+        )
+        self.refence(job)
+
+    def _made(self, initialise: Initialise, workers: list[Contribution]) -> Made | None:
+        """The job of these entries; None where something else of it is not there yet."""
+        deliveries = [each for each in self._deliveries.values() if each.job == initialise.job]
+        group = workers[0].group
+        if workers[0].below:
+            to_all = next((each for each in deliveries if each.bit is None), None)
+            if to_all is None or workers[0].receiver not in self._receivers:
+                return None
+            if not {each.bit for each in workers} <= {each.bit for each in deliveries}:
+                return None
+            group = to_all.group
+        replicas = self._groups(group)
+        if replicas is None or any(number not in self._receivers for number in replicas):
+            return None
+        return make_job(
+            initialise, workers, deliveries, replicas, self._receivers, group, self._words, self.ethernet
+        )
+
+
+def _runs(job: int, what: str) -> Refused:
+    return Refused(
+        Code.FAILED_PRECONDITION,
+        f"job {job} runs, and {what} cannot change under it: delete its `initialise` entry first",
+    )

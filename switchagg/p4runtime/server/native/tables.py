@@ -1,0 +1,129 @@
+"""The tables, counters and groups of our program as a client of the native engine sees them.
+
+They are what the P4Info says they are and hold what the client writes. No packet looks into them; what they
+mean for the native engine is `native_jobs`' to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, NoReturn, TypeVar
+
+from google.protobuf import text_format
+
+from switchagg.p4model.runtime.externs import CounterArray, MeterArray
+from switchagg.p4model.runtime.matches import (
+    Exact,
+    KeyField,
+    Match,
+    MatchKind,
+    Parameter,
+    TableError,
+    Ternary,
+)
+from switchagg.p4model.runtime.profiles import ActionProfile
+from switchagg.p4model.runtime.replication import Replication
+from switchagg.p4model.runtime.tables import Action, Table
+from switchagg.p4model.runtime.value_sets import ValueSet
+from switchagg.p4runtime.protos import p4info_pb2, p4runtime_pb2
+from switchagg.p4runtime.server.native.files import ENTRIES, P4INFO
+
+_KINDS: Final = {
+    2: MatchKind.EXACT,
+    3: MatchKind.LPM,
+    4: MatchKind.TERNARY,
+    5: MatchKind.RANGE,
+    6: MatchKind.OPTIONAL,
+}
+_TABLE_ONLY, _DEFAULT_ONLY = 1, 2
+_Thing = TypeVar("_Thing")
+
+
+def own_p4info() -> Any:
+    """A new copy of the P4Info that the package ships."""
+    return text_format.Parse(P4INFO.read_text(encoding="utf-8"), p4info_pb2.P4Info())
+
+
+class NativeTables:
+    """What the P4Info names, and the constant entries of the program; a `schema.Switch`."""
+
+    def __init__(self, p4info: Any) -> None:
+        self.replication = Replication()
+        actions = {each.preamble.id: each for each in p4info.actions}
+        self._tables = {each.preamble.name: _table(each, actions) for each in p4info.tables}
+        self._counters = {
+            each.preamble.name: CounterArray.sized(each.preamble.name, each.size) for each in p4info.counters
+        }
+        names = {each.preamble.id: each.preamble.name for each in p4info.tables}
+        fields = {each.preamble.id: each.match_fields for each in p4info.tables}
+        constant = text_format.Parse(ENTRIES.read_text(encoding="utf-8"), p4runtime_pb2.ReadResponse())
+        for entity in constant.entities:
+            entry = entity.table_entry
+            table = self._tables[names[entry.table_id]]
+            given = {each.field_id: each for each in entry.match}
+            matches: dict[str, Match | int] = {
+                field.name: _match(given[field.id]) for field in fields[entry.table_id] if field.id in given
+            }
+            info = actions[entry.action.action.action_id]
+            values = {each.param_id: int.from_bytes(each.value, "big") for each in entry.action.action.params}
+            action = table.actions[info.preamble.name]
+            arguments = action.bind([values[each.id] for each in info.params])
+            table.insert(matches, action, arguments, entry.priority)
+
+    def table(self, name: str) -> Table:
+        """The table of this name."""
+        return _named(self._tables, name, "table")
+
+    def counter(self, name: str) -> CounterArray:
+        """The counter of this name."""
+        return _named(self._counters, name, "counter")
+
+    def meter(self, name: str) -> MeterArray:
+        """There is none."""
+        _none("meter", name)
+
+    def profile(self, name: str) -> ActionProfile:
+        """There is none."""
+        _none("action profile", name)
+
+    def value_set(self, name: str) -> ValueSet:
+        """There is none."""
+        _none("value set", name)
+
+
+def _named(things: Mapping[str, _Thing], name: str, what: str) -> _Thing:
+    if name not in things:
+        _none(what, name)
+    return things[name]
+
+
+def _none(what: str, name: str) -> NoReturn:
+    raise TableError(f"there is no {what} {name}")
+
+
+def _table(info: Any, actions: Mapping[int, Any]) -> Table:
+    keys = [KeyField(each.name, each.bitwidth, _KINDS[each.match_type]) for each in info.match_fields]
+    made = []
+    for number, reference in enumerate(info.action_refs):
+        each = actions[reference.id]
+        params = tuple(Parameter(param.name, param.bitwidth) for param in each.params)
+        in_entries, in_default = reference.scope != _DEFAULT_ONLY, reference.scope != _TABLE_ONLY
+        made.append(Action(each.preamble.name, params, number, in_entries, in_default))
+    default = info.initial_default_action
+    arguments = [int.from_bytes(each.value, "big") for each in default.arguments]
+    return Table(
+        info.preamble.name,
+        keys,
+        made,
+        (actions[default.action_id].preamble.name, arguments),
+        size=info.size,
+        const_entries=info.is_const_table,
+        const_default=bool(info.const_default_action_id),
+    )
+
+
+def _match(message: Any) -> Match:
+    if message.WhichOneof("field_match_type") == "exact":
+        return Exact(int.from_bytes(message.exact.value, "big"))
+    value, mask = message.ternary.value, message.ternary.mask
+    return Ternary(int.from_bytes(value, "big"), int.from_bytes(mask, "big"))

@@ -1,0 +1,162 @@
+"""Action profiles: `ActionProfileMember` and `ActionProfileGroup`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+from switchagg.p4model.runtime.profiles import ActionProfile
+from switchagg.p4runtime.protos import p4runtime_pb2
+from switchagg.p4runtime.server.errors import Code, Refused, invalid, not_found, unimplemented
+from switchagg.p4runtime.server.handlers import Change
+from switchagg.p4runtime.server.matching import decode_action, encode_action
+from switchagg.p4runtime.server.schema import Schema, TableView
+
+_MOST_WEIGHT: Final = 65536
+
+
+class Members:
+    """The members of a switch's action profiles."""
+
+    def __init__(self, schema: Schema) -> None:
+        self._schema = schema
+
+    def write(self, change: Change, message: Any) -> None:
+        """Does one update. Raises `Refused`."""
+        name, profile, tables = opened(self._schema, message.action_profile_id)
+        number = message.member_id
+        what = f"action profile {name}: member {number}"
+        there = number in profile.members
+        if change is Change.INSERT and there:
+            raise Refused(Code.ALREADY_EXISTS, f"{what} is there already")
+        if change is not Change.INSERT and not there:
+            raise not_found(f"{what} is not there")
+        if change is Change.DELETE:
+            self._refuse_used(profile, tables, number, what)
+            profile.remove_member(number)
+            return
+        if not message.HasField("action"):
+            raise invalid(f"{what}: there is no action")
+        # All tables of a profile list the same actions.
+        view, action = self._schema.listed_action(tables[0], message.action.action_id, default=False)
+        arguments = decode_action(view, action, message.action, what)
+        if change is Change.MODIFY:
+            profile.modify_member(number, action.name, arguments)
+            return
+        if len(profile.members) >= profile.size > 0:
+            raise Refused(Code.RESOURCE_EXHAUSTED, f"action profile {name} is full: it holds {profile.size}")
+        profile.add_member(number, action.name, arguments)
+
+    def read(self, message: Any) -> Iterator[Any]:
+        """The members that are asked for. Raises `Refused`."""
+        for identity in _asked(self._schema, message.action_profile_id):
+            _, profile, _ = opened(self._schema, identity)
+            for number, member in profile.members.items():
+                if message.member_id not in (0, number):
+                    continue
+                answer = p4runtime_pb2.Entity()
+                answer.action_profile_member.action_profile_id = identity
+                answer.action_profile_member.member_id = number
+                action = encode_action(self._schema, member.action, member.args)
+                if action is not None:
+                    answer.action_profile_member.action.CopyFrom(action)
+                yield answer
+
+    def _refuse_used(self, profile: ActionProfile, tables: list[TableView], number: int, what: str) -> None:
+        for group, choice in profile.groups.items():
+            if number in choice.order:
+                raise Refused(Code.FAILED_PRECONDITION, f"{what} is in group {group}")
+        for table in tables:
+            for entry in table.runtime.entries:
+                used = entry.choice
+                # An action set has members of its own, and a group's are looked at above.
+                if used is None or used.members is not profile.members or used.group is not None:
+                    continue
+                if number in used.order:
+                    raise Refused(Code.FAILED_PRECONDITION, f"{what} is in an entry of table {table.name}")
+
+
+class Groups:
+    """The groups of a switch's action selectors."""
+
+    def __init__(self, schema: Schema) -> None:
+        self._schema = schema
+        self._sizes: dict[tuple[int, int], int] = {}
+
+    def write(self, change: Change, message: Any) -> None:
+        """Does one update. Raises `Refused`."""
+        name, profile, tables = opened(self._schema, message.action_profile_id)
+        number = message.group_id
+        what = f"action profile {name}: group {number}"
+        if not profile.selector:
+            raise invalid(f"{what}: this profile is no selector: it has members only")
+        there = number in profile.groups
+        if change is Change.INSERT and there:
+            raise Refused(Code.ALREADY_EXISTS, f"{what} is there already")
+        if change is not Change.INSERT and not there:
+            raise not_found(f"{what} is not there")
+        if change is Change.DELETE:
+            for table in tables:
+                if any(entry.choice is profile.groups[number] for entry in table.runtime.entries):
+                    raise Refused(Code.FAILED_PRECONDITION, f"{what} is in an entry of table {table.name}")
+            profile.remove_group(number)
+            self._sizes.pop((message.action_profile_id, number), None)
+            return
+        profile.set_group(number, self._order(profile, message, what))
+        self._sizes[message.action_profile_id, number] = message.max_size
+
+    def _order(self, profile: ActionProfile, message: Any, what: str) -> list[int]:
+        order: list[int] = []
+        for each in message.members:
+            if each.WhichOneof("watch_kind") is not None:
+                raise unimplemented(f"{what}: watch ports are not supported")
+            if each.member_id not in profile.members:
+                raise not_found(f"{what}: there is no member {each.member_id}")
+            if each.member_id in order:
+                raise invalid(f"{what}: member {each.member_id} is there twice")
+            if each.weight < 1:
+                raise invalid(
+                    f"{what}: member {each.member_id} has weight {each.weight}; accepted: 1 or more"
+                )
+            order.append(each.member_id)
+        limit = self._schema.profile(message.action_profile_id).max_group_size
+        return weighted(order, message.members, what, message.max_size, limit)
+
+    def read(self, message: Any) -> Iterator[Any]:
+        """The groups that are asked for. Raises `Refused`."""
+        for identity in _asked(self._schema, message.action_profile_id):
+            _, profile, _ = opened(self._schema, identity)
+            for number, choice in profile.groups.items():
+                if message.group_id not in (0, number):
+                    continue
+                answer = p4runtime_pb2.Entity()
+                group = answer.action_profile_group
+                group.action_profile_id, group.group_id = identity, number
+                group.max_size = self._sizes.get((identity, number), 0)
+                for member, weight in Counter(choice.order).items():
+                    group.members.add(member_id=member, weight=weight)
+                yield answer
+
+
+def weighted(order: list[int], messages: Iterable[Any], what: str, *limits: int) -> list[int]:
+    """Each member as often as its weight says. Raises `Refused` for more in all than a limit, 0 for none."""
+    weights = [each.weight for each in messages]
+    most = min(each for each in (*limits, _MOST_WEIGHT) if each)
+    if sum(weights) > most:
+        raise Refused(Code.RESOURCE_EXHAUSTED, f"{what}: weights of {sum(weights)} in all; accepted: {most}")
+    return [member for member, weight in zip(order, weights, strict=True) for _ in range(weight)]
+
+
+def opened(schema: Schema, number: int) -> tuple[str, ActionProfile, list[TableView]]:
+    """A profile's name, the model's object, and the tables that have it. Raises `Refused`."""
+    name = schema.profile(number).preamble.name
+    tables = [table for table in schema.tables() if table.profile == number]
+    if not tables or tables[0].runtime.profile is None:
+        raise unimplemented(f"action profile {name} has no table")
+    return name, tables[0].runtime.profile, tables
+
+
+def _asked(schema: Schema, number: int) -> list[int]:
+    used = {table.profile for table in schema.tables()}
+    return [number] if number else [each for each in schema.profile_ids() if each in used]

@@ -1,0 +1,296 @@
+"""The calls of P4Runtime, in front of a `BaseDevice`. Method names and order are those of p4runtime.proto."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, Final, NoReturn
+
+import grpc
+
+from switchagg.p4runtime.protos import p4runtime_pb2, status_pb2
+from switchagg.p4runtime.server.arbitration import Arbitration, Notice
+from switchagg.p4runtime.server.base import BaseDevice, Forwarding, Out
+from switchagg.p4runtime.server.errors import Code, Refused, invalid, not_found, unimplemented
+from switchagg.p4runtime.server.streams import Stream
+from switchagg.p4runtime.server.write_errors import write_status
+
+API_VERSION: Final = "1.4.1"
+MAX_STREAMS: Final = 32
+_READ_CHUNK: Final = 256
+_STATUS: Final = {code: getattr(grpc.StatusCode, code.name) for code in Code}
+_Set: Final = p4runtime_pb2.SetForwardingPipelineConfigRequest
+_Get: Final = p4runtime_pb2.GetForwardingPipelineConfigRequest
+
+
+class Service:
+    """The calls, for `add_P4RuntimeServicer_to_server`.
+
+    Args:
+        send: takes the frames that a packet-out makes, with their ports.
+    """
+
+    def __init__(self, device: BaseDevice[Any], send: Callable[[Out], None]) -> None:
+        self._device = device
+        self._send = send
+        self._arbitration = Arbitration()
+        self._configuring = threading.Lock()
+        device.on_packet_in = self._packet_in
+        device.on_digest = self._digest
+
+    # ---- the calls ----
+
+    def Write(self, request: Any, context: Any) -> Any:
+        """Does each update of a batch, whatever becomes of the others."""
+        with self._device.lock:
+            try:
+                self._check_writer(request)
+                if request.atomicity != p4runtime_pb2.WriteRequest.CONTINUE_ON_ERROR:
+                    raise unimplemented("batches are CONTINUE_ON_ERROR; nothing else is supported")
+                entities = self._target().entities
+            except Refused as refused:
+                _abort(context, refused)
+            results: list[Refused | None] = []
+            for update in request.updates:
+                try:
+                    entities.write(update)
+                except Refused as refused:
+                    results.append(refused)
+                else:
+                    results.append(None)
+        if any(each is not None for each in results):
+            context.abort_with_status(write_status(results))
+        return p4runtime_pb2.WriteResponse()
+
+    def Read(self, request: Any, context: Any) -> Iterator[Any]:
+        """Answers with all entities that are asked for, as they are at one time."""
+        with self._device.lock:
+            try:
+                self._check_device(request.device_id)
+                _check_role(0, request.role)
+                entities = self._target().entities
+                found = [each for asked in request.entities for each in entities.read(asked)]
+            except Refused as refused:
+                _abort(context, refused)
+        for start in range(0, len(found), _READ_CHUNK):
+            yield p4runtime_pb2.ReadResponse(entities=found[start : start + _READ_CHUNK])
+
+    def SetForwardingPipelineConfig(self, request: Any, context: Any) -> Any:
+        """Verifies, saves or commits a program."""
+        try:
+            with self._configuring:
+                self._configure(request)
+        except Refused as refused:
+            _abort(context, refused)
+        return p4runtime_pb2.SetForwardingPipelineConfigResponse()
+
+    def GetForwardingPipelineConfig(self, request: Any, context: Any) -> Any:
+        """Answers with the program that runs, or what was saved after it."""
+        with self._device.lock:
+            try:
+                self._check_device(request.device_id)
+            except Refused as refused:
+                _abort(context, refused)
+            target = self._device.target
+        answer = p4runtime_pb2.GetForwardingPipelineConfigResponse()
+        if target is None:
+            return answer
+        answer.config.SetInParent()
+        if target.cookie is not None:
+            answer.config.cookie.cookie = target.cookie
+        kind = request.response_type
+        if kind in (_Get.ALL, _Get.P4INFO_AND_COOKIE):
+            answer.config.p4info.CopyFrom(target.p4info)
+        if kind in (_Get.ALL, _Get.DEVICE_CONFIG_AND_COOKIE):
+            answer.config.p4_device_config = target.config
+        return answer
+
+    def StreamChannel(self, requests: Iterator[Any], context: Any) -> Iterator[Any]:
+        """Serves one client: arbitration, packets, digests."""
+        stream = Stream()
+        if not context.add_callback(stream.end):
+            return
+        reader = threading.Thread(target=self._listen, args=(stream, requests), daemon=True)
+        reader.start()
+        try:
+            yield from stream.messages()
+        finally:
+            with self._device.lock:
+                if stream.joined:
+                    self._notify(self._arbitration.leave(stream))
+                    stream.joined = False
+        if stream.error is not None:
+            _abort(context, stream.error)
+
+    def Capabilities(self, _request: Any, _context: Any) -> Any:
+        """Answers with the version of P4Runtime."""
+        return p4runtime_pb2.CapabilitiesResponse(p4runtime_api_version=API_VERSION)
+
+    # ---- checks ----
+
+    def _check_device(self, device_id: int) -> None:
+        if device_id != self._device.device_id:
+            raise not_found(f"there is no device {device_id}; this is device {self._device.device_id}")
+
+    def _check_writer(self, request: Any) -> None:
+        self._check_device(request.device_id)
+        _check_role(request.role_id, request.role)
+        if not self._arbitration.is_primary(_election_id(request)):
+            raise Refused(
+                Code.PERMISSION_DENIED,
+                f"election id {_election_id(request)} is not that of the primary client",
+            )
+
+    def _target(self) -> Forwarding:
+        target: Forwarding | None = self._device.target
+        if target is None:
+            raise Refused(Code.FAILED_PRECONDITION, "there is no forwarding pipeline yet")
+        return target
+
+    # ---- pipelines ----
+
+    def _configure(self, request: Any) -> None:
+        device, action = self._device, request.action
+        with device.lock:
+            self._check_writer(request)
+        if action == _Set.COMMIT:
+            if request.HasField("config"):
+                raise invalid("COMMIT takes no config: it is for the one that was saved")
+            with device.lock:
+                self._check_writer(request)
+                if device.saved is None:
+                    raise not_found("there is no saved config to commit: VERIFY_AND_SAVE it first")
+                device.commit(device.saved)
+            return
+        if action not in (
+            _Set.VERIFY,
+            _Set.VERIFY_AND_SAVE,
+            _Set.VERIFY_AND_COMMIT,
+            _Set.RECONCILE_AND_COMMIT,
+        ):
+            raise invalid(f"action {action}; accepted: those of P4Runtime 1.4 but UNSPECIFIED")
+        if not request.HasField("config"):
+            raise invalid("there is no config")
+        # Packets go on through the old program while the new one is made.
+        made = device.configured(request.config)
+        with device.lock:
+            self._check_writer(request)
+            if action == _Set.VERIFY_AND_SAVE:
+                device.saved = made
+            elif action == _Set.VERIFY_AND_COMMIT:
+                device.commit(made)
+            elif action == _Set.RECONCILE_AND_COMMIT:
+                device.commit(device.reconciled(made))
+
+    # ---- streams ----
+
+    def _listen(self, stream: Stream, requests: Iterator[Any]) -> None:
+        error: Refused | None = Refused(
+            Code.INTERNAL, "the switch failed on a stream message; see its output"
+        )
+        try:
+            for request in requests:
+                self._receive(stream, request)
+            error = None
+        except Refused as refused:
+            error = refused
+        except grpc.RpcError:
+            # The client is gone.
+            error = None
+        finally:
+            stream.end(error)
+
+    def _receive(self, stream: Stream, request: Any) -> None:
+        kind = request.WhichOneof("update")
+        if kind == "arbitration":
+            self._arbitrate(stream, request.arbitration)
+        elif not stream.joined:
+            raise Refused(Code.FAILED_PRECONDITION, "a stream begins with an arbitration message")
+        elif kind == "packet":
+            self._packet_out(stream, request.packet)
+        elif kind == "digest_ack":
+            with self._device.lock:
+                if self._arbitration.primary is stream and self._device.running is not None:
+                    self._device.running.entities.digests.acknowledge(request.digest_ack)
+        else:
+            self._report(stream, unimplemented(f"stream messages of kind {kind} are not supported"), "other")
+
+    def _arbitrate(self, stream: Stream, message: Any) -> None:
+        with self._device.lock:
+            if stream.joined and message.device_id != self._device.device_id:
+                raise Refused(Code.FAILED_PRECONDITION, "a stream stays with its device")
+            self._check_device(message.device_id)
+            if message.HasField("role"):
+                _check_role(message.role.id, message.role.name)
+            if not stream.joined and self._arbitration.count >= MAX_STREAMS:
+                raise Refused(Code.RESOURCE_EXHAUSTED, f"{MAX_STREAMS} clients are connected already")
+            notices = self._arbitration.update(stream, _election_id(message))
+            stream.joined = True
+            self._notify(notices)
+
+    def _notify(self, notices: list[Notice]) -> None:
+        for each in notices:
+            answer = p4runtime_pb2.StreamMessageResponse()
+            arbitration = answer.arbitration
+            arbitration.device_id = self._device.device_id
+            if each.election_id is not None:
+                arbitration.election_id.high = each.election_id >> 64
+                arbitration.election_id.low = each.election_id & (1 << 64) - 1
+            arbitration.status.CopyFrom(status_pb2.Status(code=each.status, message=_MEANING[each.status]))
+            assert isinstance(each.stream, Stream)
+            each.stream.send(answer)
+
+    def _packet_out(self, stream: Stream, message: Any) -> None:
+        try:
+            with self._device.lock:
+                if self._arbitration.primary is not stream:
+                    raise Refused(Code.PERMISSION_DENIED, "packets are the primary client's to send")
+                outs = self._device.packet_out(message)
+        except Refused as refused:
+            self._report(stream, refused, "packet_out", message)
+            return
+        self._send(outs)
+
+    def _report(self, stream: Stream, refused: Refused, kind: str, message: Any = None) -> None:
+        answer = p4runtime_pb2.StreamMessageResponse()
+        answer.error.canonical_code = refused.code
+        answer.error.message = str(refused)
+        getattr(answer.error, kind).SetInParent()
+        if kind == "packet_out":
+            answer.error.packet_out.packet_out.CopyFrom(message)
+        stream.send(answer, droppable=True)
+
+    def _packet_in(self, message: Any) -> None:
+        self._to_primary(p4runtime_pb2.StreamMessageResponse(packet=message))
+
+    def _digest(self, message: Any) -> None:
+        self._to_primary(p4runtime_pb2.StreamMessageResponse(digest=message))
+
+    def _to_primary(self, message: Any) -> None:
+        primary = self._arbitration.primary
+        if not isinstance(primary, Stream) or not primary.send(message, droppable=True):
+            self._device.counters["lost"] += 1
+
+
+_MEANING: Final = {
+    Code.OK: "this client is the primary",
+    Code.ALREADY_EXISTS: "another client is the primary",
+    Code.NOT_FOUND: "there is no primary",
+}
+
+
+def _check_role(number: int, name: str) -> None:
+    if number or name:
+        raise not_found(f"there is no role {name or number}: there is the default role only")
+
+
+def _election_id(message: Any) -> int | None:
+    if not message.HasField("election_id"):
+        return None
+    identity: int = message.election_id.high << 64 | message.election_id.low
+    return identity
+
+
+def _abort(context: Any, refused: Refused) -> NoReturn:
+    context.abort(_STATUS[refused.code], str(refused)[:2000])
+    raise AssertionError("abort returns never")

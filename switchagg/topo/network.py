@@ -1,0 +1,337 @@
+"""A network of `switchagg topo`: built, run, measured, and taken down whatever happens.
+
+    root? programs? names free?  -->  Mininet builds  -->  switches, controller  -->  command on every host
+                                                                                         |
+    as it was before  <--  everything with our mark goes  <--  Mininet stops  <--  counters
+
+Mininet does the building and most of the taking down. What it forgets, or what is half built when something
+fails, carries a mark (`mininet_topos.marks`) and goes by that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from switchagg.errors import SwitchError, UsageError
+from switchagg.launch.signals import stop_signals
+from switchagg.launch.workers import Workers
+from switchagg.topo import mininet_module
+from switchagg.topo.check import RESULT_VARIABLE
+from switchagg.topo.traffic import Meter, Traffic
+
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to be built.
+
+    Attributes:
+        topology: as `mn --topo` has it: rack,4 or two_level,leaves=4,workers=16.
+        switch: as `mn --switch` has it: native, or bmv2,words=16.
+        words, slots: of jobs that ask for none.
+    """
+
+    topology: str
+    switch: str
+    words: int | None = None
+    slots: int | None = None
+
+
+@dataclass(slots=True)
+class Run:
+    """What came of a command on every worker host.
+
+    Attributes:
+        status: 0, or the exit status of the rank that failed first; 128 + n after signal n.
+        ranks: what each rank of `switchagg topo check` left, in order; empty for other commands.
+        traffic: what passed at each interface of a switch.
+    """
+
+    status: int
+    ranks: list[dict[str, Any]] = field(default_factory=list)
+    traffic: Mapping[str, Traffic] = field(default_factory=dict)
+
+
+class Lab:
+    """A network that stands, inside `standing`."""
+
+    def __init__(self, net: Any) -> None:
+        self.net = net
+
+    @property
+    def controller(self) -> Any:
+        """The controller's node."""
+        return self.net.controllers[0]
+
+    @property
+    def workers(self) -> list[Any]:
+        """The worker hosts, job by job, by rank."""
+        return [each for members in self.controller.workers.values() for each in members]
+
+    def interfaces(self) -> list[str]:
+        """The switches' interfaces."""
+        return [name for switch in self.net.switches for name in switch.interfaces().values()]
+
+    def run(self, command: Sequence[str], *, prefix: bool, grace: float = 5.0) -> Run:
+        """Runs a command on every worker host, as its rank, and waits."""
+        from mininet_topos import marks
+
+        folder = marks.folder() / "results"
+        folder.mkdir(exist_ok=True)
+        workers = Workers(
+            command, prefix=prefix, grace=grace, say=_say, wrap=[each.command([]) for each in self.workers]
+        )
+        with contextlib.ExitStack() as stack:
+            signals = stack.enter_context(stop_signals())
+            stack.callback(workers.close)
+            meter = Meter(self.interfaces())
+            workers.start([_environment(each, folder) for each in self.workers])
+            status = workers.wait({}, signals)
+        ranks = [json.loads(path.read_text()) for path in folder.glob("*.json")]
+        shutil.rmtree(folder)
+        ranks.sort(key=lambda each: (each["job"], each["rank"]))
+        return Run(status, ranks, meter.stop())
+
+    def counters(self) -> dict[str, dict[str, int]]:
+        """The counters of each switch, read now."""
+        found: dict[str, dict[str, int]] = self.controller.ask("/v1/stats")["switches"]
+        return found
+
+    def links(self) -> list[dict[str, Any]]:
+        """Each link: its two nodes, the interface of a switch at it, and what its faults have done."""
+        from mininet_topos.links import FaultyLink
+
+        found = []
+        for link in self.net.links:
+            first, second = link.intf1, link.intf2
+            # Of two switches the lower one's: its packets in are what came down.
+            outer, inner = (first, second) if second.node in self.net.switches else (second, first)
+            found.append(
+                {
+                    "ends": [outer.node.name, inner.node.name],
+                    "interface": inner.name,
+                    "faults": link.counts() if isinstance(link, FaultyLink) else None,
+                }
+            )
+        return found
+
+
+@contextlib.contextmanager
+def standing(plan: Plan, *, verbose: bool = False) -> Iterator[Lab]:
+    """A network, from its first interface to its last.
+
+    Raises:
+        UsageError: not root, no Mininet, no such switch, a name in use, or left by a run that was killed.
+        SwitchError: a switch or the controller does not start.
+    """
+    prepare()
+    from mininet.log import setLogLevel
+    from mininet.net import Mininet
+    from mininet.util import buildTopo, customClass
+
+    from mininet_topos import command, marks
+    from mininet_topos.controllers import ControllerFailed, SwitchAggController
+    from mininet_topos.hosts import WorkerHost
+    from mininet_topos.links import LinkError
+    from mininet_topos.switches import SwitchFailed, switches
+    from mininet_topos.topologies import topos
+
+    setLogLevel("info" if verbose else "output")
+    topology = _named("topology", plan.topology, topos, buildTopo)
+    switch = _named("switch", plan.switch, switches, customClass)
+    _check_options(plan.switch, switches)
+    _free(_names(topology))
+    _allow_files()
+    # Mininet would change limits of the whole computer, for good.
+    Mininet.inited = True
+    net = None
+    with _exits_by_signal():
+        try:
+            try:
+                net = Mininet(topo=None, switch=switch, host=WorkerHost, controller=None, waitConnected=False)
+                net.addController("c0", SwitchAggController, words=plan.words, slots=plan.slots)
+                net.topo = topology
+                net.build()
+                net.start()
+            except (command.Missing, ValueError) as error:
+                raise UsageError(str(error)) from None
+            except (SwitchFailed, ControllerFailed, LinkError) as error:
+                raise SwitchError(str(error)) from None
+            yield Lab(net)
+        finally:
+            _take_down(net, marks.release)
+
+
+def prepare() -> None:
+    """Raises `UsageError` where no network can be built: not root, no Mininet, remains of another run."""
+    if os.geteuid() != 0:
+        raise UsageError(
+            "a network of namespaces needs root: `sudo` this command, or try it in a user namespace of its "
+            "own with `unshare -rnpfm --mount-proc switchagg topo ...`"
+        )
+    mininet_module.load()
+    for program in ("ethtool", "sysctl"):
+        if shutil.which(program) is None:
+            package = {"ethtool": "ethtool", "sysctl": "procps"}[program]
+            raise UsageError(f"{program} is not on PATH: `sudo apt install {package}`")
+    from mininet_topos import marks
+
+    left = marks.stale()
+    if left:
+        raise UsageError(
+            "a run that was killed has left something behind: "
+            + "; ".join(map(str, left))
+            + ". `switchagg topo clean` removes that, and nothing else"
+        )
+
+
+def _named(what: str, text: str, known: Mapping[str, Any], make: Any) -> Any:
+    name = text.partition(",")[0]
+    if name not in known:
+        raise UsageError(f"{what} is {name!r}; accepted: {', '.join(known)}")
+    try:
+        return make(known, text)
+    except (ValueError, TypeError) as error:
+        raise UsageError(f"{what} {text}: {error}") from None
+
+
+def _check_options(text: str, known: Mapping[str, Any]) -> None:
+    """Raises `UsageError` for what no switch of this kind can be told: Mininet takes anything."""
+    from mininet.util import splitArgs
+
+    name, more, options = splitArgs(text)
+    accepted = known[name].options()
+    for each in (*more, *options):
+        if each not in accepted or each in more:
+            raise UsageError(f"switch {name} has no {each!r}; accepted: {', '.join(accepted)}, as name=value")
+
+
+def _names(topology: Any) -> set[str]:
+    """The interfaces that a topology will have in the root namespace."""
+    names = {f"{host}-mgmt" for host in topology.hosts()}
+    for first, second, link in topology.links(withInfo=True):
+        for node, port in ((first, link["port1"]), (second, link["port2"])):
+            if topology.isSwitch(node):
+                names.add(f"{node}-eth{port}")
+    return names
+
+
+def _free(names: set[str]) -> None:
+    from mininet_topos import marks
+
+    taken = {name: mark for name, mark in marks.interfaces().items() if name in names}
+    if not taken:
+        return
+    name, mark = sorted(taken.items())[0]
+    whose = f"of another network of ours, process {mark.split('.')[0]}" if mark else "and is not ours"
+    raise UsageError(
+        f"interface {name} is there already {whose}. Stop what uses it, or build this network beside it in a "
+        "namespace of its own: `unshare -npfm --mount-proc switchagg topo ...`"
+    )
+
+
+def _allow_files() -> None:
+    """A host is a pseudo-terminal, a link two sockets: many for the usual 1024 descriptors."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+@contextlib.contextmanager
+def _exits_by_signal() -> Iterator[None]:
+    """While it holds, SIGTERM and SIGHUP unwind as Ctrl-C does."""
+
+    def leave(number: int, _: Any) -> None:
+        raise SystemExit(128 + number)
+
+    before = {
+        number: signal.signal(number, leave)
+        for number in (signal.SIGTERM, signal.SIGHUP)
+        if signal.getsignal(number) is not signal.SIG_IGN
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _take_down(net: Any, release: Any) -> None:
+    """To the last interface; a second Ctrl-C does not stop it half way."""
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in _SIGNALS}
+    try:
+        if net is not None:
+            # Half a network does not stop as a whole one does; then the marks are what is left to go by.
+            with contextlib.suppress(Exception):
+                net.stop()
+        _forget()
+        release()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _forget() -> None:
+    """What the node classes remember of a network."""
+    from mininet_topos.hosts import WorkerHost
+    from mininet_topos.links import FaultyLink
+
+    WorkerHost.forget()
+    FaultyLink.forget()
+
+
+def _environment(host: Any, folder: Path) -> dict[str, str]:
+    found = {**os.environ, **host.environment, RESULT_VARIABLE: str(folder)}
+    found.setdefault("PYTHONUNBUFFERED", "1")
+    found.setdefault("OMP_NUM_THREADS", "1")
+    found.setdefault("OPENBLAS_NUM_THREADS", "1")
+    return found
+
+
+def _say(message: str) -> None:
+    print(f"switchagg topo: {message}", file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def captured(folder: Path, interfaces: Sequence[str]) -> Iterator[None]:
+    """Writes what passes each interface to a file of its name in `folder`.
+
+    Raises `UsageError` where there can be no such folder, `SwitchError` where nothing can be captured.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"pcap: {folder}: {error.strerror}; accepted: a folder") from None
+    process = subprocess.Popen(
+        [sys.executable, "-m", "switchagg.topo.capture", str(folder.absolute()), *interfaces],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    if not process.stdout.readline():
+        process.wait()
+        raise SwitchError(f"no capture in {folder}")
+    try:
+        yield
+    finally:
+        process.stdin.close()
+        said = json.loads(process.stdout.readline() or "{}")
+        process.stdout.close()
+        process.wait()
+        missed = {name: each["missed"] for name, each in said.items() if each["missed"]}
+        if missed:
+            _say(f"the captures lack frames that came too fast: {missed}")

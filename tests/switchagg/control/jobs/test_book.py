@@ -1,0 +1,433 @@
+"""The life cycle of jobs, step by step, with no switch, socket or clock."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from switchagg.control.drivers.base import Capacity
+from switchagg.control.jobs.effects import Install, Remove, Settle
+from switchagg.control.jobs.job import Job
+from switchagg.control.jobs.placement import Room
+from switchagg.control.jobs.records import JobState, JoinRequest, MemberState
+from switchagg.errors import AdmissionError, SwitchError, UsageError
+from switchagg.wire.header import Header, Op
+from tests.switchagg.control.books import (
+    book,
+    carry_out,
+    doing,
+    free,
+    generation,
+    join,
+    leave,
+    only,
+    refused,
+    request,
+    room,
+    run,
+    token,
+    told,
+)
+
+
+def test_the_last_rank_opens_the_job() -> None:
+    jobs = book()
+    one = join(jobs, "a", request(1), 0.0)
+    assert doing(jobs) == []
+    assert (one.job.state, one.job.missing) == (JobState.joining, [0])
+    zero = join(jobs, "a", request(0), 1.0)
+    (action,) = doing(jobs)
+    assert isinstance(action, Install)
+    entry = action.job.entry
+    assert entry is not None
+    assert (entry.base, entry.slots, entry.words, entry.touch) == (0, 8, 352, True)
+    assert [(w.bit, w.ip, w.port) for w in entry.workers] == [(0, "10.0.0.1", 4000), (1, "10.0.0.1", 4001)]
+    tokens = [entry.result_token, *(worker.token for worker in entry.workers)]
+    assert len(set(tokens)) == 3
+    assert 0 not in tokens
+
+    packets = action.generation.pending_inits()
+    assert len(packets) == 8
+    action.generation.echoed(b"nonsense")
+    action.generation.echoed(packets[0][:-1] + b"\xff")
+    assert len(action.generation.pending_inits()) == 8
+    for packet in packets[:5]:
+        action.generation.echoed(packet)
+        action.generation.echoed(packet)
+    assert action.generation.pending_inits() == packets[5:]
+    assert zero.admission is None
+    for packet in packets[5:]:
+        action.generation.echoed(packet)
+    jobs.opened(action.job, action.generation, 0.0)
+    assert doing(jobs) == [Settle(zero), Settle(one)]
+    assert action.job.state is JobState.running
+    assert zero.admission is not None
+    assert one.admission is not None
+    assert (zero.admission.token, one.admission.token) == tuple(tokens[1:])
+    assert (one.admission.worker_bit, one.admission.policy.block, one.admission.policy.dense) == (
+        1,
+        64,
+        False,
+    )
+
+
+@pytest.mark.parametrize("first_seq", [0, 1, 7, 8, 12345, 2**32 - 1, 2**32 - 8, 2**32 - 5])
+def test_inits_make_exactly_the_first_packet_of_each_slot_fresh(first_seq: int) -> None:
+    numbers = itertools.chain([11, 12, 13, 14, 15, 16, first_seq], itertools.count(100))
+    jobs = book(draw=lambda: next(numbers))
+    run(jobs, "other", slots=16)  # takes 11 to 14
+    join(jobs, "a", request(0), 0.0)
+    join(jobs, "a", request(1), 0.0)
+    (job,) = [job for job in jobs.jobs() if job.name == "a"]
+    entry = job.entry
+    assert entry is not None
+    assert job.generation is not None
+    assert job.generation.first_seq == first_seq
+    seqs = {}
+    for packet in job.generation.pending_inits():
+        header = Header.unpack(packet)
+        assert (header.op, header.flags, header.job, header.reply, len(packet)) == (
+            Op.INIT,
+            0,
+            entry.job,
+            0,
+            16,
+        )
+        seqs[header.slot] = header.seq
+    assert set(seqs) == set(range(entry.base, entry.base + entry.slots))
+    for position in range(entry.slots):
+        seq = (first_seq + position) % 2**32
+        assert seqs[entry.base + seq % entry.slots] == (seq - entry.slots) % 2**32
+
+
+def test_sequence_numbers_are_drawn() -> None:
+    numbers = iter(
+        [5, 0, 5, 6, 2**32 - 3, 0, 7]
+    )  # tokens 5 and 6, the first seq, result token 7: no 0, none twice
+    jobs = book(draw=lambda: next(numbers))
+    members = run(jobs)
+    admissions = [member.admission for member in members]
+    assert [a and (a.token, a.result_token, a.first_seq) for a in admissions] == [
+        (5, 7, 2**32 - 3),
+        (6, 7, 2**32 - 3),
+    ]
+    assert next(numbers, None) is None
+
+
+def test_everybody_leaves_and_everything_is_free() -> None:
+    jobs = book()
+    zero, one = run(jobs)
+    leave(jobs, "a", 0, token(zero))
+    assert (zero.job.state, zero.state) == (JobState.running, MemberState.left)
+    leave(jobs, "a", 0, token(zero))  # again: nothing
+    jobs.lost([zero], "its process ended")  # its connection closes after the leave: nothing
+    assert zero.state is MemberState.left
+    assert doing(jobs) == []
+    there = generation(one)
+    leave(jobs, "a", 1, token(one))
+    assert doing(jobs) == [Remove(there)]
+    assert one.job.state is JobState.ended
+    assert jobs.jobs() == []
+    assert (free(jobs), jobs.placement.rooms["s"].memory_used) == (64, 0)
+    again = run(jobs)
+    assert again[0].job.id != one.job.id
+
+
+def test_a_lost_rank_fails_the_job_until_all_are_gone() -> None:
+    jobs = book()
+    zero, one = run(jobs)
+    there, job_id = generation(one), one.job.id
+    jobs.lost([one], "its process ended")
+    assert (one.job.state, one.job.ranks(MemberState.lost)) == (JobState.failed, [1])
+    done = jobs.poll()
+    assert only(done) == [Remove(there)]  # at once: nothing that comes late changes a slot
+    assert (free(jobs), one.job.why) == (64, "rank 1 is lost: its process ended")
+    event = {"event": "lost", "job": job_id, "ranks": [1], "why": "its process ended", "on_loss": "fail"}
+    assert told(done, zero) == [event]
+    assert jobs.find("me", "a", job_id) is one.job
+    leave(jobs, "a", 0, token(zero))
+    assert doing(jobs) == []
+    assert jobs.jobs() == []
+
+
+def test_who_left_is_named_to_the_others() -> None:
+    jobs = book()
+    zero, one, two = run(jobs, world_size=3)
+    jobs.leave(one, begun=7)
+    done = jobs.poll()
+    event = {"event": "left", "job": one.job.id, "ranks": [1], "begun": [7]}
+    assert [told(done, member) for member in (zero, one, two)] == [[event], [], [event]]
+    assert one.job.state is JobState.running
+
+
+def test_leave_needs_the_token() -> None:
+    jobs = book()
+    zero, one = run(jobs)
+    for rank, given, code in ((0, token(one), "wrong_token"), (0, 0, "wrong_token"), (2, 0, "not_found")):
+        with pytest.raises(AdmissionError) as error:
+            leave(jobs, "a", rank, given)
+        assert error.value.code == code
+    with pytest.raises(AdmissionError, match="no job 'b' with a rank 0"):
+        leave(jobs, "b", 0, token(zero))
+    assert zero.state is MemberState.joined
+    waiting = join(jobs, "c", request(0), 0.0)
+    with pytest.raises(AdmissionError, match="no job 'c' with a rank 0 is running"):
+        leave(jobs, "c", 0, waiting.token)
+
+
+def test_a_rank_that_waits_and_is_lost_can_join_again() -> None:
+    jobs = book()
+    zero = join(jobs, "a", request(0, words=64), 0.0)
+    jobs.lost([zero], "its process ended")
+    assert jobs.jobs() == []
+    jobs.lost([zero], "its process ended")
+    run(jobs, words=128)
+
+
+def test_who_left_while_joining_no_longer_decides() -> None:
+    jobs = book()
+    first = join(jobs, "a", request(0, 3, words=64), 0.0)
+    join(jobs, "a", request(1, 3), 0.0)
+    jobs.lost([first], "its process ended")
+    join(jobs, "a", request(0, 3, words=128), 0.0)
+    last = join(jobs, "a", request(2, 3), 0.0)
+    carry_out(jobs)
+    assert last.admission is not None
+    assert last.admission.words == 128
+
+
+def test_a_join_times_out_and_names_who_is_missing() -> None:
+    jobs = book()
+    zero = join(jobs, "a", request(0, 4, timeout=10.0), 0.0)
+    two = join(jobs, "a", request(2, 4, timeout=2.5), 1.0)
+    jobs.tick(3.4)
+    assert doing(jobs) == []
+    jobs.tick(3.5)
+    assert doing(jobs) == [Settle(two)]
+    assert two.refusal is not None
+    assert two.refusal.code == "join_timeout"
+    assert "ranks 1, 3 of job 'a' did not join within 2.5 seconds (2 of 4 were there)" in str(two.refusal)
+    assert zero.job.missing == [1, 2, 3]
+    join(jobs, "a", request(2, 4), 4.0)
+    jobs.tick(10.0)
+    assert doing(jobs) == [Settle(zero)]
+    assert "ranks 1, 3" in str(zero.refusal)
+    jobs.tick(1e9)
+    assert len(doing(jobs)) == 1
+    assert jobs.jobs() == []
+
+
+def test_a_rank_is_taken_until_it_is_gone() -> None:
+    jobs = book()
+    join(jobs, "a", request(0), 0.0)
+    error = refused(jobs, "a", request(0))
+    assert error.code == "rank_taken"
+    assert "rank 0 of job 'a' is taken by 10.0.0.1:4000" in str(error)
+    join(jobs, "a", request(1), 0.0)
+    carry_out(jobs)
+    assert refused(jobs, "a", request(0)).code == "rank_taken"
+    assert refused(jobs, "a", request(2, 3)).code == "world_size_mismatch"
+
+
+def test_who_left_joins_the_next_job_of_that_name() -> None:
+    jobs = book()
+    old = run(jobs)
+    leave(jobs, "a", 0, token(old[0]))
+    zero = join(jobs, "a", request(0), 0.0)
+    assert refused(jobs, "a", request(0)).code == "rank_taken"
+    assert refused(jobs, "a", request(1)).code == "rank_taken"  # the old rank 1 is still there
+    there = generation(old[0])
+    leave(jobs, "a", 1, token(old[1]))
+    assert only(carry_out(jobs)) == [Remove(there)]
+    one = join(jobs, "a", request(1), 0.0)
+    carry_out(jobs)
+    assert zero.job is one.job
+    assert one.job.state is JobState.running
+    assert one.job is jobs.find("me", "a")
+    with pytest.raises(AdmissionError, match="not the token"):
+        leave(jobs, "a", 1, token(old[1]))
+
+
+def test_a_lost_rank_comes_back_into_the_next_job() -> None:
+    jobs = book()
+    old = run(jobs)
+    jobs.lost([old[1]], "its process ended")
+    one = join(jobs, "a", request(1), 0.0)
+    assert jobs.find("me", "a") is one.job
+    assert jobs.find("me", "a", old[0].job.id) is old[0].job
+    leave(jobs, "a", 0, token(old[0]))
+    join(jobs, "a", request(0), 0.0)
+    carry_out(jobs)
+    assert one.job.state is JobState.running
+    assert len(jobs.jobs()) == 1
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "code", "said"),
+    [
+        ({}, {"world_size": 3}, "world_size_mismatch", "has 3 workers; ranks [0] say 2"),
+        (
+            {"words": 64},
+            {"words": 128},
+            "settings_mismatch",
+            "asks for 128 words in job 'a'; ranks [0] have 64",
+        ),
+        ({"slots": 16}, {"slots": 8}, "settings_mismatch", "asks for 8 slots in job 'a'; ranks [0] have 16"),
+        ({}, {"touch": False}, "settings_mismatch", "touch=False"),
+    ],
+)
+def test_ranks_that_disagree(first: dict[str, int], second: dict[str, int], code: str, said: str) -> None:
+    jobs = book()
+    join(jobs, "a", request(0, **first), 0.0)
+    error = refused(jobs, "a", request(1, **second))
+    assert (error.code, said in str(error)) == (code, True), error
+
+
+def test_a_rank_without_an_opinion_takes_the_others() -> None:
+    jobs = book()
+    join(jobs, "a", request(0), 0.0)
+    one = join(jobs, "a", request(1, words=100, slots=32), 0.0)
+    carry_out(jobs)
+    assert one.admission is not None
+    assert (one.admission.words, one.admission.slots) == (100, 32)
+
+
+def test_two_ranks_at_one_port() -> None:
+    jobs = book()
+    join(jobs, "a", request(0), 0.0)
+    error = refused(jobs, "a", JoinRequest(1, 2, "10.0.0.1", 4000))
+    assert error.code == "address_taken"
+
+
+@pytest.mark.parametrize(
+    ("asked", "code", "said"),
+    [
+        ({"world_size": 257}, "world_size", "world_size is 257; a job has 1..256 workers"),
+        ({"world_size": 0}, "world_size", "world_size is 0"),
+        ({"rank": 2}, "rank_out_of_range", "rank is 2; with world_size 2 ranks are 0..1"),
+        ({"rank": -1}, "rank_out_of_range", "rank is -1"),
+        ({"address": "::1"}, "bad_request", "address is '::1'"),
+        ({"address": "0.0.0.0"}, "bad_request", "address is 0.0.0.0"),
+        ({"port": 0}, "bad_request", "port is 0"),
+        ({"port": 65536}, "bad_request", "port is 65536"),
+        ({"timeout": 0.0}, "bad_request", "timeout is 0"),
+        ({"timeout": float("nan")}, "bad_request", "timeout is nan"),
+    ],
+)
+def test_what_no_job_could_have(asked: dict[str, object], code: str, said: str) -> None:
+    values: dict[str, object] = {"rank": 0, "world_size": 2, "address": "10.0.0.1", "port": 4000, **asked}
+    with pytest.raises(AdmissionError) as error:
+        JoinRequest(**values)  # type: ignore[arg-type]
+    assert (error.value.code, said in str(error.value)) == (code, True), error.value
+
+
+@pytest.mark.parametrize(
+    ("asked", "code", "said"),
+    [
+        ({"words": 365}, "bad_request", "words is 365; accepted: 16..364"),
+        ({"words": 15}, "bad_request", "words is 15"),
+        ({"slots": 12}, "bad_request", "slots is 12; accepted: a power of two"),
+        ({"slots": 1}, "bad_request", "slots is 1; accepted: a power of two, at least 2"),
+        ({"slots": 128}, "no_slots", "slots is 128; the switch has 64 in all"),
+        ({"slots": 64, "words": 364}, "no_memory", "64 slots of 364 words take 95232 bytes"),
+    ],
+)
+def test_what_this_switch_cannot_give(asked: dict[str, int], code: str, said: str) -> None:
+    error = refused(book(room(memory=90_000)), "a", request(0, **asked))
+    assert (error.code, said in str(error)) == (code, True), error
+
+
+@pytest.mark.parametrize("name", ["", "x" * 129, "a\nb"])
+def test_names(name: str) -> None:
+    assert refused(book(), name, request(0)).code == "bad_request"
+
+
+def test_a_switch_that_refuses() -> None:
+    jobs = book()
+    members = [join(jobs, "a", request(rank)) for rank in range(2)]
+    (install,) = doing(jobs)
+    assert isinstance(install, Install)
+    jobs.opening_failed(install.job, install.generation, SwitchError("table full"))
+    assert doing(jobs) == [Settle(members[0]), Settle(members[1]), Remove(install.generation)]
+    assert str(members[1].refusal) == "the switch did not take job 'a': table full"
+    assert free(jobs) == 64
+    jobs.opened(install.job, install.generation, 0.0)
+    assert members[0].admission is None
+    assert jobs.jobs() == []
+
+
+def test_a_rank_lost_while_the_job_opens_is_waited_for() -> None:
+    jobs = book()
+    zero, one = (join(jobs, "a", request(rank)) for rank in range(2))
+    (install,) = doing(jobs)
+    jobs.lost([one], "its process ended")
+    assert doing(jobs) == [Remove(install.generation)]
+    assert (zero.job.state, zero.job.missing, free(jobs)) == (JobState.joining, [1], 64)
+    jobs.opened(install.job, install.generation, 0.0)  # too late
+    assert zero.admission is None
+    back = join(jobs, "a", request(1))
+    carry_out(jobs)
+    assert (zero.job.state, zero.admission is not None, back.admission is not None) == (
+        JobState.running,
+        True,
+        True,
+    )
+
+
+def test_close_refuses_who_waits_and_ends_what_runs() -> None:
+    jobs = book()
+    running = run(jobs)
+    there = generation(running[0])
+    waiting = join(jobs, "b", request(0), 0.0)
+    jobs.close()
+    done = jobs.poll()
+    assert only(done) == [Remove(there), Settle(waiting)]
+    assert told(done, running[0]) == [{"event": "stopping", "jobs": "end"}]
+    assert waiting.refusal is not None
+    assert waiting.refusal.code == "stopping"
+    assert jobs.jobs() == []
+
+
+def test_defaults_fit_the_switch() -> None:
+    def defaults(capacity: Capacity, words: int | None = None, slots: int | None = None) -> object:
+        found = Room("s", capacity, words, slots)
+        return found.words, found.slots
+
+    assert defaults(Capacity(slots=600, words=64, memory=1 << 20)) == (64, 512)
+    assert defaults(Capacity(slots=65536, words=364, memory=1 << 30)) == (352, 512)
+    assert defaults(Capacity(slots=65536, words=16000, memory=1 << 30)) == (2032, 256)
+    assert defaults(Capacity(slots=4096, words=64, memory=1 << 30, exact_words=64)) == (64, 512)
+    with pytest.raises(UsageError, match="words is 365"):
+        defaults(Capacity(64, 364, 1 << 20), words=365)
+    with pytest.raises(UsageError, match="slots is 7"):
+        defaults(Capacity(64, 364, 1 << 20), slots=7)
+
+
+def test_ids_of_ended_jobs_are_not_given_out_again_soon() -> None:
+    jobs = book()
+    stays = run(jobs, "stays")[0].job.id
+    seen = set()
+    for _ in range(500):
+        members = run(jobs)
+        assert members[0].job.id not in seen
+        seen.add(members[0].job.id)
+        for member in members:
+            leave(jobs, "a", member.rank, token(member))
+        carry_out(jobs)
+    jobs.last_id = 0xFFFF
+    assert run(jobs)[0].job.id not in {0, stays}
+
+
+def test_a_job_of_one_and_of_thirty_two() -> None:
+    jobs = book()
+    assert run(jobs, "one", 1)[0].job.state is JobState.running
+    assert len({token(member) for member in run(jobs, "many", 32)}) == 32
+
+
+def test_a_described_job_is_found() -> None:
+    jobs = book()
+    assert jobs.find("me", "a") is None
+    job: Job = run(jobs)[0].job
+    assert jobs.find("me", "a", job.id) is job
+    assert jobs.find("me", "a", job.id + 1) is None

@@ -1,0 +1,104 @@
+"""Switches that go, come back, forget, or are to be emptied."""
+
+from __future__ import annotations
+
+import pytest
+
+from switchagg.control.drivers.base import Capacity, Reconciled
+from switchagg.control.jobs.effects import Note, Remove
+from switchagg.control.jobs.records import EventKind, JobState, SwitchState
+from switchagg.errors import AdmissionError, SwitchError
+from tests.switchagg.control.books import book, carry_out, create, free, generation, only, room, run, told
+
+
+def test_nothing_is_put_on_a_switch_before_it_answers() -> None:
+    jobs = book(up=False)
+    job = create(jobs)
+    assert job.state is JobState.queued
+    assert jobs.placement.lacking(jobs._possible(job)) == "switch 's' is down: not reached yet"
+    jobs.switch_up("s", Reconciled())
+    assert job.state is JobState.created
+
+
+def test_what_runs_on_a_switch_that_cannot_be_reached_goes_on() -> None:
+    jobs = book(room("a"), room("b"))
+    zero, _ = run(jobs)
+    jobs.switch_down("a", "connection refused")
+    jobs.switch_down("a", "no answer within 5 s")
+    assert jobs.placement.rooms["a"].why == "no answer within 5 s"
+    notes = [note for note in only(jobs.poll(), Note) if note.kind is EventKind.switch_down]
+    assert [note.text for note in notes] == ["switch 'a' is down: connection refused"]
+    assert zero.job.state is JobState.running
+    other = create(jobs, "other")
+    assert other.site is not None
+    assert other.site.switch == "b"
+    jobs.switch_up("a", Reconciled(kept=(zero.job.id,)))
+    assert zero.job.state is JobState.running
+    assert jobs.placement.rooms["a"].state is SwitchState.up
+
+
+def test_jobs_of_a_switch_that_forgot_them_fail() -> None:
+    jobs = book()
+    zero, one = run(jobs)
+    other = run(jobs, "b")
+    there = generation(zero)
+    jobs.switch_up("s", Reconciled(kept=(other[0].job.id,), installed=(zero.job.id,)))
+    done = jobs.poll()
+    why = "switch 's' restarted, and what its slots held is lost"
+    event = {"event": "switch", "job": there.id, "why": why}
+    assert [told(done, member) for member in (zero, one, other[0])] == [[event], [event], []]
+    assert (zero.job.state, zero.job.why, other[0].job.state) == (JobState.failed, why, JobState.running)
+    assert only(done, Remove) == [Remove(there)]
+    jobs.lost([zero, one], "its process ended")
+    again = run(jobs)
+    assert again[0].job.state is JobState.running
+
+
+def test_a_switch_that_is_not_what_was_expected_before_it_answered() -> None:
+    jobs = book(up=False)
+    here = jobs.placement.rooms["s"]
+    jobs.switch_measured("s", Capacity(1 << 15, 2000, 1 << 26))
+    jobs.switch_up("s", Reconciled())
+    assert here.allocator.free_slots == 1 << 15
+    job = create(jobs, words=2000, slots=1 << 12)
+    assert job.site is not None
+    jobs.switch_measured("s", Capacity(1 << 13, 2000, 1 << 26))
+    assert here.allocator.free_slots == 1 << 12  # the job's range is still its own
+    with pytest.raises(SwitchError, match=r"its jobs do not fit: words is 2000; accepted: 16\.\.364"):
+        jobs.switch_measured("s", Capacity(1 << 13, 364, 1 << 26))
+    with pytest.raises(SwitchError, match=r"its jobs do not fit: .*the switch has 8 in all; evict them"):
+        jobs.switch_measured("s", Capacity(8, 2000, 1 << 26))
+    assert (here.capacity.slots, here.capacity.words) == (1 << 13, 2000)
+
+
+def test_draining_a_switch_moves_what_has_not_opened_at_once() -> None:
+    jobs = book(room("a"), room("b", 128))
+    job = create(jobs)
+    pinned = create(jobs, "pinned", switch="a")
+    jobs.drain_switch("a", "admin")
+    jobs.drain_switch("a", "admin")
+    assert job.site is not None
+    assert (job.site.switch, job.state) == ("b", JobState.created)
+    assert (pinned.site, pinned.state) == (None, JobState.queued)
+    assert jobs.placement.rooms["a"].state is SwitchState.draining
+    assert len([note for note in only(jobs.poll(), Note) if note.kind is EventKind.drained]) == 1
+    jobs.undrain_switch("a", "admin")
+    assert pinned.site is not None
+    assert pinned.site.switch == "a"
+    assert jobs.placement.rooms["a"].state is SwitchState.up
+
+
+def test_a_job_that_opens_on_a_switch_that_is_drained_moves_when_it_runs() -> None:
+    jobs = book(room("a"), room("b", 128))
+    from tests.switchagg.control.books import join, request
+
+    zero = join(jobs, "a", request(0, 1))
+    jobs.drain_switch("a", "admin")
+    done = carry_out(jobs)
+    assert [event["event"] for event in told(done, zero)] == ["pause"]
+    assert free(jobs) == 192 - 16
+
+
+def test_a_job_for_a_switch_that_there_is_not() -> None:
+    with pytest.raises(AdmissionError, match="switch is 'x'; accepted: s"):
+        create(book(), switch="x")
