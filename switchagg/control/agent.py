@@ -17,10 +17,11 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Final, Protocol
 
-from switchagg.control.drivers.base import Capacity, ChangeKind, Reconciled, SwitchChange, SwitchDriver
+from switchagg.control.drivers.base import SwitchDriver
 from switchagg.control.jobs.effects import Fence, Install, Remove
 from switchagg.control.jobs.job import Generation, Job
 from switchagg.errors import SwitchAggError, SwitchError
+from switchagg.rules.switch import Capacity, ChangeKind, Reconciled, SwitchChange
 
 INIT_ATTEMPTS: Final = 10  # a packet that was lost this often was not lost by accident
 INIT_PAUSE: Final = 0.01  # seconds between attempts

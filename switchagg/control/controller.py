@@ -3,7 +3,7 @@
     HTTP ---- calls ----> Controller <---- answers ---- Agent -- SwitchDriver --> a switch
       ^                    one lock                     Agent -- SwitchDriver --> another
       |                      book
-      +-- Line: events ------+------ the store
+      +-- EventStream: events ------+------ the store
 
 Here is what tenants and members ask for; `looking.py` has what people look at, and
 `shell.py` the lock, the threads and the order in which things are done.
@@ -23,10 +23,10 @@ from switchagg.control.jobs.effects import (
 )
 from switchagg.control.jobs.job import Member
 from switchagg.control.jobs.records import (
+    EventStream,
     JobSpec,
     JobState,
     JoinRequest,
-    Line,
     MemberState,
     Tenant,
 )
@@ -96,7 +96,7 @@ class Controller(Looking):
 
     # What members ask for.
 
-    def join(self, tenant: Tenant, name: str, request: JoinRequest, line: Line) -> None:
+    def join(self, tenant: Tenant, name: str, request: JoinRequest, line: EventStream) -> None:
         """A rank wants in. `line` gets the event ``admitted``, or is refused, when that is known."""
         with self._changing():
             if self._closed:
@@ -109,7 +109,7 @@ class Controller(Looking):
             self._lines[member] = line
             self._members[line] = member
 
-    def attach(self, tenant: Tenant, name: str, rank: int, token: int, line: Line) -> None:
+    def attach(self, tenant: Tenant, name: str, rank: int, token: int, line: EventStream) -> None:
         """An admitted rank has a new connection. `line` gets ``admitted`` again; an older one is closed."""
         with self._changing():
             member = self._present(tenant, name, rank, token)
@@ -124,7 +124,7 @@ class Controller(Looking):
             line.send(self._admitted(member))
             self._book.attached(member, time.monotonic())
 
-    def line_closed(self, line: Line) -> None:
+    def stream_closed(self, line: EventStream) -> None:
         """A connection has ended. Its member is lost, if it has no other and did not leave."""
         with self._changing():
             member = self._members.pop(line, None)

@@ -22,7 +22,7 @@ from typing import Any, Final
 from switchagg.control import job_codec as saved
 from switchagg.control import views
 from switchagg.control.agent import Agent
-from switchagg.control.drivers.base import Capacity, Reconciled, SwitchDriver
+from switchagg.control.drivers.base import SwitchDriver
 from switchagg.control.events import IN_STORE, EventLog
 from switchagg.control.history import INTERVAL, History
 from switchagg.control.jobs.book import JobBook
@@ -43,15 +43,16 @@ from switchagg.control.jobs.effects import (
 from switchagg.control.jobs.job import Generation, Job, Member
 from switchagg.control.jobs.placement import Room
 from switchagg.control.jobs.records import (
+    EventStream,
     JobState,
-    Line,
 )
 from switchagg.control.jobs.tuning import Tuning
 from switchagg.control.store import Changes, MemoryStore, Store
 from switchagg.control.tenants import Tenants
-from switchagg.control.wiring import Attachment, checked
 from switchagg.errors import AdmissionError, SwitchAggError, SwitchError, UsageError
 from switchagg.rules.planner import SkipPolicy
+from switchagg.rules.switch import Capacity, Reconciled
+from switchagg.rules.wiring import Attachment, checked
 
 TICK: Final = 0.1  # seconds between looks at deadlines
 STALL: Final = 2.0  # seconds after which it was the controller that slept, and not the members
@@ -94,8 +95,8 @@ class Shell:
         self._agents = {driver.name: Agent(driver, self) for driver in drivers}
         self._lock = threading.Lock()
         self._epoch = time.time() - time.monotonic()
-        self._lines: dict[Member, Line] = {}
-        self._members: dict[Line, Member] = {}
+        self._lines: dict[Member, EventStream] = {}
+        self._members: dict[EventStream, Member] = {}
         self._questions: dict[tuple[Member, Question], Future[Any]] = {}
         self._histories: dict[int, History] = {}  # by the number of the job
         self._tunings: dict[int, Tuning] = {}

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from switchagg.control.controller import Controller
-from switchagg.control.drivers.embedded import DEFAULT_MEMORY, EmbeddedDriver
+from switchagg.control.drivers.embedded import EmbeddedDriver
 from switchagg.control.jobs.records import OPEN
 from switchagg.control.service import ControlServer
 from switchagg.errors import UsageError
 from switchagg.rules.planner import SkipPolicy
+from switchagg.rules.switch import DEFAULT_MEMORY
 
 if TYPE_CHECKING:
     from switchagg.emulator.faults import Faults

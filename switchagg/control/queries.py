@@ -26,6 +26,11 @@ FRESH: Final = 0.9  # seconds that counters are good for
 class Looking(Shell):
     """A controller that can be looked at. Everything is as the tenant that asks may see it."""
 
+    @property
+    def queries(self) -> Looking:
+        """Returns the read-only queries."""
+        return self
+
     def jobs(self, tenant: Tenant) -> list[dict[str, Any]]:
         """Returns every job that has not ended and that the tenant may see."""
         self._refresh(0.3)

@@ -35,10 +35,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl
 
-from switchagg.control.drivers.embedded import DEFAULT_MEMORY
 from switchagg.control.jobs.records import MAX_NAME
-from switchagg.control.wiring import Attachment, checked, parse_hosts
 from switchagg.errors import UsageError
+from switchagg.rules.switch import DEFAULT_MEMORY
+from switchagg.rules.wiring import Attachment, checked, parse_hosts
 
 if TYPE_CHECKING:
     from switchagg.p4runtime.client.spec import P4RuntimeSpec
@@ -56,7 +56,7 @@ _UNITS: Final = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 class NativeSpec:
     """A software switch in the controller's process. `address` None: where the controller listens.
 
-    `parent` and `hosts` are as in `switchagg.control.wiring.Attachment`.
+    `parent` and `hosts` are as in `switchagg.rules.wiring.Attachment`.
     """
 
     name: str
@@ -102,7 +102,7 @@ def wiring(specs: Mapping[str, NativeSpec | P4RuntimeSpec]) -> dict[str, Attachm
 
     The workers of a P4 switch are at its stations, except where another switch is.
 
-    Raises `UsageError` for trees that cannot be; see `switchagg.control.wiring.checked`.
+    Raises `UsageError` for trees that cannot be; see `switchagg.rules.wiring.checked`.
     """
     switches = {own: name for name, spec in specs.items() if (own := _own(spec)) is not None}
     found: dict[str, Attachment] = {}

@@ -12,7 +12,7 @@ from switchagg.control.jobs.book import JobBook
 from switchagg.control.jobs.job import Generation, Job, Member
 from switchagg.control.jobs.placement import Room, Tree
 from switchagg.control.jobs.records import Admission, JobState, MemberState, Tenant
-from switchagg.control.wiring import shown_network
+from switchagg.rules.wiring import shown_network
 
 
 def sees(tenant: Tenant, owner: str | None) -> bool:

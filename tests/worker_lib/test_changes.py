@@ -92,7 +92,7 @@ def test_a_lost_rank_is_named_at_once_to_those_who_wait(host: EmbeddedController
         return None
 
     together(host.url, 3, call)
-    assert host.controller.slots(OPEN)["ranges"] == []
+    assert host.controller.queries.slots(OPEN)["ranges"] == []
 
 
 def test_who_was_not_waiting_is_told_by_the_next_call(host: EmbeddedController) -> None:
@@ -163,7 +163,7 @@ def test_an_evicted_job(host: EmbeddedController) -> None:
             session.barrier()
 
     together(host.url, 2, call, job=name)
-    assert host.controller.slots(OPEN)["ranges"] == []
+    assert host.controller.queries.slots(OPEN)["ranges"] == []
 
 
 # ---------------------------------------------------------------------- shrink
@@ -528,7 +528,7 @@ def test_random_losses_and_returns(way: str) -> None:
         assert len(seen) > 50
         for sums in seen.values():
             assert len(set(sums.values())) == 1
-        assert eventually(lambda: host.controller.slots(OPEN)["ranges"] == [])
+        assert eventually(lambda: host.controller.queries.slots(OPEN)["ranges"] == [])
 
 
 def eventually(true: Any, limit: float = 10.0) -> bool:

@@ -358,7 +358,7 @@ def test_leaving_without_close(host: EmbeddedController, how: str) -> None:
             rank.kill()
             rank.wait()
     # They have left: nobody was lost, and the name is free.
-    job = host.controller.job(OPEN, name)
+    job = host.controller.queries.job(OPEN, name)
     assert job is None or job["lost"] == []
     together(host.url, 2, lambda session: session.barrier(), job=name)
 
@@ -397,7 +397,7 @@ def test_a_killed_worker_is_named_and_the_switch_serves_the_next_job(host: Embed
             assert took <= 8.5
             assert "rank 1" in message
             assert "allreduce(float32, shape (1000000,), avg, 32 bits)" in message
-    free = host.controller.slots(OPEN)
+    free = host.controller.queries.slots(OPEN)
     x = together(host.url, 3, lambda session: session.allreduce(np.ones(1000, F32)))
     assert np.array_equal(x[0], np.full(1000, 3, F32))
     assert free["ranges"] == []

@@ -9,15 +9,14 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from switchagg.control.drivers.base import Capacity, ChangeKind, Reconciled, SwitchChange
 from switchagg.errors import SwitchAggError, SwitchError
 from switchagg.rules.slots import JobEntry, SlotState
+from switchagg.rules.switch import DEFAULT_MEMORY, Capacity, ChangeKind, Reconciled, SwitchChange
 from switchagg.wire.header import max_words
 
 if TYPE_CHECKING:
     from switchagg.emulator.switch import Switch
 
-DEFAULT_MEMORY: Final = 1 << 30  # bytes for the slots of all jobs
 LOOPBACK_WORDS: Final = 16_000  # the loopback interface takes any datagram
 ETHERNET_MTU: Final = 1500  # assumed of an interface that does not say
 

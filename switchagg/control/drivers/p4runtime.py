@@ -19,7 +19,6 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Final, Self
 
-from switchagg.control.drivers.base import Capacity, Reconciled, SwitchChange
 from switchagg.errors import SwitchAggError, SwitchError, UsageError
 from switchagg.p4program import frames as p4_frames
 from switchagg.p4runtime.client import pipeline as p4rt_pipeline
@@ -31,6 +30,7 @@ from switchagg.p4runtime.client.spec import P4RuntimeSpec
 from switchagg.p4runtime.client.state import Holding, Layout
 from switchagg.p4runtime.client.tables import Tables
 from switchagg.rules.slots import JobEntry, SlotState
+from switchagg.rules.switch import Capacity, Reconciled, SwitchChange
 from switchagg.wire.header import COUNTERS
 
 _PATIENCE: Final = 0.25  # seconds without an echo, after which the missing ones are lost

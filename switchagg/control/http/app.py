@@ -87,7 +87,7 @@ def _add_others(app: FastAPI, service: Service) -> None:
             "authentication": service.authenticator.required,
         }
         if TENANT in request.scope:
-            answer |= await service.in_thread(service.controller.health)
+            answer |= await service.in_thread(service.controller.queries.health)
         return JSONResponse(answer)
 
     @app.get(

@@ -83,13 +83,18 @@ class _State(Collector):
             "switchagg_build", "The version of this controller.", {"version": switchagg.__version__}
         )
         controller = self._controller
-        shown = controller.snapshot(OPEN, _NO_EVENTS)
+        shown = controller.queries.snapshot(OPEN, _NO_EVENTS)
         yield from _switches(shown["switches"])
         yield from _tenants(shown["switches"], shown["jobs"])
-        yield _gauges("switchagg_jobs", "Jobs that have not ended.", ("tenant", "state"), controller.census())
+        yield _gauges(
+            "switchagg_jobs", "Jobs that have not ended.", ("tenant", "state"), controller.queries.census()
+        )
         yield _counters("switchagg_joins", "Joins, by outcome.", "outcome", dict(controller.outcomes))
         yield _counters(
-            "switchagg_events", "Entries of the event log, by kind.", "kind", controller.event_counts()
+            "switchagg_events",
+            "Entries of the event log, by kind.",
+            "kind",
+            controller.queries.event_counts(),
         )
         yield _counters(
             "switchagg_heartbeats", "Heartbeat datagrams, by outcome.", "outcome", self._heartbeats()
@@ -97,7 +102,7 @@ class _State(Collector):
         yield GaugeMetricFamily(
             "switchagg_warnings",
             "Things that a person should know; /healthz says which.",
-            len(controller.health()["warnings"]),
+            len(controller.queries.health()["warnings"]),
         )
 
 

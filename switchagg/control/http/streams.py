@@ -1,7 +1,7 @@
 """Answers that do not end: a member's stream of events, and the live view of the page and of `top`.
 
     controller, any thread --send()--> MemberLine --[bounded queue]--> MemberStream --> the connection
-                                                        its end --> controller.line_closed()
+                                                        its end --> controller.stream_closed()
 
 The answer to a join begins when the admission is known, or is an ordinary refusal. From then on the
 connection is the member's life line: its end, while the join waits and ever after, is told to the controller
@@ -41,7 +41,7 @@ _T = TypeVar("_T")
 
 
 class MemberLine:
-    """The controller's end of a member's stream; see `switchagg.control.jobs.records.Line`.
+    """The controller's end of a member's stream; see `switchagg.control.jobs.records.EventStream`.
 
     Args:
         loop: the one that the stream is written in.
@@ -115,10 +115,10 @@ async def admitted(line: MemberLine, controller: Controller, request: Request) -
     try:
         first = await unless_gone(request, line.next())
     except BaseException:
-        controller.line_closed(line)
+        controller.stream_closed(line)
         raise
     if first is None:
-        controller.line_closed(line)
+        controller.stream_closed(line)
         raise AdmissionError("the controller is stopping", "stopping")
     return _MemberStream(first, line, controller)
 
@@ -163,7 +163,7 @@ class _MemberStream(Response):
             if writing.done():
                 writing.result()
         finally:
-            self._controller.line_closed(self._line)
+            self._controller.stream_closed(self._line)
             self._line.close()
             for task in tasks:
                 task.cancel()

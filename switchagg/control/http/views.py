@@ -76,7 +76,7 @@ def job_routes(service: Service) -> APIRouter:
     @routes.get("", summary="List jobs", response_model=JobsView, responses=failures())
     async def jobs(tenant: Narrowed) -> Response:
         """Returns every job that has not ended, of whoever asks."""
-        return JSONResponse({"jobs": await in_thread(controller.jobs, tenant)})
+        return JSONResponse({"jobs": await in_thread(controller.queries.jobs, tenant)})
 
     @routes.get(
         "/{name}",
@@ -86,7 +86,7 @@ def job_routes(service: Service) -> APIRouter:
     )
     async def job(name: Name, tenant: Narrowed, job_id: JobId = None) -> Response:
         """Returns the newest job of that name, or the one with this id."""
-        return JSONResponse(_found(name, await in_thread(controller.job, tenant, name, job_id)))
+        return JSONResponse(_found(name, await in_thread(controller.queries.job, tenant, name, job_id)))
 
     @routes.delete(
         "/{name}",
@@ -116,7 +116,7 @@ def job_routes(service: Service) -> APIRouter:
     )
     async def history(name: Name, tenant: Narrowed, job_id: JobId = None) -> Response:
         """Returns what its heartbeats have told in the last 10 minutes, a point a second."""
-        return JSONResponse(_found(name, await in_thread(controller.history, tenant, name, job_id)))
+        return JSONResponse(_found(name, await in_thread(controller.queries.history, tenant, name, job_id)))
 
     return routes
 
@@ -129,7 +129,7 @@ def switch_routes(service: Service) -> APIRouter:
     @routes.get("/switches", summary="List switches", response_model=SwitchesView, responses=failures())
     async def switches(tenant: Narrowed) -> Response:
         """Returns every switch with its slot map. Other tenants' jobs have no names there."""
-        return JSONResponse({"switches": await in_thread(controller.switches, tenant)})
+        return JSONResponse({"switches": await in_thread(controller.queries.switches, tenant)})
 
     async def _drain(call: Any, name: str, tenant: Any) -> Response:
         if not tenant.admin:
@@ -168,14 +168,14 @@ def switch_routes(service: Service) -> APIRouter:
         """Returns who has which slots; or of one job those that wait, and for whom."""
         if job is not None:
             return JSONResponse(
-                _found(job, await service.of_switch(controller.waiting_slots, tenant, job, job_id))
+                _found(job, await service.of_switch(controller.queries.waiting_slots, tenant, job, job_id))
             )
-        return JSONResponse(await in_thread(controller.slots, tenant))
+        return JSONResponse(await in_thread(controller.queries.slots, tenant))
 
     @routes.get("/stats", summary="Show counters", response_model=StatsView, responses=failures())
     async def stats(tenant: Narrowed) -> Response:
         """Returns the counters of the switches and of every job."""
-        return JSONResponse(await service.of_switch(controller.stats, tenant))
+        return JSONResponse(await service.of_switch(controller.queries.stats, tenant))
 
     @routes.get("/events", summary="Read the event log", response_model=EventsView, responses=failures())
     async def events(
@@ -184,7 +184,7 @@ def switch_routes(service: Service) -> APIRouter:
         limit: Annotated[Annotated[int, Field(ge=1, le=MAX_EVENTS), Digits], Query()] = 200,
     ) -> Response:
         """Returns the newest events past `since`, oldest first."""
-        return JSONResponse({"events": await in_thread(controller.events, tenant, since, limit)})
+        return JSONResponse({"events": await in_thread(controller.queries.events, tenant, since, limit)})
 
     @routes.get(
         "/live",
@@ -200,7 +200,7 @@ def switch_routes(service: Service) -> APIRouter:
         """Streams what runs."""
 
         async def snapshot(after: int) -> dict[str, Any]:
-            return await in_thread(controller.snapshot, tenant, after)
+            return await in_thread(controller.queries.snapshot, tenant, after)
 
         return LiveStream(snapshot, since, service.stop)
 

@@ -17,12 +17,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from switchagg.control.drivers.base import Capacity
 from switchagg.control.jobs.allocator import SlotAllocator, is_power_of_two
 from switchagg.control.jobs.records import SwitchState
-from switchagg.control.wiring import Attachment
 from switchagg.errors import AdmissionError, UsageError
 from switchagg.rules.planner import default_shape
+from switchagg.rules.switch import Capacity
+from switchagg.rules.wiring import Attachment
 from switchagg.wire.header import MIN_WORDS
 
 MIN_SLOTS: Final = 2  # a window is half of them

@@ -287,7 +287,7 @@ class Event:
     rank: int | None = None
 
 
-class Line(Protocol):
+class EventStream(Protocol):
     """The way back to one member: the stream of events that its join began.
 
     Called from any thread, with the controller's lock held: no method may block, raise, or call the

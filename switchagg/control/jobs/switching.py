@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from switchagg.control.drivers.base import Capacity, Reconciled
 from switchagg.control.jobs.job import Generation, Job
 from switchagg.control.jobs.placement import UNREACHED
 from switchagg.control.jobs.places import UNOPENED
 from switchagg.control.jobs.queueing import Queueing
 from switchagg.control.jobs.records import EventKind, JobState
 from switchagg.errors import SwitchAggError, SwitchError
+from switchagg.rules.switch import Capacity, Reconciled
 
 
 class Switching(Queueing):

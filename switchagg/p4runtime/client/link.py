@@ -18,10 +18,10 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from switchagg.control.drivers.base import ChangeKind, SwitchChange
 from switchagg.errors import SwitchAggError, SwitchError
 from switchagg.p4runtime.client.connection import Client, Listener, Standing, election_of_now
 from switchagg.p4runtime.client.spec import P4RuntimeSpec
+from switchagg.rules.switch import ChangeKind, SwitchChange
 
 _FIRST_PAUSE: Final = 0.1  # seconds
 _LONGEST_PAUSE: Final = 1.0

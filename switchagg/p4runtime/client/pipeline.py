@@ -21,14 +21,13 @@ from typing import Any, Final
 from google.protobuf import text_format
 from google.protobuf.message import DecodeError
 
-from switchagg.control.drivers.base import Capacity
-from switchagg.control.drivers.embedded import DEFAULT_MEMORY
 from switchagg.errors import SwitchError, UsageError
 from switchagg.p4program import program as p4_program
 from switchagg.p4program.program import ADMISSION, MAX_JOBS, SwitchAddress, Target
 from switchagg.p4runtime.client.spec import P4RuntimeSpec, default_mac
 from switchagg.p4runtime.p4info_diff import difference
 from switchagg.p4runtime.protos import p4info_pb2
+from switchagg.rules.switch import DEFAULT_MEMORY, Capacity
 from switchagg.wire.header import MAX_WORDS, MAX_WORKERS
 
 _NATIVE: Final = re.compile(r'@switchagg_native\((".*?"(?:\s*,\s*".*?")*)\)')

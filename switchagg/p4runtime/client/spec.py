@@ -42,10 +42,10 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlsplit
 
-from switchagg.control.wiring import parse_hosts
 from switchagg.errors import UsageError
 from switchagg.p4program.program import Station, SwitchAddress
 from switchagg.rules.slots import MAX_CAPACITY
+from switchagg.rules.wiring import parse_hosts
 from switchagg.wire.header import DEFAULT_PORT, MAX_WORDS, MIN_WORDS
 
 SCHEME: Final = "p4runtime"
@@ -71,7 +71,7 @@ class P4RuntimeSpec:
         own: its addresses; None where it has to say them itself.
         stations: by IPv4 address.
         words, slots, controller_port, election, receive_buffer: None: as it is or says.
-        parent, hosts: as in `switchagg.control.wiring.Attachment`; hosts None: the stations, if any.
+        parent, hosts: as in `switchagg.rules.wiring.Attachment`; hosts None: the stations, if any.
     """
 
     name: str

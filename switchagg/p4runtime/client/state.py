@@ -18,7 +18,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from switchagg.control.drivers.base import Reconciled
 from switchagg.errors import SwitchAggError, SwitchError
 from switchagg.p4program import entries as p4_entries
 from switchagg.p4program import program as p4_program
@@ -42,6 +41,7 @@ from switchagg.p4runtime.client.pipeline import Program
 from switchagg.p4runtime.client.rows import Key, Row, Schema
 from switchagg.p4runtime.client.spec import P4RuntimeSpec, default_mac
 from switchagg.rules.slots import JobEntry, ParentEntry
+from switchagg.rules.switch import Reconciled
 from switchagg.wire.header import DEFAULT_PORT
 
 OWNED: Final = (

@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 
-from switchagg.control.drivers.base import Capacity, ChangeKind, Reconciled, SwitchChange
 from switchagg.errors import SwitchError
 from switchagg.rules.slots import JobEntry, SlotState
+from switchagg.rules.switch import Capacity, ChangeKind, Reconciled, SwitchChange
 from switchagg.wire.header import Header
 
 

@@ -17,15 +17,15 @@ import psutil
 import pytest
 
 from switchagg.control.controller import Controller
-from switchagg.control.drivers.base import ChangeKind, SwitchChange
 from switchagg.control.history import History
 from switchagg.control.jobs.records import OPEN, JobSpec, OnLoss, Quota, Tenant
 from switchagg.control.store import SqliteStore
 from switchagg.errors import AdmissionError, SwitchError, UsageError
 from switchagg.rules.slots import JobEntry
+from switchagg.rules.switch import ChangeKind, SwitchChange
 from tests.seeds import seed_of_this_run
 from tests.switchagg.control.fake_driver import FakeDriver
-from tests.switchagg.control.offices import Recorder, asked, join_all, token, up
+from tests.switchagg.control.recorded_streams import Recorder, asked, join_all, token, up
 from tests.waiting import eventually
 
 FIELDS = {"collectives": 1, "bytes_reduced": 4096, "packets_sent": 10, "blocks_total": 4, "blocks_own": 1}
@@ -73,27 +73,27 @@ def test_a_job_from_its_joins_to_its_end(controller: Controller, driver: FakeDri
     assert (place["places"], place["deadline"], place["on_loss"]) == ([0, 1], 10.0, "fail")
     assert len(bytes.fromhex(place["heartbeat"]["cookie"])) == 16
     assert place["heartbeat"]["interval"] == 1.0
-    (job,) = controller.jobs(OPEN)
+    (job,) = controller.queries.jobs(OPEN)
     assert (job["state"], job["switch"], job["tenant"], job["priority"]) == ("running", "fake", "default", 5)
     assert [member["packets"] for member in job["members"]] == [1, None]
     assert (job["policy"]["block"], job["policy"]["why"]) == (64, "set at admission")
     controller.leave(OPEN, "a", 0, token(zero), begun=3)
     assert one.of("left") == [{"event": "left", "job": place["job"], "ranks": [0], "begun": [3]}]
     assert zero.closed
-    controller.line_closed(zero)
+    controller.stream_closed(zero)
     controller.leave(OPEN, "a", 1, token(one))
     eventually(lambda: driver.jobs == {})
-    assert controller.jobs(OPEN) == []
-    kinds = [event["kind"] for event in controller.events(OPEN)]
+    assert controller.queries.jobs(OPEN) == []
+    kinds = [event["kind"] for event in controller.queries.events(OPEN)]
     assert kinds == ["switch_up", "job_created", "opened", "left", "left", "ended"]
-    assert controller.events(OPEN, since=4)[0]["n"] == 5
+    assert controller.queries.events(OPEN, since=4)[0]["n"] == 5
     assert controller.outcomes == {"admitted": 2}
 
 
 def test_a_process_that_ends_is_told_at_once(controller: Controller, driver: FakeDriver) -> None:
     lines = join_all(controller, world_size=3)
     before = time.monotonic()
-    controller.line_closed(lines[1])
+    controller.stream_closed(lines[1])
     (event,) = lines[0].of("lost")
     assert time.monotonic() - before < 2
     assert (event["ranks"], event["why"]) == ([1], "its process ended")
@@ -119,7 +119,7 @@ def test_a_silent_member_is_lost_after_its_deadline(controller: Controller, driv
     eventually(lambda: list(driver.fenced.values()) == [0b10])  # its late packets change nothing
     assert lines[1].of("lost")[0]["ranks"] == [1]
     assert lines[1].closed
-    (job,) = controller.jobs(OPEN)
+    (job,) = controller.queries.jobs(OPEN)
     assert [(member["state"], member["why"]) for member in job["members"]] == [
         ("joined", ""),
         ("lost", "silent for 1 s"),
@@ -128,7 +128,7 @@ def test_a_silent_member_is_lost_after_its_deadline(controller: Controller, driv
     assert future.result(20) == 4
     admitted = controller.proceed(OPEN, "a", 0, token(lines[0]), "10.0.0.1", 5000).result(20)
     assert (admitted["world_size"], admitted["places"]) == (1, [0])
-    assert controller.jobs(OPEN)[0]["state"] == "running"
+    assert controller.queries.jobs(OPEN)[0]["state"] == "running"
 
 
 def test_heartbeats_without_datagrams_and_what_they_show(controller: Controller) -> None:
@@ -137,15 +137,15 @@ def test_heartbeats_without_datagrams_and_what_they_show(controller: Controller)
         counts = {name: step * value for name, value in FIELDS.items()}
         for rank, line in enumerate(lines):
             controller.beat(OPEN, "a", rank, token(line), counts)
-        history = controller.history(OPEN, "a")
+        history = controller.queries.history(OPEN, "a")
         assert history is not None
         if len(history["points"]) > 1 and history["points"][-1]["collectives"]:
             break
         time.sleep(0.1)
-    (job,) = controller.jobs(OPEN)
+    (job,) = controller.queries.jobs(OPEN)
     assert job["rates"]["density"] == 0.25
     assert job["members"][0]["silent"] < 10
-    assert controller.history(OPEN, "b") is None
+    assert controller.queries.history(OPEN, "b") is None
     with pytest.raises(AdmissionError, match="not the token"):
         controller.beat(OPEN, "a", 0, token(lines[1]))
 
@@ -155,9 +155,9 @@ def test_a_new_line_takes_the_place_of_the_old(controller: Controller) -> None:
     fresh = Recorder()
     controller.attach(OPEN, "a", 0, token(zero), fresh)
     assert (zero.closed, fresh.wait()) == (True, zero.wait())
-    controller.line_closed(zero)  # the old connection's end means nothing now
+    controller.stream_closed(zero)  # the old connection's end means nothing now
     assert one.of("lost") == []
-    controller.line_closed(fresh)
+    controller.stream_closed(fresh)
     assert one.of("lost")[0]["ranks"] == [0]
     for given in (0, token(one)):
         with pytest.raises(AdmissionError, match="not the token"):
@@ -166,18 +166,18 @@ def test_a_new_line_takes_the_place_of_the_old(controller: Controller) -> None:
 
 def test_questions_are_answered_or_refused(controller: Controller) -> None:
     lines = join_all(controller, world_size=3, on_loss=OnLoss.shrink)
-    controller.line_closed(lines[2])
+    controller.stream_closed(lines[2])
     first = controller.progress(OPEN, "a", 0, token(lines[0]), 1)
     again = controller.progress(OPEN, "a", 0, token(lines[0]), 1)  # its first request's connection broke
     with pytest.raises(AdmissionError, match="rank 0 of job 'a' has asked for its progress again"):
         first.result(20)
-    controller.line_closed(lines[1])
+    controller.stream_closed(lines[1])
     assert again.result(20) == 1
     waits = controller.proceed(OPEN, "a", 0, token(lines[0]), "10.0.0.1", 4000)
     assert waits.result(20)["world_size"] == 1
     other = join_all(controller, "b", on_loss=OnLoss.shrink)
     question = controller.progress(OPEN, "b", 0, token(other[0]), 1)
-    controller.line_closed(other[0])
+    controller.stream_closed(other[0])
     with pytest.raises(AdmissionError, match="rank 0 of job 'b' is lost: its process ended"):
         question.result(20)
     question = controller.progress(OPEN, "b", 1, token(other[1]), 1)
@@ -212,7 +212,7 @@ def test_a_dead_switch_holds_up_nobody_else() -> None:
         controller.join(OPEN, "quick", asked(0, 1), quick)
         assert quick.wait()["switch"]["name"] == "b"
         assert slow.events == []
-        stats = [job["name"] for job in controller.snapshot(OPEN)["jobs"]]
+        stats = [job["name"] for job in controller.queries.snapshot(OPEN)["jobs"]]
         assert stats == ["quick", "slow"]
         stuck.gate.set()
         assert slow.wait()["switch"]["name"] == "a"
@@ -225,7 +225,7 @@ def test_what_a_switch_did_not_do_is_mended(controller: Controller, driver: Fake
     lines = join_all(controller, on_loss=OnLoss.shrink)
     (job_id,) = driver.jobs
     driver.fence_fails = 1
-    controller.line_closed(lines[1])
+    controller.stream_closed(lines[1])
     eventually(lambda: driver.fenced == {job_id: 0b10})  # by the next reconcile
     driver.remove_fails = 1
     controller.leave(OPEN, "a", 0, token(lines[0]))
@@ -255,7 +255,7 @@ def test_slots_are_nobody_elses_while_the_switch_may_have_them(
     driver.refuse = None
     (line,) = join_all(controller, "whole", 1)
     assert list(driver.jobs) == [line.wait()["job"]]
-    kinds = [event["kind"] for event in controller.events(OPEN)]
+    kinds = [event["kind"] for event in controller.queries.events(OPEN)]
     assert kinds.count("switch_up") == 1
 
 
@@ -304,9 +304,9 @@ def test_questions_wait_behind_changes(controller: Controller, driver: FakeDrive
 
     with ThreadPoolExecutor(8) as pool, frozen(controller) as release:
         driver.counters = counters  # type: ignore[method-assign]
-        asking = [pool.submit(controller.stats, OPEN) for _ in range(8)]
+        asking = [pool.submit(controller.queries.stats, OPEN) for _ in range(8)]
         time.sleep(0.3)  # until they are in the queue
-        controller.line_closed(lines[1])
+        controller.stream_closed(lines[1])
         release()
         for each in asking:
             each.result(20)
@@ -319,11 +319,11 @@ def test_a_switch_that_goes_and_comes_back(controller: Controller, driver: FakeD
     gone = join_all(controller, "gone")
     assert driver.callback is not None
     driver.callback(SwitchChange(ChangeKind.lost, "connection refused"))
-    eventually(lambda: controller.switches(OPEN)[0]["state"] == "down")
+    eventually(lambda: controller.queries.switches(OPEN)[0]["state"] == "down")
     waiting = [Recorder() for _ in range(2)]
     for rank, line in enumerate(waiting):
         controller.join(OPEN, "later", asked(rank), line)
-    assert controller.job(OPEN, "later")["state"] == "queued"  # type: ignore[index]
+    assert controller.queries.job(OPEN, "later")["state"] == "queued"  # type: ignore[index]
     del driver.jobs[gone[0].wait()["job"]]
     driver.callback(SwitchChange(ChangeKind.connected))
     for line in waiting:
@@ -331,20 +331,24 @@ def test_a_switch_that_goes_and_comes_back(controller: Controller, driver: FakeD
     eventually(lambda: gone[0].of("switch"))
     assert "restarted" in gone[1].of("switch")[0]["why"]
     assert kept[0].of("switch") == []
-    assert controller.job(OPEN, "kept")["state"] == "running"  # type: ignore[index]
-    assert {event["kind"] for event in controller.events(OPEN)} >= {"switch_down", "switch_up", "reconciled"}
+    assert controller.queries.job(OPEN, "kept")["state"] == "running"  # type: ignore[index]
+    assert {event["kind"] for event in controller.queries.events(OPEN)} >= {
+        "switch_down",
+        "switch_up",
+        "reconciled",
+    }
 
 
 def test_tenants_see_and_touch_their_own(controller: Controller) -> None:
     a, b = Tenant("a", quota=Quota(jobs=1)), Tenant("b")
     (mine,) = join_all(controller, "x", 1, tenant=a)
     join_all(controller, "x", 1, tenant=b)
-    assert [job["tenant"] for job in controller.jobs(a)] == ["a"]
-    assert [job["tenant"] for job in controller.jobs(OPEN)] == ["a", "b"]
-    ranges = controller.slots(a)["ranges"]
+    assert [job["tenant"] for job in controller.queries.jobs(a)] == ["a"]
+    assert [job["tenant"] for job in controller.queries.jobs(OPEN)] == ["a", "b"]
+    ranges = controller.queries.slots(a)["ranges"]
     assert [(each["name"], each["tenant"]) for each in ranges] == [("x", "a"), (None, None)]
-    assert [job["tenant"] for job in controller.stats(b)["jobs"]] == ["b"]
-    assert {event["tenant"] for event in controller.events(a)} == {"a", None}
+    assert [job["tenant"] for job in controller.queries.stats(b)["jobs"]] == ["b"]
+    assert {event["tenant"] for event in controller.queries.events(a)} == {"a", None}
     with pytest.raises(AdmissionError, match="its quota is 1"):
         controller.create(a, JobSpec("y", 1))
     for call in (
@@ -363,7 +367,7 @@ def test_tenants_see_and_touch_their_own(controller: Controller) -> None:
     assert controller.evict(admin, "x")["why"] == "evicted by chief"
     assert controller.drain_switch(OPEN, "fake")["state"] == "draining"
     assert controller.undrain_switch(OPEN, "fake")["state"] == "up"
-    assert controller.census() == {("a", "running"): 1, ("b", "failed"): 1}
+    assert controller.queries.census() == {("a", "running"): 1, ("b", "failed"): 1}
 
 
 def test_two_switches_of_one_name() -> None:
@@ -376,13 +380,13 @@ def test_no_view_holds_a_secret(controller: Controller, driver: FakeDriver) -> N
     (entry,) = driver.jobs.values()
     shown = str(
         [
-            controller.jobs(OPEN),
-            controller.slots(OPEN),
-            controller.stats(OPEN),
-            controller.snapshot(OPEN),
-            controller.waiting_slots(OPEN, "a"),
-            controller.health(),
-            controller.events(OPEN),
+            controller.queries.jobs(OPEN),
+            controller.queries.slots(OPEN),
+            controller.queries.stats(OPEN),
+            controller.queries.snapshot(OPEN),
+            controller.queries.waiting_slots(OPEN, "a"),
+            controller.queries.health(),
+            controller.queries.events(OPEN),
         ]
     )
     for secret in (entry.result_token, *(worker.token for worker in entry.workers)):
@@ -468,7 +472,7 @@ def test_members_that_do_not_come_back_are_lost(
         eventually(heard)
         assert fresh.of("lost")[0]["ranks"] == [1]
         eventually(lambda: driver.jobs == {})
-        second.line_closed(fresh)
+        second.stream_closed(fresh)
         assert second.jobs(OPEN) == []
     finally:
         second.close()
@@ -498,7 +502,7 @@ def test_who_attaches_hears_that_its_job_has_failed(tmp_path: Path, driver: Fake
     with restarted(first, tmp_path, driver) as second:
         fresh = Recorder()
         second.attach(OPEN, "a", 0, token(lines[0]), fresh)
-        second.line_closed(fresh)
+        second.stream_closed(fresh)
         with pytest.raises(AdmissionError, match="has failed: rank 0 is lost: its process ended") as error:
             second.attach(OPEN, "a", 1, token(lines[1]), Recorder())
         assert error.value.code == "failed"
@@ -513,7 +517,7 @@ def test_who_attaches_hears_whom_it_has_lost_meanwhile(tmp_path: Path, driver: F
     with restarted(first, tmp_path, driver) as second:
         fresh = Recorder()
         second.attach(OPEN, "a", 0, token(lines[0]), fresh)
-        second.line_closed(fresh)
+        second.stream_closed(fresh)
         with restarted(second, tmp_path, driver) as third:  # killed before it could tell
             late = Recorder()
             third.attach(OPEN, "a", 1, token(lines[1]), late)
@@ -657,7 +661,7 @@ def live(controller: Controller, mortal: Mortal, lines: dict[int, MortalLine], t
         return made
 
     lines |= dict(enumerate(join("a", 4)))
-    controller.line_closed(lines[2])
+    controller.stream_closed(lines[2])
     told["gone"] = 2
     for rank in (0, 1, 3):
         told["waits"] = 1
@@ -673,13 +677,13 @@ def live(controller: Controller, mortal: Mortal, lines: dict[int, MortalLine], t
     controller.leave(OPEN, "a", 3, token(lines[3]))
     told["left"] = 3
     other = join("b", 2)
-    controller.line_closed(other[0])
-    controller.line_closed(other[1])
+    controller.stream_closed(other[0])
+    controller.stream_closed(other[1])
 
 
 def finish(controller: Controller, lines: dict[int, MortalLine]) -> None:
     """A change of membership that the restart fell into goes on, if all that it needs have come back."""
-    job = controller.job(OPEN, "a")
+    job = controller.queries.job(OPEN, "a")
     if job is None or job["state"] != "moving":
         return
     ranks = [member["rank"] for member in job["members"] if member["state"] == "joined"]
@@ -689,7 +693,7 @@ def finish(controller: Controller, lines: dict[int, MortalLine]) -> None:
         controller.proceed(OPEN, "a", rank, token(lines[rank]), "10.0.0.1", 4000 + rank) for rank in ranks
     ]
     assert [future.result(20)["places"] for future in gone_on] == [ranks] * len(ranks)
-    job = controller.job(OPEN, "a")
+    job = controller.queries.job(OPEN, "a")
     assert job is not None
     assert job["state"] == "running"
 
@@ -769,10 +773,10 @@ def test_a_store_that_fails_for_a_while(tmp_path: Path, driver: FakeDriver) -> N
         blocker.execute("ALTER TABLE jobs RENAME TO away")
         blocker.commit()
         lines = join_all(controller)
-        assert "no such table" in controller.health()["warnings"][-1]
+        assert "no such table" in controller.queries.health()["warnings"][-1]
         blocker.execute("ALTER TABLE away RENAME TO jobs")
         blocker.commit()
-        eventually(lambda: controller.health()["warnings"] == [])
+        eventually(lambda: controller.queries.health()["warnings"] == [])
         assert blocker.execute("SELECT count(*) FROM jobs").fetchone() == (1,)
         assert blocker.execute("SELECT count(*) FROM events WHERE kind = 'opened'").fetchone() == (1,)
         blocker.close()
@@ -796,7 +800,7 @@ def test_1000_jobs_leave_nothing_behind(tmp_path: Path, driver: FakeDriver) -> N
             for rank, line in enumerate(lines):
                 if number % 3:
                     controller.leave(OPEN, f"job{number % 7}", rank, token(line))
-                controller.line_closed(line)
+                controller.stream_closed(line)
 
         for number in range(500):  # until the event log has its full length
             one(number)
@@ -809,7 +813,7 @@ def test_1000_jobs_leave_nothing_behind(tmp_path: Path, driver: FakeDriver) -> N
         eventually(lambda: driver.jobs == {})
         gc.collect()
         assert process.memory_info().rss - memory < 4 << 20
-        assert controller.slots(OPEN)["free"] == 4096
+        assert controller.queries.slots(OPEN)["free"] == 4096
         assert (controller._lines, controller._members, controller._questions) == ({}, {}, {})
         assert controller._histories == {}
         database = sqlite3.connect(tmp_path / "controller.db")
@@ -843,7 +847,7 @@ def test_a_store_that_fails_for_long_fills_no_memory(
         monkeypatch.setattr(store, "write", write)
         controller.create(OPEN, JobSpec("a", 1))
         assert [job["name"] for job in store.load().jobs] == ["a"]
-        assert controller.health()["warnings"] == []
+        assert controller.queries.health()["warnings"] == []
     finally:
         controller.close()
         store.close()
@@ -859,13 +863,13 @@ def test_many_jobs_from_many_threads(controller: Controller, driver: FakeDriver)
             for rank, line in enumerate(lines):
                 if draw.random() < 0.7:
                     controller.leave(OPEN, f"job{number}", rank, token(line))
-                controller.line_closed(line)
+                controller.stream_closed(line)
 
     with ThreadPoolExecutor(16) as pool:
         list(pool.map(one, range(16)))
     eventually(lambda: driver.jobs == {})
     assert driver.installed == 96
-    assert controller.slots(OPEN)["free"] == 4096
+    assert controller.queries.slots(OPEN)["free"] == 4096
 
 
 def test_an_error_in_one_job_does_not_stop_deadlines(

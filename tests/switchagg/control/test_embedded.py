@@ -18,7 +18,7 @@ from switchagg.control.drivers.embedded import LOOPBACK_WORDS, interface_mtu, wo
 from switchagg.control.embedded import EmbeddedController
 from switchagg.errors import SwitchError, UsageError
 from switchagg.wire.header import Header, Op, decode, encode
-from tests.switchagg.control.calls import Joined, connect, leave, stream
+from tests.switchagg.control.http_calls import Joined, connect, leave, stream
 from tests.waiting import eventually
 
 

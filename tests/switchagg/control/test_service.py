@@ -21,21 +21,21 @@ from switchagg.control.controller import Controller
 from switchagg.control.http import protocol, streams
 from switchagg.control.service import ControlServer
 from switchagg.errors import SwitchError, UsageError
-from tests.switchagg.control import calls
-from tests.switchagg.control.calls import Refused, asked, call
+from tests.switchagg.control import http_calls
 from tests.switchagg.control.fake_driver import FakeDriver
-from tests.switchagg.control.place import Place, serving
+from tests.switchagg.control.http_calls import Refused, asked, call
+from tests.switchagg.control.served_controller import ServedController, serving
 from tests.waiting import eventually
 
 
 @pytest.fixture
-def place() -> Iterator[Place]:
+def place() -> Iterator[ServedController]:
     with serving() as it:
         yield it
 
 
 @pytest.fixture(scope="module")
-def lasting() -> Iterator[Place]:
+def lasting() -> Iterator[ServedController]:
     """For tests that leave everything as it was."""
     with serving() as it:
         yield it
@@ -54,7 +54,7 @@ def in_thread(function: Callable[[], Any]) -> Future[Any]:
     return future
 
 
-def test_join_and_leave(place: Place) -> None:
+def test_join_and_leave(place: ServedController) -> None:
     zero, one = place.join_all(words=100)
     (entry,) = place.driver.jobs.values()
     assert [worker.token for worker in entry.workers] == [zero.place["token"], one.place["token"]]
@@ -102,7 +102,7 @@ def test_join_and_leave(place: Place) -> None:
     one.close()
 
 
-def test_what_people_see(place: Place) -> None:
+def test_what_people_see(place: ServedController) -> None:
     joined = place.join_all("x%20y%2Fz")
     waiting = in_thread(lambda: place.refused("b", 1, 3))
     client = ControllerClient(place.url)
@@ -142,7 +142,7 @@ def test_what_people_see(place: Place) -> None:
         assert member.event() is None
 
 
-def test_a_closed_connection_is_a_lost_rank(place: Place) -> None:
+def test_a_closed_connection_is_a_lost_rank(place: ServedController) -> None:
     first, second = place.join_all()
     second.close()
     lost = first.event()
@@ -159,7 +159,7 @@ def test_a_closed_connection_is_a_lost_rank(place: Place) -> None:
     place.join_all()
 
 
-def joining(place: Place, more: bytes = b"") -> socket.socket:
+def joining(place: ServedController, more: bytes = b"") -> socket.socket:
     """A raw connection on which rank 0 of 2 waits."""
     body = json.dumps(asked(0)).encode()
     head = b"POST /v1/jobs/a/members HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
@@ -169,7 +169,7 @@ def joining(place: Place, more: bytes = b"") -> socket.socket:
 
 
 @pytest.mark.parametrize("how", ["end", "half", "reset"])
-def test_a_connection_closed_while_it_waits(place: Place, how: str) -> None:
+def test_a_connection_closed_while_it_waits(place: ServedController, how: str) -> None:
     with joining(place) as sock:
         eventually(lambda: place.members() == {0: "joined"})
         if how == "half":
@@ -181,7 +181,7 @@ def test_a_connection_closed_while_it_waits(place: Place, how: str) -> None:
     place.join_all()
 
 
-def test_what_follows_a_join_does_not_hide_its_end(place: Place) -> None:
+def test_what_follows_a_join_does_not_hide_its_end(place: ServedController) -> None:
     with joining(place, b"GET /healthz HTTP/1.1\r\n\r\n") as sock:
         assert sock.recv(1000) == b""
     eventually(lambda: place.members() is None)
@@ -191,7 +191,7 @@ def test_what_follows_a_join_does_not_hide_its_end(place: Place) -> None:
         eventually(lambda: place.members() is None)
 
 
-def test_a_join_that_times_out_may_be_repeated(place: Place) -> None:
+def test_a_join_that_times_out_may_be_repeated(place: ServedController) -> None:
     status, code, message = place.refused("a", 1, 3, timeout=0.05)
     assert (status, code) == (409, "join_timeout")
     assert "ranks 0, 2 of job 'a' did not join within 0.05 seconds" in message
@@ -202,7 +202,7 @@ def test_a_join_that_times_out_may_be_repeated(place: Place) -> None:
     place.join_all(world_size=3)
 
 
-def test_a_member_that_does_not_read(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_member_that_does_not_read(place: ServedController, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is cut off, and was in nobody's way."""
     monkeypatch.setattr(streams, "MAX_EVENTS", 20)
     zero, one = place.join_all()
@@ -245,9 +245,9 @@ def test_a_member_that_does_not_read(place: Place, monkeypatch: pytest.MonkeyPat
         ({"tiemout": 1}, 400, "bad_request"),
     ],
 )
-def test_refusals(lasting: Place, options: dict[str, Any], status: int, code: str) -> None:
+def test_refusals(lasting: ServedController, options: dict[str, Any], status: int, code: str) -> None:
     with pytest.raises(Refused) as refusal:
-        calls.stream(lasting.connection(), "/v1/jobs/a/members", asked(0) | options)
+        http_calls.stream(lasting.connection(), "/v1/jobs/a/members", asked(0) | options)
     got, said, message = refusal.value.status, refusal.value.code, refusal.value.message
     assert (got, said) == (status, code)
     (name,) = options
@@ -255,7 +255,7 @@ def test_refusals(lasting: Place, options: dict[str, Any], status: int, code: st
     assert lasting.members() is None
 
 
-def test_conflicts(place: Place) -> None:
+def test_conflicts(place: ServedController) -> None:
     joined = place.join_all()
     assert place.refused("a", 0)[:2] == (409, "rank_taken")
     assert place.refused("a", 2, 3)[:2] == (409, "world_size_mismatch")
@@ -266,7 +266,9 @@ def test_conflicts(place: Place) -> None:
     assert len(joined) == 2
 
 
-def test_inits_are_repeated_until_they_are_echoed(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inits_are_repeated_until_they_are_echoed(
+    place: ServedController, monkeypatch: pytest.MonkeyPatch
+) -> None:
     place.driver.drop = 20
     place.join_all()
     assert len(place.driver.inits) == 16
@@ -279,7 +281,7 @@ def test_inits_are_repeated_until_they_are_echoed(place: Place, monkeypatch: pyt
     place.join_all("b", 1)
 
 
-def test_a_switch_that_refuses(place: Place) -> None:
+def test_a_switch_that_refuses(place: ServedController) -> None:
     place.driver.refuse = "the table is full"
     status, code, message = place.refused("a", 0, 1)
     assert (status, code) == (503, "switch")
@@ -325,7 +327,9 @@ JSON = b"POST /v1/jobs/a/members HTTP/1.1\r\nHost: localhost\r\nContent-Type: ap
         (JSON + b"Origin: http://evil.example\r\nContent-Length: 2\r\n\r\n{}", 403),
     ],
 )
-def test_malformed(lasting: Place, sent: bytes, status: int, capfd: pytest.CaptureFixture[str]) -> None:
+def test_malformed(
+    lasting: ServedController, sent: bytes, status: int, capfd: pytest.CaptureFixture[str]
+) -> None:
     answer = lasting.raw(sent)
     head, _, body = answer.partition(b"\r\n\r\n")
     assert int(head.split()[1]) == status, answer
@@ -336,7 +340,7 @@ def test_malformed(lasting: Place, sent: bytes, status: int, capfd: pytest.Captu
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_body_of_100_mb(lasting: Place) -> None:
+def test_a_body_of_100_mb(lasting: ServedController) -> None:
     """It is not read: the client gets its answer whether it waits for it or sends all the same."""
     memory = psutil.Process().memory_info().rss
     connection = lasting.connection()
@@ -346,7 +350,7 @@ def test_a_body_of_100_mb(lasting: Place) -> None:
     assert psutil.Process().memory_info().rss - memory < 400 << 20  # what the client itself takes
 
 
-def test_half_a_request_and_nothing_more(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_half_a_request_and_nothing_more(place: ServedController, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_connection(("127.0.0.1", place.port), timeout=20) as short:
         short.sendall(JSON + b"Content-Length: 20\r\n\r\n{")
         short.shutdown(socket.SHUT_WR)
@@ -360,7 +364,7 @@ def test_half_a_request_and_nothing_more(place: Place, monkeypatch: pytest.Monke
     assert place.members() is None
 
 
-def test_a_member_may_be_silent(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_member_may_be_silent(place: ServedController, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(protocol, "REQUEST_TIMEOUT", 0.05)
     monkeypatch.setattr(streams, "PING_INTERVAL", 0.05)
     joined = place.join_all()
@@ -371,7 +375,7 @@ def test_a_member_may_be_silent(place: Place, monkeypatch: pytest.MonkeyPatch) -
         assert place.leave("a", member)[0] == 200
 
 
-def test_keep_alive(lasting: Place) -> None:
+def test_keep_alive(lasting: ServedController) -> None:
     connection = lasting.connection()
     connection.connect()
     sock = connection.sock
@@ -381,7 +385,7 @@ def test_keep_alive(lasting: Place) -> None:
     assert connection.sock is sock
 
 
-def test_a_port_in_use(lasting: Place) -> None:
+def test_a_port_in_use(lasting: ServedController) -> None:
     with pytest.raises(
         SwitchError, match=f"cannot listen at 127.0.0.1:{lasting.port}: Address already in use"
     ):
@@ -402,7 +406,7 @@ def test_a_port_in_use(lasting: Place) -> None:
             tcp.bind(("127.0.0.1", port))  # nothing was left open
 
 
-def test_a_switch_that_does_not_answer_holds_up_who_asks_for_it_only(place: Place) -> None:
+def test_a_switch_that_does_not_answer_holds_up_who_asks_for_it_only(place: ServedController) -> None:
     answer = threading.Event()
     read = place.driver.counters
 
@@ -435,7 +439,7 @@ def test_nobody_there() -> None:
             ControllerClient(wrong)
 
 
-def test_jobs_in_sequence_leave_nothing_behind(place: Place) -> None:
+def test_jobs_in_sequence_leave_nothing_behind(place: ServedController) -> None:
     process = psutil.Process()
 
     def one(number: int) -> None:
@@ -463,7 +467,7 @@ def test_jobs_in_sequence_leave_nothing_behind(place: Place) -> None:
     assert process.memory_info().rss - memory < 8 << 20
 
 
-def test_a_connection_that_is_reset_is_forgotten(place: Place) -> None:
+def test_a_connection_that_is_reset_is_forgotten(place: ServedController) -> None:
     for _ in range(20):
         with socket.create_connection(("127.0.0.1", place.port), timeout=20) as sock:
             sock.sendall(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
@@ -478,7 +482,7 @@ def test_a_connection_that_is_reset_is_forgotten(place: Place) -> None:
     eventually(lambda: remembered() < 5)
 
 
-def test_many_jobs_at_once(place: Place) -> None:
+def test_many_jobs_at_once(place: ServedController) -> None:
     """16 jobs of 4 from 64 threads, several times over; half of them lose a rank."""
 
     def one(number: int) -> None:

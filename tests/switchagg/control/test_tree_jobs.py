@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 
 from switchagg.control import job_codec as saved
-from switchagg.control.drivers.base import Capacity, Reconciled
 from switchagg.control.jobs.book import JobBook
 from switchagg.control.jobs.effects import Fence, Install, Remove
 from switchagg.control.jobs.job import Generation, Job, Member
 from switchagg.control.jobs.placement import Room
 from switchagg.control.jobs.records import JobSpec, JobState, JoinRequest, MemberState, OnLoss, Quota, Tenant
-from switchagg.control.wiring import Attachment
 from switchagg.errors import AdmissionError, SwitchError
 from switchagg.rules.slots import ParentEntry
+from switchagg.rules.switch import Capacity, Reconciled
+from switchagg.rules.wiring import Attachment
 from tests.seeds import seed_of_this_run
-from tests.switchagg.control.books import ME, answers, book, carry_out, free, only, told
+from tests.switchagg.control.job_books import ME, answers, book, carry_out, free, only, told
 
 FREE = 4 * 64  # slots on all switches of `racks`
 

@@ -15,7 +15,7 @@ from switchagg.control.jobs.records import OPEN
 from switchagg.emulator.faults import Faults
 from switchagg.errors import AdmissionError, NetworkError, SwitchError, UsageError, WorkerLostError
 from tests.seeds import seed_of_this_run
-from tests.switchagg.control.grove import Grove, address, grove
+from tests.switchagg.control.switch_trees import SwitchTree, address, switch_tree
 from tests.waiting import eventually
 from tests.worker_lib.harness import Outcome, Process, in_threads, job_name, say
 
@@ -23,7 +23,7 @@ LOSSES = [0.0, 0.02]
 
 
 def at_leaves(
-    it: Grove, where: list[int], function: Callable[..., Any], *args: Any, **settings: Any
+    it: SwitchTree, where: list[int], function: Callable[..., Any], *args: Any, **settings: Any
 ) -> list[Outcome]:
     """Runs `function(session, *args)` at ranks whose leaves are `where`, in threads."""
     name = settings.pop("job", None) or job_name()
@@ -69,7 +69,7 @@ def test_sums_through_two_levels_are_exact(loss: float, transport: str) -> None:
     ints = draw.integers(-(2**31), 2**31, (n, 5000)).astype(np.int32)
     floats = draw.standard_normal((n, 5000)).astype(np.float32)
     doubles = draw.standard_normal((n, 500))
-    with grove(2, faults=Faults(loss=loss, seed=seed_of_this_run()) if loss else None) as it:
+    with switch_tree(2, faults=Faults(loss=loss, seed=seed_of_this_run()) if loss else None) as it:
         found = _values(at_leaves(it, where, _collectives, ints, floats, doubles, transport=transport))
         it.all_free()
     for rank, mine in enumerate(found):
@@ -92,7 +92,7 @@ def _one(session: worker_lib.Session, data: Any) -> Any:
 
 def test_a_job_of_one_rack_does_not_leave_it() -> None:
     data = np.arange(3 * 1000, dtype=np.int32).reshape(3, 1000)
-    with grove(2) as it:
+    with switch_tree(2) as it:
         found = at_leaves(it, [2, 2, 2], _one, data)
         assert all((each.get() == data.sum(0)).all() for each in found)
         counters = {name: switch.counters() for name, switch in it.switches.items()}
@@ -105,7 +105,7 @@ def test_four_racks_of_sixteen_are_four_workers_to_the_root() -> None:
     draw = np.random.default_rng(seed_of_this_run())
     where = [1 + rank % 4 for rank in range(64)]
     data = draw.integers(-(2**31), 2**31, (64, 4000)).astype(np.int32)
-    with grove(4) as it:
+    with switch_tree(4) as it:
         found = at_leaves(it, where, _one, data, job="wide")
         assert all((each.get() == data.sum(0, dtype=np.int32)).all() for each in found)
         root = it.switches["root"].counters()
@@ -120,16 +120,16 @@ def test_four_racks_of_sixteen_are_four_workers_to_the_root() -> None:
 
 
 def test_what_people_see_of_a_tree() -> None:
-    with grove(2) as it:
+    with switch_tree(2) as it:
         shown: dict[str, Any] = {}
 
         def look(session: worker_lib.Session) -> None:
             session.barrier()
             if session.rank == 0:
                 shown["job"] = it.job("j")
-                shown["slots"] = it.controller.slots(OPEN)
-                shown["stats"] = it.controller.stats(OPEN)
-                shown["switches"] = it.controller.switches(OPEN)
+                shown["slots"] = it.controller.queries.slots(OPEN)
+                shown["stats"] = it.controller.queries.stats(OPEN)
+                shown["switches"] = it.controller.queries.switches(OPEN)
                 # Rank 2 is not there yet: its leaf waits for it, and the root for its leaf.
                 work = session.allreduce_async(np.ones(10, np.float32))
                 eventually(lambda: _missing(it, "j").keys() == {"root", "leaf1"})
@@ -163,14 +163,14 @@ def test_what_people_see_of_a_tree() -> None:
     assert shown["missing"] == {"root": [0, 2], "leaf1": [2]}
 
 
-def _missing(it: Grove, name: str) -> dict[str, list[int]]:
-    waiting = it.controller.waiting_slots(OPEN, name)
+def _missing(it: SwitchTree, name: str) -> dict[str, list[int]]:
+    waiting = it.controller.queries.waiting_slots(OPEN, name)
     assert waiting is not None
     return {each["switch"]: each["missing"] for each in waiting["slots"]}
 
 
 def test_a_rank_that_attaches_nowhere_is_told_so() -> None:
-    with grove(2) as it:
+    with switch_tree(2) as it:
         with pytest.raises(
             AdmissionError, match=r"rank 0 at 127.9.0.1 attaches to no switch; .*leaf1: 127.1.1"
         ):
@@ -206,7 +206,7 @@ def _steps(url: str, name: str, rank: int, n: int, leaf: int, on_loss: str) -> A
 @pytest.mark.parametrize("on_loss", ["fail", "shrink"])
 def test_a_rank_is_killed(on_loss: str) -> None:
     where = [1, 2, 2]
-    with grove(2) as it:
+    with switch_tree(2) as it:
         name = job_name()
         ranks = [Process(_steps, it.url, name, r, 3, leaf, on_loss) for r, leaf in enumerate(where)]
         try:
@@ -229,7 +229,7 @@ def test_a_rank_is_killed(on_loss: str) -> None:
 
 def test_a_leaf_dies() -> None:
     where = [1, 2, 1]
-    with grove(2) as it:
+    with switch_tree(2) as it:
 
         def work(session: worker_lib.Session) -> None:
             session.barrier()

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol, runtime_checkable
 
-from switchagg.control.drivers.embedded import DEFAULT_MEMORY, words_at
+from switchagg.control.drivers.embedded import words_at
 from switchagg.errors import SwitchAggError, UsageError
 from switchagg.p4program import frames as p4_frames
 from switchagg.p4program import program as p4_program
@@ -35,6 +35,7 @@ from switchagg.p4runtime.server.packet_io import PacketIo
 from switchagg.p4runtime.server.schema import Schema
 from switchagg.p4runtime.server.tables import DirectCounters
 from switchagg.rules.slots import Address
+from switchagg.rules.switch import DEFAULT_MEMORY
 from switchagg.wire.header import DEFAULT_PORT, MIN_WORDS, Header, Op, WireError, decode, max_words
 
 DEFAULT_WORDS: Final = 64

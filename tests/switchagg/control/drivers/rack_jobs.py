@@ -149,7 +149,7 @@ def play(engine: str, folder: Path) -> dict[str, Any]:
 
         found["restarted"] = stage.job("restarted", the_switch_dies)
         found["after"] = stage.job("after", all_go_on)
-        until(lambda: not stage.controller.slots(OPEN)["ranges"])
+        until(lambda: not stage.controller.queries.slots(OPEN)["ranges"])
         found["left"] = list(stage.driver.reconcile([], {}).removed)
         stage.close()
     return found

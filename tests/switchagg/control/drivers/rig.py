@@ -12,7 +12,6 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from switchagg.control.drivers.base import ChangeKind, SwitchChange
 from switchagg.control.drivers.p4runtime import P4RuntimeDriver
 from switchagg.p4program import frames as p4_frames
 from switchagg.p4program.program import Station, SwitchAddress
@@ -21,6 +20,7 @@ from switchagg.p4runtime.server.device import Device
 from switchagg.p4runtime.server.pipeline import Source, source_of
 from switchagg.p4runtime.server.server import P4RuntimeServer, Tls
 from switchagg.rules.slots import JobEntry, WorkerEntry
+from switchagg.rules.switch import ChangeKind, SwitchChange
 from switchagg.wire.header import Header, Op, decode, encode
 from tests.switchagg.p4runtime.server.harness import TNA, V1MODEL
 

@@ -13,12 +13,12 @@ import pytest
 pytest.importorskip("finsy", reason='needs the extra: pip install "switchagg[p4runtime]"')
 
 from switchagg.control.controller import Controller
-from switchagg.control.drivers.base import Reconciled
 from switchagg.control.drivers.p4runtime import P4RuntimeDriver
 from switchagg.control.jobs.job import init_packets
 from switchagg.control.jobs.records import OPEN
 from switchagg.errors import SwitchError
 from switchagg.p4runtime.client import spec as p4rt_spec
+from switchagg.rules.switch import Reconciled
 from tests.seeds import seed_of_this_run
 from tests.switchagg.emulator.plain_workers import PlainWorkers, reduce_rounds
 from tests.waiting import eventually
@@ -122,11 +122,11 @@ def test_a_controller_that_was_there_first(switch: NativeSwitch) -> None:
     controller = Controller([driver])
     controller.start()
     try:
-        (seen,) = controller.switches(OPEN)
+        (seen,) = controller.queries.switches(OPEN)
         assert (seen["state"], "Connection refused" in seen["why"]) == ("down", True)
         switch.start()
-        eventually(lambda: controller.switches(OPEN)[0]["state"] == "up")
-        (seen,) = controller.switches(OPEN)
+        eventually(lambda: controller.queries.switches(OPEN)[0]["state"] == "up")
+        (seen,) = controller.queries.switches(OPEN)
         assert (seen["capacity"]["slots"], seen["capacity"]["exact_words"]) == (65536, None)
     finally:
         controller.close()

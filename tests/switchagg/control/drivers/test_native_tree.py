@@ -35,7 +35,7 @@ class Forest:
     server: ControlServer
 
     def up(self) -> None:
-        eventually(lambda: set(self.server.controller.health()["switches"].values()) == {"up"})
+        eventually(lambda: set(self.server.controller.queries.health()["switches"].values()) == {"up"})
 
     def run(self, function: Callable[[worker_lib.Session], Any], **settings: Any) -> list[Outcome]:
         """Runs a function at ranks 0 to 3, of which the even ones are at leaf1."""
@@ -49,7 +49,7 @@ class Forest:
         return in_threads([functools.partial(rank, r) for r in range(RANKS)])
 
     def free(self) -> None:
-        slots = self.server.controller.slots
+        slots = self.server.controller.queries.slots
         eventually(lambda: slots(OPEN)["free"] == slots(OPEN)["capacity"])
 
 
@@ -96,7 +96,7 @@ def test_a_leaf_is_killed_and_comes_back(forest: Forest) -> None:
         session.barrier()
         if session.rank == 0:
             forest.switches["leaf2"].kill()
-            eventually(lambda: forest.server.controller.health()["switches"]["leaf2"] == "down")
+            eventually(lambda: forest.server.controller.queries.health()["switches"]["leaf2"] == "down")
         _on_and_on(session)
 
     errors = [outcome.error for outcome in forest.run(work, timeout=2.0, transport="udp")]

@@ -19,13 +19,13 @@ import numpy as np
 import pytest
 
 pytest.importorskip("finsy", reason='needs the extra: pip install "switchagg[p4runtime]"')
-from switchagg.control.drivers.base import ChangeKind, Reconciled
 from switchagg.control.drivers.p4runtime import P4RuntimeDriver
 from switchagg.errors import SwitchError, UsageError
 from switchagg.p4program.program import ADMISSION
 from switchagg.p4runtime.protos import p4runtime_pb2
 from switchagg.p4runtime.server.server import Tls
 from switchagg.rules.slots import JobEntry
+from switchagg.rules.switch import ChangeKind, Reconciled
 from switchagg.wire.header import Header, Op
 from tests.seeds import seed_of_this_run
 from tests.switchagg.control.drivers import rig as rigs

@@ -14,9 +14,9 @@ import pytest
 
 pytest.importorskip("finsy", reason='needs the extra: pip install "switchagg[p4runtime]"')
 
-from switchagg.control.drivers.base import ChangeKind, Reconciled
 from switchagg.control.drivers.p4runtime import P4RuntimeDriver
 from switchagg.errors import SwitchError
+from switchagg.rules.switch import ChangeKind, Reconciled
 from tests.switchagg.control.drivers import rig
 from tests.switchagg.control.drivers.rack import CPU_PORT, compiled
 from tests.switchagg.control.drivers.rig import Changes, counted, initialise, inits, job, open_job

@@ -157,12 +157,12 @@ def plant(program: Path = V1MODEL) -> Iterator[Plant]:
         controller = Controller(drivers, slots=SLOTS, wiring=wiring(named))
         stack.callback(controller.close)
         controller.start()
-        eventually(lambda: set(controller.health()["switches"].values()) == {"up"})
+        eventually(lambda: set(controller.queries.health()["switches"].values()) == {"up"})
         yield Plant(rigs, drivers, controller)
 
 
 def _counters(it: Plant, name: str) -> dict[str, dict[str, int]]:
-    jobs = it.controller.stats(OPEN)["jobs"]
+    jobs = it.controller.queries.stats(OPEN)["jobs"]
     return {each["switch"]: each["counters"] for each in jobs if each["name"] == name}
 
 
@@ -217,12 +217,12 @@ def test_a_rank_is_shut_out_at_its_leaf_and_all_is_taken_off_at_the_end() -> Non
     with plant() as it:
         it.join("10.0.1.1", "10.0.2.1", "10.0.2.2")
         assert _left(it) > 0
-        it.controller.line_closed(it.workers[1].line)
+        it.controller.stream_closed(it.workers[1].line)
         eventually(lambda: it.workers[0].line.events[-1]["event"] == "lost")
         assert it.workers[0].line.events[-1]["ranks"] == [1]
         for worker in (it.workers[0], it.workers[2]):
-            it.controller.line_closed(worker.line)
-        eventually(lambda: it.controller.jobs(OPEN) == [])
+            it.controller.stream_closed(worker.line)
+        eventually(lambda: it.controller.queries.jobs(OPEN) == [])
         eventually(lambda: _left(it) == 0)
 
 
@@ -234,9 +234,9 @@ def test_a_root_that_restarts_ends_the_job_by_name() -> None:
         said = "switch 'root' restarted, and what its slots held is lost"
         assert {each.line.events[-1]["why"] for each in it.workers} == {said}
         eventually(lambda: _left(it) == 0)
-        eventually(lambda: set(it.controller.health()["switches"].values()) == {"up"})
+        eventually(lambda: set(it.controller.queries.health()["switches"].values()) == {"up"})
         for worker in it.workers:
-            it.controller.line_closed(worker.line)
+            it.controller.stream_closed(worker.line)
         it.workers.clear()
         it.join("10.0.1.1", "10.0.2.1")
         for rank in range(2):

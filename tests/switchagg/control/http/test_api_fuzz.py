@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from switchagg.control.http.app import openapi_document
-from tests.switchagg.control.place import Place, serving
+from tests.switchagg.control.served_controller import ServedController, serving
 
 schemathesis = pytest.importorskip("schemathesis", reason="schemathesis is in the extra dev")
 
@@ -25,7 +25,7 @@ SEED = int(os.environ.get("SWITCHAGG_TEST_SEED", secrets.randbelow(2**32)))
 
 
 @pytest.fixture(scope="module")
-def place() -> Iterator[Place]:
+def place() -> Iterator[ServedController]:
     with serving() as there:
         tenants = there.server.controller.tenants
         tenants.add("fuzz", admin=True)
@@ -71,7 +71,7 @@ def hurried(body: Any) -> Any:
     suppress_health_check=list(HealthCheck),
     phases=[Phase.explicit, Phase.generate],
 )
-def test_every_call(case: Any, place: Place) -> None:
+def test_every_call(case: Any, place: ServedController) -> None:
     print(f"SWITCHAGG_TEST_SEED={SEED}")
     if case.operation.path.endswith("/members"):
         case.body = hurried(case.body)

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from switchagg.control.jobs.records import Quota
-from tests.switchagg.control.calls import Refused, call
-from tests.switchagg.control.place import Place, serving
+from tests.switchagg.control.http_calls import Refused, call
+from tests.switchagg.control.served_controller import ServedController, serving
 from tests.waiting import eventually
 
 
@@ -20,7 +20,7 @@ from tests.waiting import eventually
 class Town:
     """A controller with two tenants and an administrator."""
 
-    place: Place
+    place: ServedController
     alice: str
     bob: str
     root: str
@@ -38,7 +38,7 @@ def town() -> Iterator[Town]:
         )
 
 
-def routes(place: Place) -> list[tuple[str, str]]:
+def routes(place: ServedController) -> list[tuple[str, str]]:
     """Method and path of every call that there is, as OpenAPI has it."""
     status, schema = place.call("GET", "/openapi.json")
     assert status == 200

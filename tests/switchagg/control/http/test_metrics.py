@@ -8,13 +8,13 @@ import socket
 from prometheus_client.parser import text_string_to_metric_families
 
 from switchagg.wire.heartbeat import Heartbeat, Report
-from tests.switchagg.control.place import Place, serving
+from tests.switchagg.control.served_controller import ServedController, serving
 from tests.waiting import eventually
 
 Values = dict[str, dict[tuple[tuple[str, str], ...], float]]
 
 
-def read(place: Place, token: str | None = None) -> tuple[str, Values]:
+def read(place: ServedController, token: str | None = None) -> tuple[str, Values]:
     """The text, and values by name and labels."""
     status, text = place.text("/metrics", token)
     assert status == 200
@@ -104,7 +104,7 @@ def test_a_failing_call_is_counted_and_logged_and_says_where_to_look() -> None:
         def fails(*_: object) -> None:
             raise RuntimeError("swagg_secret")
 
-        place.server.controller.stats = fails  # type: ignore[method-assign,assignment]
+        place.server.controller.queries.stats = fails  # type: ignore[method-assign,assignment]
         connection = place.connection()
         connection.request("GET", "/v1/stats", headers={"X-Request-Id": "mine-1"})
         response = connection.getresponse()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from switchagg.control.http.app import openapi_document
 from switchagg.control.http.errors import STATUS
-from tests.switchagg.control.place import serving
+from tests.switchagg.control.served_controller import serving
 
 ROOT = Path(__file__).parents[4]
 

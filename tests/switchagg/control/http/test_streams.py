@@ -14,12 +14,12 @@ from switchagg.control.http import streams
 from switchagg.control.http.schemas import EventView, JobView, SwitchView
 from switchagg.control.http.streams import MemberLine
 from switchagg.errors import AdmissionError
-from tests.switchagg.control.place import Place, serving
+from tests.switchagg.control.served_controller import ServedController, serving
 from tests.waiting import eventually
 
 
 def watch(
-    place: Place, path: str = "/v1/live"
+    place: ServedController, path: str = "/v1/live"
 ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
     connection = place.connection()
     connection.request("GET", path)

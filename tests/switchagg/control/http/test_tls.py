@@ -13,7 +13,7 @@ import pytest
 from switchagg.control.client import ControllerClient
 from switchagg.control.http.server import TlsFiles
 from switchagg.errors import SwitchError, UsageError
-from tests.switchagg.control.place import Place, serving
+from tests.switchagg.control.served_controller import ServedController, serving
 from tests.waiting import eventually
 from worker_lib.join import Membership, join
 
@@ -122,7 +122,7 @@ def test_a_client_that_never_shakes_hands(papers: Papers) -> None:
             place.server.close()
 
 
-def works(place: Place, papers: Papers) -> bool:
+def works(place: ServedController, papers: Papers) -> bool:
     return ControllerClient(place.url, ca=str(papers.authority)).health()["status"] == "ok"
 
 

@@ -6,14 +6,14 @@ import itertools
 
 import pytest
 
-from switchagg.control.drivers.base import Capacity
 from switchagg.control.jobs.effects import Install, Remove, Settle
 from switchagg.control.jobs.job import Job
 from switchagg.control.jobs.placement import Room
 from switchagg.control.jobs.records import JobState, JoinRequest, MemberState
 from switchagg.errors import AdmissionError, SwitchError, UsageError
+from switchagg.rules.switch import Capacity
 from switchagg.wire.header import Header, Op
-from tests.switchagg.control.books import (
+from tests.switchagg.control.job_books import (
     book,
     carry_out,
     doing,

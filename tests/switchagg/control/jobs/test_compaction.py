@@ -9,7 +9,7 @@ from switchagg.control.jobs.effects import Tell
 from switchagg.control.jobs.job import Job, Member
 from switchagg.control.jobs.records import JobState
 from tests.seeds import seed_of_this_run
-from tests.switchagg.control.books import book, carry_out, create, free, only, room, run, told
+from tests.switchagg.control.job_books import book, carry_out, create, free, only, room, run, told
 
 
 def pause(jobs: JobBook, members: list[Member]) -> None:

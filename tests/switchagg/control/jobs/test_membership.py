@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from switchagg.control.drivers.base import Reconciled
 from switchagg.control.jobs.book import JobBook
 from switchagg.control.jobs.effects import Answer, Fence, Install, Question, Remove, Settle
 from switchagg.control.jobs.job import Member
 from switchagg.control.jobs.records import JobState, MemberState, OnLoss
 from switchagg.errors import AdmissionError
+from switchagg.rules.switch import Reconciled
 from tests.seeds import seed_of_this_run
-from tests.switchagg.control.books import (
+from tests.switchagg.control.job_books import (
     answers,
     book,
     carry_out,

@@ -6,10 +6,10 @@ import random
 
 import pytest
 
-from switchagg.control.drivers.base import Capacity
 from switchagg.control.jobs.placement import Placement, Room, Shape
 from switchagg.control.jobs.records import SwitchState
 from switchagg.errors import AdmissionError, UsageError
+from switchagg.rules.switch import Capacity
 from tests.seeds import seed_of_this_run
 
 

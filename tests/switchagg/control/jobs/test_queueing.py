@@ -10,7 +10,7 @@ from switchagg.control.jobs.effects import Forget, Install, Save, Settle
 from switchagg.control.jobs.records import JobState, Tenant
 from switchagg.errors import AdmissionError, SwitchError
 from tests.seeds import seed_of_this_run
-from tests.switchagg.control.books import (
+from tests.switchagg.control.job_books import (
     ME,
     book,
     carry_out,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from switchagg.control.drivers.base import Capacity, Reconciled
 from switchagg.control.jobs.effects import Note, Remove
 from switchagg.control.jobs.records import EventKind, JobState, SwitchState
 from switchagg.errors import AdmissionError, SwitchError
-from tests.switchagg.control.books import book, carry_out, create, free, generation, only, room, run, told
+from switchagg.rules.switch import Capacity, Reconciled
+from tests.switchagg.control.job_books import book, carry_out, create, free, generation, only, room, run, told
 
 
 def test_nothing_is_put_on_a_switch_before_it_answers() -> None:
@@ -90,7 +90,7 @@ def test_draining_a_switch_moves_what_has_not_opened_at_once() -> None:
 
 def test_a_job_that_opens_on_a_switch_that_is_drained_moves_when_it_runs() -> None:
     jobs = book(room("a"), room("b", 128))
-    from tests.switchagg.control.books import join, request
+    from tests.switchagg.control.job_books import join, request
 
     zero = join(jobs, "a", request(0, 1))
     jobs.drain_switch("a", "admin")

@@ -8,11 +8,11 @@ import random
 
 import pytest
 
-from switchagg.control.drivers.base import Capacity
 from switchagg.control.jobs.placement import Room, Shape, Tree
 from switchagg.control.jobs.trees import Trees, seat
-from switchagg.control.wiring import Attachment
 from switchagg.errors import AdmissionError
+from switchagg.rules.switch import Capacity
+from switchagg.rules.wiring import Attachment
 from tests.seeds import seed_of_this_run
 
 

@@ -14,9 +14,9 @@ from switchagg.control.jobs.records import OPEN, OnLoss
 from switchagg.control.jobs.tuning import Tuning
 from switchagg.rules.planner import SkipPolicy
 from switchagg.wire.heartbeat import SAMPLED_SIZES, Report
-from tests.switchagg.control.books import book, carry_out, generation, run
 from tests.switchagg.control.fake_driver import FakeDriver
-from tests.switchagg.control.offices import Recorder, join_all, token, up
+from tests.switchagg.control.job_books import book, carry_out, generation, run
+from tests.switchagg.control.recorded_streams import Recorder, join_all, token, up
 from tests.worker_lib.harness import job_name, together
 from worker_lib import Session
 
@@ -63,7 +63,7 @@ def test_rank_0_is_told_and_people_see_why(tuned: bool) -> None:
             if lines[0].of("policy"):
                 break
         assert bool(lines[0].of("policy")) == tuned
-        (job,) = controller.jobs(OPEN)
+        (job,) = controller.queries.jobs(OPEN)
         if tuned:
             event = lines[0].of("policy")[0]
             policy = SkipPolicy.from_word(event["word"])
@@ -71,7 +71,7 @@ def test_rank_0_is_told_and_people_see_why(tuned: bool) -> None:
             assert (job["policy"]["block"], job["policy"]["dense"]) == (policy.block, policy.dense)
             assert policy != SkipPolicy()
             assert job["policy"]["why"] == event["why"]
-            assert [each["kind"] for each in controller.events(OPEN)][-1] == "policy"
+            assert [each["kind"] for each in controller.queries.events(OPEN)][-1] == "policy"
         else:
             assert job["policy"]["why"] == "set at admission"
         assert lines[1].of("policy") == []
@@ -108,7 +108,7 @@ def test_a_policy_is_said_to_who_is_rank_0_now() -> None:
     try:
         up(controller)
         lines = join_all(controller, world_size=2, on_loss=OnLoss.shrink)
-        controller.line_closed(lines[0])
+        controller.stream_closed(lines[0])
         assert controller.progress(OPEN, "a", 1, token(lines[1]), 1).result(20) == 1
         controller.proceed(OPEN, "a", 1, token(lines[1]), "10.0.0.1", 4001).result(20)
         for second in range(1, 60):
@@ -134,7 +134,7 @@ def test_from_heartbeats_to_headers() -> None:
         # All ranks see the same policy after the same collective.
         policy = session.policy
         if session.rank == 0:
-            shown = host.controller.job(OPEN, name)
+            shown = host.controller.queries.job(OPEN, name)
             assert shown is not None
             assert shown["policy"]["bits"] is not None
             assert "non-zero at some rank" in shown["policy"]["why"]

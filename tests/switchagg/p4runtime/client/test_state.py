@@ -9,13 +9,13 @@ import pytest
 
 pytest.importorskip("finsy", reason='needs the extra: pip install "switchagg[p4runtime]"')
 
-from switchagg.control.drivers.base import Reconciled
 from switchagg.errors import SwitchError
 from switchagg.p4program.program import MAX_JOBS, MulticastGroup, Station
 from switchagg.p4runtime.client.pipeline import describe
 from switchagg.p4runtime.client.rows import Row, Schema
 from switchagg.p4runtime.client.state import Difference, Found, Layout
 from switchagg.p4runtime.server.pipeline import source_of
+from switchagg.rules.switch import Reconciled
 from tests.switchagg.control.drivers import rig
 from tests.switchagg.control.drivers.rig import STATIONS, TNA, V1MODEL, job
 

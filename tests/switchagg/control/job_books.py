@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from switchagg.control.drivers.base import Capacity, Reconciled
 from switchagg.control.jobs.book import JobBook
 from switchagg.control.jobs.effects import Action, Answer, Install, Remove, Settle, Tell
 from switchagg.control.jobs.job import Generation, Job, Member
 from switchagg.control.jobs.placement import Room
 from switchagg.control.jobs.records import JobSpec, JoinRequest, Quota, Tenant
 from switchagg.errors import AdmissionError
+from switchagg.rules.switch import Capacity, Reconciled
 
 ME = Tenant("me")
 DOING = (Install, Remove, Settle)  # what a switch and a joining rank see

@@ -12,19 +12,20 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from switchagg.control.controller import Controller
-from switchagg.control.drivers.embedded import DEFAULT_MEMORY, EmbeddedDriver
+from switchagg.control.drivers.embedded import EmbeddedDriver
 from switchagg.control.jobs.records import OPEN
 from switchagg.control.service import ControlServer
-from switchagg.control.wiring import Attachment, parse_hosts
 from switchagg.emulator.faults import Faults
 from switchagg.emulator.switch import Switch
+from switchagg.rules.switch import DEFAULT_MEMORY
+from switchagg.rules.wiring import Attachment, parse_hosts
 from tests.waiting import eventually
 
 CAPACITY = 4096
 
 
 @dataclass
-class Grove:
+class SwitchTree:
     """What is there."""
 
     server: ControlServer
@@ -43,13 +44,15 @@ class Grove:
         return [name for name in self.switches if name != "root"]
 
     def job(self, name: str) -> dict[str, Any]:
-        found = self.controller.job(OPEN, name)
+        found = self.controller.queries.job(OPEN, name)
         assert found is not None
         return found
 
     def all_free(self) -> None:
         """Fails unless every slot of every switch comes free."""
-        eventually(lambda: all(each["free"] == CAPACITY for each in self.controller.slots(OPEN)["switches"]))
+        eventually(
+            lambda: all(each["free"] == CAPACITY for each in self.controller.queries.slots(OPEN)["switches"])
+        )
 
 
 def address(leaf: int, rank: int = 0) -> str:
@@ -58,7 +61,7 @@ def address(leaf: int, rank: int = 0) -> str:
 
 
 def wired(leaves: int) -> dict[str, Attachment]:
-    """How the switches of a grove are wired."""
+    """How the switches of a tree are wired."""
     return {
         "root": Attachment(None, ()),
         **{
@@ -69,7 +72,7 @@ def wired(leaves: int) -> dict[str, Attachment]:
 
 
 @contextlib.contextmanager
-def grove(leaves: int = 2, *, faults: Faults | None = None, **options: Any) -> Iterator[Grove]:
+def switch_tree(leaves: int = 2, *, faults: Faults | None = None, **options: Any) -> Iterator[SwitchTree]:
     """Runs a root and leaves until the end of the block; `options` go to the controller."""
     with contextlib.ExitStack() as stack:
         switches: dict[str, Switch] = {}
@@ -81,4 +84,4 @@ def grove(leaves: int = 2, *, faults: Faults | None = None, **options: Any) -> I
         server = ControlServer(Controller(drivers, wiring=wired(leaves), **options))
         stack.callback(server.close)
         server.start()
-        yield Grove(server, switches)
+        yield SwitchTree(server, switches)

@@ -13,7 +13,7 @@ from tests.waiting import eventually
 
 
 class Recorder:
-    """A `Line` that keeps what it is sent."""
+    """A `EventStream` that keeps what it is sent."""
 
     def __init__(self) -> None:
         self.events: list[dict[str, Any]] = []
@@ -68,4 +68,4 @@ def token(line: Recorder) -> int:
 
 def up(controller: Controller) -> None:
     """Waits until all switches are."""
-    eventually(lambda: all(switch["state"] == "up" for switch in controller.switches(OPEN)))
+    eventually(lambda: all(switch["state"] == "up" for switch in controller.queries.switches(OPEN)))

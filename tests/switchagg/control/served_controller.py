@@ -15,13 +15,13 @@ import pytest
 from switchagg.control.controller import Controller
 from switchagg.control.service import ControlServer
 from switchagg.control.store import MemoryStore
-from tests.switchagg.control import calls
-from tests.switchagg.control.calls import Joined, Refused, asked, call
+from tests.switchagg.control import http_calls
 from tests.switchagg.control.fake_driver import FakeDriver
+from tests.switchagg.control.http_calls import Joined, Refused, asked, call
 
 
 @dataclass
-class Place:
+class ServedController:
     """A server and its switch, with calls to it."""
 
     server: ControlServer
@@ -36,7 +36,7 @@ class Place:
         return int(self.url.rpartition(":")[2])
 
     def connection(self) -> http.client.HTTPConnection:
-        return calls.connect(self.url)
+        return http_calls.connect(self.url)
 
     def call(self, method: str, path: str, body: Any = None, token: str | None = None) -> tuple[int, Any]:
         connection = self.connection()
@@ -49,13 +49,13 @@ class Place:
         self, name: str, rank: int, world_size: int = 2, token: str | None = None, **options: Any
     ) -> Joined:
         path = f"/v1/jobs/{name}/members"
-        return calls.stream(self.connection(), path, asked(rank, world_size, **options), token)
+        return http_calls.stream(self.connection(), path, asked(rank, world_size, **options), token)
 
     def join_all(self, name: str = "a", world_size: int = 2, **options: Any) -> list[Joined]:
-        return calls.join_all(self.url, name, world_size, **options)
+        return http_calls.join_all(self.url, name, world_size, **options)
 
     def leave(self, name: str, joined: Joined) -> tuple[int, Any]:
-        return calls.leave(self.url, name, joined)
+        return http_calls.leave(self.url, name, joined)
 
     def refused(self, name: str, rank: int, world_size: int = 2, **options: Any) -> tuple[int, str, str]:
         with pytest.raises(Refused) as refusal:
@@ -91,7 +91,7 @@ class Place:
 
 
 @contextlib.contextmanager
-def serving(**options: Any) -> Iterator[Place]:
+def serving(**options: Any) -> Iterator[ServedController]:
     """Serves until the end of the block; then nothing is left on the switch, and no thread.
 
     Args:
@@ -102,7 +102,7 @@ def serving(**options: Any) -> Iterator[Place]:
     server = ControlServer(Controller([driver], store=MemoryStore(), slots=16), **options)
     server.start()
     try:
-        yield Place(server, driver)
+        yield ServedController(server, driver)
     finally:
         server.close()
     server.close()

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from switchagg.control.switch_specs import parse_switch, read_configuration, wiring
-from switchagg.control.wiring import Attachment, checked, parse_hosts
 from switchagg.errors import UsageError
+from switchagg.rules.wiring import Attachment, checked, parse_hosts
 
 
 def made(*texts: str) -> dict[str, Attachment]:
