@@ -94,8 +94,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _list(args: argparse.Namespace) -> int:
-    from switchagg.cli.options import table
     from switchagg.experiments import catalog
+    from switchagg.report.table import listing
 
     if args.names:
         raise UsageError("--list takes no names")
@@ -107,7 +107,7 @@ def _list(args: argparse.Namespace) -> int:
         }
         print(json.dumps(told, indent=1))
     else:
-        print(table(("name", "what"), [(each.name, each.title) for each in known.values()]))
+        print(listing(("name", "what"), [(each.name, each.title) for each in known.values()]))
     return 0
 
 

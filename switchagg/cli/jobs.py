@@ -7,9 +7,10 @@ import json
 import time
 from typing import Any
 
-from switchagg.cli.options import add_controller_options, add_job_options, client_from, table
+from switchagg.cli.options import add_controller_options, add_job_options, client_from
 from switchagg.errors import UsageError
 from switchagg.report import format as figures
+from switchagg.report.table import listing
 
 
 def add_parser(subparsers: Any) -> None:
@@ -69,7 +70,7 @@ def jobs_table(jobs: list[dict[str, Any]]) -> str:
     ]
     alike = [name for name in ("tenant", "switch") if len({job.get(name) for job in jobs}) == 1]
     columns = [column for column in columns if column[0] not in alike]
-    return table(
+    return listing(
         tuple(name for name, _ in columns), [tuple(value(job) for _, value in columns) for job in jobs]
     )
 
@@ -128,7 +129,7 @@ def _in_full(job: dict[str, Any]) -> str:
             for member in job["members"]
         ]
         leaf = ("switch",) if job.get("leaves") else ()
-        lines += ["", table(("rank", "state", "heard", "packets", "address", *leaf, ""), rows)]
+        lines += ["", listing(("rank", "state", "heard", "packets", "address", *leaf, ""), rows)]
     return "\n".join(lines)
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from switchagg.errors import UsageError
-from switchagg.report.format import plain
 
 if TYPE_CHECKING:
     from switchagg.control.client import ControllerClient
@@ -116,18 +115,3 @@ def client_from(args: argparse.Namespace, timeout: float = 10.0) -> ControllerCl
     from switchagg.control.client import ControllerClient, controller_url
 
     return ControllerClient(controller_url(args.controller), timeout, ca=args.ca)
-
-
-def table(headings: tuple[str, ...], rows: list[tuple[Any, ...]]) -> str:
-    """Returns rows in columns; numbers to the right, all else to the left."""
-    texts = [headings, *(tuple(plain(cell) for cell in row) for row in rows)]
-    widths = [max(len(line[column]) for line in texts) for column in range(len(headings))]
-    columns = range(len(headings))
-    right = [bool(rows) and all(isinstance(row[i], int | float) for row in rows) for i in columns]
-    return "\n".join(
-        "  ".join(
-            cell.rjust(width) if to_right else cell.ljust(width)
-            for cell, width, to_right in zip(line, widths, right, strict=True)
-        ).rstrip()
-        for line in texts
-    )

@@ -6,8 +6,9 @@ import argparse
 import json
 from typing import Any
 
-from switchagg.cli.options import add_controller_options, client_from, table
+from switchagg.cli.options import add_controller_options, client_from
 from switchagg.report import format as figures
+from switchagg.report.table import listing
 
 
 def add_parser(subparsers: Any) -> None:
@@ -63,7 +64,7 @@ def _ranges(slots: dict[str, Any]) -> str:
     headings = ("first", "last", "slots", "words", "job", "tenant")
     if len({row[-1] for row in rows}) == 1:
         headings, rows = headings[:-1], [row[:-1] for row in rows]  # type: ignore[assignment,misc]
-    return f"{said}\n{table(headings, list(rows))}"
+    return f"{said}\n{listing(headings, list(rows))}"
 
 
 def _waiting(answer: dict[str, Any]) -> str:
@@ -86,4 +87,4 @@ def _waiting(answer: dict[str, Any]) -> str:
     headings = ("switch", "slot", "seq", "holds", "ranks there", "ranks missing")
     if len({row[0] for row in rows}) == 1:
         headings, rows = headings[1:], [row[1:] for row in rows]  # type: ignore[assignment,misc]
-    return table(headings, list(rows))
+    return listing(headings, list(rows))

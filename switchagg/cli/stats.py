@@ -6,7 +6,8 @@ import argparse
 import json
 from typing import Any
 
-from switchagg.cli.options import add_controller_options, client_from, table
+from switchagg.cli.options import add_controller_options, client_from
+from switchagg.report.table import listing
 
 
 def add_parser(subparsers: Any) -> None:
@@ -40,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
         if any(counters.get(name) for _, counters in columns)
     ]
     if rows:
-        print(table(("counter", *(name for name, _ in columns)), rows))
+        print(listing(("counter", *(name for name, _ in columns)), rows))
     else:
         print("nothing has been counted yet")
     return 0

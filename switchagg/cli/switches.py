@@ -6,8 +6,9 @@ import argparse
 import json
 from typing import Any
 
-from switchagg.cli.options import add_controller_options, client_from, table
+from switchagg.cli.options import add_controller_options, client_from
 from switchagg.report import format as figures
+from switchagg.report.table import listing
 
 
 def add_parser(subparsers: Any) -> None:
@@ -55,7 +56,7 @@ def switches_table(switches: list[dict[str, Any]]) -> str:
     ]
     if not any(one.get("parent") for one in switches):
         columns = [column for column in columns if column[0] not in ("below", "hosts")]
-    return table(
+    return listing(
         tuple(name for name, _ in columns), [tuple(value(one) for _, value in columns) for one in switches]
     )
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from switchagg.cli.controller import STATE_VARIABLE
-from switchagg.cli.options import table
 from switchagg.errors import UsageError
+from switchagg.report.table import listing
 
 if TYPE_CHECKING:
     from switchagg.control.jobs.records import Quota, Tenant
@@ -151,4 +151,4 @@ def _line(tenants: list[Tenant]) -> str:
         )
         for each in tenants
     ]
-    return table(("tenant", "admin", "jobs", "slots", "memory"), rows)
+    return listing(("tenant", "admin", "jobs", "slots", "memory"), rows)

@@ -17,16 +17,21 @@ def plain(text: object) -> str:
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in words)
 
 
-def throughput(gigabytes: float | None) -> str:
-    """Gigabytes a second in the unit that fits."""
-    if gigabytes is None:
+def size(count: float | None) -> str:
+    """Bytes in the decimal unit that fits: ``1.53 MB``."""
+    if count is None:
         return NONE
-    value, unit = gigabytes * 1e9, "B/s"
-    for larger in ("kB/s", "MB/s", "GB/s", "TB/s"):
+    value, unit = float(count), "B"
+    for larger in ("kB", "MB", "GB", "TB"):
         if abs(value) < 999.5:
             break
         value, unit = value / 1000, larger
-    return f"{_significant(value)} {unit}"
+    return f"{significant(value)} {unit}"
+
+
+def throughput(gigabytes: float | None) -> str:
+    """Gigabytes a second in the unit that fits."""
+    return NONE if gigabytes is None else f"{size(gigabytes * 1e9)}/s"
 
 
 def percent(share: float | None) -> str:
@@ -34,7 +39,7 @@ def percent(share: float | None) -> str:
     if share is None:
         return NONE
     value = share * 100
-    return "<0.01%" if 0 < value < 0.01 else f"{_significant(value)}%"
+    return "<0.01%" if 0 < value < 0.01 else f"{significant(value)}%"
 
 
 def duration(seconds: float | None) -> str:
@@ -55,7 +60,7 @@ def microseconds(value: float | None) -> str:
     """A round trip."""
     if value is None:
         return NONE
-    return f"{_significant(value)} us" if value < 999.5 else f"{_significant(value / 1000)} ms"
+    return f"{significant(value)} us" if value < 999.5 else f"{significant(value / 1000)} ms"
 
 
 def count(value: int | None) -> str:
@@ -107,9 +112,27 @@ def rate(job: Mapping[str, Any], name: str) -> float | None:
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 
-def _significant(value: float) -> str:
+def significant(value: float, digits: int = 3, *, thousands: str = "") -> str:
+    """So many significant digits, at most 6 decimals, no exponent; ``thousands`` goes between thousands."""
     if value == 0:
         return "0"
-    places = 2 - math.floor(math.log10(abs(value)))
-    text = f"{value:.{min(6, max(0, places))}f}"
+    places = digits - 1 - math.floor(math.log10(abs(value)))
+    text = f"{value:{thousands}.{min(6, max(0, places))}f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def figure(value: str | int | float | bool | None) -> str:
+    """A cell of a table: four significant digits of a float, whole numbers with their thousands apart."""
+    match value:
+        case None:
+            return NONE
+        case bool():
+            return "yes" if value else "no"
+        case int():
+            return f"{value:,}"
+        case float():
+            if not math.isfinite(value):
+                return NONE
+            in_range = value == 0 or 1e-3 <= abs(value) < 1e6
+            return significant(value, 4, thousands=",") if in_range else f"{value:.2e}"
+    return value

@@ -5,8 +5,8 @@ from __future__ import annotations
 import statistics
 from typing import Any
 
-from switchagg.cli.options import table
 from switchagg.report.format import plain
+from switchagg.report.table import listing
 from switchagg.topo.network import Run
 
 
@@ -60,7 +60,7 @@ def lines(result: dict[str, Any]) -> str:
         for link in result["links"]
     ]
     headings = ("link", "frames up", "bytes up", "frames down", "bytes down", "Mbit/s up", "down", "lost")
-    return "\n".join([*said, "", table(headings, rows)])
+    return "\n".join([*said, "", listing(headings, rows)])
 
 
 def _names(run: Run) -> list[str]:
