@@ -6,10 +6,11 @@ The typed and elaborated program, which `load()` returns and the runtime execute
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from switchagg.p4model.errors import Location
+from switchagg.p4model.errors import Location, P4Error
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,6 +40,23 @@ class Annotation(Node):
 
 
 Annotations: TypeAlias = tuple[Annotation, ...]
+
+
+def find_annotation(annotations: Iterable[Annotation], name: str) -> Annotation | None:
+    """The first annotation of this name."""
+    return next((each for each in annotations if each.name == name), None)
+
+
+def control_name(name: str, annotations: Annotations, path: str) -> str:
+    """The full name of what is declared as `name` in the block that is known as `path`."""
+    note = find_annotation(annotations, "name")
+    if note is not None:
+        if len(note.values) != 1 or not isinstance(note.values[0], str):
+            raise P4Error('@name takes one string, as in @name("x")', note.location)
+        name = note.values[0]
+        if name.startswith("."):
+            return name[1:]
+    return f"{path}.{name}" if path else name
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -13,19 +13,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from switchagg.p4model import ast, ir
-from switchagg.p4model.blocks import Blocks
-from switchagg.p4model.calls import Calls
-from switchagg.p4model.declare_types import Types
+from switchagg.p4model.check_blocks import Blocks, Instances
+from switchagg.p4model.check_calls import Calls, Functions
+from switchagg.p4model.check_expressions import Expressions
+from switchagg.p4model.check_statements import Statements
+from switchagg.p4model.check_tables import Keysets, Tables
+from switchagg.p4model.check_types import Types
 from switchagg.p4model.errors import Location, P4Error
-from switchagg.p4model.expressions import Expressions
-from switchagg.p4model.functions import Functions
-from switchagg.p4model.instances import Instances
-from switchagg.p4model.keysets import Keysets
 from switchagg.p4model.parser import parse
 from switchagg.p4model.preprocess import preprocess
-from switchagg.p4model.statements import Statements
 from switchagg.p4model.symbols import Block, Env, Frame, Generic, NamedType, Overloads
-from switchagg.p4model.tables import Tables
 from switchagg.p4model.types import PackageType, Parameter, Type
 
 _ARCHITECTURES = {"tofino1_arch": "tna", "tofino1arch": "tna", "tofino": "tna", "tofino1_base": "tna"}

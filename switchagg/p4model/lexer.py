@@ -1,6 +1,7 @@
-"""From words to the tokens of grammar.lark, with all that an LALR(1) grammar of P4 needs to be told.
+"""From characters to the tokens of grammar.lark, with all that an LALR(1) grammar of P4 needs to be told.
 
-What a token is follows from its neighbours and from the names declared before it:
+`scan` finds words, numbers, strings and marks, and drops blanks and comments. `classify` tells them apart
+by their neighbours and by the names declared before them:
 
     NAME or TYPE       `(a) - b` is a cast only if `a` is a type, so types are known by declaration, with the
                        scopes of braces and of type parameters
@@ -12,16 +13,196 @@ What a token is follows from its neighbours and from the names declared before i
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from lark import Token
 from lark.lexer import Lexer
 
-from switchagg.p4model.annotations import annotate
-from switchagg.p4model.errors import P4Error
+from switchagg.p4model.ast import Annotation
+from switchagg.p4model.errors import Location, P4Error
 from switchagg.p4model.preprocess import Line
-from switchagg.p4model.tokens import KEYWORDS, MARKS, SOFT_KEYWORDS, P4Token, Raw, make_token
+
+_SCANNER: Final = re.compile(
+    r"""
+      (?P<blank>[ \t\r\f\v]+|//.*|/\*.*?\*/)
+    |
+    (?P<number>[0-9]+[ws]0[xX][0-9a-fA-F_]+|[0-9]+[ws]0[dD][0-9_]+|[0-9]+[ws]0[oO][0-7_]+|[0-9]+[ws]0[bB][01_]+
+        |[0-9]+[ws][0-9][0-9_]*|0[xX][0-9a-fA-F_]+|0[dD][0-9_]+|0[oO][0-7_]+|0[bB][01_]+|[0-9][0-9_]*)
+    | (?P<word>[A-Za-z_][A-Za-z0-9_]*)
+    | (?P<string>"(?:[^"\\\n]|\\.)*")
+    | (?P<mark>\{\#\}|&&&|\.\.\.|\.\.|<<=|\|\+\|=|\|-\|=|\|\+\||\|-\||<<|&&|\|\||==|!=|<=|>=|\+\+
+        |\+=|\+:|-=|\*=|/=|%=|&=|\|=|\^=|[-+*/%&|^~!<>=(){}\[\];:,.?@])
+    """,
+    re.VERBOSE,
+)
+
+MARKS: Final = {
+    "{#}": "INVALID", "&&&": "_MASK", "...": "DOTS", "..": "_RANGE", "|+|": "SAT_ADD", "|-|": "SAT_SUB",
+    "<<": "SHL", "&&": "AND", "||": "OR", "==": "EQ", "!=": "NE", "<=": "LE", ">=": "GE", "++": "CONCAT",
+    "+": "PLUS", "-": "MINUS", "*": "STAR", "/": "SLASH", "%": "PERCENT", "&": "BIT_AND", "|": "BIT_OR",
+    "^": "BIT_XOR", "~": "COMPLEMENT", "!": "NOT", "<": "LT", ">": "GT", "=": "_ASSIGN", "(": "_LPAR", ")":
+    "_RPAR", "{": "_LBRACE", "}": "_RBRACE", "[": "_LBRACKET", "]": "_RBRACKET", ";": "_SEMI", ":": "COLON",
+    ",": "_COMMA", ".": "_DOT", "+:": "PLUS_COLON", "?": "QUESTION", ">>": "SHR",
+}  # fmt: skip
+MARKS.update(
+    {f"{each}=": "ASSIGN_OP" for each in ("+", "-", "*", "/", "%", "&", "|", "^", "<<", ">>", "|+|", "|-|")}
+)
+
+KEYWORDS: Final = {
+    "abstract": "ABSTRACT", "action": "_ACTION", "bool": "BOOL", "bit": "BIT", "break": "BREAK", "const":
+    "_CONST", "continue": "CONTINUE", "control": "CONTROL", "default": "DEFAULT", "else": "_ELSE", "enum":
+    "_ENUM", "error": "ERROR", "exit": "EXIT", "extern": "_EXTERN", "false": "FALSE", "for": "FOR",
+    "header": "HEADER", "header_union": "HEADER_UNION", "if": "IF", "in": "IN", "inout": "INOUT", "int":
+    "INT", "match_kind": "MATCH_KIND", "out": "OUT", "parser": "PARSER", "package": "_PACKAGE", "return":
+    "RETURN", "select": "_SELECT", "string": "STRING", "struct": "STRUCT", "switch": "SWITCH", "table":
+    "_TABLE", "this": "THIS", "transition": "TRANSITION", "true": "TRUE", "tuple": "TUPLE", "typedef":
+    "TYPEDEF", "varbit": "VARBIT", "value_set": "_VALUE_SET", "void": "VOID", "_": "DONT_CARE",
+}  # fmt: skip
+SOFT_KEYWORDS: Final = {
+    "apply": "_APPLY", "key": "KEY", "actions": "ACTIONS", "entries": "ENTRIES", "state": "_STATE",
+    "type": "TYPE_KEYWORD", "priority": "_PRIORITY", "list": "LIST",
+}  # fmt: skip
+
+
+class P4Token(Token):
+    """A token with its place. `annotation` only in an ANNOTATION token."""
+
+    location: Location
+    annotation: Annotation | None
+
+
+def make_token(kind: str, text: str, location: Location, annotation: Annotation | None = None) -> P4Token:
+    """A token of this kind of the grammar."""
+    token = P4Token(kind, text)
+    token.location = location
+    token.annotation = annotation
+    return token
+
+
+class Raw:
+    """A token before it is classified. `kind` is word, number, string or mark."""
+
+    __slots__ = ("kind", "line", "offset", "text")
+
+    def __init__(self, kind: str, text: str, line: Line, offset: int) -> None:
+        self.kind = kind
+        self.text = text
+        self.line = line
+        self.offset = offset
+
+    @property
+    def location(self) -> Location:
+        return self.line.location(self.offset)
+
+
+def scan(lines: list[Line]) -> list[Raw]:
+    """The tokens of the text. Raises `P4Error` for a character that no token begins with."""
+    tokens: list[Raw] = []
+    match = _SCANNER.match
+    for line in lines:
+        text, at = line.text, 0
+        while at < len(text):
+            found = match(text, at)
+            if found is None:
+                raise P4Error(_lexical_reason(text[at]), line.location(at))
+            kind = found.lastgroup
+            assert kind is not None
+            if kind != "blank":
+                tokens.append(Raw(kind, found[0], line, at))
+                _check_number(tokens, found[0], kind, line, at)
+            at = found.end()
+    return tokens
+
+
+def _check_number(tokens: list[Raw], text: str, kind: str, line: Line, at: int) -> None:
+    if kind == "word" and len(tokens) > 1:
+        before = tokens[-2]
+        if before.kind == "number" and before.line is line and before.offset + len(before.text) == at:
+            raise P4Error(f"{before.text}{text} is no number", before.location)
+
+
+def _lexical_reason(character: str) -> str:
+    if character == '"':
+        return "this string does not end on its line"
+    return f"unexpected character {character!r}"
+
+
+_TEXTS = {"name", "deprecated"}
+_ESCAPE = re.compile(r"\\(.)")
+
+
+def annotate(location: Location, name: str, body: Sequence[Raw] | None, *, structured: bool) -> Annotation:
+    """Makes an annotation of the tokens of its body; what they mean is kept where they are values or
+    pairs.
+    """
+    if body is None:
+        return Annotation(location, name, None, (), (), structured)
+    values: list[int | str | bool] = []
+    pairs: list[tuple[str, int | str | bool]] = []
+    plain = True
+    for part in _split(body):
+        if len(part) > 2 and part[0].kind == "word" and part[1].text == "=":
+            value = _value(part[2:])
+            if value is not None:
+                pairs.append((part[0].text, value))
+        else:
+            value = _value(part)
+            if value is not None:
+                values.append(value)
+        plain = plain and value is not None
+    if name in _TEXTS and not (plain and len(values) == 1 and isinstance(values[0], str)):
+        raise P4Error(f'@{name} takes one string, as in @{name}("...")', location)
+    return Annotation(
+        location, name, _text(body), tuple(values) if plain else (), tuple(pairs) if plain else (), structured
+    )
+
+
+def _split(body: Sequence[Raw]) -> list[list[Raw]]:
+    parts: list[list[Raw]] = [[]]
+    for token in body:
+        if token.text == ",":
+            parts.append([])
+        else:
+            parts[-1].append(token)
+    return [each for each in parts if each]
+
+
+def _value(tokens: Sequence[Raw]) -> int | str | bool | None:
+    if all(each.kind == "string" or each.text == "++" for each in tokens):
+        tokens = [each for each in tokens if each.kind == "string"]
+        return "".join(unquote(each.text) for each in tokens)
+    negative = tokens[0].text == "-" and len(tokens) == 2
+    token = tokens[-1]
+    if token.kind == "number" and (negative or len(tokens) == 1):
+        value = number(token.text)[0]
+        return -value if negative else value
+    if len(tokens) == 1 and token.text in ("true", "false"):
+        return token.text == "true"
+    return None
+
+
+def _text(body: Sequence[Raw]) -> str:
+    """The tokens with a blank between two, as p4c prints an annotation that it does not know."""
+    return " ".join(each.text for each in body)
+
+
+def unquote(text: str) -> str:
+    """The value of a string literal with its quotes."""
+    return _ESCAPE.sub(lambda found: {"n": "\n", "t": "\t"}.get(found[1], found[1]), text[1:-1])
+
+
+def number(text: str) -> tuple[int, int, bool]:
+    """The value, width (0 without a prefix) and signedness of a number as P4 writes it."""
+    width, signed, digits = 0, False, text.replace("_", "")
+    prefix = re.match(r"([0-9]+)([ws])", digits)
+    if prefix:
+        width, signed = int(prefix[1]), prefix[2] == "s"
+        digits = digits[prefix.end() :]
+    base = {"0x": 16, "0d": 10, "0o": 8, "0b": 2}.get(digits[:2].lower(), 0)
+    return (int(digits[2:] or "0", base) if base else int(digits or "0")), width, signed
+
 
 _TYPE_ENDS: Final = frozenset(
     ("TYPE", "_ARGS_CLOSE", "VOID", "BOOL", "STRING", "BIT", "INT", "ERROR", "MATCH_KIND", "_RBRACKET")

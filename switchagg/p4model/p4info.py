@@ -2,23 +2,27 @@
 
     program ─ collect names ─ ids and aliases ─ one message for each object ─► P4Info: text or JSON
 
-Like p4c, it has what is used: tables that are applied, and actions that a table lists or a body calls. Extern
-objects are there whether used or not. For a Tofino it is what p4c gives with --p4runtime-force-std-externs:
-ids and aliases of tables and extern objects are those of names that begin with the pipeline's, names do not.
+Like p4c, it contains what is used: tables that are applied, and actions that a table lists or a body calls.
+Extern objects are always there. For a Tofino it is the output of p4c with --p4runtime-force-std-externs: ids
+and aliases of tables and extern objects are made of names that begin with the pipeline's; names are not.
+
+An id has the kind of the object in its highest byte and, below it, a hash of the full name (Jenkins's
+one-at-a-time) or the number from @id. Of two names with one hash, the later in the alphabet takes the next
+free number.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import TypeAlias
 
 from switchagg.p4model import ir, walk
-from switchagg.p4model.annotations import find
-from switchagg.p4model.ast import Annotation
-from switchagg.p4model.errors import P4Error
-from switchagg.p4model.names import control_name
-from switchagg.p4model.p4info_ids import Kind, Symbols, field_ids, single_number
+from switchagg.p4model.ast import Annotation, control_name, find_annotation
+from switchagg.p4model.constants import to_value
+from switchagg.p4model.errors import NOWHERE, P4Error
 from switchagg.p4model.p4info_types import (
     TypeInfo,
     annotation_fields,
@@ -28,8 +32,7 @@ from switchagg.p4model.p4info_types import (
     flatten,
     type_name,
 )
-from switchagg.p4model.protobuf import Enum, Long, Message, Value
-from switchagg.p4model.symbolic import to_value
+from switchagg.p4model.protobuf_text import Enum, Long, Message
 from switchagg.p4model.types import (
     BitType,
     EnumType,
@@ -234,7 +237,7 @@ class _Generator:
         for type_ in self.program.types.values():
             if not isinstance(type_, HeaderType) or _hidden(type_.annotations):
                 continue
-            if find(type_.annotations, "controller_header") is not None:
+            if find_annotation(type_.annotations, "controller_header") is not None:
                 yield type_
 
     # ---- messages
@@ -341,8 +344,8 @@ class _Generator:
     def _action_refs(self, table: ir.Table) -> Iterator[Message]:
         for ref in table.actions:
             message = Message(id=self.symbols.id(Kind.ACTION, ref.action.control_name))
-            table_only = find(ref.annotations, "tableonly") is not None
-            default_only = find(ref.annotations, "defaultonly") is not None
+            table_only = find_annotation(ref.annotations, "tableonly") is not None
+            default_only = find_annotation(ref.annotations, "defaultonly") is not None
             if table_only and default_only:
                 raise P4Error("an action cannot be both @tableonly and @defaultonly", ref.location)
             if table_only or default_only:
@@ -441,7 +444,7 @@ class _Generator:
         )
         notes = instance.annotations
         skipped = ("max_group_size", "selector_size_semantics", "max_member_weight")
-        group = find(notes, "max_group_size")
+        group = find_annotation(notes, "max_group_size")
         message = Message(
             preamble=self._preamble_of(Kind.ACTION_PROFILE, instance, skipped),
             table_ids=[self.symbols.id(Kind.TABLE, each) for each in tables],
@@ -450,7 +453,7 @@ class _Generator:
         )
         if group is not None and selector:
             message.set("max_group_size", single_number(group))
-        semantics = find(notes, "selector_size_semantics")
+        semantics = find_annotation(notes, "selector_size_semantics")
         if semantics is not None and selector:
             _set_semantics(message, semantics, notes)
         return message
@@ -467,7 +470,7 @@ class _Generator:
     # ---- packet metadata and value sets
 
     def _controller(self, header: HeaderType) -> Message:
-        note = find(header.annotations, "controller_header")
+        note = find_annotation(header.annotations, "controller_header")
         assert note is not None
         if len(note.values) != 1 or not isinstance(note.values[0], str):
             raise P4Error("@controller_header takes one string", note.location)
@@ -512,7 +515,7 @@ class _Generator:
                     raise P4Error(
                         f"field `{field.name}` of a value set must be bit<N> in P4Info", field.location
                     )
-                note = find(field.annotations, "match")
+                note = find_annotation(field.annotations, "match")
                 kind = note.body.strip() if note is not None and note.body else "exact"
                 message = Message(
                     id=number,
@@ -537,7 +540,7 @@ class _Generator:
 
 
 def _hidden(annotations: Iterable[Annotation]) -> bool:
-    return find(annotations, "hidden") is not None
+    return find_annotation(annotations, "hidden") is not None
 
 
 def _is_named(type_: Type) -> bool:
@@ -545,7 +548,7 @@ def _is_named(type_: Type) -> bool:
 
 
 def _name(name: str, annotations: Iterable[Annotation]) -> str:
-    note = find(annotations, "name")
+    note = find_annotation(annotations, "name")
     return str(note.values[0]).removeprefix(".") if note is not None and note.values else name
 
 
@@ -571,7 +574,7 @@ def _bytes(argument: ir.Argument) -> bytes:
 def _set_semantics(message: Message, note: Annotation, notes: Iterable[Annotation]) -> None:
     text = str(note.values[0]).upper() if note.values else ""
     inner = Message()
-    weight = find(notes, "max_member_weight")
+    weight = find_annotation(notes, "max_member_weight")
     if text == "SUM_OF_MEMBERS" and weight is not None:
         inner.set("max_member_weight", single_number(weight))
     if text not in ("SUM_OF_MEMBERS", "SUM_OF_WEIGHTS"):
@@ -579,4 +582,124 @@ def _set_semantics(message: Message, note: Annotation, notes: Iterable[Annotatio
     message.set(text.lower(), inner)
 
 
-__all__ = ["Value", "generate"]
+class Kind(IntEnum):
+    """The highest byte of an id (P4Runtime specification, "P4Info: ID allocation")."""
+
+    ACTION = 0x01
+    TABLE = 0x02
+    VALUE_SET = 0x03
+    CONTROLLER_HEADER = 0x04
+    ACTION_PROFILE = 0x11
+    COUNTER = 0x12
+    DIRECT_COUNTER = 0x13
+    METER = 0x14
+    DIRECT_METER = 0x15
+    REGISTER = 0x16
+    DIGEST = 0x17
+
+
+def hash_name(name: str) -> int:
+    """Jenkins's one-at-a-time hash, 32 bits."""
+    value = 0
+    for byte in name.encode():
+        value = (value + byte) & 0xFFFFFFFF
+        value = (value + (value << 10)) & 0xFFFFFFFF
+        value ^= value >> 6
+    value = (value + (value << 3)) & 0xFFFFFFFF
+    value ^= value >> 11
+    return (value + (value << 15)) & 0xFFFFFFFF
+
+
+class Symbols:
+    """Collects all names first; ids and aliases depend on all of them."""
+
+    def __init__(self) -> None:
+        self._ids: dict[tuple[Kind, str], int | None] = {}
+        self._taken: set[int] = set()
+        self._suffixes: Counter[str] = Counter()
+        self._names: set[str] = set()
+
+    def add(self, kind: Kind, name: str, annotations: Iterable[Annotation] = ()) -> None:
+        """Adds an object; one that is there already is not added again."""
+        if (kind, name) in self._ids:
+            return
+        self._ids[kind, name] = self._written(kind, annotations)
+        if name not in self._names:
+            self._names.add(name)
+            parts = name.split(".")
+            self._suffixes.update(".".join(parts[index:]) for index in range(len(parts)))
+
+    def _written(self, kind: Kind, annotations: Iterable[Annotation]) -> int | None:
+        note = find_annotation(annotations, "id")
+        if note is None:
+            return None
+        number = single_number(note)
+        if number >> 24 not in (0, kind):
+            raise P4Error(
+                f"@id({number:#x}) is of another kind of object: it should be {kind:#04x}......",
+                note.location,
+            )
+        number |= kind << 24
+        if number in self._taken:
+            raise P4Error(f"@id({number:#x}) is given twice", note.location)
+        self._taken.add(number)
+        return number
+
+    def assign(self) -> None:
+        """Gives ids to all objects that the program gives none."""
+        for kind in sorted({kind for kind, _ in self._ids}):
+            for name in sorted(name for each, name in self._ids if each == kind):
+                if self._ids[kind, name] is None:
+                    self._ids[kind, name] = self._probe(kind, hash_name(name))
+
+    def _probe(self, kind: Kind, value: int) -> int:
+        for step in range(1 << 24):
+            number = kind << 24 | (value + step) & 0xFFFFFF
+            if number not in self._taken:
+                self._taken.add(number)
+                return number
+        raise P4Error("there are more objects than ids", NOWHERE)
+
+    def id(self, kind: Kind, name: str) -> int:
+        """The id of an object, after `assign`."""
+        number = self._ids[kind, name]
+        assert number is not None
+        return number
+
+    def alias(self, name: str) -> str:
+        """The shortest end of the name that no other name has."""
+        parts = name.split(".")
+        for count in range(1, len(parts)):
+            suffix = ".".join(parts[-count:])
+            if self._suffixes[suffix] < 2:
+                return suffix
+        return name
+
+
+def field_ids(fields: Sequence[Iterable[Annotation]]) -> list[int]:
+    """Ids of match fields, parameters and the like: @id, or the position, counted from 1."""
+    written: list[int | None] = []
+    for field in fields:
+        note = find_annotation(field, "id")
+        written.append(None if note is None else single_number(note))
+        if note is not None and written.count(written[-1]) > 1:
+            raise P4Error(f"@id({written[-1]}) is given twice", note.location)
+    taken = {each for each in written if each is not None}
+    ids, index = [], 1
+    for number in written:
+        if number is not None:
+            ids.append(number)
+            index += 1
+            continue
+        while index in taken:
+            index += 1
+        taken.add(index)
+        ids.append(index)
+    return ids
+
+
+def single_number(note: Annotation) -> int:
+    """The value of an annotation that takes one number, which is not negative."""
+    if len(note.values) != 1 or not isinstance(note.values[0], int) or note.values[0] < 0:
+        raise P4Error(f"@{note.name} takes one number", note.location)
+    return note.values[0]

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from switchagg.p4model.annotations import find
-from switchagg.p4model.ast import Annotation
+from switchagg.p4model.ast import Annotation, find_annotation
 from switchagg.p4model.errors import P4Error, unsupported
-from switchagg.p4model.protobuf import Message, Value
+from switchagg.p4model.protobuf_text import Message, Value
 from switchagg.p4model.types import (
     BitType,
     BoolType,
@@ -95,7 +94,7 @@ def translation(type_: Type) -> tuple[str, int | None] | None:
     """What @p4runtime_translation says: a URI, and the width at the controller, None for a string."""
     if not isinstance(type_, NewType):
         return None
-    note = find(type_.annotations, "p4runtime_translation")
+    note = find_annotation(type_.annotations, "p4runtime_translation")
     if note is None:
         return None
     body = (note.body or "").split(",")
@@ -132,7 +131,7 @@ def type_name(type_: Type) -> Message | None:
 
 def control_type_name(type_: Type) -> str:
     """A named type as the control plane knows it."""
-    note = find(getattr(type_, "annotations", ()), "name")
+    note = find_annotation(getattr(type_, "annotations", ()), "name")
     if note is not None and note.values:
         return str(note.values[0]).removeprefix(".")
     return str(type_)
@@ -264,7 +263,7 @@ def flatten(type_: HeaderType) -> list[tuple[str, Field]]:
 
 
 def _field_name(field: Field) -> str:
-    note = find(field.annotations, "name")
+    note = find_annotation(field.annotations, "name")
     return str(note.values[0]).removeprefix(".") if note is not None and note.values else field.name
 
 

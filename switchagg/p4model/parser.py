@@ -13,11 +13,19 @@ import lark
 from lark import Lark, Transformer, UnexpectedInput, UnexpectedToken
 
 from switchagg.p4model import ast
-from switchagg.p4model.annotations import number, unquote
 from switchagg.p4model.errors import Location, P4Error
-from switchagg.p4model.lexer import P4Lexer, classify
+from switchagg.p4model.lexer import (
+    KEYWORDS,
+    MARKS,
+    SOFT_KEYWORDS,
+    P4Lexer,
+    P4Token,
+    classify,
+    number,
+    scan,
+    unquote,
+)
 from switchagg.p4model.preprocess import Preprocessed
-from switchagg.p4model.tokens import KEYWORDS, MARKS, SOFT_KEYWORDS, P4Token, scan
 
 _GRAMMAR: Final = Path(__file__).parent / "grammar.lark"
 

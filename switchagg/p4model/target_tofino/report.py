@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 
 from switchagg.p4model import ir, walk
 from switchagg.p4model.errors import P4Error
-from switchagg.p4model.target_tofino import limits, memory, phv, registers, salu, stages
-from switchagg.p4model.target_tofino.findings import Finding
-from switchagg.p4model.target_tofino.flow import Flow, UnitKind, pipelines
-from switchagg.p4model.target_tofino.stages import Placed
+from switchagg.p4model.target_tofino import resources
+from switchagg.p4model.target_tofino.logical_tables import Flow, TableKind, pipelines
+from switchagg.p4model.target_tofino.registers import Finding, check_accesses, check_programs
+from switchagg.p4model.target_tofino.resources import counter_memory, phv_bits, register_memory
+from switchagg.p4model.target_tofino.stages import PlacedTable, place
 
 
 @dataclass(slots=True)
@@ -26,7 +27,7 @@ class Estimate:
     """
 
     findings: list[Finding]
-    placed: list[Placed]
+    placed: list[PlacedTable]
     phv_bits: Mapping[str, int]
     sources: Mapping[str, str]
     counters: int = 0
@@ -36,7 +37,7 @@ class Estimate:
     def stages(self) -> dict[str, int]:
         """Stages of ingress and egress."""
         return {
-            gress: 1 + max((each.stage for each in self.placed if each.unit.gress == gress), default=-1)
+            gress: 1 + max((each.stage for each in self.placed if each.table.gress == gress), default=-1)
             for gress in ("ingress", "egress")
         }
 
@@ -44,7 +45,7 @@ class Estimate:
     def sram_blocks(self) -> int:
         """Of tables, registers and counters together."""
         own = sum(each.memory.sram for each in self.placed)
-        return own + sum(memory.of_register(each).sram for each in self.registers) + self.counters
+        return own + sum(register_memory(each).sram for each in self.registers) + self.counters
 
     @property
     def tcam_blocks(self) -> int:
@@ -54,10 +55,10 @@ class Estimate:
     @property
     def fits(self) -> bool:
         """Whether no rule is broken, and the estimate is within the chip."""
-        room = sum(self.phv_bits.values()) <= limits.PHV_BITS and self.sram_blocks <= (
-            limits.STAGES * limits.SRAM_BLOCKS
+        room = sum(self.phv_bits.values()) <= resources.PHV_BITS and self.sram_blocks <= (
+            resources.STAGES * resources.SRAM_BLOCKS
         )
-        return not self.findings and room and max(self.stages.values()) <= limits.STAGES
+        return not self.findings and room and max(self.stages.values()) <= resources.STAGES
 
     def to_text(self) -> str:
         """Findings, the table, and the totals."""
@@ -65,13 +66,25 @@ class Estimate:
         if lines:
             lines.append("")
         rows = [("stage", "gress", "logical table", "registers", "SRAM", "TCAM", "why there")]
-        for each in sorted(self.placed, key=lambda one: (one.unit.gress == "egress", one.stage)):
-            unit = each.unit
-            name = unit.name if unit.kind is UnitKind.TABLE else f"{unit.name} (line {unit.location.line})"
-            names = ", ".join(sorted(register.name for register in unit.registers))
+        for each in sorted(self.placed, key=lambda one: (one.table.gress == "egress", one.stage)):
+            logical = each.table
+            name = (
+                logical.name
+                if logical.kind is TableKind.TABLE
+                else f"{logical.name} (line {logical.location.line})"
+            )
+            names = ", ".join(sorted(register.name for register in logical.registers))
             blocks = each.memory.sram
             rows.append(
-                (str(each.stage), unit.gress, name, names, str(blocks), str(each.memory.tcam), each.because)
+                (
+                    str(each.stage),
+                    logical.gress,
+                    name,
+                    names,
+                    str(blocks),
+                    str(each.memory.tcam),
+                    each.because,
+                )
             )
         widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
         lines += [
@@ -81,11 +94,11 @@ class Estimate:
         counts = self.stages
         lines += [
             "",
-            f"stages: ingress {counts['ingress']}, egress {counts['egress']} of {limits.STAGES}",
-            f"PHV: {sum(self.phv_bits.values())} of {limits.PHV_BITS} bits "
+            f"stages: ingress {counts['ingress']}, egress {counts['egress']} of {resources.STAGES}",
+            f"PHV: {sum(self.phv_bits.values())} of {resources.PHV_BITS} bits "
             f"(ingress {self.phv_bits.get('ingress', 0)}, egress {self.phv_bits.get('egress', 0)})",
-            f"SRAM: {self.sram_blocks} of {limits.STAGES * limits.SRAM_BLOCKS} blocks; "
-            f"TCAM: {self.tcam_blocks} of {limits.STAGES * limits.TCAM_BLOCKS}",
+            f"SRAM: {self.sram_blocks} of {resources.STAGES * resources.SRAM_BLOCKS} blocks; "
+            f"TCAM: {self.tcam_blocks} of {resources.STAGES * resources.TCAM_BLOCKS}",
             "An estimate: the compiler is the judge.",
         ]
         if not self.fits and not self.findings:
@@ -104,14 +117,14 @@ class Estimate:
                 "tcam_blocks": self.tcam_blocks,
                 "tables": [
                     {
-                        "name": each.unit.name,
-                        "kind": str(each.unit.kind),
-                        "gress": each.unit.gress,
+                        "name": each.table.name,
+                        "kind": str(each.table.kind),
+                        "gress": each.table.gress,
                         "stage": each.stage,
                         "because": each.because,
                         "sram_blocks": each.memory.sram,
                         "tcam_blocks": each.memory.tcam,
-                        "registers": sorted(register.name for register in each.unit.registers),
+                        "registers": sorted(register.name for register in each.table.registers),
                     }
                     for each in self.placed
                 ],
@@ -128,7 +141,7 @@ def check(program: ir.Program) -> Estimate:
             program.main.location,
         ).with_sources(program.sources)
     findings: list[Finding] = []
-    units = []
+    tables = []
     found: dict[str, int] = {}
     seen: set[ir.ControlInstance] = set()
     for gress, control in pipelines(program):
@@ -142,10 +155,10 @@ def check(program: ir.Program) -> Estimate:
             for each in block.instances
             if isinstance(each, ir.ExternInstance)
         ]
-        findings += registers.check(flow, externs)
+        findings += check_accesses(flow, externs)
         for instance in externs:
-            findings += salu.check(instance)
-        units += flow.units
+            findings += check_programs(instance)
+        tables += flow.tables
     for pipe in program.main.args.values():
         if isinstance(pipe, ir.PackageInstance):
             for gress in ("ingress", "egress"):
@@ -154,14 +167,14 @@ def check(program: ir.Program) -> Estimate:
                 found.setdefault(gress, 0)
                 found[gress] = max(
                     found[gress],
-                    phv.bits(
+                    phv_bits(
                         each for each in blocks if isinstance(each, ir.ParserInstance | ir.ControlInstance)
                     ),
                 )
-    placed = stages.place(units)
-    used = {register for unit in units for register in unit.registers}
+    placed = place(tables)
+    used = {register for logical in tables for register in logical.registers}
     counters = sum(
-        memory.of_counter(each).sram
+        counter_memory(each).sram
         for block in walk.blocks(program.main)
         for each in block.instances
         if isinstance(each, ir.ExternInstance) and each.type.name == "Counter"

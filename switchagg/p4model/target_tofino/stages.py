@@ -15,18 +15,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from switchagg.p4model import ir
-from switchagg.p4model.target_tofino import limits, memory
-from switchagg.p4model.target_tofino.flow import Unit, UnitKind
+from switchagg.p4model.target_tofino import resources
+from switchagg.p4model.target_tofino.logical_tables import LogicalTable, TableKind
+from switchagg.p4model.target_tofino.resources import Memory, register_memory, table_memory
 
 
 @dataclass(slots=True)
-class Placed:
+class PlacedTable:
     """A logical table and its stage; `because` is the dependency that put it there, empty where room did."""
 
-    unit: Unit
+    table: LogicalTable
     stage: int
     because: str
-    memory: memory.Memory
+    memory: Memory
 
 
 @dataclass(slots=True)
@@ -37,7 +38,7 @@ class _Stage:
     registers: set[ir.ExternInstance] = field(default_factory=set)
 
 
-def dependency(earlier: Unit, later: Unit) -> tuple[int, str] | None:
+def dependency(earlier: LogicalTable, later: LogicalTable) -> tuple[int, str] | None:
     """How many stages later the second must be, and why; None where the two are independent."""
     if earlier.gress != later.gress or earlier.excludes(later):
         return None
@@ -63,63 +64,65 @@ def _overlap(left: set[str], right: set[str]) -> str:
     return ""
 
 
-def place(units: Sequence[Unit]) -> list[Placed]:
+def place(tables: Sequence[LogicalTable]) -> list[PlacedTable]:
     """Puts every logical table into the first stage that its dependencies and the room allow."""
-    floor = {id(each): 0 for each in units}
-    for _ in range(len(units) + 1):
-        placed = _attempt(units, floor)
+    floor = {id(each): 0 for each in tables}
+    for _ in range(len(tables) + 1):
+        placed = _attempt(tables, floor)
         moved = False
         for each in placed:
             together = [
-                other.stage for other in placed if each.unit.registers.keys() & other.unit.registers.keys()
+                other.stage for other in placed if each.table.registers.keys() & other.table.registers.keys()
             ]
             target = max(together, default=each.stage)
-            if target > each.stage and floor[id(each.unit)] < target:
-                floor[id(each.unit)] = target
+            if target > each.stage and floor[id(each.table)] < target:
+                floor[id(each.table)] = target
                 moved = True
         if not moved:
             return placed
     return placed
 
 
-def _attempt(units: Sequence[Unit], floor: dict[int, int]) -> list[Placed]:
+def _attempt(tables: Sequence[LogicalTable], floor: dict[int, int]) -> list[PlacedTable]:
     stages: list[_Stage] = []
-    placed: list[Placed] = []
-    for unit in units:
-        earliest, because = floor[id(unit)], "its register is there" if floor[id(unit)] else ""
+    placed: list[PlacedTable] = []
+    for logical in tables:
+        earliest, because = floor[id(logical)], "its register is there" if floor[id(logical)] else ""
         for before in placed:
-            found = dependency(before.unit, unit)
+            found = dependency(before.table, logical)
             if found is not None and before.stage + found[0] > earliest:
                 earliest, because = before.stage + found[0], found[1]
-        need = memory.of_table(unit)
+        need = table_memory(logical)
         at = earliest
         while True:
             while at >= len(stages):
                 stages.append(_Stage())
-            if _fits(stages[at], unit, need):
+            if _fits(stages[at], logical, need):
                 break
             at += 1
-        _take(stages[at], unit, need)
-        placed.append(Placed(unit, at, because if at == earliest else f"no room before ({because})", need))
+        _take(stages[at], logical, need)
+        placed.append(
+            PlacedTable(logical, at, because if at == earliest else f"no room before ({because})", need)
+        )
     return placed
 
 
-def _fits(stage: _Stage, unit: Unit, need: memory.Memory) -> bool:
-    new = set(unit.registers) - stage.registers
+def _fits(stage: _Stage, logical: LogicalTable, need: Memory) -> bool:
+    new = set(logical.registers) - stage.registers
     empty = not stage.tables
-    blocks = need.sram + sum(memory.of_register(each).sram for each in new)
+    blocks = need.sram + sum(register_memory(each).sram for each in new)
     return (
-        stage.tables + (unit.kind is not UnitKind.GATEWAY) <= limits.LOGICAL_TABLES
-        and len(stage.registers | new) <= limits.STATEFUL_ALUS
-        and (empty or stage.sram + blocks <= limits.SRAM_BLOCKS)
-        and (empty or stage.tcam + need.tcam <= limits.TCAM_BLOCKS)
+        stage.tables + (logical.kind is not TableKind.GATEWAY) <= resources.LOGICAL_TABLES
+        and len(stage.registers | new) <= resources.STATEFUL_ALUS
+        and (empty or stage.sram + blocks <= resources.SRAM_BLOCKS)
+        and (empty or stage.tcam + need.tcam <= resources.TCAM_BLOCKS)
     )
 
 
-def _take(stage: _Stage, unit: Unit, need: memory.Memory) -> None:
-    new = set(unit.registers) - stage.registers
+def _take(stage: _Stage, logical: LogicalTable, need: Memory) -> None:
+    new = set(logical.registers) - stage.registers
     # A gateway is a part of the table that it decides on.
-    stage.tables += unit.kind is not UnitKind.GATEWAY
-    stage.sram += need.sram + sum(memory.of_register(each).sram for each in new)
+    stage.tables += logical.kind is not TableKind.GATEWAY
+    stage.sram += need.sram + sum(register_memory(each).sram for each in new)
     stage.tcam += need.tcam
     stage.registers |= new

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from switchagg.p4model import P4Error, load
-from switchagg.p4model.p4info import generate
-from switchagg.p4model.p4info_ids import Kind, Symbols, field_ids, hash_name
-from switchagg.p4model.protobuf import Enum, Long, Message
+from switchagg.p4model.p4info import Kind, Symbols, field_ids, generate, hash_name
+from switchagg.p4model.protobuf_text import Enum, Long, Message
 from tests.switchagg.p4model.sources import TNA, v1model
 
 BODY = """
@@ -49,7 +48,7 @@ def test_ids_are_those_of_p4c(tmp_path: Path) -> None:
 
 
 def test_hashes_that_meet_and_ids_that_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("switchagg.p4model.p4info_ids.hash_name", lambda _name: 0xFFFFFF)
+    monkeypatch.setattr("switchagg.p4model.p4info.hash_name", lambda _name: 0xFFFFFF)
     symbols = Symbols()
     for name in ("c", "a", "b"):
         symbols.add(Kind.TABLE, name)

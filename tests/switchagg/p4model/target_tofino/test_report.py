@@ -70,7 +70,7 @@ def test_a_register_that_is_accessed_twice_is_refused(tmp_path: Path, apply: str
 def test_accesses_of_which_one_happens_are_fine(tmp_path: Path, apply: str) -> None:
     found = estimate(tmp_path, apply=apply)
     assert reasons(found) == []
-    stages = {each.unit.name: each.stage for each in found.placed if each.unit.registers}
+    stages = {each.table.name: each.stage for each in found.placed if each.table.registers}
     assert len(set(stages.values())) == 1, "a register is in one stage, and so is all that accesses it"
 
 
@@ -132,11 +132,11 @@ def test_dependencies_make_stages(tmp_path: Path) -> None:
         apply { first.apply(); second.apply(); apart.apply(); }
     """
     found = check(tna(tmp_path, ingress=text))
-    stages = {each.unit.name.split(".")[-1]: each.stage for each in found.placed}
+    stages = {each.table.name.split(".")[-1]: each.stage for each in found.placed}
     assert stages == {"first": 0, "second": 1, "apart": 1}
     assert found.stages["ingress"] == 2
     assert found.fits
-    why = {each.unit.name.split(".")[-1]: each.because for each in found.placed}
+    why = {each.table.name.split(".")[-1]: each.because for each in found.placed}
     assert "meta.x" in why["second"]
     assert "reads" in why["apart"]
 

@@ -17,7 +17,7 @@ from switchagg.p4model.errors import Location
 from switchagg.p4model.types import Direction
 
 
-class UnitKind(StrEnum):
+class TableKind(StrEnum):
     """What a logical table is in the source."""
 
     TABLE = "table"
@@ -26,15 +26,15 @@ class UnitKind(StrEnum):
 
 
 Guard = tuple[int, int]
-"""A branch and which side of it. Two units on different sides of one branch never run for one packet."""
+"""A branch and which side of it. Two tables on different sides of one branch never run for one packet."""
 
 
 @dataclass(slots=True, eq=False)
-class Unit:
+class LogicalTable:
     """A logical table."""
 
     name: str
-    kind: UnitKind
+    kind: TableKind
     gress: str
     location: Location
     guards: tuple[Guard, ...]
@@ -46,21 +46,21 @@ class Unit:
     """and where each is accessed"""
     accessors: dict[ir.ExternInstance, set[ir.Action]] = field(default_factory=dict)
     """of a table: which of its actions access a register"""
-    decided_by: tuple[Unit, ...] = ()
+    decided_by: tuple[LogicalTable, ...] = ()
     """the tables and gateways whose result says whether this one runs"""
-    given: tuple[tuple[Unit, frozenset[ir.Action]], ...] = ()
+    given: tuple[tuple[LogicalTable, frozenset[ir.Action]], ...] = ()
     """what earlier tables can have run if this one runs, where their result is known"""
 
-    def follows_access(self, earlier: Unit, register: ir.ExternInstance) -> bool:
-        """Whether an earlier unit can have accessed a register for a packet that comes here."""
+    def follows_access(self, earlier: LogicalTable, register: ir.ExternInstance) -> bool:
+        """Whether an earlier logical can have accessed a register for a packet that comes here."""
         if register not in earlier.registers or self.excludes(earlier):
             return False
         return all(
-            unit is not earlier or bool(earlier.accessors.get(register, set()) & possible)
-            for unit, possible in self.given
+            logical is not earlier or bool(earlier.accessors.get(register, set()) & possible)
+            for logical, possible in self.given
         )
 
-    def excludes(self, other: Unit) -> bool:
+    def excludes(self, other: LogicalTable) -> bool:
         """Whether at most one of the two runs for any packet."""
         sides = dict(self.guards)
         return any(sides.get(branch, side) != side for branch, side in other.guards)
@@ -69,7 +69,7 @@ class Unit:
 Names = Mapping[ir.Variable, str]
 
 
-_Given = tuple[tuple[Unit, frozenset[ir.Action]], ...]
+PossibleActions = tuple[tuple[LogicalTable, frozenset[ir.Action]], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class Where:
     Attributes:
         names: fields that variables stand for.
         guards: the sides of the branches round it.
-        deciders: the units that decide these branches.
+        deciders: the tables that decide these branches.
         given: what earlier tables can have run, where a branch tells.
         path: the control's name.
     """
@@ -87,10 +87,12 @@ class Where:
     names: Names
     path: str
     guards: tuple[Guard, ...] = ()
-    deciders: tuple[Unit, ...] = ()
-    given: tuple[tuple[Unit, frozenset[ir.Action]], ...] = ()
+    deciders: tuple[LogicalTable, ...] = ()
+    given: tuple[tuple[LogicalTable, frozenset[ir.Action]], ...] = ()
 
-    def inside(self, guard: Guard, decider: Unit, *given: tuple[Unit, frozenset[ir.Action]]) -> Where:
+    def inside(
+        self, guard: Guard, decider: LogicalTable, *given: tuple[LogicalTable, frozenset[ir.Action]]
+    ) -> Where:
         """One side of a branch."""
         return replace(
             self,
@@ -114,7 +116,7 @@ class Flow:
     """Collects the logical tables of one control, ingress or egress."""
 
     def __init__(self, control: ir.ControlInstance, gress: str) -> None:
-        self.units: list[Unit] = []
+        self.tables: list[LogicalTable] = []
         self._gress = gress
         self._branches = 0
         where = Where({each: each.name for each in control.params}, control.name)
@@ -166,10 +168,10 @@ class Flow:
                 case ir.Block(body=body):
                     self._body(body, where)
                 case ir.If():
-                    unit, on_true, on_false = self._gateway(statement, where)
+                    logical, on_true, on_false = self._gateway(statement, where)
                     self._branches += 1
-                    then = where.inside((self._branches, 0), unit, *on_true)
-                    other = where.inside((self._branches, 1), unit, *on_false)
+                    then = where.inside((self._branches, 0), logical, *on_true)
+                    other = where.inside((self._branches, 1), logical, *on_false)
                     self._body((statement.then,), then)
                     if statement.orelse is not None:
                         self._body((statement.orelse,), other)
@@ -179,12 +181,12 @@ class Flow:
                 case ir.ActionSwitch():
                     self._action_switch(statement, where)
                 case ir.ValueSwitch():
-                    unit = self._unit("switch", UnitKind.GATEWAY, statement.location, where)
-                    unit.matches |= self.fields(where.names, statement.subject)
+                    logical = self._unit("switch", TableKind.GATEWAY, statement.location, where)
+                    logical.matches |= self.fields(where.names, statement.subject)
                     self._branches += 1
                     for side, case in enumerate(statement.cases):
                         if case.body is not None:
-                            self._body((case.body,), where.inside((self._branches, side), unit))
+                            self._body((case.body,), where.inside((self._branches, side), logical))
                 case ir.CallStmt(call=ir.BlockApply() as call):
                     self._sub_control(call, where)
                 case ir.CallStmt(call=ir.TableApply(table=table)):
@@ -192,23 +194,23 @@ class Flow:
                 case ir.Declare(init=None) | ir.Empty() | ir.Return() | ir.Exit():
                     pass
                 case _:
-                    unit = self._unit(where.path, UnitKind.STATEMENT, statement.location, where)
-                    self._effects(unit, (statement,), where.names)
+                    logical = self._unit(where.path, TableKind.STATEMENT, statement.location, where)
+                    self._effects(logical, (statement,), where.names)
 
     def _action_switch(self, statement: ir.ActionSwitch, where: Where) -> None:
         table = statement.apply.table
-        unit = self._table(table, where)
+        logical = self._table(table, where)
         self._branches += 1
         named = frozenset(action for case in statement.cases for action in case.actions)
         others = frozenset(ref.action for ref in table.actions) - named
         for side, case in enumerate(statement.cases):
             if case.body is not None:
                 possible = frozenset(case.actions) | (others if case.default else frozenset())
-                inner = where.inside((self._branches, side), unit, (unit, possible))
+                inner = where.inside((self._branches, side), logical, (logical, possible))
                 self._body((case.body,), inner)
 
-    def _unit(self, name: str, kind: UnitKind, location: Location, where: Where) -> Unit:
-        unit = Unit(
+    def _unit(self, name: str, kind: TableKind, location: Location, where: Where) -> LogicalTable:
+        logical = LogicalTable(
             name,
             kind,
             self._gress,
@@ -217,11 +219,13 @@ class Flow:
             decided_by=where.deciders,
             given=where.given,
         )
-        self.units.append(unit)
-        return unit
+        self.tables.append(logical)
+        return logical
 
-    def _gateway(self, statement: ir.If, where: Where) -> tuple[Unit, _Given, _Given]:
-        """The unit that decides, and what is known of a table on either side."""
+    def _gateway(
+        self, statement: ir.If, where: Where
+    ) -> tuple[LogicalTable, PossibleActions, PossibleActions]:
+        """The logical that decides, and what is known of a table on either side."""
         applied = [each for each in walk.nodes(statement.condition) if isinstance(each, ir.TableApply)]
         tables = [self._table(each.table, where) for each in applied]
         fields = self.fields(where.names, statement.condition)
@@ -229,19 +233,19 @@ class Flow:
             # `if (t.apply().hit)` is decided by the table itself.
             return tables[-1], *_known(statement.condition, tables[-1])
         deciders = replace(where, deciders=(*where.deciders, *tables))
-        unit = self._unit(f"{where.path}: if", UnitKind.GATEWAY, statement.location, deciders)
-        unit.matches |= fields
-        return unit, (), ()
+        logical = self._unit(f"{where.path}: if", TableKind.GATEWAY, statement.location, deciders)
+        logical.matches |= fields
+        return logical, (), ()
 
-    def _table(self, table: ir.Table, where: Where) -> Unit:
-        unit = self._unit(table.control_name, UnitKind.TABLE, table.location, where)
-        unit.table = table
-        unit.matches |= self.fields(where.names, [key.expr for key in table.keys])
+    def _table(self, table: ir.Table, where: Where) -> LogicalTable:
+        logical = self._unit(table.control_name, TableKind.TABLE, table.location, where)
+        logical.table = table
+        logical.matches |= self.fields(where.names, [key.expr for key in table.keys])
         for ref in table.actions:
-            self._action(unit, ref.action, ref.bound, where.names)
+            self._action(logical, ref.action, ref.bound, where.names)
         if table.default is not None:
-            self._action(unit, table.default.action, table.default.args, where.names)
-        return unit
+            self._action(logical, table.default.action, table.default.args, where.names)
+        return logical
 
     def _sub_control(self, call: ir.BlockApply, where: Where) -> None:
         control = call.instance
@@ -253,15 +257,17 @@ class Flow:
             inner[argument.param] = key or f"{control.control_name}.{argument.param.name}"
             if key is None and argument.value is not None:
                 # A value that is computed for a parameter costs a statement.
-                unit = self._unit(control.control_name, UnitKind.STATEMENT, call.location, where)
-                unit.reads |= self.fields(where.names, argument.value)
-                unit.writes.add(inner[argument.param])
+                logical = self._unit(control.control_name, TableKind.STATEMENT, call.location, where)
+                logical.reads |= self.fields(where.names, argument.value)
+                logical.writes.add(inner[argument.param])
         statements = (*control.prologue, *control.body.body)
         self._body(statements, replace(where, names=inner, path=control.control_name))
 
     # ---- what statements do
 
-    def _action(self, unit: Unit, action: ir.Action, args: Sequence[ir.Argument], names: Names) -> None:
+    def _action(
+        self, logical: LogicalTable, action: ir.Action, args: Sequence[ir.Argument], names: Names
+    ) -> None:
         inner: dict[ir.Variable, str] = dict(names)
         for argument in args:
             assert isinstance(argument.param, ir.Variable)
@@ -269,57 +275,59 @@ class Flow:
             if key is not None:
                 inner[argument.param] = key
             elif argument.value is not None:
-                unit.reads |= self.fields(names, argument.value)
+                logical.reads |= self.fields(names, argument.value)
         data = {each for each in action.params if each not in inner}
-        found = Unit(unit.name, unit.kind, unit.gress, action.location, ())
+        found = LogicalTable(logical.name, logical.kind, logical.gress, action.location, ())
         self._effects(found, action.body.body, {**inner, **dict.fromkeys(data, "")})
-        unit.reads |= found.reads
-        unit.writes |= found.writes
+        logical.reads |= found.reads
+        logical.writes |= found.writes
         for register, location in found.registers.items():
-            unit.registers.setdefault(register, location)
-            unit.accessors.setdefault(register, set()).add(action)
+            logical.registers.setdefault(register, location)
+            logical.accessors.setdefault(register, set()).add(action)
 
-    def _effects(self, unit: Unit, statements: Sequence[ir.Stmt], names: Names) -> None:
+    def _effects(self, logical: LogicalTable, statements: Sequence[ir.Stmt], names: Names) -> None:
         for statement in statements:
             match statement:
                 case ir.Block(body=body):
-                    self._effects(unit, body, names)
+                    self._effects(logical, body, names)
                 case ir.If():
-                    unit.reads |= self.fields(names, statement.condition)
-                    self._effects(unit, [each for each in (statement.then, statement.orelse) if each], names)
+                    logical.reads |= self.fields(names, statement.condition)
+                    self._effects(
+                        logical, [each for each in (statement.then, statement.orelse) if each], names
+                    )
                 case ir.Assign(target=target, value=value):
-                    self._write(unit, target, names)
-                    self._expression(unit, value, names)
+                    self._write(logical, target, names)
+                    self._expression(logical, value, names)
                 case ir.Declare(variable=variable, init=init):
                     if init is not None:
-                        unit.writes.add(names.get(variable, f"{variable.name}@{variable.location.line}"))
-                        self._expression(unit, init, names)
+                        logical.writes.add(names.get(variable, f"{variable.name}@{variable.location.line}"))
+                        self._expression(logical, init, names)
                 case ir.CallStmt(call=call):
-                    self._expression(unit, call, names)
+                    self._expression(logical, call, names)
                 case _:
                     pass
-        unit.reads.discard("")
-        unit.writes.discard("")
+        logical.reads.discard("")
+        logical.writes.discard("")
 
-    def _write(self, unit: Unit, target: ir.Expr, names: Names) -> None:
+    def _write(self, logical: LogicalTable, target: ir.Expr, names: Names) -> None:
         key = self.key(target, names)
         if key is not None:
-            unit.writes.add(key)
+            logical.writes.add(key)
 
-    def _expression(self, unit: Unit, expr: ir.Expr, names: Names) -> None:
+    def _expression(self, logical: LogicalTable, expr: ir.Expr, names: Names) -> None:
         match expr:
             case ir.DirectActionCall(action=action, args=args):
-                self._action(unit, action, args, names)
+                self._action(logical, action, args, names)
                 return
             case ir.BuiltinCall(builtin=builtin, base=base) if builtin is not ir.Builtin.IS_VALID:
-                unit.writes.add(f"{self.key(base, names)}.$valid$")
+                logical.writes.add(f"{self.key(base, names)}.$valid$")
                 return
             case ir.MethodCall(target=ir.ExternInstance() as instance):
                 register = register_of(instance)
                 if register is not None:
-                    unit.registers.setdefault(register, expr.location)
+                    logical.registers.setdefault(register, expr.location)
                     for method in instance.methods.values():
-                        unit.reads |= self._outer_fields(method, names)
+                        logical.reads |= self._outer_fields(method, names)
             case _:
                 pass
         args = getattr(expr, "args", ())
@@ -327,19 +335,19 @@ class Flow:
             if argument.value is None:
                 continue
             if argument.param.direction in (Direction.OUT, Direction.INOUT):
-                self._write(unit, argument.value, names)
+                self._write(logical, argument.value, names)
             if argument.param.direction is not Direction.OUT:
-                self._expression(unit, argument.value, names)
+                self._expression(logical, argument.value, names)
         if not args:
-            unit.reads |= self.fields(names, expr)
+            logical.reads |= self.fields(names, expr)
             for inner in walk.parts(expr):
                 if isinstance(inner, ir.Expr):
-                    self._nested_calls(unit, inner, names)
+                    self._nested_calls(logical, inner, names)
 
-    def _nested_calls(self, unit: Unit, expr: ir.Expr, names: Names) -> None:
+    def _nested_calls(self, logical: LogicalTable, expr: ir.Expr, names: Names) -> None:
         for node in walk.nodes(expr):
             if isinstance(node, ir.MethodCall | ir.ExternCall | ir.FunctionCall):
-                self._expression(unit, node, names)
+                self._expression(logical, node, names)
 
     def _outer_fields(self, method: ir.Function, names: Names) -> set[str]:
         """What a register action reads of the packet."""
@@ -353,13 +361,13 @@ class Flow:
         return {each for each in found if not each.startswith(".")}
 
 
-def _known(condition: ir.Expr, unit: Unit) -> tuple[_Given, _Given]:
+def _known(condition: ir.Expr, logical: LogicalTable) -> tuple[PossibleActions, PossibleActions]:
     """What `hit` or `miss` of a table tells: after a miss, only the default action can have run."""
     if not (isinstance(condition, ir.FieldAccess) and isinstance(condition.base, ir.TableApply)):
         return (), ()
     table = condition.base.table
     on_miss = frozenset() if table.default is None else frozenset((table.default.action,))
-    missed: _Given = ((unit, on_miss),)
+    missed: PossibleActions = ((logical, on_miss),)
     return ((), missed) if condition.name == "hit" else (missed, ())
 
 

@@ -1,13 +1,12 @@
-"""From types as written to types: names, widths, generic declarations and their instances."""
+"""Resolves types as written: names, widths, generic declarations and their instances."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from switchagg.p4model import ast, restrictions
-from switchagg.p4model.annotations import find
+from switchagg.p4model import ast
+from switchagg.p4model.ast import find_annotation
 from switchagg.p4model.errors import Location, P4Error, unsupported
-from switchagg.p4model.generics import has_variables
 from switchagg.p4model.symbols import Block, Env, Generic, NamedType
 from switchagg.p4model.types import (
     BOOL,
@@ -25,6 +24,7 @@ from switchagg.p4model.types import (
     ErrorType,
     ExternType,
     Field,
+    FieldsType,
     HeaderType,
     InfIntType,
     IntType,
@@ -35,6 +35,7 @@ from switchagg.p4model.types import (
     Parameter,
     SerEnumType,
     StackType,
+    StringType,
     StructType,
     TupleType,
     Type,
@@ -42,11 +43,13 @@ from switchagg.p4model.types import (
     UnionType,
     VarbitType,
     VoidType,
+    has_variables,
     underlying,
 )
 
 if TYPE_CHECKING:
     from switchagg.p4model.check import Checker
+
 
 MAX_WIDTH = 2048
 """Bits of the widest bit<N>: what p4c allows by default."""
@@ -235,7 +238,7 @@ class Types:
         make = {"header": HeaderType, "struct": StructType, "header_union": UnionType}[decl.kind]
         generic = decl.name if args else ""
         type_ = make(name, tuple(fields), decl.annotations, decl.location, generic, args)
-        restrictions.header(type_)
+        check_header(type_)
         return type_
 
     def extern_type(self, decl: ast.ExternDecl, args: tuple[Type, ...], env: Env) -> ExternType:
@@ -286,7 +289,7 @@ class Types:
         params = []
         for each in decls:
             type_ = self.resolve(each.type, env)
-            optional = find(each.annotations, "optional") is not None
+            optional = find_annotation(each.annotations, "optional") is not None
             default = None
             if each.default is not None:
                 if each.direction in ("out", "inout"):
@@ -297,7 +300,7 @@ class Types:
                 default = self.checker.exprs.constant(each.default, env, formal, f"default of `{each.name}`")
             direction = Direction(each.direction)
             param = Parameter(each.name, direction, type_, default, optional, each.annotations, each.location)
-            restrictions.parameter(param, constructor=constructor)
+            check_parameter(param, constructor=constructor)
             params.append(param)
         return tuple(params)
 
@@ -397,3 +400,29 @@ def _no_equal_overloads(methods: list[Method]) -> None:
                     new.location,
                     notes=(("the first declaration is here", old.location),),
                 )
+
+
+def check_parameter(param: Parameter, *, constructor: bool) -> None:
+    """A parameter of anything."""
+    if isinstance(param.type, VoidType):
+        raise P4Error(f"parameter `{param.name}` cannot be void", param.location)
+    unpassable = ExternType | BlockType | PackageType | StringType
+    if param.direction is not Direction.NONE and isinstance(param.type, unpassable):
+        raise P4Error(
+            f"parameter `{param.name}` of type `{param.type}` cannot have a direction", param.location
+        )
+    if not constructor and isinstance(param.type, BlockType | PackageType):
+        raise P4Error(f"`{param.type}` can only be the type of a constructor's parameter", param.location)
+    if param.direction is not Direction.NONE and param.optional and constructor:
+        raise P4Error(f"constructor parameter `{param.name}` cannot have a direction", param.location)
+
+
+def check_header(type_: FieldsType) -> None:
+    """A header's fields together."""
+    varbits = [each for each in type_.fields if isinstance(each.type, VarbitType)]
+    if isinstance(type_, HeaderType) and len(varbits) > 1:
+        raise P4Error(
+            f"header `{type_}` has more than one varbit",
+            varbits[1].location,
+            notes=(("the first is here", varbits[0].location),),
+        )

@@ -1,37 +1,51 @@
-"""Checking calls: which function, method, action or block is meant, and whether the arguments fit."""
+"""Checks calls and what is called: functions, actions, and the methods that an extern instance defines."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from switchagg.p4model import ast, ir, restrictions
-from switchagg.p4model.casts import coerce
+from switchagg.p4model import ast, ir
+from switchagg.p4model.ast import control_name
+from switchagg.p4model.constants import is_constant
 from switchagg.p4model.errors import Location, P4Error
-from switchagg.p4model.generics import Bindings, has_variables, substitute, unify
-from switchagg.p4model.symbolic import is_constant
-from switchagg.p4model.symbols import Env, Overloads, UserFunction
+from switchagg.p4model.operators import coerce
+from switchagg.p4model.symbols import Env, Frame, NamedType, Overloads, UserFunction
 from switchagg.p4model.types import (
     BOOL,
     DONT_CARE,
     VOID,
+    Bindings,
+    BlockType,
     Direction,
     DontCareType,
     ExternType,
     FieldsType,
     HeaderType,
+    InfIntType,
+    ListType,
     Method,
+    PackageType,
     Parameter,
     StackType,
+    StringType,
+    StructType,
+    TupleType,
     Type,
     TypeVar,
     UnionType,
+    VarbitType,
+    VoidType,
     has_varbit,
+    has_variables,
+    substitute,
+    unify,
     width_of,
 )
 
 if TYPE_CHECKING:
     from switchagg.p4model.check import Checker
+
 
 _SIZES = {"minSizeInBits", "minSizeInBytes", "maxSizeInBits", "maxSizeInBytes"}
 
@@ -137,7 +151,7 @@ class Calls:
             method.type_params, method.params, returns, node, env, expected, str(method)
         )
         type_args = self._closed(method.type_params, bindings, node, str(method))
-        restrictions.extern_call(method, env.frame, node.location)
+        check_extern_call(method, env.frame, node.location)
         if method.name == "static_assert" and not method.owner:
             return _static_assert(args, node.location)
         type_ = substitute(returns, bindings, self.checker.types.instantiate_name)
@@ -228,7 +242,7 @@ class Calls:
         target = base.instance if isinstance(base, ir.InstanceRef) else base
         assert isinstance(target, ir.ExternInstance | ir.Expr)
         call = ir.MethodCall(result, node.location, target, method, type_args, args)
-        restrictions.packet_method(call)
+        check_packet_method(call)
         return call
 
     def _builtin(self, base: ir.Expr, node: ast.CallExpr, callee: ast.MemberExpr) -> ir.Expr:
@@ -397,7 +411,7 @@ class Calls:
                     node.location,
                 )
             closed.append(bound)
-        restrictions.type_arguments(bindings, name, node.location)
+        check_type_arguments(bindings, name, node.location)
         return tuple(closed)
 
 
@@ -471,3 +485,232 @@ def match_arguments(
                 raise P4Error(f"`{name}` takes {required} argument(s), not {len(args)}", location)
             raise P4Error(f"parameter `{param.name}` of `{name}` has no argument", location)
     return matched
+
+
+class Functions:
+    """Checks bodies that are called."""
+
+    def __init__(self, checker: Checker) -> None:
+        self.checker = checker
+
+    # ---- functions
+
+    def declare(self, decl: ast.FunctionDecl, env: Env) -> None:
+        """Declares a function. One without type parameters is checked now, another one once as it is."""
+        inner = env.snapshot().child()
+        variables = self.checker.types.type_variables(decl.type_params, inner)
+        params = self.checker.types.parameters(decl.params, inner)
+        for each in params:
+            check_own_parameter(each, "function")
+        returns = self.checker.types.resolve(decl.returns, inner)
+        function = UserFunction(decl, env.snapshot(), variables, params, returns)
+        self.instantiate(function, variables, decl.location)
+        env.declare(decl.name, Overloads([function]))
+
+    def instantiate(self, function: UserFunction, args: tuple[Type, ...], location: Location) -> ir.Function:
+        """The function for these type arguments: the same object for the same ones."""
+        there = function.cache.get(args)
+        if there is not None:
+            return there
+        frame = Frame("function")
+        env = function.env.child(frame)
+        for name, arg in zip(function.decl.type_params, args, strict=True):
+            env.declare(name.text, NamedType(arg, name.location))
+        try:
+            made = self.body(function.decl, env, args)
+        except P4Error as error:
+            if not args or isinstance(args[0], TypeVar):
+                raise
+            raise P4Error(
+                error.reason,
+                error.location,
+                notes=(*error.notes, ("in the function as called here", location)),
+            ) from None
+        function.cache[args] = made
+        return made
+
+    def body(self, decl: ast.FunctionDecl, env: Env, args: tuple[Type, ...] = ()) -> ir.Function:
+        """A function in an environment whose frame is its own."""
+        params = self.checker.types.parameters(decl.params, env)
+        returns = self.checker.types.resolve(decl.returns, env)
+        env.frame.returns = returns
+        inner = env.child()
+        variables = declare_parameters(params, inner, ir.Scope.PARAM)
+        block = ir.Block(
+            decl.body.location,
+            self.checker.statements.body(decl.body.body, inner.child()),
+            decl.body.annotations,
+        )
+        if not isinstance(returns, VoidType) and not _returns(block):
+            raise P4Error(f"function `{decl.name}` can end without a `return`", decl.location)
+        return ir.Function(decl.name, variables, returns, block, decl.location, args)
+
+    # ---- abstract methods
+
+    def methods(
+        self, type_: ExternType, body: Sequence[ast.Decl] | None, name: str, env: Env, location: Location
+    ) -> dict[str, ir.Function]:
+        """The methods that an instance's `= { ... }` defines; all abstract ones, and no others."""
+        abstract = {each.name: each for each in type_.methods if each.abstract}
+        made: dict[str, ir.Function] = {}
+        for decl in body or ():
+            if not isinstance(decl, ast.FunctionDecl):
+                raise P4Error("only methods can be defined here", decl.location)
+            method = abstract.get(decl.name)
+            if method is None:
+                raise P4Error(
+                    f"extern `{type_}` has no abstract method `{decl.name}`",
+                    decl.location,
+                    notes=(("it is declared here", type_.location),),
+                )
+            if decl.name in made:
+                raise P4Error(f"method `{decl.name}` is defined twice", decl.location)
+            block = env.frame if env.frame.kind in ("parser", "control") else None
+            inner = env.child(Frame("method", env.frame.path, owner=type_, block=block))
+            made[decl.name] = self.body(decl, inner)
+            _check_signature(made[decl.name], method, decl)
+        for missing in abstract.keys() - made.keys():
+            optional = any(note.name == "optional" for note in abstract[missing].annotations)
+            if not optional:
+                raise P4Error(
+                    f"`{name}` does not define the abstract method `{missing}` of `{type_}`",
+                    location,
+                    notes=(("it is declared here", abstract[missing].location),),
+                )
+        return made
+
+    # ---- actions
+
+    def action(self, decl: ast.ActionDecl, env: Env) -> ir.Action:
+        """The typed action."""
+        block = env.frame if env.frame.kind == "control" else None
+        inner = env.child(Frame("action", env.frame.path, block=block))
+        params = self.checker.types.parameters(decl.params, inner)
+        directionless = False
+        for each in params:
+            check_own_parameter(each, "action")
+            if each.direction is not Direction.NONE and directionless:
+                raise P4Error(
+                    "parameters with a direction come before those from the control plane", each.location
+                )
+            directionless = directionless or each.direction is Direction.NONE
+        variables = declare_parameters(params, inner, ir.Scope.ACTION_PARAM)
+        body = ir.Block(
+            decl.body.location,
+            self.checker.statements.body(decl.body.body, inner.child()),
+            decl.body.annotations,
+        )
+        name = control_name(decl.name, decl.annotations, env.frame.path)
+        action = ir.Action(decl.name, name, variables, body, decl.annotations, decl.location)
+        self.checker.action_params[action] = params
+        return action
+
+
+def declare_parameters(params: Sequence[Parameter], env: Env, scope: ir.Scope) -> tuple[ir.Variable, ...]:
+    """Variables for the parameters of a body."""
+    variables = []
+    for each in params:
+        variable = ir.Variable(each.name, each.type, scope, each.location, each.direction, each.annotations)
+        env.declare(each.name, variable)
+        variables.append(variable)
+    return tuple(variables)
+
+
+def _check_signature(made: ir.Function, method: Method, decl: ast.FunctionDecl) -> None:
+    wanted_params = [each for each in method.params if not each.optional]
+    if len(made.params) > len(wanted_params):
+        wanted_params = list(method.params)
+    same = len(made.params) == len(wanted_params) and made.returns == method.returns
+    if same:
+        for mine, theirs in zip(made.params, wanted_params, strict=True):
+            same = same and mine.direction == theirs.direction and mine.type == theirs.type
+    if not same:
+        wanted = ", ".join(f"{each.direction} {each.type} {each.name}".strip() for each in method.params)
+        raise P4Error(
+            f"method `{decl.name}` must be declared as `{method.returns} {method.name}({wanted})`",
+            decl.location,
+            notes=(("as here", method.location),),
+        )
+
+
+def _returns(statement: ir.Stmt | None) -> bool:
+    """Whether every way through ends with a return."""
+    match statement:
+        case ir.Return() | ir.Exit():
+            return True
+        case ir.Block(body=body):
+            return any(map(_returns, body))
+        case ir.If():
+            return _returns(statement.then) and _returns(statement.orelse)
+        case ir.ValueSwitch() | ir.ActionSwitch():
+            complete = any(case.default for case in statement.cases)
+            return complete and all(_returns(case.body) for case in statement.cases if case.body is not None)
+        case _:
+            return False
+
+
+def check_own_parameter(param: Parameter, kind: str) -> None:
+    """A parameter of a function or action of the program."""
+    if param.optional:
+        raise P4Error(f"parameter `{param.name}` of a {kind} cannot be @optional", param.location)
+    if kind == "action" and isinstance(param.type, InfIntType | StringType | ExternType | BlockType):
+        raise P4Error(f"a parameter of an action cannot be of type `{param.type}`", param.location)
+
+
+def check_type_arguments(bindings: Mapping[TypeVar, Type], name: str, location: Location) -> None:
+    """What a call's type parameters can stand for."""
+    for variable, bound in bindings.items():
+        if isinstance(bound, VoidType | BlockType | PackageType):
+            raise P4Error(f"type argument `{variable}` of `{name}` cannot be `{bound}`", location)
+        if has_plain_int(bound):
+            raise P4Error(
+                f"type argument `{variable}` of `{name}` has no width: write a number as in 8w1", location
+            )
+
+
+def has_plain_int(type_: Type) -> bool:
+    """Whether `int` occurs in a type."""
+    match type_:
+        case InfIntType():
+            return True
+        case TupleType(elements):
+            return any(map(has_plain_int, elements))
+        case ListType(element):
+            return has_plain_int(element)
+        case StructType(name=""):
+            return any(has_plain_int(each.type) for each in type_.fields)
+        case _:
+            return False
+
+
+def check_extern_call(method: Method, frame: Frame, location: Location) -> None:
+    """Where functions of the core library can be called."""
+    if method.name == "verify" and not method.owner and frame.kind != "parser":
+        raise P4Error("`verify` can only be called in a parser", location)
+
+
+def check_packet_method(call: ir.MethodCall) -> None:
+    """What packet_in and packet_out take."""
+    owner, name = call.method.owner, call.method.name
+    first = call.args[0].value if call.args else None
+    if (owner, name) == ("packet_in", "extract"):
+        if first is None:
+            return
+        if not isinstance(first.type, HeaderType):
+            raise P4Error(f"`extract` takes a header, not `{first.type}`", first.location)
+        varbits = sum(isinstance(each.type, VarbitType) for each in first.type.fields)
+        if len(call.args) == 1 and varbits:
+            raise P4Error(f"`{first.type}` has a varbit: `extract` needs its length too", first.location)
+        if len(call.args) == 2 and not varbits:
+            raise P4Error(f"`{first.type}` has no varbit whose length could be given", first.location)
+    elif (owner, name) == ("packet_in", "lookahead"):
+        if width_of(call.type) is None or has_varbit(call.type):
+            raise P4Error(f"`lookahead` needs a type of fixed size, not `{call.type}`", call.location)
+    elif (owner, name) == ("packet_out", "emit") and first is not None and not _emittable(first.type):
+        raise P4Error(f"`emit` takes headers, not `{first.type}`", first.location)
+
+
+def _emittable(type_: Type) -> bool:
+    if isinstance(type_, StructType):
+        return all(_emittable(each.type) for each in type_.fields)
+    return isinstance(type_, HeaderType | StackType | UnionType)

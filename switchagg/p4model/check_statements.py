@@ -1,4 +1,4 @@
-"""Checking statements and bodies."""
+"""Checks statements and bodies."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from switchagg.p4model import ast, ir
-from switchagg.p4model.casts import coerce
+from switchagg.p4model.constants import Symbolic, is_constant
 from switchagg.p4model.errors import P4Error
 from switchagg.p4model.ir import BinaryOp
-from switchagg.p4model.operators import combine
-from switchagg.p4model.symbolic import Symbolic, is_constant
+from switchagg.p4model.operators import coerce, combine
 from switchagg.p4model.symbols import Constant, Env
 from switchagg.p4model.types import (
     BOOL,

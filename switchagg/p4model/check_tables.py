@@ -1,17 +1,20 @@
-"""Checking tables: keys, the list of actions, the default action, entries, and the other properties."""
+"""Checks tables: keys, the list of actions, the default action, entries, and the other properties.
+
+The keysets of entries are checked here, and so are those of a parser's `select`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
-from switchagg.p4model import ast, ir, restrictions
-from switchagg.p4model.annotations import find
-from switchagg.p4model.calls import match_arguments
+from switchagg.p4model import ast, ir
+from switchagg.p4model.ast import control_name, find_annotation
+from switchagg.p4model.check_calls import match_arguments
+from switchagg.p4model.constants import is_constant, to_value
 from switchagg.p4model.errors import Location, P4Error
-from switchagg.p4model.names import control_name, key_name
-from switchagg.p4model.symbolic import to_value
+from switchagg.p4model.operators import coerce
 from switchagg.p4model.symbols import Env, Frame
 from switchagg.p4model.types import (
     ApplyResultType,
@@ -20,8 +23,12 @@ from switchagg.p4model.types import (
     Direction,
     EnumType,
     ErrorType,
+    FieldsType,
     IntType,
     Parameter,
+    SerEnumType,
+    StructType,
+    TupleType,
     Type,
     VarbitType,
     underlying,
@@ -104,7 +111,7 @@ class Tables:
             action = self._action(each.path, env)
             if any(ref.action is action for ref in refs):
                 raise P4Error(f"action `{each.path.name}` is listed twice", each.location)
-            restrictions.control_plane_data(action, each.location)
+            check_control_plane_data(action, each.location)
             refs.append(ir.ActionRef(action, self._bound(action, each, env), each.annotations, each.location))
         return tuple(refs)
 
@@ -189,7 +196,7 @@ class Tables:
             case _:
                 raise P4Error("default_action must be an action", node.location)
         ref = self._listed(path, actions, env)
-        if find(ref.annotations, "tableonly") is not None:
+        if find_annotation(ref.annotations, "tableonly") is not None:
             raise P4Error(f"action `{path.name}` is @tableonly and cannot be the default", path.location)
         return self._call(ref, args, env, path.location)
 
@@ -211,7 +218,7 @@ class Tables:
             for key, keyset in zip(keys, keysets, strict=True):
                 _check_entry_kind(key, keyset)
             ref = self._listed(each.action.path, actions, env)
-            if find(ref.annotations, "defaultonly") is not None:
+            if find_annotation(ref.annotations, "defaultonly") is not None:
                 raise P4Error(f"action `{ref.action.name}` is @defaultonly", each.action.location)
             call = self._call(ref, each.action.args, env, each.action.location)
             priority = None
@@ -239,7 +246,7 @@ class Tables:
                 continue
             assert isinstance(node.value, ast.Expr)
             if isinstance(node.value, ast.ConstructExpr):
-                own = find(node.annotations, "name")
+                own = find_annotation(node.annotations, "name")
                 where = str(own.values[0]) if own is not None and own.values else f"{table}.{name}"
                 expr = self.checker.instances.anonymous(node.value, env, None, where, node.annotations)
             else:
@@ -359,3 +366,189 @@ def _shape(expr: ir.Expr | None) -> object:
             return (str(expr.type), _shape(expr.operand))
         case _:
             return type(expr).__name__
+
+
+def key_name(expr: ast.Expr, annotations: ast.Annotations, type_of: Callable[[ast.Expr], Type]) -> str:
+    """The name of a table's key: its @name, or the expression as p4c writes it.
+
+    Args:
+        type_of: the type of an expression in the key; a field's @name replaces its name.
+
+    Raises:
+        P4Error: the expression is not one that p4c has a name for.
+    """
+    note = find_annotation(annotations, "name")
+    if note is not None and note.values and isinstance(note.values[0], str):
+        return note.values[0].removeprefix(".")
+
+    def part(node: ast.Expr) -> str:
+        match node:
+            case ast.PathExpr():
+                return node.name
+            case ast.MemberExpr():
+                return _member_name(part(node.base), node, type_of(node.base))
+            case ast.CallExpr(callee=ast.MemberExpr(member="isValid") as callee):
+                return f"{part(callee.base)}.$valid$"
+            case ast.IndexExpr():
+                return f"{part(node.base)}[{part(node.index)}]"
+            case ast.SliceExpr(by_width=False):
+                return f"{part(node.base)}[{part(node.first)}:{part(node.second)}]"
+            case ast.IntExpr():
+                return _number(node)
+            case ast.BinaryExpr(op="&"):
+                return f"{part(node.left)} & {part(node.right)}"
+            case _:
+                raise P4Error(
+                    'a key that is not just a field needs a name: write @name("...")', node.location
+                )
+
+    return part(expr)
+
+
+def _member_name(base: str, node: ast.MemberExpr, type_: Type) -> str:
+    field = type_.find(node.member) if isinstance(type_, FieldsType) else None
+    note = find_annotation(field.annotations, "name") if field is not None else None
+    name = str(note.values[0]) if note is not None and note.values else node.member
+    return name[1:] if name.startswith(".") else f"{base}.{name}"
+
+
+def _number(node: ast.IntExpr) -> str:
+    """In the base in which it is written."""
+    digits = node.text.rpartition("w")[2].rpartition("s")[2][:2].lower()
+    base = {"0x": "0x{:x}", "0b": "0b{:b}", "0o": "0o{:o}"}.get(digits, "{}")
+    return base.format(node.value)
+
+
+class Keysets:
+    """Checks keysets against the types of what they are compared with."""
+
+    def __init__(self, checker: Checker) -> None:
+        self.checker = checker
+
+    def check(
+        self, nodes: Sequence[ast.Expr], types: Sequence[Type], env: Env, location: Location
+    ) -> tuple[ir.Keyset, ...]:
+        """One keyset for each type, or a value set alone. Raises `P4Error`."""
+        if len(nodes) == 1 and len(types) != 1:
+            node = nodes[0]
+            if isinstance(node, ast.DefaultExpr | ast.DontCareExpr):
+                return tuple(ir.AnySet(node.location) for _ in types)
+            value_set = self._value_set(node, env)
+            if value_set is not None:
+                self._check_value_set(value_set, types, node.location)
+                return (ir.ValueSetRef(value_set, node.location),)
+        if len(nodes) == 1 and isinstance(nodes[0], ast.ListExpr):
+            whole = len(types) == 1 and isinstance(types[0], TupleType | StructType)
+            nodes = nodes if whole else nodes[0].elements
+        if len(nodes) != len(types):
+            raise P4Error(f"{len(nodes)} value(s) for a key of {len(types)}", location)
+        return tuple(self._one(node, type_, env) for node, type_ in zip(nodes, types, strict=True))
+
+    def select(
+        self, nodes: Sequence[ast.Expr], types: Sequence[Type], env: Env, location: Location
+    ) -> tuple[ir.Keyset, ...]:
+        """A case of a select."""
+        keysets = self.check(nodes, types, env, location)
+        _require_constants(keysets)
+        return keysets
+
+    def _one(self, node: ast.Expr, type_: Type, env: Env) -> ir.Keyset:
+        match node:
+            case ast.DefaultExpr() | ast.DontCareExpr():
+                return ir.AnySet(node.location)
+            case ast.MaskExpr():
+                value = self._number(node.value, type_, env, "a mask")
+                return ir.MaskSet(value, self._number(node.mask, type_, env, "a mask"), node.location)
+            case ast.RangeExpr():
+                low = self._number(node.low, type_, env, "a range")
+                return ir.RangeSet(low, self._number(node.high, type_, env, "a range"), node.location)
+            case _:
+                value_set = self._value_set(node, env)
+                if value_set is not None:
+                    self._check_value_set(value_set, (type_,), node.location)
+                    return ir.ValueSetRef(value_set, node.location)
+                value = self.checker.exprs.value(node, env)
+                return ir.ExactSet(self._converted(value, type_, "this key"), node.location)
+
+    def _number(self, node: ast.Expr, type_: Type, env: Env, what: str) -> ir.Expr:
+        inner = underlying(type_)
+        if not isinstance(inner, BitType | IntType):
+            raise P4Error(f"{what} of `{type_}`", node.location)
+        value = self.checker.exprs.value(node, env)
+        if value.type != type_ and isinstance(type_, SerEnumType):
+            return self._converted(value, inner, what)
+        return self._converted(value, type_, what)
+
+    def _converted(self, value: ir.Expr, type_: Type, what: str) -> ir.Expr:
+        if isinstance(value.type, SerEnumType) and value.type != type_:
+            value = coerce(value, value.type.underlying)
+        if value.type != type_ and underlying(type_) == value.type:
+            return (
+                ir.Cast(type_, value.location, value)
+                if not isinstance(value, ir.Literal)
+                else _retype(value, type_)
+            )
+        return coerce(value, type_, what)
+
+    def entry(
+        self, nodes: Sequence[ast.Expr], types: Sequence[Type], env: Env, location: Location
+    ) -> tuple[ir.Keyset, ...]:
+        """The same for a table's entry, where all must be known at compile time."""
+        keysets = self.check(nodes, types, env, location)
+        for each in keysets:
+            if isinstance(each, ir.ValueSetRef):
+                raise P4Error("a value set in a table's entry", each.location)
+        _require_constants(keysets)
+        return keysets
+
+    def _value_set(self, node: ast.Expr, env: Env) -> ir.ValueSet | None:
+        if not isinstance(node, ast.PathExpr):
+            return None
+        symbol = env.lookup(node.name, top=node.absolute)
+        return symbol if isinstance(symbol, ir.ValueSet) else None
+
+    def _check_value_set(self, value_set: ir.ValueSet, types: Sequence[Type], location: Location) -> None:
+        element = value_set.element
+        given: tuple[Type, ...] = (element,)
+        if isinstance(element, TupleType):
+            given = element.elements
+        elif isinstance(element, StructType):
+            given = tuple(each.type for each in element.fields)
+        if len(given) != len(types) or any(
+            underlying(left) != underlying(right) for left, right in zip(given, types, strict=True)
+        ):
+            wanted = ", ".join(map(str, types))
+            raise P4Error(f"value set `{value_set.name}` is of `{element}`, the key of `{wanted}`", location)
+
+
+def _require_constants(keysets: Sequence[ir.Keyset]) -> None:
+    for each in keysets:
+        match each:
+            case ir.ExactSet(value=value):
+                parts: tuple[ir.Expr, ...] = (value,)
+            case ir.MaskSet():
+                parts = (each.value, each.mask)
+            case ir.RangeSet():
+                parts = (each.low, each.high)
+            case _:
+                parts = ()
+        for part in parts:
+            if not is_constant(part):
+                raise P4Error("a key to compare with must be known at compile time", part.location)
+
+
+def _retype(value: ir.Literal, type_: Type) -> ir.Expr:
+    return ir.Literal(type_, value.location, value.value)
+
+
+def check_control_plane_data(action: ir.Action, location: Location) -> None:
+    """What a table's entries can carry for an action."""
+    for param in action.params:
+        scalar = BitType | IntType | BoolType | ErrorType | EnumType
+        if param.direction is Direction.NONE and not isinstance(underlying(param.type), scalar):
+            raise P4Error(
+                f"parameter `{param.name}` of action `{action.name}` is of type `{param.type}`, "
+                "which no entry can give",
+                location,
+                notes=(("the parameter is declared here", param.location),),
+            )

@@ -1,22 +1,22 @@
-"""Checking expressions: names, members, operators, literals. Each comes out with its type, constants
-folded.
-"""
+"""Checks expressions: names, members, operators, literals. Each gets its type; constants are folded."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from switchagg.p4model import ast, ir
-from switchagg.p4model.casts import coerce, explicit, number_as
-from switchagg.p4model.constants import (
-    fold_unary,
-    take_bits,
-    wrap,
-)
+from switchagg.p4model.constants import Symbolic, fold_unary, is_constant, take_bits, wrap
 from switchagg.p4model.errors import Location, P4Error
 from switchagg.p4model.ir import BinaryOp, UnaryOp
-from switchagg.p4model.operators import combine, known_or, match_types, unwrap_enum
-from switchagg.p4model.symbolic import Symbolic, is_constant
+from switchagg.p4model.operators import (
+    coerce,
+    combine,
+    explicit,
+    known_or,
+    match_types,
+    number_as,
+    unwrap_enum,
+)
 from switchagg.p4model.symbols import Block, Constant, Env, Generic, NamedType, Overloads
 from switchagg.p4model.types import (
     BOOL,
