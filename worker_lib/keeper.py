@@ -1,6 +1,6 @@
 """Keeps a session's place: heartbeats, what the controller says, changes of membership.
 
-    member stream --reader thread--> events -+                               +--> engine: abort, doom, freeze,
+    member stream --reader thread--> events -+                               +--> engine: abort, fail_from, freeze,
                                              +--> keeper thread -- Roster ---+    finish, resume, pause
     engine: "all ranks have paused" ---------+                               +--> controller: attach,
     native thread: heartbeats                                                     progress, proceed
@@ -86,11 +86,11 @@ class Keeper:
         self._dropped = False
         self._events: queue.SimpleQueue[tuple[int, dict[str, Any] | None]] = queue.SimpleQueue()
         self._line = 0  # number of the stream that is read
-        self._heart = _native.Heart(engine)
+        self._heart = _native.HeartbeatSender(engine)
         self._bell = os.eventfd(0, os.EFD_CLOEXEC)
         self._bell_open = True
         self._bell_lock = threading.RLock()  # `drop` may come from the collector, anywhere
-        engine.set_attention(self._bell)
+        engine.set_pause_eventfd(self._bell)
         self._aim()
         self._read_line(member)
         self._thread = threading.Thread(target=self._run, name="switchagg-keeper", daemon=True)
@@ -166,7 +166,7 @@ class Keeper:
                 self.member.close_stream()
             if self._offer is not None:
                 self._offer.native.close()
-            self._engine.set_attention(-1)
+            self._engine.set_pause_eventfd(-1)
             with self._bell_lock:
                 self._bell_open = False
                 os.close(self._bell)
@@ -209,7 +209,7 @@ class Keeper:
                 with self.lock:
                     self.left = loss
                 if begun is not None:
-                    self._engine.doom(begun)
+                    self._engine.fail_from(begun)
 
     def _end(self, cause: Loss | Gone) -> None:
         """The session is over: whoever waits in the engine comes back and finds out why."""
@@ -263,7 +263,7 @@ class Keeper:
     def _aim(self) -> None:
         beats = self.member.heartbeats
         if beats is not None:
-            self._heart.aim(
+            self._heart.start(
                 int(ipaddress.IPv4Address(beats.address)), beats.port, beats.cookie, int(beats.interval * 1e9)
             )
 

@@ -65,7 +65,7 @@ class Window:
         self.srtt = 0
         self.rttvar = 0
         self.rto = RTO_INITIAL_NS
-        self.repeats = 0
+        self.retransmissions = 0
         self._credit = 0
         self._samples: list[int] = []  # round trips of this flight
         self._flight_end = 0
@@ -99,7 +99,7 @@ class Window:
             self._entries[q] = _Outstanding(now, now + self.timeout, q + 1, timed)
         self.next += count
 
-    def accept(self, position: int) -> bool:
+    def on_result(self, position: int) -> bool:
         """Marks a RESULT as held. False if it is outside the window or already held: to be ignored."""
         entry = self._entries.get(position)
         if entry is None or entry.done:
@@ -110,7 +110,7 @@ class Window:
         self._high = max(self._high, position + 1)
         return True
 
-    def settle(self, accepted: Iterable[int], now: int) -> None:
+    def acknowledge(self, accepted: Iterable[int], now: int) -> None:
         """Takes in one batch of accepted positions: one round-trip sample, window growth, new base."""
         count = 0
         for q in accepted:
@@ -128,7 +128,7 @@ class Window:
             self._samples.clear()
             self._flight_end = self.next
 
-    def due(self, now: int) -> list[int]:
+    def detect_lost(self, now: int) -> list[int]:
         """Positions to send again now, at most one batch, lowest first; their timers are set anew."""
         out: list[int] = []
         held_from = self._held_from_top()
@@ -151,7 +151,7 @@ class Window:
             entry.mark = self.next
             entry.deadline = now + self.timeout
             out.append(q)
-        self.repeats += len(out)
+        self.retransmissions += len(out)
         if timer:
             self._timers_held_until = now + self.srtt
             self._shrink(3, 4, now)
@@ -159,7 +159,7 @@ class Window:
             self._shrink(7, 8, now)
         return out
 
-    def next_timer(self) -> int | None:
+    def loss_timer(self) -> int | None:
         """Time at which the earliest timer runs out; None with nothing outstanding."""
         earliest = min((e.deadline for e in self._entries.values() if not e.done), default=None)
         return None if earliest is None else max(earliest, self._timers_held_until)

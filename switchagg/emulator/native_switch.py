@@ -21,7 +21,7 @@ from switchagg.rules.slots import SlotState
 
 if TYPE_CHECKING:
     from switchagg.emulator._native import FaultSettings, NativeSwitch, RateSettings
-    from switchagg.emulator.tallies import JobTallies
+    from switchagg.emulator.outcomes import JobOutcomes
 
 
 class NativeFace(Lifetime):
@@ -108,13 +108,13 @@ class NativeFace(Lifetime):
         """
         return self._here().job_counters(job_id)
 
-    def tallies(self, job_id: int) -> JobTallies:
+    def outcome_counters(self, job_id: int) -> JobOutcomes:
         """Returns what is counted of a job beyond that. Raises `UsageError` where there is no such job."""
-        return self._here().tallies(job_id)
+        return self._here().outcome_counters(job_id)
 
-    def strangers(self) -> dict[str, int]:
+    def unknown_job_counters(self) -> dict[str, int]:
         """Returns `counters` for the packets that belong to no job."""
-        return self._here().strangers()
+        return self._here().unknown_job_counters()
 
     def slot(self, index: int) -> SlotState:
         """Returns a copy of a slot. Raises `UsageError` where `index` belongs to no job."""

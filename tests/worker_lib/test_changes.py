@@ -516,7 +516,7 @@ def test_random_losses_and_returns(way: str) -> None:
                         assert session._keeper is not None
                         generation = session._keeper.generations[work._native.generation]
                         with book:
-                            seen.setdefault((generation.job, work._native.position), {})[place] = int(x[0])
+                            seen.setdefault((generation.job, work._native.call_number), {})[place] = int(x[0])
                             assert places(int(x[0])) == generation.places
                 except WorkerLostError:
                     continue

@@ -59,7 +59,7 @@ def open_rank(
         mask=0 if packed is None else packed.ctypes.data, zero_fill=True,
         auto_zeros=call.auto_zeros, auto_block=call.auto_block, auto_lanes=call.auto_lanes,
     )  # fmt: skip
-    code.past_cache = rank % 2 == 1
+    code.nontemporal = rank % 2 == 1
     if memory is not None:
         code.residual, code.feedback = memory.ctypes.data, True
     return Rank(

@@ -104,7 +104,7 @@ def test_a_later_collective_is_not_done_before_an_earlier_one() -> None:
 
 def attention(engine: _native.Engine) -> int:
     descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-    engine.set_attention(descriptor)
+    engine.set_pause_eventfd(descriptor)
     return descriptor
 
 
@@ -163,7 +163,7 @@ def test_a_rank_that_has_left_dooms_what_it_did_not_begin() -> None:
         assert cluster.engines[1].begun == 1
         waiting = [Sum(cluster.engines[0], ones(1)) for _ in range(3)]
         assert waiting[0].wait(0.02) == PENDING
-        cluster.engines[0].doom(cluster.engines[1].begun)
+        cluster.engines[0].fail_from(cluster.engines[1].begun)
         assert [s.wait(1) for s in waiting] == [LOST] * 3
         assert Sum(cluster.engines[0], ones(1)).wait(1) == LOST
         assert not cluster.engines[0].broken
@@ -200,12 +200,12 @@ def test_random_changes_under_loss(link: bool) -> None:
                         pass
                     if status == DONE:
                         generation = s.native.generation + born[place]
-                        at = (generation, s.native.position)
+                        at = (generation, s.native.call_number)
                         assert len(set(s.x.tolist())) == 1
                         with book:
                             completed.setdefault(at, set()).add(int(s.x[0]))
-                        assert index.get(generation, -1) < s.native.position
-                        index[generation] = s.native.position
+                        assert index.get(generation, -1) < s.native.call_number
+                        index[generation] = s.native.call_number
                     failed |= status != DONE
                 flight.clear()
 

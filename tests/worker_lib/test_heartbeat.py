@@ -58,8 +58,8 @@ def test_the_same_bytes_as_in_python() -> None:
 
 def test_it_tells_what_the_engine_has_done(ear: socket.socket) -> None:
     with Cluster(2) as cluster:
-        heart = _native.Heart(cluster.engines[0])
-        heart.aim(LOOPBACK, port(ear), COOKIE, 10 * MILLISECOND)
+        heart = _native.HeartbeatSender(cluster.engines[0])
+        heart.start(LOOPBACK, port(ear), COOKIE, 10 * MILLISECOND)
         first = hear(ear)
         nothing = Report(policy_word=SkipPolicy().word())  # that says what is so, not what was done
         assert (first.cookie, first.sequence, first.report) == (COOKIE, 0, nothing)
@@ -89,10 +89,10 @@ def test_a_new_aim_counts_from_zero(ear: socket.socket) -> None:
     with Cluster(2) as cluster:
         sums = [Sum(e, np.ones(1000, np.int32)) for e in cluster.engines.values()]
         assert [s.wait() for s in sums] == [DONE] * 2
-        heart = _native.Heart(cluster.engines[0])
-        heart.aim(LOOPBACK, port(ear), COOKIE, 3_600_000 * MILLISECOND)
+        heart = _native.HeartbeatSender(cluster.engines[0])
+        heart.start(LOOPBACK, port(ear), COOKIE, 3_600_000 * MILLISECOND)
         assert hear(ear).report.collectives == 0
-        heart.aim(LOOPBACK, port(ear), COOKIE[::-1], 3_600_000 * MILLISECOND)
+        heart.start(LOOPBACK, port(ear), COOKIE[::-1], 3_600_000 * MILLISECOND)
         second = hear(ear)
         assert (second.cookie, second.sequence) == (COOKIE[::-1], 1)
         assert second.report.packets_sent == 0
@@ -101,26 +101,26 @@ def test_a_new_aim_counts_from_zero(ear: socket.socket) -> None:
 
 def test_closing_ends_it_at_once_and_for_good(ear: socket.socket) -> None:
     with Cluster(2) as cluster:
-        heart = _native.Heart(cluster.engines[0])
-        heart.aim(LOOPBACK, port(ear), COOKIE, 3_600_000 * MILLISECOND)
+        heart = _native.HeartbeatSender(cluster.engines[0])
+        heart.start(LOOPBACK, port(ear), COOKIE, 3_600_000 * MILLISECOND)
         hear(ear)
         before = time.monotonic()
         heart.close()
         assert time.monotonic() - before < 5
         heart.close()
-        heart.aim(LOOPBACK, port(ear), COOKIE, MILLISECOND)
+        heart.start(LOOPBACK, port(ear), COOKIE, MILLISECOND)
         ear.settimeout(0.1)
         with pytest.raises(TimeoutError):
             ear.recv(4096)
-        never_aimed = _native.Heart(cluster.engines[0])
-        never_aimed.close()
+        never_started = _native.HeartbeatSender(cluster.engines[0])
+        never_started.close()
 
 
 def test_several_threads_may_close_it(ear: socket.socket) -> None:
     with Cluster(2) as cluster:
         for _ in range(20):
-            heart = _native.Heart(cluster.engines[0])
-            heart.aim(LOOPBACK, port(ear), COOKIE, 3_600_000 * MILLISECOND)
+            heart = _native.HeartbeatSender(cluster.engines[0])
+            heart.start(LOOPBACK, port(ear), COOKIE, 3_600_000 * MILLISECOND)
             for outcome in in_threads([heart.close] * 3, limit=20):
                 outcome.get()
 
@@ -130,8 +130,8 @@ def test_nobody_listens() -> None:
         unused.bind(("127.0.0.1", 0))
         number = port(unused)
     with Cluster(2) as cluster:
-        heart = _native.Heart(cluster.engines[0])
-        heart.aim(LOOPBACK, number, COOKIE, MILLISECOND)
+        heart = _native.HeartbeatSender(cluster.engines[0])
+        heart.start(LOOPBACK, number, COOKIE, MILLISECOND)
         deadline = time.monotonic() + 10
         while heart.sent < 5 and time.monotonic() < deadline:
             time.sleep(0.005)
@@ -142,8 +142,8 @@ def test_nobody_listens() -> None:
 def test_it_beats_while_python_s_lock_is_held(ear: socket.socket) -> None:
     """A PyDLL call keeps the lock: no Python thread runs for 0.4 s."""
     with Cluster(2) as cluster:
-        heart = _native.Heart(cluster.engines[0])
-        heart.aim(LOOPBACK, port(ear), COOKIE, 20 * MILLISECOND)
+        heart = _native.HeartbeatSender(cluster.engines[0])
+        heart.start(LOOPBACK, port(ear), COOKIE, 20 * MILLISECOND)
         hear(ear)
         ticks: list[float] = []
         stop = threading.Event()
@@ -166,8 +166,8 @@ def test_it_beats_while_python_s_lock_is_held(ear: socket.socket) -> None:
 
 def forks_with_a_heart(number: int) -> list[int]:
     with Cluster(2) as cluster:
-        heart = _native.Heart(cluster.engines[0])
-        heart.aim(LOOPBACK, number, COOKIE, 10 * MILLISECOND)
+        heart = _native.HeartbeatSender(cluster.engines[0])
+        heart.start(LOOPBACK, number, COOKIE, 10 * MILLISECOND)
         statuses = []
         for drop in (False, True):
             pid = os.fork()

@@ -84,7 +84,7 @@ def tensor(rng: np.random.Generator, step: Step) -> Any:
 
 def follow_at_random(session: Session, seed: int, steps: int, ahead: int) -> list[tuple[int, Any]]:
     """Random calls, up to `ahead` of them at once, while rank 0 changes its mind before each. Returns what
-    each header carried and how each collective was settled (None: ranks called different things)."""
+    each header carried and how each collective was resolved (None: ranks called different things)."""
     rng = np.random.default_rng(seed)  # the same at every rank
     own = np.random.default_rng((seed, session.rank))
     under_way: list[tuple[Step, Work, Any]] = []
@@ -98,15 +98,15 @@ def follow_at_random(session: Session, seed: int, steps: int, ahead: int) -> lis
             assert native is not None
             # Narrow lanes round: 8 bits of 5 ranks hold 25 steps each way for values of up to 3.
             far = np.abs(np.asarray(result, np.float64) - expected).max()
-            wide = native.settled[2] >= 32
-            assert far <= (1e-5 if wide else 1.0), f"{step.call} settled as {native.settled}"
+            wide = native.resolved[2] >= 32
+            assert far <= (1e-5 if wide else 1.0), f"{step.call} resolved as {native.resolved}"
         else:
             with pytest.raises(MismatchError):
                 work.wait()
             native = work._native
             assert native is not None
-        assert native.position == len(seen)
-        seen.append((native.policy, native.settled if step.odd is None else None))
+        assert native.call_number == len(seen)
+        seen.append((native.policy, native.resolved if step.odd is None else None))
 
     for _ in range(steps):
         step = random_step(rng, session.world_size, session.mask_block_size)
@@ -146,12 +146,12 @@ def test_all_ranks_follow_random_changes_alike(n: int, ahead: int, loss: float) 
     assert len({word for word, _ in first}) > (3 if ahead else 10)
     rng = np.random.default_rng(seed)
     policy = SkipPolicy()
-    for word, settled in first:
+    for word, resolved in first:
         step = random_step(rng, n, 64)
         rng.integers(1 << 30, size=n)
         if step.odd is None:
             call = step.call.under(policy)
-            assert settled == (call.sparse, call.block, call.bits), f"{step.call} under {policy}"
+            assert resolved == (call.sparse, call.block, call.bits), f"{step.call} under {policy}"
         carried = SkipPolicy.from_word(word)
         assert carried is not None
         policy = carried
@@ -300,7 +300,7 @@ def test_lanes_are_never_narrower_than_the_floor(host: EmbeddedController) -> No
             work = session.allreduce_async(np.ones(100, kind), bits="auto", **arguments)
             work.wait()
             assert work._native is not None
-            widths.append(work._native.settled[2])
+            widths.append(work._native.resolved[2])
         return widths
 
     assert together(host.url, 2, call) == [[16, 8, 32, 64, 16, 64, 32]] * 2

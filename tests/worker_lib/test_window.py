@@ -20,8 +20,8 @@ def make(request: pytest.FixtureRequest):
 
 
 def results(window, positions, now):
-    accepted = [q for q in positions if window.accept(q)]
-    window.settle(accepted, now)
+    accepted = [q for q in positions if window.on_result(q)]
+    window.acknowledge(accepted, now)
     return accepted
 
 
@@ -41,23 +41,23 @@ def test_no_position_is_sent_before_the_result_half_a_pool_back(make):
 def test_results_outside_the_window_or_twice_are_refused(make):
     w = make(16, 4, 8)
     w.sent(4, 0)
-    assert not w.accept(4), "not sent yet"
+    assert not w.on_result(4), "not sent yet"
     assert results(w, [0, 0, 2, 2], MS) == [0, 2]
     assert w.base == 1
-    assert not w.accept(0), "already passed"
+    assert not w.on_result(0), "already passed"
 
 
 def test_timer_starts_at_the_initial_value_doubles_and_stops_at_the_ceiling(make):
     w = make(16, 4, 8)
     w.sent(1, 0)
-    assert w.next_timer() == RTO_INITIAL_NS
-    assert w.due(RTO_INITIAL_NS - 1) == []
+    assert w.loss_timer() == RTO_INITIAL_NS
+    assert w.detect_lost(RTO_INITIAL_NS - 1) == []
     now, waits = 0, []
     for _ in range(6):
-        later = w.next_timer()
+        later = w.loss_timer()
         waits.append(later - now)
         now = later
-        assert w.due(now) == [0]
+        assert w.detect_lost(now) == [0]
     assert waits == [10 * MS, 20 * MS, 40 * MS, 50 * MS, 50 * MS, 50 * MS]
     assert waits[-1] == RTO_CEILING_NS
 
@@ -79,7 +79,7 @@ def test_estimator_follows_rfc_6298_with_a_floor(make):
 def test_a_repeated_position_gives_no_sample(make):
     w = make(64, 4, 32)
     w.sent(1, 0)
-    assert w.due(RTO_INITIAL_NS) == [0]
+    assert w.detect_lost(RTO_INITIAL_NS) == [0]
     results(w, [0], RTO_INITIAL_NS + 10)
     assert w.srtt == 0
 
@@ -104,17 +104,17 @@ def test_an_overtaken_position_is_resent_at_once_and_not_again_before_news(make,
     w = make(slots, batch, slots // 2)
     w.sent(200, 0)
     results(w, range(1, overtaken), MS // 4)
-    assert w.due(MS // 4) == [], "one later result too few"
+    assert w.detect_lost(MS // 4) == [], "one later result too few"
     results(w, [overtaken], MS // 4)
-    assert w.due(MS // 4) == [0]
+    assert w.detect_lost(MS // 4) == [0]
     results(w, range(overtaken + 1, 200), MS // 4)
-    assert w.due(MS // 4) == [], "all of these were sent before the repeat"
+    assert w.detect_lost(MS // 4) == [], "all of these were sent before the repeat"
     w.sent(overtaken, MS // 4)
     results(w, range(200, 200 + overtaken - 1), MS // 2)
-    assert w.due(MS // 2) == [], "one too few of these"
+    assert w.detect_lost(MS // 2) == [], "one too few of these"
     results(w, [200 + overtaken - 1], MS // 2)
-    assert w.due(MS // 2) == [0], "these were sent after it"
-    assert w.repeats == 2
+    assert w.detect_lost(MS // 2) == [0], "these were sent after it"
+    assert w.retransmissions == 2
 
 
 def test_congestion_window_shrinks_once_a_round_trip_and_keeps_a_batch(make):
@@ -122,15 +122,15 @@ def test_congestion_window_shrinks_once_a_round_trip_and_keeps_a_batch(make):
     w.sent(512, 0)
     results(w, range(100, 300), 2 * MS)
     before = w.cwnd
-    assert w.due(2 * MS) != []
+    assert w.detect_lost(2 * MS) != []
     assert w.cwnd == before * 7 // 8
     shrunk = w.cwnd
-    w.due(2 * MS + 1)
+    w.detect_lost(2 * MS + 1)
     assert w.cwnd == shrunk, "the same round trip"
     now = 2 * MS
     for _ in range(40):
-        now = max(w.next_timer(), now + 300 * MS)
-        w.due(now)
+        now = max(w.loss_timer(), now + 300 * MS)
+        w.detect_lost(now)
     assert w.cwnd == 46
 
 
@@ -138,9 +138,9 @@ def test_congestion_window_grows_by_a_quarter_or_a_batch_a_round_trip_up_to_the_
     w = make(1024, 46, 512)
     w.sent(1, 0)
     for _ in range(20):  # time-outs take it down to a batch
-        w.due(w.next_timer())
+        w.detect_lost(w.loss_timer())
     assert w.cwnd == 46
-    results(w, [0], w.next_timer())
+    results(w, [0], w.loss_timer())
     q, seen = 1, [w.cwnd]
     for _ in range(20):
         n = w.room()
@@ -185,12 +185,22 @@ def test_native_and_python_windows_are_the_same_machine(case):
             here.append(rng.randint(0, first + n + 5))
         accepted = [results(w, here, now) for w in pair]
         assert accepted[0] == accepted[1]
-        due = [w.due(now) for w in pair]
+        due = [w.detect_lost(now) for w in pair]
         assert due[0] == due[1]
         repeats += len(due[0])
         in_flight += [(q, now + rng.randint(1, 3 * MS)) for q in due[0] if rng.random() >= loss]
         state = [
-            (w.base, w.next, w.cwnd, w.srtt, w.rttvar, w.rto, w.repeats, w.outstanding, w.next_timer())
+            (
+                w.base,
+                w.next,
+                w.cwnd,
+                w.srtt,
+                w.rttvar,
+                w.rto,
+                w.retransmissions,
+                w.outstanding,
+                w.loss_timer(),
+            )
             for w in pair
         ]
         assert state[0] == state[1]

@@ -42,7 +42,7 @@ def to_words(
     """
     x, units = np.ascontiguousarray(x), np.ascontiguousarray(units, x.dtype)
     words = np.empty(words_for(x.size, bits), np.int32)
-    cut = _native.grid_to_words(
+    cut = _native.quantize_lanes(
         x.ctypes.data, x.size, x.dtype == np.float64, bits, units.ctypes.data, block, top, *key,
         words.ctypes.data,
     )  # fmt: skip
@@ -62,7 +62,7 @@ def from_words(words: npt.NDArray[Any], count: int, bits: int, units: Floats, bl
     """
     words, units = np.ascontiguousarray(words), np.ascontiguousarray(units)
     x = np.empty(count, units.dtype)
-    _native.grid_from_words(
+    _native.dequantize_lanes(
         words.ctypes.data, count, units.dtype == np.float64, bits, units.ctypes.data, block, x.ctypes.data
     )
     return x
@@ -71,4 +71,4 @@ def from_words(words: npt.NDArray[Any], count: int, bits: int, units: Floats, bl
 def square_of_words(words: npt.NDArray[Any], count: int, bits: int) -> int:
     """The sum of squares of lanes of at most 16 bits, exact."""
     words = np.ascontiguousarray(words)
-    return _native.grid_square(words.ctypes.data, count, bits)
+    return _native.square_lanes(words.ctypes.data, count, bits)

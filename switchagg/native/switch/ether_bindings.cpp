@@ -94,17 +94,17 @@ nb::list interface_counters(NativeSwitch& self) {
   nb::list all;
   const FramePort* frames = self.frames();
   for (size_t i = 0; frames && i < frames->size(); ++i) {
-    const InterfaceTallies& t = frames->tallies(i);
+    const InterfaceCounters& t = frames->counters(i);
     nb::dict one;
     one["port"] = frames->name(i).port;
     one["name"] = frames->name(i).name;
     one["up"] = t.up.load();
-    const std::pair<const char*, const Tally*> counts[] = {
+    const std::pair<const char*, const RelaxedCounter*> counts[] = {
         {"packets_in", &t.packets_in}, {"bytes_in", &t.bytes_in},   {"packets_out", &t.packets_out},
         {"bytes_out", &t.bytes_out},   {"send_errors", &t.send_errors}, {"too_large", &t.too_large},
         {"missed", &t.missed},         {"split", &t.split},         {"refused", &t.refused},
         {"downs", &t.downs}};
-    for (const auto& [name, tally] : counts) one[name] = uint64_t{*tally};
+    for (const auto& [name, count] : counts) one[name] = uint64_t{*count};
     all.append(one);
   }
   return all;

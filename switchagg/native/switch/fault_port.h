@@ -26,7 +26,7 @@
 #include <vector>
 
 #include "switchagg/native/switch/line_port.h"
-#include "switchagg/native/switch/tally.h"
+#include "switchagg/native/switch/relaxed_counter.h"
 
 namespace switchagg {
 
@@ -38,7 +38,7 @@ struct FaultSettings {
 };
 
 struct FaultCounters {
-  Tally lost, duplicated, reordered, delayed, corrupted, overflowed;
+  RelaxedCounter lost, duplicated, reordered, delayed, corrupted, overflowed;
 };
 
 // One direction, without I/O: `now` is passed in, in nanoseconds of any steady clock.

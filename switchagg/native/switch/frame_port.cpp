@@ -85,7 +85,7 @@ struct FramePort::Interface {
   Descriptor rx, tx;
   Ring ring;
   int index = 0;  // of the kernel's; 0: it is not there
-  InterfaceTallies tallies;
+  InterfaceCounters counters;
 };
 
 struct FramePort::Buffers {
@@ -192,7 +192,7 @@ void FramePort::look(Interface& interface) {
   std::strncpy(request.ifr_name, interface.name.name.c_str(), IFNAMSIZ - 1);
   const bool there = ioctl(netlink_.get(), SIOCGIFFLAGS, &request) == 0;
   const bool up = there && (request.ifr_flags & IFF_UP);
-  if (interface.tallies.up.exchange(up) && !up) ++interface.tallies.downs;
+  if (interface.counters.up.exchange(up) && !up) ++interface.counters.downs;
 }
 
 bool FramePort::wait(int64_t timeout_ns) {
@@ -290,7 +290,7 @@ void FramePort::take(Interface& interface, std::vector<Received>& into) {
     std::memcpy(&from, start + TPACKET_ALIGN(sizeof *header), sizeof from);
     if (from.sll_pkttype == PACKET_OUTGOING) continue;
     if (header->tp_snaplen < header->tp_len) {  // and the socket's buffer was full
-      ++interface.tallies.missed;
+      ++interface.counters.missed;
       continue;
     }
     Arrival arrival{start + header->tp_mac, header->tp_snaplen, {}, 0};
@@ -302,7 +302,7 @@ void FramePort::take(Interface& interface, std::vector<Received>& into) {
   tpacket_stats stats{};
   socklen_t length = sizeof stats;
   if (losing && getsockopt(interface.rx.get(), SOL_PACKET, PACKET_STATISTICS, &stats, &length) == 0)
-    interface.tallies.missed.add(stats.tp_drops);
+    interface.counters.missed.add(stats.tp_drops);
 }
 
 // A frame that no place of the ring holds: the kernel has queued it at the socket.
@@ -323,7 +323,7 @@ void FramePort::take_large(Interface& interface, std::vector<Received>& into) {
   const ssize_t got = recvmsg(interface.rx.get(), &message, MSG_DONTWAIT);
   // EINVAL: a super-frame of a kind that the kernel has no name for here.
   if (got < static_cast<ssize_t>(sizeof arrival.about) || message.msg_flags & MSG_TRUNC) {
-    ++interface.tallies.refused;
+    ++interface.counters.refused;
     return;
   }
   arrival.size = static_cast<uint32_t>(got) - static_cast<uint32_t>(sizeof arrival.about);
@@ -342,8 +342,8 @@ void FramePort::pass(Interface& interface, const Arrival& arrival, std::vector<R
   const auto place = static_cast<uint16_t>(interface.name.port + 1);
   const auto show = [&](uint8_t* data, uint32_t bytes) {
     into.push_back(Received::whole(data, bytes, {0, 0, place}));
-    ++interface.tallies.packets_in;
-    interface.tallies.bytes_in.add(bytes);
+    ++interface.counters.packets_in;
+    interface.counters.bytes_in.add(bytes);
     ++counters_.packets_in;
     counters_.bytes_in += bytes;
   };
@@ -363,10 +363,10 @@ void FramePort::pass(Interface& interface, const Arrival& arrival, std::vector<R
   std::vector<uint8_t>& memory = buffers_->large.emplace_back();
   std::vector<uint32_t> sizes;
   if (!split_super_frame(about, frame, size, memory, sizes)) {
-    ++interface.tallies.refused;
+    ++interface.counters.refused;
     return;
   }
-  ++interface.tallies.split;
+  ++interface.counters.split;
   size_t at = 0;
   for (const uint32_t bytes : sizes) {
     show(memory.data() + at, bytes);
@@ -384,7 +384,7 @@ void FramePort::send(std::span<const Endpoint> to, std::span<const Segment> segm
 void FramePort::send_run(Interface& interface, std::span<const Segment> frames) {
   Buffers& b = *buffers_;
   const auto lose = [&](size_t count) {
-    interface.tallies.send_errors.add(count);
+    interface.counters.send_errors.add(count);
     counters_.send_errors += count;
   };
   bool waited = false;
@@ -410,17 +410,17 @@ void FramePort::send_run(Interface& interface, std::span<const Segment> frames) 
         lose(frames.size());
         return;
       }
-      if (errno == EMSGSIZE) ++interface.tallies.too_large;
+      if (errno == EMSGSIZE) ++interface.counters.too_large;
       lose(1);
       frames = frames.subspan(1);
       continue;
     }
     for (int i = 0; i < sent; ++i) {
       const Segment& frame = frames[static_cast<size_t>(i)];
-      interface.tallies.bytes_out.add(frame.size);
+      interface.counters.bytes_out.add(frame.size);
       counters_.bytes_out += frame.size;
     }
-    interface.tallies.packets_out.add(static_cast<uint64_t>(sent));
+    interface.counters.packets_out.add(static_cast<uint64_t>(sent));
     counters_.packets_out += static_cast<uint64_t>(sent);
     frames = frames.subspan(static_cast<size_t>(sent));
   }
@@ -428,6 +428,6 @@ void FramePort::send_run(Interface& interface, std::span<const Segment> frames) 
 
 const InterfaceName& FramePort::name(size_t index) const { return interfaces_[index]->name; }
 
-const InterfaceTallies& FramePort::tallies(size_t index) const { return interfaces_[index]->tallies; }
+const InterfaceCounters& FramePort::counters(size_t index) const { return interfaces_[index]->counters; }
 
 }  // namespace switchagg

@@ -20,7 +20,7 @@
 #include <string>
 #include <vector>
 
-#include "switchagg/native/switch/tally.h"
+#include "switchagg/native/switch/relaxed_counter.h"
 #include "switchagg/native/shared/memory.h"
 #include "switchagg/native/shared/port.h"
 #include "switchagg/native/shared/shared_memory.h"
@@ -32,14 +32,14 @@ struct InterfaceName {
   std::string name;
 };
 
-struct InterfaceTallies {
-  Tally packets_in, bytes_in, packets_out, bytes_out;
-  Tally send_errors;  // frames that the kernel would not take
-  Tally too_large;    // of these, larger than the interface carries
-  Tally missed;       // frames that came while the socket's buffer was full
-  Tally split;        // super-frames that were cut up
-  Tally refused;      // super-frames that could not be
-  Tally downs;        // how often it went down or away
+struct InterfaceCounters {
+  RelaxedCounter packets_in, bytes_in, packets_out, bytes_out;
+  RelaxedCounter send_errors;  // frames that the kernel would not take
+  RelaxedCounter too_large;    // of these, larger than the interface carries
+  RelaxedCounter missed;       // frames that came while the socket's buffer was full
+  RelaxedCounter split;        // super-frames that were cut up
+  RelaxedCounter refused;      // super-frames that could not be
+  RelaxedCounter downs;        // how often it went down or away
   std::atomic<bool> up{false};
 };
 
@@ -60,7 +60,7 @@ class FramePort : public Port {
 
   size_t size() const { return interfaces_.size(); }
   const InterfaceName& name(size_t index) const;
-  const InterfaceTallies& tallies(size_t index) const;  // may be read by any thread
+  const InterfaceCounters& counters(size_t index) const;  // may be read by any thread
 
  private:
   struct Interface;

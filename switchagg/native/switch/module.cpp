@@ -51,8 +51,8 @@ nb::dict fault_counters(NativeSwitch& self) {
   const std::pair<const char*, const FaultCounters*> directions[] = {{"_in", &self.faults()->faults_in()},
                                                                      {"_out", &self.faults()->faults_out()}};
   for (const auto& [suffix, counters] : directions) {
-    const auto put = [&](const std::string& name, const Tally& tally) {
-      by_name[(name + suffix).c_str()] = uint64_t{tally};
+    const auto put = [&](const std::string& name, const RelaxedCounter& count) {
+      by_name[(name + suffix).c_str()] = uint64_t{count};
     };
     put("lost", counters->lost);
     put("corrupted", counters->corrupted);
@@ -70,8 +70,8 @@ nb::dict rate_counters(NativeSwitch& self) {
   const std::pair<const char*, const RateCounters*> directions[] = {{"_in", &self.rate()->rate_in()},
                                                                     {"_out", &self.rate()->rate_out()}};
   for (const auto& [suffix, counters] : directions) {
-    const auto put = [&](const std::string& name, const Tally& tally) {
-      by_name[(name + suffix).c_str()] = uint64_t{tally};
+    const auto put = [&](const std::string& name, const RelaxedCounter& count) {
+      by_name[(name + suffix).c_str()] = uint64_t{count};
     };
     put("packets", counters->packets);
     put("wire_bytes", counters->wire_bytes);
@@ -191,15 +191,15 @@ void bind_switch(nb::module_& module) {
              });
            },
            "job_id"_a, "bits"_a)
-      .def("tallies",
+      .def("outcome_counters",
            [](NativeSwitch& self, int64_t job_id) {
-             return with_usage_errors([&] { return to_tallies(job_counts(self, narrow<uint16_t>("job", job_id))); });
+             return with_usage_errors([&] { return to_outcomes(job_counts(self, narrow<uint16_t>("job", job_id))); });
            },
            "job_id"_a)
-      .def("strangers",
+      .def("unknown_job_counters",
            [](NativeSwitch& self) {
              return to_dict(without_gil([&] {
-               return self.loop().with_table([](const SlotTable& table) { return table.strangers(); });
+               return self.loop().with_table([](const SlotTable& table) { return table.unknown_job_counters(); });
              }));
            })
       .def("slot",

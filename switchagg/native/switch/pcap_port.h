@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "switchagg/native/switch/tally.h"
+#include "switchagg/native/switch/relaxed_counter.h"
 #include "switchagg/native/shared/port.h"
 
 namespace switchagg {
@@ -52,7 +52,7 @@ class PcapPort : public Port {
   uint32_t seconds_ = 0, nanoseconds_ = 0;  // of the records of this batch
   uint64_t buffered_ = 0;                   // records in the buffer
   size_t first_record_;                     // where they start: behind the file's header at first, then at 0
-  Tally captured_, missing_, error_;
+  RelaxedCounter captured_, missing_, error_;
 };
 
 }  // namespace switchagg

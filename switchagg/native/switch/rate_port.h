@@ -26,7 +26,7 @@
 #include <vector>
 
 #include "switchagg/native/switch/line_port.h"
-#include "switchagg/native/switch/tally.h"
+#include "switchagg/native/switch/relaxed_counter.h"
 
 namespace switchagg {
 
@@ -37,9 +37,9 @@ struct RateSettings {
 };
 
 struct RateCounters {
-  Tally packets, wire_bytes;  // that went through
-  Tally queued;               // of them, those that had to wait
-  Tally dropped;              // found the queue full
+  RelaxedCounter packets, wire_bytes;  // that went through
+  RelaxedCounter queued;               // of them, those that had to wait
+  RelaxedCounter dropped;              // found the queue full
 };
 
 // What a UDP payload takes of an Ethernet link.

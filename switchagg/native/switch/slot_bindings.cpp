@@ -72,17 +72,17 @@ nb::dict to_dict(const JobCounts& counts) {
   return by_name;
 }
 
-nb::object to_tallies(const JobCounts& counts) {
-  const nb::module_ module = nb::module_::import_("switchagg.emulator.tallies");
+nb::object to_outcomes(const JobCounts& counts) {
+  const nb::module_ module = nb::module_::import_("switchagg.emulator.outcomes");
   nb::dict workers;
   for (const auto& [bit, worker] : counts.workers)
     workers[nb::int_(bit)] =
-        module.attr("WorkerTallies")(worker.packets, worker.repeats, worker.misplaced, worker.outside, worker.token,
+        module.attr("WorkerOutcomes")(worker.packets, worker.retransmissions, worker.misplaced, worker.outside, worker.token,
                                        worker.delivered);
   nb::list outcomes;
-  for (uint64_t each : counts.tallies.outcomes) outcomes.append(each);
-  return module.attr("JobTallies")(nb::tuple(outcomes), counts.tallies.source, counts.tallies.length,
-                                   counts.tallies.outside, workers, counts.tallies.delivered);
+  for (uint64_t each : counts.outcomes.outcomes) outcomes.append(each);
+  return module.attr("JobOutcomes")(nb::tuple(outcomes), counts.outcomes.source, counts.outcomes.length,
+                                   counts.outcomes.outside, workers, counts.outcomes.delivered);
 }
 
 nb::object to_slot_state(const SlotTable::SlotView& slot) {
@@ -268,12 +268,12 @@ void bind_slot_table(nb::module_& module) {
              with_usage_errors([&] { self.admit(narrow<uint16_t>("job", job_id), bits); });
            },
            "job_id"_a, "bits"_a)
-      .def("tallies",
+      .def("outcome_counters",
            [](const SlotTable& self, int64_t job_id) {
-             return with_usage_errors([&] { return to_tallies(JobCounts(self, narrow<uint16_t>("job", job_id))); });
+             return with_usage_errors([&] { return to_outcomes(JobCounts(self, narrow<uint16_t>("job", job_id))); });
            },
            "job_id"_a)
-      .def("strangers", [](const SlotTable& self) { return to_dict(self.strangers()); })
+      .def("unknown_job_counters", [](const SlotTable& self) { return to_dict(self.unknown_job_counters()); })
       .def("slot",
            [](const SlotTable& self, int64_t index) {
              return with_usage_errors([&] { return to_slot_state(self.slot(narrow<uint32_t>("slot", index))); });

@@ -25,15 +25,15 @@ nanobind::object to_slot_state(const SlotTable::SlotView& slot);  // a switchagg
 // Of one job, taken together under the table's lock.
 struct JobCounts {
   Counters counters;
-  JobTallies tallies;
-  std::vector<std::pair<uint32_t, WorkerTallies>> workers;
+  JobOutcomes outcomes;
+  std::vector<std::pair<uint32_t, WorkerOutcomes>> workers;
 
   JobCounts(const SlotTable& table, uint16_t job)
-      : counters(table.job_counters(job)), tallies(table.job_tallies(job)), workers(table.worker_tallies(job)) {}
+      : counters(table.job_counters(job)), outcomes(table.job_outcomes(job)), workers(table.worker_outcomes(job)) {}
 };
 
 nanobind::dict to_dict(const JobCounts& counts);         // the counters by name, and worker_<bit>_packets
-nanobind::object to_tallies(const JobCounts& counts);    // a switchagg.emulator.tallies.JobTallies
+nanobind::object to_outcomes(const JobCounts& counts);    // a switchagg.emulator.outcomes.JobOutcomes
 
 [[noreturn]] void raise_usage_error(const char* message);  // switchagg.errors.UsageError
 

@@ -48,8 +48,8 @@ Verdict dropped(DropReason reason) {
   return verdict;
 }
 
-Verdict drop(uint64_t& tally, DropReason reason) {
-  ++tally;
+Verdict drop(uint64_t& count, DropReason reason) {
+  ++count;
   return dropped(reason);
 }
 
@@ -75,7 +75,7 @@ struct SlotTable::Job {
     Endpoint endpoint;
     uint32_t bit, token;
     bool fenced = false;
-    WorkerTallies tallies{};
+    WorkerOutcomes counts{};
   };
   // At most 32 workers in 64 places: a search always ends at an empty place, and nothing grows with traffic.
   static constexpr uint32_t kPlaces = 64;
@@ -143,7 +143,7 @@ struct SlotTable::Job {
   }
 
   void count(Outcome outcome, bool completing = false) {
-    ++tallies.outcomes[static_cast<size_t>(outcome) + (completing ? kCompleting : 0)];
+    ++counts.outcomes[static_cast<size_t>(outcome) + (completing ? kCompleting : 0)];
   }
 
   Counters counters() const;
@@ -162,27 +162,27 @@ struct SlotTable::Job {
   FindableMemory findable;
   PacketMemory own;
   uint8_t* const records;  // in one of the two
-  JobTallies tallies;
+  JobOutcomes counts;
 };
 
 Counters SlotTable::Job::counters() const {
-  const auto cell = [&](Outcome outcome) { return tallies.outcomes[static_cast<size_t>(outcome)]; };
-  const auto completing = [&](Outcome outcome) { return tallies.outcomes[static_cast<size_t>(outcome) + kCompleting]; };
+  const auto cell = [&](Outcome outcome) { return counts.outcomes[static_cast<size_t>(outcome)]; };
+  const auto completing = [&](Outcome outcome) { return counts.outcomes[static_cast<size_t>(outcome) + kCompleting]; };
   const auto both = [&](Outcome outcome) { return cell(outcome) + completing(outcome); };
   Counters counters{};
   const auto at = [&](auto what) -> uint64_t& { return counters[static_cast<size_t>(what)]; };
-  at(DropReason::length) = tallies.length;
-  at(DropReason::source) = tallies.source;
-  at(DropReason::slot) = tallies.outside + cell(Outcome::misplaced);
+  at(DropReason::length) = counts.length;
+  at(DropReason::source) = counts.source;
+  at(DropReason::slot) = counts.outside + cell(Outcome::misplaced);
   at(DropReason::stale) = cell(Outcome::stale);
   at(DropReason::duplicate) = cell(Outcome::duplicate);
   for (const Worker& worker : workers) {
-    at(DropReason::slot) += worker.tallies.outside;
-    at(DropReason::token) += worker.tallies.token;
-    at(Event::retransmissions) += worker.tallies.repeats;
-    at(Event::delivered) += worker.tallies.delivered;
+    at(DropReason::slot) += worker.counts.outside;
+    at(DropReason::token) += worker.counts.token;
+    at(Event::retransmissions) += worker.counts.retransmissions;
+    at(Event::delivered) += worker.counts.delivered;
   }
-  at(Event::delivered) += tallies.delivered;
+  at(Event::delivered) += counts.delivered;
   at(Event::fresh) = both(Outcome::fresh_skip) + both(Outcome::fresh_stored);
   at(Event::stored) = both(Outcome::stored) + both(Outcome::fresh_stored);
   at(Event::added) = both(Outcome::added);
@@ -271,18 +271,18 @@ Verdict SlotTable::process(const Received& packet, bool from_controller) {
   Job* job = find(header.job);
   if (!job) return drop(unattributed_, DropReason::job);
   if (from_controller) return initialise(*job, header);
-  if (filled && payload != 4 * job->words) return drop(job->tallies.length, DropReason::length);
+  if (filled && payload != 4 * job->words) return drop(job->counts.length, DropReason::length);
   return contribute(*job, header, filled ? packet.words : nullptr, packet.peer);
 }
 
 Verdict SlotTable::contribute(Job& job, const Header& header, const uint8_t* words, Endpoint source) {
   Job::Worker* worker = job.find(source);
-  if (!worker || worker->fenced) return drop(job.tallies.source, DropReason::source);
-  if (worker->token != header.token) return drop(worker->tallies.token, DropReason::token);
+  if (!worker || worker->fenced) return drop(job.counts.source, DropReason::source);
+  if (worker->token != header.token) return drop(worker->counts.token, DropReason::token);
   const uint32_t index = header.seq & job.mask;
   if (header.slot != job.base + index) {
-    if (!job.owns(header.slot)) return drop(worker->tallies.outside, DropReason::slot);
-    ++worker->tallies.misplaced;
+    if (!job.owns(header.slot)) return drop(worker->counts.outside, DropReason::slot);
+    ++worker->counts.misplaced;
     job.count(Outcome::misplaced);
     return dropped(DropReason::slot);
   }
@@ -296,8 +296,8 @@ Verdict SlotTable::contribute(Job& job, const Header& header, const uint8_t* wor
     verdict.action = Action::flush;
     return verdict;
   }
-  ++worker->tallies.packets;
-  if (header.flags & wire::kFlagRetransmission) ++worker->tallies.repeats;
+  ++worker->counts.packets;
+  if (header.flags & wire::kFlagRetransmission) ++worker->counts.retransmissions;
   if (!fresh && header.seq != slot.seq) {
     job.count(Outcome::stale);
     return dropped(DropReason::stale);
@@ -367,13 +367,13 @@ Verdict SlotTable::deliver(const Header& header, uint32_t payload, Endpoint sour
   verdict.reply = header.reply;
   verdict.action = Action::deliver;
   if (header.reply == 0) {
-    ++job->tallies.delivered;
+    ++job->counts.delivered;
     return verdict;
   }
   Job::Worker* const worker =
       header.reply <= wire::kMaxWorkers ? job->with_bit(uint32_t{1} << (header.reply - 1)) : nullptr;
   if (!worker) return drop(unattributed_, DropReason::op);
-  ++worker->tallies.delivered;
+  ++worker->counts.delivered;
   verdict.to = worker->endpoint;
   return verdict;
 }
@@ -381,7 +381,7 @@ Verdict SlotTable::deliver(const Header& header, uint32_t payload, Endpoint sour
 Verdict SlotTable::initialise(Job& job, const Header& header) {
   const uint32_t index = header.seq & job.mask;
   if (header.slot != job.base + index) {
-    if (!job.owns(header.slot)) return drop(job.tallies.outside, DropReason::slot);
+    if (!job.owns(header.slot)) return drop(job.counts.outside, DropReason::slot);
     job.count(Outcome::misplaced);
     return dropped(DropReason::slot);
   }
@@ -452,12 +452,12 @@ Counters SlotTable::counters() const {
 
 Counters SlotTable::job_counters(uint16_t job) const { return get(job).counters(); }
 
-JobTallies SlotTable::job_tallies(uint16_t job) const { return get(job).tallies; }
+JobOutcomes SlotTable::job_outcomes(uint16_t job) const { return get(job).counts; }
 
-std::vector<std::pair<uint32_t, WorkerTallies>> SlotTable::worker_tallies(uint16_t job) const {
-  std::vector<std::pair<uint32_t, WorkerTallies>> all;
+std::vector<std::pair<uint32_t, WorkerOutcomes>> SlotTable::worker_outcomes(uint16_t job) const {
+  std::vector<std::pair<uint32_t, WorkerOutcomes>> all;
   for (const Job::Worker& worker : get(job).workers)
-    all.emplace_back(static_cast<uint32_t>(__builtin_ctz(worker.bit)), worker.tallies);
+    all.emplace_back(static_cast<uint32_t>(__builtin_ctz(worker.bit)), worker.counts);
   return all;
 }
 

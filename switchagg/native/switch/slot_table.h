@@ -96,16 +96,16 @@ enum class Outcome : uint8_t {
 };
 inline constexpr uint32_t kCompleting = 8, kOutcomes = 32;
 
-struct WorkerTallies {
+struct WorkerOutcomes {
   uint64_t packets = 0;    // admitted, whatever became of them
-  uint64_t repeats = 0;    // of these, flagged as sent before
+  uint64_t retransmissions = 0;    // of these, flagged as sent before
   uint64_t misplaced = 0;  // dropped: a slot of the job, but not the one of the seq
   uint64_t outside = 0;    // dropped: a slot of another job, or of none
   uint64_t token = 0;      // dropped: another token
   uint64_t delivered = 0;  // RESULTs of the parent for this worker alone
 };
 
-struct JobTallies {
+struct JobOutcomes {
   std::array<uint64_t, kOutcomes> outcomes{};
   uint64_t source = 0;   // dropped: of nobody in the job, or of a worker that is fenced
   uint64_t length = 0;   // dropped: not K words
@@ -153,10 +153,10 @@ class SlotTable {
   };
   uint32_t capacity() const { return capacity_; }
   Counters counters() const;  // since the table was made, jobs that are gone included
-  Counters strangers() const { return unattributed_; }  // of these, packets of no job
+  Counters unknown_job_counters() const { return unattributed_; }  // of these, packets of no job
   Counters job_counters(uint16_t job) const;
-  JobTallies job_tallies(uint16_t job) const;
-  std::vector<std::pair<uint32_t, WorkerTallies>> worker_tallies(uint16_t job) const;  // by bit
+  JobOutcomes job_outcomes(uint16_t job) const;
+  std::vector<std::pair<uint32_t, WorkerOutcomes>> worker_outcomes(uint16_t job) const;  // by bit
   SlotView slot(uint32_t index) const;
 
  private:

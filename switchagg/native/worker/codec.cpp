@@ -66,7 +66,7 @@ Stream::Stream(const Call& call, const Plan* plan, uint32_t words)
   headroom_ = std::bit_width(call.workers - 1) + (call.workers >= 256);
   if (call.bits == 16 || call.bits == 8) {
     top_ = static_cast<int32_t>(((1u << (call.bits - 1)) - 1) / call.workers);
-    key_ = dither_key(call.position, call.rank);
+    key_ = dither_key(call.call_number, call.rank);
   }
   top_exponent_ = call.dtype == DType::f64 ? 2046 : call.dtype == DType::f16 ? 142 : 254;
   floor_ = plan == nullptr;
@@ -95,7 +95,7 @@ Stream::Stream(const Call& call, const Plan* plan, uint32_t words)
         elements_ -= call.blocks() * call.block - call.count;  // the tensor's last block may be short
     }
   }
-  past_cache_ = call.past_cache && 2 * union_blocks_ >= call.blocks();
+  nontemporal_ = call.nontemporal && 2 * union_blocks_ >= call.blocks();
   packets_ = (elements_ + lanes_per_packet_ - 1) / lanes_per_packet_;
   if (narrow()) {
     sums_.resize(words);
@@ -418,7 +418,7 @@ void Stream::decode(uint64_t packet, const uint8_t* payload) {
       each_chunk(r, [&](uint64_t element, uint32_t count, uint32_t at, int exponent) {
         if (exponent == kNoExponent) return write_zeros(element, count);
         if (exponent == call_.not_finite()) return;  // finish() writes the whole chunk
-        kernels_.dequantize_f32_be(words + at, count, down_f(exponent), x + (element - call_.out_begin), past_cache_);
+        kernels_.dequantize_f32_be(words + at, count, down_f(exponent), x + (element - call_.out_begin), nontemporal_);
         if (exponent >= top_exponent_) saturate(element - call_.out_begin, count, nullptr);
       });
     });
@@ -445,7 +445,7 @@ void Stream::decode_narrow(const uint32_t* words) {
         kernels_.dequantize_f64(q_.data(), count, down_d(exponent), reinterpret_cast<double*>(call_.out) + to);
       } else if (call_.dtype == DType::f32) {
         float* x = reinterpret_cast<float*>(call_.out) + to;
-        dequantize(words + place, count, shift, down_f(exponent), x, past_cache_);
+        dequantize(words + place, count, shift, down_f(exponent), x, nontemporal_);
       } else {
         dequantize(words + place, count, shift, down_f(exponent), wide_.data(), false);
         uint16_t* half = reinterpret_cast<uint16_t*>(call_.out) + to;
@@ -584,7 +584,7 @@ void Stream::finish() {
       if (exponents_[c] == call_.not_finite())
         clipped(c * call_.chunk(), std::min((c + 1) * call_.chunk(), call_.count),
                 [&](uint64_t e, uint64_t n) { write_nan(e, n); });
-  if (past_cache_) kernels_.flush();
+  if (nontemporal_) kernels_.flush();
 }
 
 }  // namespace switchagg

@@ -60,7 +60,7 @@ class Stream {
   uint32_t lanes_per_packet_;
   bool floor_ = false;
   bool all_own_ = true, all_union_ = true;
-  bool past_cache_ = false;  // as the call wishes, unless little of the result is written: short pieces gain nothing by it
+  bool nontemporal_ = false;  // as the call wishes, unless little of the result is written: short pieces gain nothing by it
   bool negative_zero_ = false;
   uint64_t union_blocks_ = 0, elements_ = 0, packets_ = 0;
   std::vector<uint32_t> blocks_;      // the union's blocks, unless it is all of them

@@ -44,12 +44,12 @@ inline __attribute__((always_inline)) void each_line(size_t n, A&& ask, F&& f) {
   for (; i < n; ++i) f(i);
 }
 
-// x[i] = f(i) for i < n. `past_cache`: whole lines go to memory without a place in the cache, which need not read them
+// x[i] = f(i) for i < n. `nontemporal`: whole lines go to memory without a place in the cache, which need not read them
 // first; nobody else may look for them before flush().
 template <typename F>
-inline __attribute__((always_inline)) void each_written(float* x, size_t n, [[maybe_unused]] bool past_cache, F&& f) {
+inline __attribute__((always_inline)) void each_written(float* x, size_t n, [[maybe_unused]] bool nontemporal, F&& f) {
 #if defined(__AVX2__)
-  if (past_cache) {
+  if (nontemporal) {
     size_t i = 0;
     for (; i < n && reinterpret_cast<uintptr_t>(x + i) % (4 * kLine); ++i) x[i] = f(i);
     for (; i + kLine <= n; i += kLine) {
@@ -221,9 +221,9 @@ void leave_f32(const float* __restrict x, size_t n, float* __restrict left) {
   for (size_t i = 0; i < n; ++i) left[i] = x[i] - left[i];
 }
 
-void dequantize_f32_be(const uint32_t* __restrict words, size_t n, ScaleF s, float* __restrict x, bool past_cache) {
+void dequantize_f32_be(const uint32_t* __restrict words, size_t n, ScaleF s, float* __restrict x, bool nontemporal) {
   const auto value = [=](size_t i) { return static_cast<float>(static_cast<int32_t>(big(words[i]))); };
-  if (s.f2 == 1.0f && s.m == 1.0f) return each_written(x, n, past_cache, [=](size_t i) { return value(i) * s.f1; });
+  if (s.f2 == 1.0f && s.m == 1.0f) return each_written(x, n, nontemporal, [=](size_t i) { return value(i) * s.f1; });
   for (size_t i = 0; i < n; ++i) x[i] = ((value(i) * s.m) * s.f1) * s.f2;
 }
 
@@ -289,11 +289,11 @@ void peel_lane(const uint32_t* __restrict words, size_t n, int shift, int32_t* _
 }
 
 template <int kBits>
-void dequantize_lane(const uint32_t* __restrict words, size_t n, int shift, ScaleF s, float* __restrict x, bool past_cache) {
+void dequantize_lane(const uint32_t* __restrict words, size_t n, int shift, ScaleF s, float* __restrict x, bool nontemporal) {
   const auto value = [=](size_t i) { return static_cast<float>(lane_of<kBits>(words[i], shift)); };
   if (shift == 0 && n > kLong)  // the first to look at these words, which another processor has written
     for (size_t i = 0; i < n; i += kLine) __builtin_prefetch(words + i);
-  if (s.f2 == 1.0f && s.m == 1.0f) return each_written(x, n, past_cache, [=](size_t i) { return value(i) * s.f1; });
+  if (s.f2 == 1.0f && s.m == 1.0f) return each_written(x, n, nontemporal, [=](size_t i) { return value(i) * s.f1; });
   for (size_t i = 0; i < n; ++i) x[i] = ((value(i) * s.m) * s.f1) * s.f2;
 }
 

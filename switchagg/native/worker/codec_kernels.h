@@ -41,9 +41,9 @@ struct CodecKernels {
   void (*dither_f32)(const float* x, size_t n, ScaleF s, int32_t top, uint32_t key, uint32_t index, int32_t* q);
   void (*dither_f64)(const double* x, size_t n, ScaleD s, int32_t top, uint32_t key, uint32_t index, int32_t* q);
 
-  // q * m * f1 * f2. `past_cache`: x is not kept in the cache, and not seen by other threads before flush().
+  // q * m * f1 * f2. `nontemporal`: x is not kept in the cache, and not seen by other threads before flush().
   void (*dequantize_f32)(const int32_t* q, size_t n, ScaleF s, float* x);
-  void (*dequantize_f32_be)(const uint32_t* words, size_t n, ScaleF s, float* x, bool past_cache);
+  void (*dequantize_f32_be)(const uint32_t* words, size_t n, ScaleF s, float* x, bool nontemporal);
   void (*dequantize_f64)(const int32_t* q, size_t n, ScaleD s, double* x);
   void (*dequantize_f64_limbs)(const int64_t* q, size_t n, ScaleD s, double* x);
 
@@ -58,8 +58,8 @@ struct CodecKernels {
   // sums += lane, either dither_f32's of x or given; and back from big-endian words.
   void (*dither_lane)(const float* x, size_t n, ScaleF s, int32_t top, uint32_t key, uint32_t index, int shift, uint32_t* sums);
   void (*add_lane)(const int32_t* q, size_t n, int shift, uint32_t* sums);
-  void (*dequantize_lane16)(const uint32_t* words, size_t n, int shift, ScaleF s, float* x, bool past_cache);
-  void (*dequantize_lane8)(const uint32_t* words, size_t n, int shift, ScaleF s, float* x, bool past_cache);
+  void (*dequantize_lane16)(const uint32_t* words, size_t n, int shift, ScaleF s, float* x, bool nontemporal);
+  void (*dequantize_lane8)(const uint32_t* words, size_t n, int shift, ScaleF s, float* x, bool nontemporal);
   void (*peel_lane16)(const uint32_t* words, size_t n, int shift, int32_t* q);
   void (*peel_lane8)(const uint32_t* words, size_t n, int shift, int32_t* q);
   // What was written past the cache can be seen by all after this.

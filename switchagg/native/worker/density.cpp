@@ -74,7 +74,7 @@ std::vector<uint64_t> DensityProbe::look(const Call& call, uint32_t segment) {
   for (uint32_t i = 0; seen_ >= kStride; ++i) {
     seen_ -= kStride;
     if (first >= last) continue;
-    const uint32_t draw = mixed(mixed(call.position * 0x9E3779B1u ^ segment) + i * 0x9E3779B1u);
+    const uint32_t draw = mixed(mixed(call.call_number * 0x9E3779B1u ^ segment) + i * 0x9E3779B1u);
     const uint64_t place = (first + draw % (last - first)) * kGroup;
     places.push_back(place);
     ++counts_.groups;

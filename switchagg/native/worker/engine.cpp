@@ -77,9 +77,9 @@ bool Engine::submit(std::shared_ptr<Collective> work, int64_t timeout_ns, bool b
   auto lock = contend();
   if (generation != generation_) return false;
   work->index = calls_++;
-  work->call.position = static_cast<uint32_t>(work->index);
+  work->call.call_number = static_cast<uint32_t>(work->index);
   work->generation = generation;
-  if (broken_ || work->index >= doomed_from_) {
+  if (broken_ || work->index >= failed_from_) {
     work->status = broken_ ? Status::aborted : Status::lost;
     return true;
   }
@@ -143,7 +143,7 @@ void Engine::close() {
     auto lock = contend();
     closing_ = true;
     broken_ = true;
-    attention_ = -1;
+    pause_eventfd_ = -1;
     break_all(Status::aborted);
     port_->wake();
     changed_.notify_all();
@@ -158,7 +158,7 @@ void Engine::close() {
 EngineStats Engine::stats() {
   auto lock = contend();
   EngineStats s = stats_;
-  s.retransmissions = past_repeats_ + window_.repeats();
+  s.retransmissions = past_retransmissions_ + window_.retransmissions();
   s.positions = past_positions_ + window_.next();
   if (busy_since_ >= 0) s.busy_ns += now_ns() - busy_since_;
   s.srtt_ns = window_.srtt();
@@ -240,7 +240,7 @@ void Engine::drive(std::unique_lock<std::mutex>& lock, Collective* until, int64_
       unread = false;  // what came may allow to send; whether more came is asked when there is nothing else to do
       continue;
     }
-    const int64_t timer = window_.next_timer();
+    const int64_t timer = window_.loss_timer();
     if ((timer >= 0 && timer <= now) || window_.gaps()) {
       if (receive(now)) continue;
       now = now_ns();
@@ -291,7 +291,7 @@ void Engine::begin(Collective& c) {
   // Every header before this one has its RESULT, the same at all ranks, so all settle the call alike.
   Policy::settle(c.call, policy_);
   c.call.policy = policy_sent_;
-  c.call.past_cache = (c.call.out_end - c.call.out_begin) * c.call.element_bytes() >= kPastCache;
+  c.call.nontemporal = (c.call.out_end - c.call.out_begin) * c.call.element_bytes() >= kPastCache;
   const uint64_t each = c.call.kind == Kind::floor ? std::max<uint64_t>(c.call.count, 1)
                                                    : c.call.segment_elements(sparse_ ? kSparseSegment : kDenseSegment);
   for (uint64_t from = 0; from < c.call.count && !c.call.withdrawn; from += each)
@@ -466,7 +466,7 @@ void Engine::transmit() {
 
 bool Engine::resend(int64_t now) {
   due_.clear();
-  window_.due(now, due_);
+  window_.detect_lost(now, due_);
   if (due_.empty()) return false;
   for (uint64_t position : due_) {
     uint8_t* to = record(position);
@@ -498,7 +498,7 @@ bool Engine::receive(int64_t now) {
     if (h.version != wire::kVersion || h.op != static_cast<uint8_t>(wire::Op::RESULT) || h.job != membership_.job ||
         h.token != membership_.result_token || filled != (r.size == stride_) ||
         h.slot != membership_.base + (h.seq & (membership_.slots - 1)) || ahead < 0 ||
-        !window_.accept(window_.base() + static_cast<uint64_t>(ahead))) {
+        !window_.on_result(window_.base() + static_cast<uint64_t>(ahead))) {
       ++stats_.ignored;
       continue;
     }
@@ -511,7 +511,7 @@ bool Engine::receive(int64_t now) {
   stats_.decode_ns += decoded - got;
   if (!accepted_.empty()) {
     heard_ = decoded;
-    window_.settle(accepted_, got);
+    window_.acknowledge(accepted_, got);
   }
   return true;
 }
@@ -602,7 +602,7 @@ void Engine::publish() {
   if (pausing_ && halted()) {
     pausing_ = false;
     const uint64_t one = 1;
-    if (attention_ >= 0) [[maybe_unused]] const auto n = write(attention_, &one, sizeof one);
+    if (pause_eventfd_ >= 0) [[maybe_unused]] const auto n = write(pause_eventfd_, &one, sizeof one);
   }
   changed_.notify_all();
 }

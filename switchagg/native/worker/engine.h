@@ -140,10 +140,10 @@ class Engine {
   // lost. Otherwise what was not begun is carried out in the new generation. False: the engine is broken.
   bool resume(std::unique_ptr<Port> port, const Membership& membership, bool lost);
   // Rank 0: the next header says that all ranks freeze after its collective. They do so by themselves, and write to the
-  // descriptor given to set_attention() when they have.
+  // descriptor given to set_pause_eventfd() when they have.
   void request_pause() { pause_requested_ = true; }
   bool pause_requested() const { return pause_requested_; }
-  void set_attention(int descriptor);
+  void set_pause_eventfd(int descriptor);
   bool frozen() const { return frozen_; }
   // Frozen, and nothing is left to complete before the change.
   bool is_halted() {
@@ -152,7 +152,7 @@ class Engine {
   }
   uint32_t generation() const { return generation_; }
   // A rank has left this generation after it had begun `begun` collectives: later ones end as lost, now and when called.
-  void doom(uint64_t begun);
+  void fail_from(uint64_t begun);
   // Collectives of this generation begun so far.
   uint64_t begun();
 
@@ -221,12 +221,12 @@ class Engine {
   // This generation: how many collectives have ended, in call order; how many may while frozen_; the first that needs a rank
   // that has left.
   std::atomic<uint32_t> generation_{0};
-  uint64_t completed_ = 0, limit_ = 0, doomed_from_ = UINT64_MAX;
+  uint64_t completed_ = 0, limit_ = 0, failed_from_ = UINT64_MAX;
   std::atomic<bool> frozen_{false}, pause_requested_{false};
   bool pausing_ = false;  // frozen_ because a header said so, and nobody has been told
-  int attention_ = -1;
+  int pause_eventfd_ = -1;
   int64_t busy_since_ = -1;
-  uint64_t past_repeats_ = 0, past_positions_ = 0;  // of former generations
+  uint64_t past_retransmissions_ = 0, past_positions_ = 0;  // of former generations
   PortCounters past_port_;
   // The last finished plan said that under an eighth of the blocks travel. All ranks know the same, so they cut alike.
   bool sparse_ = false;

@@ -51,7 +51,7 @@ bool Engine::resume(std::unique_ptr<Port> port, const Membership& membership, bo
   port_->wake();
   changed_.wait(lock, [this] { return !driving_; });
   if (broken_) return false;
-  past_repeats_ += window_.repeats();
+  past_retransmissions_ += window_.retransmissions();
   past_positions_ += window_.next();
   past_port_ += port_->counters();
   port_ = std::move(port);
@@ -70,7 +70,7 @@ bool Engine::resume(std::unique_ptr<Port> port, const Membership& membership, bo
       // All ranks must hear of it: some may call it only now.
       if (!means_the_same(c.call, before, membership)) c.call.withdrawn = true;
       c.index = calls_++;
-      c.call.position = static_cast<uint32_t>(c.index);
+      c.call.call_number = static_cast<uint32_t>(c.index);
       c.call.rank = membership.rank;
       c.call.workers = membership.workers;
       c.generation = generation_.load();
@@ -92,7 +92,7 @@ void Engine::adopt(const Membership& membership) {
   ++generation_;
   calls_ = 0;
   completed_ = limit_ = 0;
-  doomed_from_ = UINT64_MAX;
+  failed_from_ = UINT64_MAX;
   frozen_ = pausing_ = pause_requested_ = false;
   sparse_ = false;
   if (Policy::valid(membership.policy)) policy_ = policy_sent_ = membership.policy;
@@ -100,15 +100,15 @@ void Engine::adopt(const Membership& membership) {
   sending_ = 0;
 }
 
-void Engine::set_attention(int descriptor) {
+void Engine::set_pause_eventfd(int descriptor) {
   auto lock = contend();
-  attention_ = descriptor;
+  pause_eventfd_ = descriptor;
 }
 
-void Engine::doom(uint64_t begun) {
+void Engine::fail_from(uint64_t begun) {
   auto lock = contend();
-  doomed_from_ = std::min(doomed_from_, begun);
-  while (!queue_.empty() && queue_.back()->index >= doomed_from_) {
+  failed_from_ = std::min(failed_from_, begun);
+  while (!queue_.empty() && queue_.back()->index >= failed_from_) {
     const auto last = std::move(queue_.back());
     queue_.pop_back();
     last->active.clear();

@@ -52,12 +52,12 @@ int32_t from_residues_at(uintptr_t words, size_t count, bool wide, int bits, dou
 }  // namespace
 
 void bind_grid(nb::module_& m) {
-  m.def("grid_to_words", to_words_at, "x"_a, "count"_a, "wide"_a, "bits"_a, "units"_a, "block"_a, "top"_a, "first"_a,
+  m.def("quantize_lanes", to_words_at, "x"_a, "count"_a, "wide"_a, "bits"_a, "units"_a, "block"_a, "top"_a, "first"_a,
         "second"_a, "words"_a, nb::call_guard<nb::gil_scoped_release>());
-  m.def("grid_from_words", from_words_at, "words"_a, "count"_a, "wide"_a, "bits"_a, "units"_a, "block"_a, "x"_a,
+  m.def("dequantize_lanes", from_words_at, "words"_a, "count"_a, "wide"_a, "bits"_a, "units"_a, "block"_a, "x"_a,
         nb::call_guard<nb::gil_scoped_release>());
   m.def(
-      "grid_square",
+      "square_lanes",
       [](uintptr_t words, size_t count, int bits) { return square_of_words(at<const uint32_t>(words), count, bits); },
       "words"_a, "count"_a, "bits"_a, nb::call_guard<nb::gil_scoped_release>());
   m.def("to_residues", to_residues_at, "x"_a, "count"_a, "wide"_a, "bits"_a, "unit"_a, "factors"_a, "first"_a, "second"_a,

@@ -48,18 +48,18 @@ std::array<uint8_t, kHeartbeatBytes> heartbeat(const Cookie& cookie, uint64_t se
   return out;
 }
 
-Heart::Heart(Engine& engine) : engine_(engine) {
+HeartbeatSender::HeartbeatSender(Engine& engine) : engine_(engine) {
   socket_ = socket(AF_INET, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   if (socket_ < 0) throw std::system_error(errno, std::generic_category(), "socket");
 }
 
-Heart::~Heart() {
+HeartbeatSender::~HeartbeatSender() {
   if (abandoned_) return;
   close();
   if (socket_ >= 0) ::close(socket_);  // it was never aimed
 }
 
-void Heart::aim(Endpoint to, const Cookie& cookie, int64_t interval_ns) {
+void HeartbeatSender::start(Endpoint to, const Cookie& cookie, int64_t interval_ns) {
   const Report now = report_of(engine_);
   std::unique_lock lock(mutex_);
   if (closing_) return;
@@ -67,7 +67,7 @@ void Heart::aim(Endpoint to, const Cookie& cookie, int64_t interval_ns) {
   cookie_ = cookie;
   interval_ns_ = interval_ns;
   baseline_ = now;
-  aimed_ = true;
+  started_ = true;
   if (!thread_) {
     // Signals are for the program's own threads.
     sigset_t all, before;
@@ -79,7 +79,7 @@ void Heart::aim(Endpoint to, const Cookie& cookie, int64_t interval_ns) {
   changed_.notify_all();
 }
 
-void Heart::close() {
+void HeartbeatSender::close() {
   std::optional<std::thread> thread;  // one of several that close joins it
   {
     std::unique_lock lock(mutex_);
@@ -94,7 +94,7 @@ void Heart::close() {
   socket_ = -1;
 }
 
-void Heart::abandon() {
+void HeartbeatSender::abandon() {
   abandoned_ = true;
   if (socket_ >= 0) ::close(socket_);
   socket_ = -1;
@@ -105,15 +105,15 @@ void Heart::abandon() {
   thread_.reset();
 }
 
-uint64_t Heart::sent() {
+uint64_t HeartbeatSender::sent() {
   std::unique_lock lock(mutex_);
   return sequence_;
 }
 
-void Heart::run() {
+void HeartbeatSender::run() {
   std::unique_lock lock(mutex_);
   while (!closing_) {
-    aimed_ = false;
+    started_ = false;
     lock.unlock();
     Report report = report_of(engine_);
     lock.lock();
@@ -128,7 +128,7 @@ void Heart::run() {
     // A heartbeat that the kernel does not take is one that is lost: the next one says it all again.
     [[maybe_unused]] const auto n =
         sendto(socket_, packet.data(), packet.size(), 0, reinterpret_cast<const sockaddr*>(&to), sizeof to);
-    changed_.wait_for(lock, std::chrono::nanoseconds(interval_ns_), [this] { return closing_ || aimed_; });
+    changed_.wait_for(lock, std::chrono::nanoseconds(interval_ns_), [this] { return closing_ || started_; });
   }
 }
 

@@ -22,16 +22,16 @@ using Cookie = std::array<uint8_t, 16>;
 inline constexpr size_t kHeartbeatBytes = 32 + 8 * kReportFields;
 std::array<uint8_t, kHeartbeatBytes> heartbeat(const Cookie& cookie, uint64_t sequence, const Report& report);
 
-class Heart {
+class HeartbeatSender {
  public:
   // The engine must outlive it. Throws std::system_error where there is no socket.
-  explicit Heart(Engine& engine);
-  ~Heart();
-  Heart(const Heart&) = delete;
-  Heart& operator=(const Heart&) = delete;
+  explicit HeartbeatSender(Engine& engine);
+  ~HeartbeatSender();
+  HeartbeatSender(const HeartbeatSender&) = delete;
+  HeartbeatSender& operator=(const HeartbeatSender&) = delete;
 
   // Beats from now on, at once for the first time; counters start at zero.
-  void aim(Endpoint to, const Cookie& cookie, int64_t interval_ns);
+  void start(Endpoint to, const Cookie& cookie, int64_t interval_ns);
   // Says no more. Ends at once; from any thread.
   void close();
   // In a forked child: forget the parent's thread and socket; nothing else may be called any more.
@@ -44,7 +44,7 @@ class Heart {
   Engine& engine_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  bool closing_ = false, aimed_ = false, abandoned_ = false;
+  bool closing_ = false, started_ = false, abandoned_ = false;
   int socket_ = -1;
   Endpoint to_;
   Cookie cookie_{};

@@ -74,7 +74,7 @@ struct CallArguments {
   bool auto_zeros, auto_block;
   int auto_lanes;
   uintptr_t residual = 0, union_out = 0;
-  bool feedback = false, past_cache = false;
+  bool feedback = false, nontemporal = false;
 
   Call call() const {
     Call c;
@@ -101,7 +101,7 @@ struct CallArguments {
     c.zero_fill = zero_fill;
     c.residual = reinterpret_cast<float*>(residual);
     c.feedback = feedback;
-    c.past_cache = past_cache;
+    c.nontemporal = nontemporal;
     c.union_out = reinterpret_cast<uint32_t*>(union_out);
     c.auto_zeros = auto_zeros;
     c.auto_block = auto_block;
@@ -113,8 +113,8 @@ struct CallArguments {
 // Plan and stream of one call, as one segment, without a network, for the tests that compare them with the Python twins.
 class Codec {
  public:
-  Codec(const CallArguments& arguments, uint32_t position, uint32_t words) : call_(arguments.call()), words_(words) {
-    call_.position = position;
+  Codec(const CallArguments& arguments, uint32_t call_number, uint32_t words) : call_(arguments.call()), words_(words) {
+    call_.call_number = call_number;
     header_has_plan_ = kPlanHeaderWords + call_.rest_words() <= words;
     plan_ = std::make_unique<Plan>(call_, words, header_has_plan_);
     while (!plan_->scan(1 << 20)) {
@@ -269,16 +269,16 @@ NB_MODULE(_native, m) {
           "auto_lanes"_a = 0)
       .def_rw("residual", &CallArguments::residual)
       .def_rw("feedback", &CallArguments::feedback)
-      .def_rw("past_cache", &CallArguments::past_cache)
+      .def_rw("nontemporal", &CallArguments::nontemporal)
       .def_rw("union_out", &CallArguments::union_out);
 
   nb::class_<Collective>(m, "Collective")
       .def_prop_ro("status", [](const Collective& c) { return static_cast<int>(c.status.load()); })
       .def_prop_ro("difference", [](const Collective& c) { return std::vector<uint32_t>(c.difference, c.difference + 5); })
       .def_prop_ro("policy", [](const Collective& c) { return c.policy; })
-      .def_prop_ro("position", [](const Collective& c) { return c.call.position; })
+      .def_prop_ro("call_number", [](const Collective& c) { return c.call.call_number; })
       .def_prop_ro("generation", [](const Collective& c) { return c.generation.load(); })
-      .def_prop_ro("settled",
+      .def_prop_ro("resolved",
                    [](const Collective& c) { return std::make_tuple(c.call.sparse, c.call.block, int{c.call.bits}); })
       .def_prop_ro("packets", [](const Collective& c) { return c.packets; })
       .def_prop_ro("results", [](const Collective& c) { return c.results; });
@@ -337,8 +337,8 @@ NB_MODULE(_native, m) {
           "lost"_a = false)
       .def("request_pause", &Engine::request_pause)
       .def_prop_ro("pause_requested", &Engine::pause_requested)
-      .def("set_attention", &Engine::set_attention, "descriptor"_a, nb::call_guard<nb::gil_scoped_release>())
-      .def("doom", &Engine::doom, "begun"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def("set_pause_eventfd", &Engine::set_pause_eventfd, "descriptor"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def("fail_from", &Engine::fail_from, "begun"_a, nb::call_guard<nb::gil_scoped_release>())
       .def_prop_ro("begun", &Engine::begun, nb::call_guard<nb::gil_scoped_release>())
       .def_prop_ro("frozen", &Engine::frozen)
       .def_prop_ro("halted", &Engine::is_halted, nb::call_guard<nb::gil_scoped_release>())
@@ -353,28 +353,28 @@ NB_MODULE(_native, m) {
       .def_prop_ro("silence_ns", &Engine::silence_ns)
       .def("stats", &stats_dict);
 
-  nb::class_<Heart>(m, "Heart")
+  nb::class_<HeartbeatSender>(m, "HeartbeatSender")
       .def(
           "__init__",
-          [](Heart* self, Engine& engine) {
+          [](HeartbeatSender* self, Engine& engine) {
             try {
-              new (self) Heart(engine);
+              new (self) HeartbeatSender(engine);
             } catch (const std::system_error& e) {
               raise_os_error(e);
             }
           },
           "engine"_a, nb::keep_alive<1, 2>())
       .def(
-          "aim",
-          [](Heart& self, uint32_t ip, uint16_t port, const nb::bytes& cookie, int64_t interval_ns) {
+          "start",
+          [](HeartbeatSender& self, uint32_t ip, uint16_t port, const nb::bytes& cookie, int64_t interval_ns) {
             const Cookie bytes = cookie_of(cookie);
             nb::gil_scoped_release release;
-            self.aim({ip, port}, bytes, interval_ns);
+            self.start({ip, port}, bytes, interval_ns);
           },
           "ip"_a, "port"_a, "cookie"_a, "interval_ns"_a)
-      .def("close", &Heart::close, nb::call_guard<nb::gil_scoped_release>())
-      .def("abandon", &Heart::abandon)
-      .def_prop_ro("sent", &Heart::sent, nb::call_guard<nb::gil_scoped_release>());
+      .def("close", &HeartbeatSender::close, nb::call_guard<nb::gil_scoped_release>())
+      .def("abandon", &HeartbeatSender::abandon)
+      .def_prop_ro("sent", &HeartbeatSender::sent, nb::call_guard<nb::gil_scoped_release>());
 
   m.def(
       "heartbeat",
@@ -388,7 +388,7 @@ NB_MODULE(_native, m) {
       "cookie"_a, "sequence"_a, "report"_a);
 
   nb::class_<Codec>(m, "Codec")
-      .def(nb::init<const CallArguments&, uint32_t, uint32_t>(), "call"_a, "position"_a, "words"_a)
+      .def(nb::init<const CallArguments&, uint32_t, uint32_t>(), "call"_a, "call_number"_a, "words"_a)
       .def_prop_ro("plan_packets", &Codec::plan_packets)
       .def("plan_packet", &Codec::plan_packet, "packet"_a)
       .def("plan_result", &Codec::plan_result, "packet"_a, "payload"_a.none())
@@ -405,25 +405,25 @@ NB_MODULE(_native, m) {
       .def_prop_ro("srtt", &Window::srtt)
       .def_prop_ro("rttvar", &Window::rttvar)
       .def_prop_ro("rto", &Window::rto)
-      .def_prop_ro("repeats", &Window::repeats)
+      .def_prop_ro("retransmissions", &Window::retransmissions)
       .def_prop_ro("outstanding", &Window::outstanding)
       .def("room", &Window::room)
       .def("sent", &Window::sent, "count"_a, "now"_a, "timed"_a = true)
-      .def("accept", &Window::accept, "position"_a)
+      .def("on_result", &Window::on_result, "packet_number"_a)
       .def(
-          "settle",
-          [](Window& w, const std::vector<uint64_t>& accepted, int64_t now) { w.settle(accepted, now); },
+          "acknowledge",
+          [](Window& w, const std::vector<uint64_t>& accepted, int64_t now) { w.acknowledge(accepted, now); },
           "accepted"_a, "now"_a)
       .def(
-          "due",
+          "detect_lost",
           [](Window& w, int64_t now) {
             std::vector<uint64_t> out;
-            w.due(now, out);
+            w.detect_lost(now, out);
             return out;
           },
           "now"_a)
-      .def("next_timer", [](const Window& w) -> std::optional<int64_t> {
-        const int64_t t = w.next_timer();
+      .def("loss_timer", [](const Window& w) -> std::optional<int64_t> {
+        const int64_t t = w.loss_timer();
         return t < 0 ? std::nullopt : std::optional<int64_t>(t);
       });
 }

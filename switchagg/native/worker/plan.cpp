@@ -65,7 +65,7 @@ void write_header(const Call& call, uint32_t* words) {
   const uint32_t fingerprint[5] = {
       static_cast<uint32_t>(call.kind) << 24 | static_cast<uint32_t>(call.op) << 16 |
           static_cast<uint32_t>(call.dtype) << 8 | call.bits,
-      call.position,
+      call.call_number,
       static_cast<uint32_t>(call.fingerprint_count),
       call.shape_crc,
       static_cast<uint32_t>(call.root) << 24 | (call.auto_block ? 1u << 22 : 0) | (call.auto_zeros ? 1u << 21 : 0) |

@@ -36,7 +36,7 @@ struct Call {
   uint64_t fingerprint_count = 0;  // elements of the rank's own input, as the caller sees it
   uint32_t shape_crc = 0;
   uint32_t workers = 1, rank = 0;
-  uint32_t position = 0;    // of the collective in the job
+  uint32_t call_number = 0;    // of the collective in the job
   uint32_t first_element = 0;  // of a segment, in the whole tensor, mod 2^32: for the stochastic rounding
   uint32_t policy = 0;      // rank 0's policy word
   bool pause = false;       // rank 0: all ranks stop after this collective, for a change of membership
@@ -57,7 +57,7 @@ struct Call {
   // too. Afterwards it holds what did not travel of their sum: nothing where lanes are wide, all of it outside `mask`.
   bool feedback = false;
   uint32_t* union_out = nullptr;  // a bit a block: where zero blocks are skipped, gets the union
-  bool past_cache = false;  // the result is larger than caches: write it to memory
+  bool nontemporal = false;  // the result is larger than caches: write it to memory
   bool zero_fill = false;   // write zeros where no rank has data; else those elements are left as they are
 
   uint32_t element_bytes() const;

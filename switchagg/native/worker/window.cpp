@@ -30,7 +30,7 @@ void Window::sent(uint32_t count, int64_t now, bool timed) {
   for (uint32_t i = 0; i < count; ++i, ++next_) at(next_) = {now, now + timeout(), next_ + 1, timed, false};
 }
 
-bool Window::accept(uint64_t position) {
+bool Window::on_result(uint64_t position) {
   if (position < base_ || position >= next_) return false;
   Entry& e = at(position);
   if (e.done) return false;
@@ -41,7 +41,7 @@ bool Window::accept(uint64_t position) {
   return true;
 }
 
-void Window::settle(std::span<const uint64_t> accepted, int64_t now) {
+void Window::acknowledge(std::span<const uint64_t> accepted, int64_t now) {
   for (uint64_t q : accepted) {
     const Entry& e = at(q);
     if (e.timed) samples_.push_back(now - e.sent_at);
@@ -63,7 +63,7 @@ void Window::settle(std::span<const uint64_t> accepted, int64_t now) {
   }
 }
 
-void Window::due(int64_t now, std::vector<uint64_t>& out) {
+void Window::detect_lost(int64_t now, std::vector<uint64_t>& out) {
   const size_t before = out.size();
   bool loss = false, timer = false;
   bool counted = false;
@@ -89,7 +89,7 @@ void Window::due(int64_t now, std::vector<uint64_t>& out) {
     e.deadline = now + timeout();
     out.push_back(q);
   }
-  repeats_ += out.size() - before;
+  retransmissions_ += out.size() - before;
   if (timer) {
     timers_held_until_ = now + srtt_;
     shrink(3, 4, now);
@@ -98,7 +98,7 @@ void Window::due(int64_t now, std::vector<uint64_t>& out) {
   }
 }
 
-int64_t Window::next_timer() const {
+int64_t Window::loss_timer() const {
   int64_t earliest = -1;
   for (uint64_t q = base_; q < next_; ++q) {
     const Entry& e = at(q);

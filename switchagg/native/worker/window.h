@@ -18,7 +18,7 @@ class Window {
   int64_t srtt() const { return srtt_; }
   int64_t rttvar() const { return rttvar_; }
   int64_t rto() const { return rto_; }
-  uint64_t repeats() const { return repeats_; }
+  uint64_t retransmissions() const { return retransmissions_; }
   uint32_t outstanding() const { return static_cast<uint32_t>(next_ - base_) - held_; }
 
   // Whether a RESULT is held whose forerunners are missing.
@@ -26,11 +26,11 @@ class Window {
 
   uint32_t room() const;
   void sent(uint32_t count, int64_t now, bool timed);
-  bool accept(uint64_t position);
-  void settle(std::span<const uint64_t> accepted, int64_t now);
+  bool on_result(uint64_t position);
+  void acknowledge(std::span<const uint64_t> accepted, int64_t now);
   // Appends the positions to send again now; at most a batch.
-  void due(int64_t now, std::vector<uint64_t>& out);
-  int64_t next_timer() const;  // -1: nothing is outstanding
+  void detect_lost(int64_t now, std::vector<uint64_t>& out);
+  int64_t loss_timer() const;  // -1: nothing is outstanding
 
  private:
   struct Entry {
@@ -57,9 +57,9 @@ class Window {
   uint32_t backoff_ = 0;
   int64_t backed_off_at_ = 0;
   bool progress_ = false;
-  uint64_t repeats_ = 0;
+  uint64_t retransmissions_ = 0;
   std::vector<Entry> entries_;      // a ring of P/2
-  std::vector<uint32_t> held_from_;  // scratch of due()
+  std::vector<uint32_t> held_from_;  // scratch of detect_lost()
 };
 
 }  // namespace switchagg

@@ -151,7 +151,7 @@ def test_tallies_say_what_became_of_each_worker_s_packets(switch: Switch) -> Non
         workers.send(1, 1)
         workers.send(0, 1)
         eventually(lambda: switch.job_counters(1)["received"] == 6 + switch.job_counters(1)["inits"])
-    tallies = switch.tallies(1)
+    tallies = switch.outcome_counters(1)
     named = {Outcome(each): count for each, count in enumerate(tallies.outcomes[:24]) if count and each != 4}
     assert named == {Outcome.FRESH_STORED: 1, Outcome.ANSWERED: 1, Outcome.FRESH_SKIP: 1}
     completing = {
@@ -159,9 +159,9 @@ def test_tallies_say_what_became_of_each_worker_s_packets(switch: Switch) -> Non
     }
     assert {each for each, count in completing.items() if count} == {Outcome.ADDED, Outcome.EMPTY_SKIP}
     assert [(each.packets, each.token) for each in tallies.workers.values()] == [(2, 1), (3, 0)]
-    assert switch.strangers()["received"] == 0
+    assert switch.unknown_job_counters()["received"] == 0
     with pytest.raises(UsageError, match="no job 2"):
-        switch.tallies(2)
+        switch.outcome_counters(2)
 
 
 def test_two_jobs_at_once(switch: Switch, rng: np.random.Generator) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final, Protocol
 
-from switchagg.emulator.tallies import JobTallies, WorkerTallies
+from switchagg.emulator.outcomes import JobOutcomes, WorkerOutcomes
 from switchagg.p4model.runtime.tables import Entry
 from switchagg.p4program.program import OUTCOMES, WORKER_PACKETS, WORKER_REPEATS, Form, Outcome
 from switchagg.p4runtime.server.native.jobs import NativeJobs, Running
@@ -22,15 +22,15 @@ from switchagg.wire.header import DropReason, Op
 
 _NO_OP: Final = 5
 _NO_VERSION: Final = 0
-_NONE: Final = WorkerTallies(0, 0, 0, 0, 0)
-_NOTHING: Final = JobTallies((0,) * 32, 0, 0, 0, {})
+_NONE: Final = WorkerOutcomes(0, 0, 0, 0, 0)
+_NOTHING: Final = JobOutcomes((0,) * 32, 0, 0, 0, {})
 
 
 class Tallying(Protocol):
     """What counts: a `Switch`."""
 
-    def tallies(self, job_id: int) -> JobTallies: ...
-    def strangers(self) -> dict[str, int]: ...
+    def outcome_counters(self, job_id: int) -> JobOutcomes: ...
+    def unknown_job_counters(self) -> dict[str, int]: ...
 
 
 class NativeCounts:
@@ -41,12 +41,12 @@ class NativeCounts:
         self._outcomes = tables.counter(OUTCOMES)
         self._packets = tables.counter(WORKER_PACKETS)
         self._repeats = tables.counter(WORKER_REPEATS)
-        self._seen: dict[int, JobTallies] = {}
+        self._seen: dict[int, JobOutcomes] = {}
         self._strangers: Counter[str] = Counter()
 
     def begin(self, engine: Tallying) -> None:
         """Counts from here on."""
-        self._strangers = Counter(engine.strangers())
+        self._strangers = Counter(engine.unknown_job_counters())
 
     def settle(self, engine: Tallying, job: int | None = None) -> None:
         """Carries over what has been counted of a job since, or of everything."""
@@ -57,7 +57,7 @@ class NativeCounts:
             return
         for number, each in running.items():
             self._settle_running(engine, number, each)
-        strangers = Counter(engine.strangers())
+        strangers = Counter(engine.unknown_job_counters())
         for reason, count in (strangers - self._strangers).items():
             self._settle_stranger(reason, count)
         self._strangers = strangers
@@ -68,12 +68,12 @@ class NativeCounts:
 
     def _settle_running(self, engine: Tallying, number: int, job: Running) -> None:
         before = self._seen.get(number, _NOTHING)
-        now = engine.tallies(number)
+        now = engine.outcome_counters(number)
         if now != before:
             self._settle_job(job, before, now)
         self._seen[number] = now
 
-    def _settle_job(self, job: Running, before: JobTallies, now: JobTallies) -> None:
+    def _settle_job(self, job: Running, before: JobOutcomes, now: JobOutcomes) -> None:
         first = job.initialise
         base = first.tally & ~31
         for outcome, (old, new) in enumerate(zip(before.outcomes, now.outcomes, strict=True)):
@@ -89,7 +89,7 @@ class NativeCounts:
                 continue
             if said.worker_tally < len(self._packets.packets):
                 self._packets.packets[said.worker_tally] += worker.packets - was.packets
-                self._repeats.packets[said.worker_tally] += worker.repeats - was.repeats
+                self._repeats.packets[said.worker_tally] += worker.retransmissions - was.retransmissions
             admitted = worker.packets - was.packets + worker.misplaced - was.misplaced
             if admitted:
                 _add(jobs.entry_of(said), admitted)

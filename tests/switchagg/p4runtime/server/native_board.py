@@ -12,7 +12,7 @@ import pytest
 from p4runtime_sh.p4runtime import P4RuntimeClient
 
 from switchagg.emulator import _native
-from switchagg.emulator.tallies import JobTallies
+from switchagg.emulator.outcomes import JobOutcomes
 from switchagg.p4program import frames as p4_frames
 from switchagg.p4program import program as p4_program
 from switchagg.p4runtime.protos import p4runtime_pb2
@@ -53,11 +53,11 @@ class TableSwitch:
         self.table.admit(job_id, bits)
         self.calls.append(("admit", bits))
 
-    def tallies(self, job_id: int) -> JobTallies:
-        return self.table.tallies(job_id)
+    def outcome_counters(self, job_id: int) -> JobOutcomes:
+        return self.table.outcome_counters(job_id)
 
-    def strangers(self) -> dict[str, int]:
-        return self.table.strangers()
+    def unknown_job_counters(self) -> dict[str, int]:
+        return self.table.unknown_job_counters()
 
     def packet_out(self, packet: bytes) -> list[bytes]:
         return [payload for _, payload in self.table.receive(packet, None)]

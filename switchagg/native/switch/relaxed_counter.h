@@ -6,7 +6,7 @@
 
 namespace switchagg {
 
-class Tally {
+class RelaxedCounter {
  public:
   void add(uint64_t n) { value_.store(value_.load(std::memory_order_relaxed) + n, std::memory_order_relaxed); }
   void operator++() { add(1); }

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerTallies:
+class WorkerOutcomes:
     """Packets from a worker's address and port, since the job came.
 
     Attributes:
         packets: admitted, whatever became of them.
-        repeats: of these, flagged as sent before.
+        retransmissions: of these, flagged as retransmissions.
         misplaced: dropped: a slot of the job, but not base + (seq mod P).
         outside: dropped: a slot that is not the job's.
         token: dropped: not this worker's token.
@@ -24,7 +24,7 @@ class WorkerTallies:
     """
 
     packets: int
-    repeats: int
+    retransmissions: int
     misplaced: int
     outside: int
     token: int
@@ -32,7 +32,7 @@ class WorkerTallies:
 
 
 @dataclass(frozen=True, slots=True)
-class JobTallies:
+class JobOutcomes:
     """Packets of a job, since it came.
 
     Attributes:
@@ -48,5 +48,5 @@ class JobTallies:
     source: int
     length: int
     outside: int
-    workers: Mapping[int, WorkerTallies]
+    workers: Mapping[int, WorkerOutcomes]
     delivered: int = 0
