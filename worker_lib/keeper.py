@@ -1,7 +1,7 @@
 """Keeps a session's place: heartbeats, what the controller says, changes of membership.
 
-    member stream --reader thread--> events -+                               +--> engine: abort, fail_from, freeze,
-                                             +--> keeper thread -- Roster ---+    finish, resume, pause
+    member stream --reader thread--> events -+                               +--> engine: abort, fail_from,
+                                             +--> keeper thread -- Roster ---+    freeze, finish, resume
     engine: "all ranks have paused" ---------+                               +--> controller: attach,
     native thread: heartbeats                                                     progress, proceed
 

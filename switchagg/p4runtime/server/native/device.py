@@ -1,7 +1,7 @@
 """The native engine as a switch for P4Runtime.
 
     client ─ entries ──► native_tables ─ native_entries ─► native_jobs ─► Switch: add_job, fence, remove_job
-             counters ◄─ native_tables ◄─ native_counts ◄──────────────── Switch: tallies
+             counters ◄─ native_tables ◄─ native_counts ◄──────────────── Switch: outcomes
              packet-out ─► INIT ─────────────────────────────────────────► Switch ─► packet-in
 
 To a client it is `switchagg_v1model.p4` on bmv2, with the program there from the start; packets do not pass
