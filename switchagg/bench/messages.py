@@ -79,15 +79,3 @@ class Digest:
         """That of contiguous arrays, one a call."""
         # Several times as fast as a cryptographic hash, and it is accidents that are looked for.
         return cls(tuple(zlib.crc32(result.view(np.uint8).data) for result in results))
-
-
-@dataclass(frozen=True, slots=True)
-class Failed:
-    """A command raised; the rank ends."""
-
-    message: str
-
-
-@dataclass(frozen=True, slots=True)
-class Quit:
-    """Leave the group and end."""

@@ -21,12 +21,9 @@ import importlib
 import json
 import os
 import sys
-import threading
 import time
 from collections.abc import Callable
-from multiprocessing.connection import Client, Connection
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any, Protocol
 
 import numpy as np
@@ -34,8 +31,9 @@ from numpy.typing import NDArray
 
 from switchagg.bench.data import fill
 from switchagg.bench.grid import Cell, numpy_dtype
-from switchagg.bench.messages import Digest, Failed, Fill, Measured, Quit, Run, Show
+from switchagg.bench.messages import Digest, Fill, Measured, Run, Show
 from switchagg.bench.peers.base import Endpoint, Place, Work
+from switchagg.launch.control import CommandedRank
 from switchagg.processor_time import own_seconds
 
 _PR_SET_TIMERSLACK = 29
@@ -116,15 +114,6 @@ class RankProcess:
             row[:] = tensor.view(np.uint8)
 
 
-def _read_commands(connection: Connection, commands: SimpleQueue[object]) -> None:
-    """Queue what the parent says; end the process when the parent is gone, even from the middle of a call."""
-    try:
-        while True:
-            commands.put(connection.recv())
-    except (EOFError, OSError):
-        os._exit(0)
-
-
 class Servant(Protocol):
     """Carries out commands."""
 
@@ -138,29 +127,14 @@ def serve(config_text: str, make: Callable[[int, Endpoint], Servant]) -> None:
     rank = config["rank"] if config["rank"] >= 0 else int(os.environ["OMPI_COMM_WORLD_RANK"])
     # The default slack of 50 microseconds would be a good part of a short call.
     ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
-    connection: Connection = Client(config["socket"], "AF_UNIX")
-    connection.send(rank)
-    commands: SimpleQueue[object] = SimpleQueue()
-    threading.Thread(target=_read_commands, args=(connection, commands), daemon=True).start()
-    try:
-        place = Place(
-            rank, config["workers"], Path(config["directory"]), config["timeout"], config["options"]
-        )
+    place = Place(rank, config["workers"], Path(config["directory"]), config["timeout"], config["options"])
+    with CommandedRank(config["socket"], rank) as parent:
         endpoint = importlib.import_module(f"switchagg.bench.peers.{config['peer']}").open_endpoint(place)
         process = make(rank, endpoint)
         gc.disable()
         gc.freeze()
-        connection.send(None)
-        while True:
-            command = commands.get()
-            if isinstance(command, Quit):
-                break
-            connection.send(process.carry_out(command))
+        parent.serve(process.carry_out)
         endpoint.close()
-    except BaseException as error:
-        connection.send(Failed(f"rank {rank}: {type(error).__name__}: {error}"))
-        # Stay for the parent to hang up: mpirun would end the other ranks before they can say what they saw.
-        threading.Event().wait()
 
 
 if __name__ == "__main__":

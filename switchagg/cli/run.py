@@ -79,7 +79,8 @@ def run(args: argparse.Namespace) -> int:
     _check(args, command)
     if (status := _unusable(command[0])) is not None:
         return status
-    from switchagg.launch.workers import Workers, ending
+    from switchagg.launch.processes import CannotExecute, ending
+    from switchagg.launch.ranks import run_ranks
 
     with contextlib.ExitStack() as stack:
         signals = stack.enter_context(stop_signals())
@@ -95,14 +96,19 @@ def run(args: argparse.Namespace) -> int:
                 _say(f"the switch (pid {embedded.pid}) {ending(embedded.process.wait())}")
 
             watched[descriptor] = switch_ended
-        workers = Workers(command, prefix=not args.no_prefix, grace=args.grace, say=_say)
-        stack.callback(workers.close)
         try:
-            workers.start(_environments(args, controller))
-        except OSError as error:
-            _say(f"cannot execute {command[0]!r}: {error.strerror}")
+            return run_ranks(
+                [command] * args.workers,
+                _environments(args, controller),
+                prefix=not args.no_prefix,
+                grace=args.grace,
+                say=_say,
+                signals=signals,
+                watched=watched,
+            )
+        except CannotExecute as error:
+            _say(str(error))
             return 126
-        return workers.wait(watched, signals)
 
 
 def _check(args: argparse.Namespace, command: list[str]) -> None:

@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from switchagg.demo import corpus, messages, model
-from switchagg.demo.processes import end_with_parent
 from switchagg.demo.settings import Settings
 from switchagg.demo.worker import held_out_batch
 
@@ -60,7 +59,6 @@ def train(
 def main(config_text: str) -> int:
     """Run the reference; returns the exit status."""
     config = json.loads(config_text)
-    end_with_parent(config["parent"])
     try:
         train(
             Settings.from_json(json.dumps(config["settings"])),

@@ -25,11 +25,11 @@ from switchagg.demo.outcome import (
     TrainingRun,
     combine,
 )
-from switchagg.demo.processes import ONE_THREAD, Child, ChildError, Ended, Line, Processes
 from switchagg.demo.settings import Settings
 from switchagg.emulator.faults import Faults
 from switchagg.emulator.rates import Rate
 from switchagg.errors import SwitchError
+from switchagg.launch.processes import ONE_THREAD, Child, Ended, Line, ProcessError, Processes
 
 HOST_SECONDS = 20.0
 COLLECTIVE_SECONDS = 30.0
@@ -65,7 +65,7 @@ def run(settings: Settings, lanes: Sequence[int], progress: Progress) -> Outcome
 
     Raises:
         SwitchError: the switch did not start, or ended early.
-        ChildError: a worker or reference failed; the message says which, how and when.
+        ProcessError: a worker or reference failed; the message says which, how and when.
         CorpusError: there is no source text to train on.
     """
     started = time.monotonic()
@@ -80,7 +80,6 @@ def run(settings: Settings, lanes: Sequence[int], progress: Progress) -> Outcome
             "settings": asdict(settings),
             "corpus": descriptor,
             "training": text.training,
-            "parent": os.getpid(),
         }
         progress.phase("starting the switch")
         controller = _controller_url(processes, host, progress)
@@ -118,7 +117,7 @@ def _start_python(processes: Processes, name: str, module: str, config: dict[str
     return processes.start(
         name,
         [sys.executable, "-P", "-m", module, json.dumps(config)],
-        environment=ONE_THREAD,
+        environment=os.environ | ONE_THREAD,
         descriptors=[config["corpus"]],
     )
 
@@ -140,7 +139,7 @@ def _controller_url(processes: Processes, host: Child, progress: Progress) -> st
     """Wait until the host serves, and return its controller's URL."""
     try:
         for event in processes.events(HOST_SECONDS):
-            if isinstance(event, Ended):
+            if not isinstance(event, Line):
                 raise SwitchError(f"the switch did not start: {host.ending()}")
             try:
                 announced = json.loads(event.text)
@@ -151,7 +150,7 @@ def _controller_url(processes: Processes, host: Child, progress: Progress) -> st
                 raise SwitchError(
                     f"the switch did not start: instead of its address it said {event.text[:200]!r}"
                 ) from None
-    except ChildError:
+    except ProcessError:
         raise SwitchError(
             f"the switch did not start: it has not given its address within {HOST_SECONDS:g} s"
         ) from None
@@ -165,11 +164,12 @@ def _messages(
 
     Raises:
         SwitchError: the host ended.
-        ChildError: a member failed, or ended without saying Done.
+        ProcessError: a member failed, or ended without saying Done.
     """
     running = set(members)
     done: set[Child] = set()
     for event in processes.events(SILENCE_SECONDS):
+        assert isinstance(event, Line | Ended)
         child = event.child
         if isinstance(event, Line):
             if child not in running:
@@ -177,23 +177,23 @@ def _messages(
             try:
                 message = messages.decode(event.text)
             except ValueError:
-                child.last_words.append(event.text)
+                child.keep(event.text)
                 continue
             if isinstance(message, messages.Failed):
                 cause = processes.first_cause()
                 if cause is host and cause is not None:
                     raise SwitchError(f"the switch is gone: {cause.ending()}")
                 if cause is not None and cause is not child:
-                    raise ChildError(cause.ending())
-                raise ChildError(f"{child.name}: {message.message}")
+                    raise ProcessError(cause.ending())
+                raise ProcessError(f"{child.name}: {message.message}")
             if isinstance(message, messages.Done):
                 done.add(child)
             yield child, message
         elif child is host:
             raise SwitchError(f"the switch is gone: {child.ending()}")
         elif child in running:
-            if child not in done or child.process.returncode:
-                raise ChildError(child.ending())
+            if child not in done or child.status:
+                raise ProcessError(child.ending())
             running.discard(child)
             if not running:
                 return
@@ -229,7 +229,7 @@ def _train(
                     result.comparisons.append(message)
                 case messages.Sample():
                     result.sample = message
-    except (ChildError, SwitchError) as error:
+    except (ProcessError, SwitchError) as error:
         done = result.steps[-1].step if result.steps else 0
         where = f"after step {done}" if done else "before the first step"
         raise type(error)(f"{error} ({where}; the run was stopped)") from None

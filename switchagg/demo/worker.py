@@ -18,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from switchagg.demo import corpus, messages, model
-from switchagg.demo.processes import end_with_parent
 from switchagg.demo.settings import Settings
 from switchagg.errors import SwitchAggError
 
@@ -186,7 +185,6 @@ def _sample(
 def main(config_text: str) -> int:
     """Run one worker; returns the exit status."""
     config = json.loads(config_text)
-    end_with_parent(config["parent"])
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     rank: int = config["rank"]
     try:

@@ -12,7 +12,6 @@ import signal
 import sys
 import traceback
 
-from switchagg.demo.processes import end_with_parent
 from switchagg.errors import SwitchAggError
 from switchagg.experiments import rank_api as inside
 from switchagg.processor_time import own_seconds
@@ -21,7 +20,6 @@ from switchagg.processor_time import own_seconds
 def main(config_text: str) -> int:
     """Run one rank; returns the exit status."""
     config = json.loads(config_text)
-    end_with_parent(config["parent"])
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     inside.begin(config["switch_pid"])
     try:

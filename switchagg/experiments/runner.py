@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from switchagg.demo.processes import ONE_THREAD, Child, ChildError, Ended, Processes
+from switchagg.launch.processes import ONE_THREAD, Child, Ended, Line, ProcessError, Processes
 from switchagg.processor_time import process_seconds
 
 SILENCE_SECONDS: Final = 240.0
@@ -96,7 +96,7 @@ class Lab:
 
         Raises:
             SwitchError: the switch did not start.
-            ChildError: a rank failed, ended early, or fell silent; the message says which, and how.
+            ProcessError: a rank failed, ended early, or fell silent; the message says which, and how.
         """
         from worker_lib.embedded import start_embedded
 
@@ -115,13 +115,12 @@ class Lab:
                 "world_size": workers,
                 "connect": {"timeout": 60.0, **(connect or {})},
                 "given": dict(given),
-                "parent": os.getpid(),
             }
             members = []
             for rank in range(workers):
                 text = json.dumps({**config, "rank": rank})
                 command = [sys.executable, "-P", "-m", "switchagg.experiments.rank", text]
-                members.append(processes.start(f"rank {rank}", command, environment=ONE_THREAD))
+                members.append(processes.start(f"rank {rank}", command, environment=os.environ | ONE_THREAD))
             answers = self._collect(processes, members, silence)
             switch_seconds = process_seconds(host.pid)
         return Ran(
@@ -138,10 +137,11 @@ class Lab:
         answers: dict[Child, dict[str, Any]] = {}
         running = set(members)
         for event in processes.events(silence):
+            assert isinstance(event, Line | Ended)
             child = event.child
             if isinstance(event, Ended):
-                if child not in answers or child.process.returncode:
-                    raise ChildError(child.ending())
+                if child not in answers or child.status:
+                    raise ProcessError(child.ending())
                 running.discard(child)
                 if not running:
                     break
@@ -150,15 +150,15 @@ class Lab:
                 message = json.loads(event.text)
                 assert isinstance(message, dict)
             except (ValueError, AssertionError):
-                child.last_words.append(event.text)
+                child.keep(event.text)
                 continue
             if "say" in message:
                 self.say(str(message["say"]))
             elif "failed" in message:
                 cause = processes.first_cause()
                 if cause is not None and cause is not child:
-                    raise ChildError(cause.ending())
-                raise ChildError(f"{child.name}: {message['failed']}")
+                    raise ProcessError(cause.ending())
+                raise ProcessError(f"{child.name}: {message['failed']}")
             elif "result" in message:
                 answers[child] = message
         return answers

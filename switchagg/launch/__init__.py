@@ -1,0 +1,1 @@
+"""Starting local processes, listening to them and ending all of them."""

@@ -1,10 +1,10 @@
-"""Ends processes whose parent was killed: a tiny process beside `switchagg run`, which runs this file.
+"""Kills the children of a parent that was killed: a tiny process beside the parent, which runs this file.
 
 Reads lines from standard input: ``+123`` when process group 123 begins, ``-123`` when it has ended. When the
-input closes, the groups that are left are killed. `switchagg run` closes it when it ends, and the kernel does
-when `run` is killed; since whole groups are killed, what the workers started ends too.
+input closes, it kills the groups that are left. The parent closes the input when it ends, and the kernel does
+so when the parent is killed. What the children started ends too, since whole groups are killed.
 
-Imports next to nothing: it lives as long as the run, and is idle.
+Imports next to nothing: it lives as long as the parent, and is idle.
 """
 
 import contextlib

@@ -21,16 +21,14 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from switchagg.errors import SwitchError, UsageError
+from switchagg.launch.ranks import STOP_SIGNALS, run_ranks
 from switchagg.launch.signals import stop_signals
-from switchagg.launch.workers import Workers
 from switchagg.topo import mininet_module
 from switchagg.topo.check import RESULT_VARIABLE
 from switchagg.topo.traffic import Meter, Traffic
-
-_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,15 +88,16 @@ class Lab:
 
         folder = marks.folder() / "results"
         folder.mkdir(exist_ok=True)
-        workers = Workers(
-            command, prefix=prefix, grace=grace, say=_say, wrap=[each.command([]) for each in self.workers]
-        )
-        with contextlib.ExitStack() as stack:
-            signals = stack.enter_context(stop_signals())
-            stack.callback(workers.close)
-            meter = Meter(self.interfaces())
-            workers.start([_environment(each, folder) for each in self.workers])
-            status = workers.wait({}, signals)
+        meter = Meter(self.interfaces())
+        with stop_signals() as signals:
+            status = run_ranks(
+                [each.command(command) for each in self.workers],
+                [_environment(each, folder) for each in self.workers],
+                prefix=prefix,
+                grace=grace,
+                say=_say,
+                signals=signals,
+            )
         ranks = [json.loads(path.read_text()) for path in folder.glob("*.json")]
         shutil.rmtree(folder)
         ranks.sort(key=lambda each: (each["job"], each["rank"]))
@@ -269,7 +268,7 @@ def _exits_by_signal() -> Iterator[None]:
 
 def _take_down(net: Any, release: Any) -> None:
     """To the last interface; a second Ctrl-C does not stop it half way."""
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in _SIGNALS}
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in STOP_SIGNALS}
     try:
         if net is not None:
             # Half a network does not stop as a whole one does; then the marks are what is left to go by.

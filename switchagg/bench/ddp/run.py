@@ -4,27 +4,22 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from dataclasses import asdict
 from importlib.util import find_spec
-from pathlib import Path
 
 from switchagg.bench.ddp.settings import DdpSettings, Figures
-from switchagg.errors import SwitchAggError, UsageError
-
-_POLL = 0.05  # seconds
-_WORDS = 2000  # characters of a rank's last words
+from switchagg.errors import UsageError
+from switchagg.launch.processes import Ended, Line, ProcessError, Processes
 
 
 def run(settings: DdpSettings, found: Callable[[Figures], None]) -> list[Figures]:
     """Measures; calls `found` with each system's figures as they come.
 
     Raises:
-        UsageError: torch is not installed. SwitchAggError: a rank failed; the message has its last words.
+        UsageError: torch is not installed. ProcessError: a rank failed; the message has its last lines.
     """
     if find_spec("torch") is None:
         raise UsageError("bench ddp needs torch: pip install 'switchagg[torch]'")
@@ -46,46 +41,21 @@ def run(settings: DdpSettings, found: Callable[[Figures], None]) -> list[Figures
 
 
 def _group(settings: DdpSettings, workers: int, controller: str, collect: Callable[[str], None]) -> None:
-    with tempfile.TemporaryDirectory(prefix="swbench-") as name:
-        folder = Path(name)
-        environment = {
-            **os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo",
-            "SWITCHAGG_CONTROLLER": controller,
-        }  # fmt: skip
-        ranks: list[subprocess.Popen[bytes]] = []
-        try:
-            for rank in range(workers):
-                config = {
-                    "settings": asdict(settings), "rank": rank, "workers": workers,
-                    "store": str(folder / "store"),
-                }  # fmt: skip
-                with (folder / f"out{rank}").open("wb") as out, (folder / f"err{rank}").open("wb") as err:
-                    ranks.append(
-                        subprocess.Popen(
-                            [sys.executable, "-P", "-m", "switchagg.bench.ddp.rank", json.dumps(config)],
-                            stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=environment,
-                        )
-                    )  # fmt: skip
-            _follow(ranks, folder, collect)
-        finally:
-            for process in ranks:
-                process.kill()
-                process.wait()
-
-
-def _follow(ranks: list[subprocess.Popen[bytes]], folder: Path, collect: Callable[[str], None]) -> None:
-    """Hands on rank 0's lines until all ranks have ended."""
-    rest = ""
-    with (folder / "out0").open() as said:
-        while True:
-            ended = [process.poll() for process in ranks]
-            *lines, rest = (rest + said.read()).split("\n")
-            for line in lines:
-                collect(line)
-            for rank, status in enumerate(ended):
-                if status:
-                    words = (folder / f"err{rank}").read_text(errors="replace").strip()[-_WORDS:]
-                    raise SwitchAggError(f"rank {rank} of {len(ranks)} ended with status {status}: {words}")
-            if all(status == 0 for status in ended):
-                return
-            time.sleep(_POLL)
+    """Runs the ranks to their end and hands on rank 0's lines."""
+    environment = {
+        **os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "SWITCHAGG_CONTROLLER": controller,
+    }  # fmt: skip
+    with tempfile.TemporaryDirectory(prefix="swbench-") as folder, Processes() as processes:
+        config = {"settings": asdict(settings), "workers": workers, "store": f"{folder}/store"}
+        command = [sys.executable, "-P", "-m", "switchagg.bench.ddp.rank"]
+        for rank in range(workers):
+            text = json.dumps(config | {"rank": rank})
+            processes.start(f"rank {rank} of {workers}", [*command, text], environment=environment)
+        for event in processes.events():
+            match event:
+                case Line(child, text) if child is processes.children[0]:
+                    collect(text)
+                case Ended(child) if child.status:
+                    raise ProcessError(child.ending(lines=20, characters=2000))
+                case Ended() if not processes.running():
+                    return

@@ -17,7 +17,7 @@ import pytest
 
 from switchagg.cli.main import main
 from switchagg.demo import run as demo_run
-from tests.switchagg.demo.test_processes import gone
+from tests.switchagg.launch.test_processes import gone
 
 DEMO = [sys.executable, "-m", "switchagg.cli.main", "demo"]
 SMALL = ["--embedding", "4096x64", "--batch", "32", "--corpus-bytes", "600000"]
@@ -110,7 +110,7 @@ def test_a_worker_that_dies_is_named(tmp_path: Path) -> None:
         victim = next(pid for pid, line in children.items() if '"rank": 1' in line)
         os.kill(victim, signal.SIGKILL)
         errors = check_end(process, children, tmp_path, 1)
-    assert re.search(rf"worker 1 \(process {victim}\) was ended by SIGKILL.*\(after step \d+", errors)
+    assert re.search(rf"worker 1 \(process {victim}\) was killed by SIGKILL.*\(after step \d+", errors)
 
 
 def test_a_switch_that_dies_is_named(tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_a_switch_that_dies_is_named(tmp_path: Path) -> None:
         victim = next(pid for pid, line in children.items() if "switchagg.cli.main host" in line)
         os.kill(victim, signal.SIGKILL)
         errors = check_end(process, children, tmp_path, 1)
-    assert f"the switch is gone: the switch (process {victim}) was ended by SIGKILL" in errors
+    assert f"the switch is gone: the switch (process {victim}) was killed by SIGKILL" in errors
 
 
 @pytest.mark.parametrize(

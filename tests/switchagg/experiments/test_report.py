@@ -41,7 +41,7 @@ def outcome(*held: bool) -> Outcome:
 RECORDS = [
     Record(experiment("good"), outcome(True, True), 1.5),
     Record(experiment("partly"), outcome(True, False), 2.5, others=0.4),
-    Record(experiment("broken"), None, 0.5, "rank 1 was ended by SIGKILL"),
+    Record(experiment("broken"), None, 0.5, "rank 1 was killed by SIGKILL"),
     Record(experiment("absent"), None, 0.0, "scikit-learn is missing", skipped=True),
 ]
 
@@ -74,7 +74,7 @@ def test_text_has_verdict_and_figures() -> None:
     assert re.search(r"\n +nothing +-\n", shown)
     assert "verdict   not held, after 2.5 s; other programs had 40% of the cores" in shown
     assert "other programs" not in text.record_text(RECORDS[0])
-    assert "FAILED    rank 1 was ended by SIGKILL" in text.record_text(RECORDS[2])
+    assert "FAILED    rank 1 was killed by SIGKILL" in text.record_text(RECORDS[2])
     summary = text.summary_text(RECORDS)
     assert [line.split()[0] for line in summary.splitlines()] == ["good", "partly", "broken", "absent"]
 
@@ -104,7 +104,7 @@ def test_report_is_a_folder_that_stands_alone(tmp_path: Path) -> None:
     assert "{{" not in shown
     assert shown.count("data:image/png;base64,") == 4
     assert "That &lt;a&gt; claim." in shown
-    assert "rank 1 was ended by SIGKILL" in shown
+    assert "rank 1 was killed by SIGKILL" in shown
     assert not re.search(r'(src|href)=["\'](?!data:|#)', shown)
     for name in ("good-curve", "good-bars", "partly-curve", "partly-bars"):
         assert (tmp_path / "new" / f"{name}.png").read_bytes().startswith(b"\x89PNG")

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from switchagg.demo.processes import ChildError
 from switchagg.experiments.runner import Lab, Settings
+from switchagg.launch.processes import ProcessError
 from tests.switchagg.experiments import functions
 
 
@@ -35,22 +35,22 @@ def test_ranks_return_what_the_function_does(lab: Lab, said: list[str]) -> None:
 
 
 def test_a_rank_that_is_killed_is_named(lab: Lab) -> None:
-    with pytest.raises(ChildError, match=r"rank 1 \(process \d+\) was ended by SIGKILL"):
+    with pytest.raises(ProcessError, match=r"rank 1 \(process \d+\) was killed by SIGKILL"):
         lab.ranks(functions.die, 2, {"who": 1})
 
 
 def test_a_refusal_comes_as_it_was_said(lab: Lab) -> None:
-    with pytest.raises(ChildError, match=r"rank [01]: half a worker is not accepted"):
+    with pytest.raises(ProcessError, match=r"rank [01]: half a worker is not accepted"):
         lab.ranks(functions.misuse, 2, {"what": "half a worker"})
 
 
 def test_a_mistake_in_a_function_is_named(lab: Lab) -> None:
-    with pytest.raises(ChildError, match="ZeroDivisionError"):
+    with pytest.raises(ProcessError, match="ZeroDivisionError"):
         lab.ranks(functions.stumble, 1, {"zero": 0})
 
 
 def test_silence_ends_the_wait(lab: Lab) -> None:
-    with pytest.raises(ChildError, match=r"no word for 0\.2 s from"):
+    with pytest.raises(ProcessError, match=r"no word for 0\.2 s from"):
         lab.ranks(functions.sleep, 1, {"seconds": 60}, silence=0.2)
 
 
