@@ -16,7 +16,7 @@ _EXTRAS: Final = {
     "pcpp": "p4model",
     "grpc": "p4runtime",
     "google": "p4runtime",
-    "p4": "p4runtime",
+    "finsy": "p4runtime",
 }
 
 

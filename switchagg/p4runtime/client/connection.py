@@ -1,4 +1,4 @@
-"""One connection to a P4Runtime server: p4runtime-shell's client, with deadlines and errors, without exits.
+"""One connection to a P4Runtime server: a channel, the stub and the stream, with deadlines and errors.
 
     requests --> client --unary calls-->              server
                  client --stream: arbitration, packet-out-->
@@ -15,15 +15,15 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import grpc
-from p4runtime_sh.p4runtime import P4RuntimeClient, SSLOptions
 
 from switchagg.errors import SwitchError
 from switchagg.p4runtime.client.rows import octets
 from switchagg.p4runtime.client.spec import P4RuntimeSpec
-from switchagg.p4runtime.protos import code_pb2, p4runtime_pb2, status_pb2
+from switchagg.p4runtime.protos import code_pb2, p4runtime_pb2, p4runtime_pb2_grpc, status_pb2
 
 BATCH: Final = 90
 """Updates in a request: more would not fit gRPC's 8 KiB of metadata if all of them failed."""
@@ -67,68 +67,61 @@ class WriteFailed(SwitchError):
         self.codes = tuple(codes)
 
 
-class Client(P4RuntimeClient):  # type: ignore[misc]
+class Client:
     """A connection whose stream is open and has been answered.
 
+    Args:
+        election: the election id to claim, up to 128 bits.
+
     Raises `SwitchError` where the server cannot be reached, does not answer in time, or refuses.
+
+    Attributes:
+        election: the election id that was claimed last.
     """
 
     def __init__(self, spec: P4RuntimeSpec, election: int, listener: Listener) -> None:
+        self.election = election
         self._spec = spec
         self._listener = listener
         self._answered = threading.Event()
         self._failure = ""
-        options = None
-        if spec.tls:
-            names = [None if each is None else str(each) for each in (spec.ca, spec.cert, spec.key)]
-            _check_readable(spec)
-            options = SSLOptions(False, *names)
-        super().__init__(
-            spec.device, spec.server, (election >> 64, election & (1 << 64) - 1), ssl_options=options
-        )
-
-    @property
-    def election(self) -> int:
-        """The election id that this client has."""
-        high, low = self.election_id
-        return int(high) << 64 | int(low)
-
-    def set_up_stream(self) -> None:
-        """Opens the stream and waits until the server has answered. Called by the constructor."""
-        self.stream_out_q: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self.stream_in_q: dict[str, Any] = {}
-        self.stream = self.stub.StreamChannel(iter(self.stream_out_q.get, None))
-        self.stream_recv_thread = threading.Thread(
-            target=self._receive, name=f"p4runtime-{self._spec.name}", daemon=True
-        )
-        self.stream_recv_thread.start()
-        self.claim(self.election)
-        if not self._answered.wait(self._spec.timeout):
-            self._failure = f"no answer within {self._spec.timeout:g} s"
+        self._channel = _channel(spec)
+        self._stub = p4runtime_pb2_grpc.P4RuntimeStub(self._channel)
+        self._requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._stream = self._stub.StreamChannel(iter(self._requests.get, None))
+        self._receiver = threading.Thread(target=self._receive, name=f"p4runtime-{spec.name}", daemon=True)
+        self._receiver.start()
+        self.claim(election)
+        if not self._answered.wait(spec.timeout):
+            self._failure = f"no answer within {spec.timeout:g} s"
         if self._failure:
             self.close()
             raise SwitchError(self._failure)
 
     def claim(self, election: int) -> None:
-        """Says to the server which election id this client has. The answer comes as a `Standing`."""
-        self.election_id = election >> 64, election & (1 << 64) - 1
+        """Claims an election id. The answer comes as a `Standing`."""
+        self.election = election
         request = p4runtime_pb2.StreamMessageRequest()
-        request.arbitration.device_id = self.device_id
-        request.arbitration.election_id.high, request.arbitration.election_id.low = self.election_id
-        self.stream_out_q.put(request)
+        request.arbitration.device_id = self._spec.device
+        self._identify(request.arbitration)
+        self._requests.put(request)
+
+    def _identify(self, message: Any) -> None:
+        """Writes the claimed election id into a request."""
+        message.election_id.high, message.election_id.low = self.election >> 64, self.election & (1 << 64) - 1
 
     def close(self) -> None:
         """Ends the stream and closes the connection. Safe to call twice."""
-        self.stream_out_q.put(None)
-        self.stream.cancel()
-        if threading.current_thread() is not self.stream_recv_thread:
-            self.stream_recv_thread.join()
-        self.channel.close()
+        self._requests.put(None)
+        self._stream.cancel()
+        if threading.current_thread() is not self._receiver:
+            self._receiver.join()
+        self._channel.close()
 
     def _receive(self) -> None:
         why = "the switch ended the stream"
         try:
-            for message in self.stream:
+            for message in self._stream:
                 self._heard(message)
         except grpc.RpcError as error:
             why = _text(error)
@@ -161,10 +154,10 @@ class Client(P4RuntimeClient):  # type: ignore[misc]
         """
         for start in range(0, len(updates), BATCH):
             batch = updates[start : start + BATCH]
-            request = p4runtime_pb2.WriteRequest(device_id=self.device_id, updates=batch)
-            request.election_id.high, request.election_id.low = self.election_id
+            request = p4runtime_pb2.WriteRequest(device_id=self._spec.device, updates=batch)
+            self._identify(request)
             try:
-                self.stub.Write(request, timeout=self._spec.timeout)
+                self._stub.Write(request, timeout=self._spec.timeout)
             except grpc.RpcError as error:
                 codes, text = _details(error, len(batch))
                 if codes is None:
@@ -176,19 +169,21 @@ class Client(P4RuntimeClient):  # type: ignore[misc]
         """Reads entities; wildcards as in P4Runtime. Raises `SwitchError`."""
         asked = list(entities)
         for start in range(0, len(asked), 500):
-            request = p4runtime_pb2.ReadRequest(device_id=self.device_id, entities=asked[start : start + 500])
+            request = p4runtime_pb2.ReadRequest(
+                device_id=self._spec.device, entities=asked[start : start + 500]
+            )
             try:
-                for answer in self.stub.Read(request, timeout=self._spec.timeout):
+                for answer in self._stub.Read(request, timeout=self._spec.timeout):
                     yield from answer.entities
             except grpc.RpcError as error:
                 raise SwitchError(_text(error)) from None
 
     def pipeline(self) -> Any:
         """The `ForwardingPipelineConfig` that runs, without the device's part; None where there is none."""
-        request = p4runtime_pb2.GetForwardingPipelineConfigRequest(device_id=self.device_id)
+        request = p4runtime_pb2.GetForwardingPipelineConfigRequest(device_id=self._spec.device)
         request.response_type = request.P4INFO_AND_COOKIE
         try:
-            answer = self.stub.GetForwardingPipelineConfig(request, timeout=self._spec.timeout)
+            answer = self._stub.GetForwardingPipelineConfig(request, timeout=self._spec.timeout)
         except grpc.RpcError as error:
             if error.code() is grpc.StatusCode.FAILED_PRECONDITION:
                 return None
@@ -198,21 +193,21 @@ class Client(P4RuntimeClient):  # type: ignore[misc]
 
     def push(self, p4info: Any, config: bytes, cookie: int) -> None:
         """Starts a program, which empties all tables. Raises `SwitchError`."""
-        request = p4runtime_pb2.SetForwardingPipelineConfigRequest(device_id=self.device_id)
-        request.election_id.high, request.election_id.low = self.election_id
+        request = p4runtime_pb2.SetForwardingPipelineConfigRequest(device_id=self._spec.device)
+        self._identify(request)
         request.action = request.VERIFY_AND_COMMIT
         request.config.p4info.CopyFrom(p4info)
         request.config.p4_device_config = config
         request.config.cookie.cookie = cookie
         try:
-            self.stub.SetForwardingPipelineConfig(request, timeout=max(60.0, self._spec.timeout))
+            self._stub.SetForwardingPipelineConfig(request, timeout=max(60.0, self._spec.timeout))
         except grpc.RpcError as error:
             raise SwitchError(f"the switch does not take the program: {_text(error)}") from None
 
     def probe(self) -> None:
         """Asks something that every server answers. Raises `SwitchError` where it does not."""
         try:
-            self.stub.Capabilities(p4runtime_pb2.CapabilitiesRequest(), timeout=self._spec.timeout)
+            self._stub.Capabilities(p4runtime_pb2.CapabilitiesRequest(), timeout=self._spec.timeout)
         except grpc.RpcError as error:
             if error.code() is not grpc.StatusCode.UNIMPLEMENTED:
                 raise SwitchError(_text(error)) from None
@@ -223,16 +218,21 @@ class Client(P4RuntimeClient):  # type: ignore[misc]
         request.packet.payload = payload
         for number, value in metadata.items():
             request.packet.metadata.add(metadata_id=number, value=octets(value))
-        self.stream_out_q.put(request)
+        self._requests.put(request)
 
 
-def _check_readable(spec: P4RuntimeSpec) -> None:
-    for path in (spec.ca, spec.cert, spec.key):
-        if path is not None:
-            try:
-                path.read_bytes()
-            except OSError as error:
-                raise SwitchError(f"{path}: {error.strerror}") from None
+def _channel(spec: P4RuntimeSpec) -> Any:
+    if not spec.tls:
+        return grpc.insecure_channel(spec.server)
+    ca, cert, key = map(_file, (spec.ca, spec.cert, spec.key))
+    return grpc.secure_channel(spec.server, grpc.ssl_channel_credentials(ca, key, cert))
+
+
+def _file(path: Path | None) -> bytes | None:
+    try:
+        return None if path is None else path.read_bytes()
+    except OSError as error:
+        raise SwitchError(f"{path}: {error.strerror}") from None
 
 
 def _text(error: Any) -> str:

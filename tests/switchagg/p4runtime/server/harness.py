@@ -1,9 +1,8 @@
-"""A server, clients and messages for the tests. The client is p4runtime-shell's, without its shell."""
+"""A server, clients and messages for the tests."""
 
 from __future__ import annotations
 
 import contextlib
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -12,15 +11,14 @@ from typing import Any
 
 import grpc
 import pytest
-from google.protobuf import text_format
-from p4runtime_sh.p4runtime import P4RuntimeClient
 
 from switchagg.p4program import program as p4_program
-from switchagg.p4runtime.protos import p4runtime_pb2, status_pb2
+from switchagg.p4runtime.protos import p4runtime_pb2
 from switchagg.p4runtime.server.device import Device
 from switchagg.p4runtime.server.errors import Code
 from switchagg.p4runtime.server.pipeline import Source, source_of
 from switchagg.p4runtime.server.server import P4RuntimeServer
+from tests.switchagg.p4runtime.plain_client import PlainClient, update_errors
 
 REPOSITORY = Path(__file__).parents[4]
 V1MODEL = REPOSITORY / "p4" / "switchagg_v1model.p4"
@@ -37,40 +35,32 @@ def served(program: Path | Source | None, **options: Any) -> Iterator[P4RuntimeS
 
 
 @contextlib.contextmanager
-def connected(server: P4RuntimeServer, election_id: int = 1, device_id: int = 0) -> Iterator[P4RuntimeClient]:
+def connected(server: P4RuntimeServer, election_id: int = 1, device_id: int = 0) -> Iterator[PlainClient]:
     """A client that has said who it is."""
-    client = P4RuntimeClient(device_id, server.address, (0, election_id))
+    client = PlainClient(device_id, server.address, (0, election_id))
     try:
         yield client
     finally:
         client.tear_down()
 
 
-def drained(client: P4RuntimeClient, kind: str, timeout: float = 5) -> Any:
+def drained(client: PlainClient, kind: str, timeout: float = 5) -> Any:
     """The next message of the stream."""
     found = client.get_stream_packet(kind, timeout=timeout)
     assert found is not None, f"no {kind} within {timeout} s"
     return found
 
 
-def push(client: P4RuntimeClient, p4info: Any, config: bytes, **fields: Any) -> None:
-    """VERIFY_AND_COMMIT through the client's own call, or another action through its stub."""
-    if not fields:
-        with tempfile.TemporaryDirectory() as folder:
-            info, device = Path(folder) / "p4info.txt", Path(folder) / "config"
-            info.write_text(text_format.MessageToString(p4info))
-            device.write_bytes(config)
-            client.set_fwd_pipe_config(str(info), str(device))
-        return
-    request = p4runtime_pb2.SetForwardingPipelineConfigRequest(device_id=client.device_id)
-    request.election_id.high, request.election_id.low = client.election_id
-    request.action = fields["action"]
+def push(client: PlainClient, p4info: Any, config: bytes, **fields: Any) -> None:
+    """VERIFY_AND_COMMIT, or the `action` given; `with_config` and `cookie` say what else the request has."""
+    request = p4runtime_pb2.SetForwardingPipelineConfigRequest()
+    request.action = fields.get("action", request.VERIFY_AND_COMMIT)
     if fields.get("with_config", True):
         request.config.p4info.CopyFrom(p4info)
         request.config.p4_device_config = config
         if "cookie" in fields:
             request.config.cookie.cookie = fields["cookie"]
-    client.stub.SetForwardingPipelineConfig(request)
+    client.set_pipeline(request)
 
 
 def update(change: int, **entity: Any) -> Any:
@@ -78,37 +68,28 @@ def update(change: int, **entity: Any) -> Any:
     return p4runtime_pb2.Update(type=change, entity=p4runtime_pb2.Entity(**entity))
 
 
-def write(client: P4RuntimeClient, *updates: Any) -> None:
-    """One batch. Raises P4RuntimeWriteException."""
+def write(client: PlainClient, *updates: Any) -> None:
+    """One batch. Raises WriteError."""
     client.write(p4runtime_pb2.WriteRequest(updates=updates))
 
 
-def statuses(client: P4RuntimeClient, *updates: Any) -> list[tuple[int, str]]:
-    """(code, message) of each update of a batch some of whose updates fail.
-
-    Not by the client's own exception, which loops without end where an update before a failed one was done.
-    """
+def statuses(client: PlainClient, *updates: Any) -> list[tuple[int, str]]:
+    """(code, message) of each update of a batch some of whose updates fail."""
     request = p4runtime_pb2.WriteRequest(device_id=client.device_id, updates=updates)
     request.election_id.high, request.election_id.low = client.election_id
     with pytest.raises(grpc.RpcError) as caught:
         client.stub.Write(request)
     assert caught.value.code() == grpc.StatusCode.UNKNOWN, caught.value
-    data = dict(caught.value.trailing_metadata())["grpc-status-details-bin"]
-    found = []
-    for each in status_pb2.Status.FromString(data).details:
-        one = p4runtime_pb2.Error()
-        assert each.Unpack(one)
-        found.append((one.canonical_code, one.message))
-    return found
+    return [(each.canonical_code, each.message) for each in update_errors(caught.value)]
 
 
-def refused(client: P4RuntimeClient, change: int, **entity: Any) -> tuple[Code, str]:
+def refused(client: PlainClient, change: int, **entity: Any) -> tuple[Code, str]:
     """Code and message of the one update that fails."""
     ((code, message),) = statuses(client, update(change, **entity))
     return Code(code), message
 
 
-def read(client: P4RuntimeClient, **entity: Any) -> list[Any]:
+def read(client: PlainClient, **entity: Any) -> list[Any]:
     """The entities that are read, of the kind that is asked for."""
     (kind,) = entity
     asked = p4runtime_pb2.Entity(**entity)
@@ -202,7 +183,7 @@ def entry_updates(names: Names, entries: p4_program.Entries, change: int = INSER
     return made
 
 
-def packet_out(client: P4RuntimeClient, payload: bytes, metadata: Mapping[int, int]) -> None:
+def packet_out(client: PlainClient, payload: bytes, metadata: Mapping[int, int]) -> None:
     """Sends a packet through the stream."""
     request = p4runtime_pb2.StreamMessageRequest()
     request.packet.payload = payload

@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from p4runtime_sh.p4runtime import P4RuntimeClient
 
 from switchagg.emulator import _native
 from switchagg.emulator.outcomes import JobOutcomes
@@ -20,6 +19,7 @@ from switchagg.p4runtime.server.native.device import NativeDevice
 from switchagg.p4runtime.server.server import P4RuntimeServer
 from switchagg.rules.slots import JobEntry, SlotState
 from tests.p4.engine import ADDRESS, P4Engine, mac_of
+from tests.switchagg.p4runtime.plain_client import PlainClient
 from tests.switchagg.p4runtime.server import harness
 from tests.switchagg.p4runtime.server.harness import DELETE, INSERT, MODIFY, Names, update, write
 
@@ -67,7 +67,7 @@ class NativeBoard:
     """Filled and read by a client; workers' frames go into the slot table as their UDP payloads."""
 
     def __init__(
-        self, server: P4RuntimeServer[NativeDevice], client: P4RuntimeClient, switch: TableSwitch
+        self, server: P4RuntimeServer[NativeDevice], client: PlainClient, switch: TableSwitch
     ) -> None:
         self.target = p4_program.v1model(words=16, slots=64)
         self.client, self.switch = client, switch

@@ -21,8 +21,8 @@ REPOSITORY = str(harness.REPOSITORY)
 # Runs where only its own interfaces are: two pairs, the switch at one end of each.
 SCRIPT = """
 import json, signal, socket, subprocess, sys
-from p4runtime_sh.p4runtime import P4RuntimeClient
 from switchagg.p4program.program import Exact
+from tests.switchagg.p4runtime.plain_client import PlainClient
 from tests.switchagg.p4runtime.server.harness import INSERT, Names, drained, packet_out, update, write
 
 subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
@@ -44,7 +44,7 @@ switch = subprocess.Popen(
     stdout=subprocess.PIPE, text=True,
 )
 ready = json.loads(switch.stdout.readline())
-client = P4RuntimeClient(5, ready["p4runtime"], (0, 1))
+client = PlainClient(5, ready["p4runtime"], (0, 1))
 names = Names(client.get_p4info())
 write(
     client,
@@ -142,7 +142,7 @@ def test_what_cannot_work(line: list[str], problem: str, capsys: pytest.CaptureF
     assert problem in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("missing", ["grpc", "p4", "google.rpc"])
+@pytest.mark.parametrize("missing", ["grpc", "finsy", "google.protobuf"])
 def test_without_the_extra(missing: str, program: str) -> None:
     # A module that is None in sys.modules is one that is not there.
     script = f"""
@@ -168,7 +168,7 @@ try:
     main(["switch", "--help"])
 except SystemExit:
     pass
-print(sorted({"grpc", "google.protobuf", "p4.v1", "IPython"} & set(sys.modules)))
+print(sorted({"grpc", "google.protobuf", "finsy", "IPython"} & set(sys.modules)))
 """
     run = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from p4runtime_sh.p4runtime import P4RuntimeClient
 
 from switchagg.p4program import program as p4_program
 from switchagg.p4runtime.server.device import Device
@@ -16,6 +15,7 @@ from tests.p4.board import Board
 from tests.p4.engine import P4Engine, install_switch
 from tests.switchagg.conformance import test_slots
 from tests.switchagg.conformance.test_slots import *  # noqa: F403
+from tests.switchagg.p4runtime.plain_client import PlainClient
 from tests.switchagg.p4runtime.server import harness
 from tests.switchagg.p4runtime.server.harness import (
     DELETE,
@@ -43,7 +43,7 @@ _WORDS, _SLOTS = 16, 1024
 class RuntimeBoard:
     """A board that a client fills. Packets go into the switch itself."""
 
-    def __init__(self, server: P4RuntimeServer, client: P4RuntimeClient) -> None:
+    def __init__(self, server: P4RuntimeServer, client: PlainClient) -> None:
         self.target = p4_program.v1model(words=_WORDS, slots=_SLOTS)
         self._device, self._client = server.device, client
         self._names = Names(client.get_p4info())

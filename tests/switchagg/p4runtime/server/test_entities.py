@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import grpc
 import pytest
-from p4runtime_sh.p4runtime import P4RuntimeClient, P4RuntimeWriteException
 
 from switchagg.p4program.program import Exact, Range, Ternary
 from switchagg.p4runtime.protos import p4runtime_pb2
@@ -16,6 +15,7 @@ from switchagg.p4runtime.server.device import Device
 from switchagg.p4runtime.server.errors import Code
 from switchagg.p4runtime.server.pipeline import Source, source_of
 from tests.switchagg.p4model.sources import TNA as TNA_SOURCE
+from tests.switchagg.p4runtime.plain_client import PlainClient, WriteError
 from tests.switchagg.p4runtime.server import harness
 from tests.switchagg.p4runtime.server.harness import (
     DELETE,
@@ -36,7 +36,7 @@ class Bench(NamedTuple):
     """A server with everything, its client, and the program's names."""
 
     device: Device
-    client: P4RuntimeClient
+    client: PlainClient
     names: Names
 
     def send(
@@ -289,13 +289,13 @@ def test_a_batch_goes_on_after_an_error(bench: Bench) -> None:
         Code.INVALID_ARGUMENT,
     ]
     assert len(read(bench.client, table_entry={"table_id": bad.table_id})) == 2
-    with pytest.raises(P4RuntimeWriteException, match="At index 0: OUT_OF_RANGE"):
+    with pytest.raises(WriteError, match="At index 0: OUT_OF_RANGE"):
         bench.client.write_update(update(INSERT, table_entry=bad))
 
 
 @pytest.mark.parametrize("count", [30, 100, 300])
 def test_the_errors_of_large_batches_fit_into_a_reply(bench: Bench, count: int) -> None:
-    with pytest.raises(P4RuntimeWriteException) as caught:
+    with pytest.raises(WriteError) as caught:
         write(bench.client, *(update(DELETE, table_entry=_l2(bench, to=each)) for each in range(count)))
     assert [each.canonical_code for _, each in caught.value.errors] == [Code.NOT_FOUND] * count
 
@@ -554,7 +554,7 @@ def test_digests_go_to_the_primary_and_are_acknowledged(bench: Bench) -> None:
     client.stream_out_q.put(acknowledged)
     # The stream is in order: once this is answered, the acknowledgement is there.
     harness.packet_out(client, b"", {99: 0})
-    assert harness.drained(client, "unknown").error.canonical_code == Code.INVALID_ARGUMENT
+    assert harness.drained(client, "error").error.canonical_code == Code.INVALID_ARGUMENT
     bench.send(port=300)
     assert harness.drained(client, "digest").digest.data == first.data
     write(client, update(DELETE, digest_entry={"digest_id": number}))

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 from google.protobuf import text_format
-from p4runtime_sh.p4runtime import P4RuntimeClient
 
 from switchagg.control.jobs.job import init_packets
 from switchagg.p4program import entries as p4_entries
@@ -31,6 +30,7 @@ from switchagg.rules.slots import JobEntry, ParentEntry, WorkerEntry
 from switchagg.wire.header import Header, Op, encode
 from tests.seeds import seed_of_this_run
 from tests.switchagg.emulator.plain_workers import PlainWorkers, reduce_rounds
+from tests.switchagg.p4runtime.plain_client import PlainClient
 from tests.switchagg.p4runtime.server import harness
 from tests.switchagg.p4runtime.server.harness import DELETE, INSERT, MODIFY, V1MODEL, Names, read, update
 from tests.switchagg.p4runtime.server.native_board import TableSwitch
@@ -47,7 +47,7 @@ class Bench:
     """A client of a native slot table, with what it wants to write."""
 
     def __init__(
-        self, server: P4RuntimeServer[NativeDevice], client: P4RuntimeClient, switch: TableSwitch
+        self, server: P4RuntimeServer[NativeDevice], client: PlainClient, switch: TableSwitch
     ) -> None:
         self.server, self.client, self.switch = server, client, switch
         self.names = Names(client.get_p4info())
@@ -419,7 +419,7 @@ class Client:
     """A client of a switch on real sockets."""
 
     def __init__(self, address: str) -> None:
-        self.client = P4RuntimeClient(0, address, (0, 1))
+        self.client = PlainClient(0, address, (0, 1))
         self.names = Names(self.client.get_p4info())
 
     def install(self, job: JobEntry) -> None:

@@ -17,6 +17,8 @@ from switchagg.p4runtime.server.native.device import NativeDevice
 from switchagg.p4runtime.server.server import P4RuntimeServer
 from tests.switchagg.p4runtime.server import harness
 
+pytest.importorskip("p4runtime_sh", reason="p4runtime-shell is not installed")
+
 # The shell keeps one connection for the whole process, and leaves by sys.exit: a process of its own.
 SCRIPT = r"""
 import json, os, sys, traceback

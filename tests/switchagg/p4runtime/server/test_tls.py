@@ -12,12 +12,12 @@ from typing import Any
 
 import grpc
 import pytest
-from p4runtime_sh.p4runtime import P4RuntimeClient, SSLOptions
 
 from switchagg.errors import UsageError
 from switchagg.p4runtime.protos import p4runtime_pb2
 from switchagg.p4runtime.server.native.device import NativeDevice
 from switchagg.p4runtime.server.server import P4RuntimeServer, Tls
+from tests.switchagg.p4runtime.plain_client import PlainClient
 from tests.switchagg.p4runtime.server.native_board import TableSwitch
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not on PATH")
@@ -44,8 +44,9 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _version(address: str, folder: Path, *, certificate: bool) -> str:
-    mine = (str(folder / "client.pem"), str(folder / "client.key")) if certificate else (None, None)
-    client = P4RuntimeClient(0, address, (0, 1), None, SSLOptions(False, str(folder / "ca.pem"), *mine))
+    names = ("ca.pem", "client.key", "client.pem") if certificate else ("ca.pem",)
+    credentials = grpc.ssl_channel_credentials(*((folder / each).read_bytes() for each in names))
+    client = PlainClient(0, address, (0, 1), credentials)
     try:
         return str(client.api_version())
     finally:
