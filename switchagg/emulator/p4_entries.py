@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from switchagg.p4model.runtime import matches
+from switchagg.p4entities import matches
+from switchagg.p4entities.tables import Entry
 from switchagg.p4model.runtime.switch import ModelSwitch
-from switchagg.p4model.runtime.tables import Entry
 from switchagg.p4program.program import Entries, Exact, Match, Range, TableEntry
 
 Installed = list[tuple[TableEntry, Entry]]

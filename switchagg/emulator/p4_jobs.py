@@ -20,7 +20,7 @@ import numpy as np
 
 from switchagg.emulator.p4_entries import Installed, install, remove
 from switchagg.errors import UsageError
-from switchagg.p4model.runtime.externs import CounterArray
+from switchagg.p4entities.counters import CounterArray
 from switchagg.p4model.runtime.switch import ModelSwitch, open_switch
 from switchagg.p4program import counters as p4_counters
 from switchagg.p4program import entries as p4_entries

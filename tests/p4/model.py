@@ -6,10 +6,10 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from switchagg.p4model.runtime import matches
-from switchagg.p4model.runtime.externs import Register
+from switchagg.p4entities import matches
+from switchagg.p4entities.counters import Register
+from switchagg.p4entities.tables import Entry
 from switchagg.p4model.runtime.switch import open_switch
-from switchagg.p4model.runtime.tables import Entry
 from switchagg.p4program.program import Exact, Match, MulticastGroup, TableEntry, Target, Ternary
 
 from .board import Frame

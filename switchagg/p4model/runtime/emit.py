@@ -13,16 +13,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from switchagg.p4entities.matches import ValueSet
 from switchagg.p4model import ir
 from switchagg.p4model.errors import Location, unsupported
 from switchagg.p4model.runtime import values
 from switchagg.p4model.runtime.analysis import ExitAnalysis
 from switchagg.p4model.runtime.header_classes import Layouts, is_aggregate
 from switchagg.p4model.runtime.packet import ParserReject
-from switchagg.p4model.runtime.value_sets import ValueSet, build_value_set
+from switchagg.p4model.runtime.value_sets import build_value_set
 
 if TYPE_CHECKING:
-    from switchagg.p4model.runtime.tables import Action, Table
+    from switchagg.p4entities.tables import Action, Table
     from switchagg.p4model.runtime.target import Target
 
 # Codes whose value no later statement changes; the empty one stands for no value.

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from switchagg.p4entities.matches import ValueSet
 from switchagg.p4model import ir
 from switchagg.p4model.runtime.blocks import passed
 from switchagg.p4model.runtime.emit import Block, Body, Module
@@ -25,7 +26,6 @@ from switchagg.p4model.runtime.expressions import expression
 from switchagg.p4model.runtime.header_classes import is_aggregate
 from switchagg.p4model.runtime.packet import NO_ERROR, NO_MATCH, PARSER_TIMEOUT
 from switchagg.p4model.runtime.statements import statements
-from switchagg.p4model.runtime.value_sets import ValueSet
 from switchagg.p4model.runtime.values import MAX_PARSER_ROUNDS
 from switchagg.p4model.types import Direction
 

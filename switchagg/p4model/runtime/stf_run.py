@@ -18,9 +18,10 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from switchagg.errors import UsageError
-from switchagg.p4model.runtime.externs import CounterArray, DirectCounter, MeterArray, Rate, Register
-from switchagg.p4model.runtime.matches import Exact, KeyField, Lpm, Match, MatchKind, Ternary, Wildcard
-from switchagg.p4model.runtime.replication import CloneSession
+from switchagg.p4entities.counters import CounterArray, DirectCounter, MeterArray, Rate, Register
+from switchagg.p4entities.matches import Exact, KeyField, Lpm, Match, MatchKind, Ternary, Wildcard
+from switchagg.p4entities.replication import CloneSession
+from switchagg.p4entities.tables import Action, Entry, Table
 from switchagg.p4model.runtime.stf import (
     ActionText,
     Add,
@@ -35,7 +36,6 @@ from switchagg.p4model.runtime.stf import (
     parse_stf,
 )
 from switchagg.p4model.runtime.switch import ModelSwitch, check_port
-from switchagg.p4model.runtime.tables import Action, Entry, Table
 
 _T = TypeVar("_T")
 _OPERATORS: dict[str, Callable[[int, int], bool]] = {

@@ -13,17 +13,15 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from switchagg.errors import SwitchError, UsageError
+from switchagg.p4entities.counters import CounterArray, MeterArray, Register
+from switchagg.p4entities.matches import TableError, ValueSet
+from switchagg.p4entities.replication import Replication
+from switchagg.p4entities.tables import ActionProfile, Table
 from switchagg.p4model import ir
 from switchagg.p4model.errors import P4Error, unsupported
 from switchagg.p4model.runtime.emit import Module
-from switchagg.p4model.runtime.externs import CounterArray, MeterArray, Register
 from switchagg.p4model.runtime.header_classes import Layouts
-from switchagg.p4model.runtime.matches import TableError
-from switchagg.p4model.runtime.profiles import ActionProfile
-from switchagg.p4model.runtime.replication import Replication
-from switchagg.p4model.runtime.tables import Table
 from switchagg.p4model.runtime.trace import Trace
-from switchagg.p4model.runtime.value_sets import ValueSet
 from switchagg.p4model.types import FieldsType
 
 _T = TypeVar("_T")

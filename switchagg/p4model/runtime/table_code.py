@@ -11,14 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-from switchagg.p4model import ir
-from switchagg.p4model.errors import Location, P4Error, unsupported
-from switchagg.p4model.runtime.blocks import action, passed
-from switchagg.p4model.runtime.calls import _invoke
-from switchagg.p4model.runtime.emit import Block, Body, Module
-from switchagg.p4model.runtime.expressions import expression
-from switchagg.p4model.runtime.header_classes import to_pattern
-from switchagg.p4model.runtime.matches import (
+from switchagg.p4entities.matches import (
     Exact,
     KeyField,
     Lpm,
@@ -30,8 +23,14 @@ from switchagg.p4model.runtime.matches import (
     Ternary,
     Wildcard,
 )
-from switchagg.p4model.runtime.profiles import ActionProfile
-from switchagg.p4model.runtime.tables import Action, Table
+from switchagg.p4entities.tables import Action, ActionProfile, Table
+from switchagg.p4model import ir
+from switchagg.p4model.errors import Location, P4Error, unsupported
+from switchagg.p4model.runtime.blocks import action, passed
+from switchagg.p4model.runtime.calls import _invoke
+from switchagg.p4model.runtime.emit import Block, Body, Module
+from switchagg.p4model.runtime.expressions import expression
+from switchagg.p4model.runtime.header_classes import to_pattern
 from switchagg.p4model.types import BoolType, Direction, IntType, Type, VarbitType, underlying, width_of
 
 # The width that enums and errors have in keys and action parameters, where no architecture gives one.

@@ -22,8 +22,8 @@ from switchagg.p4model.errors import Location, unsupported
 from switchagg.p4model.types import Type, width_of
 
 if TYPE_CHECKING:
+    from switchagg.p4entities.tables import Table
     from switchagg.p4model.runtime.emit import Body, Module
-    from switchagg.p4model.runtime.tables import Table
 
 
 @dataclass(slots=True)

@@ -7,11 +7,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from switchagg.p4entities.counters import CounterArray, DirectCounter, Meter, MeterArray, Register
+from switchagg.p4entities.matches import MatchKind
+from switchagg.p4entities.tables import DEFAULT_SIZE, ActionProfile, Table
 from switchagg.p4model import ir
 from switchagg.p4model.errors import unsupported
 from switchagg.p4model.runtime import hashes
 from switchagg.p4model.runtime.emit import Module
-from switchagg.p4model.runtime.externs import CounterArray, DirectCounter, Meter, MeterArray, Register
 from switchagg.p4model.runtime.externs_tna import (
     ALGORITHMS,
     COLOURS,
@@ -24,12 +26,9 @@ from switchagg.p4model.runtime.externs_tna import (
 )
 from switchagg.p4model.runtime.header_classes import is_aggregate
 from switchagg.p4model.runtime.lowering_tna import TNA_FUNCTIONS, TNA_METHODS
-from switchagg.p4model.runtime.matches import MatchKind
 from switchagg.p4model.runtime.packet import PacketIn
-from switchagg.p4model.runtime.profiles import ActionProfile
 from switchagg.p4model.runtime.switch import ModelError
 from switchagg.p4model.runtime.table_code import build_table
-from switchagg.p4model.runtime.tables import DEFAULT_SIZE, Table
 from switchagg.p4model.runtime.target import Lowering, TableHooks
 from switchagg.p4model.types import width_of
 

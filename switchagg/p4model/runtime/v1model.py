@@ -19,12 +19,12 @@ import contextlib
 from dataclasses import dataclass
 from typing import Any, Final
 
+from switchagg.p4entities.replication import CloneSession
 from switchagg.p4model import ir
 from switchagg.p4model.errors import P4Error
 from switchagg.p4model.runtime.blocks import block
 from switchagg.p4model.runtime.emit import Module
 from switchagg.p4model.runtime.packet import NO_ERROR, PacketIn, PacketOut, ParserReject
-from switchagg.p4model.runtime.replication import CloneSession
 from switchagg.p4model.runtime.switch import fields_class
 from switchagg.p4model.runtime.two_pipeline import TwoPipelineSwitch
 from switchagg.p4model.runtime.v1model_target import PacketState, V1Target

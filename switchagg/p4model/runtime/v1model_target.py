@@ -6,18 +6,17 @@ import random
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from switchagg.p4entities.counters import CounterArray, DirectCounter, DirectMeter, MeterArray, Register
+from switchagg.p4entities.matches import MatchKind
+from switchagg.p4entities.tables import DEFAULT_SIZE, ActionProfile, Table
 from switchagg.p4model import ir
 from switchagg.p4model.errors import unsupported
 from switchagg.p4model.runtime.emit import Module
-from switchagg.p4model.runtime.externs import CounterArray, DirectCounter, DirectMeter, MeterArray, Register
 from switchagg.p4model.runtime.hashes import to_bytes
 from switchagg.p4model.runtime.header_classes import is_aggregate
 from switchagg.p4model.runtime.lowering_v1model import ALGORITHMS, V1MODEL_FUNCTIONS, V1MODEL_METHODS
-from switchagg.p4model.runtime.matches import MatchKind
-from switchagg.p4model.runtime.profiles import ActionProfile
 from switchagg.p4model.runtime.switch import ModelError
 from switchagg.p4model.runtime.table_code import build_table
-from switchagg.p4model.runtime.tables import DEFAULT_SIZE, Table
 from switchagg.p4model.runtime.target import Lowering, TableHooks
 from switchagg.p4model.types import width_of
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from switchagg.p4model.runtime.externs import CounterArray
-from switchagg.p4model.runtime.matches import TableError
+from switchagg.p4entities.counters import CounterArray
+from switchagg.p4entities.matches import TableError
 from switchagg.p4runtime.protos import p4runtime_pb2
 from switchagg.p4runtime.server.errors import Code, Refused, unimplemented
 from switchagg.p4runtime.server.handlers import Change, only_modify

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from switchagg.p4model.runtime.matches import Exact, KeyField, Lpm, Match, MatchKind, Range, Ternary, Wildcard
-from switchagg.p4model.runtime.tables import Action
+from switchagg.p4entities.matches import Exact, KeyField, Lpm, Match, MatchKind, Range, Ternary, Wildcard
+from switchagg.p4entities.tables import Action
 from switchagg.p4runtime.protos import p4runtime_pb2
 from switchagg.p4runtime.server.errors import invalid, unimplemented
 from switchagg.p4runtime.server.schema import ActionView, Schema, TableView

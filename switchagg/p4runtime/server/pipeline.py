@@ -20,11 +20,11 @@ from typing import Any
 from google.protobuf import text_format
 
 from switchagg.errors import UsageError
+from switchagg.p4entities.tables import Entry
 from switchagg.p4model import ir, walk
 from switchagg.p4model.check import load
 from switchagg.p4model.p4info import generate
 from switchagg.p4model.runtime.switch import ModelSwitch, open_switch
-from switchagg.p4model.runtime.tables import Entry
 from switchagg.p4runtime.p4info_diff import difference
 from switchagg.p4runtime.protos import p4info_pb2
 from switchagg.p4runtime.server.entities import Entities

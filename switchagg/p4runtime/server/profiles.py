@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
-from switchagg.p4model.runtime.profiles import ActionProfile
+from switchagg.p4entities.tables import ActionProfile
 from switchagg.p4runtime.protos import p4runtime_pb2
 from switchagg.p4runtime.server.errors import Code, Refused, invalid, not_found, unimplemented
 from switchagg.p4runtime.server.handlers import Change

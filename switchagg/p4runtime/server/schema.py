@@ -11,12 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from switchagg.p4model.runtime.externs import CounterArray, MeterArray
-from switchagg.p4model.runtime.matches import KeyField, MatchKind, TableError
-from switchagg.p4model.runtime.profiles import ActionProfile
-from switchagg.p4model.runtime.replication import Replication
-from switchagg.p4model.runtime.tables import Action, Entry, Table
-from switchagg.p4model.runtime.value_sets import ValueSet
+from switchagg.p4entities.counters import CounterArray, MeterArray
+from switchagg.p4entities.matches import KeyField, MatchKind, TableError, ValueSet
+from switchagg.p4entities.replication import Replication
+from switchagg.p4entities.tables import Action, ActionProfile, Entry, Table
 from switchagg.p4runtime.server.errors import Code, Refused, invalid, not_found, unimplemented
 
 _NEEDS_PRIORITY = (MatchKind.TERNARY, MatchKind.RANGE, MatchKind.OPTIONAL)

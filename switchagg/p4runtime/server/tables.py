@@ -9,10 +9,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from switchagg.p4model.runtime.externs import Meter, Rate
-from switchagg.p4model.runtime.matches import Match
-from switchagg.p4model.runtime.profiles import Choice, ProfileChoice
-from switchagg.p4model.runtime.tables import Action, Entry
+from switchagg.p4entities.counters import Meter, Rate
+from switchagg.p4entities.matches import Match
+from switchagg.p4entities.tables import Action, BoundAction, Entry, MemberChoice
 from switchagg.p4runtime.protos import p4runtime_pb2
 from switchagg.p4runtime.server.errors import Code, Refused, invalid, not_found, unimplemented
 from switchagg.p4runtime.server.handlers import Change, only_modify
@@ -153,7 +152,7 @@ class TableEntries:
             runtime.reset_default()
         self._extras(table, runtime.miss, message, meter)
 
-    def _decoded(self, table: TableView, message: Any) -> tuple[Bound | None, ProfileChoice | None]:
+    def _decoded(self, table: TableView, message: Any) -> tuple[Bound | None, MemberChoice | None]:
         """What an entry does: an action, or a choice from an action profile."""
         kind = message.WhichOneof("type")
         if not table.profile:
@@ -177,8 +176,8 @@ class TableEntries:
             return None, profile.choice(None, group)
         return None, self._action_set(table, message.action_profile_action_set)
 
-    def _action_set(self, table: TableView, message: Any) -> ProfileChoice:
-        members: dict[int, Choice] = {}
+    def _action_set(self, table: TableView, message: Any) -> MemberChoice:
+        members: dict[int, BoundAction] = {}
         order: list[int] = []
         for number, each in enumerate(message.action_profile_actions):
             if each.WhichOneof("watch_kind") is not None:
@@ -186,11 +185,13 @@ class TableEntries:
             if each.weight < 1:
                 raise invalid(f"table {table.name}: an action of weight {each.weight}; accepted: 1 or more")
             view, action = self.schema.listed_action(table, each.action.action_id, default=False)
-            members[number] = Choice(action, decode_action(view, action, each.action, f"table {table.name}"))
+            members[number] = BoundAction(
+                action, decode_action(view, action, each.action, f"table {table.name}")
+            )
             order.append(number)
         limit = self.schema.profile(table.profile).max_group_size
         order = weighted(order, message.action_profile_actions, f"table {table.name}", limit)
-        return ProfileChoice(members, order)
+        return MemberChoice(members, order)
 
     def _bound(self, table: TableView, message: Any, *, default: bool) -> Bound:
         kind = message.WhichOneof("type")

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from switchagg.p4model.runtime.matches import KeyField, Match, MatchKind, TableError, Wildcard
-from switchagg.p4model.runtime.value_sets import ValueSet
+from switchagg.p4entities.matches import KeyField, Match, MatchKind, TableError, ValueSet, Wildcard
 from switchagg.p4runtime.protos import p4runtime_pb2
 from switchagg.p4runtime.server.errors import Code, Refused, invalid, unimplemented
 from switchagg.p4runtime.server.handlers import Change, only_modify
@@ -33,7 +32,7 @@ class ValueSets:
                 f"value set {name} holds {value_set.size} members, not {len(message.members)}",
             )
         members = [self._member(name, fields, each.match) for each in message.members]
-        value_set.clear()
+        value_set.members.clear()
         for each in members:
             value_set.add(each)
 

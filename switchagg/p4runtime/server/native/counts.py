@@ -14,7 +14,7 @@ from collections import Counter
 from typing import Final, Protocol
 
 from switchagg.emulator.outcomes import JobOutcomes, WorkerOutcomes
-from switchagg.p4model.runtime.tables import Entry
+from switchagg.p4entities.tables import Entry
 from switchagg.p4program.program import OUTCOMES, WORKER_PACKETS, WORKER_REPEATS, Form, Outcome
 from switchagg.p4runtime.server.native.jobs import NativeJobs, Running
 from switchagg.p4runtime.server.native.tables import NativeTables

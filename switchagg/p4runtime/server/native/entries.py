@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address
 from typing import Final
 
-from switchagg.p4model.runtime.tables import Entry, Table
+from switchagg.p4entities.tables import Entry, Table
 from switchagg.p4program.program import Form
 from switchagg.p4runtime.server.errors import Code, Refused, invalid, unimplemented
 from switchagg.rules.slots import Address

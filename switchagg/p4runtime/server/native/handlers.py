@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from switchagg.p4model.runtime.matches import Match
-from switchagg.p4model.runtime.tables import Entry
+from switchagg.p4entities.matches import Match
+from switchagg.p4entities.tables import Entry
 from switchagg.p4program.program import ADMISSION, DELIVERIES, RECEIVERS
 from switchagg.p4runtime.server.counters import Counters
 from switchagg.p4runtime.server.errors import Refused

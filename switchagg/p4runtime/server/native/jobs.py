@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from switchagg.errors import UsageError
-from switchagg.p4model.runtime.tables import Entry, Table
+from switchagg.p4entities.tables import Entry, Table
 from switchagg.p4program.program import Form, JobPlace
 from switchagg.p4runtime.server.errors import Code, Refused
 from switchagg.p4runtime.server.native.entries import Contribution, Delivery, Initialise, Receiver

@@ -11,8 +11,8 @@ from typing import Any, Final, NoReturn, TypeVar
 
 from google.protobuf import text_format
 
-from switchagg.p4model.runtime.externs import CounterArray, MeterArray
-from switchagg.p4model.runtime.matches import (
+from switchagg.p4entities.counters import CounterArray, MeterArray
+from switchagg.p4entities.matches import (
     Exact,
     KeyField,
     Match,
@@ -20,11 +20,10 @@ from switchagg.p4model.runtime.matches import (
     Parameter,
     TableError,
     Ternary,
+    ValueSet,
 )
-from switchagg.p4model.runtime.profiles import ActionProfile
-from switchagg.p4model.runtime.replication import Replication
-from switchagg.p4model.runtime.tables import Action, Table
-from switchagg.p4model.runtime.value_sets import ValueSet
+from switchagg.p4entities.replication import Replication
+from switchagg.p4entities.tables import Action, ActionProfile, Table
 from switchagg.p4runtime.protos import p4info_pb2, p4runtime_pb2
 from switchagg.p4runtime.server.native.files import ENTRIES, P4INFO
 

@@ -225,7 +225,7 @@ def test_what_is_wrong_is_put_right_and_nothing_else(rig: Rig, rng: np.random.Ge
 def _disturb(rig: Rig, drawn: random.Random) -> tuple[int, set[int | None]]:
     """Deletes, changes and adds entries; how many, and of which jobs."""
     with harness.connected(rig.server, next(HIGH)) as client:
-        names = Names(client.get_p4info())
+        names = Names(client.p4info())
         table = names.of("tables", ADMISSION)
         job_key = next(each.id for each in table.match_fields if each.name.endswith("job"))
         contribute = names.id("actions", "contribute")
@@ -249,7 +249,7 @@ def _disturb(rig: Rig, drawn: random.Random) -> tuple[int, set[int | None]]:
             foreign.priority = 91 + drawn.randrange(50)
             updates.append(update(INSERT, table_entry=foreign))
             count += 1
-        harness.write(client, *updates)
+        client.write(*updates)
     return count, jobs
 
 

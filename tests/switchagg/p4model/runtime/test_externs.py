@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from switchagg.p4model.runtime.externs import (
+from switchagg.p4entities.counters import (
     GREEN,
     RED,
     YELLOW,
@@ -12,10 +12,10 @@ from switchagg.p4model.runtime.externs import (
     Rate,
     Register,
 )
+from switchagg.p4entities.matches import TableError
+from switchagg.p4entities.replication import CloneSession, Replication
 from switchagg.p4model.runtime.externs_tna import ChecksumUnit, ParserCounter, residual, update
-from switchagg.p4model.runtime.matches import TableError
 from switchagg.p4model.runtime.packet import ParserReject
-from switchagg.p4model.runtime.replication import CloneSession, Replication
 
 
 def test_counters() -> None:

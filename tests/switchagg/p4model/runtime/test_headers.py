@@ -158,7 +158,7 @@ def test_varbits_and_errors(tmp_path: Path, packet: str, out: str, code: str) ->
 
 
 def test_lookahead_advance_and_value_sets(tmp_path: Path) -> None:
-    from switchagg.p4model.runtime.matches import Ternary
+    from switchagg.p4entities.matches import Ternary
 
     switch = v1model(
         tmp_path,

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from switchagg.p4entities.replication import CloneSession
 from switchagg.p4model.errors import P4Error
 from switchagg.p4model.runtime.hashes import internet_checksum
-from switchagg.p4model.runtime.replication import CloneSession
 from switchagg.p4model.runtime.switch import ModelError
 from switchagg.p4model.runtime.tna import TofinoSwitch
 

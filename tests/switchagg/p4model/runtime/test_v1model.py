@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from switchagg.p4entities.matches import Exact, Lpm, TableError, Ternary
+from switchagg.p4entities.replication import CloneSession
 from switchagg.p4model.errors import P4Error
 from switchagg.p4model.runtime.hashes import internet_checksum
-from switchagg.p4model.runtime.matches import Exact, Lpm, TableError, Ternary
-from switchagg.p4model.runtime.replication import CloneSession
 from switchagg.p4model.runtime.switch import ModelError
 from switchagg.p4model.runtime.v1model import V1Switch
 
@@ -188,7 +188,7 @@ def test_hashes_leave_out_what_is_not_valid(tmp_path: Path) -> None:
 
 
 def test_registers_counters_and_meters(tmp_path: Path) -> None:
-    from switchagg.p4model.runtime.externs import Rate
+    from switchagg.p4entities.counters import Rate
 
     switch = v1model(
         tmp_path,

@@ -13,12 +13,12 @@ import grpc
 import pytest
 
 from switchagg.p4program import program as p4_program
-from switchagg.p4runtime.protos import p4runtime_pb2
+from switchagg.p4runtime.protos import p4runtime_pb2, status_pb2
 from switchagg.p4runtime.server.device import Device
 from switchagg.p4runtime.server.errors import Code
 from switchagg.p4runtime.server.pipeline import Source, source_of
 from switchagg.p4runtime.server.server import P4RuntimeServer
-from tests.switchagg.p4runtime.plain_client import PlainClient, update_errors
+from tests.switchagg.p4runtime.plain_client import PlainClient
 
 REPOSITORY = Path(__file__).parents[4]
 V1MODEL = REPOSITORY / "p4" / "switchagg_v1model.p4"
@@ -37,30 +37,8 @@ def served(program: Path | Source | None, **options: Any) -> Iterator[P4RuntimeS
 @contextlib.contextmanager
 def connected(server: P4RuntimeServer, election_id: int = 1, device_id: int = 0) -> Iterator[PlainClient]:
     """A client that has said who it is."""
-    client = PlainClient(device_id, server.address, (0, election_id))
-    try:
+    with PlainClient(device_id, server.address, (0, election_id)) as client:
         yield client
-    finally:
-        client.tear_down()
-
-
-def drained(client: PlainClient, kind: str, timeout: float = 5) -> Any:
-    """The next message of the stream."""
-    found = client.get_stream_packet(kind, timeout=timeout)
-    assert found is not None, f"no {kind} within {timeout} s"
-    return found
-
-
-def push(client: PlainClient, p4info: Any, config: bytes, **fields: Any) -> None:
-    """VERIFY_AND_COMMIT, or the `action` given; `with_config` and `cookie` say what else the request has."""
-    request = p4runtime_pb2.SetForwardingPipelineConfigRequest()
-    request.action = fields.get("action", request.VERIFY_AND_COMMIT)
-    if fields.get("with_config", True):
-        request.config.p4info.CopyFrom(p4info)
-        request.config.p4_device_config = config
-        if "cookie" in fields:
-            request.config.cookie.cookie = fields["cookie"]
-    client.set_pipeline(request)
 
 
 def update(change: int, **entity: Any) -> Any:
@@ -68,19 +46,18 @@ def update(change: int, **entity: Any) -> Any:
     return p4runtime_pb2.Update(type=change, entity=p4runtime_pb2.Entity(**entity))
 
 
-def write(client: PlainClient, *updates: Any) -> None:
-    """One batch. Raises WriteError."""
-    client.write(p4runtime_pb2.WriteRequest(updates=updates))
-
-
 def statuses(client: PlainClient, *updates: Any) -> list[tuple[int, str]]:
     """(code, message) of each update of a batch some of whose updates fail."""
-    request = p4runtime_pb2.WriteRequest(device_id=client.device_id, updates=updates)
-    request.election_id.high, request.election_id.low = client.election_id
     with pytest.raises(grpc.RpcError) as caught:
-        client.stub.Write(request)
+        client.write(*updates)
     assert caught.value.code() == grpc.StatusCode.UNKNOWN, caught.value
-    return [(each.canonical_code, each.message) for each in update_errors(caught.value)]
+    data = dict(caught.value.trailing_metadata())["grpc-status-details-bin"]
+    found = []
+    for each in status_pb2.Status.FromString(data).details:
+        one = p4runtime_pb2.Error()
+        assert each.Unpack(one)
+        found.append((one.canonical_code, one.message))
+    return found
 
 
 def refused(client: PlainClient, change: int, **entity: Any) -> tuple[Code, str]:
@@ -92,8 +69,7 @@ def refused(client: PlainClient, change: int, **entity: Any) -> tuple[Code, str]
 def read(client: PlainClient, **entity: Any) -> list[Any]:
     """The entities that are read, of the kind that is asked for."""
     (kind,) = entity
-    asked = p4runtime_pb2.Entity(**entity)
-    return [getattr(each, kind) for answer in client.read_one(asked) for each in answer.entities]
+    return [getattr(each, kind) for each in client.read(p4runtime_pb2.Entity(**entity))]
 
 
 def canonical(number: int) -> bytes:
@@ -189,7 +165,7 @@ def packet_out(client: PlainClient, payload: bytes, metadata: Mapping[int, int])
     request.packet.payload = payload
     for number, value in metadata.items():
         request.packet.metadata.add(metadata_id=number, value=canonical(value))
-    client.stream_out_q.put(request)
+    client.requests.put(request)
 
 
 def until(condition: Callable[[], bool], seconds: float = 5) -> None:

@@ -21,7 +21,7 @@ from switchagg.rules.slots import JobEntry, SlotState
 from tests.p4.engine import ADDRESS, P4Engine, mac_of
 from tests.switchagg.p4runtime.plain_client import PlainClient
 from tests.switchagg.p4runtime.server import harness
-from tests.switchagg.p4runtime.server.harness import DELETE, INSERT, MODIFY, Names, update, write
+from tests.switchagg.p4runtime.server.harness import DELETE, INSERT, MODIFY, Names, update
 
 
 class TableSwitch:
@@ -72,7 +72,7 @@ class NativeBoard:
         self.target = p4_program.v1model(words=16, slots=64)
         self.client, self.switch = client, switch
         self._device = server.device
-        self._names = Names(client.get_p4info())
+        self._names = Names(client.p4info())
 
     def message(self, entry: p4_program.TableEntry) -> Any:
         """The entry, with K where it belongs."""
@@ -82,21 +82,21 @@ class NativeBoard:
         return made
 
     def insert(self, entry: p4_program.TableEntry) -> None:
-        write(self.client, update(INSERT, table_entry=self.message(entry)))
+        self.client.write(update(INSERT, table_entry=self.message(entry)))
 
     def delete(self, entry: p4_program.TableEntry) -> None:
-        write(self.client, update(DELETE, table_entry=self.message(entry)))
+        self.client.write(update(DELETE, table_entry=self.message(entry)))
 
     def set_default(self, table: str, action: str, params: dict[str, int]) -> None:
         entry = self._names.entry(table, {}, action, params)
         entry.is_default_action = True
-        write(self.client, update(MODIFY, table_entry=entry))
+        self.client.write(update(MODIFY, table_entry=entry))
 
     def insert_group(self, group: p4_program.MulticastGroup) -> None:
-        write(self.client, *harness.entry_updates(self._names, p4_program.Entries((), (group,))))
+        self.client.write(*harness.entry_updates(self._names, p4_program.Entries((), (group,))))
 
     def delete_group(self, group: p4_program.MulticastGroup) -> None:
-        write(self.client, *harness.entry_updates(self._names, p4_program.Entries((), (group,)), DELETE))
+        self.client.write(*harness.entry_updates(self._names, p4_program.Entries((), (group,)), DELETE))
 
     def send(self, port: int, frame: bytes) -> list[tuple[int, bytes]]:
         if port == self.target.controller_port:
@@ -123,7 +123,7 @@ class NativeBoard:
             count = device.counters["packet_ins"] - before["packet_ins"]
         outs = []
         for _ in range(count):
-            packet = harness.drained(self.client, "packet").packet
+            packet = self.client.drained("packet").packet
             padding, came = (int.from_bytes(each.value, "big") for each in packet.metadata)
             outs.append(
                 (self.target.controller_port, (padding << 9 | came).to_bytes(2, "big") + packet.payload)

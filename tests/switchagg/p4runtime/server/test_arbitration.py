@@ -62,5 +62,5 @@ def test_a_backup_that_goes_is_not_news() -> None:
     clients.update("a", 2)
     clients.update("b", 1)
     assert clients.leave("b") == []
-    assert clients.leave("unknown") == []
+    assert clients.leave("error") == []
     assert clients.is_primary(2)

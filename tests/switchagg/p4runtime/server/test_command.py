@@ -21,9 +21,9 @@ REPOSITORY = str(harness.REPOSITORY)
 # Runs where only its own interfaces are: two pairs, the switch at one end of each.
 SCRIPT = """
 import json, signal, socket, subprocess, sys
-from switchagg.p4program.program import Exact
 from tests.switchagg.p4runtime.plain_client import PlainClient
-from tests.switchagg.p4runtime.server.harness import INSERT, Names, drained, packet_out, update, write
+from switchagg.p4program.program import Exact
+from tests.switchagg.p4runtime.server.harness import INSERT, Names, packet_out, update
 
 subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
 for left, right in (("wire0", "switch0"), ("wire1", "switch1")):
@@ -45,9 +45,8 @@ switch = subprocess.Popen(
 )
 ready = json.loads(switch.stdout.readline())
 client = PlainClient(5, ready["p4runtime"], (0, 1))
-names = Names(client.get_p4info())
-write(
-    client,
+names = Names(client.p4info())
+client.write(
     update(INSERT, table_entry=names.entry("l2", {"hdr.eth.to": Exact(2)}, "to", {"port": 4})),
     update(INSERT, table_entry=names.entry("l2", {"hdr.eth.to": Exact(3)}, "up", {"why": 1})),
 )
@@ -56,11 +55,11 @@ across, up = [(0).to_bytes(5, "big") + bytes([to]) + head + bytes([to]) * 60 for
 a.send(across)
 crossed = b.recv(2000) == across
 a.send(up)
-packet = drained(client, "packet").packet
+packet = client.drained("packet").packet
 metadata = [each.value.hex() for each in packet.metadata]
 packet_out(client, across, {1: 3, 2: 0})
 back = a.recv(2000) == across
-client.tear_down()
+client.close()
 switch.send_signal(signal.SIGTERM)
 stopped = json.loads(switch.communicate(timeout=10)[0])
 print(json.dumps({"crossed": crossed, "back": back, "up": packet.payload == up, "metadata": metadata,
@@ -142,7 +141,7 @@ def test_what_cannot_work(line: list[str], problem: str, capsys: pytest.CaptureF
     assert problem in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("missing", ["grpc", "finsy", "google.protobuf"])
+@pytest.mark.parametrize("missing", ["grpc", "p4", "google.rpc"])
 def test_without_the_extra(missing: str, program: str) -> None:
     # A module that is None in sys.modules is one that is not there.
     script = f"""
@@ -168,7 +167,7 @@ try:
     main(["switch", "--help"])
 except SystemExit:
     pass
-print(sorted({"grpc", "google.protobuf", "finsy", "IPython"} & set(sys.modules)))
+print(sorted({"grpc", "google.protobuf", "p4.v1", "IPython"} & set(sys.modules)))
 """
     run = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60

@@ -25,7 +25,6 @@ from tests.switchagg.p4runtime.server.harness import (
     Names,
     read,
     update,
-    write,
 )
 
 # These make their engines themselves, or none.
@@ -46,27 +45,27 @@ class RuntimeBoard:
     def __init__(self, server: P4RuntimeServer, client: PlainClient) -> None:
         self.target = p4_program.v1model(words=_WORDS, slots=_SLOTS)
         self._device, self._client = server.device, client
-        self._names = Names(client.get_p4info())
+        self._names = Names(client.p4info())
 
     def _entry(self, entry: p4_program.TableEntry) -> Any:
         return self._names.entry(entry.table, entry.matches, entry.action, entry.params, entry.priority)
 
     def insert(self, entry: p4_program.TableEntry) -> None:
-        write(self._client, update(INSERT, table_entry=self._entry(entry)))
+        self._client.write(update(INSERT, table_entry=self._entry(entry)))
 
     def delete(self, entry: p4_program.TableEntry) -> None:
-        write(self._client, update(DELETE, table_entry=self._entry(entry)))
+        self._client.write(update(DELETE, table_entry=self._entry(entry)))
 
     def set_default(self, table: str, action: str, params: dict[str, int]) -> None:
         entry = self._names.entry(table, {}, action, params)
         entry.is_default_action = True
-        write(self._client, update(MODIFY, table_entry=entry))
+        self._client.write(update(MODIFY, table_entry=entry))
 
     def insert_group(self, group: p4_program.MulticastGroup) -> None:
-        write(self._client, *harness.entry_updates(self._names, p4_program.Entries((), (group,))))
+        self._client.write(*harness.entry_updates(self._names, p4_program.Entries((), (group,))))
 
     def delete_group(self, group: p4_program.MulticastGroup) -> None:
-        write(self._client, *harness.entry_updates(self._names, p4_program.Entries((), (group,)), DELETE))
+        self._client.write(*harness.entry_updates(self._names, p4_program.Entries((), (group,)), DELETE))
 
     def send(self, port: int, frame: bytes) -> list[tuple[int, bytes]]:
         """What is for the controller's port goes through the stream, as what comes from there."""
@@ -82,7 +81,7 @@ class RuntimeBoard:
         with device.lock:
             count = device.counters["packet_ins"] - before["packet_ins"]
         for _ in range(count):
-            packet = harness.drained(self._client, "packet").packet
+            packet = self._client.drained("packet").packet
             padding, came = (int.from_bytes(each.value, "big") for each in packet.metadata)
             outs.append((controller, (padding << 9 | came).to_bytes(2, "big") + packet.payload))
         return outs

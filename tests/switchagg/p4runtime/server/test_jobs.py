@@ -48,8 +48,8 @@ def test_a_job_from_push_to_removal(program: Path) -> None:
     with harness.served(None) as server, harness.connected(server) as client:
         device = server.device
         source = source_of(program, defines=["AGG_P4RUNTIME=1"])
-        harness.push(client, source.p4info, source.config)
-        p4info = client.get_p4info()
+        client.push(source.p4info, source.config)
+        p4info = client.p4info()
         assert p4info == source.p4info
         names = Names(p4info)
 
@@ -58,10 +58,10 @@ def test_a_job_from_push_to_removal(program: Path) -> None:
         flood = names.entry(p4_program.STATIONS, {}, "flood", {"group": p4_program.FLOOD_GROUP})
         flood.is_default_action = True
         empty = read(client, table_entry={})
-        harness.write(client, *harness.entry_updates(names, common), update(MODIFY, table_entry=flood))
+        client.write(*harness.entry_updates(names, common), update(MODIFY, table_entry=flood))
         written = read(client, table_entry={})
         assert len(written) == len(empty) + len(common.tables)
-        harness.write(client, *harness.entry_updates(names, entries))
+        client.write(*harness.entry_updates(names, entries))
         for each in entries.tables:
             asked = names.entry(each.table, each.matches, each.action, each.params, each.priority)
             assert read(client, table_entry=asked) == [asked]
@@ -75,7 +75,7 @@ def test_a_job_from_push_to_removal(program: Path) -> None:
             # The port is a field of the stream's metadata, not two bytes before the frame.
             frame = p4_frames.packet_out(target, ADDRESS, packet)[2:]
             harness.packet_out(client, frame, {header["padding"]: 0, header["port"]: target.packet_out_port})
-            echo = harness.drained(client, "packet").packet
+            echo = client.drained("packet").packet
             shown = {each.metadata_id: each.value for each in echo.metadata}
             assert set(shown) == {1, 2}
             echoed, none = decode(p4_frames.packet_in(b"\0\0" + echo.payload))
@@ -108,7 +108,7 @@ def test_a_job_from_push_to_removal(program: Path) -> None:
         assert (counts[Event.accepted], counts[Event.results], counts[Event.inits]) == (2, 1, JOB.slots)
         assert (counts["token"], counts["worker_0_packets"], counts["worker_1_packets"]) == (1, 1, 1)
 
-        harness.write(client, *harness.entry_updates(names, entries, DELETE))
+        client.write(*harness.entry_updates(names, entries, DELETE))
         left = read(client, table_entry={})
         assert sorted(each.SerializeToString() for each in left) == sorted(
             each.SerializeToString() for each in written

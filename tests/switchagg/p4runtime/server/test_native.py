@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from google.protobuf import text_format
+from tests.switchagg.p4runtime.plain_client import PlainClient
 
 from switchagg.control.jobs.job import init_packets
 from switchagg.p4program import entries as p4_entries
@@ -30,7 +31,6 @@ from switchagg.rules.slots import JobEntry, ParentEntry, WorkerEntry
 from switchagg.wire.header import Header, Op, encode
 from tests.seeds import seed_of_this_run
 from tests.switchagg.emulator.plain_workers import PlainWorkers, reduce_rounds
-from tests.switchagg.p4runtime.plain_client import PlainClient
 from tests.switchagg.p4runtime.server import harness
 from tests.switchagg.p4runtime.server.harness import DELETE, INSERT, MODIFY, V1MODEL, Names, read, update
 from tests.switchagg.p4runtime.server.native_board import TableSwitch
@@ -50,7 +50,7 @@ class Bench:
         self, server: P4RuntimeServer[NativeDevice], client: PlainClient, switch: TableSwitch
     ) -> None:
         self.server, self.client, self.switch = server, client, switch
-        self.names = Names(client.get_p4info())
+        self.names = Names(client.p4info())
 
     def message(self, entry: p4_program.TableEntry, words: int = 100) -> Any:
         made = self.names.entry(entry.table, entry.matches, entry.action, entry.params, entry.priority)
@@ -72,7 +72,7 @@ class Bench:
         return groups + tables
 
     def write(self, *updates: Any) -> None:
-        harness.write(self.client, *updates)
+        self.client.write(*updates)
 
     def running(self) -> Running:
         """Job 7 as the engine has it."""
@@ -370,24 +370,24 @@ def test_entries_that_do_not_agree_are_refused(bench: Bench) -> None:
 
 def test_a_saved_pipeline_is_filled_and_then_committed(bench: Bench) -> None:
     bench.write(*bench.updates())
-    p4info = bench.client.get_p4info()
-    harness.push(bench.client, p4info, b"anything", action=SAVE, cookie=5)
+    p4info = bench.client.p4info()
+    bench.client.push(p4info, b"anything", action=SAVE, cookie=5)
     second = replace(JOB, job=9, base=64)
     bench.write(*bench.updates(second))
     assert bench.switch.calls == [("add", 7)]
-    harness.push(bench.client, None, b"", action=COMMIT, with_config=False)
+    bench.client.push(None, b"", action=COMMIT, with_config=False)
     assert bench.switch.calls == [("add", 7), ("remove", 7), ("add", 9), ("fence", 0)]
     assert len(read(bench.client, table_entry={})) > 20
-    harness.push(bench.client, p4info, b"anything", action=RECONCILE, cookie=6)
+    bench.client.push(p4info, b"anything", action=RECONCILE, cookie=6)
     assert len(bench.switch.calls) == 4
-    harness.push(bench.client, p4info, b"anything")
+    bench.client.push(p4info, b"anything")
     assert bench.switch.calls[4:] == [("remove", 9)]
     assert not [each for each in read(bench.client, table_entry={}) if not each.is_const]
 
 
 def test_the_program_s_own_p4info_is_taken_and_gives_k(bench: Bench) -> None:
     source = source_of(V1MODEL, defines=["AGG_WORDS=24", "AGG_SLOTS=512"])
-    harness.push(bench.client, source.p4info, b'{"bmv2": "json"}')
+    bench.client.push(source.p4info, b'{"bmv2": "json"}')
     updates = bench.updates(replace(JOB, words=24))
     for each in updates:
         if each.entity.HasField("table_entry"):
@@ -403,11 +403,11 @@ def test_another_program_is_refused(bench: Bench) -> None:
     p4info = p4info_pb2.P4Info()
     text_format.Parse('tables { preamble { id: 33554433 name: "a.b" } }', p4info)
     with pytest.raises(Exception, match=r"the native engine carries out switchagg_v1model\.p4"):
-        harness.push(bench.client, p4info, b"", action=SAVE)
+        bench.client.push(p4info, b"", action=SAVE)
 
 
 def test_what_says_that_this_is_the_native_engine(bench: Bench) -> None:
-    info = bench.client.get_p4info().pkg_info
+    info = bench.client.p4info().pkg_info
     assert info.arch == "v1model"
     assert list(info.annotations) == [
         '@switchagg_native("words=16..16000", "slots=1024", "address=127.0.0.1:48879", "memory=1073741824", '
@@ -420,7 +420,7 @@ class Client:
 
     def __init__(self, address: str) -> None:
         self.client = PlainClient(0, address, (0, 1))
-        self.names = Names(self.client.get_p4info())
+        self.names = Names(self.client.p4info())
 
     def install(self, job: JobEntry) -> None:
         target = p4_program.v1model(words=job.words)
@@ -429,12 +429,12 @@ class Client:
         updates = harness.entry_updates(self.names, entries)
         initialise = [each.action == "initialise" for each in entries.tables].index(True)
         updates[initialise].entity.table_entry.metadata = f"words={job.words}".encode()
-        harness.write(self.client, *updates)
+        self.client.write(*updates)
 
     def packet_out(self, packet: bytes) -> list[bytes]:
         frame = p4_frames.packet_out(TARGET, ADDRESS, packet)[2:]
         harness.packet_out(self.client, frame, {1: 0, 2: 0})
-        echo = harness.drained(self.client, "packet").packet
+        echo = self.client.drained("packet").packet
         return [p4_frames.packet_in(b"\0\0" + echo.payload)]
 
 
@@ -458,7 +458,7 @@ def test_the_command_serves_workers_and_forgets_everything_with_its_process() ->
             asked = {"counter_id": client.names.id("counters", "worker_packets")}
             counts = [each.data.packet_count for each in read(client.client, counter_entry=asked)]
             assert counts[:4] == [40, 40, 40, 0]
-            client.client.tear_down()
+            client.client.close()
         finally:
             switch.send_signal(signal.SIGTERM)
             stopped = json.loads(switch.communicate(timeout=10)[0])

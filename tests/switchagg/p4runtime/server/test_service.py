@@ -24,12 +24,9 @@ from tests.switchagg.p4runtime.server import harness
 from tests.switchagg.p4runtime.server.harness import (
     INSERT,
     Names,
-    drained,
-    push,
     read,
     until,
     update,
-    write,
 )
 from tests.switchagg.p4runtime.server.programs import EVERYTHING
 
@@ -95,36 +92,35 @@ def _hello(election_id: int | None = 1, device_id: int = 0, role: str = "") -> A
 
 def test_the_version(server: P4RuntimeServer) -> None:
     with harness.connected(server) as client:
-        assert client.api_version() == "1.4.1"
+        assert client.version() == "1.4.1"
 
 
 def test_two_clients_compete(server: P4RuntimeServer) -> None:
     with harness.connected(server, 1) as first:
-        names = Names(first.get_p4info())
-        write(first, _entry(names, 1))
+        names = Names(first.p4info())
+        first.write(_entry(names, 1))
         with harness.connected(server, 2) as second:
-            demoted = drained(first, "arbitration").arbitration
+            demoted = first.drained("arbitration").arbitration
             assert (demoted.status.code, demoted.election_id.low) == (Code.ALREADY_EXISTS, 2)
-            code, message = _code(lambda: write(first, _entry(names, 2)))
+            code, message = _code(lambda: first.write(_entry(names, 2)))
             assert (code, "election id 1 is not" in message) == (grpc.StatusCode.PERMISSION_DENIED, True)
             assert len(read(first, table_entry={"table_id": names.id("tables", "l2")})) == 1
-            write(second, _entry(names, 2))
+            second.write(_entry(names, 2))
             harness.packet_out(first, b"", {})
-            assert drained(first, "error").error.canonical_code == Code.PERMISSION_DENIED
-        gone = drained(first, "arbitration").arbitration
+            assert first.drained("error").error.canonical_code == Code.PERMISSION_DENIED
+        gone = first.drained("arbitration").arbitration
         assert (gone.status.code, gone.election_id.low) == (Code.NOT_FOUND, 2)
         # Election ids never go down: the first one is primary again by one that is as large.
-        assert _code(lambda: write(first, _entry(names, 3)))[0] is grpc.StatusCode.PERMISSION_DENIED
-        first.election_id = (0, 2)
-        first.stream_out_q.put(_hello(2))
-        assert drained(first, "arbitration").arbitration.status.code == Code.OK
-        write(first, _entry(names, 3))
+        assert _code(lambda: first.write(_entry(names, 3)))[0] is grpc.StatusCode.PERMISSION_DENIED
+        first.claim(0, 2)
+        assert first.drained("arbitration").arbitration.status.code == Code.OK
+        first.write(_entry(names, 3))
 
 
 def test_a_client_comes_back_to_what_it_wrote(server: P4RuntimeServer) -> None:
     with harness.connected(server, 7) as client:
-        names = Names(client.get_p4info())
-        write(client, _entry(names))
+        names = Names(client.p4info())
+        client.write(_entry(names))
     for _ in range(3):
         with harness.connected(server, 7) as client:
             (found,) = read(client, table_entry={"table_id": names.id("tables", "l2")})
@@ -151,8 +147,8 @@ def test_streams_that_are_refused(
     with harness.connected(server, 9) as client:
         _, found, details = _stream(server, *requests)
         assert (found, text in details) == (code, True), details
-        names = Names(client.get_p4info())
-        write(client, _entry(names))
+        names = Names(client.p4info())
+        client.write(_entry(names))
 
 
 def test_more_clients_than_there_is_room_for(server: P4RuntimeServer) -> None:
@@ -179,12 +175,12 @@ def test_more_clients_than_there_is_room_for(server: P4RuntimeServer) -> None:
 
 def test_before_a_pipeline_there_is_nothing(empty: P4RuntimeServer) -> None:
     with harness.connected(empty) as client:
-        assert not client.get_p4info().tables
+        assert not client.p4info().tables
         read_all = p4runtime_pb2.Entity(table_entry=p4runtime_pb2.TableEntry())
-        assert _code(lambda: list(client.read_one(read_all)))[0] is grpc.StatusCode.FAILED_PRECONDITION
-        assert _code(lambda: write(client))[0] is grpc.StatusCode.FAILED_PRECONDITION
+        assert _code(lambda: list(client.read(read_all)))[0] is grpc.StatusCode.FAILED_PRECONDITION
+        assert _code(client.write)[0] is grpc.StatusCode.FAILED_PRECONDITION
         harness.packet_out(client, b"", {})
-        assert drained(client, "error").error.canonical_code == Code.FAILED_PRECONDITION
+        assert client.drained("error").error.canonical_code == Code.FAILED_PRECONDITION
         assert empty.device.process(1, bytes(64), 0.0) == []
 
 
@@ -196,12 +192,12 @@ def test_a_program_is_pushed_in_each_form(empty: P4RuntimeServer, program: Sourc
         "program": program.config,
     }[form]
     with harness.connected(empty) as client:
-        push(client, program.p4info, config)
-        assert client.get_p4info() == program.p4info
+        client.push(program.p4info, config)
+        assert client.p4info() == program.p4info
         request = p4runtime_pb2.GetForwardingPipelineConfigRequest(response_type=3)
         answer = client.stub.GetForwardingPipelineConfig(request).config
         assert (answer.p4_device_config, answer.HasField("p4info")) == (config, False)
-        write(client, _entry(Names(program.p4info)))
+        client.write(_entry(Names(program.p4info)))
 
 
 @pytest.mark.parametrize(
@@ -219,7 +215,7 @@ def test_a_program_is_pushed_in_each_form(empty: P4RuntimeServer, program: Sourc
 )
 def test_configs_that_are_refused(empty: P4RuntimeServer, program: Source, config: bytes, text: str) -> None:
     with harness.connected(empty) as client:
-        code, details = _code(lambda: push(client, program.p4info, config))
+        code, details = _code(lambda: client.push(program.p4info, config))
         assert (code, text in details) == (grpc.StatusCode.INVALID_ARGUMENT, True), details
         assert empty.device.running is None
 
@@ -230,14 +226,14 @@ def test_any_config_goes_with_the_program_that_the_server_has(
     with harness.connected(server) as client:
         names = Names(program.p4info)
         for config in (b"", b'{"program_id": 1}', b"\x7fELF\xff"):
-            write(client, _entry(names))
-            push(client, program.p4info, config)
+            client.write(_entry(names))
+            client.push(program.p4info, config)
             # A commit begins with tables as the program has them.
             assert read(client, table_entry={"table_id": names.id("tables", "l2")}) == []
         other = type(program.p4info)()
         other.CopyFrom(program.p4info)
         del other.tables[0]
-        code, details = _code(lambda: push(client, other, b""))
+        code, details = _code(lambda: client.push(other, b""))
         assert (code, "it lacks In." in details) == (grpc.StatusCode.INVALID_ARGUMENT, True)
 
 
@@ -245,37 +241,37 @@ def test_the_actions_of_a_push(server: P4RuntimeServer, program: Source) -> None
     names, info = Names(program.p4info), program.p4info
     table = {"table_id": names.id("tables", "l2")}
     with harness.connected(server) as client:
-        write(client, _entry(names, 0x020000000002))
+        client.write(_entry(names, 0x020000000002))
         frame = b"\x02\0\0\0\0\x02" + bytes(58)
 
         def ports() -> list[int]:
             return [port for port, _ in server.device.process(1, frame, 0.0)]
 
-        push(client, info, b"", action=Config.VERIFY)
+        client.push(info, b"", action=Config.VERIFY)
         assert len(read(client, table_entry=table)) == 1
-        assert _code(lambda: push(client, info, b"", action=Config.COMMIT, with_config=False))[0] is (
+        assert _code(lambda: client.push(info, b"", action=Config.COMMIT, with_config=False))[0] is (
             grpc.StatusCode.NOT_FOUND
         )
-        push(client, info, b"", action=Config.VERIFY_AND_SAVE, cookie=5)
+        client.push(info, b"", action=Config.VERIFY_AND_SAVE, cookie=5)
         # Writes are for what was saved; packets still go through what runs.
         assert read(client, table_entry=table) == []
-        write(client, _entry(names, 0x020000000002, port=9))
+        client.write(_entry(names, 0x020000000002, port=9))
         assert ports() == [3]
-        assert _code(lambda: push(client, info, b"", action=Config.COMMIT))[0] is (
+        assert _code(lambda: client.push(info, b"", action=Config.COMMIT))[0] is (
             grpc.StatusCode.INVALID_ARGUMENT
         )
-        push(client, info, b"", action=Config.COMMIT, with_config=False)
+        client.push(info, b"", action=Config.COMMIT, with_config=False)
         assert ports() == [9]
-        push(client, info, b"x", action=Config.RECONCILE_AND_COMMIT, cookie=6)
+        client.push(info, b"x", action=Config.RECONCILE_AND_COMMIT, cookie=6)
         assert ports() == [9]
         request = p4runtime_pb2.GetForwardingPipelineConfigRequest(response_type=1)
         answer = client.stub.GetForwardingPipelineConfig(request).config
         assert (answer.cookie.cookie, answer.p4_device_config, len(answer.p4info.tables)) == (6, b"", 0)
         other = EVERYTHING.replace("hdr.to_client.why = why;", "hdr.to_client.why = why + 1;").encode()
-        code, details = _code(lambda: push(client, info, other, action=Config.RECONCILE_AND_COMMIT))
+        code, details = _code(lambda: client.push(info, other, action=Config.RECONCILE_AND_COMMIT))
         assert (code, "another program" in details) == (grpc.StatusCode.INVALID_ARGUMENT, True)
         assert ports() == [9]
-        assert _code(lambda: push(client, info, b"", action=Config.UNSPECIFIED))[0] is (
+        assert _code(lambda: client.push(info, b"", action=Config.UNSPECIFIED))[0] is (
             grpc.StatusCode.INVALID_ARGUMENT
         )
 
@@ -303,16 +299,16 @@ def test_packets_out_and_in(server: P4RuntimeServer, monkeypatch: pytest.MonkeyP
     sent: list[tuple[int, bytes]] = []
     monkeypatch.setattr(server, "_interfaces", _Wire(sent))
     with harness.connected(server) as client:
-        names = Names(client.get_p4info())
+        names = Names(client.p4info())
         frame = bytes(range(64))
         harness.packet_out(client, frame, {1: 300, 2: 0})
-        write(
-            client, update(INSERT, table_entry=names.entry("l2", {"hdr.eth.to": Exact(1)}, "up", {"why": 99}))
+        client.write(
+            update(INSERT, table_entry=names.entry("l2", {"hdr.eth.to": Exact(1)}, "up", {"why": 99}))
         )
         until(lambda: sent == [(300, frame)])
         packet = b"\0\0\0\0\0\1" + bytes(58)
         assert server.device.process(257, packet, 0.0) == []
-        got = drained(client, "packet").packet
+        got = client.drained("packet").packet
         assert got.payload == packet
         assert {each.metadata_id: each.value for each in got.metadata} == {1: b"\x01\x01", 2: b"\x63"}
         counters = server.device.counters
@@ -332,7 +328,7 @@ def test_packets_out_that_are_refused(
 ) -> None:
     with harness.connected(server) as client:
         harness.packet_out(client, b"payload", metadata)
-        error = drained(client, "error").error
+        error = client.drained("error").error
         assert (error.canonical_code, text in error.message) == (code, True), error.message
         assert error.packet_out.packet_out.payload == b"payload"
         assert server.device.counters["packet_outs"] == 0
@@ -358,7 +354,7 @@ def test_a_server_that_stops_ends_its_streams(program: Source) -> None:
         client = PlainClient(0, server.address, (0, 1))
     client.receiver.join(timeout=5)
     assert not client.receiver.is_alive()
-    client.tear_down()
+    client.close()
     until(lambda: not any(name.startswith("p4runtime") for name in harness.threads()))
 
 

@@ -44,13 +44,9 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _version(address: str, folder: Path, *, certificate: bool) -> str:
-    names = ("ca.pem", "client.key", "client.pem") if certificate else ("ca.pem",)
-    credentials = grpc.ssl_channel_credentials(*((folder / each).read_bytes() for each in names))
-    client = PlainClient(0, address, (0, 1), credentials)
-    try:
-        return str(client.api_version())
-    finally:
-        client.tear_down()
+    mine = (folder / "client.pem", folder / "client.key") if certificate else None
+    with PlainClient(0, address, authority=folder / "ca.pem", certificate=mine) as client:
+        return client.version()
 
 
 def _refused(address: str, credentials: Any) -> None:

@@ -118,13 +118,13 @@ def test_a_client_sets_counters_and_they_go_on_from_there(native: NativeBoard) -
     job = Job(engine)
     job.send(0, 0)
     index = engine.installed(7).place.index
-    names = harness.Names(native.client.get_p4info())
+    names = harness.Names(native.client.p4info())
     cell = {"counter_id": names.id("counters", WORKER_PACKETS), "index": {"index": index * 32}}
     data = {"data": {"packet_count": 1000}}
-    harness.write(native.client, harness.update(harness.MODIFY, counter_entry=cell | data))
+    native.client.write(harness.update(harness.MODIFY, counter_entry=cell | data))
     (contribute, *_) = [each for each in engine.installed(7).entries.tables if each.action == "contribute"]
     asked = {"table_entry": native.message(contribute)}
-    harness.write(native.client, harness.update(harness.MODIFY, direct_counter_entry=asked | data))
+    native.client.write(harness.update(harness.MODIFY, direct_counter_entry=asked | data))
     job.send(0, 0)
     (found,) = harness.read(native.client, counter_entry=cell)
     assert found.data.packet_count == 1001

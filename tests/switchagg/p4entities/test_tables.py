@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from switchagg.p4model.runtime.matches import (
+from switchagg.p4entities.matches import (
     Exact,
     KeyField,
     Lpm,
@@ -16,8 +16,7 @@ from switchagg.p4model.runtime.matches import (
     Ternary,
     Wildcard,
 )
-from switchagg.p4model.runtime.profiles import ActionProfile
-from switchagg.p4model.runtime.tables import Action, Entry, Table
+from switchagg.p4entities.tables import Action, ActionProfile, Entry, Table
 
 EXACT, LPM, TERNARY, RANGE, OPTIONAL = MatchKind
 

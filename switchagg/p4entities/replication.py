@@ -1,9 +1,8 @@
 """The replication engine: multicast groups and clone sessions.
 
-A group is a tree of two levels, as both architectures have it: nodes, each with a replication id, and each
-node's ports. Every port of every node gets a copy that carries the node's id. A Tofino node may have an
-exclusion id of its own (level 1), and a packet may name a replication id whose copies are not sent to one
-port (level 2).
+A group is a tree of two levels: nodes, each with a replication id (rid), and each node's ports. Every port
+of every node gets a copy that carries the node's rid. A Tofino node may have an exclusion id of its own
+(level 1), and a packet may name a rid whose copies are not sent to one port (level 2).
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from switchagg.p4model.runtime.matches import TableError
+from switchagg.p4entities.matches import TableError
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +24,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class CloneSession:
-    """Where clones of a session go: a port, a multicast group, or both; cut to `length` bytes."""
+    """The target of a session's clones: a port, a multicast group, or both; cut to `length` bytes."""
 
     port: int | None = None
     group: int | None = None
@@ -45,7 +44,7 @@ class Replication:
     _next: int = 0
 
     def add_group(self, group: int) -> None:
-        """Creates an empty group. Raises TableError if it is there, or no such number can be."""
+        """Creates an empty group. Raises TableError if it exists, or the number is out of range."""
         if not 1 <= group <= self.max_group:
             raise TableError(f"multicast group {group} is not within 1..{self.max_group}")
         if group in self._groups:
@@ -60,7 +59,7 @@ class Replication:
             del self._nodes[handle]
 
     def add_node(self, rid: int, ports: Sequence[int], xid: int | None = None) -> int:
-        """Creates a node and gives its handle, which counts up from 0."""
+        """Creates a node. Returns its handle; handles count up from 0."""
         handle = self._next
         self._next += 1
         self._nodes[handle] = Node(rid, tuple(ports), xid)
@@ -88,23 +87,18 @@ class Replication:
         self._groups[group] = list(self._owned[group])
 
     def has_group(self, group: int) -> bool:
-        """Whether there is such a multicast group."""
+        """Returns True if there is such a multicast group."""
         return group in self._groups
 
-    @property
-    def groups(self) -> list[int]:
-        """The numbers of all multicast groups, in the order in which they were made."""
-        return [group for group in self._groups if group > 0]
-
     def copies(self, group: int) -> Iterator[tuple[Node, int]]:
-        """The (node, port) of every copy; none for a group that does not exist."""
+        """Yields the (node, port) of every copy; none for a group that does not exist."""
         for handle in self._groups.get(group, ()):
             node = self._nodes[handle]
             for port in node.ports:
                 yield node, port
 
     def set_session(self, session: int, target: CloneSession) -> None:
-        """Sets where clones of a session go."""
+        """Sets the target of a session's clones."""
         self._sessions[session] = target
 
     def set_session_replicas(
@@ -127,7 +121,7 @@ class Replication:
             self.remove_group(group)
 
     def session(self, session: int) -> CloneSession | None:
-        """Where clones of a session go, if it is there."""
+        """Returns the target of a session's clones, if the session exists."""
         return self._sessions.get(session)
 
     def _group(self, group: int) -> list[int]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from switchagg.p4model.runtime.matches import TableError
-from switchagg.p4model.runtime.replication import Replication
+from switchagg.p4entities.matches import TableError
+from switchagg.p4entities.replication import Replication
 
 
 def _copies(engine: Replication, group: int) -> list[tuple[int, int]]:

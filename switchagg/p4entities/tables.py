@@ -1,13 +1,14 @@
-"""Match-action tables: entries, their checks, and the look-up that translated code calls.
+"""Match-action tables: actions, entries, action profiles, and the look-up that translated code calls.
 
 A table whose fields are all exact is a dict. Otherwise entries are grouped by their masks (tuple space
-search): one dict a combination of masks, groups in falling order of their best entry, so that a look-up ends
-at the first group that cannot better what was found. Tables with range fields are searched entry by entry.
-What recent keys found is kept until the table changes: most tables see few different keys.
+search): one dict a combination of masks, groups in falling order of their best entry, so that a look-up
+ends at the first group that cannot better the entry found so far. Tables with range fields are searched
+entry by entry. A cache holds the results for recent keys until the table changes: most tables see few
+different keys.
 
-Of several entries that match, the one with the longest prefix wins if the key has an lpm field and otherwise
-only exact ones; else the one with the largest priority number, as in P4Runtime; among equals the one added
-first.
+Of several entries that match, the one with the longest prefix wins if the key has an lpm field and
+otherwise only exact ones; else the one with the largest priority number, as in P4Runtime; of equal ones the
+oldest.
 """
 
 from __future__ import annotations
@@ -17,11 +18,23 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from switchagg.p4model.runtime.matches import KeyField, Match, MatchKind, Parameter, TableError
-from switchagg.p4model.runtime.profiles import ActionProfile, Choice, Deed, ProfileChoice
+from switchagg.p4entities.matches import (
+    Canonical,
+    KeyField,
+    Match,
+    MatchKind,
+    Parameter,
+    TableError,
+    Wildcard,
+)
 
 DEFAULT_SIZE: Final = 1024
-_MOST_RECENT: Final = 4096
+_CACHED_KEYS: Final = 4096
+
+Arguments = Mapping[str, int] | Sequence[int]
+"""Values of an action's parameters, by name or in order."""
+Matches = Mapping[str, Match | int] | Sequence[Match | int]
+"""Matches of an entry, by the name of the field or in order."""
 
 
 @dataclass(slots=True, eq=False)
@@ -38,8 +51,8 @@ class Action:
     in_default: bool = True
     run: Callable[..., Any] = field(default=lambda *_: None)
 
-    def bind(self, arguments: Mapping[str, int] | Sequence[int]) -> tuple[int, ...]:
-        """The arguments in order, checked. Raises TableError."""
+    def bind(self, arguments: Arguments) -> tuple[int, ...]:
+        """Returns the arguments in order, checked. Raises TableError."""
         names = [parameter.name for parameter in self.parameters]
         if isinstance(arguments, Mapping):
             unknown = [name for name in arguments if name not in names]
@@ -55,8 +68,126 @@ class Action:
         return tuple(p.checked(v, self.name) for p, v in zip(self.parameters, arguments, strict=True))
 
 
-class Entry(Deed):
-    """An entry, or the default: what `apply` found. Direct counters, meters and registers live in it."""
+class BoundAction:
+    """An action with its arguments, as translated code runs it."""
+
+    __slots__ = ("action", "args", "hit", "index", "run")
+
+    def __init__(self, action: Action, args: tuple[int, ...], *, hit: bool = True) -> None:
+        self.hit = hit
+        self.set_action(action, args)
+
+    def set_action(self, action: Action, args: tuple[int, ...]) -> None:
+        """Replaces action and arguments."""
+        self.action = action
+        self.args = args
+        self.index = action.index
+        self.run = action.run
+
+
+@dataclass(slots=True)
+class MemberChoice:
+    """The members that an entry of a table with an action profile chooses from: one, or those of a group.
+
+    Attributes:
+        members: those of the profile, or of an action set, by id.
+        order: ids to choose from, an id as often as its weight says.
+        group: the id of the group, if the entry names one.
+    """
+
+    members: dict[int, BoundAction]
+    order: list[int]
+    group: int | None = None
+
+    def pick(self, number: int) -> BoundAction | None:
+        """Returns the member for this hash; None from an empty group."""
+        if not self.order:
+            return None
+        return self.members[self.order[number % len(self.order)]]
+
+
+@dataclass(slots=True)
+class ActionProfile:
+    """An action profile or selector: actions that many entries share, alone or as groups to choose from.
+
+    `select` hashes a selector's key, (bits, value), to a number.
+    """
+
+    name: str
+    size: int
+    selector: bool = False
+    select: Callable[[int, int], int] | None = None
+    actions: dict[str, Action] = field(default_factory=dict)
+    members: dict[int, BoundAction] = field(default_factory=dict)
+    groups: dict[int, MemberChoice] = field(default_factory=dict)
+
+    def add_member(self, member: int, action: str, arguments: Arguments = ()) -> None:
+        """Adds a member under an id that is free. Raises TableError."""
+        if member in self.members:
+            raise TableError(f"action profile {self.name} has a member {member} already")
+        if len(self.members) >= self.size > 0:
+            raise TableError(f"action profile {self.name} is full: it holds {self.size} members")
+        chosen = self._action(action)
+        self.members[member] = BoundAction(chosen, chosen.bind(arguments))
+
+    def modify_member(self, member: int, action: str, arguments: Arguments = ()) -> None:
+        """Replaces a member's action. Raises TableError."""
+        chosen = self._action(action)
+        self._member(member).set_action(chosen, chosen.bind(arguments))
+
+    def remove_member(self, member: int) -> None:
+        """Removes a member that is in no group. Raises TableError."""
+        self._member(member)
+        for group, choice in self.groups.items():
+            if member in choice.order:
+                raise TableError(f"action profile {self.name}: member {member} is in group {group}")
+        del self.members[member]
+
+    def set_group(self, group: int, members: Sequence[int]) -> None:
+        """Creates a group, or gives it other members. Raises TableError."""
+        if not self.selector:
+            raise TableError(f"action profile {self.name} is no selector: it has no groups")
+        for member in members:
+            self._member(member)
+        if group in self.groups:
+            self.groups[group].order[:] = members
+        else:
+            self.groups[group] = MemberChoice(self.members, list(members), group)
+
+    def remove_group(self, group: int) -> None:
+        """Removes a group; the caller has removed the entries that name it.
+
+        Raises TableError if there is none.
+        """
+        if group not in self.groups:
+            raise TableError(f"action profile {self.name} has no group {group}")
+        del self.groups[group]
+
+    def choice(self, member: int | None, group: int | None) -> MemberChoice:
+        """Returns the choice of an entry that names this member or this group. Raises TableError."""
+        if (member is None) == (group is None):
+            raise TableError(f"action profile {self.name}: name either a member or a group")
+        if member is not None:
+            self._member(member)
+            return MemberChoice(self.members, [member])
+        if group not in self.groups:
+            raise TableError(f"action profile {self.name} has no group {group}")
+        return self.groups[group]
+
+    def _action(self, name: str) -> Action:
+        if name not in self.actions:
+            listed = _listed(sorted(self.actions))
+            raise TableError(f"action profile {self.name} has no action {name}; it has {listed}")
+        return self.actions[name]
+
+    def _member(self, member: int) -> BoundAction:
+        if member not in self.members:
+            raise TableError(f"action profile {self.name} has no member {member}")
+        return self.members[member]
+
+
+class Entry(BoundAction):
+    """A table entry, or the default. Direct counters, meters and registers live in it."""
 
     __slots__ = ("bytes", "cells", "choice", "matches", "meter", "packets", "priority", "rank")
 
@@ -66,10 +197,10 @@ class Entry(Deed):
         args: tuple[int, ...],
         *,
         hit: bool = True,
-        matches: tuple[tuple[int, int], ...] = (),
+        matches: tuple[Canonical, ...] = (),
         priority: int = 0,
         rank: tuple[int, int] = (0, 0),
-        choice: ProfileChoice | None = None,
+        choice: MemberChoice | None = None,
     ) -> None:
         super().__init__(action, args, hit=hit)
         self.matches = matches
@@ -83,7 +214,7 @@ class Entry(Deed):
 
 
 class Table:
-    """One table. `find` and `miss` are what translated code uses; the rest is for the control plane."""
+    """A table. Translated code uses `find` and `miss`; the rest is for the control plane."""
 
     def __init__(
         self,
@@ -113,7 +244,6 @@ class Table:
         self._bucket: dict[tuple[int, ...], Entry] = {}
         self._groups: list[tuple[tuple[int, int], tuple[int, ...], dict[tuple[int, ...], Entry]]] = []
         self._scan: list[Entry] = []
-        # What recent keys found, until the table changes.
         self._recent: dict[tuple[int, ...], Entry | None] = {}
         self.find: Callable[[tuple[int, ...]], Entry | None]
         if self._exact:
@@ -121,7 +251,7 @@ class Table:
         else:
             self._search = self._find_ranged if self._ranged else self._find_masked
             self.find = self._find_recent
-        # The entry that the running action belongs to: direct externs look here.
+        # The entry whose action runs: direct externs use it.
         self.current: Entry
         self._initial_default = default
         self.reset_default()
@@ -132,7 +262,7 @@ class Table:
         try:
             return self._recent[key]
         except KeyError:
-            if len(self._recent) >= _MOST_RECENT:
+            if len(self._recent) >= _CACHED_KEYS:
                 self._recent.clear()
             found = self._recent[key] = self._search(key)
             return found
@@ -163,11 +293,11 @@ class Table:
 
     @property
     def entries(self) -> list[Entry]:
-        """All entries, in the order in which they were added."""
+        """All entries, oldest first."""
         return list(self._entries.values())
 
     def action(self, name: str) -> Action:
-        """The action of this name, or the only one whose name ends in it. Raises TableError."""
+        """Returns the action of this name, or the only one whose name ends in it. Raises TableError."""
         if name in self.actions:
             return self.actions[name]
         ending = [each for full, each in self.actions.items() if full.endswith("." + name)]
@@ -175,13 +305,7 @@ class Table:
             return ending[0]
         raise TableError(f"table {self.name} has no action {name}; it has {_listed(sorted(self.actions))}")
 
-    def add(
-        self,
-        matches: Mapping[str, Match | int] | Sequence[Match | int],
-        action: str,
-        arguments: Mapping[str, int] | Sequence[int] = (),
-        priority: int = 0,
-    ) -> Entry:
+    def add(self, matches: Matches, action: str, arguments: Arguments = (), priority: int = 0) -> Entry:
         """Adds an entry. Fields that a mapping leaves out match anything, unless they are exact.
 
         Raises:
@@ -198,12 +322,7 @@ class Table:
         return self.insert(matches, chosen, chosen.bind(arguments), priority)
 
     def add_choice(
-        self,
-        matches: Mapping[str, Match | int] | Sequence[Match | int],
-        *,
-        member: int | None = None,
-        group: int | None = None,
-        priority: int = 0,
+        self, matches: Matches, *, member: int | None = None, group: int | None = None, priority: int = 0
     ) -> Entry:
         """Adds an entry that names a member or a group of the table's action profile. Raises TableError."""
         self._refuse_constant()
@@ -214,14 +333,14 @@ class Table:
 
     def insert(
         self,
-        matches: Mapping[str, Match | int] | Sequence[Match | int],
+        matches: Matches,
         action: Action,
         args: tuple[int, ...],
         priority: int = 0,
-        choice: ProfileChoice | None = None,
+        choice: MemberChoice | None = None,
     ) -> Entry:
-        """Adds an entry whose action is bound already; constant tables are filled through this."""
-        canonical = self._canonical(matches)
+        """Adds an entry whose arguments are checked already, also to a constant table. Raises TableError."""
+        canonical = self.canonical(matches)
         identity = self._identity(canonical, priority)
         if identity in self._entries:
             raise TableError(f"table {self.name} has this entry already: {self.show(canonical)}")
@@ -235,32 +354,24 @@ class Table:
                 for (_, mask), key in zip(canonical, self.keys, strict=True)
                 if key.kind is MatchKind.LPM
             )
-        entry = Entry(
-            action,
-            args,
-            matches=canonical,
-            priority=priority,
-            rank=(first, -self._serial),
-            choice=choice,
-        )
+        rank = first, -self._serial
+        entry = Entry(action, args, matches=canonical, priority=priority, rank=rank, choice=choice)
         self._entries[identity] = entry
         self._index(entry)
         return entry
 
-    def lookup(
-        self, matches: Mapping[str, Match | int] | Sequence[Match | int], priority: int = 0
-    ) -> Entry | None:
-        """The entry with just these matches, if it is there."""
-        return self._entries.get(self._identity(self._canonical(matches), priority))
+    def lookup(self, matches: Matches, priority: int = 0) -> Entry | None:
+        """Returns the entry with exactly these matches, if it exists."""
+        return self._entries.get(self._identity(self.canonical(matches), priority))
 
-    def get(self, matches: Mapping[str, Match | int] | Sequence[Match | int], priority: int = 0) -> Entry:
-        """The entry with just these matches. Raises TableError if there is none."""
+    def get(self, matches: Matches, priority: int = 0) -> Entry:
+        """Returns the entry with exactly these matches. Raises TableError if there is none."""
         found = self.lookup(matches, priority)
         if found is None:
-            raise TableError(f"table {self.name} has no entry {self.show(self._canonical(matches))}")
+            raise TableError(f"table {self.name} has no entry {self.show(self.canonical(matches))}")
         return found
 
-    def modify(self, entry: Entry, action: str, arguments: Mapping[str, int] | Sequence[int] = ()) -> None:
+    def modify(self, entry: Entry, action: str, arguments: Arguments = ()) -> None:
         """Replaces the action of an entry. Raises TableError."""
         self._refuse_constant()
         chosen = self.action(action)
@@ -281,8 +392,8 @@ class Table:
         self._entries.clear()
         self._rebuild()
 
-    def set_default(self, action: str, arguments: Mapping[str, int] | Sequence[int] = ()) -> None:
-        """Sets what a miss does. Raises TableError."""
+    def set_default(self, action: str, arguments: Arguments = ()) -> None:
+        """Sets the action for a miss. Raises TableError."""
         if self.const_default:
             raise TableError(f"table {self.name} has a constant default action")
         chosen = self.action(action)
@@ -297,12 +408,29 @@ class Table:
         self.current = self.miss
 
     def rebind(self) -> None:
-        """Takes up the actions' functions anew, after translation has set them."""
+        """Copies the actions' functions into the entries, after translation has set them."""
         for entry in [*self._entries.values(), self.miss]:
             entry.run = entry.action.run
 
-    def show(self, matches: Sequence[tuple[int, int]]) -> str:
-        """Canonical matches for a message."""
+    def canonical(self, matches: Matches) -> tuple[Canonical, ...]:
+        """Returns the canonical form of an entry's matches, in the order of the key. Raises TableError."""
+        names = [key.name for key in self.keys]
+        if isinstance(matches, Mapping):
+            for name in matches:
+                if name not in names:
+                    raise TableError(f"table {self.name} has no key field {name}; it has {_listed(names)}")
+            for key in self.keys:
+                if key.name not in matches and key.kind is MatchKind.EXACT:
+                    raise TableError(f"table {self.name}: exact key field {key.name} is missing")
+            matches = [matches.get(name, Wildcard()) for name in names]
+        if len(matches) != len(names):
+            raise TableError(
+                f"table {self.name} has {len(names)} key fields ({_listed(names)}), not {len(matches)}"
+            )
+        return tuple(key.canonical(match, self.name) for key, match in zip(self.keys, matches, strict=True))
+
+    def show(self, matches: Sequence[Canonical]) -> str:
+        """Returns canonical matches as text for a message."""
         shown = []
         for (first, second), key in zip(matches, self.keys, strict=True):
             if key.kind is MatchKind.RANGE:
@@ -313,49 +441,27 @@ class Table:
                 shown.append(f"{key.name}={first:#x}&&&{second:#x}")
         return ", ".join(shown) or "(no key)"
 
-    # ---- inside ----
-
     def _refuse_constant(self) -> None:
         if self.const_entries:
             raise TableError(f"table {self.name} has constant entries")
         if not self.keys:
             raise TableError(f"table {self.name} has no key: it has a default action only")
 
-    def _canonical(
-        self, matches: Mapping[str, Match | int] | Sequence[Match | int]
-    ) -> tuple[tuple[int, int], ...]:
-        names = [key.name for key in self.keys]
-        if isinstance(matches, Mapping):
-            for name in matches:
-                if name not in names:
-                    raise TableError(f"table {self.name} has no key field {name}; it has {_listed(names)}")
-            from switchagg.p4model.runtime.matches import Wildcard
-
-            ordered: list[Match | int] = []
-            for key in self.keys:
-                if key.name not in matches and key.kind is MatchKind.EXACT:
-                    raise TableError(f"table {self.name}: exact key field {key.name} is missing")
-                ordered.append(matches.get(key.name, Wildcard()))
-            matches = ordered
-        if len(matches) != len(names):
-            raise TableError(
-                f"table {self.name} has {len(names)} key fields ({_listed(names)}), not {len(matches)}"
-            )
-        return tuple(key.canonical(match, self.name) for key, match in zip(self.keys, matches, strict=True))
-
-    def _identity(self, canonical: tuple[tuple[int, int], ...], priority: int) -> tuple[object, ...]:
+    def _identity(self, canonical: tuple[Canonical, ...], priority: int) -> tuple[object, ...]:
         return canonical if self._exact or self._by_prefix else (*canonical, priority)
+
+    # ---- the index that look-ups use ----
 
     def _index(self, entry: Entry) -> None:
         self._recent.clear()
+        values = tuple(value for value, _ in entry.matches)
         if self._exact:
-            self._bucket[tuple(value for value, _ in entry.matches)] = entry
+            self._bucket[values] = entry
         elif self._ranged:
             self._scan.append(entry)
             self._scan.sort(key=lambda other: other.rank, reverse=True)
         else:
             masks = tuple(mask for _, mask in entry.matches)
-            values = tuple(value for value, _ in entry.matches)
             for position, (rank, group_masks, bucket) in enumerate(self._groups):
                 if group_masks == masks:
                     if values not in bucket or bucket[values].rank < entry.rank:
@@ -367,18 +473,18 @@ class Table:
             self._groups.sort(key=lambda group: group[0], reverse=True)
 
     def _unindex(self, entry: Entry) -> None:
+        self._recent.clear()
+        values = tuple(value for value, _ in entry.matches)
         if self._exact:
-            self._recent.clear()
-            del self._bucket[tuple(value for value, _ in entry.matches)]
+            del self._bucket[values]
         elif self._ranged or any(other.matches == entry.matches for other in self._entries.values()):
-            # The next best of the same matches comes into its own.
+            # The next best entry with the same matches takes its place.
             self._rebuild()
         else:
-            self._recent.clear()
             masks = tuple(mask for _, mask in entry.matches)
             position = next(i for i, group in enumerate(self._groups) if group[1] == masks)
             _, _, bucket = self._groups.pop(position)
-            del bucket[tuple(value for value, _ in entry.matches)]
+            del bucket[values]
             if bucket:
                 self._groups.append((max(other.rank for other in bucket.values()), masks, bucket))
                 self._groups.sort(key=lambda group: group[0], reverse=True)
@@ -394,6 +500,3 @@ class Table:
 
 def _listed(names: Sequence[str]) -> str:
     return ", ".join(names) or "none"
-
-
-__all__ = ["DEFAULT_SIZE", "Action", "Choice", "Entry", "Table"]

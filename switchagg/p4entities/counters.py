@@ -1,4 +1,4 @@
-"""State behind externs that both architectures have: counters, meters, registers.
+"""Counters, meters and registers, indirect ones as arrays, direct ones with the entries of a table.
 
 An index outside an array counts, marks or writes nothing and reads zero, as in bmv2; a Tofino's program
 cannot get there, since its arrays are as large as its index.
@@ -6,16 +6,21 @@ cannot get there, since its arrays are as large as its index.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, Final
 
-from switchagg.p4model.runtime.matches import TableError
+from switchagg.p4entities.matches import TableError
 
 GREEN: Final = 0
 YELLOW: Final = 1
 RED: Final = 2
+
+
+def _check_index(what: str, cells: Sized, index: int, unit: str = "indices") -> None:
+    if not 0 <= index < len(cells):
+        raise TableError(f"{what} has {len(cells)} {unit}: {index} is none")
 
 
 @dataclass(slots=True)
@@ -28,7 +33,7 @@ class CounterArray:
 
     @classmethod
     def sized(cls, name: str, size: int) -> CounterArray:
-        """One of `size` zeros."""
+        """Returns a counter with `size` zeros."""
         return cls(name, [0] * size, [0] * size)
 
     def count(self, index: int, length: int) -> None:
@@ -38,33 +43,30 @@ class CounterArray:
             self.bytes[index] += length
 
     def read(self, index: int) -> tuple[int, int]:
-        """(packets, bytes). Raises TableError if there is no such index."""
-        self._check(index)
+        """Returns (packets, bytes). Raises TableError if there is no such index."""
+        _check_index(f"counter {self.name}", self.packets, index)
         return self.packets[index], self.bytes[index]
 
     def write(self, index: int, packets: int, length: int) -> None:
-        """Sets both. Raises TableError if there is no such index."""
-        self._check(index)
+        """Sets both counts. Raises TableError if there is no such index."""
+        _check_index(f"counter {self.name}", self.packets, index)
         self.packets[index], self.bytes[index] = packets, length
-
-    def _check(self, index: int) -> None:
-        if not 0 <= index < len(self.packets):
-            raise TableError(f"counter {self.name} has {len(self.packets)} indices: {index} is none")
 
 
 @dataclass(slots=True)
 class Rate:
-    """Tokens a second and how many a bucket holds; bytes or packets, as the meter counts."""
+    """Tokens a second and the size of the bucket; in bytes or packets, as the meter counts."""
 
     rate: float
     burst: int
 
 
 class Meter:
-    """A two-rate three-colour meter with two token buckets, as bmv2 has it.
+    """A two-rate three-colour meter with two token buckets, as in bmv2.
 
-    The peak bucket is looked at first: without a token there the packet is red and takes none; without one
-    in the committed bucket it is yellow, and took one from the peak bucket. A meter without rates is green.
+    The peak bucket comes first: a packet without a token there is red and takes none. A packet without a
+    token in the committed bucket is yellow, and has taken one from the peak bucket. A meter without rates
+    is green.
     """
 
     __slots__ = ("_began", "_committed", "_given", "_peak", "_tokens", "by_bytes")
@@ -78,7 +80,7 @@ class Meter:
         self._given = [0, 0]
 
     def set_rates(self, committed: Rate | None, peak: Rate | None, now: float) -> None:
-        """Sets both rates, with full buckets; None for both makes the meter green."""
+        """Sets both rates and fills the buckets; without rates the meter is green."""
         if (committed is None) != (peak is None):
             raise TableError("a meter takes a committed and a peak rate, or neither")
         self._committed, self._peak = committed, peak
@@ -88,11 +90,11 @@ class Meter:
 
     @property
     def rates(self) -> tuple[Rate, Rate] | None:
-        """Committed and peak rate, if they were set."""
+        """Committed and peak rate, if they are set."""
         return (self._committed, self._peak) if self._committed and self._peak else None
 
     def execute(self, length: int, now: float, before: int = GREEN) -> int:
-        """The colour of a packet; never better than `before`."""
+        """Returns the colour of a packet; never better than `before`."""
         if self._committed is None or self._peak is None:
             return before
         wanted = length if self.by_bytes else 1
@@ -115,20 +117,17 @@ class MeterArray:
 
     @classmethod
     def sized(cls, name: str, size: int, by_bytes: bool) -> MeterArray:
-        """One of `size` meters without rates."""
+        """Returns an array of `size` meters without rates."""
         return cls(name, [Meter(by_bytes) for _ in range(size)])
 
     def cell(self, index: int) -> Meter:
-        """The meter at an index. Raises TableError if there is none."""
-        if not 0 <= index < len(self.cells):
-            raise TableError(f"meter {self.name} has {len(self.cells)} indices: {index} is none")
+        """Returns the meter at an index. Raises TableError if there is none."""
+        _check_index(f"meter {self.name}", self.cells, index)
         return self.cells[index]
 
     def execute(self, index: int, length: int, now: float, before: int = GREEN) -> int:
-        """The colour of a packet; as it was before where there is no such index."""
-        if index >= len(self.cells):
-            return before
-        return self.cells[index].execute(length, now, before)
+        """Returns the colour of a packet; `before` if there is no such index."""
+        return self.cells[index].execute(length, now, before) if index < len(self.cells) else before
 
 
 @dataclass(slots=True)
@@ -147,15 +146,21 @@ class DirectCounter:
 
 @dataclass(slots=True)
 class DirectMeter:
-    """Marks a table whose entries have a meter each. `colour` is of the last packet that hit, else None."""
+    """Marks a table whose entries have a meter each.
+
+    Attributes:
+        codes: the numbers of green, yellow and red.
+        colour: that of the last packet that hit, else None.
+    """
 
     name: str
     by_bytes: bool
+    codes: tuple[int, int, int] = (GREEN, YELLOW, RED)
     table: Any = None
     colour: int | None = None
 
     def of(self, entry: Any) -> Meter:
-        """The meter of an entry, made when it is first asked for."""
+        """Returns the meter of an entry; makes it at first use."""
         if entry.meter is None:
             entry.meter = Meter(self.by_bytes)
         meter: Meter = entry.meter
@@ -170,10 +175,9 @@ class Register:
     cells: list[Any]
     width: int | None
     make: Callable[[], Any]
-    initial: Any = 0
 
     def read(self, index: int) -> Any:
-        """The cell; zero where there is none."""
+        """Returns the cell; zero if there is none."""
         return self.cells[index] if index < len(self.cells) else self.make()
 
     def write(self, index: int, value: Any) -> None:
@@ -182,28 +186,24 @@ class Register:
             self.cells[index] = value
 
     def reset(self) -> None:
-        """All cells as they were at the start."""
+        """Gives all cells their initial value."""
         self.cells[:] = [self.make() for _ in self.cells]
 
     def cell(self, index: int) -> Any:
-        """The cell, for the control plane: a number, or a copy of a struct with its fields by name.
+        """Returns a cell for the control plane: a number, or a copy of a struct with its fields by name.
 
         Raises TableError if there is no such index.
         """
-        self._check(index)
+        _check_index(f"register {self.name}", self.cells, index, "cells")
         value = self.cells[index]
         slots = getattr(value, "__slots__", None)
         if slots is None:
             return value
         return SimpleNamespace(**{slot.removeprefix("f_"): getattr(value, slot) for slot in slots})
 
-    def _check(self, index: int) -> None:
-        if not 0 <= index < len(self.cells):
-            raise TableError(f"register {self.name} has {len(self.cells)} cells: {index} is none")
-
     def set_cell(self, index: int, value: int) -> None:
         """Sets a scalar cell. Raises TableError if the index or the value does not fit."""
-        self._check(index)
+        _check_index(f"register {self.name}", self.cells, index, "cells")
         if self.width is not None and not 0 <= value < 1 << self.width:
             raise TableError(f"register {self.name}: {value:#x} does not fit {self.width} bits")
         self.cells[index] = value
