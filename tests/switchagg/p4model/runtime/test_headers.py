@@ -177,7 +177,7 @@ def test_lookahead_advance_and_value_sets(tmp_path: Path) -> None:
     switch.value_set("known").add([Ternary(0xA0, 0xF0)])
     assert sent(switch, "00000000 a7 01020304 05") == [(1, "000000000102030405")]
     assert sent(switch, "00000000 b7 01020304 05") == [(1, "00000000b70102030405")]
-    switch.value_set("known").clear()
+    switch.value_set("known").members.clear()
     assert sent(switch, "00000000 a7") == [(1, "00000000a7")]
     # A look ahead of what is not there is an error, after which the rest is payload.
     assert sent(switch, "00000000") == [(1, "00000000")]

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 from google.protobuf import text_format
-from tests.switchagg.p4runtime.plain_client import PlainClient
 
 from switchagg.control.jobs.job import init_packets
 from switchagg.p4program import entries as p4_entries
@@ -31,6 +30,7 @@ from switchagg.rules.slots import JobEntry, ParentEntry, WorkerEntry
 from switchagg.wire.header import Header, Op, encode
 from tests.seeds import seed_of_this_run
 from tests.switchagg.emulator.plain_workers import PlainWorkers, reduce_rounds
+from tests.switchagg.p4runtime.plain_client import PlainClient
 from tests.switchagg.p4runtime.server import harness
 from tests.switchagg.p4runtime.server.harness import DELETE, INSERT, MODIFY, V1MODEL, Names, read, update
 from tests.switchagg.p4runtime.server.native_board import TableSwitch

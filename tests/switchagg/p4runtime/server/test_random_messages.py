@@ -28,7 +28,7 @@ def _filled(dice: random.Random, message: Any, ids: list[int], depth: int = 0) -
     chosen = [each for each in single if dice.random() < (0.6 if depth < 6 else 0.1)]
     chosen += [dice.choice(fields) for fields in oneofs if dice.random() < 0.9]
     for field in chosen:
-        repeated = field.label == FieldDescriptor.LABEL_REPEATED
+        repeated = field.is_repeated
         if field.message_type is not None:
             if field.message_type.full_name == "google.protobuf.Any":
                 continue
