@@ -31,11 +31,10 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from switchagg.errors import SwitchError, UsageError, WorkerLostError
+from switchagg.wire.heartbeat import MAX_DEADLINE, MIN_DEADLINE
 
 OnLoss = Literal["fail", "shrink"]
 ON_LOSS: Final[tuple[OnLoss, ...]] = ("fail", "shrink")
-MIN_DEADLINE: Final = 1.0  # seconds
-MAX_DEADLINE: Final = 3600.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,13 +21,11 @@ from switchagg.algorithms.base import ETHERNET_BYTES, Array
 from switchagg.errors import UsageError
 from switchagg.rules.planner import elements_per_packet
 from switchagg.wire.header import HEADER_BYTES, IP_UDP_BYTES
-from worker_lib.plan import NARROW_CHUNK, WIDE_CHUNK
+from worker_lib.plan import HEADER_WORDS, NARROW_CHUNK, WIDE_CHUNK, DType
 
 if TYPE_CHECKING:
     from worker_lib.session import Session
 
-_PLAN_HEADER: Final = 12  # words; docs/protocol.md, section 4
-_EXPONENT: Final = 8  # words a chunk of float32
 _FRAME: Final = HEADER_BYTES + IP_UDP_BYTES + ETHERNET_BYTES
 _PROBES: Final = 8
 _LARGE_PACKETS: Final = 32
@@ -130,8 +128,9 @@ class SwitchCost:
     def packets(self, elements: ArrayLike, bits: int) -> NDArray[np.int64]:
         """Packets that each worker sends, and receives, with the plan's."""
         count = np.asarray(elements, np.int64)
-        exponents = _EXPONENT * -(-count // (WIDE_CHUNK if bits >= 32 else NARROW_CHUNK))
-        together = _PLAN_HEADER + exponents <= self.words
+        each = DType.F32.exponent_bits // 32
+        exponents = each * -(-count // (WIDE_CHUNK if bits >= 32 else NARROW_CHUNK))
+        together = HEADER_WORDS + exponents <= self.words
         plan = np.where(together, 1, 1 + -(-exponents // self.words))
         return np.asarray(plan + -(-count // elements_per_packet(self.words, bits)), np.int64)
 

@@ -19,6 +19,7 @@ import numpy as np
 
 from switchagg.emulator.rates import Rate
 from switchagg.errors import UsageError
+from switchagg.rules.planner import MAX_BLOCK
 from switchagg.wire.header import MAX_WORKERS, MIN_WORDS
 
 SMALL_SAMPLE_BYTES = 4 << 20
@@ -185,7 +186,9 @@ class Settings:
             Rate.parse(self.rate)
         _require(self.repeat >= 1, "repeat", self.repeat, "1 or more")
         _require(self.warmup >= 0, "warmup", self.warmup, "0 or more")
-        _require(1 <= self.block_size <= 65536, "block-size", self.block_size, "1 to 65536 elements")
+        _require(
+            1 <= self.block_size <= MAX_BLOCK, "block-size", self.block_size, f"1 to {MAX_BLOCK} elements"
+        )
         _require(self.words is None or self.words >= MIN_WORDS, "words", self.words, f"{MIN_WORDS} or more")
         power = self.slots is None or (self.slots >= 2 and self.slots & (self.slots - 1) == 0)
         _require(power, "slots", self.slots, "powers of two from 2")

@@ -28,6 +28,7 @@ from switchagg.bench.policy_messages import Layout, Prepare, Reduce, Setting, To
 from switchagg.errors import UsageError
 from switchagg.rules.planner import MAX_BLOCK
 from switchagg.wire.header import MAX_WORKERS
+from switchagg.wire.heartbeat import MAX_DEADLINE, MIN_DEADLINE
 
 _LEAD_SECONDS: Final = 0.02
 _TRIES: Final = 3  # calls from which the length of a phase is reckoned
@@ -79,7 +80,8 @@ class PolicySettings:
             require(1 <= block <= MAX_BLOCK, "block", block, f"1 to {MAX_BLOCK} elements")
         require(math.isfinite(self.seconds) and self.seconds > 0, "phase-seconds", self.seconds, "above 0")
         require(0 < self.share <= 1, "share", self.share, "above 0, up to 1")
-        require(1 <= self.deadline <= 3600, "deadline", self.deadline, "1 to 3600 seconds")
+        least, most = MIN_DEADLINE, MAX_DEADLINE
+        require(least <= self.deadline <= most, "deadline", self.deadline, f"{least:g} to {most:g} seconds")
         require(self.transport in ("shm", "udp"), "transport", self.transport, "shm, udp")
         require(self.seed >= 0, "seed", self.seed, "0 and up")
         require(math.isfinite(self.timeout) and self.timeout > 0, "timeout", self.timeout, "seconds above 0")

@@ -3,7 +3,7 @@
     heartbeats --Report a rank--> SkipTuner.observe --Decision(policy, why)--> rank 0's headers --> all ranks
 
 Workers report two kinds of things. *Densities*: a small sample of the tensors, before and after they are
-summed, in blocks of 16 to 1,024 elements (`worker_lib/density.py`), which does not depend on the policy in
+summed, in blocks of 16 to 1,024 elements (`native/worker/density.h`), which does not depend on the policy in
 force; so what another block size would skip is known without trying it, and a dense job still sees when zeros
 appear. *Cost*: the time of collectives from the moment when all ranks were there. `policy_cost.CostModel`
 learns from both what an element costs under any policy; the tuner takes the cheapest.
@@ -30,7 +30,7 @@ from switchagg.wire.heartbeat import SAMPLED_SIZES, Report
 
 WIDTHS: Final = (None, 16, 8)  # lanes to choose from, if calls leave them to the job and allow them
 
-_GROUP: Final = 1024  # elements that are sampled together; see worker_lib/density.py
+_GROUP: Final = 1024  # elements that are sampled together; switchagg/native/worker/density.h
 _ENOUGH: Final = 48  # groups a rank from which a density is believed
 _MEMORY: Final = 256  # groups a rank after which older ones are forgotten
 _MARGIN: Final = 0.03  # gain for which a policy is changed

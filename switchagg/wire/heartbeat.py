@@ -21,6 +21,8 @@ MAGIC: Final = b"SAHB"
 VERSION: Final = 1
 COOKIE_BYTES: Final = 16
 MAX_INTERVAL: Final = 1.0  # seconds between two heartbeats
+MIN_DEADLINE: Final = 1.0  # seconds of silence after which a job may take a rank for lost
+MAX_DEADLINE: Final = 3600.0
 _HEAD: Final = struct.Struct(f">4sBBH{COOKIE_BYTES}sQ")
 HEAD_BYTES: Final = _HEAD.size
 MAX_BYTES: Final = HEAD_BYTES + 255 * 8
@@ -49,7 +51,7 @@ class Report:
         rtt_ns: the smoothed round trip now.
         position: packets sent for the first time.
         sampled_blocks, sampled_own: blocks of 16 elements looked at in a sample of the tensors
-            (`worker_lib/density.py`), and how many of them were not zero on this rank.
+            (`switchagg/native/worker/density.h`), and how many of them were not zero on this rank.
         sampled_own_32 to sampled_own_1024: the same elements in larger blocks.
         sampled_sums, sampled_sum and up: the same for sums in lanes of 32 bits and more: blocks of 16 looked
             at, and how many of each size were not zero, that is, not zero on some rank.

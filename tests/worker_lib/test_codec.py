@@ -11,10 +11,13 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from tests.reference import plan, stream
+from tests.reference.plan import Call
+from tests.reference.quantize import from_payload, payload, scan
 from tests.seeds import seed_of_this_run
-from worker_lib import _native, plan, stream
-from worker_lib.plan import Call, DType, Kind, ReduceOp
-from worker_lib.quantize import STORAGE, Values, error_bound, from_payload, payload, scan, widen
+from worker_lib import _native
+from worker_lib.plan import DType, Kind, ReduceOp
+from worker_lib.quantize import STORAGE, Values, error_bound, widen
 
 CASES = 60  # of each element type
 EDGE = 19  # elements about a result that nobody may touch

@@ -7,6 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tests.reference import plan, stream
+from tests.reference.plan import Call
+from tests.reference.quantize import payload, remembered, scan
 from tests.seeds import seed_of_this_run
 from tests.worker_lib.test_codec import (
     as_payload,
@@ -17,9 +20,7 @@ from tests.worker_lib.test_codec import (
     reduced,
     sparsify,
 )
-from worker_lib import plan, stream
-from worker_lib.plan import Call, DType, Kind, ReduceOp
-from worker_lib.quantize import payload, remembered, scan
+from worker_lib.plan import DType, Kind, ReduceOp
 
 CASES = 40
 TYPES = [DType.F32, DType.F16, DType.BF16]

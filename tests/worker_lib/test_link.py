@@ -19,9 +19,9 @@ from switchagg.emulator.faults import Faults
 from switchagg.emulator.switch import Switch
 from switchagg.errors import SwitchError, UsageError
 from switchagg.wire.header import Header, Op, decode, encode
+from tests.reference.link_end import LinkEnd, Shape
 from tests.seeds import seed_of_this_run
 from tests.worker_lib.harness import job_name, together
-from tests.worker_lib.link_twin import LinkTwin, Shape
 from worker_lib.join import Membership, join
 from worker_lib.session import Session
 
@@ -154,7 +154,7 @@ def test_the_twin_and_a_udp_worker_sum(host: EmbeddedController, udp: socket.soc
         later = pool.submit(join, host.url, name, 1, 2, *other.getsockname(), words=16, slots=16)
         mine = join(host.url, name, 0, 2, *udp.getsockname(), words=16, slots=16)
         theirs = later.result()
-        link = LinkTwin.attach(mine.switch_link, udp)
+        link = LinkEnd.attach(mine.switch_link, udp)
         to = (theirs.switch_address, theirs.switch_port)
         for position in range(100):
             link.send(contribution(mine, position, [position + i for i in range(16)]))
@@ -218,19 +218,19 @@ WRONG_ATTACHES = {
 @pytest.mark.parametrize("wrong", WRONG_ATTACHES)
 def test_a_wrong_attach_is_refused(host: EmbeddedController, udp: socket.socket, wrong: str) -> None:
     with pytest.raises(ConnectionError):
-        LinkTwin.attach(host.switch.link, udp, **WRONG_ATTACHES[wrong])  # type: ignore[arg-type]
+        LinkEnd.attach(host.switch.link, udp, **WRONG_ATTACHES[wrong])  # type: ignore[arg-type]
     serves(host)
 
 
 def test_an_address_is_had_by_its_socket_and_once(host: EmbeddedController, udp: socket.socket) -> None:
     with socket.create_server(("127.0.0.1", 0)) as tcp, pytest.raises(ConnectionError):
-        LinkTwin.attach(host.switch.link, tcp)
-    link = LinkTwin.attach(host.switch.link, udp)
+        LinkEnd.attach(host.switch.link, tcp)
+    link = LinkEnd.attach(host.switch.link, udp)
     with pytest.raises(ConnectionError):
-        LinkTwin.attach(host.switch.link, udp)
+        LinkEnd.attach(host.switch.link, udp)
     link.close()
     time.sleep(0.05)
-    LinkTwin.attach(host.switch.link, udp).close()
+    LinkEnd.attach(host.switch.link, udp).close()
     serves(host)
 
 
@@ -240,7 +240,7 @@ def test_an_address_is_had_by_its_socket_and_once(host: EmbeddedController, udp:
 def test_nonsense_in_the_rings_ends_the_link(
     host: EmbeddedController, udp: socket.socket, wrong: str
 ) -> None:
-    link = LinkTwin.attach(host.switch.link, udp)
+    link = LinkEnd.attach(host.switch.link, udp)
     packet = bytes(16 + 64)
     match wrong:
         case "offset":
@@ -264,7 +264,7 @@ def test_nonsense_in_the_rings_ends_the_link(
 
 def test_packets_that_nobody_admitted(host: EmbeddedController, udp: socket.socket) -> None:
     """A link makes nobody a member: what comes through it is checked like a datagram."""
-    link = LinkTwin.attach(host.switch.link, udp)
+    link = LinkEnd.attach(host.switch.link, udp)
     before = host.switch.counters()
     header = Header(op=Op.SUM, flags=0, job=60_000, token=1, seq=1, slot=1, reply=0)
     link.send(encode(header, None))
@@ -279,7 +279,7 @@ def test_a_ring_that_nobody_empties_loses_packets_and_stops_nothing(
 ) -> None:
     name = job_name()
     mine = join(host.url, name, 0, 1, *udp.getsockname(), words=16, slots=16)
-    link = LinkTwin.attach(mine.switch_link, udp)
+    link = LinkEnd.attach(mine.switch_link, udp)
     errors = host.switch.port_counters()["send_errors"]
     for position in range(3 * link.shape.entries):  # a group of one: every packet is answered at once
         link.send(contribution(mine, position, [1] * 16))
@@ -308,7 +308,7 @@ def test_other_users_are_refused() -> None:
                 with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as own:
                     own.bind(("127.0.0.1", 0))
                     try:
-                        LinkTwin.attach(name, own)
+                        LinkEnd.attach(name, own)
                     except OSError:
                         status = 0
             finally:

@@ -18,8 +18,8 @@ import pytest
 import worker_lib
 from switchagg.control.embedded import EmbeddedController
 from switchagg.emulator.switch import Switch
+from tests.reference.link_end import ANNOUNCE, ATTACHED, ENTRY, MAGIC, LinkEnd, Shape
 from tests.worker_lib.harness import in_threads, job_name
-from tests.worker_lib.link_twin import ANNOUNCE, ATTACHED, ENTRY, MAGIC, LinkTwin, Shape
 from worker_lib import _native
 from worker_lib.plan import DType
 
@@ -61,7 +61,7 @@ def end(child: int) -> None:
 
 def test_a_link_ends_while_a_forked_child_holds_its_socket() -> None:
     with Switch() as switch, udp_socket() as udp:
-        link = LinkTwin.attach(switch.link, udp)
+        link = LinkEnd.attach(switch.link, udp)
         # As between the fork and the exec of a program: a child of os.fork() lets go of it.
         held = [os.dup(int(name)) for name in os.listdir("/proc/self/fd") if _is_link_socket(int(name))]
         assert held
@@ -70,7 +70,7 @@ def test_a_link_ends_while_a_forked_child_holds_its_socket() -> None:
         assert calls_in(switch, 0.5, udp) < 50
         for descriptor in held:
             os.close(descriptor)
-        LinkTwin.attach(switch.link, udp).close()
+        LinkEnd.attach(switch.link, udp).close()
 
 
 def _is_link_socket(descriptor: int) -> bool:
@@ -98,7 +98,7 @@ def test_the_end_of_a_switch_is_seen_though_its_forked_child_lives() -> None:
     grandchild = 0
     try:
         with udp_socket() as udp:
-            link = LinkTwin.attach(os.read(reader, 64).decode().strip(), udp)
+            link = LinkEnd.attach(os.read(reader, 64).decode().strip(), udp)
             os.write(second_writer, b"x")
             grandchild = int(os.read(reader, 64))
             time.sleep(0.2)  # until the grandchild has come to its sleep
@@ -138,7 +138,7 @@ def test_a_switch_without_descriptors_sleeps_and_takes_links_later() -> None:
                 os.close(descriptor)
             resource.setrlimit(resource.RLIMIT_NOFILE, limits)
         time.sleep(0.6)
-        LinkTwin.attach(switch.link, udp).close()
+        LinkEnd.attach(switch.link, udp).close()
 
 
 def test_a_socket_that_is_not_udp_owns_no_udp_address(host: EmbeddedController) -> None:
@@ -150,7 +150,7 @@ def test_a_socket_that_is_not_udp_owns_no_udp_address(host: EmbeddedController) 
         with other:
             other.bind(udp.getsockname())
             with pytest.raises(ConnectionError):
-                LinkTwin.attach(host.switch.link, other)
+                LinkEnd.attach(host.switch.link, other)
 
 
 def test_many_strangers_do_not_stop_the_packets(host: EmbeddedController) -> None:

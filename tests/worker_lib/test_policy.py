@@ -16,9 +16,11 @@ from switchagg.emulator.faults import Faults
 from switchagg.errors import MismatchError, UsageError
 from switchagg.rules.planner import LANE_BITS, SkipPolicy
 from switchagg.wire.header import HEADER_BYTES, Header, Op
+from tests.reference import plan
+from tests.reference.plan import Call
 from tests.seeds import seed_of_this_run
-from worker_lib import Session, plan
-from worker_lib.plan import Call, DType, Kind, ReduceOp
+from worker_lib import Session
+from worker_lib.plan import DType, Kind, ReduceOp, differing_fields
 from worker_lib.session import Work
 
 from .harness import together
@@ -177,7 +179,7 @@ def test_what_a_header_carries_counts_from_the_next_one_on(tmp_path: Path) -> No
         if header.op is not Op.RESULT or len(packet) == HEADER_BYTES:
             continue
         payload = np.frombuffer(packet[HEADER_BYTES:], ">u4").astype(np.uint32)
-        if plan.differing_fields(plan.difference(payload)) or any(
+        if differing_fields(plan.difference(payload)) or any(
             a ^ b != 0xFFFFFFFF for a, b in zip(payload[:5].tolist(), payload[5:10].tolist(), strict=True)
         ):
             continue  # not a header

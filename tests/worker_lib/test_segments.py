@@ -1,7 +1,8 @@
-"""What the engine puts at which position, read off the wire, against `switchagg.rules.planner.steps`."""
+"""The order of a collective's packets on the wire: header, plans that run ahead, and streams."""
 
 from __future__ import annotations
 
+import re
 from itertools import groupby
 from pathlib import Path
 
@@ -9,19 +10,21 @@ import numpy as np
 import pytest
 
 from switchagg.control.embedded import EmbeddedController
-from switchagg.rules.planner import (
-    DENSE_SEGMENT,
-    Schedule,
-    StepKind,
-    elements_per_packet,
-    segment_elements,
-    steps,
-)
+from switchagg.rules.planner import elements_per_packet
 from switchagg.wire.header import HEADER_BYTES, Header, Op
+from tests.reference.schedule import DENSE_SEGMENT, SPARSE_SEGMENT, Schedule, segment_elements
 from tests.worker_lib.harness import together
 from worker_lib import Session
-from worker_lib.plan import HEADER_WORDS
+from worker_lib.plan import HEADER_WORDS, WIDE_CHUNK
 
+# Steps by the number of segments: plans run two segments ahead of streams, so that nobody waits for a plan's
+# round trip, and a segment that was scanned is still in the processor's cache when it is quantized.
+ORDER = {
+    1: "header plan0 stream0",
+    2: "header plan0 plan1 stream0 stream1",
+    3: "header plan0 plan1 stream0 plan2 stream1 stream2",
+    5: "header plan0 plan1 stream0 plan2 stream1 plan3 stream2 plan4 stream3 stream4",
+}
 WORDS = 352
 BLOCK = 64
 _PCAP_HEADER, _PCAP_RECORD, _IP_UDP = 24, 16, 28
@@ -50,17 +53,18 @@ def _sent_by_a_worker(capture: bytes) -> list[tuple[int, Op, bool]]:
 def _expected(
     count: int, union: np.ndarray[tuple[int], np.dtype[np.bool_]], size: int
 ) -> list[tuple[Op, int]]:
-    """Runs of packets of one op: the header, then plans and streams as `steps` orders them."""
+    """Runs of packets of one op, in the order that `ORDER` gives."""
     parts = [(from_, min(size, count - from_)) for from_ in range(0, count, size)]
     order: list[tuple[Op, int]] = []
-    for kind, i in steps(len(parts)):
-        if kind is StepKind.HEADER:
+    for step in ORDER[len(parts)].split():
+        if step == "header":
             order.append((Op.OR, 1))
             continue
+        kind, i = step[:-1], int(step[-1])
         from_, length = parts[i]
         blocks = -(-length // BLOCK)
-        if kind is StepKind.PLAN:
-            rest = -(-blocks // 32) + 8 * -(-length // 65536)
+        if kind == "plan":
+            rest = -(-blocks // 32) + 8 * -(-length // WIDE_CHUNK)
             alone = len(parts) == 1 and HEADER_WORDS + rest <= WORDS
             order.append((Op.OR, 0 if alone else -(-rest // WORDS)))
         else:
@@ -74,7 +78,7 @@ def _expected(
 @pytest.mark.parametrize(
     "count", [1000, DENSE_SEGMENT, DENSE_SEGMENT + 1, 3 * DENSE_SEGMENT - 70, 5 * DENSE_SEGMENT]
 )
-def test_header_plans_and_streams_lie_as_the_planner_says(count: int, tmp_path: Path) -> None:
+def test_plans_run_two_segments_ahead_of_streams(count: int, tmp_path: Path) -> None:
     blocks = -(-count // BLOCK)
     own = [np.arange(blocks) % 4 == rank for rank in range(2)]  # half of the blocks, so the cut stays dense
 
@@ -107,3 +111,13 @@ def test_after_a_sparse_collective_segments_are_large(tmp_path: Path) -> None:
         *_expected(count, union, segment_elements(BLOCK, sparse=False)),
         *_expected(count, union, segment_elements(BLOCK, sparse=True)),
     ]
+
+
+def test_the_engine_has_the_same_constants() -> None:
+    engine = Path(__file__).parents[2] / "switchagg" / "native" / "worker" / "engine.cpp"
+    source = engine.read_text()
+    found = {
+        name: eval(value, {})
+        for name, value in re.findall(r"\b(kDenseSegment|kSparseSegment|kLead) = ([0-9 <]+)[,;]", source)
+    }
+    assert found == {"kDenseSegment": DENSE_SEGMENT, "kSparseSegment": SPARSE_SEGMENT, "kLead": 2}

@@ -11,10 +11,12 @@ import numpy.typing as npt
 import pytest
 
 from switchagg.errors import UsageError
+from tests.reference import plan, stream
+from tests.reference.plan import Agreed, Call
+from tests.reference.quantize import scan
 from tests.seeds import seed_of_this_run
-from worker_lib import plan, stream
-from worker_lib.plan import Agreed, Call, DType, Kind, ReduceOp, Words
-from worker_lib.quantize import STORAGE, scan
+from worker_lib.plan import DType, Kind, ReduceOp, Words
+from worker_lib.quantize import STORAGE
 
 Array = npt.NDArray[Any]
 

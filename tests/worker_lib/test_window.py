@@ -8,8 +8,8 @@ from itertools import pairwise
 
 import pytest
 
+from tests.reference.window import RTO_CEILING_NS, RTO_FLOOR_NS, RTO_INITIAL_NS, Window
 from worker_lib import _native
-from worker_lib.window import RTO_CEILING_NS, RTO_FLOOR_NS, RTO_INITIAL_NS, Window
 
 MS = 1_000_000
 

@@ -16,9 +16,8 @@ import numpy.typing as npt
 from switchagg.errors import UsageError
 from worker_lib.compress.base import Compressor, Floats, Message, Round, Words
 from worker_lib.compress.variance import dithering_variance
+from worker_lib.plan import NARROW_CHUNK
 from worker_lib.quantize import lane_top
-
-_CHUNK = 1024  # elements under one exponent, in narrow lanes
 
 
 class SharedExponent(Compressor):
@@ -80,7 +79,7 @@ class SharedExponent(Compressor):
         """
         if self.bits is None or self.bits == 32:
             return 0.0
-        return dithering_variance(min(size, _CHUNK), lane_top(self.bits, workers), math.inf, 2.0)
+        return dithering_variance(min(size, NARROW_CHUNK), lane_top(self.bits, workers), math.inf, 2.0)
 
     def describe(self) -> str:
         """Name and lanes."""

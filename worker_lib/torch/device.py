@@ -23,6 +23,7 @@ from typing import Any
 
 import torch
 
+from worker_lib.plan import NARROW_CHUNK
 from worker_lib.quantize import dither_key
 from worker_lib.session import Session
 from worker_lib.torch import lanes
@@ -195,7 +196,7 @@ def reduce_lanes(
         q = lanes.quantize(x, exponent, bits=bits, workers=n, key=dither_key(turn, session.rank))
         if memory is not None:
             sent = lanes.dequantize(q, exponent, bits=bits, workers=n, average=False)
-            finite = (exponent != lanes.NOT_FINITE).repeat_interleave(lanes.CHUNK)[: x.numel()]
+            finite = (exponent != lanes.NOT_FINITE).repeat_interleave(NARROW_CHUNK)[: x.numel()]
             memory.copy_(torch.where(finite, x - sent, 0.0))
         packed, ready = bus.to_host(lanes.pack(q, bits))
         ready()

@@ -1,4 +1,4 @@
-"""Narrow lanes on a tensor's own device: `worker_lib/quantize.py` in PyTorch's operations.
+"""Narrow lanes on a tensor's own device: `tests/reference/quantize.py` in PyTorch's operations.
 
 A GPU that quantizes before it copies moves 2 or 1 bytes an element over its bus where float32 has 4. What
 ranks must agree on to the bit is the decoding: every operation here is one of IEEE arithmetic, or on
@@ -12,11 +12,10 @@ from typing import Any, Final
 
 import torch
 
+from worker_lib.plan import NARROW_CHUNK, NO_EXPONENT, DType
 from worker_lib.quantize import lane_top
 
-CHUNK: Final = 1024  # elements that share an exponent, as in the codec's narrow lanes
-NOTHING: Final = -1  # exponent of a chunk of zeros
-NOT_FINITE: Final = 255
+NOT_FINITE: Final = DType.F32.not_finite
 _WORDS: Final = 8  # of a chunk's one-hot exponent
 
 
@@ -28,7 +27,7 @@ def exponents(x: torch.Tensor) -> torch.Tensor:
     """
     magnitude = _chunks(x.view(torch.int32)) & 0x7FFFFFFF
     top = magnitude.amax(1)
-    return torch.where(top == 0, NOTHING, top >> 23).to(torch.int32)
+    return torch.where(top == 0, NO_EXPONENT, top >> 23).to(torch.int32)
 
 
 def one_hot(exponent: torch.Tensor) -> torch.Tensor:
@@ -42,7 +41,7 @@ def agreed(words: torch.Tensor) -> torch.Tensor:
     """The exponents of an OR of `one_hot`s."""
     bits = words[:, :, None] >> torch.arange(32, device=words.device, dtype=torch.int32) & 1
     place = torch.arange(32 * _WORDS, device=words.device, dtype=torch.int32)
-    return torch.where(bits.view(-1, 32 * _WORDS) == 1, place, NOTHING).amax(1).to(torch.int32)
+    return torch.where(bits.view(-1, 32 * _WORDS) == 1, place, NO_EXPONENT).amax(1).to(torch.int32)
 
 
 def quantize(x: torch.Tensor, exponent: torch.Tensor, *, bits: int, workers: int, key: int) -> torch.Tensor:
@@ -61,7 +60,7 @@ def quantize(x: torch.Tensor, exponent: torch.Tensor, *, bits: int, workers: int
     h = h * _signed(0x85EBCA6B)
     u = ((h >> 16 & 0xFFFF).to(torch.float32) + 0.5) * (1 / 65536)
     q = torch.floor(scaled + u)
-    good = _per_element((exponent != NOTHING) & (exponent != NOT_FINITE), x.numel())
+    good = _per_element((exponent != NO_EXPONENT) & (exponent != NOT_FINITE), x.numel())
     return torch.where(good, q, 0.0).to(torch.int32).clamp_(max=top)
 
 
@@ -77,7 +76,7 @@ def dequantize(
     if not average:
         cut &= total.abs() <= top
     y = torch.where(cut, torch.where(y > 0, largest, -largest), y)
-    y = torch.where(_per_element(exponent == NOTHING, total.numel()), 0.0, y)
+    y = torch.where(_per_element(exponent == NO_EXPONENT, total.numel()), 0.0, y)
     return torch.where(_per_element(exponent == NOT_FINITE, total.numel()), torch.nan, y)
 
 
@@ -107,7 +106,7 @@ def _signed(value: int) -> int:
 
 
 def _chunks(x: torch.Tensor) -> torch.Tensor:
-    return torch.nn.functional.pad(x, (0, -x.numel() % CHUNK)).view(-1, CHUNK)
+    return torch.nn.functional.pad(x, (0, -x.numel() % NARROW_CHUNK)).view(-1, NARROW_CHUNK)
 
 
 def _each(chunks: torch.Tensor, count: int) -> torch.Tensor:
@@ -115,7 +114,7 @@ def _each(chunks: torch.Tensor, count: int) -> torch.Tensor:
 
 
 def _per_element(of_chunk: torch.Tensor, count: int) -> torch.Tensor:
-    return of_chunk.repeat_interleave(CHUNK)[:count]
+    return of_chunk.repeat_interleave(NARROW_CHUNK)[:count]
 
 
 def _unbiased(exponent: torch.Tensor) -> torch.Tensor:

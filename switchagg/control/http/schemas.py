@@ -12,14 +12,12 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from switchagg.control.jobs.records import (
     DEFAULT_DEADLINE,
     DEFAULT_PRIORITY,
-    MAX_DEADLINE,
     MAX_NAME,
     MAX_PRIORITY,
     MAX_TIMEOUT,
-    MIN_DEADLINE,
 )
 from switchagg.wire.header import MAX_TREE_WORKERS, MAX_WORKERS, MIN_WORDS
-from switchagg.wire.heartbeat import FIELDS
+from switchagg.wire.heartbeat import FIELDS, MAX_DEADLINE, MIN_DEADLINE
 
 _U32: Final = 2**32 - 1
 _COUNT: Final = 2**63  # a number that also those hold exactly who know floating point only

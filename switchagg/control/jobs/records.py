@@ -11,13 +11,12 @@ from typing import Any, Final, Protocol
 from switchagg.errors import AdmissionError
 from switchagg.rules.planner import SkipPolicy
 from switchagg.wire.header import MAX_TREE_WORKERS
+from switchagg.wire.heartbeat import MAX_DEADLINE, MIN_DEADLINE
 
 MAX_TIMEOUT: Final = 86_400.0  # seconds
 MAX_NAME: Final = 128
 MAX_PRIORITY: Final = 9
 DEFAULT_PRIORITY: Final = 5
-MIN_DEADLINE: Final = 1.0  # seconds
-MAX_DEADLINE: Final = 3600.0
 DEFAULT_DEADLINE: Final = 10.0
 _TOP: Final = 1 << 62  # of a quota, so that sums of them fit any store
 

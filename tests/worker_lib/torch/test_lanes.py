@@ -1,4 +1,4 @@
-"""Narrow lanes in PyTorch's operations against the codec's twin, to the bit; on a GPU where there is one."""
+"""Narrow lanes in PyTorch's operations against the reference, to the bit; on a GPU where there is one."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from tests.reference import quantize as reference
 from tests.seeds import seed_of_this_run
-from worker_lib import quantize as twin
 from worker_lib.plan import DType, ReduceOp
+from worker_lib.quantize import dither_key
 from worker_lib.torch import lanes
 
 DEVICES = [
@@ -36,7 +37,7 @@ def test_the_codecs_bits(bits: int, device: str) -> None:
         count, n = int(rng.choice([1, 1023, 1024, 5000])), int(rng.integers(1, 33))
         xs = [drawn(rng, count) for _ in range(n)]
         with np.errstate(all="ignore"):
-            scans = [twin.scan(x, DType.F32, 1024, 1024).exponents for x in xs]
+            scans = [reference.scan(x, DType.F32, 1024, 1024).exponents for x in xs]
         tops = [lanes.exponents(torch.from_numpy(x).to(device)) for x in xs]
         assert all(np.array_equal(t.cpu().numpy(), s) for t, s in zip(tops, scans, strict=True))
         words = lanes.one_hot(tops[0])
@@ -50,24 +51,26 @@ def test_the_codecs_bits(bits: int, device: str) -> None:
         width = -(-count // (32 // bits))
         total, sums = np.zeros(width, np.uint32), torch.zeros(width, dtype=torch.int32, device=device)
         for rank, x in enumerate(xs):
-            key = twin.dither_key(case, rank)
+            key = dither_key(case, rank)
             with np.errstate(all="ignore"):
-                q = twin.quantize(
+                q = reference.quantize(
                     x, spread, dtype=DType.F32, bits=bits, workers=n, index=np.arange(count), key=key
                 )
             mine = lanes.quantize(torch.from_numpy(x).to(device), exponent, bits=bits, workers=n, key=key)
             assert np.array_equal(mine.cpu().numpy(), q), f"case {case}, rank {rank}"
             padded = np.zeros(width * 32 // bits, np.int32)
             padded[:count] = q
-            total += twin.pack(padded, bits, width)
+            total += reference.pack(padded, bits, width)
             sums += lanes.pack(mine, bits)
         assert np.array_equal(sums.cpu().numpy().view(np.uint32), total)
-        lanes_of_all = twin.peel(total, bits)[:count]
+        lanes_of_all = reference.unpack(total, bits)[:count]
         peeled = lanes.peel(sums, bits, count)
         assert np.array_equal(peeled.cpu().numpy(), lanes_of_all)
         for average in (False, True):
             op = ReduceOp.AVG if average else ReduceOp.SUM
             with np.errstate(all="ignore"):
-                expected = twin.dequantize(lanes_of_all, spread, dtype=DType.F32, bits=bits, workers=n, op=op)
+                expected = reference.dequantize(
+                    lanes_of_all, spread, dtype=DType.F32, bits=bits, workers=n, op=op
+                )
             got = lanes.dequantize(peeled, exponent, bits=bits, workers=n, average=average)
             assert np.array_equal(got.cpu().numpy(), expected, equal_nan=True), f"case {case}, {op}"

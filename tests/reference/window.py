@@ -1,4 +1,4 @@
-"""The sender's window: which positions may be sent, which must be sent again, and when. No I/O and no clock.
+"""The sender's window: positions that may be sent, those to send again, and the time for it. No clock.
 
 A *position* counts a worker's packets in the job from 0; its sequence number on the wire is (first_seq +
 position) mod 2^32 and its slot is base + (seq mod P). The rules that this file enforces:
@@ -21,7 +21,7 @@ position) mod 2^32 and its slot is base + (seq mod P). The rules that this file 
   itself a round trip, at least a batch, up to `limit`. `limit` is what the socket buffers hold, so the
   window guards against what nobody foresaw, and random loss alone does not close it.
 
-`switchagg/native/worker/window.cpp` is the native form; tests drive both with the same events.
+`switchagg/native/worker/window.cpp` does the same in the engine; tests drive both with the same events.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Window:
 
     @property
     def timeout(self) -> int:
-        """What a timer that starts now is set to."""
+        """The time that a timer that starts now is set to."""
         return min(self.rto << self._backoff, max(self.rto, RTO_CEILING_NS))
 
     def room(self) -> int:
@@ -93,8 +93,9 @@ class Window:
         return max(0, min(self.span - (self.next - self.base), self.cwnd - self.outstanding))
 
     def sent(self, count: int, now: int, timed: bool = True) -> None:
-        """Positions next .. next + count - 1 have been sent for the first time; `timed`: they give "
-        "round-trip samples."""
+        """Positions next .. next + count - 1 have been sent for the first time.
+
+        `timed`: they give round-trip samples."""
         for q in range(self.next, self.next + count):
             self._entries[q] = _Outstanding(now, now + self.timeout, q + 1, timed)
         self.next += count

@@ -1,9 +1,9 @@
 """The stream of one collective: the elements of the union's blocks, packet by packet, out and back.
 
-    x --quantize--> q --pack--> words of packets  --(switch)-->  words --peel--> sums --dequantize--> result
+    x --quantize--> q --pack--> words of packets  --(switch)-->  words --unpack--> sums --dequantize--> result
 
-A thin composition of `switchagg.rules.planner`, `plan` and `quantize`, on whole arrays: the readable twin of
-`switchagg/native/worker/codec.cpp`, which does the same a packet at a time. No I/O.
+Puts `schedule`, `plan` and `quantize` together, on whole arrays. `switchagg/native/worker/codec.cpp` does the
+same in the engine, a packet at a time.
 """
 
 from __future__ import annotations
@@ -14,13 +14,16 @@ import numpy as np
 import numpy.typing as npt
 
 from switchagg.errors import UsageError
-from switchagg.rules.planner import Schedule, elements_per_packet
-from worker_lib.plan import NO_EXPONENT, Agreed, Call, DType, ReduceOp, Words
-from worker_lib.quantize import STORAGE, Values, dequantize, dither_key, pack, peel, quantize
+from switchagg.rules.planner import elements_per_packet
+from tests.reference.plan import Agreed, Call
+from tests.reference.quantize import dequantize, pack, quantize, unpack
+from tests.reference.schedule import Schedule
+from worker_lib.plan import NO_EXPONENT, DType, ReduceOp, Words
+from worker_lib.quantize import STORAGE, Values, dither_key
 
 
 def schedule(call: Call, agreed: Agreed, words: int) -> Schedule:
-    """Which elements ride in which packet, with K = `words`."""
+    """The elements that each packet carries, with K = `words`."""
     return Schedule(
         call.count, call.block, elements_per_packet(words, call.bits), agreed.union if call.sparse else None
     )
@@ -70,7 +73,7 @@ def encode(
 def left_out(
     call: Call, agreed: Agreed, x: Values, own: npt.NDArray[np.bool_], *, workers: int, rank: int
 ) -> npt.NDArray[np.float32]:
-    """What this rank's packets do not carry of x: what error feedback remembers.
+    """The part of x that this rank's packets do not carry: what error feedback remembers.
 
     Args:
         call, agreed, own, workers, rank: as in `encode`.
@@ -113,7 +116,7 @@ def decode(
     index = plan.stream()
     if plan.packets:
         received = np.stack([np.zeros(words, np.uint32) if r is None else r for r in results])
-        total = peel(received, call.bits).reshape(-1)[: index.size]
+        total = unpack(received, call.bits).reshape(-1)[: index.size]
         out[index] = dequantize(
             total,
             _exponents(call, agreed, index),

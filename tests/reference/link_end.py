@@ -27,7 +27,7 @@ def _page(size: int) -> int:
 
 @dataclass
 class Shape:
-    """Where things lie in a link's memory."""
+    """The layout of a link's memory."""
 
     entries: int = 64
     packet_bytes: int = 16 + 4 * 16
@@ -42,7 +42,7 @@ class Shape:
 
 
 @dataclass
-class LinkTwin:
+class LinkEnd:
     """Attached to a switch by the UNIX socket `name`, as the owner of the UDP socket `udp`."""
 
     socket: socket.socket
@@ -141,7 +141,7 @@ class LinkTwin:
         return True
 
     def ended(self, timeout: float = 5.0) -> bool:
-        """Whether the switch closes the link within `timeout` seconds."""
+        """Returns whether the switch closes the link within `timeout` seconds."""
         self.socket.settimeout(timeout)
         try:
             return self.socket.recv(64) == b""
