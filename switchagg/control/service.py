@@ -12,7 +12,7 @@ from switchagg.errors import SwitchError
 
 if TYPE_CHECKING:
     from switchagg.control.controller import Controller
-    from switchagg.control.http.shared import Service
+    from switchagg.control.http.routes import Service
 
 _ATTEMPTS: Final = 20  # to find a number that is free for TCP and UDP
 
@@ -79,7 +79,7 @@ class ControlServer:
 
     def _application(self, stop: asyncio.Event) -> Any:
         from switchagg.control.http.app import guarded
-        from switchagg.control.http.auth import Authenticator
+        from switchagg.control.http.guard import Authenticator
         from switchagg.control.http.metrics import Metrics
 
         authenticator = Authenticator(

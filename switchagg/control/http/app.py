@@ -1,4 +1,4 @@
-"""The application: all routes, and one shape for whatever goes wrong."""
+"""The FastAPI application: all routes, the page, and one shape for every failure."""
 
 from __future__ import annotations
 
@@ -17,17 +17,25 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Match, Route
 
 import switchagg
+from switchagg.control.answers import HealthView
 from switchagg.control.http import reference
-from switchagg.control.http.auth import Authenticator
 from switchagg.control.http.errors import HttpError, error_body, status_of
-from switchagg.control.http.guard import REQUEST_ID, TENANT, Guard
-from switchagg.control.http.members import member_routes
+from switchagg.control.http.guard import REQUEST_ID, TENANT, Authenticator, Guard
 from switchagg.control.http.metrics import MEDIA_TYPE, Metrics
 from switchagg.control.http.page_files import PAGE_HEADERS, page_file
-from switchagg.control.http.schemas import HealthView
-from switchagg.control.http.shared import QUESTIONS, THREADS, Asking, Service, check_query, failures, streamed
+from switchagg.control.http.routes import (
+    SWITCH_THREADS,
+    THREADS,
+    Asking,
+    Service,
+    check_query,
+    failures,
+    job_routes,
+    member_routes,
+    streamed,
+    switch_routes,
+)
 from switchagg.control.http.streams import ClientGone
-from switchagg.control.http.views import job_routes, switch_routes
 from switchagg.errors import AdmissionError, SwitchAggError
 
 if TYPE_CHECKING:
@@ -39,7 +47,7 @@ people look at what runs, and drain and evict. Every failure is
 
 
 def create_app(service: Service) -> FastAPI:
-    """Returns the application without its doorkeeper; see `switchagg.control.http.guard`."""
+    """Returns the application without its guard; see `switchagg.control.http.guard`."""
     app = FastAPI(
         title="switchagg controller",
         version=switchagg.__version__,
@@ -69,17 +77,17 @@ def openapi_document() -> dict[str, Any]:
 def guarded(
     controller: Controller, authenticator: Authenticator, metrics: Metrics, stop: asyncio.Event
 ) -> tuple[Guard, Service]:
-    """Returns the whole application, and what its routes share."""
+    """Returns the whole application, and the service that its routes share."""
     pool = ThreadPoolExecutor(THREADS, thread_name_prefix="switchagg-http-call")
-    questions = ThreadPoolExecutor(QUESTIONS, thread_name_prefix="switchagg-http-question")
-    service = Service(controller, authenticator, metrics, stop, pool, questions)
+    switch_pool = ThreadPoolExecutor(SWITCH_THREADS, thread_name_prefix="switchagg-http-switch")
+    service = Service(controller, authenticator, metrics, stop, pool, switch_pool)
     return Guard(create_app(service), authenticator, metrics), service
 
 
 def _add_others(app: FastAPI, service: Service) -> None:
     @app.get("/healthz", summary="Health", tags=["service"], response_model=HealthView, responses=failures())
     async def healthz(request: Request) -> Response:
-        """Says whether the controller runs; what it runs, to those who may know."""
+        """Says that the controller runs; and its switches, to callers that may know."""
         check_query(request)
         answer: dict[str, Any] = {
             "status": "ok",
@@ -98,7 +106,7 @@ def _add_others(app: FastAPI, service: Service) -> None:
         responses=streamed("Prometheus' text format.", "text/plain") | failures(),
     )
     async def metrics(tenant: Asking) -> Response:
-        """Returns what Prometheus reads. For administrators."""
+        """Returns the metrics in Prometheus' text format. For administrators."""
         if not tenant.admin:
             raise HttpError("forbidden", "metrics are of all tenants, and for administrators")
         text = await service.in_thread(service.metrics.text)
@@ -142,9 +150,9 @@ def _add_failures(app: FastAPI) -> None:
         path = request.scope["path"][:200]
         match error.status_code:
             case 404:
-                return _failure(404, "not_found", f"there is no {path}; /docs shows what there is")
+                return _failure(404, "not_found", f"there is no {path}; /docs lists the calls")
             case 405:
-                # Starlette's own header has the methods of one route of the path.
+                # Starlette's own header names the methods of only one route of the path.
                 allowed = ", ".join(sorted(_methods(app, request)))
                 text = f"{request.method} is not for {path}; accepted: {allowed}"
                 return _failure(405, "method_not_allowed", text, {"Allow": allowed})
@@ -157,7 +165,7 @@ def _add_failures(app: FastAPI) -> None:
 
     @app.exception_handler(ClientGone)
     async def gone(_: Request, __: ClientGone) -> Response:
-        return Response(status_code=499)  # nobody reads it; for the log and the counters
+        return Response(status_code=499)  # for the log and the counters alone
 
 
 def _methods(app: FastAPI, request: Request) -> set[str]:
@@ -173,7 +181,7 @@ def _failure(status: int, code: str, message: str, headers: Any = None) -> Respo
 
 
 def _invalid(errors: Sequence[Any]) -> tuple[str, str]:
-    """Returns code and message for the first thing that is wrong with a request."""
+    """Returns code and message for the first error in a request."""
     error = errors[0]
     where, kind, given = error["loc"], error["type"], error.get("input")
     if kind == "json_invalid":
@@ -218,7 +226,7 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
         )
         for path in schema["paths"].values():
             for operation in path.values():
-                # FastAPI's own shape for what is invalid, which is not ours.
+                # FastAPI's own shape of a validation error, which is not ours.
                 operation["responses"].pop("422", None)
         for name in ("HTTPValidationError", "ValidationError"):
             schema["components"]["schemas"].pop(name, None)

@@ -1,28 +1,35 @@
-"""What stands before every call: who asks, how much they send, what is counted and written down.
+"""The checks before every call: who asks, with how many bytes; counts and the log.
 
     uvicorn -> Guard -> FastAPI
 
-A body is refused by its announced length, before a byte of it is read. What the peer still sends is read and
-thrown away for a moment, so that it comes to read the answer.
+A body is refused by its announced length, before a byte of it is read. The guard then reads and discards the
+peer's bytes for a moment, so that the peer comes to read the answer.
+
+As long as no tenants are set up, everybody is `OPEN`, the administrator. That is for one computer: a
+stranger's page, open in a browser there, must not reach the controller. Requests that change something are
+refused if they come from another site, and so is a host name that only resolves to loopback (DNS rebinding).
 """
 
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import logging
 import re
 import secrets
 import time
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
 
-from switchagg.control.http.auth import Authenticator
 from switchagg.control.http.errors import HttpError, error_body
 from switchagg.control.http.metrics import Metrics
 from switchagg.control.http.protocol import abort
+from switchagg.control.jobs.records import OPEN, Tenant
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, MutableMapping
+    from switchagg.control.tenants import Tenants
 
     Scope = MutableMapping[str, Any]
     Message = MutableMapping[str, Any]
@@ -30,11 +37,13 @@ if TYPE_CHECKING:
     Send = Callable[[Message], Awaitable[None]]
     App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
+SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+_HOW: Final = "set SWITCHAGG_TOKEN, or send `Authorization: Bearer TOKEN`; `switchagg tenant token` makes one"
 MAX_BODY: Final = 64 * 1024  # bytes
-LINGER: Final = 2.0  # seconds in which what follows a refused head is thrown away
+DISCARD_SECONDS: Final = 2.0  # for reading the body behind a refused head
 TENANT: Final = "switchagg.tenant"
 REQUEST_ID: Final = "switchagg.request"
-WAITS: Final = "switchagg.waits"  # set where the answer waits for others, or does not end
+WAITS: Final = "switchagg.waits"  # set if the answer waits for others or does not end
 
 _OPEN_PATHS: Final = ("/healthz", "/docs", "/openapi.json", "/")
 _GIVEN_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,64}", re.ASCII)
@@ -42,8 +51,56 @@ _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "O
 _log = logging.getLogger("switchagg.http")
 
 
+class Authenticator:
+    """Identifies tenants by their tokens.
+
+    Args:
+        tenants: their names, quotas and tokens.
+        required: refuse requests without a token even while there are no tenants.
+        loopback: the service listens on loopback alone.
+    """
+
+    def __init__(self, tenants: Tenants, *, required: bool, loopback: bool) -> None:
+        self._tenants = tenants
+        self._required = required
+        self._loopback = loopback
+
+    @property
+    def required(self) -> bool:
+        """True if a request needs a token."""
+        return self._required or self._tenants.configured
+
+    def tenant(self, authorization: str | None) -> Tenant:
+        """Returns the tenant that asks. Raises `HttpError` (``unauthorized``) if there is none."""
+        if not self.required:
+            return OPEN
+        if authorization is None:
+            raise HttpError("unauthorized", f"no token came with this request; {_HOW}")
+        scheme, _, token = authorization.strip().partition(" ")
+        if scheme.lower() != "bearer" or not token.strip():
+            raise HttpError("unauthorized", f"the Authorization header is not of the kind Bearer; {_HOW}")
+        tenant = self._tenants.authenticate(token.strip())
+        if tenant is None:
+            raise HttpError("unauthorized", "that token is not, or no longer, a tenant's")
+        return tenant
+
+    def check_browser(self, method: str, headers: Mapping[str, str]) -> None:
+        """Raises `HttpError` (``forbidden``) for a request that a page of another site started."""
+        host = headers.get("host", "")
+        if not self.required and self._loopback and not _names_this_computer(host):
+            raise HttpError(
+                "forbidden",
+                f"this controller is for this computer; Host is {host[:100]!r}, accepted: its address",
+            )
+        if method in SAFE_METHODS:
+            return
+        origin = headers.get("origin")
+        if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
+            raise HttpError("forbidden", f"a page of {origin[:100]!r} may not change anything here")
+
+
 class Guard:
-    """The application behind its doorkeeper."""
+    """An ASGI application that checks and counts each request, and hands it to another."""
 
     def __init__(self, application: App, authenticator: Authenticator, metrics: Metrics) -> None:
         self._application = application
@@ -78,7 +135,6 @@ class Guard:
                 await self._application(scope, receive, answer)
         except Exception:
             _log.exception("%s %s", scope["method"], scope["path"], extra={"request": request_id})
-            # What goes wrong inside is answered inside.
             if not status:
                 said = f"an error in the controller; its log says more at {request_id}"
                 await _refuse(HttpError("internal", said), headers, receive, answer)
@@ -86,7 +142,7 @@ class Guard:
                 abort(scope)
         finally:
             seconds = time.monotonic() - started
-            # A template and not the path: what a stranger asks for must not become a label.
+            # The template, not the path: a stranger must not choose labels.
             route = getattr(scope.get("route"), "path", None) or "other"
             method = scope["method"] if scope["method"] in _METHODS else "other"
             self._metrics.request(method, route, status, None if scope.get(WAITS) else seconds)
@@ -120,7 +176,7 @@ class Guard:
         if "transfer-encoding" in headers:
             raise HttpError("length_required", "send the body with a Content-Length, not in chunks")
         length = headers.get("content-length", "0")
-        # h11 has seen to it that these are digits.
+        # h11 has checked that these are digits.
         if len(length) > 12 or int(length) > MAX_BODY:
             raise HttpError("too_large", f"a body of {length[:20]} bytes; accepted: up to {MAX_BODY}")
 
@@ -140,9 +196,23 @@ async def _refuse(error: HttpError, headers: dict[str, str], receive: Receive, s
     await send({"type": "http.response.body", "body": body, "more_body": True})
     if has_body and "expect" not in headers:
         try:
-            async with asyncio.timeout(LINGER):
+            async with asyncio.timeout(DISCARD_SECONDS):
                 while (message := await receive())["type"] == "http.request" and message.get("more_body"):
                     pass
         except TimeoutError:
             pass
     await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def _names_this_computer(host: str) -> bool:
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return False
+    if name in ("localhost", ""):
+        return True
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True

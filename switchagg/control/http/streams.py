@@ -1,12 +1,11 @@
 """Answers that do not end: a member's stream of events, and the live view of the page and of `top`.
 
-    controller, any thread --send()--> MemberLine --[bounded queue]--> MemberStream --> the connection
+    controller, any thread --send()--> MemberStream --[bounded queue]--> _MemberResponse --> the connection
                                                         its end --> controller.stream_closed()
 
 The answer to a join begins when the admission is known, or is an ordinary refusal. From then on the
-connection is the member's life line: its end, while the join waits and ever after, is told to the controller
-as soon as the kernel tells us. Who does not read what is sent is cut off when the queue is full; nobody waits
-for them.
+connection is the member's life line: the controller hears of its end as soon as the kernel does. A member
+that does not read what is sent is cut off when the queue is full; nobody waits for it.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import contextlib
 import json
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from starlette.requests import Request
@@ -29,9 +28,10 @@ from switchagg.errors import AdmissionError
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
+    from switchagg.control.answers import Snapshot
     from switchagg.control.controller import Controller
 
-MAX_EVENTS: Final = 256  # that a member has not taken yet
+MAX_EVENTS: Final = 256  # queued for a member
 PING_INTERVAL: Final = 5.0  # seconds
 LIVE_INTERVAL: Final = 1.0  # seconds between two snapshots
 NDJSON: Final = "application/x-ndjson"
@@ -40,11 +40,11 @@ SSE: Final = "text/event-stream"
 _T = TypeVar("_T")
 
 
-class MemberLine:
-    """The controller's end of a member's stream; see `switchagg.control.jobs.records.EventStream`.
+class MemberStream:
+    """The controller's end of a member's stream: an `EventStream` of `switchagg.control.jobs.records`.
 
     Args:
-        loop: the one that the stream is written in.
+        loop: the loop that writes the stream.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -57,7 +57,7 @@ class MemberLine:
         self._overrun = asyncio.Event()
 
     def send(self, event: Mapping[str, Any]) -> None:
-        """Queues an event; closes the line where the queue is full. From any thread."""
+        """Queues an event; closes the stream if the queue is full. From any thread."""
         with self._lock:
             if self._closed:
                 return
@@ -67,7 +67,7 @@ class MemberLine:
         self._notify(self._overrun if overrun else self._wake)
 
     def refuse(self, error: AdmissionError) -> None:
-        """The join is refused. From any thread."""
+        """Refuses the join. From any thread."""
         with self._lock:
             self._refusal = error
             self._closed = True
@@ -93,7 +93,7 @@ class MemberLine:
             await self._wake.wait()
 
     async def overrun(self) -> None:
-        """Waits until an event found no room."""
+        """Waits until an event finds no room."""
         await self._overrun.wait()
 
     def _notify(self, event: asyncio.Event) -> None:
@@ -102,10 +102,10 @@ class MemberLine:
 
 
 class ClientGone(Exception):
-    """The connection ended before there was an answer."""
+    """The connection ended before its answer."""
 
 
-async def admitted(line: MemberLine, controller: Controller, request: Request) -> Response:
+async def admitted(stream: MemberStream, controller: Controller, request: Request) -> Response:
     """Waits for the outcome of a join or an attach; returns the stream that begins with its admission.
 
     Raises:
@@ -113,14 +113,14 @@ async def admitted(line: MemberLine, controller: Controller, request: Request) -
         ClientGone: the connection ended first; the controller has been told.
     """
     try:
-        first = await unless_gone(request, line.next())
+        first = await unless_gone(request, stream.next())
     except BaseException:
-        controller.stream_closed(line)
+        controller.stream_closed(stream)
         raise
     if first is None:
-        controller.stream_closed(line)
+        controller.stream_closed(stream)
         raise AdmissionError("the controller is stopping", "stopping")
-    return _MemberStream(first, line, controller)
+    return _MemberResponse(first, stream, controller)
 
 
 async def unless_gone(request: Request, outcome: Awaitable[_T]) -> _T:
@@ -138,43 +138,36 @@ async def unless_gone(request: Request, outcome: Awaitable[_T]) -> _T:
         gone.cancel()
 
 
-class _MemberStream(Response):
-    """The events of a line, each a line of JSON, until either side ends."""
+class _MemberResponse(Response):
+    """The events of a stream, each a line of JSON, until either side ends."""
 
     media_type = NDJSON
 
-    def __init__(self, first: Mapping[str, Any], line: MemberLine, controller: Controller) -> None:
+    def __init__(self, first: Mapping[str, Any], stream: MemberStream, controller: Controller) -> None:
         super().__init__()
         del self.headers["content-length"]
         self._first = first
-        self._line = line
+        self._stream = stream
         self._controller = controller
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        scope[WAITS] = True
-        writing = asyncio.ensure_future(self._write(send))
-        gone = asyncio.ensure_future(_gone(receive))
-        overrun = asyncio.ensure_future(self._line.overrun())
-        tasks = (writing, gone, overrun)
+        overrun = asyncio.ensure_future(self._stream.overrun())
         try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            await _write_until_gone(self._write(send), scope, receive, overrun)
             if overrun.done():
                 abort(scope)
-            if writing.done():
-                writing.result()
         finally:
-            self._controller.stream_closed(self._line)
-            self._line.close()
-            for task in tasks:
-                task.cancel()
+            self._controller.stream_closed(self._stream)
+            self._stream.close()
+            overrun.cancel()
 
     async def _write(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         event: Mapping[str, Any] | None = self._first
         while event is not None:
-            await send({"type": "http.response.body", "body": _line(event), "more_body": True})
+            await send({"type": "http.response.body", "body": _json_line(event), "more_body": True})
             try:
-                event = await asyncio.wait_for(self._line.next(), PING_INTERVAL)
+                event = await asyncio.wait_for(self._stream.next(), PING_INTERVAL)
             except TimeoutError:
                 event = {"event": "ping"}
         await send({"type": "http.response.body", "body": b"", "more_body": False})
@@ -184,15 +177,15 @@ class LiveStream(Response):
     """Server-sent events: a snapshot a second.
 
     Args:
-        snapshot: returns what runs, with the events of the log past a number.
-        since: the first such number.
+        snapshot: returns a snapshot with the events past a number.
+        since: the number to begin after.
         stop: set when the service ends.
     """
 
     media_type = SSE
 
     def __init__(
-        self, snapshot: Callable[[int], Awaitable[dict[str, Any]]], since: int, stop: asyncio.Event
+        self, snapshot: Callable[[int], Awaitable[Snapshot]], since: int, stop: asyncio.Event
     ) -> None:
         super().__init__(headers={"Cache-Control": "no-store"})
         del self.headers["content-length"]
@@ -201,16 +194,7 @@ class LiveStream(Response):
         self._stop = stop
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        scope[WAITS] = True
-        writing = asyncio.ensure_future(self._write(send))
-        gone = asyncio.ensure_future(_gone(receive))
-        try:
-            await asyncio.wait((writing, gone), return_when=asyncio.FIRST_COMPLETED)
-            if writing.done():
-                writing.result()
-        finally:
-            writing.cancel()
-            gone.cancel()
+        await _write_until_gone(self._write(send), scope, receive)
 
     async def _write(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
@@ -224,10 +208,26 @@ class LiveStream(Response):
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
+async def _write_until_gone(
+    writer: Coroutine[Any, Any, None], scope: Scope, receive: Receive, *others: asyncio.Future[Any]
+) -> None:
+    """Runs `writer` until it is done, the peer is gone, or one of `others` is done."""
+    scope[WAITS] = True
+    writing = asyncio.ensure_future(writer)
+    gone = asyncio.ensure_future(_gone(receive))
+    try:
+        await asyncio.wait((writing, gone, *others), return_when=asyncio.FIRST_COMPLETED)
+        if writing.done():
+            writing.result()
+    finally:
+        writing.cancel()
+        gone.cancel()
+
+
 async def _gone(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
-def _line(event: Mapping[str, Any]) -> bytes:
+def _json_line(event: Mapping[str, Any]) -> bytes:
     return json.dumps(event, separators=(",", ":")).encode() + b"\n"

@@ -1,0 +1,368 @@
+"""The answers of the controller's API, each described once: for the code that builds them and for OpenAPI.
+
+An answer is a dict of JSON's types. mypy holds what `views` and `queries` build against the types here, and
+the OpenAPI document is made from them: a string below a field is its description there.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NotRequired
+
+from typing_extensions import TypedDict
+
+from switchagg.control.jobs.records import JobState, SwitchState
+
+
+class Answer(TypedDict):
+    """Base of all answers; strings below fields describe them."""
+
+    __pydantic_config__ = {"use_attribute_docstrings": True}  # type: ignore[misc] # noqa: RUF012
+
+
+class Empty(Answer):
+    """Done; there is nothing to say."""
+
+
+class Endpoint(Answer):
+    """The address that workers send to."""
+
+    address: str
+    port: int
+    receive_buffer: int
+    """Bytes that the switch's socket takes in one go."""
+    link: str
+    """UNIX socket of the shared memory, for workers on the switch's own computer; or empty."""
+
+
+class MemberView(Answer):
+    """One rank of a job."""
+
+    rank: int
+    state: str
+    """`joined`, `left`, `lost`, or `waiting`: it was lost, is back, and comes in at the next pause."""
+    address: str
+    port: int
+    switch: str | None
+    """The one that it sends to."""
+    silent: float | None
+    """Seconds since its last heartbeat."""
+    packets: int | None
+    """Its packets that the switch admitted."""
+    why: str | None
+    """Why it was lost."""
+
+
+class PolicyWord(Answer):
+    """What a job skips."""
+
+    block: int
+    """Elements that are sent or skipped together."""
+    dense: bool
+    """Every block is sent without looking for zeros."""
+    bits: int | None
+    """Lanes of calls that leave them to the job."""
+
+
+class PolicyView(PolicyWord):
+    """What is skipped in a job, and since when and why."""
+
+    since: float
+    """Unix seconds."""
+    why: str | None
+
+
+class RatesView(Answer):
+    """Means of a job's last seconds."""
+
+    GBps: float | None
+    """Bytes of tensors that are reduced, 10^9 a second."""
+    packets_per_s: float | None
+    loss: float | None
+    """Share of packets that were sent again."""
+    skip_ratio: float | None
+    """Share of blocks that were not sent."""
+    density: float | None
+    """Share of blocks that are not zero on any rank."""
+    rtt_us: float | None
+
+
+class LeafView(Answer):
+    """A job's range on a leaf, and the ranks that attach there."""
+
+    switch: str
+    base: int
+    ranks: list[int]
+
+
+class JobView(Answer):
+    """A job."""
+
+    name: str
+    id: int | None
+    """On the switch; another in each generation."""
+    tenant: str
+    state: JobState
+    why: str | None
+    """Why it failed, or waits."""
+    world_size: int
+    members: list[MemberView]
+    missing: list[int]
+    lost: list[int]
+    places: list[int]
+    """For each rank now, the one that it joined as."""
+    switch: str | None
+    """The one that makes its results: of a tree the root."""
+    base: int | None
+    leaves: list[LeafView]
+    """Of a job on a tree of switches."""
+    slots: int | None
+    words: int | None
+    age: float
+    """Seconds."""
+    priority: int
+    queue_position: int | None
+    """1 is next."""
+    deadline: float
+    on_loss: str
+    draining: bool
+    policy: PolicyView
+    rates: RatesView | None
+
+
+class JobsView(Answer):
+    """Every job that has not ended, of whoever asks."""
+
+    jobs: list[JobView]
+
+
+class RangeView(Answer):
+    """Slots that a job has. Another tenant's has no name."""
+
+    switch: NotRequired[str]
+    base: int
+    slots: int
+    words: int
+    job: int | None
+    name: str | None
+    tenant: str | None
+
+
+class CapacityView(Answer):
+    """The room on a switch."""
+
+    slots: int
+    words: int
+    memory: int
+    """Bytes."""
+    workers: int | None
+    groups: int | None
+    exact_words: int | None
+    """The one K that its program has."""
+
+
+class SwitchView(Endpoint):
+    """A switch."""
+
+    name: str
+    target: str
+    state: SwitchState
+    why: str | None
+    draining: bool
+    warnings: list[str]
+    parent: str | None
+    """The switch above, of a leaf."""
+    hosts: list[str] | None
+    """Networks of the workers that attach here; null: any."""
+    capacity: CapacityView
+    free: int
+    largest_free: int
+    memory_used: int
+    """Bytes."""
+    ranges: list[RangeView]
+    counters: dict[str, int]
+
+
+class SwitchesView(Answer):
+    """Every switch."""
+
+    switches: list[SwitchView]
+
+
+class SlotTotals(Answer):
+    """Slots and memory, free and used."""
+
+    capacity: int
+    free: int
+    largest_free: int
+    memory: int
+    """Bytes."""
+    memory_used: int
+    max_words: int
+    ranges: list[RangeView]
+
+
+class SwitchSlots(SlotTotals):
+    """The slots of one switch."""
+
+    name: str
+
+
+class SlotsView(SlotTotals):
+    """The slots that jobs have, over all switches and on each."""
+
+    switches: list[SwitchSlots]
+
+
+class WaitingSlot(Answer):
+    """A slot that lacks packets of some ranks."""
+
+    switch: str
+    slot: int
+    seq: int
+    filled: bool
+    seen: list[int]
+    """Ranks whose packets are there."""
+    missing: list[int]
+    """Ranks whose packets are not."""
+
+
+class WaitingView(Answer):
+    """The slots of a job that wait for some ranks; null where the switch does not show them."""
+
+    job: str
+    slots: list[WaitingSlot] | None
+
+
+class JobCounters(Answer):
+    """The counters of a job on one switch."""
+
+    name: str
+    id: int
+    tenant: str
+    switch: str
+    counters: dict[str, int]
+
+
+class StatsView(Answer):
+    """Counters: of all switches together, of each, of each job."""
+
+    switch: dict[str, int]
+    switches: dict[str, dict[str, Any]]
+    """By name; `error` in place of the counters where a switch does not answer."""
+    jobs: list[JobCounters]
+
+
+class EventView(Answer):
+    """A line of the event log."""
+
+    n: int
+    time: float
+    """Unix seconds."""
+    kind: str
+    text: str
+    tenant: str | None
+    job: str | None
+    switch: str | None
+    rank: int | None
+
+
+class EventsView(Answer):
+    """Lines of the event log, oldest first."""
+
+    events: list[EventView]
+
+
+class HistoryView(Answer):
+    """A job over time."""
+
+    job: str
+    interval: float
+    """Seconds between two points."""
+    points: list[dict[str, float | None]]
+
+
+class Snapshot(Answer):
+    """All that the page shows."""
+
+    now: float
+    """Unix seconds."""
+    switches: list[SwitchView]
+    jobs: list[JobView]
+    events: list[EventView]
+
+
+class CompleteView(Answer):
+    """The number of collectives to complete before `proceed`."""
+
+    complete_to: int
+
+
+class LostView(Answer):
+    """A rank that was lost, and why."""
+
+    rank: int
+    why: str
+
+
+class AttachedSwitch(Endpoint):
+    """The switch that a rank sends to."""
+
+    name: str
+
+
+class HeartbeatView(Answer):
+    """Where heartbeats go, and how often."""
+
+    address: str
+    port: int
+    cookie: str
+    """16 bytes in hexadecimal digits, which say whose heartbeat it is."""
+    interval: float
+    """Seconds."""
+
+
+class AdmittedView(Answer):
+    """What a rank needs to send and to check what it receives; the first event of its stream."""
+
+    event: Literal["admitted"]
+    job: int
+    token: int
+    result_token: int
+    base: int
+    slots: int
+    words: int
+    first_seq: int
+    policy: PolicyWord
+    worker_bit: int
+    senders: int
+    """Workers and leaves that send to the same slots."""
+    rank: int
+    world_size: int
+    places: list[int]
+    lost: list[LostView]
+    """The ranks lost since the generation before, and why."""
+    switch: AttachedSwitch
+    deadline: float
+    on_loss: str
+    heartbeat: HeartbeatView
+
+
+class Health(Answer):
+    """The state of a controller."""
+
+    status: Literal["ok"]
+    switch: Endpoint | None
+    switches: dict[str, str]
+    """States by name."""
+    warnings: list[str]
+
+
+class HealthView(Answer):
+    """The state of a controller. Without a token, where one is needed, only the first three."""
+
+    status: Literal["ok"]
+    version: str
+    authentication: bool
+    warnings: NotRequired[list[str]]
+    switch: NotRequired[Endpoint | None]
+    switches: NotRequired[dict[str, str]]

@@ -1,0 +1,180 @@
+"""The bodies of requests, as OpenAPI shows them, and failures. Checks are strict: no number from a string, no
+unknown field. The other answers are described in `switchagg.control.answers`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal
+from urllib.parse import unquote
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+
+from switchagg.control.jobs.records import (
+    DEFAULT_DEADLINE,
+    DEFAULT_PRIORITY,
+    MAX_NAME,
+    MAX_PRIORITY,
+    MAX_TIMEOUT,
+)
+from switchagg.wire.header import MAX_TREE_WORKERS, MAX_WORKERS, MIN_WORDS
+from switchagg.wire.heartbeat import FIELDS, MAX_DEADLINE, MIN_DEADLINE
+
+_U32: Final = 2**32 - 1
+_COUNT: Final = 2**63  # exact in a float64, for JavaScript clients
+_POWERS: Final = tuple(1 << exponent for exponent in range(1, 17))
+
+
+def _digits(value: Any) -> Any:
+    # int() and pydantic would take blanks, signs, underscores and other scripts' digits.
+    if isinstance(value, str) and not (value.isascii() and value.isdigit() and len(value) <= 20):
+        raise ValueError("accepted: digits")
+    return value
+
+
+def _segment(value: Any) -> Any:
+    """Decodes a path segment: routes see the path as it was sent."""
+    if isinstance(value, str):
+        try:
+            return unquote(value, errors="strict")
+        except UnicodeDecodeError:
+            raise ValueError("accepted: percent-encoded UTF-8") from None
+    return value
+
+
+def _power_of_two(value: int) -> int:
+    if value not in _POWERS:
+        raise ValueError(f"a power of two, {_POWERS[0]}..{_POWERS[-1]}")
+    return value
+
+
+Digits: Final = BeforeValidator(_digits)
+Segment: Final = BeforeValidator(_segment)
+
+JobName = Annotated[str, Field(min_length=1, max_length=MAX_NAME, description="Printable characters.")]
+WorldSize = Annotated[
+    int,
+    Field(
+        ge=1,
+        le=MAX_TREE_WORKERS,
+        description=f"Workers of the job; more than {MAX_WORKERS} only on a tree of switches.",
+    ),
+]
+Words = Annotated[
+    int,
+    Field(ge=MIN_WORDS, le=65535, description="K, the 32-bit words of a packet; the switch has a limit too."),
+]
+Slots = Annotated[
+    int,
+    Field(description="P, the slots of the job.", json_schema_extra={"enum": list(_POWERS)}),
+    AfterValidator(_power_of_two),
+]
+Deadline = Annotated[
+    float,
+    Field(ge=MIN_DEADLINE, le=MAX_DEADLINE, description="Seconds of silence after which a worker is lost."),
+]
+Priority = Annotated[int, Field(ge=0, le=MAX_PRIORITY, description="Higher ones leave the queue first.")]
+OnLossName = Annotated[
+    Literal["fail", "shrink"],
+    Field(description="Whether the job fails or goes on without a worker that it loses."),
+]
+Token = Annotated[int, Field(ge=0, le=_U32, description="The member's secret, from its admission.")]
+Address = Annotated[
+    str, Field(max_length=15, examples=["10.0.0.1"], description="IPv4 address that the packets come from.")
+]
+Port = Annotated[int, Field(ge=1, le=65535)]
+Count = Annotated[int, Field(ge=0, le=_COUNT)]
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+
+
+class JobOrder(_Body):
+    """A job as its tenant orders it."""
+
+    name: JobName
+    world_size: WorldSize
+    words: Words | None = None
+    slots: Slots | None = None
+    priority: Priority = DEFAULT_PRIORITY
+    deadline: Deadline = DEFAULT_DEADLINE
+    on_loss: OnLossName = "fail"
+    switch: Annotated[
+        str | None,
+        Field(max_length=MAX_NAME, description="Run on this one, or below this root; null: on any."),
+    ] = None
+    touch: Annotated[bool, Field(description="False: payloads are neither stored nor added.")] = True
+
+
+class Join(_Body):
+    """The request of a rank. A setting that it leaves out is as the other ranks want it, or the default."""
+
+    rank: Annotated[int, Field(ge=0, le=MAX_TREE_WORKERS - 1, description="Less than world_size.")]
+    world_size: WorldSize
+    address: Address
+    port: Port
+    words: Words | None = None
+    slots: Slots | None = None
+    timeout: Annotated[float, Field(gt=0, le=MAX_TIMEOUT, description="Seconds to wait for the others.")] = (
+        30.0
+    )
+    touch: bool | None = None
+    deadline: Deadline | None = None
+    on_loss: OnLossName | None = None
+    priority: Priority | None = None
+    switch: Annotated[
+        str | None,
+        Field(max_length=MAX_NAME, description="The switch that it attaches to; null: by its address."),
+    ] = None
+
+
+class Bearing(_Body):
+    """A member shows its token."""
+
+    token: Token
+
+
+class Leaving(Bearing):
+    """A member leaves."""
+
+    begun: Annotated[
+        Count | None,
+        Field(description="Collectives that it has begun since its admission; others learn of it."),
+    ] = None
+
+
+class Beat(Bearing):
+    """A heartbeat, for members that send no datagrams."""
+
+    report: Annotated[
+        dict[Literal[FIELDS], Count] | None,  # type: ignore[valid-type]
+        Field(description="Counts since its admission; see switchagg.wire.heartbeat.Report."),
+    ] = None
+
+
+class Progress(Bearing):
+    """A member's progress when the membership changes."""
+
+    completed: Annotated[
+        int, Field(ge=0, le=_COUNT, description="Collectives complete, as a prefix in call order.")
+    ]
+
+
+class Proceed(Bearing):
+    """A member goes over to the new generation, from this address."""
+
+    address: Address
+    port: Port
+
+
+class Problem(BaseModel):
+    """An error."""
+
+    code: Annotated[str, Field(description="For programs.", examples=["rank_taken"])]
+    message: Annotated[str, Field(description="For people: the wrong value, and what is accepted.")]
+
+
+class Failure(BaseModel):
+    """The answer to a call that failed."""
+
+    error: Problem

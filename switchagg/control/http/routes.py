@@ -1,0 +1,383 @@
+"""The calls of the API: jobs, their members, switches, slots, counters, the event log, the live view.
+
+Each route names the controller's method that it calls. Calls that wait for a switch run in threads of their
+own, so that a switch that does not answer keeps nobody else waiting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Final, ParamSpec, TypeVar
+
+from fastapi import APIRouter, Depends, Path, Query, Request, Security
+from fastapi.responses import JSONResponse, Response
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from pydantic import Field
+
+from switchagg.control import answers
+from switchagg.control.http.errors import STATUS, HttpError
+from switchagg.control.http.guard import TENANT, Authenticator
+from switchagg.control.http.requests import (
+    Bearing,
+    Beat,
+    Digits,
+    Failure,
+    JobOrder,
+    Join,
+    Leaving,
+    Proceed,
+    Progress,
+    Segment,
+)
+from switchagg.control.http.streams import NDJSON, SSE, LiveStream, MemberStream, admitted, unless_gone
+from switchagg.control.jobs.records import MAX_NAME, JobSpec, JoinRequest, OnLoss, Tenant
+from switchagg.wire.header import MAX_TREE_WORKERS
+
+if TYPE_CHECKING:
+    from switchagg.control.controller import Controller
+    from switchagg.control.http.metrics import Metrics
+
+MAX_EVENTS: Final = 1000
+THREADS: Final = 16  # for calls that wait for the controller
+SWITCH_THREADS: Final = 8  # for calls that wait for a switch
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """The controller as the routes see it.
+
+    Attributes:
+        stop: set when the service ends.
+        pool: for calls that wait for the controller's lock, or a moment for a switch.
+        switch_pool: for calls that wait until a switch has answered.
+    """
+
+    controller: Controller
+    authenticator: Authenticator
+    metrics: Metrics
+    stop: asyncio.Event
+    pool: ThreadPoolExecutor
+    switch_pool: ThreadPoolExecutor
+
+    async def in_thread(self, call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        """Awaits a call that may block for a moment."""
+        work = functools.partial(call, *args, **kwargs)
+        return await asyncio.get_running_loop().run_in_executor(self.pool, work)
+
+    async def of_switch(self, call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        """Awaits a call that waits for an answer of a switch."""
+        work = functools.partial(call, *args, **kwargs)
+        return await asyncio.get_running_loop().run_in_executor(self.switch_pool, work)
+
+    def close(self) -> None:
+        """Waits for the calls under way."""
+        self.pool.shutdown()
+        self.switch_pool.shutdown()
+
+
+def check_query(request: Request) -> None:
+    """Raises `HttpError` for a query parameter that the call does not have: it is a slip."""
+    if given := set(request.query_params):
+        operation = request.app.openapi()["paths"][request.scope["route"].path][request.method.lower()]
+        known = sorted(each["name"] for each in operation.get("parameters", ()) if each["in"] == "query")
+        if unknown := sorted(given - set(known)):
+            said = f"there is no query parameter {unknown[0][:60]!r}; accepted: {', '.join(known) or 'none'}"
+            raise HttpError("bad_request", said)
+
+
+_bearer = HTTPBearer(
+    auto_error=False,
+    description="A tenant's token. Not needed while no tenants are set up, on loopback alone.",
+)
+
+
+async def _tenant(
+    request: Request, _: Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)]
+) -> Tenant:
+    check_query(request)
+    tenant: Tenant = request.scope[TENANT]
+    return tenant
+
+
+Asking = Annotated[Tenant, Depends(_tenant)]
+Owner = Annotated[
+    str | None,
+    Query(alias="tenant", min_length=1, max_length=MAX_NAME, description="Whose, if an administrator asks."),
+]
+
+
+async def _narrowed(asking: Asking, owner: Owner = None) -> Tenant:
+    if owner is None or owner == asking.name:
+        return asking
+    if not asking.admin:
+        raise HttpError("forbidden", f"tenant is {owner!r}; accepted: your own, {asking.name!r}")
+    return Tenant(owner, by=asking.name)
+
+
+Narrowed = Annotated[Tenant, Depends(_narrowed)]
+"""The tenant that asks, or the one as whom an administrator looks."""
+Name = Annotated[str, Segment, Path(min_length=1, max_length=MAX_NAME, description="The job's name.")]
+Rank = Annotated[
+    Annotated[int, Field(ge=0, le=MAX_TREE_WORKERS - 1), Digits],
+    Path(description="The rank that the member joined as."),
+]
+JobId = Annotated[
+    Annotated[int, Field(ge=0, le=65535), Digits] | None,
+    Query(alias="id", description="One generation of that name, by its id."),
+]
+SwitchName = Annotated[
+    str, Segment, Path(min_length=1, max_length=MAX_NAME, description="The switch's name.")
+]
+Since = Annotated[
+    Annotated[int, Field(ge=0, le=2**53), Digits], Query(description="Only events with a greater number.")
+]
+
+
+def failures(*codes: str) -> dict[int | str, dict[str, Any]]:
+    """Returns FastAPI's `responses` for a call that may fail with these codes, besides the usual ones."""
+    by_status: dict[int, list[str]] = {}
+    for code in ("bad_request", "unauthorized", "forbidden", *codes):
+        by_status.setdefault(int(STATUS[code]), []).append(code)
+    return {
+        status: {"model": Failure, "description": ", ".join(f"`{code}`" for code in of_status)}
+        for status, of_status in sorted(by_status.items())
+    }
+
+
+def streamed(description: str, media_type: str) -> dict[int | str, dict[str, Any]]:
+    """Returns FastAPI's `responses` for a call that answers with text of this type."""
+    return {200: {"description": description, "content": {media_type: {"schema": {"type": "string"}}}}}
+
+
+_BODY: Final = ("length_required", "too_large")  # of every call with a body
+_CREATE: Final = (
+    *("world_size", "quota", "not_found", "name_taken"),
+    *("no_slots", "no_memory", "draining", "switch", "stopping"),
+)
+_CHANGE: Final = ("wrong_token", "not_found", "lost", "failed", "evicted", "stopping")
+_JOIN: Final = (
+    *("rank_out_of_range", "world_size", "quota", "rank_taken", "address_taken", "world_size_mismatch"),
+    *("settings_mismatch", "join_timeout", "draining", "evicted", "failed"),
+    *("no_slots", "no_memory", "no_switch", "switch", "stopping"),
+)
+_STREAM: Final = streamed(
+    "A stream of events, a JSON object a line, that lasts as long as the membership. The first is "
+    "`admitted` (schema AdmittedView). Later: `lost`, `left`, `switch`, `evicted`, `stopping`, `policy`, "
+    "`pause`, and `ping` every 5 s. The connection is the member's life line: its end without a leave means "
+    "that the member is lost.",
+    NDJSON,
+)
+
+
+def job_routes(service: Service) -> APIRouter:
+    """Returns the routes of jobs as a whole."""
+    routes = APIRouter(prefix="/v1/jobs", tags=["jobs"])
+    controller, in_thread = service.controller, service.in_thread
+    shown: dict[str, Any] = {"response_model": answers.JobView}
+    drained = failures(*_BODY, "not_found", "failed")
+
+    @routes.post("", summary="Create a job", status_code=201, responses=failures(*_BODY, *_CREATE), **shown)
+    async def create(order: JobOrder, tenant: Asking) -> Response:
+        """Makes a job before its ranks join. If no switch has room for it, it waits in the queue."""
+        spec = JobSpec(**order.model_dump() | {"on_loss": OnLoss(order.on_loss)})
+        return JSONResponse(await in_thread(controller.create, tenant, spec), 201)
+
+    @routes.get("", summary="List jobs", response_model=answers.JobsView, responses=failures())
+    async def jobs(tenant: Narrowed) -> Response:
+        """Returns every job that has not ended, of whoever asks."""
+        return JSONResponse({"jobs": await in_thread(controller.queries.jobs, tenant)})
+
+    @routes.get("/{name}", summary="Show a job", responses=failures("not_found"), **shown)
+    async def job(name: Name, tenant: Narrowed, job_id: JobId = None) -> Response:
+        """Returns the newest job of that name, or the one with this id."""
+        return _found(name, await in_thread(controller.queries.job, tenant, name, job_id))
+
+    @routes.delete("/{name}", summary="Evict a job", responses=failures("not_found"), **shown)
+    async def evict(name: Name, tenant: Narrowed, job_id: JobId = None) -> Response:
+        """Ends a job now; its members are told by whom."""
+        return JSONResponse(await in_thread(controller.evict, tenant, name, job_id))
+
+    @routes.post("/{name}/drain", summary="Drain a job", responses=drained, **shown)
+    async def drain(name: Name, tenant: Narrowed, job_id: JobId = None) -> Response:
+        """Lets nobody in any more; the job ends when all have left."""
+        return JSONResponse(await in_thread(controller.drain, tenant, name, job_id))
+
+    @routes.get(
+        "/{name}/history",
+        summary="Show a job over time",
+        response_model=answers.HistoryView,
+        responses=failures("not_found"),
+    )
+    async def history(name: Name, tenant: Narrowed, job_id: JobId = None) -> Response:
+        """Returns the last 10 minutes of a job by its heartbeats, a point a second."""
+        return _found(name, await in_thread(controller.queries.history, tenant, name, job_id))
+
+    return routes
+
+
+def member_routes(service: Service) -> APIRouter:
+    """Returns the routes of members: join, attach, leave, heartbeats, and changes of membership."""
+    routes = APIRouter(prefix="/v1/jobs/{name}/members", tags=["members"])
+    controller = service.controller
+    empty: dict[str, Any] = {"response_model": answers.Empty}
+
+    @routes.post("", summary="Join", response_class=Response, responses=_STREAM | failures(*_BODY, *_JOIN))
+    async def join(name: Name, asked: Join, tenant: Asking, request: Request) -> Response:
+        """Takes a rank in a job, which is made if there is none of that name. Waits for all ranks."""
+        given = asked.model_dump(exclude_none=True)
+        if asked.on_loss is not None:
+            given["on_loss"] = OnLoss(asked.on_loss)
+        stream = MemberStream(asyncio.get_running_loop())
+        controller.join(tenant, name, JoinRequest(**given), stream)
+        return await admitted(stream, controller, request)
+
+    @routes.post(
+        "/{rank}/attach",
+        summary="Attach",
+        response_class=Response,
+        responses=_STREAM | failures(*_BODY, *_CHANGE),
+    )
+    async def attach(name: Name, rank: Rank, shown: Bearing, tenant: Asking, request: Request) -> Response:
+        """Opens a member's stream again, after the controller was restarted or the connection broke."""
+        stream = MemberStream(asyncio.get_running_loop())
+        controller.attach(tenant, name, rank, shown.token, stream)
+        return await admitted(stream, controller, request)
+
+    left = failures(*_BODY, "wrong_token", "not_found")
+
+    @routes.post("/{rank}/leave", summary="Leave", responses=left, **empty)
+    async def leave(name: Name, rank: Rank, shown: Leaving, tenant: Asking) -> Response:
+        """Gives a rank back in order."""
+        controller.leave(tenant, name, rank, shown.token, shown.begun)
+        return JSONResponse({})
+
+    beaten = failures(*_BODY, "wrong_token", "not_found", "lost")
+
+    @routes.post("/{rank}/heartbeat", summary="Heartbeat", responses=beaten, **empty)
+    async def heartbeat(name: Name, rank: Rank, beat: Beat, tenant: Asking) -> Response:
+        """Says that a member lives, and what it has done."""
+        controller.beat(tenant, name, rank, beat.token, beat.report)
+        return JSONResponse({})
+
+    @routes.post(
+        "/{rank}/progress",
+        summary="Progress",
+        response_model=answers.CompleteView,
+        responses=failures(*_BODY, *_CHANGE),
+    )
+    async def progress(name: Name, rank: Rank, said: Progress, tenant: Asking, request: Request) -> Response:
+        """First step of a change of membership. Waits for all survivors."""
+        future = controller.progress(tenant, name, rank, said.token, said.completed)
+        return JSONResponse({"complete_to": await unless_gone(request, asyncio.wrap_future(future))})
+
+    @routes.post(
+        "/{rank}/proceed",
+        summary="Proceed",
+        response_model=answers.AdmittedView,
+        responses=failures(*_BODY, *_CHANGE, "address_taken", "no_slots", "no_memory", "no_switch", "switch"),
+    )
+    async def proceed(name: Name, rank: Rank, asked: Proceed, tenant: Asking, request: Request) -> Response:
+        """Second step: goes over to the new generation. Waits for all survivors and those who join them."""
+        future = controller.proceed(tenant, name, rank, asked.token, asked.address, asked.port)
+        return JSONResponse(await unless_gone(request, asyncio.wrap_future(future)))
+
+    return routes
+
+
+def switch_routes(service: Service) -> APIRouter:
+    """Returns the routes of switches, slots, counters and events."""
+    routes = APIRouter(prefix="/v1", tags=["switches"])
+    controller, in_thread = service.controller, service.in_thread
+    drained: dict[str, Any] = {
+        "response_model": answers.SwitchView,
+        "responses": failures(*_BODY, "not_found"),
+    }
+
+    @routes.get(
+        "/switches", summary="List switches", response_model=answers.SwitchesView, responses=failures()
+    )
+    async def switches(tenant: Narrowed) -> Response:
+        """Returns every switch with its slot map. Other tenants' jobs have no names there."""
+        return JSONResponse({"switches": await in_thread(controller.queries.switches, tenant)})
+
+    async def _drain(call: Any, name: str, tenant: Tenant) -> Response:
+        if not tenant.admin:
+            raise HttpError("forbidden", "draining a switch is for administrators")
+        return JSONResponse(await in_thread(call, tenant, name))
+
+    @routes.post("/switches/{name}/drain", summary="Drain a switch", **drained)
+    async def drain(name: SwitchName, tenant: Asking) -> Response:
+        """Puts no new jobs there, and moves those that can be moved. For administrators."""
+        return await _drain(controller.drain_switch, name, tenant)
+
+    @routes.post("/switches/{name}/undrain", summary="Undrain a switch", **drained)
+    async def undrain(name: SwitchName, tenant: Asking) -> Response:
+        """Takes new jobs there again. For administrators."""
+        return await _drain(controller.undrain_switch, name, tenant)
+
+    @routes.get(
+        "/slots",
+        summary="Show slots",
+        response_model=answers.SlotsView | answers.WaitingView,
+        responses=failures("not_found"),
+    )
+    async def slots(
+        tenant: Narrowed,
+        job: Annotated[
+            str | None, Query(max_length=MAX_NAME, description="Show the slots of this job that wait.")
+        ] = None,
+        job_id: JobId = None,
+    ) -> Response:
+        """Returns the slots that jobs have; or those of one job that wait, and for which ranks."""
+        if job is not None:
+            return _found(job, await service.of_switch(controller.queries.waiting_slots, tenant, job, job_id))
+        return JSONResponse(await in_thread(controller.queries.slots, tenant))
+
+    @routes.get("/stats", summary="Show counters", response_model=answers.StatsView, responses=failures())
+    async def stats(tenant: Narrowed) -> Response:
+        """Returns the counters of the switches and of every job."""
+        return JSONResponse(await service.of_switch(controller.queries.stats, tenant))
+
+    @routes.get(
+        "/events", summary="Read the event log", response_model=answers.EventsView, responses=failures()
+    )
+    async def events(
+        tenant: Narrowed,
+        since: Since = 0,
+        limit: Annotated[Annotated[int, Field(ge=1, le=MAX_EVENTS), Digits], Query()] = 200,
+    ) -> Response:
+        """Returns the newest events past `since`, oldest first."""
+        return JSONResponse({"events": await in_thread(controller.queries.events, tenant, since, limit)})
+
+    @routes.get(
+        "/live",
+        summary="Watch",
+        response_class=Response,
+        responses=streamed(
+            "Server-sent events: `snapshot`, once a second, with `now`, `switches`, `jobs` and new `events`.",
+            SSE,
+        )
+        | failures(),
+    )
+    async def live(tenant: Narrowed, since: Since = 0) -> Response:
+        """Streams a snapshot of jobs and switches a second."""
+
+        async def snapshot(after: int) -> answers.Snapshot:
+            return await in_thread(controller.queries.snapshot, tenant, after)
+
+        return LiveStream(snapshot, since, service.stop)
+
+    return routes
+
+
+def _found(name: str, value: Any | None) -> Response:
+    if value is None:
+        raise HttpError("not_found", f"there is no job {name[:MAX_NAME]!r}")
+    return JSONResponse(value)
