@@ -8,22 +8,16 @@ from __future__ import annotations
 
 from typing import Any, Literal, NotRequired
 
-from typing_extensions import TypedDict
+from typing_extensions import TypedDict, is_typeddict
 
 from switchagg.control.jobs.records import JobState, SwitchState
 
 
-class Answer(TypedDict):
-    """Base of all answers; strings below fields describe them."""
-
-    __pydantic_config__ = {"use_attribute_docstrings": True}  # type: ignore[misc] # noqa: RUF012
-
-
-class Empty(Answer):
+class Empty(TypedDict):
     """Done; there is nothing to say."""
 
 
-class Endpoint(Answer):
+class Endpoint(TypedDict):
     """The address that workers send to."""
 
     address: str
@@ -34,7 +28,7 @@ class Endpoint(Answer):
     """UNIX socket of the shared memory, for workers on the switch's own computer; or empty."""
 
 
-class MemberView(Answer):
+class MemberView(TypedDict):
     """One rank of a job."""
 
     rank: int
@@ -52,7 +46,7 @@ class MemberView(Answer):
     """Why it was lost."""
 
 
-class PolicyWord(Answer):
+class PolicyWord(TypedDict):
     """What a job skips."""
 
     block: int
@@ -71,7 +65,7 @@ class PolicyView(PolicyWord):
     why: str | None
 
 
-class RatesView(Answer):
+class RatesView(TypedDict):
     """Means of a job's last seconds."""
 
     GBps: float | None
@@ -86,7 +80,7 @@ class RatesView(Answer):
     rtt_us: float | None
 
 
-class LeafView(Answer):
+class LeafView(TypedDict):
     """A job's range on a leaf, and the ranks that attach there."""
 
     switch: str
@@ -94,7 +88,7 @@ class LeafView(Answer):
     ranks: list[int]
 
 
-class JobView(Answer):
+class JobView(TypedDict):
     """A job."""
 
     name: str
@@ -129,13 +123,13 @@ class JobView(Answer):
     rates: RatesView | None
 
 
-class JobsView(Answer):
+class JobsView(TypedDict):
     """Every job that has not ended, of whoever asks."""
 
     jobs: list[JobView]
 
 
-class RangeView(Answer):
+class RangeView(TypedDict):
     """Slots that a job has. Another tenant's has no name."""
 
     switch: NotRequired[str]
@@ -147,7 +141,7 @@ class RangeView(Answer):
     tenant: str | None
 
 
-class CapacityView(Answer):
+class CapacityView(TypedDict):
     """The room on a switch."""
 
     slots: int
@@ -182,13 +176,13 @@ class SwitchView(Endpoint):
     counters: dict[str, int]
 
 
-class SwitchesView(Answer):
+class SwitchesView(TypedDict):
     """Every switch."""
 
     switches: list[SwitchView]
 
 
-class SlotTotals(Answer):
+class SlotTotals(TypedDict):
     """Slots and memory, free and used."""
 
     capacity: int
@@ -213,7 +207,7 @@ class SlotsView(SlotTotals):
     switches: list[SwitchSlots]
 
 
-class WaitingSlot(Answer):
+class WaitingSlot(TypedDict):
     """A slot that lacks packets of some ranks."""
 
     switch: str
@@ -226,14 +220,14 @@ class WaitingSlot(Answer):
     """Ranks whose packets are not."""
 
 
-class WaitingView(Answer):
+class WaitingView(TypedDict):
     """The slots of a job that wait for some ranks; null where the switch does not show them."""
 
     job: str
     slots: list[WaitingSlot] | None
 
 
-class JobCounters(Answer):
+class JobCounters(TypedDict):
     """The counters of a job on one switch."""
 
     name: str
@@ -243,7 +237,7 @@ class JobCounters(Answer):
     counters: dict[str, int]
 
 
-class StatsView(Answer):
+class StatsView(TypedDict):
     """Counters: of all switches together, of each, of each job."""
 
     switch: dict[str, int]
@@ -252,7 +246,7 @@ class StatsView(Answer):
     jobs: list[JobCounters]
 
 
-class EventView(Answer):
+class EventView(TypedDict):
     """A line of the event log."""
 
     n: int
@@ -266,13 +260,13 @@ class EventView(Answer):
     rank: int | None
 
 
-class EventsView(Answer):
+class EventsView(TypedDict):
     """Lines of the event log, oldest first."""
 
     events: list[EventView]
 
 
-class HistoryView(Answer):
+class HistoryView(TypedDict):
     """A job over time."""
 
     job: str
@@ -281,7 +275,7 @@ class HistoryView(Answer):
     points: list[dict[str, float | None]]
 
 
-class Snapshot(Answer):
+class Snapshot(TypedDict):
     """All that the page shows."""
 
     now: float
@@ -291,13 +285,13 @@ class Snapshot(Answer):
     events: list[EventView]
 
 
-class CompleteView(Answer):
+class CompleteView(TypedDict):
     """The number of collectives to complete before `proceed`."""
 
     complete_to: int
 
 
-class LostView(Answer):
+class LostView(TypedDict):
     """A rank that was lost, and why."""
 
     rank: int
@@ -310,7 +304,7 @@ class AttachedSwitch(Endpoint):
     name: str
 
 
-class HeartbeatView(Answer):
+class HeartbeatView(TypedDict):
     """Where heartbeats go, and how often."""
 
     address: str
@@ -321,7 +315,7 @@ class HeartbeatView(Answer):
     """Seconds."""
 
 
-class AdmittedView(Answer):
+class AdmittedView(TypedDict):
     """What a rank needs to send and to check what it receives; the first event of its stream."""
 
     event: Literal["admitted"]
@@ -347,7 +341,7 @@ class AdmittedView(Answer):
     heartbeat: HeartbeatView
 
 
-class Health(Answer):
+class Health(TypedDict):
     """The state of a controller."""
 
     status: Literal["ok"]
@@ -357,7 +351,7 @@ class Health(Answer):
     warnings: list[str]
 
 
-class HealthView(Answer):
+class HealthView(TypedDict):
     """The state of a controller. Without a token, where one is needed, only the first three."""
 
     status: Literal["ok"]
@@ -366,3 +360,8 @@ class HealthView(Answer):
     warnings: NotRequired[list[str]]
     switch: NotRequired[Endpoint | None]
     switches: NotRequired[dict[str, str]]
+
+
+for _each in list(globals().values()):
+    if is_typeddict(_each):  # strings below fields become their descriptions
+        _each.__pydantic_config__ = {"use_attribute_docstrings": True}

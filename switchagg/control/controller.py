@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any
 
+from switchagg.control.answers import AdmittedView, JobView, SwitchView
 from switchagg.control.controller_core import refuse
 from switchagg.control.history import History
 from switchagg.control.jobs.effects import (
@@ -55,36 +56,36 @@ class Controller(Looking):
 
     # What tenants ask for.
 
-    def create(self, tenant: Tenant, spec: JobSpec) -> dict[str, Any]:
+    def create(self, tenant: Tenant, spec: JobSpec) -> JobView:
         """Orders a job and returns it: it has its slots, or is queued."""
         with self._changing():
             return self._describe(self._book.create(tenant, spec, time.monotonic()))
 
-    def evict(self, tenant: Tenant, name: str, job_id: int | None = None) -> dict[str, Any]:
+    def evict(self, tenant: Tenant, name: str, job_id: int | None = None) -> JobView:
         """Ends a job now, whatever its members do, and returns it as it is then."""
         with self._changing():
             job = self._found(tenant, name, job_id)
             self._book.evict(job, tenant.who)
             return self._describe(job)
 
-    def drain(self, tenant: Tenant, name: str, job_id: int | None = None) -> dict[str, Any]:
+    def drain(self, tenant: Tenant, name: str, job_id: int | None = None) -> JobView:
         """Lets no one else into a job, which ends when its members have left; returns it."""
         with self._changing():
             job = self._found(tenant, name, job_id)
             self._book.drain(job, tenant.who)
             return self._describe(job)
 
-    def drain_switch(self, tenant: Tenant, name: str) -> dict[str, Any]:
+    def drain_switch(self, tenant: Tenant, name: str) -> SwitchView:
         """Puts no new job on a switch, and moves those there as they allow it; returns the switch."""
         return self._set_draining(tenant, name, self._book.drain_switch, True)
 
-    def undrain_switch(self, tenant: Tenant, name: str) -> dict[str, Any]:
+    def undrain_switch(self, tenant: Tenant, name: str) -> SwitchView:
         """Lets a switch have new jobs again; returns it."""
         return self._set_draining(tenant, name, self._book.undrain_switch, False)
 
     def _set_draining(
         self, tenant: Tenant, name: str, change: Callable[[str, str], None], draining: bool
-    ) -> dict[str, Any]:
+    ) -> SwitchView:
         if not tenant.admin:
             raise AdmissionError("switches are the administrators' affair", "forbidden")
         with self._changing():
@@ -195,7 +196,7 @@ class Controller(Looking):
 
     def proceed(
         self, tenant: Tenant, name: str, rank: int, token: int, address: str, port: int
-    ) -> Future[dict[str, Any]]:
+    ) -> Future[AdmittedView]:
         """A rank is done with the old generation of its job, and will send from this address and port.
 
         Returns:

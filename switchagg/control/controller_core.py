@@ -22,6 +22,7 @@ from typing import Any, Final
 from switchagg.control import job_codec as saved
 from switchagg.control import views
 from switchagg.control.agent import Agent
+from switchagg.control.answers import AdmittedView
 from switchagg.control.drivers.base import SwitchDriver
 from switchagg.control.events import IN_STORE, EventLog
 from switchagg.control.history import INTERVAL, History
@@ -207,7 +208,7 @@ class Shell:
             finally:
                 self._act()
 
-    def _admitted(self, member: Member) -> dict[str, Any]:
+    def _admitted(self, member: Member) -> AdmittedView:
         assert member.admission is not None
         driver = self._drivers[member.admission.switch]
         return views.admitted(member.admission, driver, self.heartbeat_address)

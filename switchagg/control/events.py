@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterable
-from dataclasses import asdict
 from itertools import islice
-from typing import Any, Final
+from typing import Final
 
+from switchagg.control.answers import EventView
 from switchagg.control.jobs.effects import Note
 from switchagg.control.jobs.records import Event, Tenant
 
@@ -54,8 +54,15 @@ class EventLog:
         return list(events)[::-1][:limit]
 
 
-def describe(event: Event) -> dict[str, Any]:
+def describe(event: Event) -> EventView:
     """Returns an event as JSON's types."""
-    fields = asdict(event)
-    number = fields.pop("number")
-    return {"n": number, **fields, "kind": event.kind.value, "time": round(event.time, 3)}
+    return {
+        "n": event.number,
+        "time": round(event.time, 3),
+        "kind": event.kind.value,
+        "text": event.text,
+        "tenant": event.tenant,
+        "job": event.job,
+        "switch": event.switch,
+        "rank": event.rank,
+    }

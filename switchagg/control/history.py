@@ -9,9 +9,11 @@ seconds does nothing.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
+
+from switchagg.control.answers import RatesView
 
 INTERVAL: Final = 1.0  # seconds
 POINTS: Final = 600
@@ -112,13 +114,19 @@ class History:
             )
         )
 
-    def rates(self) -> dict[str, float | None] | None:
+    def rates(self) -> RatesView | None:
         """Returns the means of the last seconds; None before there was a point."""
         recent = list(self._points)[-RECENT:]
         if not recent:
             return None
-        names = ("GBps", "packets_per_s", "loss", "skip_ratio", "density", "rtt_us")
-        return {name: _mean([getattr(point, name) for point in recent]) for name in names}
+        return {
+            "GBps": _mean([point.GBps for point in recent]),
+            "packets_per_s": _mean([point.packets_per_s for point in recent]),
+            "loss": _mean([point.loss for point in recent]),
+            "skip_ratio": _mean([point.skip_ratio for point in recent]),
+            "density": _mean([point.density for point in recent]),
+            "rtt_us": _mean([point.rtt_us for point in recent]),
+        }
 
     def points(self) -> list[dict[str, Any]]:
         """Returns the points, oldest first, as JSON's types."""
@@ -129,7 +137,7 @@ def _grown(before: int, after: int) -> int:
     return after - before if after >= before else after  # counted from 0 again: it was admitted anew
 
 
-def _mean(values: list[float | None]) -> float | None:
+def _mean(values: Sequence[float | None]) -> float | None:
     there = [value for value in values if value is not None]
     return _rounded(sum(there) / len(there)) if there else None
 

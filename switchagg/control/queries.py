@@ -9,6 +9,19 @@ from functools import partial
 from typing import Any, Final
 
 from switchagg.control import views
+from switchagg.control.answers import (
+    EventView,
+    Health,
+    HistoryView,
+    JobCounters,
+    JobView,
+    SlotsView,
+    Snapshot,
+    StatsView,
+    SwitchSlots,
+    SwitchView,
+    WaitingView,
+)
 from switchagg.control.controller_core import Shell
 from switchagg.control.drivers.base import SwitchDriver
 from switchagg.control.events import describe
@@ -31,29 +44,29 @@ class Looking(Shell):
         """Returns the read-only queries."""
         return self
 
-    def jobs(self, tenant: Tenant) -> list[dict[str, Any]]:
+    def jobs(self, tenant: Tenant) -> list[JobView]:
         """Returns every job that has not ended and that the tenant may see."""
         self._refresh(0.3)
         with self._lock:
             return [self._describe(job) for job in self._book.jobs() if views.sees(tenant, job.tenant)]
 
-    def job(self, tenant: Tenant, name: str, job_id: int | None = None) -> dict[str, Any] | None:
+    def job(self, tenant: Tenant, name: str, job_id: int | None = None) -> JobView | None:
         """Returns the newest job of that name, or the one with this id; None where there is none."""
         self._refresh(0.3)
         with self._lock:
             job = self._find(tenant, name, job_id)
             return None if job is None else self._describe(job)
 
-    def switches(self, tenant: Tenant) -> list[dict[str, Any]]:
+    def switches(self, tenant: Tenant) -> list[SwitchView]:
         """Returns the switches, and who has which of their slots."""
         self._refresh(0.3)
         with self._lock:
             return [self._switch(name, tenant) for name in self._drivers]
 
-    def slots(self, tenant: Tenant) -> dict[str, Any]:
+    def slots(self, tenant: Tenant) -> SlotsView:
         """Returns who has which slots, of all switches together and of each."""
         with self._lock:
-            rooms: list[dict[str, Any]] = [
+            rooms: list[SwitchSlots] = [
                 {
                     "name": room.name,
                     "capacity": room.capacity.slots,
@@ -66,16 +79,18 @@ class Looking(Shell):
                 }
                 for room in self._book.placement.rooms.values()
             ]
-        sums = ("capacity", "free", "memory", "memory_used")
         return {
-            **{name: sum(int(room[name]) for room in rooms) for name in sums},
+            "capacity": sum(room["capacity"] for room in rooms),
+            "free": sum(room["free"] for room in rooms),
+            "memory": sum(room["memory"] for room in rooms),
+            "memory_used": sum(room["memory_used"] for room in rooms),
             "largest_free": max((room["largest_free"] for room in rooms), default=0),
             "max_words": max((room["max_words"] for room in rooms), default=0),
-            "ranges": [{"switch": room["name"], **each} for room in rooms for each in room["ranges"]],
+            "ranges": [{**each, "switch": room["name"]} for room in rooms for each in room["ranges"]],
             "switches": rooms,
         }
 
-    def waiting_slots(self, tenant: Tenant, name: str, job_id: int | None = None) -> dict[str, Any] | None:
+    def waiting_slots(self, tenant: Tenant, name: str, job_id: int | None = None) -> WaitingView | None:
         """Returns the slots of a job that wait for some ranks; None where there is no such job.
 
         Of a job that hangs this says whose packets are not there. `slots` is None where the switch does not
@@ -100,7 +115,7 @@ class Looking(Shell):
             waiting = [each for part, states in found for each in views.waiting(states, part, generation)]
             return {"job": name, "slots": waiting}
 
-    def stats(self, tenant: Tenant) -> dict[str, Any]:
+    def stats(self, tenant: Tenant) -> StatsView:
         """Returns the counters of the switches, their sums, and those of every job that the tenant may see.
 
         A switch that does not answer has ``error`` instead.
@@ -113,7 +128,7 @@ class Looking(Shell):
                 for part in job.generation.parts
             ]
         switches: dict[str, dict[str, Any]] = {}
-        jobs: list[dict[str, Any]] = []
+        jobs: list[JobCounters] = []
         total: Counter[str] = Counter()
         for name, agent in self._agents.items():
             mine = [job_id for _, job_id, _, switch in there if switch == name]
@@ -131,12 +146,12 @@ class Looking(Shell):
             ]
         return {"switch": dict(total), "switches": switches, "jobs": jobs}
 
-    def events(self, tenant: Tenant, since: int = 0, limit: int = 200) -> list[dict[str, Any]]:
+    def events(self, tenant: Tenant, since: int = 0, limit: int = 200) -> list[EventView]:
         """Returns events after number `since`, oldest first; with 0 the newest."""
         with self._lock:
             return [describe(event) for event in self._events.since(since, limit, tenant)]
 
-    def history(self, tenant: Tenant, name: str, job_id: int | None = None) -> dict[str, Any] | None:
+    def history(self, tenant: Tenant, name: str, job_id: int | None = None) -> HistoryView | None:
         """Returns what a job did in the last ten minutes; None where there is no such job."""
         with self._lock:
             job = self._find(tenant, name, job_id)
@@ -146,7 +161,7 @@ class Looking(Shell):
             points = [] if history is None else history.points()
             return {"job": name, "interval": INTERVAL, "points": points}
 
-    def snapshot(self, tenant: Tenant, since: int = 0) -> dict[str, Any]:
+    def snapshot(self, tenant: Tenant, since: int = 0) -> Snapshot:
         """Returns all that a page shows, with counters as of a second ago."""
         self._refresh(0.3)
         with self._lock:
@@ -157,7 +172,7 @@ class Looking(Shell):
                 "events": [describe(event) for event in self._events.since(since, 200, tenant)],
             }
 
-    def health(self) -> dict[str, Any]:
+    def health(self) -> Health:
         """Returns whether all is well, and what a person should know."""
         warnings = [warning for driver in self._drivers.values() for warning in driver.warnings]
         with self._lock:
@@ -205,13 +220,13 @@ class Looking(Shell):
             )
         return others[-1] if others else None
 
-    def _describe(self, job: Job) -> dict[str, Any]:
+    def _describe(self, job: Job) -> JobView:
         sites = () if job.tree is None else job.tree.sites
         counters = {site.switch: self._agents[site.switch].job_counters(job.id) for site in sites}
         history = self._histories.get(job.number)
         return views.job_view(job, self._book, history, counters, time.monotonic(), self._epoch)
 
-    def _switch(self, name: str, tenant: Tenant) -> dict[str, Any]:
+    def _switch(self, name: str, tenant: Tenant) -> SwitchView:
         room = self._book.placement.rooms[name]
         return views.switch_view(room, self._drivers[name], self._book, self._agents[name].counters, tenant)
 

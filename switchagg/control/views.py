@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any
 
+from switchagg.control.answers import (
+    AdmittedView,
+    Endpoint,
+    JobView,
+    LeafView,
+    MemberView,
+    RangeView,
+    SwitchView,
+    WaitingSlot,
+)
 from switchagg.control.drivers.base import SwitchDriver
 from switchagg.control.history import History
 from switchagg.control.jobs.book import JobBook
@@ -20,7 +29,7 @@ def sees(tenant: Tenant, owner: str | None) -> bool:
     return tenant.admin or tenant.name == owner
 
 
-def admitted(admission: Admission, driver: SwitchDriver, heartbeat: tuple[str, int] | None) -> dict[str, Any]:
+def admitted(admission: Admission, driver: SwitchDriver, heartbeat: tuple[str, int] | None) -> AdmittedView:
     """Returns the first line of a member's stream. It alone holds tokens."""
     return {
         "event": "admitted",
@@ -31,7 +40,11 @@ def admitted(admission: Admission, driver: SwitchDriver, heartbeat: tuple[str, i
         "slots": admission.slots,
         "words": admission.words,
         "first_seq": admission.first_seq,
-        "policy": asdict(admission.policy),
+        "policy": {
+            "block": admission.policy.block,
+            "dense": admission.policy.dense,
+            "bits": admission.policy.bits,
+        },
         "worker_bit": admission.worker_bit,
         "senders": admission.senders,
         "rank": admission.rank,
@@ -50,7 +63,7 @@ def admitted(admission: Admission, driver: SwitchDriver, heartbeat: tuple[str, i
     }
 
 
-def endpoint(driver: SwitchDriver) -> dict[str, Any]:
+def endpoint(driver: SwitchDriver) -> Endpoint:
     """Returns where workers send to, and what they need to know of it."""
     host, port = driver.address
     return {"address": host, "port": port, "receive_buffer": driver.receive_buffer, "link": driver.link}
@@ -63,7 +76,7 @@ def job_view(
     counters: Mapping[str, Mapping[str, int]],
     now: float,
     epoch: float,
-) -> dict[str, Any]:
+) -> JobView:
     """Returns a job. `counters` are its switches' for it, by name; `epoch` the unix time at the clock's 0."""
     generation = job.generation
     places = () if generation is None else generation.places
@@ -72,7 +85,7 @@ def job_view(
         "name": job.name,
         "id": job.id or None,
         "tenant": job.tenant,
-        "state": job.shown.value,
+        "state": job.shown,
         "why": job.why or _trouble(job, book),
         "world_size": job.world_size,
         "members": [
@@ -110,7 +123,7 @@ def _trouble(job: Job, book: JobBook) -> str:
     return "; ".join(f"switch {room.name!r} is down: {room.why}" for room in rooms if not room.up)
 
 
-def _leaves(tree: Tree) -> list[dict[str, Any]]:
+def _leaves(tree: Tree) -> list[LeafView]:
     seats = dict(tree.seats)
     return [
         {"switch": leaf.switch, "base": leaf.base, "ranks": list(seats[leaf.switch])} for leaf in tree.leaves
@@ -123,7 +136,7 @@ def _member(
     generation: Generation | None,
     counters: Mapping[str, Mapping[str, int]],
     now: float,
-) -> dict[str, Any]:
+) -> MemberView:
     silent = book.liveness.silent(member.cookie, now)
     switch = packets = None
     if generation is not None and member.rank in generation.places:
@@ -144,14 +157,14 @@ def _member(
 
 def switch_view(
     room: Room, driver: SwitchDriver, book: JobBook, counters: Mapping[str, int], tenant: Tenant
-) -> dict[str, Any]:
+) -> SwitchView:
     """Returns a switch, and who has which of its slots."""
     capacity = room.capacity
     return {
         "name": room.name,
         "target": driver.target,
         **endpoint(driver),
-        "state": room.state.value,
+        "state": room.state,
         "why": room.why,
         "draining": room.draining,
         "warnings": driver.warnings,
@@ -175,9 +188,9 @@ def switch_view(
     }
 
 
-def ranges(room: Room, book: JobBook, tenant: Tenant) -> list[dict[str, Any]]:
+def ranges(room: Room, book: JobBook, tenant: Tenant) -> list[RangeView]:
     """Returns the ranges of a switch, by base; other tenants' without their names."""
-    found = []
+    found: list[RangeView] = []
     for job in book.jobs():
         sites = () if job.tree is None else job.tree.sites
         if job.change is not None and job.change.target is not None:
@@ -195,10 +208,10 @@ def ranges(room: Room, book: JobBook, tenant: Tenant) -> list[dict[str, Any]]:
                         "tenant": job.tenant if known else None,
                     }
                 )
-    return sorted(found, key=lambda each: int(each["base"]))
+    return sorted(found, key=lambda each: each["base"])
 
 
-def waiting(slots: Mapping[int, Any], part: Generation, generation: Generation) -> list[dict[str, Any]]:
+def waiting(slots: Mapping[int, Any], part: Generation, generation: Generation) -> list[WaitingSlot]:
     """Returns the slots of a job on one of its switches that wait for some ranks.
 
     Args:

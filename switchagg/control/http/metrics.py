@@ -1,6 +1,7 @@
-"""What Prometheus reads at ``/metrics``. Labels are from bounded sets: switches, tenants, states, routes.
+"""The metrics at ``/metrics``, for Prometheus. Labels are from bounded sets: switches, tenants, states,
+routes.
 
-No job has a label: names of jobs are strangers' text, and come and go without end. Per job there are
+No job has a label: names of jobs are strangers' text, and come and go without end. For single jobs there are
 `switchagg top`, the page and ``/v1/jobs``; here a tenant's jobs are summed, or the worst of them is shown.
 
 Most values are read from the controller when Prometheus asks, and cost nothing in between.
@@ -20,13 +21,22 @@ import switchagg
 from switchagg.control.jobs.records import OPEN, SwitchState
 
 if TYPE_CHECKING:
+    from switchagg.control.answers import JobView, RatesView, SwitchView
     from switchagg.control.controller import Controller
 
 MEDIA_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _BUCKETS: Final = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
-_RATES: Final = (
-    ("GBps", 1e9, "reduced_bytes_per_second", "Bytes of tensors that the tenant's jobs reduce in a second."),
-    ("packets_per_s", 1.0, "packets_per_second", "Packets that the workers of the tenant's jobs send."),
+_RATES: Final[tuple[tuple[str, str, Callable[[RatesView], float | None]], ...]] = (
+    (
+        "reduced_bytes_per_second",
+        "Bytes of tensors that the tenant's jobs reduce in a second.",
+        lambda rates: None if rates["GBps"] is None else rates["GBps"] * 1e9,
+    ),
+    (
+        "packets_per_second",
+        "Packets that the workers of the tenant's jobs send.",
+        lambda rates: rates["packets_per_s"],
+    ),
 )
 _NO_EVENTS: Final = 2**53
 
@@ -35,8 +45,8 @@ class Metrics:
     """The metrics of one controller, in a registry of its own.
 
     Args:
-        controller: what is looked at.
-        heartbeats: datagrams so far, by what became of them.
+        controller: the source of the values.
+        heartbeats: returns the datagrams so far, by outcome.
     """
 
     def __init__(self, controller: Controller, heartbeats: Callable[[], Mapping[str, int]]) -> None:
@@ -58,13 +68,13 @@ class Metrics:
         ProcessCollector(registry=self._registry)
 
     def request(self, method: str, route: str, status: int, seconds: float | None) -> None:
-        """Counts a request. `seconds` is None where its length says nothing."""
+        """Counts a request. `seconds` is None if its answer waited for others."""
         self._requests.labels(method, route, str(status)).inc()
         if seconds is not None:
             self._seconds.labels(route).observe(seconds)
 
     def text(self) -> bytes:
-        """The exposition in Prometheus' text format."""
+        """Returns the metrics in Prometheus' text format."""
         return generate_latest(self._registry)
 
 
@@ -101,13 +111,13 @@ class _State(Collector):
         )
         yield GaugeMetricFamily(
             "switchagg_warnings",
-            "Things that a person should know; /healthz says which.",
+            "Warnings for a person; /healthz lists them.",
             len(controller.queries.health()["warnings"]),
         )
 
 
-def _switches(switches: list[dict[str, Any]]) -> Iterator[Metric]:
-    def gauge(name: str, help: str, value: Callable[[dict[str, Any]], float]) -> Metric:
+def _switches(switches: list[SwitchView]) -> Iterator[Metric]:
+    def gauge(name: str, help: str, value: Callable[[SwitchView], float]) -> Metric:
         values = {(switch["name"],): value(switch) for switch in switches}
         return _gauges(f"switchagg_switch_{name}", help, ("switch",), values)
 
@@ -132,7 +142,7 @@ def _switches(switches: list[dict[str, Any]]) -> Iterator[Metric]:
     yield gauge("used_memory_bytes", "Memory that jobs have.", lambda switch: switch["memory_used"])
     counters = CounterMetricFamily(
         "switchagg_switch_packets",
-        "Packets, by what the switch counted them as (`switchagg stats`); since the switch started.",
+        "Packets since the switch started, by counter (`switchagg stats`).",
         labels=("switch", "counter"),
     )
     for switch in switches:
@@ -141,11 +151,11 @@ def _switches(switches: list[dict[str, Any]]) -> Iterator[Metric]:
     yield counters
 
 
-def _tenants(switches: list[dict[str, Any]], jobs: list[dict[str, Any]]) -> Iterator[Metric]:
+def _tenants(switches: list[SwitchView], jobs: list[JobView]) -> Iterator[Metric]:
     slots: Tally[tuple[str, ...]] = Tally()
     for switch in switches:
         for each in switch["ranges"]:
-            slots[(each["tenant"],)] += each["slots"]
+            slots[(each["tenant"] or "",)] += each["slots"]
     yield _gauges("switchagg_tenant_slots", "Slots that the tenant's jobs have.", ("tenant",), slots)
     members: Tally[tuple[str, ...]] = Tally()
     silence: dict[tuple[str, ...], float] = {}
@@ -156,7 +166,7 @@ def _tenants(switches: list[dict[str, Any]], jobs: list[dict[str, Any]]) -> Iter
             members[(*owner, member["state"])] += 1
             if member["state"] == "joined" and member["silent"] is not None:
                 silence[owner] = max(silence.get(owner, 0.0), member["silent"])
-        if (lost := (job["rates"] or {}).get("loss")) is not None:
+        if job["rates"] is not None and (lost := job["rates"]["loss"]) is not None:
             loss[owner] = max(loss.get(owner, 0.0), lost)
     yield _gauges("switchagg_members", "Members of jobs that have not ended.", ("tenant", "state"), members)
     yield _gauges(
@@ -171,16 +181,16 @@ def _tenants(switches: list[dict[str, Any]], jobs: list[dict[str, Any]]) -> Iter
         ("tenant",),
         loss,
     )
-    for name, unit, metric, help in _RATES:
-        rates: Tally[tuple[str, ...]] = Tally()
+    for metric, help, rate in _RATES:
+        rates: dict[tuple[str, ...], float] = {}
         for job in jobs:
-            if (rate := (job["rates"] or {}).get(name)) is not None:
-                rates[(job["tenant"],)] += rate * unit
+            if job["rates"] is not None and (value := rate(job["rates"])) is not None:
+                rates[(job["tenant"],)] = rates.get((job["tenant"],), 0.0) + value
         yield _gauges(f"switchagg_{metric}", help, ("tenant",), rates)
 
 
 def _gauges(name: str, help: str, labels: tuple[str, ...], values: Mapping[Any, float]) -> GaugeMetricFamily:
-    """Returns a gauge whose values are given by what its labels are, a tuple."""
+    """Returns a gauge from its values by their tuples of labels."""
     family = GaugeMetricFamily(name, help, labels=labels)
     for key, value in values.items():
         family.add_metric(key, value)

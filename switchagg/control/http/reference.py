@@ -92,6 +92,8 @@ def _parts(document: Document) -> Iterator[_Part]:
     for name, schema in sorted(document["components"]["schemas"].items()):
         yield _Heading(3, name)
         yield str(schema.get("description", "")).replace("\n", " ")
+        if "enum" in schema:
+            yield f"One of {_type(schema)}."
         if schema.get("properties"):
             required = set(schema.get("required", ()))
             rows = tuple(
