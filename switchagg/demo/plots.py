@@ -1,101 +1,32 @@
-"""The pictures of the report, as PNG. Needs matplotlib, which the extra ``plots`` brings."""
+"""The pictures of the demo's report. Drawing them needs matplotlib, which the extra ``plots`` brings."""
 
 from __future__ import annotations
 
-import os
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from switchagg.demo.outcome import Outcome, TrainingRun
-from switchagg.demo.progress import human_bytes
+from switchagg.report.format import size
+from switchagg.report.plots import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, RED, TEAL, save, styled
 
-_INK, _FAINT, _GRID = "#1f2933", "#7b8794", "#e4e7eb"
-_BLUE, _ORANGE, _GREEN, _PURPLE, _RED, _GREY = (
-    "#2563eb",
-    "#ea7317",
-    "#169c6b",
-    "#8b5cf6",
-    "#d6336c",
-    "#9aa5b1",
-)
-COLOURS = (_BLUE, _ORANGE, _GREEN, _PURPLE, _RED, "#0d9488", "#b45309", _GREY, _INK)
-LANE_COLOURS = {32: _BLUE, 16: _ORANGE, 8: _PURPLE}
-PART_COLOURS = {
-    "compute": _BLUE,
-    "scan": "#0d9488",
-    "quantize": _GREEN,
-    "wire": _ORANGE,
-    "wait": "#fbbf77",
-    "decode": _PURPLE,
-    "other": _GREY,
-    "update": _RED,
+LANE_COLOURS: Final = {32: BLUE, 16: ORANGE, 8: PURPLE}
+PARTS: Final = {
+    "compute": ("forward, backward", BLUE),
+    "scan": ("scan", TEAL),
+    "quantize": ("quantize", GREEN),
+    "wire": ("send, receive", ORANGE),
+    "wait": ("wait", "#fbbf77"),
+    "decode": ("decode", PURPLE),
+    "other": ("rest of the call", GREY),
+    "update": ("Adagrad", RED),
 }
-PART_NAMES = {
-    "compute": "forward, backward",
-    "scan": "scan",
-    "quantize": "quantize",
-    "wire": "send, receive",
-    "wait": "wait",
-    "decode": "decode",
-    "other": "rest of the call",
-    "update": "Adagrad",
-}
-
-
-@contextmanager
-def styled() -> Iterator[Any]:
-    """pyplot with our style. Its caches go to a temporary folder, unless the user has named one.
-
-    Raises:
-        ImportError: matplotlib is not installed.
-    """
-    with tempfile.TemporaryDirectory(prefix="switchagg-") as cache:
-        mine = "MPLCONFIGDIR" not in os.environ
-        if mine:
-            os.environ["MPLCONFIGDIR"] = cache
-        try:
-            import matplotlib
-
-            matplotlib.use("Agg")
-            from matplotlib import pyplot
-
-            style = {
-                "figure.figsize": (9, 4.2),
-                "figure.dpi": 100,
-                "savefig.dpi": 160,
-                "savefig.facecolor": "white",
-                "font.size": 11,
-                "axes.titlesize": 13,
-                "axes.titleweight": "bold",
-                "axes.titlelocation": "left",
-                "axes.titlepad": 12,
-                "axes.edgecolor": _GRID,
-                "axes.labelcolor": _FAINT,
-                "axes.spines.top": False,
-                "axes.spines.right": False,
-                "axes.grid": True,
-                "axes.axisbelow": True,
-                "grid.color": _GRID,
-                "text.color": _INK,
-                "xtick.color": _FAINT,
-                "ytick.color": _FAINT,
-                "legend.frameon": False,
-                "lines.linewidth": 1.8,
-            }
-            with matplotlib.rc_context(style):
-                yield pyplot
-        finally:
-            if mine:
-                del os.environ["MPLCONFIGDIR"]
+"""The parts of a step's time: how each is called, and its colour."""
 
 
 def draw(outcome: Outcome, folder: Path) -> dict[str, Path]:
-    """Draw every picture into `folder`, which exists.
+    """Draws every picture into `folder`, which exists.
 
     Returns:
         Paths by name: loss, density, bytes, time.
@@ -103,20 +34,12 @@ def draw(outcome: Outcome, folder: Path) -> dict[str, Path]:
     Raises:
         ImportError: matplotlib is not installed.
     """
-    drawings: dict[str, Callable[[Any, Outcome], Any]] = {
-        "loss": _loss,
-        "density": _density,
-        "bytes": _bytes,
-        "time": _time,
-    }
-    paths = {}
+    drawings = {"loss": _loss, "density": _density, "bytes": _bytes, "time": _time}
     with styled() as pyplot:
-        for name, drawing in drawings.items():
-            figure = drawing(pyplot, outcome)
-            paths[name] = folder / f"{name}.png"
-            figure.savefig(paths[name], bbox_inches="tight", pad_inches=0.15)
-            pyplot.close(figure)
-    return paths
+        return {
+            name: save(pyplot, drawing(pyplot, outcome), folder / f"{name}.png")
+            for name, drawing in drawings.items()
+        }
 
 
 def _smooth(values: list[float], width: int) -> np.ndarray[Any, np.dtype[np.float64]]:
@@ -134,15 +57,9 @@ def _loss(pyplot: Any, outcome: Outcome) -> Any:
     reference = outcome.reference.losses
     steps = np.arange(1, len(reference) + 1)
     window = max(1, len(steps) // 60)
-    upper.plot(steps, reference, color=_GREY, linewidth=0.6, alpha=0.45)
-    upper.plot(
-        steps,
-        _smooth(reference, window),
-        color=_INK,
-        linewidth=4.5,
-        alpha=0.25,
-        label="one process, no network",
-    )
+    upper.plot(steps, reference, color=GREY, linewidth=0.6, alpha=0.45)
+    smooth = _smooth(reference, window)
+    upper.plot(steps, smooth, color=INK, linewidth=4.5, alpha=0.25, label="one process, no network")
     for run in outcome.runs:
         upper.plot(
             steps[: len(run.losses)],
@@ -154,21 +71,15 @@ def _loss(pyplot: Any, outcome: Outcome) -> Any:
     upper.set_title("Training loss: through the switch and in one process")
     upper.legend(loc="upper right")
 
-    floor = 1e-9
+    least = 1e-9  # a logarithmic axis has no 0
     rounding = np.abs(np.subtract(reference, outcome.shuffled.losses[: len(reference)]))
-    lower.plot(
-        steps,
-        np.maximum(rounding, floor),
-        color=_INK,
-        alpha=0.3,
-        linewidth=1.2,
-        label="one process, shuffled",
-    )
+    rounding = np.maximum(rounding, least)
+    lower.plot(steps, rounding, color=INK, alpha=0.3, linewidth=1.2, label="one process, shuffled")
     for run in outcome.runs:
         distance = np.abs(np.subtract(run.losses, reference[: len(run.losses)]))
         lower.plot(
             steps[: len(distance)],
-            np.maximum(distance, floor),
+            np.maximum(distance, least),
             color=LANE_COLOURS[run.bits],
             linewidth=1.1,
             alpha=0.9,
@@ -189,9 +100,9 @@ def _density(pyplot: Any, outcome: Outcome) -> Any:
     steps = [record.step for record in run.steps]
     union = [100 * record.union for record in run.steps]
     own = [100 * record.touched for record in run.steps]
-    axes.fill_between(steps, union, color=_BLUE, alpha=0.10, linewidth=0)
-    axes.plot(steps, union, color=_BLUE, label="at any worker: the blocks that travel")
-    axes.plot(steps, own, color=_ORANGE, label="at one worker")
+    axes.fill_between(steps, union, color=BLUE, alpha=0.10, linewidth=0)
+    axes.plot(steps, union, color=BLUE, label="at any worker: the blocks that travel")
+    axes.plot(steps, own, color=ORANGE, label="at one worker")
     axes.set_ylim(0, max(union) * 1.35)
     axes.set_xlim(1, max(2, len(steps)))
     axes.set_ylabel("% of the gradient")
@@ -202,7 +113,7 @@ def _density(pyplot: Any, outcome: Outcome) -> Any:
 
 
 def _bytes(pyplot: Any, outcome: Outcome) -> Any:
-    rows = [("ring, float32\n(computed)", outcome.traffic(outcome.runs[0])[0], _GREY)]
+    rows = [("ring, float32\n(computed)", outcome.traffic(outcome.runs[0])[0], GREY)]
     for kind, note in (("dense", "dense"), ("zero-skip", "zero-skip")):
         for run in outcome.runs:
             rows += [
@@ -218,15 +129,10 @@ def _bytes(pyplot: Any, outcome: Outcome) -> Any:
         axes.barh(place + 0.19, row.sent, 0.34, color=colour)
         axes.barh(place - 0.19, row.received, 0.34, color=colour, alpha=0.45)
         for shift, value, word in ((0.19, row.sent, "sent"), (-0.19, row.received, "received")):
-            axes.text(
-                value + most * 0.008, place + shift, f"{human_bytes(value)} {word}", va="center", fontsize=9
-            )
-    axes.set_yticks(places, [name for name, _, _ in rows], color=_INK)
+            axes.text(value + most * 0.008, place + shift, f"{size(value)} {word}", va="center", fontsize=9)
+    _name_bars(axes, places, [name for name, _, _ in rows])
     axes.set_xlim(0, most * 1.2)
-    axes.xaxis.set_major_formatter(lambda value, _: human_bytes(value) if value else "0")
-    axes.grid(axis="y", visible=False)
-    axes.tick_params(axis="y", length=0)
-    axes.spines["left"].set_visible(False)
+    axes.xaxis.set_major_formatter(lambda value, _: size(value) if value else "0")
     axes.set_title("Bytes a worker moves in one step")
     return figure
 
@@ -236,35 +142,33 @@ def _time(pyplot: Any, outcome: Outcome) -> Any:
     longest = 1000 * max(sum(outcome.time_split(run).values()) for run in outcome.runs)
     for place, run in enumerate(reversed(outcome.runs)):
         _time_bar(axes, place, run, outcome, longest)
-    axes.set_yticks(
-        range(len(outcome.runs)),
-        [f"{run.bits}-bit lanes" for run in reversed(outcome.runs)],
-        color=_INK,
-    )
-    handles = [
-        pyplot.Rectangle((0, 0), 1, 1, color=PART_COLOURS[name], label=PART_NAMES[name])
-        for name in PART_NAMES
-    ]
+    _name_bars(axes, range(len(outcome.runs)), [f"{run.bits}-bit lanes" for run in reversed(outcome.runs)])
+    handles = [pyplot.Rectangle((0, 0), 1, 1, color=colour, label=title) for title, colour in PARTS.values()]
     axes.legend(
         handles=handles, loc="upper center", bbox_to_anchor=(0.5, -0.32), ncols=len(handles), fontsize=9,
         columnspacing=1.1, handlelength=1.0,
     )  # fmt: skip
     axes.set_xlim(0, longest * 1.03)
     axes.set_ylim(-0.6, len(outcome.runs) - 0.4)
-    axes.grid(axis="y", visible=False)
-    axes.tick_params(axis="y", length=0)
-    axes.spines["left"].set_visible(False)
     axes.set_xlabel("ms")
     axes.set_title("Where a step's time goes, mean of all workers")
     return figure
 
 
+def _name_bars(axes: Any, places: Any, names: list[str]) -> None:
+    """Names horizontal bars, in place of the y axis."""
+    axes.set_yticks(places, names, color=INK)
+    axes.grid(axis="y", visible=False)
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
+
+
 def _time_bar(axes: Any, place: int, run: TrainingRun, outcome: Outcome, scale: float) -> None:
     left = 0.0
     parts = {name: 1000 * seconds for name, seconds in outcome.time_split(run).items()}
-    for name in PART_NAMES:
+    for name, (_, colour) in PARTS.items():
         width = parts[name]
-        axes.barh(place, width, 0.6, left=left, color=PART_COLOURS[name], edgecolor="white", linewidth=0.8)
+        axes.barh(place, width, 0.6, left=left, color=colour, edgecolor="white", linewidth=0.8)
         if width > 0.055 * scale:
             axes.text(
                 left + width / 2, place, f"{width:.1f}", ha="center", va="center", color="white", fontsize=9.5

@@ -19,20 +19,11 @@ from rich.text import Text
 from switchagg.demo import model
 from switchagg.demo.outcome import WORDS_BYTES, StepRecord, ring_bytes
 from switchagg.demo.settings import Settings
+from switchagg.report.format import size
 
 _BARS = "▁▂▃▄▅▆▇█"
 _SPARK_WIDTH = 60
 _PLAIN_LINES = 10
-
-
-def human_bytes(count: float) -> str:
-    """Bytes with a decimal unit: ``1.53 MB``."""
-    value, unit = float(count), "B"
-    for larger in ("kB", "MB", "GB", "TB"):
-        if abs(value) < 1000:
-            break
-        value, unit = value / 1000, larger
-    return f"{value:.0f} B" if unit == "B" else f"{value:.3g} {unit}"
 
 
 def sparkline(values: list[float], width: int = _SPARK_WIDTH) -> str:
@@ -67,7 +58,7 @@ def step_text(record: StepRecord, settings: Settings, rate: float) -> str:
     return (
         f"step {record.step}/{settings.steps}  loss {record.loss:.4f}  "
         f"gradient {record.touched:.1%} non-zero at a worker, {record.union:.1%} at any  "
-        f"sent {human_bytes(record.bytes_sent)}{less}  {rate:.1f} steps/s"
+        f"sent {size(record.bytes_sent)}{less}  {rate:.1f} steps/s"
     )
 
 
@@ -189,10 +180,8 @@ class LiveProgress:
             "gradient",
             f"{record.touched:.1%} non-zero at a worker, {record.union:.1%} of blocks at any worker",
         )
-        table.add_row(
-            "bytes", f"{human_bytes(record.bytes_sent)} a worker and step; a ring {human_bytes(ring)}{less}"
-        )
-        table.add_row("so far", f"{human_bytes(self._sent)} sent by each worker")
+        table.add_row("bytes", f"{size(record.bytes_sent)} a worker and step; a ring {size(ring)}{less}")
+        table.add_row("so far", f"{size(self._sent)} sent by each worker")
         table.add_row("speed", f"{self._speed:.1f} steps/s")
         return table
 

@@ -1,102 +1,80 @@
-"""The demo's report: one HTML file that needs nothing else, its pictures, and all figures as JSON."""
+"""The demo's report: one page, its pictures, all figures as JSON, and the lines that end the command."""
 
 from __future__ import annotations
 
-import base64
-import json
-import os
 from html import escape
-from importlib import resources
 from pathlib import Path
 
 from switchagg.demo import model, plots
-from switchagg.demo.outcome import Outcome, TrainingRun, final_loss
-from switchagg.demo.progress import human_bytes
-from switchagg.errors import SwitchAggError, UsageError
+from switchagg.demo.outcome import Outcome, ReferenceRun, TrainingRun, final_loss
+from switchagg.report import page
+from switchagg.report.format import size
+from switchagg.report.table import Cell, Markup, html_table
 
-PLOTS_HINT = "no plots: matplotlib is not installed; pip install 'switchagg[plots]'"
-
-
-def check_folder(folder: Path, option: str = "--report") -> None:
-    """Fail early where a report could not be written. Creates nothing.
-
-    Args:
-        option: what the user calls it.
-
-    Raises:
-        UsageError: the path is a file, or neither it nor the folder it would be made in can be written to.
-    """
-    if folder.exists() and not folder.is_dir():
-        raise UsageError(f"{option} {folder}: this is a file; give a folder")
-    existing = folder.absolute()
-    while not existing.exists():
-        existing = existing.parent
-    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
-        raise UsageError(f"{option} {folder}: cannot write to {existing}")
+_DASH = "–"
 
 
 def write(outcome: Outcome, folder: Path) -> tuple[Path, bool]:
-    """Write the report.
-
-    Returns:
-        The path of the HTML file, and whether it has plots.
+    """Writes the report; returns the path of the HTML file, and whether it has plots.
 
     Raises:
         SwitchAggError: the folder cannot be written to.
     """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "results.json").write_text(json.dumps(outcome.to_json(), indent=1) + "\n")
-        try:
-            pictures = plots.draw(outcome, folder)
-        except ImportError:
-            pictures = {}
-        page = folder / "index.html"
-        page.write_text(html(outcome, pictures), encoding="utf-8")
-    except OSError as error:
-        raise SwitchAggError(f"could not write the report to {folder}: {error}") from None
-    return page, bool(pictures)
+    return page.write(
+        folder,
+        outcome.to_json(),
+        lambda to: plots.draw(outcome, to),
+        lambda pictures: html(outcome, pictures or {}),
+    )
 
 
 def html(outcome: Outcome, pictures: dict[str, Path]) -> str:
-    """The page, with the pictures inside it."""
-    template = resources.files("switchagg.demo").joinpath("report.html").read_text(encoding="utf-8")
+    """The page, with the pictures inside it; `pictures` is empty where matplotlib is missing."""
     run = outcome.runs[0]
     settings = outcome.settings
-    values = {
-        "summary": _summary(outcome, run),
-        "cards": _cards(outcome, run),
-        "loss": _picture(
-            pictures, "loss", "Training loss through the switch and in one process, and distance"
+
+    def picture(name: str, text: str) -> str:
+        return page.image(pictures[name], text) if name in pictures else ""
+
+    sections = {
+        "The same curve as one process": picture(
+            "loss", "Training loss through the switch and in one process, and distance"
+        )
+        + f"<p>{_loss_text(outcome, run)}</p>",
+        "The same weights on every worker": (
+            "<p>After the first broadcast no weights are exchanged: they stay equal because every worker "
+            "gets the same sums, to the bit.</p>" + _digests(outcome)
         ),
-        "loss_text": _loss_text(outcome, run),
-        "identical": _identical(outcome),
-        "bytes": _picture(pictures, "bytes", "Bytes a worker sends and receives in one step"),
-        "bytes_table": _bytes_table(outcome),
-        "bytes_text": _bytes_text(outcome, run),
-        "density": _picture(pictures, "density", "Share of non-zero blocks by step"),
-        "time": _picture(pictures, "time", "Mean time of a step by activity"),
-        "time_table": _time_table(outcome),
-        "lanes": _lanes(outcome),
-        "sample": _sample(outcome),
-        "model": _model_text(outcome),
-        "settings": _settings_table(outcome),
-        "plots_hint": "" if pictures else f"<p class=hint>{escape(PLOTS_HINT)}</p>",
-        "workers": str(settings.workers),
+        "Fewer bytes": picture("bytes", "Bytes a worker sends and receives in one step")
+        + _bytes_table(outcome)
+        + f"<p>{_bytes_text(outcome, run)}</p>",
+        "Because most blocks are zero": picture("density", "Share of non-zero blocks by step")
+        + "<p>A batch touches few rows of the embedding table; the rest of its gradient is zero. Blocks that "
+        "are zero at every worker are left out; where a worker's own blocks of a packet are all zero, it "
+        "sends a header without payload.</p>",
+        "Where the time goes": picture("time", "Mean time of a step by activity") + _time_table(outcome),
+        "Narrower lanes": _lanes(outcome),
+        "What the model writes": "<p>Marked words come from held-out text; the model wrote the rest, one "
+        "word after another.</p>" + _sample(outcome),
+        "The model and its text": f"<p>{_model_text(outcome)}</p>"
+        f"<details><summary>All settings</summary>{_settings_table(outcome)}</details>"
+        "<p>All figures, step by step: <code>results.json</code> beside this page.</p>",
     }
-    return fill(template, values)
-
-
-def fill(template: str, values: dict[str, str]) -> str:
-    """A page from its template: HTML in place of each ``{{name}}``, and our style sheet."""
-    style = resources.files("switchagg.demo").joinpath("report.css").read_text(encoding="utf-8")
-    for name, value in {**values, "style": f"<style>\n{style}</style>"}.items():
-        template = template.replace("{{" + name + "}}", value)
-    return template
+    return page.page(
+        "switchagg demo",
+        "Training through a switch",
+        f"{settings.workers} processes trained a language model of {model.parameter_count(settings):,} "
+        f"parameters on the Python standard library for {len(run.steps)} steps. Every step, a software "
+        f"switch summed their gradients in {run.bits}-bit lanes, and blocks that were zero everywhere never "
+        "left the workers.",
+        [] if pictures else [page.PLOTS_HINT],
+        _cards(outcome, run),
+        [page.section(heading, body) for heading, body in sections.items()],
+    )
 
 
 def summary_lines(outcome: Outcome) -> list[str]:
-    """What the terminal says at the end, a line each."""
+    """The lines that end the command."""
     run = outcome.runs[0]
     lines = [
         f"loss       {run.losses[0]:.3f} -> {final_loss(run.losses):.4f} through the switch "
@@ -110,20 +88,16 @@ def summary_lines(outcome: Outcome) -> list[str]:
     for index, row in enumerate(traffic):
         ratio = f"  {row.sent / least:5.1f}x" if least and row.sent != least else ""
         lines.append(
-            f"{'bytes' if index == 0 else '':10} {row.way:32} {human_bytes(row.sent):>8} sent, "
-            f"{human_bytes(row.received):>8} received a worker and step, {row.how}{ratio}"
+            f"{'bytes' if index == 0 else '':10} {row.way:32} {size(row.sent):>8} sent, "
+            f"{size(row.received):>8} received a worker and step, {row.how}{ratio}"
         )
     parts = outcome.time_split(run)
-    lines.append(
-        "time       "
-        + ", ".join(f"{plots.PART_NAMES[name]} {1000 * parts[name]:.1f}" for name in plots.PART_NAMES)
-        + " ms a step"
-    )
+    times = (f"{title} {1000 * parts[name]:.1f}" for name, (title, _) in plots.PARTS.items())
+    lines.append(f"time       {', '.join(times)} ms a step")
     for other in outcome.runs[1:]:
         lines.append(
             f"{other.bits:>2}-bit     final loss {final_loss(other.losses):.4f}, max |difference| "
-            f"{outcome.difference(other):.2e}, "
-            f"{human_bytes(outcome.traffic(other)[-1].sent)} sent a worker and step"
+            f"{outcome.difference(other):.2e}, {size(outcome.traffic(other)[-1].sent)} sent a worker and step"
         )
     return lines
 
@@ -136,49 +110,25 @@ def _verdict(outcome: Outcome) -> str:
     return f"identical to the bit on all {outcome.settings.workers} workers, {times}"
 
 
-def _summary(outcome: Outcome, run: TrainingRun) -> str:
-    settings = outcome.settings
-    return (
-        f"{settings.workers} processes trained a language model of {model.parameter_count(settings):,} "
-        f"parameters on the Python standard library for {len(run.steps)} steps. Every step, a software "
-        f"switch summed their gradients in {run.bits}-bit lanes, and blocks that were zero everywhere never "
-        "left the workers."
-    )
-
-
-def _cards(outcome: Outcome, run: TrainingRun) -> str:
+def _cards(outcome: Outcome, run: TrainingRun) -> list[str]:
     ring, skip = outcome.traffic(run)[0].sent, outcome.traffic(run)[-1].sent
     cards = [
-        (f"{run.losses[0]:.2f} → {final_loss(run.losses):.2f}", "training loss, nats a word", True),
-        (f"{outcome.difference(run):.1e}", "largest distance from the curve of one process", True),
-        (
+        page.card(f"{run.losses[0]:.2f} → {final_loss(run.losses):.2f}", "training loss, nats a word"),
+        page.card(f"{outcome.difference(run):.1e}", "largest distance from the curve of one process"),
+        page.card(
             "identical" if outcome.identical else "different",
             f"weights of {outcome.settings.workers} workers, to the bit",
-            outcome.identical,
+            good=outcome.identical,
         ),
     ]
     if ring and skip:
-        cards.append((f"{ring / skip:.1f}×", "fewer bytes sent than a ring", True))
+        cards.append(page.card(f"{ring / skip:.1f}×", "fewer bytes sent than a ring"))
     if run.seconds:
-        cards.append((f"{len(run.steps) / run.seconds:.1f}", "steps a second", True))
-    return "".join(
-        f"<div class='card{'' if good else ' bad'}'><b>{escape(value)}</b><span>{escape(text)}</span></div>"
-        for value, text, good in cards
-    )
-
-
-def _picture(pictures: dict[str, Path], name: str, text: str) -> str:
-    return image(pictures[name], text) if name in pictures else ""
-
-
-def image(path: Path, text: str) -> str:
-    """A PNG file as an <img> that holds it; `text` is for those who cannot see it."""
-    data = base64.b64encode(path.read_bytes()).decode()
-    return f'<img alt="{escape(text)}" src="data:image/png;base64,{data}">'
+        cards.append(page.card(f"{len(run.steps) / run.seconds:.1f}", "steps a second"))
+    return cards
 
 
 def _loss_text(outcome: Outcome, run: TrainingRun) -> str:
-    held_out = run.held_out.get(max(run.held_out, default=0))
     parts = [
         f"The same {len(run.steps)} batches, in one process without a network, give a curve that is at most "
         f"<b>{outcome.difference(run):.2e}</b> nats away.",
@@ -187,58 +137,56 @@ def _loss_text(outcome: Outcome, run: TrainingRun) -> str:
         f"Final loss, mean of the last 20 steps: {final_loss(run.losses):.4f} through the switch, "
         f"{final_loss(outcome.reference.losses):.4f} in one process.",
     ]
-    if held_out is not None:
-        parts.append(f"On held-out files: {held_out:.4f}.")
+    if run.held_out:
+        parts.append(f"On held-out files: {run.held_out[max(run.held_out)]:.4f}.")
     return " ".join(parts)
 
 
-def _identical(outcome: Outcome) -> str:
-    rows = []
+def _digests(outcome: Outcome) -> str:
+    rows: list[tuple[Cell, ...]] = []
     for run in outcome.runs:
         for step, ranks in sorted(run.digests.items()):
             distinct = sorted(set(ranks.values()))
             same = len(distinct) == 1 and len(ranks) == outcome.settings.workers
+            found = "identical" if same else f"{len(distinct)} different"
             rows.append(
-                f"<tr><td>{run.bits}</td><td>{step}</td><td><code>"
-                + "<br>".join(digest[:32] + "…" for digest in distinct)
-                + f"</code></td><td class='{'good' if same else 'bad'}'>{len(ranks)} workers, "
-                + ("identical" if same else f"{len(distinct)} different")
-                + "</td></tr>"
+                (
+                    str(run.bits),
+                    str(step),
+                    Markup(f"<code>{'<br>'.join(digest[:32] + '…' for digest in distinct)}</code>"),
+                    Markup(f"<span class={'good' if same else 'bad'}>{len(ranks)} workers, {found}</span>"),
+                )
             )
-    return (
-        "<table><tr><th>lanes</th><th>after step</th><th>SHA-256 of all parameters</th><th></th></tr>"
-        + "".join(rows)
-        + "</table>"
-    )
+    return html_table(("lanes", "after step", "SHA-256 of all parameters", ""), rows, (False,) * 4)
 
 
 def _bytes_table(outcome: Outcome) -> str:
-    rows = []
     ring = outcome.traffic(outcome.runs[0])[0]
-    listed = [ring] + [row for run in outcome.runs for row in outcome.traffic(run)[1:]]
-    workers = outcome.settings.workers
-    for row in listed:
-        ratio = f"{ring.sent / row.sent:.1f}×" if row.sent and ring.sent else "–"
-        rows.append(
-            f"<tr><td>{escape(row.way)}</td><td>{row.how}</td><td class=n>{human_bytes(row.sent)}</td>"
-            f"<td class=n>{human_bytes(row.received)}</td>"
-            f"<td class=n>{human_bytes(row.sent * workers)}</td><td class=n>{ratio}</td></tr>"
+    rows = [
+        (
+            row.way,
+            row.how,
+            size(row.sent),
+            size(row.received),
+            size(row.sent * outcome.settings.workers),
+            f"{ring.sent / row.sent:.1f}×" if row.sent and ring.sent else _DASH,
         )
-    return (
-        "<table><tr><th>a worker and step</th><th></th><th class=n>sent</th><th class=n>received</th>"
-        "<th class=n>sent by all</th><th class=n>fewer than ring</th></tr>" + "".join(rows) + "</table>"
-    )
+        for row in [ring] + [row for run in outcome.runs for row in outcome.traffic(run)[1:]]
+    ]
+    headings = ("a worker and step", "", "sent", "received", "sent by all", "fewer than ring")
+    return html_table(headings, rows, (False, False, True, True, True, True))
 
 
 def _bytes_text(outcome: Outcome, run: TrainingRun) -> str:
-    count, size = outcome.settings.workers, outcome.gradient_bytes
+    settings = outcome.settings
     text = (
-        f"Ring, computed: each worker sends 2(n−1)/n · S, and all together 2(n−1) · S; here n = {count} and "
-        f"S = {human_bytes(size)}, payload only, without headers or retransmissions. The switch's figures "
-        "are UDP payload as the workers counted it: headers, plans, data and retransmissions."
+        "Ring, computed: each worker sends 2(n−1)/n · S, and all together 2(n−1) · S; here n = "
+        f"{settings.workers} and S = {size(outcome.gradient_bytes)}, payload only, without headers or "
+        "retransmissions. The switch's figures are UDP payload as the workers counted it: headers, plans, "
+        "data and retransmissions."
     )
     if run.comparisons:
-        count = len(run.comparisons) // max(1, outcome.settings.workers)
+        count = len(run.comparisons) // max(1, settings.workers)
         text += f" Dense was measured on {count} further batches, each summed both ways" + (
             "; the two sums were equal in every element."
             if all(comparison.equal for comparison in run.comparisons)
@@ -246,9 +194,8 @@ def _bytes_text(outcome: Outcome, run: TrainingRun) -> str:
             if run.bits < 32
             else "; THE TWO SUMS DIFFERED."
         )
-    again = sum(record.retransmissions for record in run.steps)
-    settings = outcome.settings
     if settings.packet_loss or settings.packet_duplicate or settings.packet_reorder:
+        again = sum(record.retransmissions for record in run.steps)
         text += (
             f" The switch lost {settings.packet_loss:.1%}, duplicated {settings.packet_duplicate:.1%} and "
             f"reordered {settings.packet_reorder:.1%} of all packets; a worker sent {again:,.0f} again."
@@ -257,16 +204,13 @@ def _bytes_text(outcome: Outcome, run: TrainingRun) -> str:
 
 
 def _time_table(outcome: Outcome) -> str:
-    names = list(plots.PART_NAMES)
     rows = []
     for run in outcome.runs:
         parts = outcome.time_split(run)
-        cells = "".join(f"<td class=n>{1000 * parts[name]:.2f}</td>" for name in names)
-        rows.append(
-            f"<tr><td>{run.bits}-bit lanes</td>{cells}<td class=n>{1000 * sum(parts.values()):.2f}</td></tr>"
-        )
-    heads = "".join(f"<th class=n>{plots.PART_NAMES[name]}</th>" for name in names)
-    return f"<table><tr><th>ms a step</th>{heads}<th class=n>all</th></tr>{''.join(rows)}</table>"
+        times = [*(parts[name] for name in plots.PARTS), sum(parts.values())]
+        rows.append((f"{run.bits}-bit lanes", *(f"{1000 * seconds:.2f}" for seconds in times)))
+    headings = ("ms a step", *(title for title, _ in plots.PARTS.values()), "all")
+    return html_table(headings, rows, (False, *(True for _ in headings[1:])))
 
 
 def _lanes(outcome: Outcome) -> str:
@@ -275,26 +219,24 @@ def _lanes(outcome: Outcome) -> str:
             f"<p>This run used {outcome.settings.bits}-bit lanes. <code>switchagg demo --compare-bits</code> "
             "trains with 32-, 16- and 8-bit lanes and shows them side by side.</p>"
         )
-    rows = []
-    for run in outcome.runs:
+
+    def losses(run: TrainingRun | ReferenceRun) -> tuple[str, str]:
         held_out = run.held_out.get(max(run.held_out, default=0), float("nan"))
-        rows.append(
-            f"<tr><td>{run.bits}</td><td class=n>{final_loss(run.losses):.4f}</td>"
-            f"<td class=n>{held_out:.4f}</td>"
-            f"<td class=n>{outcome.difference(run):.2e}</td>"
-            f"<td class=n>{human_bytes(outcome.traffic(run)[-1].sent)}</td>"
-            f"<td class=n>{len(run.steps) / max(run.seconds, 1e-9):.1f}</td></tr>"
+        return f"{final_loss(run.losses):.4f}", f"{held_out:.4f}"
+
+    rows = [
+        (
+            str(run.bits),
+            *losses(run),
+            f"{outcome.difference(run):.2e}",
+            size(outcome.traffic(run)[-1].sent),
+            f"{len(run.steps) / max(run.seconds, 1e-9):.1f}",
         )
-    held_out = outcome.reference.held_out.get(max(outcome.reference.held_out, default=0), float("nan"))
-    rows.append(
-        f"<tr><td>one process</td><td class=n>{final_loss(outcome.reference.losses):.4f}</td>"
-        f"<td class=n>{held_out:.4f}</td><td class=n>–</td><td class=n>–</td><td class=n>–</td></tr>"
-    )
-    return (
-        "<table><tr><th>lanes</th><th class=n>final loss</th><th class=n>held out</th>"
-        "<th class=n>largest distance</th><th class=n>sent a worker and step</th>"
-        "<th class=n>steps/s</th></tr>" + "".join(rows) + "</table>"
-    )
+        for run in outcome.runs
+    ]
+    rows.append(("one process", *losses(outcome.reference), _DASH, _DASH, _DASH))
+    headings = ("lanes", "final loss", "held out", "largest distance", "sent a worker and step", "steps/s")
+    return html_table(headings, rows, (False, *(True for _ in headings[1:])))
 
 
 def _sample(outcome: Outcome) -> str:
@@ -308,7 +250,7 @@ def _model_text(outcome: Outcome) -> str:
     settings, facts = outcome.settings, outcome.corpus
     table = settings.rows * settings.dimension / model.parameter_count(settings)
     return (
-        f"{facts.files} files, {human_bytes(facts.size)}, {facts.words:,} words of which {facts.distinct:,} "
+        f"{facts.files} files, {size(facts.size)}, {facts.words:,} words of which {facts.distinct:,} "
         f"distinct; {facts.held_out:.0%} held out. An n-gram neural model (Bengio et al., JMLR 3, 2003): "
         f"{settings.context} words of context and their neighbouring pairs, an embedding table of "
         f"{settings.rows:,} × {settings.dimension} ({table:.0%} of all parameters), {settings.hidden} tanh "
@@ -318,8 +260,5 @@ def _model_text(outcome: Outcome) -> str:
 
 
 def _settings_table(outcome: Outcome) -> str:
-    fields = outcome.to_json()["settings"].items()
-    cells = "".join(
-        f"<tr><td>{escape(str(name))}</td><td class=n>{value}</td></tr>" for name, value in fields
-    )
-    return f"<table>{cells}<tr><td>seconds, all</td><td class=n>{outcome.seconds:.1f}</td></tr></table>"
+    rows = [(name, str(value)) for name, value in outcome.to_json()["settings"].items()]
+    return html_table((), [*rows, ("seconds, all", f"{outcome.seconds:.1f}")], (False, True))

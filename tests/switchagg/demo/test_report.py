@@ -18,7 +18,8 @@ from switchagg.demo.outcome import (
     largest_difference,
     ring_bytes,
 )
-from switchagg.demo.progress import human_bytes, sparkline
+from switchagg.demo.progress import sparkline
+from switchagg.report.format import size
 from switchagg.demo.settings import Settings
 from switchagg.errors import UsageError
 
@@ -124,7 +125,7 @@ def test_figures() -> None:
     assert ring_bytes(1000, 4) == 1500
     assert ring_bytes(1000, 1) == 0
     assert largest_difference([1, 2, 3], [1, 2.5]) == 0.5
-    assert [human_bytes(value) for value in (0, 999, 1500, 17_600_000)] == [
+    assert [size(value) for value in (0, 999, 1500, 17_600_000)] == [
         "0 B",
         "999 B",
         "1.5 kB",
