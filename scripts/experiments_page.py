@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 from typing import Final
 
-from switchagg.experiments.markdown import claims
+from switchagg.experiments.report import markdown
 
 PAGE: Final = Path(__file__).resolve().parents[1] / "docs" / "experiments.md"
 BEGIN, END = "<!-- results -->\n", "<!-- end of results -->\n"
@@ -25,7 +25,7 @@ def main() -> None:
     told = json.loads(parser.parse_args().results.read_text())
     before, _, rest = PAGE.read_text().partition(BEGIN)
     _, _, after = rest.partition(END)
-    PAGE.write_text(before + BEGIN + "\n" + claims(told) + "\n" + END + after)
+    PAGE.write_text(before + BEGIN + "\n" + markdown(told) + "\n" + END + after)
 
 
 if __name__ == "__main__":

@@ -94,18 +94,19 @@ def run(args: argparse.Namespace) -> int:
     from switchagg.demo import report
     from switchagg.demo.run import run as run_demo
     from switchagg.demo.settings import LANES
+    from switchagg.report import page
 
     try:
         with sigterm_exits():
             settings = settings_from(args)
-            report.check_folder(args.report)
+            page.check_folder(args.report)
             lanes = [settings.bits]
             if args.compare_bits:
                 lanes += [bits for bits in LANES if bits != settings.bits]
             with _progress() as progress:
                 outcome = run_demo(settings, lanes, progress)
                 progress.phase("writing the report")
-                page, has_plots = report.write(outcome, args.report)
+                index, has_plots = report.write(outcome, args.report)
     except KeyboardInterrupt:
         print(
             "switchagg demo: interrupted; all processes are stopped, no report was written", file=sys.stderr
@@ -115,8 +116,8 @@ def run(args: argparse.Namespace) -> int:
     for line in report.summary_lines(outcome):
         print(line)
     if not has_plots:
-        print(report.PLOTS_HINT)
-    print(f"report     {page}  ({outcome.seconds:.0f} s in all)")
+        print(page.PLOTS_HINT)
+    print(f"report     {index}  ({outcome.seconds:.0f} s in all)")
     return 0 if outcome.identical else 1
 
 

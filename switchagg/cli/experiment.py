@@ -13,7 +13,7 @@ from switchagg.errors import UsageError
 from switchagg.launch.signals import sigterm_exits
 
 if TYPE_CHECKING:
-    from switchagg.experiments.record import Record
+    from switchagg.experiments.runner import Record
 
 _EPILOG = """\
 Exit status: 0 every experiment ran, whether its claim held or not; 1 one broke off, or needs something that
@@ -56,37 +56,32 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         UsageError: no such experiment, or an option that cannot work.
     """
-    from switchagg.experiments import catalog
-
     if args.list:
         return _list(args)
-    from switchagg.demo.report import PLOTS_HINT, check_folder
-    from switchagg.experiments import record, text
-    from switchagg.experiments.rank_api import plain
-    from switchagg.experiments.run import run as run_experiments
-    from switchagg.experiments.runner import Settings
+    from switchagg.experiments import experiment, report, runner
+    from switchagg.report.page import PLOTS_HINT, check_folder
 
-    experiments = catalog.chosen(args.names)
+    experiments = experiment.chosen(args.names)
     if not 0 <= args.seed < 2**32:
         raise UsageError(f"--seed {args.seed}: a whole number from 0 to {2**32 - 1}")
     check_folder(args.out, "--out")
-    if len(experiments) == 1 and (reason := catalog.missing(experiments[0])) is not None:
+    if len(experiments) == 1 and (reason := experiments[0].missing()) is not None:
         raise UsageError(f"{experiments[0].name}: {reason}")
-    settings = Settings(quick=args.quick, seed=args.seed)
+    settings = runner.Settings(quick=args.quick, seed=args.seed)
     started = time.monotonic()
     records: list[Record] = []
     with sigterm_exits():
-        for each in run_experiments(experiments, settings, _say):
+        for each in runner.run(experiments, settings, _say):
             records.append(each)
             if not args.json:
-                print(text.record_text(each), end="\n\n", flush=True)
+                print(report.record_text(each), end="\n\n", flush=True)
     seconds = time.monotonic() - started
-    page, has_plots = record.write(records, settings, seconds, args.out)
+    page, has_plots = report.write(records, settings, seconds, args.out)
     if args.json:
-        print(json.dumps(record.to_json(records, settings, seconds), indent=1, default=plain))
+        print(json.dumps(report.to_json(records, settings, seconds), indent=1))
     else:
         if len(records) > 1:
-            print(text.summary_text(records))
+            print(report.summary_text(records))
         print(f"report  {page}  ({seconds:.0f} s in all)")
     if not has_plots:
         _say(PLOTS_HINT)
@@ -94,12 +89,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _list(args: argparse.Namespace) -> int:
-    from switchagg.experiments import catalog
+    from switchagg.experiments.experiment import load
     from switchagg.report.table import listing
 
     if args.names:
         raise UsageError("--list takes no names")
-    known = catalog.load()
+    known = load()
     if args.json:
         told = {
             each.name: {"title": each.title, "claim": each.claim, "source": each.source}

@@ -39,9 +39,9 @@ class Corpus:
 
     Attributes:
         tokens: int32[length], the frequency rank of each word; training text first, held-out text after it.
-        training: how many of the tokens are training text.
+        training: number of tokens that are training text.
         words: the word of each rank.
-        files: how many files were read.
+        files: number of files that were read.
         size: bytes of text that were read.
     """
 
@@ -56,7 +56,7 @@ def source_files(root: Path | None = None) -> list[Path]:
     """The standard library's modules, without its tests, sorted by path.
 
     Args:
-        root: where to look; by default the running Python's standard library.
+        root: folder to search; by default the running Python's standard library.
     """
     folder = Path(sysconfig.get_path("stdlib")) if root is None else root
     found = (path for path in folder.rglob("*.py") if path.is_file())
@@ -67,7 +67,7 @@ def source_files(root: Path | None = None) -> list[Path]:
 
 
 def load(limit: int, root: Path | None = None) -> Corpus:
-    """Read and rank the corpus.
+    """Reads and ranks the corpus.
 
     Args:
         limit: bytes to read; the file that crosses the limit is the last.
@@ -84,19 +84,14 @@ def load(limit: int, root: Path | None = None) -> Corpus:
         texts.append(data.decode("utf-8", "replace"))
         if size >= limit:
             break
-    training = [
-        _WORD.findall(text) for index, text in enumerate(texts) if index % _HELD_OUT_EVERY != _HELD_OUT_FIRST
-    ]
-    held_out = [
-        _WORD.findall(text) for index, text in enumerate(texts) if index % _HELD_OUT_EVERY == _HELD_OUT_FIRST
-    ]
-    counts: Counter[str] = Counter()
-    for words in training:
-        counts.update(words)
-    for words in held_out:
-        for word in words:
-            counts.setdefault(word, 0)
-    if sum(map(len, training)) < 1000 or sum(map(len, held_out)) < 100:
+    training: list[str] = []
+    held_out: list[str] = []
+    for index, text in enumerate(texts):
+        part = held_out if index % _HELD_OUT_EVERY == _HELD_OUT_FIRST else training
+        part += _WORD.findall(text)
+    counts = Counter(training)
+    counts.update(dict.fromkeys(held_out, 0))
+    if len(training) < 1000 or len(held_out) < 100:
         folder = sysconfig.get_path("stdlib") if root is None else root
         raise CorpusError(
             f"the demo trains on the Python standard library's source, but found only {len(texts)} files, "
@@ -104,14 +99,12 @@ def load(limit: int, root: Path | None = None) -> Corpus:
         )
     ranked = sorted(counts, key=lambda word: (-counts[word], word))
     rank = {word: index for index, word in enumerate(ranked)}
-    tokens = np.fromiter(
-        (rank[word] for word in chain.from_iterable(chain(training, held_out))), dtype=np.int32
-    )
-    return Corpus(tokens, sum(map(len, training)), tuple(ranked), len(texts), size)
+    tokens = np.fromiter((rank[word] for word in chain(training, held_out)), dtype=np.int32)
+    return Corpus(tokens, len(training), tuple(ranked), len(texts), size)
 
 
 def share(tokens: NDArray[np.int32]) -> int:
-    """Copy tokens into anonymous memory and return its file descriptor, which child processes may inherit.
+    """Copies tokens into anonymous memory and returns its file descriptor, which child processes may inherit.
 
     The caller closes the descriptor. Nothing appears in any file system.
     """

@@ -1,23 +1,22 @@
-"""What the demo's child processes tell the parent: one JSON object a line on standard output."""
+"""Messages of the demo's processes to their parent: one JSON object a line on standard output."""
 
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Final, get_args
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What one collective cost one worker: the growth of `Session.stats()` over the call.
+    """Cost of one collective to one worker: the growth of `Session.stats()` over the call.
 
     Attributes:
         bytes_sent, bytes_received: UDP payload: headers of this protocol, plans, data and retransmissions.
         retransmissions: packets sent again.
         blocks_total, blocks_union: blocks of the tensor; those that are non-zero at any worker.
-        seconds: time by what the worker did: scan, quantize, wire, wait, decode.
+        seconds: time by activity of the worker: scan, quantize, wire, wait, decode.
     """
 
     bytes_sent: int = 0
@@ -28,14 +27,8 @@ class Usage:
     seconds: dict[str, float] = field(default_factory=dict)
 
 
-USAGE_SECONDS = ("scan", "quantize", "wire", "wait", "decode")
-_USAGE_COUNTS = (
-    "bytes_sent",
-    "bytes_received",
-    "retransmissions",
-    "blocks_total",
-    "blocks_union",
-)
+USAGE_SECONDS: Final = ("scan", "quantize", "wire", "wait", "decode")
+_USAGE_COUNTS: Final = ("bytes_sent", "bytes_received", "retransmissions", "blocks_total", "blocks_union")
 
 
 def usage(before: Mapping[str, Any], after: Mapping[str, Any]) -> Usage:
@@ -61,7 +54,7 @@ class Step:
         loss: mean over this rank's share of the batch.
         touched: share of the gradient's elements that the batch could make non-zero at this rank.
         compute, reduce, update: seconds in the gradient, in the all-reduce call, and in Adagrad.
-        usage: what the all-reduce cost.
+        usage: cost of the all-reduce.
     """
 
     rank: int
@@ -85,7 +78,7 @@ class Digest:
 
 @dataclass(frozen=True, slots=True)
 class HeldOut:
-    """Mean loss on text that is never trained on, after a step."""
+    """Mean loss, after a step, on text that is never trained on."""
 
     step: int
     loss: float
@@ -111,23 +104,21 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The process has nothing more to say and is about to end well."""
+    """The process has sent everything and is about to end well."""
 
     rank: int
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The process ends because of this."""
+    """The process ends because of an error."""
 
     rank: int
     message: str
 
 
 Message = Ready | Step | Digest | HeldOut | Comparison | Sample | Done | Failed
-_KINDS: dict[str, type[Any]] = {
-    kind.__name__: kind for kind in (Ready, Step, Digest, HeldOut, Comparison, Sample, Done, Failed)
-}
+_KINDS: Final[dict[str, type[Any]]] = {kind.__name__: kind for kind in get_args(Message)}
 
 
 def encode(message: Message) -> str:
@@ -139,20 +130,17 @@ def decode(line: str) -> Message:
     """The inverse of `encode`.
 
     Raises:
-        ValueError: the line is not such a message.
+        ValueError: the line is no such message.
     """
     fields = json.loads(line)
     if not isinstance(fields, dict) or fields.get("kind") not in _KINDS:
         raise ValueError(f"not a message of the demo: {line[:200]!r}")
     kind = _KINDS[fields.pop("kind")]
-    for name in ("usage", "sparse", "dense"):
-        if name in fields:
-            fields[name] = Usage(**fields[name])
+    fields |= {name: Usage(**fields[name]) for name in ("usage", "sparse", "dense") if name in fields}
     message: Message = kind(**fields)
     return message
 
 
 def emit(message: Message) -> None:
-    """Send to the parent."""
-    sys.stdout.write(encode(message) + "\n")
-    sys.stdout.flush()
+    """Sends a message to the parent."""
+    print(encode(message), flush=True)

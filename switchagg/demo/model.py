@@ -63,7 +63,7 @@ def parameter_count(settings: Settings) -> int:
 
 
 def views(flat: Floats, settings: Settings) -> Views:
-    """Cut a flat vector, float32[parameter_count], into its tensors."""
+    """Cuts a flat vector, float32[parameter_count], into its tensors."""
     inputs = features(settings) * settings.dimension
     shapes = [
         (settings.rows, settings.dimension),
@@ -220,7 +220,7 @@ class Adagrad:
         )
 
     def step(self, parameters: Views, gradient: Views) -> None:
-        """Move `parameters` against `gradient`, and zero the gradient's touched rows for the next batch."""
+        """Moves `parameters` against `gradient`, and zeroes the gradient's touched rows."""
         rows = touched_rows(gradient.embedding)
         part = gradient.embedding[rows]
         sums = self._sums.embedding[rows]

@@ -1,4 +1,4 @@
-"""What a demo run measured, as records, and the figures that follow from them; no I/O."""
+"""Measurements of a demo run as records, and the figures that follow from them; no I/O."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from switchagg.demo import messages, model
 from switchagg.demo.settings import Settings
 
-WORDS_BYTES = 4
+WORD_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,17 +33,13 @@ class StepRecord:
 
 def combine(steps: Sequence[messages.Step]) -> StepRecord:
     """One record from the messages of all workers about one step."""
-    count = len(steps)
 
     def mean(value: Callable[[messages.Step], float]) -> float:
-        return sum(value(step) for step in steps) / count
+        return _mean([value(step) for step in steps])
 
-    seconds = {"compute": mean(lambda step: step.compute)}
-    for name in messages.USAGE_SECONDS:
-        seconds[name] = mean(lambda step, name=name: step.usage.seconds.get(name, 0.0))  # type: ignore[misc]
-    inside = sum(seconds[name] for name in messages.USAGE_SECONDS)
-    seconds["other"] = max(0.0, mean(lambda step: step.reduce) - inside)
-    seconds["update"] = mean(lambda step: step.update)
+    parts = {
+        name: _mean([step.usage.seconds.get(name, 0.0) for step in steps]) for name in messages.USAGE_SECONDS
+    }
     return StepRecord(
         steps[0].step,
         mean(lambda step: step.loss),
@@ -52,7 +48,12 @@ def combine(steps: Sequence[messages.Step]) -> StepRecord:
         mean(lambda step: step.usage.bytes_sent),
         mean(lambda step: step.usage.bytes_received),
         mean(lambda step: step.usage.retransmissions),
-        seconds,
+        {
+            "compute": mean(lambda step: step.compute),
+            **parts,
+            "other": max(0.0, mean(lambda step: step.reduce) - sum(parts.values())),
+            "update": mean(lambda step: step.update),
+        },
     )
 
 
@@ -84,7 +85,7 @@ class TrainingRun:
         return [record.loss for record in self.steps]
 
     def identical(self, workers: int) -> bool:
-        """Whether all workers' weights were equal to the bit whenever they were compared."""
+        """True if all workers' weights were equal to the bit each time they were compared."""
         return bool(self.digests) and all(
             len(ranks) == workers and len(set(ranks.values())) == 1 for ranks in self.digests.values()
         )
@@ -100,7 +101,7 @@ class ReferenceRun:
 
 @dataclass(frozen=True, slots=True)
 class CorpusFacts:
-    """What was read: files, bytes, words, distinct words, and the share of words that are held out."""
+    """The text that was read: files, bytes, words, distinct words, and the share of words held out."""
 
     files: int
     size: int
@@ -121,7 +122,7 @@ class Traffic:
 
 @dataclass(slots=True)
 class Outcome:
-    """Everything that the report shows. `runs[0]` has the lanes of `settings`; --compare-bits adds more."""
+    """Everything in the report. `runs[0]` has the lanes of `settings`; --compare-bits adds more."""
 
     settings: Settings
     corpus: CorpusFacts
@@ -134,16 +135,16 @@ class Outcome:
     @property
     def gradient_bytes(self) -> int:
         """Bytes of one worker's gradient."""
-        return WORDS_BYTES * model.parameter_count(self.settings)
+        return WORD_BYTES * model.parameter_count(self.settings)
 
     @property
     def identical(self) -> bool:
-        """Whether weights were equal to the bit in every run."""
+        """True if the weights were equal to the bit in every run."""
         return all(run.identical(self.settings.workers) for run in self.runs)
 
     @property
     def rounding(self) -> float:
-        """How far rounding alone drives two loss curves apart: the largest distance of the two references."""
+        """The largest distance of the two references: rounding alone drives the curves that far apart."""
         return largest_difference(self.reference.losses, self.shuffled.losses)
 
     def difference(self, run: TrainingRun) -> float:
@@ -154,27 +155,19 @@ class Outcome:
         """Bytes on the wire for one worker and one step: ring, dense switch, switch with zero-skip."""
         ring = ring_bytes(self.gradient_bytes, self.settings.workers)
         rows = [Traffic("ring all-reduce, float32", "computed", ring, ring)]
+
+        def measured(way: str, costs: Sequence[messages.Usage | StepRecord]) -> None:
+            sent, received = [cost.bytes_sent for cost in costs], [cost.bytes_received for cost in costs]
+            name = f"switch, {way}, {run.bits}-bit lanes"
+            rows.append(Traffic(name, "measured", _mean(sent), _mean(received)))
+
         if run.comparisons:
-            rows.append(
-                Traffic(
-                    f"switch, dense, {run.bits}-bit lanes",
-                    "measured",
-                    _mean([comparison.dense.bytes_sent for comparison in run.comparisons]),
-                    _mean([comparison.dense.bytes_received for comparison in run.comparisons]),
-                )
-            )
-        rows.append(
-            Traffic(
-                f"switch, zero-skip, {run.bits}-bit lanes",
-                "measured",
-                _mean([record.bytes_sent for record in run.steps]),
-                _mean([record.bytes_received for record in run.steps]),
-            )
-        )
+            measured("dense", [comparison.dense for comparison in run.comparisons])
+        measured("zero-skip", run.steps)
         return rows
 
     def time_split(self, run: TrainingRun) -> dict[str, float]:
-        """Mean seconds of a step by what a worker did in them."""
+        """Mean seconds of a step by activity of a worker."""
         names = run.steps[0].seconds
         return {name: _mean([record.seconds[name] for record in run.steps]) for name in names}
 

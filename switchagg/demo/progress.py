@@ -1,11 +1,10 @@
-"""What the terminal shows while the demo runs: a live panel, or plain lines where there is no terminal."""
+"""Progress of the demo: a live panel on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
 import time
 from collections import deque
 from itertools import pairwise
-from types import TracebackType
 from typing import Self, TextIO
 
 from rich.console import Console, Group, RenderableType
@@ -17,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from switchagg.demo import model
-from switchagg.demo.outcome import WORDS_BYTES, StepRecord, ring_bytes
+from switchagg.demo.outcome import WORD_BYTES, StepRecord, ring_bytes
 from switchagg.demo.settings import Settings
 from switchagg.report.format import size
 
@@ -45,15 +44,19 @@ class Rate:
         self._times: deque[float] = deque(maxlen=50)
 
     def tick(self, now: float) -> float:
-        """Count a step at `now` (seconds); returns steps a second, 0 before two steps."""
+        """Counts a step at `now` (seconds); returns steps a second, 0 before two steps."""
         self._times.append(now)
         span = self._times[-1] - self._times[0]
         return (len(self._times) - 1) / span if span > 0 else 0.0
 
 
+def _ring(settings: Settings) -> float:
+    return ring_bytes(WORD_BYTES * model.parameter_count(settings), settings.workers)
+
+
 def step_text(record: StepRecord, settings: Settings, rate: float) -> str:
     """One plain line about a step."""
-    ring = ring_bytes(WORDS_BYTES * model.parameter_count(settings), settings.workers)
+    ring = _ring(settings)
     less = f" ({ring / record.bytes_sent:.0f}x less than a ring)" if ring and record.bytes_sent else ""
     return (
         f"step {record.step}/{settings.steps}  loss {record.loss:.4f}  "
@@ -75,7 +78,7 @@ class PlainProgress:
         self.note(f"{text} …")
 
     def note(self, text: str) -> None:
-        """Print a line."""
+        """Prints a line."""
         print(text, file=self._stream, flush=True)
 
     def training(self, bits: int, settings: Settings) -> None:
@@ -84,7 +87,7 @@ class PlainProgress:
         self.note(f"{settings.workers} workers train through the switch, {bits}-bit lanes …")
 
     def step(self, record: StepRecord) -> None:
-        """Print every tenth part of the run."""
+        """Prints every tenth part of the run."""
         assert self._settings is not None
         rate = self._rate.tick(time.monotonic())
         every = max(1, self._settings.steps // _PLAIN_LINES)
@@ -92,19 +95,14 @@ class PlainProgress:
             self.note(step_text(record, self._settings, rate))
 
     def reference(self, done: int, of: int) -> None:
-        """Say nothing until it is done: it takes seconds."""
+        """Prints a line at the end only: references take seconds."""
         if done == of:
             self.note(f"reference: {of} of {of} steps")
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         pass
 
 
@@ -131,7 +129,7 @@ class LiveProgress:
         self._bar = (0, 1)
 
     def note(self, text: str) -> None:
-        """Print a line above the panel."""
+        """Prints a line above the panel."""
         style = "bold red" if "DIFFER" in text else "dim"
         self._console.print(Text(text, style=style))
 
@@ -142,7 +140,7 @@ class LiveProgress:
         self._rate, self._bar = Rate(), (0, settings.steps)
 
     def step(self, record: StepRecord) -> None:
-        """Take a step into the panel."""
+        """Shows a step in the panel."""
         assert self._settings is not None
         self._speed = self._rate.tick(time.monotonic())
         self._record = record
@@ -151,7 +149,7 @@ class LiveProgress:
         self._bar = (record.step, self._settings.steps)
 
     def reference(self, done: int, of: int) -> None:
-        """Move the bar."""
+        """Moves the bar."""
         self._bar = (done, of)
 
     def _render(self) -> RenderableType:
@@ -169,7 +167,7 @@ class LiveProgress:
         return Panel(Group(*parts), title="switchagg demo", border_style="blue", expand=False, padding=(1, 2))
 
     def _figures(self, record: StepRecord, settings: Settings) -> Table:
-        ring = ring_bytes(WORDS_BYTES * model.parameter_count(settings), settings.workers)
+        ring = _ring(settings)
         less = f"   {ring / record.bytes_sent:.1f}x less" if ring and record.bytes_sent else ""
         table = Table.grid(padding=(0, 2))
         table.add_column(style="dim", justify="right")
@@ -186,13 +184,8 @@ class LiveProgress:
         return table
 
     def __enter__(self) -> Self:
-        self._live.__enter__()
+        self._live.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._live.__exit__(kind, error, trace)
+    def __exit__(self, *_: object) -> None:
+        self._live.stop()

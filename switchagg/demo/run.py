@@ -1,4 +1,4 @@
-"""The parent of the demo: start everything, listen, and make an `Outcome` of it.
+"""The parent of the demo: starts every process, collects their messages, and makes an `Outcome` of them.
 
 corpus ─memfd─> worker 0..n-1 <─UDP─> switch
                   └── JSON lines ──> here ──> Progress
@@ -37,31 +37,26 @@ SILENCE_SECONDS = 2 * COLLECTIVE_SECONDS
 
 
 class Progress(Protocol):
-    """What the run tells while it goes on."""
+    """Takes the progress of a run."""
 
     def phase(self, text: str) -> None:
         """A new part of the run begins."""
-        ...
 
     def note(self, text: str) -> None:
-        """Something worth a line of its own, which stays on the screen."""
-        ...
+        """A line that stays on the screen."""
 
     def training(self, bits: int, settings: Settings) -> None:
         """A training through the switch begins."""
-        ...
 
     def step(self, record: StepRecord) -> None:
         """All workers have done a step."""
-        ...
 
     def reference(self, done: int, of: int) -> None:
         """The references have done this many of their steps."""
-        ...
 
 
 def run(settings: Settings, lanes: Sequence[int], progress: Progress) -> Outcome:
-    """Train through the switch once for each of `lanes`, then in single processes.
+    """Trains through the switch once for each of `lanes`, then in single processes.
 
     Raises:
         SwitchError: the switch did not start, or ended early.
@@ -136,7 +131,7 @@ def host_command(settings: Settings) -> list[str]:
 
 
 def _controller_url(processes: Processes, host: Child, progress: Progress) -> str:
-    """Wait until the host serves, and return its controller's URL."""
+    """Waits until the host serves, and returns its controller's URL."""
     try:
         for event in processes.events(HOST_SECONDS):
             if not isinstance(event, Line):
@@ -256,7 +251,7 @@ def _run_references(
             _start_python(
                 processes,
                 "the shuffled reference" if shuffled else "the reference",
-                "switchagg.demo.reference",
+                "switchagg.demo.worker",
                 {**common, "shuffled": shuffled},
             )
             for shuffled in (False, True)

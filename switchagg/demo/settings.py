@@ -1,11 +1,9 @@
-"""What one demo run is: sizes, seeds and faults, checked once and handed to every process as JSON."""
+"""Settings of one demo run: sizes, seeds and faults, checked once and handed to every process as JSON."""
 
 from __future__ import annotations
 
-import json
 import math
-from dataclasses import asdict, dataclass
-from typing import Self
+from dataclasses import dataclass
 
 from switchagg.emulator.rates import Rate
 from switchagg.errors import UsageError
@@ -17,7 +15,7 @@ MAX_PARAMETERS = 64_000_000
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """One training run. Immutable; every process of the run holds an equal copy.
+    """One training run; every process of the run holds an equal copy.
 
     Attributes:
         workers: worker processes, 1 to 32; each takes an equal share of every batch.
@@ -32,11 +30,14 @@ class Settings:
         hidden: units of the hidden layer.
         vocabulary: words that the model can predict; the last of them stands for every other word.
         batch: examples a worker sees in a step; a step's batch has workers * batch examples.
-        learning_rate: Adagrad's.
-        rate: of each worker's link, each way, such as ``1Gbit``; None for as fast as it goes.
-        corpus_bytes: how much of the standard library's source is read.
-        digests: how often during training the workers' weights are compared.
+        learning_rate: of Adagrad.
+        rate: of each worker's link, each way, such as ``1Gbit``; None for no limit.
+        corpus_bytes: bytes of the standard library's source to read.
+        digests: number of times that the workers' weights are compared during training.
         dense_steps: batches that are summed once with zero-skip and once dense when training is over.
+
+    Raises:
+        UsageError: a value that cannot work; the message names the option.
     """
 
     workers: int = 4
@@ -90,15 +91,6 @@ class Settings:
         if self.rate is not None:
             Rate.parse(self.rate)
 
-    def to_json(self) -> str:
-        """The settings as one line of JSON, the inverse of `from_json`."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> Self:
-        """Read what `to_json` wrote."""
-        return cls(**json.loads(text))
-
     def checkpoints(self) -> frozenset[int]:
         """Numbers of the steps (from 1) after which weights are compared; always includes the last."""
         return frozenset(
@@ -107,7 +99,7 @@ class Settings:
 
 
 def parse_embedding(text: str) -> tuple[int, int]:
-    """Read ``ROWSxCOLUMNS``, for example ``65536x64``.
+    """Reads ``ROWSxCOLUMNS``, for example ``65536x64``.
 
     Raises:
         UsageError: the text is not two whole numbers joined by an x.

@@ -1,7 +1,13 @@
-"""One worker of the demo: `python -m switchagg.demo.worker CONFIG`, CONFIG being JSON that `run.py` writes.
+"""A training process of the demo: `python -m switchagg.demo.worker CONFIG`, CONFIG being JSON from `run.py`.
 
-Each step: gradient of this rank's share of the batch, one all-reduce of the flat gradient in place, Adagrad.
-Weights are never exchanged after the first broadcast. They stay equal because the sums are equal to the bit.
+    worker     each step: gradient of this rank's share of the batch, one all-reduce of the flat gradient in
+               place, Adagrad. Weights are never exchanged after the first broadcast. They stay equal because
+               the sums are equal to the bit.
+    reference  the same batches, each taken at once, in one process without a network
+
+The second reference shuffles the examples of every batch. In exact arithmetic that changes nothing; in
+float32 it changes the rounding. So the distance between the two references is what rounding alone does to a
+loss curve, and the yardstick for the distance of the switch's curve.
 """
 
 from __future__ import annotations
@@ -27,26 +33,22 @@ _TEMPERATURE = 0.7
 
 
 class Session(Protocol):
-    """What the demo needs of `worker_lib.Session`."""
+    """The part of `worker_lib.Session` that the demo uses."""
 
     @property
     def rank(self) -> int:
         """This worker's rank."""
-        ...
 
     def allreduce(
         self, x: NDArray[Any], *, op: str = ..., bits: int | None = ..., blocks: Any = ..., out: Any = ...
     ) -> Any:
-        """Sum or average over all ranks, in place or into `out`."""
-        ...
+        """Sums or averages over all ranks, in place or into `out`."""
 
     def broadcast(self, x: NDArray[Any], root: int = ...) -> Any:
-        """Give every rank the root's tensor."""
-        ...
+        """Gives every rank the root's tensor."""
 
     def stats(self) -> dict[str, Any]:
         """Counters since the session began."""
-        ...
 
 
 def train(
@@ -56,14 +58,14 @@ def train(
     training: int,
     emit: Callable[[messages.Message], None],
 ) -> NDArray[np.float32]:
-    """Train in step with the other ranks of the session.
+    """Trains in step with the other ranks of the session.
 
     Args:
         session: the job; its world size is `settings.workers`.
         settings: the run, equal on every rank.
         tokens: the corpus, int32[length].
         training: tokens from here on are held out.
-        emit: takes what is to be told: steps and digests from every rank, the rest from rank 0.
+        emit: takes messages: steps, digests and comparisons of every rank, the rest of rank 0 only.
 
     Returns:
         The flat parameters, float32[model.parameter_count(settings)].
@@ -123,6 +125,42 @@ def train(
     return flat
 
 
+def train_alone(
+    settings: Settings,
+    tokens: NDArray[np.int32],
+    training: int,
+    emit: Callable[[messages.Message], None],
+    *,
+    shuffled: bool = False,
+) -> NDArray[np.float32]:
+    """Trains in this process on the batches that `settings.workers` workers would share.
+
+    Args:
+        settings, tokens, training: as in `train`.
+        emit: takes Step and HeldOut messages, of rank 0.
+        shuffled: permute the examples of every batch.
+
+    Returns:
+        The flat parameters, float32[model.parameter_count(settings)].
+    """
+    flat = model.initial_parameters(settings)
+    parameters = model.views(flat, settings)
+    gradient = model.views(np.zeros_like(flat), settings)
+    optimizer = model.Adagrad(settings)
+    held_out = held_out_batch(tokens, training, settings)
+    checkpoints = settings.checkpoints()
+    for step in range(1, settings.steps + 1):
+        ends = model.global_batch(tokens, training, step, settings)
+        if shuffled:
+            ends = np.random.default_rng((settings.seed, 3, step)).permutation(ends)
+        loss = model.loss_and_gradient(parameters, model.examples(tokens, ends, settings), gradient)
+        optimizer.step(parameters, gradient)
+        emit(messages.Step(0, step, loss))
+        if step in checkpoints:
+            emit(messages.HeldOut(step, model.loss(parameters, held_out)))
+    return flat
+
+
 def digest(parameters: NDArray[np.float32]) -> str:
     """SHA-256 of the parameters' bytes, in hexadecimal."""
     return hashlib.sha256(parameters.view(np.uint8).data).hexdigest()
@@ -143,7 +181,7 @@ def _compare_dense(
     flat_gradient: NDArray[np.float32],
     share: Callable[[int], model.Batch],
 ) -> Iterator[messages.Comparison]:
-    """Sum a few fresh gradients both ways, without training on them."""
+    """Sums a few fresh gradients both ways, without training on them."""
     gradient = model.views(flat_gradient, settings)
     sparse, dense = np.empty_like(flat_gradient), np.empty_like(flat_gradient)
     for step in range(settings.steps + 1, settings.steps + 1 + settings.dense_steps):
@@ -164,7 +202,7 @@ def _compare_dense(
 def _sample(
     parameters: model.Views, tokens: NDArray[np.int32], training: int, settings: Settings
 ) -> messages.Sample:
-    """Let the model go on from the middle of the held-out text, word by word."""
+    """Lets the model go on from the middle of the held-out text, word by word."""
     generator = np.random.default_rng((settings.seed, 2))
     start = (training + len(tokens)) // 2
     words = [int(word) for word in tokens[start : start + settings.context]]
@@ -183,23 +221,26 @@ def _sample(
 
 
 def main(config_text: str) -> int:
-    """Run one worker; returns the exit status."""
+    """Trains as the config says; returns the exit status."""
     config = json.loads(config_text)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    rank: int = config["rank"]
+    rank: int = config.get("rank", 0)
     try:
-        import worker_lib
+        settings = Settings(**config["settings"])
+        tokens, training = corpus.attach(config["corpus"]), config["training"]
+        if "shuffled" in config:
+            train_alone(settings, tokens, training, messages.emit, shuffled=config["shuffled"])
+        else:
+            import worker_lib
 
-        settings = Settings.from_json(json.dumps(config["settings"]))
-        tokens = corpus.attach(config["corpus"])
-        with worker_lib.connect(
-            config["controller"],
-            job=config["job"],
-            rank=rank,
-            world_size=settings.workers,
-            timeout=config["timeout"],
-        ) as session:
-            train(session, settings, tokens, config["training"], messages.emit)
+            with worker_lib.connect(
+                config["controller"],
+                job=config["job"],
+                rank=rank,
+                world_size=settings.workers,
+                timeout=config["timeout"],
+            ) as session:
+                train(session, settings, tokens, training, messages.emit)
         messages.emit(messages.Done(rank))
     except SwitchAggError as error:
         messages.emit(messages.Failed(rank, str(error)))

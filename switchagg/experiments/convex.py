@@ -1,8 +1,8 @@
-"""Runs of convex methods for the claims: a problem and a list of runs as JSON values, solved by all ranks.
+"""Runs of convex methods for the claims: a problem and a list of runs as JSON values, run by all ranks.
 
-posed(...)   the problem, its shares and its optimum, which the parent finds by Newton's method
-solved(lab, [(posed, [{"name": ..., "method": ...}, ...])], 4)
-  └─ solve, in each rank: its share from a file, the runs, records of the log, a digest of x
+make_task(...)   the problem, its shares and its optimum, which the parent finds by Newton's method
+solve(runner, [(task, [{"name": ..., "method": ...}, ...])], 4)
+  └─ solve_in_rank, in each rank: its share from a file, the runs, records of the log, a digest of x
 """
 
 from __future__ import annotations
@@ -10,15 +10,27 @@ from __future__ import annotations
 import json
 import tempfile
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+
+from switchagg.algorithms.base import Array, Log, constants, drive, mean_gradient
+from switchagg.algorithms.problems import (
+    LogisticRegression,
+    Regression,
+    RidgeRegression,
+    optimum,
+    sharing_minimizer,
+    split,
+)
+from switchagg.experiments import data
+from switchagg.experiments.experiment import Check
+
 if TYPE_CHECKING:
-    from switchagg.algorithms.base import Array
-    from switchagg.algorithms.problems import Regression
-    from switchagg.experiments.runner import Lab
+    from switchagg.experiments.runner import Runner
     from worker_lib.compress import Compressor
 
 OPTIMUM_TOLERANCE: Final = 1e-10
@@ -26,7 +38,7 @@ _POINTS: Final = 60  # records of a run
 
 
 @dataclass(frozen=True, slots=True)
-class Posed:
+class Task:
     """A problem, shared out, with its optimum.
 
     Attributes:
@@ -47,14 +59,14 @@ class Posed:
 
 
 @dataclass(frozen=True, slots=True)
-class Solved:
+class Solution:
     """One run, seen from rank 0.
 
     Attributes:
         records: of its log.
         same: whether x is the same to the bit at all ranks.
         reached: whether its target was reached.
-        extra: what the method has besides.
+        extra: further figures of the method, by name.
     """
 
     records: Sequence[Mapping[str, Any]]
@@ -74,26 +86,30 @@ class Solved:
             [max(float(r["distance"]) / scale, 1e-16) for r in self.records],
         )
 
-    def floor(self) -> float:
-        """The median distance over the second half of the run."""
+    def plateau(self) -> float:
+        """The median distance over the second half of the run, where a run that stalls stays."""
         half = sorted(float(r["distance"]) for r in self.records[len(self.records) // 2 :])
         return half[len(half) // 2]
 
 
-def posed(problem: Mapping[str, Any], workers: int, order: str, *, shared_minimizer: bool = False) -> Posed:
-    """A data set as a problem of so many workers.
+def same_x(solutions: Iterable[Solution], more: str = "") -> Check:
+    """A check that every run ended with the same x at all workers; `more` ends its statement."""
+    same = [each.same for each in solutions]
+    statement = f"x is the same to the bit at all workers, in every run{more}"
+    return Check(statement, all(same), f"{sum(same)} of {len(same)} runs")
+
+
+def make_task(
+    problem: Mapping[str, Any], workers: int, order: str, *, shared_minimizer: bool = False
+) -> Task:
+    """A data set as a problem of `workers` workers, with its optimum.
 
     Args:
         problem: arguments of `data.problem`.
-        order: how samples are split; see `problems.split`. ``"half"``: every other sample as with
+        order: of the split of samples; see `problems.split`. ``"half"``: every other sample as with
             ``"sorted"``, the rest at random.
         shared_minimizer: give every worker the same minimizer, by targets made to fit.
     """
-    import numpy as np
-
-    from switchagg.algorithms.base import mean_gradient
-    from switchagg.algorithms.problems import optimum
-
     parts = _parts(problem, order, workers, shared_minimizer)
     # A shared minimizer is known by construction; Newton's method finds the others.
     x = _hidden(parts[0].dim) if shared_minimizer else optimum(parts, tolerance=OPTIMUM_TOLERANCE)
@@ -102,25 +118,20 @@ def posed(problem: Mapping[str, Any], workers: int, order: str, *, shared_minimi
     spread = float(np.sqrt(np.mean([np.square(p.gradient(x)).sum() for p in parts])))
     smooth = float(np.mean([p.smoothness for p in parts]))
     convex = float(np.mean([p.strong_convexity for p in parts]))
-    return Posed(parts, x, float(np.linalg.norm(x)), spread, smooth / convex, parts[0].dim)
+    return Task(parts, x, float(np.linalg.norm(x)), spread, smooth / convex, parts[0].dim)
 
 
-def solve(session: Any, given: dict[str, Any]) -> list[dict[str, Any]]:
-    """One rank: carries out all runs of all tasks, one after the other."""
-    import numpy as np
-
-    from switchagg.algorithms.base import Log
-    from switchagg.algorithms.problems import LogisticRegression, RidgeRegression
-
+def solve_in_rank(session: Any, given: dict[str, Any]) -> list[dict[str, Any]]:
+    """Carries out, in a rank, all runs of all tasks, one after the other."""
     found = []
     for task in given["tasks"]:
         with np.load(Path(given["folder"]) / f"{task['file']}-{session.rank}.npz") as held:
             kind = RidgeRegression if task["ridge"] else LogisticRegression
             center = held["center"] if held["center"].size else None
             problem = kind(held["features"], held["targets"], task["l2"], task["l1"], center)
-            optimum = held["optimum"]
+            best = held["optimum"]
         for plan in task["runs"]:
-            log = Log(every=max(1, plan["steps"] // _POINTS), optimum=optimum, target=plan.get("target"))
+            log = Log(every=max(1, plan["steps"] // _POINTS), optimum=best, target=plan.get("target"))
             session.barrier()
             x, extra = _run(plan, problem, session, log)
             found.append(
@@ -134,24 +145,24 @@ def solve(session: Any, given: dict[str, Any]) -> list[dict[str, Any]]:
     return found
 
 
-def solved(
-    lab: Lab, tasks: Sequence[tuple[Posed, Sequence[Mapping[str, Any]]]], workers: int, *, words: int
-) -> list[dict[str, Solved]]:
-    """Has all runs of all tasks carried out by real processes, the same ones; for each task, by name."""
+def solve(
+    runner: Runner, tasks: Sequence[tuple[Task, Sequence[Mapping[str, Any]]]], workers: int, *, words: int
+) -> list[dict[str, Solution]]:
+    """Carries out all runs of all tasks in one set of ranks; returns for each task its solutions by name."""
     count = sum(len(runs) for _, runs in tasks)
-    lab.say(f"{count} runs on {tasks[0][0].dim} unknowns, {workers} workers")
+    runner.say(f"{count} runs on {tasks[0][0].dim} unknowns, {workers} workers")
     with tempfile.TemporaryDirectory(prefix="swexperiment-") as folder:
         given = {
             "folder": folder,
             "tasks": [{**_stored(folder, i, task), "runs": [*runs]} for i, (task, runs) in enumerate(tasks)],
         }
-        ran = lab.ranks(solve, workers, given, connect={"words": words})
+        ran = runner.ranks(solve_in_rank, workers, given, connect={"words": words})
     out, at = [], 0
     for _, runs in tasks:
         names = {}
         for run in runs:
             of_ranks = [result[at] for result in ran.results]
-            names[str(run["name"])] = Solved(
+            names[str(run["name"])] = Solution(
                 of_ranks[0]["records"],
                 len({each["digest"] for each in of_ranks}) == 1,
                 bool(of_ranks[0]["reached"]),
@@ -162,12 +173,8 @@ def solved(
     return out
 
 
-def _stored(folder: str, number: int, task: Posed) -> dict[str, Any]:
+def _stored(folder: str, number: int, task: Task) -> dict[str, Any]:
     """Writes each worker's data to a file, so that no rank loads all of it; returns the rest."""
-    import numpy as np
-
-    from switchagg.algorithms.problems import RidgeRegression
-
     for rank, part in enumerate(task.parts):
         np.savez(
             Path(folder) / f"{number}-{rank}.npz",
@@ -177,20 +184,10 @@ def _stored(folder: str, number: int, task: Posed) -> dict[str, Any]:
             optimum=task.optimum,
         )
     first = task.parts[0]
-    return {
-        "file": number,
-        "ridge": isinstance(first, RidgeRegression),
-        "l2": first.l2,
-        "l1": first.l1,
-    }
+    return {"file": number, "ridge": isinstance(first, RidgeRegression), "l2": first.l2, "l1": first.l1}
 
 
 def _parts(problem: Mapping[str, Any], order: str, workers: int, shared_minimizer: bool) -> list[Regression]:
-    import numpy as np
-
-    from switchagg.algorithms.problems import RidgeRegression, sharing_minimizer, split
-    from switchagg.experiments import data
-
     whole = data.problem(**problem)
     if shared_minimizer:
         assert isinstance(whole, RidgeRegression)
@@ -208,42 +205,36 @@ def _parts(problem: Mapping[str, Any], order: str, workers: int, shared_minimize
 
 def _hidden(dim: int) -> Array:
     """The minimizer that all workers share."""
-    import numpy as np
-
     return np.random.default_rng(1).standard_normal(dim)
 
 
 def _run(
     plan: Mapping[str, Any], problem: Regression, session: Any, log: Any
 ) -> tuple[Array, dict[str, Any]]:
-    """Carries out one run; x, and what is worth knowing besides."""
-    from switchagg.algorithms import adaptive, base, ibcd, isega
+    """Carries out one run; returns x, and further figures of the method."""
+    from switchagg.algorithms import adaptive, ibcd, isega
     from switchagg.algorithms.diana import Diana
     from switchagg.algorithms.vr_diana import VrDiana
 
     arguments = dict(plan.get("arguments", {}))
     method: Any
     match plan["method"]:
-        case "ibcd":
-            method = ibcd.Ibcd(
-                problem, session, **{"block": 16, "step": None, "bits": 32, "x0": None, **arguments}
-            )
-        case "isega":
-            method = isega.Isega(
-                problem, session, **{"block": 16, "step": None, "bits": 64, "x0": None, **arguments}
-            )
+        case "ibcd" | "isega":
+            made, bits = (ibcd.Ibcd, 32) if plan["method"] == "ibcd" else (isega.Isega, 64)
+            settings: dict[str, Any] = {"block": 16, "step": None, "bits": bits, "x0": None, **arguments}
+            method = made(problem, session, **settings)
         case "diana" | "vr-diana":
             compressor = _compressor(plan["compressor"])
             rule = arguments.pop("rule", None)
             if rule is not None:
-                known = base.constants(problem, session)
+                known = constants(problem, session)
                 omega = compressor.omega(problem.dim, session.world_size)
                 assert omega is not None
                 arguments["step"] = rule / (known.smoothness * (1 + omega / session.world_size))
-            settings: dict[str, Any] = {"compressor": compressor, "alpha": None, "step": None, "x0": None}
+            settings = {"compressor": compressor, "alpha": None, "step": None, "x0": None}
             settings |= {"momentum": 0.0, "memory": True, **arguments}
-            made = Diana if plan["method"] == "diana" else VrDiana
-            method = made(problem, session, **settings)
+            diana = Diana if plan["method"] == "diana" else VrDiana
+            method = diana(problem, session, **settings)
         case "adaptive":
             cost = _cost(plan["cost"])
             method = adaptive.Adaptive(
@@ -251,7 +242,7 @@ def _run(
             )
         case other:
             raise ValueError(f"no method {other!r}")
-    x = base.drive(method, session, plan["steps"], log)
+    x = drive(method, session, plan["steps"], log)
     extra: dict[str, Any] = {}
     if plan["method"] == "adaptive":
         later = method.counts[1:] or [0]

@@ -1,8 +1,10 @@
-"""Where an experiment runs: `Lab.ranks` starts a switch and the ranks, and returns what each rank returned.
+"""Runs experiments one after the other, and for each of them a switch and its ranks.
 
-lab.ranks(function, 4, {"steps": 100}, rate="1Gbit")
-  ├─ switchagg host --rate 1Gbit
-  └─ switchagg.experiments.rank  x 4:   function(session, {"steps": 100})  ->  results by rank
+run(experiments)            a Record of each; one that breaks off does not stop the next
+  └─ experiment.run(runner)
+       └─ runner.ranks(function, 4, {"steps": 100}, arguments=["--rate", "1Gbit"])
+            ├─ switchagg host --rate 1Gbit
+            └─ switchagg.experiments.rank  x 4:   function(session, {"steps": 100})  ->  results by rank
 """
 
 from __future__ import annotations
@@ -11,12 +13,15 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any, Final
 
+from switchagg.errors import SwitchAggError
+from switchagg.experiments.experiment import Experiment, Outcome
 from switchagg.launch.processes import ONE_THREAD, Child, Ended, Line, ProcessError, Processes
-from switchagg.processor_time import process_seconds
+from switchagg.processor_time import everybody_seconds, family_seconds, process_seconds
 
 SILENCE_SECONDS: Final = 240.0
 _MAX_GIVEN: Final = 100_000  # bytes; the kernel takes 128 KiB in one argument
@@ -24,7 +29,7 @@ _MAX_GIVEN: Final = 100_000  # bytes; the kernel takes 128 KiB in one argument
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How experiments are run.
+    """Settings of all experiments of a command.
 
     Attributes:
         quick: the short form: some seconds, too little for the claim to mean much.
@@ -36,11 +41,11 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
-    """What came of a set of ranks.
+class RanksResult:
+    """Results of a set of ranks.
 
     Attributes:
-        results: what the function returned, by rank, as JSON values.
+        results: the function's results, by rank, as JSON values.
         seconds: from the ranks' start to the last one's end, the interpreter's start included.
         cpu_seconds: processor time of each rank, by rank.
         switch_cpu_seconds: of switch and controller.
@@ -52,27 +57,17 @@ class Ran:
     switch_cpu_seconds: float
 
 
-class Lab:
-    """Given to every experiment.
+class Runner:
+    """Given to every experiment: its settings, and the means to start ranks.
 
     Args:
-        say: takes a line for whoever watches.
+        say: takes a line for the user who watches.
     """
 
     def __init__(self, settings: Settings, say: Callable[[str], None]) -> None:
-        self.settings = settings
+        self.quick, self.seed = settings.quick, settings.seed
         self.say = say
         self._jobs = 0
-
-    @property
-    def quick(self) -> bool:
-        """Whether the short form is wanted."""
-        return self.settings.quick
-
-    @property
-    def seed(self) -> int:
-        """Of everything random."""
-        return self.settings.seed
 
     def ranks(
         self,
@@ -83,12 +78,12 @@ class Lab:
         arguments: Sequence[str] = (),
         connect: Mapping[str, Any] | None = None,
         silence: float = SILENCE_SECONDS,
-    ) -> Ran:
-        """Call a function in `workers` processes at once, each with its session; returns what they returned.
+    ) -> RanksResult:
+        """Calls a function in `workers` processes at once, each with its session.
 
         Args:
-            function: of a module's top level: ``function(session, given)``. What it returns must be JSON
-                values or NumPy's. It may call `switchagg.experiments.rank_api.say`.
+            function: of a module's top level: ``function(session, given)``. Its result must be JSON values or
+                NumPy's. It may call `switchagg.experiments.rank.say`.
             given: JSON values, the same for all ranks, up to 100 kB. Data is loaded by the ranks themselves.
             arguments: of `switchagg host`, such as ``["--rate", "1Gbit"]`` or ``["--loss", "0.01"]``.
             connect: of `worker_lib.connect`, such as ``{"timeout": 60.0, "transport": "udp"}``.
@@ -96,7 +91,8 @@ class Lab:
 
         Raises:
             SwitchError: the switch did not start.
-            ProcessError: a rank failed, ended early, or fell silent; the message says which, and how.
+            ProcessError: a rank failed, ended early, or fell silent; the message names it and the cause.
+            ValueError: `given` is too large.
         """
         from worker_lib.embedded import start_embedded
 
@@ -123,7 +119,7 @@ class Lab:
                 members.append(processes.start(f"rank {rank}", command, environment=os.environ | ONE_THREAD))
             answers = self._collect(processes, members, silence)
             switch_seconds = process_seconds(host.pid)
-        return Ran(
+        return RanksResult(
             [answers[child]["result"] for child in members],
             time.monotonic() - started,
             [float(answers[child]["cpu_seconds"]) for child in members],
@@ -162,3 +158,67 @@ class Lab:
             elif "result" in message:
                 answers[child] = message
         return answers
+
+
+class Verdict(StrEnum):
+    """Result of an experiment in a word."""
+
+    HELD = "held"
+    NOT_HELD = "not held"
+    FAILED = "failed"  # it broke off
+    SKIPPED = "skipped"  # a package has to be installed first
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """An experiment and its result.
+
+    Attributes:
+        outcome: None where it failed or was skipped.
+        seconds: duration.
+        reason: cause of a failure, or of being skipped.
+        others: share of the cores' time that other processes took meanwhile.
+    """
+
+    experiment: Experiment
+    outcome: Outcome | None
+    seconds: float = 0.0
+    reason: str = ""
+    others: float = 0.0
+    skipped: bool = False
+
+    @property
+    def verdict(self) -> Verdict:
+        """The result in a word."""
+        if self.outcome is None:
+            return Verdict.SKIPPED if self.skipped else Verdict.FAILED
+        return Verdict.HELD if self.outcome.held else Verdict.NOT_HELD
+
+
+def run(
+    experiments: Sequence[Experiment], settings: Settings, say: Callable[[str], None]
+) -> Iterator[Record]:
+    """Yields each experiment's record as it ends.
+
+    Args:
+        say: takes a line for the user who watches.
+    """
+    for experiment in experiments:
+        if (reason := experiment.missing()) is not None:
+            yield Record(experiment, None, reason=reason, skipped=True)
+            continue
+        say(f"{experiment.name}: {experiment.title}")
+        started, others = time.monotonic(), everybody_seconds() - family_seconds()
+        outcome, reason = None, ""
+        try:
+            outcome = experiment.run(Runner(settings, _prefixed(say, experiment.name)))
+        except SwitchAggError as error:
+            reason = str(error)
+        seconds = time.monotonic() - started
+        others = everybody_seconds() - family_seconds() - others
+        share = min(1.0, max(0.0, others / seconds / len(os.sched_getaffinity(0))))
+        yield Record(experiment, outcome, seconds, reason, share)
+
+
+def _prefixed(say: Callable[[str], None], name: str) -> Callable[[str], None]:
+    return lambda line: say(f"{name}: {line}")

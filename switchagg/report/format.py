@@ -96,7 +96,7 @@ def policy(given: Mapping[str, Any] | None) -> str:
 
 
 def joined(job: Mapping[str, Any]) -> str:
-    """How many of a job's ranks are there."""
+    """The number of a job's ranks that have joined, and of all."""
     there = sum(member["state"] == "joined" for member in job["members"])
     return f"{there}/{job['world_size']}"
 

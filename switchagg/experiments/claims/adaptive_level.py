@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from switchagg.experiments.base import Check, Experiment, Outcome, Plot, Series, Table
-from switchagg.experiments.convex import OPTIMUM_TOLERANCE, Solved, posed, solved
-from switchagg.experiments.runner import Lab
+from switchagg.experiments.convex import OPTIMUM_TOLERANCE, Solution, make_task, same_x, solve
+from switchagg.experiments.experiment import Check, Experiment, Outcome
+from switchagg.experiments.runner import Runner
+from switchagg.report.plots import Plot, Series
+from switchagg.report.table import Table
 
 WORKERS: Final = 4
 WORDS: Final = 64
@@ -27,12 +29,12 @@ def _name(variant: str, level: int, price: str) -> str:
     return f"{variant}, {level} blocks{lanes}"
 
 
-def _runs(lab: Lab, levels: list[int], target: float) -> list[dict[str, Any]]:
+def _runs(runner: Runner, levels: list[int], target: float) -> list[dict[str, Any]]:
     """All fixed levels, and one that is chosen for each price, of every variant."""
-    common = {"method": "adaptive", "steps": 30 if lab.quick else 6000, "target": target}
+    common = {"method": "adaptive", "steps": 30 if runner.quick else 6000, "target": target}
     runs: dict[str, dict[str, Any]] = {}
     for variant in VARIANTS:
-        arguments = {"variant": variant, "block": BLOCK, "seed": lab.seed}
+        arguments = {"variant": variant, "block": BLOCK, "seed": runner.seed}
         for price in PRICES:
             cost = {"model": price, "words": WORDS}
             for level in levels:
@@ -43,11 +45,11 @@ def _runs(lab: Lab, levels: list[int], target: float) -> list[dict[str, Any]]:
     return [{**common, **run, "name": name} for name, run in runs.items()]
 
 
-def _together(runs: Sequence[Solved]) -> Solved:
+def _together(runs: Sequence[Solution]) -> Solution:
     """One run on all draws, as the sums of what it took."""
     last = {field: sum(run.last[field] for run in runs) for field in ("step", *PRICES.values())}
     levels = [float(run.extra["mean_level"]) for run in runs]
-    return Solved(
+    return Solution(
         [last],
         all(run.same for run in runs),
         all(run.reached for run in runs),
@@ -55,19 +57,19 @@ def _together(runs: Sequence[Solved]) -> Solved:
     )
 
 
-def run(lab: Lab) -> Outcome:
+def run(runner: Runner) -> Outcome:
     """Sweeps fixed levels, then lets the level be chosen for each price."""
-    drawn = range(lab.seed, lab.seed + (1 if lab.quick else DRAWS))
-    pairs = {"pairs": 60} if lab.quick else {}
-    tasks = [posed({**PROBLEM, "seed": seed, **pairs}, WORKERS, "sorted") for seed in drawn]
+    drawn = range(runner.seed, runner.seed + (1 if runner.quick else DRAWS))
+    pairs = {"pairs": 60} if runner.quick else {}
+    tasks = [make_task({**PROBLEM, "seed": seed, **pairs}, WORKERS, "sorted") for seed in drawn]
     most = min(-(-task.dim // BLOCK) for task in tasks)
-    levels = [most, most // 4] if lab.quick else sorted({1, 2, 4, 8, 16, 32, most})
-    asked = [(task, _runs(lab, levels, ACCURACY * task.scale)) for task in tasks]
-    of_tasks = solved(lab, asked, WORKERS, words=WORDS)
+    levels = [most, most // 4] if runner.quick else sorted({1, 2, 4, 8, 16, 32, most})
+    asked = [(task, _runs(runner, levels, ACCURACY * task.scale)) for task in tasks]
+    of_tasks = solve(runner, asked, WORKERS, words=WORDS)
     found = {name: _together([of_task[name] for of_task in of_tasks]) for name in of_tasks[0]}
     task = tasks[0]
 
-    def fixed(variant: str, level: int, price: str) -> Solved:
+    def fixed(variant: str, level: int, price: str) -> Solution:
         return found[_name(variant, level, price)]
 
     checks, rows, plots = [], [], []
@@ -145,13 +147,7 @@ def run(lab: Lab) -> Outcome:
                 ],
             )
         )
-    checks.append(
-        Check(
-            "x is the same to the bit at all workers, in every run: they choose alike without a message",
-            all(each.same for each in found.values()),
-            f"{sum(each.same for each in found.values())} of {len(found)} runs",
-        )
-    )
+    checks.append(same_x(found.values(), ": they choose alike without a message"))
     return Outcome(
         checks=checks,
         tables=[

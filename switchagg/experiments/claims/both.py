@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from switchagg.experiments.base import Check, Experiment, Outcome, Plot, Series, Table
-from switchagg.experiments.convex import OPTIMUM_TOLERANCE, Solved, posed, solved
-from switchagg.experiments.runner import Lab
+from switchagg.experiments.convex import OPTIMUM_TOLERANCE, Solution, make_task, same_x, solve
+from switchagg.experiments.experiment import Check, Experiment, Outcome
+from switchagg.experiments.runner import Runner
+from switchagg.report.plots import Plot, Series
+from switchagg.report.table import Table
 
 WORKERS: Final = 8
 WORDS: Final = 64
@@ -17,30 +19,32 @@ ACCURACY: Final = 1e-3
 PROBLEM: Final = {"name": "digits", "loss": "ridge", "l2": 0.01, "pairs": 193}
 
 
-def run(lab: Lab) -> Outcome:
+def run(runner: Runner) -> Outcome:
     """Every combination to the same accuracy, by one rule for the step size."""
-    task = posed({**PROBLEM, "seed": lab.seed, **({"pairs": 60} if lab.quick else {})}, WORKERS, "sorted")
+    task = make_task(
+        {**PROBLEM, "seed": runner.seed, **({"pairs": 60} if runner.quick else {})}, WORKERS, "sorted"
+    )
     kinds: dict[str, tuple[str, dict[str, Any]]] = {"neither": ("neither", {})}
     for levels in LEVELS:
         kinds[f"s = {levels}"] = ("quantized", {"levels": levels})
     for tau in SHARES:
         kinds[f"tau = {tau:g}"] = ("sparsified", {"tau": tau, "block": BLOCK})
     for tau in SHARES:
-        for levels in LEVELS[:1] if lab.quick else LEVELS[:2]:
+        for levels in LEVELS[:1] if runner.quick else LEVELS[:2]:
             kinds[f"tau = {tau:g}, s = {levels}"] = ("both", {"tau": tau, "block": BLOCK, "levels": levels})
     runs = [
         {
             "name": name,
             "method": "diana",
-            "steps": 100 if lab.quick else 4000,
-            "compressor": {**spec, "seed": lab.seed},
+            "steps": 100 if runner.quick else 4000,
+            "compressor": {**spec, "seed": runner.seed},
             "arguments": {"rule": 1.0},
             "target": ACCURACY * task.scale,
         }
         for name, (_, spec) in kinds.items()
     ]
-    (found,) = solved(lab, [(task, runs)], WORKERS, words=WORDS)
-    best: dict[str, tuple[str, Solved]] = {}
+    (found,) = solve(runner, [(task, runs)], WORKERS, words=WORDS)
+    best: dict[str, tuple[str, Solution]] = {}
     for name, each in found.items():
         kind = kinds[name][0]
         if each.reached and (kind not in best or _bits(each) < _bits(best[kind][1])):
@@ -57,11 +61,7 @@ def run(lab: Lab) -> Outcome:
                 held,
                 "; ".join(f"{kind} {_text(bits[kind])} ({best[kind][0]})" for kind in bits),
             ),
-            Check(
-                "x is the same to the bit at all workers, in every run",
-                all(each.same for each in found.values()),
-                f"{sum(each.same for each in found.values())} of {len(found)} runs",
-            ),
+            same_x(found.values()),
         ],
         tables=[
             Table(
@@ -121,7 +121,7 @@ def run(lab: Lab) -> Outcome:
     )
 
 
-def _bits(each: Solved) -> float:
+def _bits(each: Solution) -> float:
     return float(each.last["payload_bits"])
 
 

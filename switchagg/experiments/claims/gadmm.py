@@ -7,8 +7,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from switchagg.experiments.base import Check, Experiment, Outcome, Plot, Series, Table
-from switchagg.experiments.runner import Lab
+from switchagg.experiments.experiment import Check, Experiment, Outcome
+from switchagg.experiments.runner import Runner
+from switchagg.report.plots import Plot, Series
+from switchagg.report.table import Table
 
 WORKERS: Final = 6
 ACCURACY: Final = 1e-6  # of the optimum's length
@@ -51,7 +53,7 @@ def solve(session: Any, given: dict[str, Any]) -> list[dict[str, Any]]:
     """One rank: every method on every problem, one after the other."""
     from switchagg.algorithms.problems import optimum, split
     from switchagg.experiments.data import problem
-    from switchagg.experiments.rank_api import say
+    from switchagg.experiments.rank import say
 
     out = []
     for data, loss, l2, factor, steps in given["cases"]:
@@ -119,9 +121,9 @@ def _records(log: Any) -> list[Any]:
     return [(r.step, r.distance, r.payload_bits, r.wire_bytes_sent) for r in log.records]
 
 
-def run(lab: Lab) -> Outcome:
+def run(runner: Runner) -> Outcome:
     """Every problem and method, until the farthest worker is near enough."""
-    cases = (QUICK,) if lab.quick else CASES
+    cases = (QUICK,) if runner.quick else CASES
     methods: dict[str, dict[str, Any]] = {
         "gradient descent": {"accelerated": False, "steps": 1000, "every": 5},
         "accelerated": {"accelerated": True, "steps": 300, "every": 2},
@@ -132,9 +134,9 @@ def run(lab: Lab) -> Outcome:
     given = {
         "cases": [(c.data, c.loss, c.l2, c.factor, c.steps) for c in cases],
         "methods": methods,
-        "seed": lab.seed,
+        "seed": runner.seed,
     }
-    results = lab.ranks(solve, WORKERS, given, connect={"words": WORDS}).results
+    results = runner.ranks(solve, WORKERS, given, connect={"words": WORDS}).results
     rows: list[tuple[Any, ...]] = []
     plots: list[Plot] = []
     checks: list[Check] = []

@@ -7,8 +7,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from switchagg.experiments.base import Check, Experiment, Outcome, Table
-from switchagg.experiments.runner import Lab
+from switchagg.experiments.experiment import Check, Experiment, Outcome
+from switchagg.experiments.runner import Runner
+from switchagg.report.table import Table
 
 WORKERS: Final = 4
 LOSSES: Final = (0.0, 0.001, 0.01, 0.05)
@@ -32,17 +33,17 @@ def reduce_often(session: Any, given: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def run(lab: Lab) -> Outcome:
+def run(runner: Runner) -> Outcome:
     """Sums the same tensors under several rates of loss."""
     rows: list[tuple[Any, ...]] = []
     digests: dict[int, set[int]] = {}
-    elements, calls = (20_000, 4) if lab.quick else (200_000, 10)
-    for bits in (8,) if lab.quick else (32, 8):
-        for loss in LOSSES[:: 3 if lab.quick else 1]:
-            lab.say(f"{bits}-bit lanes, {loss:.1%} of packets lost")
-            given = {"seed": lab.seed, "elements": elements, "calls": calls, "bits": bits}
-            arguments = ["--loss", str(loss), "--seed", str(lab.seed)] if loss else []
-            ran = lab.ranks(reduce_often, WORKERS, given, arguments=arguments)
+    elements, calls = (20_000, 4) if runner.quick else (200_000, 10)
+    for bits in (8,) if runner.quick else (32, 8):
+        for loss in LOSSES[:: 3 if runner.quick else 1]:
+            runner.say(f"{bits}-bit lanes, {loss:.1%} of packets lost")
+            given = {"seed": runner.seed, "elements": elements, "calls": calls, "bits": bits}
+            arguments = ["--loss", str(loss), "--seed", str(runner.seed)] if loss else []
+            ran = runner.ranks(reduce_often, WORKERS, given, arguments=arguments)
             found = {result["digest"] for result in ran.results}
             digests.setdefault(bits, set()).update(found)
             sent, resent = (sum(result[name] for result in ran.results) for name in ("packets", "resent"))

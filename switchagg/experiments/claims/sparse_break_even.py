@@ -8,8 +8,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from switchagg.experiments.base import Check, Experiment, Outcome, Plot, Series, Table
-from switchagg.experiments.runner import Lab
+from switchagg.experiments.experiment import Check, Experiment, Outcome
+from switchagg.experiments.runner import Runner
+from switchagg.report.plots import Plot, Series
+from switchagg.report.table import Table
 
 WORKERS: Final = 2
 FACTOR: Final = 1.2
@@ -64,24 +66,24 @@ def measure(session: Any, given: dict[str, Any]) -> dict[str, Any]:
     return {"times": times, "predicted": costs.break_even(rows, width), "costs": str(costs)}
 
 
-def run(lab: Lab) -> Outcome:
+def run(runner: Runner) -> Outcome:
     """Every setting in a job of its own."""
-    settings = SETTINGS[:1] if lab.quick else SETTINGS
+    settings = SETTINGS[:1] if runner.quick else SETTINGS
     rows: list[tuple[Any, ...]] = []
     plots: list[Plot] = []
     checks: list[Check] = []
     numbers: dict[str, Any] = {}
     for number, setting in enumerate(settings):
-        lab.say(setting.label)
+        runner.say(setting.label)
         given = {
             "rows": setting.rows,
             "width": setting.width,
             "bits": setting.bits,
-            "seed": lab.seed,
-            "repeats": 5 if lab.quick else 60,
+            "seed": runner.seed,
+            "repeats": 5 if runner.quick else 60,
         }
         arguments = [] if setting.rate is None else ["--rate", setting.rate]
-        results = lab.ranks(measure, WORKERS, given, arguments=arguments).results
+        results = runner.ranks(measure, WORKERS, given, arguments=arguments).results
         # A call has ended when the last rank has its result.
         times = {name: np.max([r["times"][name] for r in results], axis=0) for name in ("sparse", "dense")}
         # What else the computer does only adds to a time, so the least of many is the time itself.

@@ -7,8 +7,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from switchagg.experiments.base import Check, Experiment, Outcome, Plot, Series, Table
-from switchagg.experiments.runner import Lab
+from switchagg.experiments.experiment import Check, Experiment, Outcome
+from switchagg.experiments.runner import Runner
+from switchagg.report.plots import Plot, Series
+from switchagg.report.table import Table
 
 WORKERS: Final = 6
 LOCAL_STEPS: Final = 4
@@ -74,7 +76,7 @@ def train(session: Any, given: dict[str, Any]) -> dict[str, Any]:
 
     from switchagg.algorithms.base import Log
     from switchagg.algorithms.swarm import Meetings
-    from switchagg.experiments.rank_api import say
+    from switchagg.experiments.rank import say
 
     images = load_digits()
     out: dict[str, Any] = {name: [] for name in METHODS}
@@ -130,12 +132,12 @@ def _run(
     return x
 
 
-def run(lab: Lab) -> Outcome:
+def run(runner: Runner) -> Outcome:
     """Trains with all methods and seeds, and compares the means."""
-    seeds = [lab.seed + i for i in range(1 if lab.quick else 3)]
-    rounds = 10 if lab.quick else 300
+    seeds = [runner.seed + i for i in range(1 if runner.quick else 3)]
+    rounds = 10 if runner.quick else 300
     given = {"seeds": seeds, "rounds": rounds}
-    results = lab.ranks(train, WORKERS, given, connect={"words": WORDS}).results
+    results = runner.ranks(train, WORKERS, given, connect={"words": WORDS}).results
     means = {name: float(np.mean([run["accuracy"] for run in results[0][name]])) for name in METHODS}
     rows: list[tuple[Any, ...]] = []
     series: list[Series] = []

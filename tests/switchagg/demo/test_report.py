@@ -19,9 +19,7 @@ from switchagg.demo.outcome import (
     ring_bytes,
 )
 from switchagg.demo.progress import sparkline
-from switchagg.report.format import size
 from switchagg.demo.settings import Settings
-from switchagg.errors import UsageError
 
 
 def make_outcome(lanes: tuple[int, ...] = (32, 8), *, same: bool = True) -> Outcome:
@@ -111,25 +109,9 @@ def test_a_missing_rank_is_not_identical() -> None:
     assert not TrainingRun(32).identical(1)
 
 
-def test_folder_that_cannot_be(tmp_path: Path) -> None:
-    file = tmp_path / "file"
-    file.write_text("x")
-    for folder in (file, file / "report"):
-        with pytest.raises(UsageError, match="--report"):
-            report.check_folder(folder)
-    report.check_folder(tmp_path / "new" / "report")
-    assert not (tmp_path / "new").exists()
-
-
 def test_figures() -> None:
     assert ring_bytes(1000, 4) == 1500
     assert ring_bytes(1000, 1) == 0
     assert largest_difference([1, 2, 3], [1, 2.5]) == 0.5
-    assert [size(value) for value in (0, 999, 1500, 17_600_000)] == [
-        "0 B",
-        "999 B",
-        "1.5 kB",
-        "17.6 MB",
-    ]
     assert sparkline([1.0, 2.0, 3.0]) == "▁▅█"
     assert len(sparkline([float(value) for value in range(1000)], 30)) == 30

@@ -1,4 +1,4 @@
-"""What the tests of the lab let ranks do."""
+"""Functions that the tests of the runner run in ranks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from switchagg.errors import UsageError
-from switchagg.experiments.rank_api import say, switch_cpu_seconds
+from switchagg.experiments.rank import say, switch_cpu_seconds
 
 
 def add(session: Any, given: dict[str, Any]) -> dict[str, Any]:

@@ -7,9 +7,9 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from switchagg.experiments.base import Outcome
 from switchagg.experiments.claims import gadmm, sparse_break_even, swarm
-from switchagg.experiments.runner import Lab, Settings
+from switchagg.experiments.experiment import Outcome
+from switchagg.experiments.runner import Runner, Settings
 from tests.seeds import seed_of_this_run
 
 
@@ -60,7 +60,7 @@ def test_short_forms_run(claim: ModuleType, monkeypatch: pytest.MonkeyPatch) -> 
         pytest.importorskip(name)
     monkeypatch.setattr(claim, "WORKERS", 2)
     said: list[str] = []
-    outcome = claim.EXPERIMENT.run(Lab(Settings(quick=True), said.append))
+    outcome = claim.EXPERIMENT.run(Runner(Settings(quick=True), said.append))
     assert isinstance(outcome, Outcome)
     assert said
     if claim is gadmm:  # steps and bits, unlike times, are the same everywhere

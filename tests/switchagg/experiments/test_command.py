@@ -11,22 +11,22 @@ import pytest
 
 from switchagg.cli.main import main
 from switchagg.errors import SwitchAggError
-from switchagg.experiments import catalog
-from switchagg.experiments.base import Experiment, Outcome
-from switchagg.experiments.runner import Lab
+from switchagg.experiments import experiment
+from switchagg.experiments.experiment import Experiment, Outcome
+from switchagg.experiments.runner import Runner
 
 
 def test_list_has_every_experiment(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["experiment", "--list"]) == 0
     shown = capsys.readouterr().out
-    for each in catalog.load().values():
+    for each in experiment.load().values():
         assert each.name in shown
     assert main(["experiment", "--list", "--json"]) == 0
-    assert list(json.loads(capsys.readouterr().out)) == list(catalog.load())
+    assert list(json.loads(capsys.readouterr().out)) == list(experiment.load())
 
 
 def test_every_claim_has_a_source() -> None:
-    known = catalog.load()
+    known = experiment.load()
     assert "same-bits" in known
     for each in known.values():
         assert each.claim.endswith(".")
@@ -48,11 +48,11 @@ def test_mistakes_are_named(line: list[str], said: str, capsys: pytest.CaptureFi
     assert said in capsys.readouterr().err
 
 
-def stand_in(monkeypatch: pytest.MonkeyPatch, *experiments: Experiment) -> None:
-    monkeypatch.setattr(catalog, "load", lambda: {each.name: each for each in experiments})
+def replace_experiments(monkeypatch: pytest.MonkeyPatch, *experiments: Experiment) -> None:
+    monkeypatch.setattr(experiment, "load", lambda: {each.name: each for each in experiments})
 
 
-def refuse(_: Lab) -> Outcome:
+def refuse(_: Runner) -> Outcome:
     raise SwitchAggError("the switch is on fire")
 
 
@@ -63,7 +63,7 @@ ABSENT = Experiment("absent", "t", "c.", "s", refuse, needs=("no_such_module_of_
 def test_a_missing_package_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    stand_in(monkeypatch, ABSENT)
+    replace_experiments(monkeypatch, ABSENT)
     assert main(["experiment", "absent", "--out", str(tmp_path / "r")]) == 2
     assert 'is missing: pip install "switchagg[experiments]"' in capsys.readouterr().err
     assert not (tmp_path / "r").exists()
@@ -72,7 +72,7 @@ def test_a_missing_package_is_named(
 def test_what_breaks_off_does_not_stop_the_rest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    stand_in(monkeypatch, BROKEN, ABSENT)
+    replace_experiments(monkeypatch, BROKEN, ABSENT)
     assert main(["experiment", "all", "--out", str(tmp_path)]) == 1
     shown = capsys.readouterr().out
     assert "FAILED    the switch is on fire" in shown
@@ -93,7 +93,7 @@ def test_one_experiment_from_beginning_to_end(tmp_path: Path, capsys: pytest.Cap
 
 def test_a_list_needs_no_package_beyond_ours() -> None:
     code = (
-        "import sys; from switchagg.experiments.catalog import load; load(); "
+        "import sys; from switchagg.experiments.experiment import load; load(); "
         "print([name for name in ('sklearn', 'matplotlib', 'torch', 'worker_lib') if name in sys.modules])"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

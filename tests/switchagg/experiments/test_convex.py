@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from switchagg.errors import UsageError
-from switchagg.experiments.rank_api import plain
-from switchagg.experiments.runner import Lab, Settings
+from switchagg.experiments.rank import to_builtin
+from switchagg.experiments.runner import Runner, Settings
 
 CLAIMS = ("differences", "both", "random_blocks", "adaptive_level")
 
@@ -21,13 +21,13 @@ def test_short_forms_run_and_workers_agree(name: str) -> None:
     pytest.importorskip("sklearn", reason="the data sets come with scikit-learn")
     said: list[str] = []
     module = importlib.import_module(f"switchagg.experiments.claims.{name}")
-    outcome = module.EXPERIMENT.run(Lab(Settings(quick=True, seed=2), said.append))
+    outcome = module.EXPERIMENT.run(Runner(Settings(quick=True, seed=2), said.append))
     (agreed,) = (check for check in outcome.checks if "same to the bit" in check.statement)
     assert agreed.held, agreed.measured
     assert outcome.tables
     assert outcome.plots
     assert any("workers" in line for line in said)
-    assert json.loads(json.dumps(outcome.numbers, default=plain)) is not None
+    assert json.loads(json.dumps(outcome.numbers, default=to_builtin)) is not None
     for plot in outcome.plots:
         for series in plot.series:
             assert np.isfinite(series.y).all()
@@ -58,11 +58,11 @@ def test_data_sets(name: str, loss: str, dim: int, samples: int) -> None:
 
 def test_a_shared_minimizer_in_a_data_set() -> None:
     pytest.importorskip("sklearn", reason="the data sets come with scikit-learn")
-    from switchagg.experiments.convex import posed
+    from switchagg.experiments.convex import make_task
 
     given = {"name": "diabetes", "loss": "ridge", "l2": 0.01}
-    assert posed(given, 3, "sorted", shared_minimizer=True).heterogeneity < 1e-12
-    spreads = [posed(given, 3, order).heterogeneity for order in ("shuffled", "half", "sorted")]
+    assert make_task(given, 3, "sorted", shared_minimizer=True).heterogeneity < 1e-12
+    spreads = [make_task(given, 3, order).heterogeneity for order in ("shuffled", "half", "sorted")]
     assert spreads == sorted(spreads)
     assert spreads[0] < spreads[2]
 

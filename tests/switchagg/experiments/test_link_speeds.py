@@ -1,4 +1,4 @@
-"""The end-to-end experiment: its short form with real ranks, and what it makes of figures."""
+"""The end-to-end experiment: its short form with real ranks, and its verdicts on figures."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from switchagg.experiments.claims import link_speeds
-from switchagg.experiments.runner import Lab, Ran, Settings
-from switchagg.experiments.training import COMPRESSORS, METHODS
+from switchagg.experiments.claims.link_speeds import COMPRESSORS, METHODS
+from switchagg.experiments.runner import RanksResult, Runner, Settings
 
 
 def test_short_form_trains_to_the_loss_at_every_speed() -> None:
     said: list[str] = []
-    outcome = link_speeds.EXPERIMENT.run(Lab(Settings(quick=True, seed=3), said.append))
+    outcome = link_speeds.EXPERIMENT.run(Runner(Settings(quick=True, seed=3), said.append))
     table = outcome.tables[0]
     assert [row[0] for row in table.rows] == ["dense, 32 bit", "zero-skip, 8 bit", "top blocks, 5 %, EF"]
     assert table.rows[0][1] > 0  # type: ignore[operator]
@@ -36,8 +36,8 @@ def test_short_form_trains_to_the_loss_at_every_speed() -> None:
     assert any("links of 100Mbit" in line for line in said)
 
 
-def figures(seconds: dict[str, dict[str, float | None]]) -> dict[str, Ran]:
-    """What ranks would have returned, had each method taken so long."""
+def figures(seconds: dict[str, dict[str, float | None]]) -> dict[str, RanksResult]:
+    """Results as ranks would return them, had each method taken so long."""
     found = {}
     for rate, by_method in seconds.items():
         runs: dict[str, Any] = {
@@ -58,11 +58,11 @@ def figures(seconds: dict[str, dict[str, float | None]]) -> dict[str, Ran]:
             for name, took in by_method.items()
         }
         ranks = [{"runs": copy.deepcopy(runs), "target": 2.5, "parameters": 100} for _ in range(2)]
-        found[rate] = Ran(ranks, 1.0, [1.0, 1.0], 1.0)
+        found[rate] = RanksResult(ranks, 1.0, [1.0, 1.0], 1.0)
     return found
 
 
-def judged(found: dict[str, Ran]) -> list[bool]:
+def judged(found: dict[str, RanksResult]) -> list[bool]:
     runs = {rate: ran.results[0]["runs"] for rate, ran in found.items()}
     rates = {rate: link_speeds.RATES[rate] for rate in found}
     return [check.held for check in link_speeds._outcome(found, runs, rates, 10).checks]

@@ -1,4 +1,4 @@
-"""What is made of records: text, page, pictures, JSON."""
+"""Records as text, page, pictures, JSON and Markdown."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from switchagg.experiments import markdown, page, record, text
-from switchagg.experiments.base import Check, Experiment, Outcome, Plot, Series, Table
-from switchagg.experiments.record import Record, Verdict
-from switchagg.experiments.runner import Lab, Settings
+from switchagg.experiments import report
+from switchagg.experiments.experiment import Check, Experiment, Outcome
+from switchagg.experiments.runner import Record, Runner, Settings, Verdict
+from switchagg.report.plots import Plot, Series
+from switchagg.report.table import Table
 
 
 def experiment(name: str) -> Experiment:
-    def run(_: Lab) -> Outcome:
+    def run(_: Runner) -> Outcome:
         raise AssertionError("not to be run")
 
     return Experiment(name, f"Title of {name}", "That <a> claim.", "Somebody, 2020", run)
@@ -60,39 +61,21 @@ def test_an_outcome_says_something() -> None:
         Outcome(checks=[])
 
 
-def test_tables_and_series_are_checked() -> None:
-    with pytest.raises(ValueError, match="2 headings"):
-        Table("t", ("a", "b"), [(1,)])
-    with pytest.raises(ValueError, match="1 x for 2 y"):
-        Series("s", [1], [1.0, 2.0])
-
-
 def test_text_has_verdict_and_figures() -> None:
-    shown = text.record_text(RECORDS[1])
+    shown = report.record_text(RECORDS[1])
     assert "NOT HELD  statement 1: 1 & so on" in shown
     assert re.search(r"\n +many +12,346\n", shown)
     assert re.search(r"\n +nothing +-\n", shown)
     assert "verdict   not held, after 2.5 s; other programs had 40% of the cores" in shown
-    assert "other programs" not in text.record_text(RECORDS[0])
-    assert "FAILED    rank 1 was killed by SIGKILL" in text.record_text(RECORDS[2])
-    summary = text.summary_text(RECORDS)
+    assert "other programs" not in report.record_text(RECORDS[0])
+    assert "FAILED    rank 1 was killed by SIGKILL" in report.record_text(RECORDS[2])
+    summary = report.summary_text(RECORDS)
     assert [line.split()[0] for line in summary.splitlines()] == ["good", "partly", "broken", "absent"]
-
-
-@pytest.mark.parametrize(
-    ("value", "shown"),
-    [
-        (None, "-"), (True, "yes"), (1234567, "1,234,567"), (0.0, "0"), (0.25, "0.25"), (1e-9, "1.00e-09"),
-        (123456.7, "123,457"), (2.5e7, "2.50e+07"), (float("inf"), "-"), ("word", "word"), (-1.5, "-1.5"),
-    ],
-)  # fmt: skip
-def test_figures(value: Any, shown: str) -> None:
-    assert text.figure(value) == shown
 
 
 def test_report_is_a_folder_that_stands_alone(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    index, drawn = record.write(RECORDS, Settings(seed=5), 4.5, tmp_path / "new")
+    index, drawn = report.write(RECORDS, Settings(seed=5), 4.5, tmp_path / "new")
     assert drawn
     told = json.loads((tmp_path / "new" / "results.json").read_text())
     assert told["seed"] == 5
@@ -119,26 +102,26 @@ def test_without_matplotlib_the_page_names_the_extra(tmp_path: Path, monkeypatch
         return real(name, *rest, **more)
 
     monkeypatch.setattr(builtins, "__import__", refuse)
-    index, drawn = record.write(RECORDS, Settings(), 1.0, tmp_path)
+    index, drawn = report.write(RECORDS, Settings(), 1.0, tmp_path)
     assert not drawn
     assert "switchagg[plots]" in index.read_text()
     assert not list(tmp_path.glob("*.png"))
 
 
 def test_the_short_form_says_so() -> None:
-    assert "short form" in page.html(RECORDS, Settings(quick=True), 1.0, {}, {})
-    assert "short form" not in page.html(RECORDS, Settings(), 1.0, {}, {})
+    assert "short form" in report.html(RECORDS, Settings(quick=True), 1.0, {}, {})
+    assert "short form" not in report.html(RECORDS, Settings(), 1.0, {}, {})
 
 
 def test_a_busy_computer_is_named() -> None:
-    assert "Other programs had up to 40% of the cores" in page.html(RECORDS, Settings(), 1.0, {}, {})
-    assert "Other programs" not in page.html(RECORDS[:1], Settings(), 1.0, {}, {})
+    assert "Other programs had up to 40% of the cores" in report.html(RECORDS, Settings(), 1.0, {}, {})
+    assert "Other programs" not in report.html(RECORDS[:1], Settings(), 1.0, {}, {})
 
 
 def test_markdown_has_every_claim() -> None:
-    told = record.to_json(RECORDS, Settings(seed=2), 120.0)
+    told = report.to_json(RECORDS, Settings(seed=2), 120.0)
     told["machine"]["cpu"] = "Some | Processor"
-    shown = markdown.claims(told)
+    shown = report.markdown(told)
     assert "experiment all --seed 2` found them" in shown
     assert "Some \\| Processor" in shown
     assert "in 2.0 minutes, while other programs had up to 40% of the cores:" in shown

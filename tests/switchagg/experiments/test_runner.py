@@ -1,4 +1,4 @@
-"""The lab: real ranks, a real switch, and what comes of functions that fail."""
+"""The runner: real ranks, a real switch, and functions that fail."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from switchagg.experiments.runner import Lab, Settings
+from switchagg.experiments.runner import Runner, Settings
 from switchagg.launch.processes import ProcessError
 from tests.switchagg.experiments import functions
 
@@ -17,13 +17,13 @@ def said() -> list[str]:
 
 
 @pytest.fixture
-def lab(said: list[str], monkeypatch: pytest.MonkeyPatch) -> Lab:
+def runner(said: list[str], monkeypatch: pytest.MonkeyPatch) -> Runner:
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[3]))  # where ranks find the functions
-    return Lab(Settings(quick=True), said.append)
+    return Runner(Settings(quick=True), said.append)
 
 
-def test_ranks_return_what_the_function_does(lab: Lab, said: list[str]) -> None:
-    ran = lab.ranks(functions.add, 3, {"from": 1})
+def test_ranks_return_what_the_function_does(runner: Runner, said: list[str]) -> None:
+    ran = runner.ranks(functions.add, 3, {"from": 1})
     assert [result["rank"] for result in ran.results] == [0, 1, 2]
     assert all(result["sum"] == [6.0, 6.0, 6.0] for result in ran.results)
     assert all(result["switch"] for result in ran.results)
@@ -34,26 +34,26 @@ def test_ranks_return_what_the_function_does(lab: Lab, said: list[str]) -> None:
     assert ran.seconds > 0
 
 
-def test_a_rank_that_is_killed_is_named(lab: Lab) -> None:
+def test_a_rank_that_is_killed_is_named(runner: Runner) -> None:
     with pytest.raises(ProcessError, match=r"rank 1 \(process \d+\) was killed by SIGKILL"):
-        lab.ranks(functions.die, 2, {"who": 1})
+        runner.ranks(functions.die, 2, {"who": 1})
 
 
-def test_a_refusal_comes_as_it_was_said(lab: Lab) -> None:
+def test_a_refusal_comes_as_it_was_said(runner: Runner) -> None:
     with pytest.raises(ProcessError, match=r"rank [01]: half a worker is not accepted"):
-        lab.ranks(functions.misuse, 2, {"what": "half a worker"})
+        runner.ranks(functions.misuse, 2, {"what": "half a worker"})
 
 
-def test_a_mistake_in_a_function_is_named(lab: Lab) -> None:
+def test_a_mistake_in_a_function_is_named(runner: Runner) -> None:
     with pytest.raises(ProcessError, match="ZeroDivisionError"):
-        lab.ranks(functions.stumble, 1, {"zero": 0})
+        runner.ranks(functions.stumble, 1, {"zero": 0})
 
 
-def test_silence_ends_the_wait(lab: Lab) -> None:
+def test_silence_ends_the_wait(runner: Runner) -> None:
     with pytest.raises(ProcessError, match=r"no word for 0\.2 s from"):
-        lab.ranks(functions.sleep, 1, {"seconds": 60}, silence=0.2)
+        runner.ranks(functions.sleep, 1, {"seconds": 60}, silence=0.2)
 
 
-def test_what_is_given_is_small(lab: Lab) -> None:
+def test_what_is_given_is_small(runner: Runner) -> None:
     with pytest.raises(ValueError, match="let them load what is large"):
-        lab.ranks(functions.add, 1, {"from": "x" * 200_000})
+        runner.ranks(functions.add, 1, {"from": "x" * 200_000})

@@ -7,10 +7,10 @@ import threading
 import numpy as np
 import pytest
 
-from switchagg.demo import messages, reference, worker
+from switchagg.demo import messages, worker
 from switchagg.demo.outcome import combine
 from switchagg.demo.settings import Settings
-from tests.switchagg.demo.stand_in import Hub, ThreadSession
+from tests.switchagg.demo.thread_session import Hub, ThreadSession
 
 SETTINGS = Settings(
     workers=3,
@@ -58,7 +58,7 @@ def train_with_threads(settings: Settings) -> tuple[list[np.ndarray], list[list[
 def test_workers_and_one_process_have_the_same_curve_and_weights() -> None:
     flats, told = train_with_threads(SETTINGS)
     single: list[messages.Message] = []
-    expected = reference.train(SETTINGS, make_tokens(), TRAINING, single.append)
+    expected = worker.train_alone(SETTINGS, make_tokens(), TRAINING, single.append)
     assert all(np.array_equal(flat, flats[0]) for flat in flats)
     assert flats[0] == pytest.approx(expected, abs=2e-4)
 
@@ -92,7 +92,7 @@ def test_shuffling_a_batch_changes_rounding_only() -> None:
     curves = []
     for shuffled in (False, True):
         told: list[messages.Message] = []
-        reference.train(SETTINGS, make_tokens(), TRAINING, told.append, shuffled=shuffled)
+        worker.train_alone(SETTINGS, make_tokens(), TRAINING, told.append, shuffled=shuffled)
         curves.append([message.loss for message in told if isinstance(message, messages.Step)])
     assert curves[0] == pytest.approx(curves[1], abs=1e-4)
     assert curves[0] != curves[1]
