@@ -24,9 +24,9 @@ def test_columns_are_as_wide_as_their_widest_cell() -> None:
 
 def test_a_listing_puts_numbers_to_the_right_and_escapes_control_characters() -> None:
     assert listing(("job", "slots"), [("a\x1b[1m", 128), ("b", 4)]).splitlines() == [
-        "job        slots",
+        "job       slots",
         "a\\x1b[1m    128",
-        "b              4",
+        "b             4",
     ]
     assert listing(("job", "slots"), []) == "job  slots"
 
