@@ -22,7 +22,7 @@ export function setToken(value) {
   }
 }
 
-/** What the controller answered instead of what was asked for. */
+/** An error answer of the controller. */
 export class Refused extends Error {
   constructor(status, message) {
     super(message);

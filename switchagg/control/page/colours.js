@@ -5,7 +5,7 @@ const given = new Map();
 
 export const jobKey = (tenant, name) => JSON.stringify([tenant ?? null, name]);
 
-/** The class of a job's colour; of a job whose name is not for us, the class of strangers. */
+/** The class of a job's colour; for another tenant's job, the class of strangers. */
 export function colour(tenant, name) {
   if (name === null || name === undefined) return "c-other";
   const key = jobKey(tenant, name);

@@ -1,10 +1,10 @@
-// Questions to the person: are you sure, and what is your token; and short messages.
+// Dialogs that confirm an action or ask for a token; and short messages.
 
 import { byId, setText } from "./dom.js";
 
 let hide = 0;
 
-/** Says something for a few seconds. */
+/** Shows a message for a few seconds. */
 export function toast(text) {
   const element = byId("toast");
   setText(element, text);
@@ -15,7 +15,7 @@ export function toast(text) {
   }, 8000);
 }
 
-/** Resolves to whether the person said yes. */
+/** Resolves to true if the person agreed. */
 export function confirmed(title, text, yes) {
   const dialog = byId("confirm");
   setText(byId("confirm-title"), title);

@@ -1,4 +1,4 @@
-// Figures as people read them. Every function takes null for "not known" and says "–".
+// Number formats. Every function takes null for "not known" and returns "–".
 
 const NONE = "–";
 const known = (value) => typeof value === "number" && Number.isFinite(value);

@@ -1,4 +1,4 @@
-// What opens below a job: its settings, its policy and the reason for it, four charts, its ranks, and two buttons.
+// The details below a job: its settings, its policy and why, four charts, its ranks, two buttons.
 
 import { TimeChart, lossScale, throughputScale, wholeScale } from "./chart.js";
 import { h, setText } from "./dom.js";

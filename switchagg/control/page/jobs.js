@@ -1,4 +1,4 @@
-// The list of jobs: a row each, and what opens below it.
+// The list of jobs: a row each, with details below it.
 
 import { Sparkline } from "./chart.js";
 import { colour, jobKey } from "./colours.js";
@@ -193,7 +193,7 @@ function redraw() {
   );
 }
 
-/** After a gap in the stream: what lies in it is in the controller's history. */
+/** Fills a gap in the stream from the controller's history. */
 export function forgetSeries() {
   for (const line of series.values()) line.stale();
 }

@@ -46,7 +46,7 @@ function showLive(now) {
   document.body.classList.remove("stale");
 }
 
-// What buttons do.
+// The actions of buttons.
 
 async function act(path, method, done) {
   try {

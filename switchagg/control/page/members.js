@@ -1,9 +1,9 @@
-// The ranks of a job: a strip of boxes for the list, a table for who wants to know more.
+// The ranks of a job: a strip of boxes for the list, a table for the details.
 
 import { h, keyed, setAttribute, setText } from "./dom.js";
 import { count, seconds } from "./format.js";
 
-/** How a member is, in a word that style.css has a colour for: ok, late, quiet, waiting, lost, left, missing. */
+/** The health of a member, a word that style.css has a colour for: ok, late, quiet, waiting, lost, left, missing. */
 export function health(member, deadline) {
   if (["lost", "left", "waiting"].includes(member.state)) return member.state;
   if (member.silent === null || member.silent === undefined) return "quiet";

@@ -1,4 +1,4 @@
-// What each job has reported over the last ten minutes: the controller's history, then a point a snapshot.
+// The reports of each job over the last ten minutes: the controller's history, then a point a snapshot.
 
 import { getJson, jobPath } from "./api.js";
 

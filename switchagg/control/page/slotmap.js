@@ -18,7 +18,7 @@ function rowsFor(capacity, width) {
   return rows;
 }
 
-/** The words that say what a range is. */
+/** The description of a range. */
 export function rangeText(range) {
   const last = range.base + range.slots - 1;
   const who = range.name === null || range.name === undefined ? "a job of another tenant" : `job ${range.name}`;

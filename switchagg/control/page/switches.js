@@ -1,15 +1,15 @@
-// The switches: state, what is free and how it lies, the map of slots, drops.
+// The switches: state, free slots and their fragmentation, the map of slots, drops.
 
 import { byId, h, keyed, setAttribute, setText } from "./dom.js";
 import { bytes, count, percent } from "./format.js";
 import { SlotMap, rangeText } from "./slotmap.js";
 
-// Reasons for a drop that mean that somebody sends what is not his to send, or what nobody should.
+// Reasons for a drop that point to a sender without the right to send, or to a malformed packet.
 const REFUSED = ["truncated", "version", "op", "length", "job", "source", "token", "slot"];
 
 const sum = (counters, names) => names.reduce((total, name) => total + (counters?.[name] ?? 0), 0);
 
-/** How much smaller the largest free range is than it could be: ranges are powers of two. */
+/** Fragmentation: 1 less the largest free range over the largest possible, both powers of two. */
 function fragmentation(one) {
   if (!(one.free > 0) || !Number.isFinite(one.largest_free)) return 0;
   return Math.max(0, 1 - one.largest_free / 2 ** Math.floor(Math.log2(one.free)));
