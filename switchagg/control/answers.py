@@ -43,11 +43,11 @@ class MemberView(TypedDict):
     packets: int | None
     """Its packets that the switch admitted."""
     why: str | None
-    """Why it was lost."""
+    """The reason of its loss."""
 
 
 class PolicyWord(TypedDict):
-    """What a job skips."""
+    """The skip policy of a job."""
 
     block: int
     """Elements that are sent or skipped together."""
@@ -58,7 +58,7 @@ class PolicyWord(TypedDict):
 
 
 class PolicyView(PolicyWord):
-    """What is skipped in a job, and since when and why."""
+    """The skip policy of a job, since when it holds, and why."""
 
     since: float
     """Unix seconds."""
@@ -97,7 +97,7 @@ class JobView(TypedDict):
     tenant: str
     state: JobState
     why: str | None
-    """Why it failed, or waits."""
+    """The reason of its failure, or of its waiting."""
     world_size: int
     members: list[MemberView]
     missing: list[int]
@@ -305,7 +305,7 @@ class AttachedSwitch(Endpoint):
 
 
 class HeartbeatView(TypedDict):
-    """Where heartbeats go, and how often."""
+    """The address for heartbeats, and their interval."""
 
     address: str
     port: int
@@ -316,7 +316,7 @@ class HeartbeatView(TypedDict):
 
 
 class AdmittedView(TypedDict):
-    """What a rank needs to send and to check what it receives; the first event of its stream."""
+    """An admission: all that a rank needs to send, and to check RESULTs; the first event of its stream."""
 
     event: Literal["admitted"]
     job: int

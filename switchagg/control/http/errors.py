@@ -1,4 +1,4 @@
-"""What a failed call answers: a status, and ``{"error": {"code": ..., "message": ...}}``.
+"""The answer of a call that fails: a status, and ``{"error": {"code": ..., "message": ...}}``.
 
 400 the request itself is wrong; 401, 403 who asks; 404 nobody of that name; 409 the state of jobs and
 switches does not allow it, whether now or ever; 503 a switch or the controller cannot do its part.
