@@ -54,7 +54,7 @@ def read_statements(path: Path) -> str:
 def run(args: argparse.Namespace) -> int:
     """Prints the trace of each packet. Raises `UsageError` for a wrong program, entry or packet."""
     from switchagg.p4model.runtime.pcap import read_pcap
-    from switchagg.p4model.runtime.stf_run import run_stf
+    from switchagg.p4model.runtime.stf import run_stf
     from switchagg.p4model.runtime.switch import check_port, open_switch
 
     check_port(args.port)
@@ -92,7 +92,7 @@ def _packet(text: str) -> bytes:
 
 def stf(args: argparse.Namespace) -> int:
     """Runs a test, prints what is wrong, and returns 0 if nothing is. Raises `UsageError`."""
-    from switchagg.p4model.runtime.stf_run import run_stf
+    from switchagg.p4model.runtime.stf import run_stf
     from switchagg.p4model.runtime.switch import open_switch
 
     switch = open_switch(args.program, include_dirs=args.include_dirs, defines=args.defines)

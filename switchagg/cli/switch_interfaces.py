@@ -20,7 +20,7 @@ def serve(args: argparse.Namespace, wait: Callable[[float], bool]) -> int:
     ports = interfaces(args.interface)
     with extras():
         from switchagg.emulator.p4_interfaces import P4Interfaces
-        from switchagg.p4model.runtime.stf_run import run_stf
+        from switchagg.p4model.runtime.stf import run_stf
         from switchagg.p4model.runtime.switch import open_switch
 
         model = open_switch(

@@ -11,29 +11,112 @@ import keyword
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, Final, Protocol
 
 from switchagg.p4entities.matches import ValueSet
+from switchagg.p4entities.tables import Action, Table
 from switchagg.p4model import ir
 from switchagg.p4model.errors import Location, unsupported
 from switchagg.p4model.runtime import values
-from switchagg.p4model.runtime.analysis import ExitAnalysis
-from switchagg.p4model.runtime.header_classes import Layouts, is_aggregate
-from switchagg.p4model.runtime.packet import ParserReject
-from switchagg.p4model.runtime.value_sets import build_value_set
-
-if TYPE_CHECKING:
-    from switchagg.p4entities.tables import Action, Table
-    from switchagg.p4model.runtime.target import Target
+from switchagg.p4model.runtime.header_classes import HeaderClasses, is_aggregate
+from switchagg.p4model.runtime.tables import build_value_set
+from switchagg.p4model.runtime.values import ParserReject
+from switchagg.p4model.walk import nodes
 
 # Codes whose value no later statement changes; the empty one stands for no value.
 _SIMPLE = re.compile(r"-?\d\w*|t\d+|True|False|None|")
+
+
+Callee = ir.Function | ir.Action | ir.ControlInstance | ir.ParserInstance
+_PREFIXES: Final = {ir.Function: "fn_", ir.Action: "a_", ir.ControlInstance: "c_", ir.ParserInstance: "p_"}
 
 
 def identifier(text: str) -> str:
     """`text` as a part of a Python name."""
     cleaned = re.sub(r"\W", "_", text)
     return cleaned + "_" if keyword.iskeyword(cleaned) else cleaned
+
+
+class ExitAnalysis:
+    """Finds the actions, functions, tables and controls that may run `exit`."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, bool] = {}
+
+    def may_exit(
+        self, owner: ir.Action | ir.Function | ir.Table | ir.ControlInstance | ir.ParserInstance
+    ) -> bool:
+        """Returns True if running this may end in `exit`."""
+        if id(owner) not in self._known:
+            self._known[id(owner)] = False
+            self._known[id(owner)] = self._search(owner)
+        return self._known[id(owner)]
+
+    def _search(self, owner: object) -> bool:
+        if isinstance(owner, ir.Table):
+            called = [each.action for each in owner.actions]
+            if owner.default:
+                called.append(owner.default.action)
+            return any(self.may_exit(each) for each in called)
+        if isinstance(owner, ir.Action | ir.Function | ir.ControlInstance):
+            return any(self._exits(each) for each in nodes(owner.body))
+        return False
+
+    def _exits(self, node: object) -> bool:
+        match node:
+            case ir.Exit():
+                return True
+            case ir.FunctionCall(function=owner) | ir.DirectActionCall(action=owner):
+                return self.may_exit(owner)
+            case ir.TableApply(table=owner) | ir.BlockApply(instance=owner):
+                return self.may_exit(owner)
+            case ir.ActionSwitch(apply=apply):
+                return self.may_exit(apply.table)
+            case _:
+                return False
+
+
+@dataclass(slots=True)
+class TableHooks:
+    """Additions of a target to a table's function.
+
+    Attributes:
+        before: lines before the action runs; in them `e` is the entry that was found.
+        needs_current: the table's `current` is to be that entry.
+        selects: the table's action profile chooses by hash.
+    """
+
+    before: list[str] = field(default_factory=list)
+    needs_current: bool = False
+    selects: bool = False
+
+
+class Target(Protocol):
+    """An architecture, for the translator, which itself knows parsers, controls, tables and the core library.
+
+    Attributes:
+        clear_on_valid: a header that becomes valid by setValid holds zeros, as in bmv2; otherwise its old
+            values, as in a Tofino.
+        hashes_valid_only: hashes leave out the fields of invalid headers, as in bmv2.
+        on_length: called with the bytes that setValid adds to a packet, or setInvalid takes off.
+    """
+
+    name: str
+    clear_on_valid: bool
+    hashes_valid_only: bool
+    on_length: Callable[[int], None] | None
+
+    def lower(self, body: Body, call: ir.ExternCall | ir.MethodCall) -> str:
+        """Returns code of the value of an extern's call; emits its statements. Raises P4Error."""
+
+    def construct(self, instance: ir.ExternInstance, module: Module) -> Any:
+        """Returns the runtime object of an extern instance. Raises P4Error for one that is not supported."""
+
+    def make_table(self, table: ir.Table, module: Module) -> Table:
+        """Returns the runtime object of a table, without its default and its entries' actions."""
+
+    def hook_table(self, table: ir.Table, made: Table, module: Module) -> TableHooks:
+        """Returns the additions to a table's function."""
 
 
 class Module:
@@ -52,7 +135,7 @@ class Module:
             "signed": values.signed,
             "join": values.join,
         }
-        self.layouts = Layouts(
+        self.classes = HeaderClasses(
             self.namespace, clear_on_valid=target.clear_on_valid, on_length=target.on_length is not None
         )
         if target.on_length is not None:
@@ -61,6 +144,7 @@ class Module:
         self.errors = {name: code for code, name in enumerate(program.errors)}
         self.lines: list[str] = []
         self.written: dict[int, str] = {}
+        self.requested: list[tuple[Block, Callee, str, bool]] = []
         self.externs: dict[int, str] = {}
         self.extern_objects: dict[str, Any] = {}
         self.tables: dict[str, Table] = {}
@@ -106,7 +190,7 @@ class Module:
     @property
     def source(self) -> str:
         """The text of all functions, for a reader."""
-        return "\n".join(self.layouts.source) + "\n" + "\n".join(self.lines) + "\n"
+        return "\n".join(self.classes.source) + "\n" + "\n".join(self.lines) + "\n"
 
     def compile(self) -> None:
         """Defines all functions that were written."""
@@ -120,12 +204,26 @@ class Module:
 
 @dataclass(eq=False)
 class Block:
-    """Where the variables of a parser or control live: in attributes of a frame, by name."""
+    """A parser or control while its functions are written. Its variables live in attributes of a frame."""
 
     module: Module
     frame: dict[ir.Variable, str] = field(default_factory=dict)
     tables: dict[int, str] = field(default_factory=dict)
-    owner: ir.ControlInstance | ir.ParserInstance | None = None
+
+    def name_of(self, callee: Callee, *, method: bool = False) -> str:
+        """Returns the name of a callee's Python function, and has it written if it is not.
+
+        Args:
+            method: the callee is an abstract method of an extern instance: it uses this block's frame.
+        """
+        module = self.module
+        known = module.written.get(id(callee))
+        if known is None:
+            prefix = "m_" if method else _PREFIXES[type(callee)]
+            known = module.written[id(callee)] = module.fresh(prefix + callee.name)
+            framed = method or isinstance(callee, ir.Action)
+            module.requested.append((self if framed else Block(module), callee, known, framed))
+        return known
 
 
 class Body:

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from switchagg.p4model import ir
 from switchagg.p4model.errors import unsupported
 from switchagg.p4model.runtime.emit import Body
 from switchagg.p4model.runtime.header_classes import from_pattern, is_aggregate, mask, to_pattern
-from switchagg.p4model.runtime.lvalues import reference
 from switchagg.p4model.types import (
     BitType,
     BoolType,
+    Direction,
     FieldsType,
     IntType,
     StackType,
     TupleType,
     Type,
     UnionType,
+    VoidType,
     underlying,
     width_of,
 )
@@ -45,8 +47,6 @@ def expression(body: Body, expr: ir.Expr) -> str:
         case ir.ErrorLiteral():
             return repr(body.module.errors[expr.name])
         case ir.FieldAccess(base=ir.TableApply(), name=name):
-            from switchagg.p4model.runtime.calls import call
-
             found = call(body, expr.base)
             return f"{found}.hit" if name == "hit" else f"(not {found}.hit)"
         case ir.VarRef() | ir.FieldAccess() | ir.StackNext() | ir.StackLast():
@@ -77,21 +77,19 @@ def expression(body: Body, expr: ir.Expr) -> str:
         case ir.Cast():
             return _cast(body, expr)
         case ir.TupleLiteral():
-            return f"({''.join(code + ', ' for code in owned(body, expr.elements))})"
+            return f"({''.join(code + ', ' for code in _elements(body, expr.elements))})"
         case ir.StructLiteral():
             type_ = underlying(expr.type)
             assert isinstance(type_, FieldsType)
             if isinstance(type_, UnionType):
                 raise unsupported("a list as a header union", expr.location)
-            return f"{body.module.layouts.name(type_)}.make({', '.join(owned(body, expr.elements))})"
+            return f"{body.module.classes.name(type_)}.make({', '.join(_elements(body, expr.elements))})"
         case ir.StackLiteral():
             elements = body.ordered([partial(expression, body, each) for each in expr.elements])
-            return f"{body.module.layouts.default(expr.type)}.fill({', '.join(elements)})"
+            return f"{body.module.classes.default(expr.type)}.fill({', '.join(elements)})"
         case ir.InvalidHeader():
-            return body.module.layouts.default(expr.type)
+            return body.module.classes.default(expr.type)
         case _:
-            from switchagg.p4model.runtime.calls import call
-
             return call(body, expr)
 
 
@@ -103,14 +101,14 @@ def is_fresh(expr: ir.Expr) -> bool:
     )
 
 
-def owned(body: Body, exprs: tuple[ir.Expr, ...]) -> list[str]:
-    """Codes of values that may be kept: aggregates that something else names are copied."""
+def owned(body: Body, expr: ir.Expr) -> str:
+    """Returns code of a value that may be kept: an aggregate that something else names is copied."""
+    code = expression(body, expr)
+    return f"{code}.copy()" if is_aggregate(expr.type) and not is_fresh(expr) else code
 
-    def write(each: ir.Expr) -> str:
-        code = expression(body, each)
-        return f"{code}.copy()" if is_aggregate(each.type) and not is_fresh(each) else code
 
-    return body.ordered([partial(write, each) for each in exprs])
+def _elements(body: Body, exprs: tuple[ir.Expr, ...]) -> list[str]:
+    return body.ordered([partial(owned, body, each) for each in exprs])
 
 
 def wrapped(type_: Type, code: str) -> str:
@@ -261,7 +259,7 @@ def _reshape(body: Body, expr: ir.Cast, to: FieldsType | TupleType, of: Type) ->
     codes = [f"{code}.copy()" if is_aggregate(type_) else code for code, type_ in parts]
     if isinstance(to, TupleType):
         return f"({''.join(code + ', ' for code in codes)})"
-    return f"{body.module.layouts.name(to)}.make({', '.join(codes)})"
+    return f"{body.module.classes.name(to)}.make({', '.join(codes)})"
 
 
 def from_bits(body: Body, type_: Type, code: str) -> str:
@@ -285,6 +283,298 @@ def from_bits(body: Body, type_: Type, code: str) -> str:
         if isinstance(base, TupleType):
             return f"({''.join(value + ', ' for value in values)})"
         if isinstance(base, StackType):
-            return f"{body.module.layouts.default(base)}.fill({', '.join(values)})"
-        return f"{body.module.layouts.name(base)}.make({', '.join(values)})"
+            return f"{body.module.classes.default(base)}.fill({', '.join(values)})"
+        return f"{body.module.classes.name(base)}.make({', '.join(values)})"
     return from_pattern(base, code)
+
+
+@dataclass(slots=True)
+class LValue:
+    """`read` is code of the value, or of the object that an aggregate is; `store` emits an assignment."""
+
+    read: str
+    store: Callable[[str], None]
+    fixed: bool = True
+
+
+def reference(body: Body, expr: ir.Expr) -> str:
+    """Code of a variable, field or element, for reading it or for changing the object that it is."""
+    match expr:
+        case ir.VarRef():
+            return body.place(expr.variable, expr.location)
+        case ir.FieldAccess(base=base):
+            if isinstance(base, ir.TableApply):
+                return expression(body, expr)
+            return f"{reference(body, base)}.f_{expr.name}"
+        case ir.Index(base=base, index=index):
+            if not isinstance(underlying(base.type), StackType):
+                return expression(body, expr)
+            if isinstance(index, ir.Literal):
+                size = underlying(base.type).size  # type: ignore[attr-defined]
+                if 0 <= int(index.value) < size:
+                    return f"{reference(body, base)}.items[{index.value}]"
+            stack, number = body.ordered(
+                [lambda: reference(body, base), lambda: expression(body, index)],
+            )
+            return f"{stack}.at({number})"
+        case ir.StackNext(base=base):
+            return f"{reference(body, base)}.vacant()"
+        case ir.StackLast(base=base):
+            return f"{reference(body, base)}.last()"
+        case _:
+            return expression(body, expr)
+
+
+def settled(body: Body, expr: ir.Expr) -> str:
+    """As `reference`, with every computed index evaluated now."""
+    match expr:
+        case ir.FieldAccess(base=base):
+            return f"{settled(body, base)}.f_{expr.name}"
+        case ir.Index(base=base, index=index) if not isinstance(index, ir.Literal):
+            stack = settled(body, base)
+            return f"{stack}.at({body.hold(expression(body, index))})"
+        case ir.StackNext() | ir.StackLast():
+            return body.hold(reference(body, expr))
+        case _:
+            return reference(body, expr)
+
+
+def lvalue(body: Body, expr: ir.Expr) -> LValue:
+    """The place that `expr` names; indices in it are evaluated now. Raises P4Error if it is no place."""
+    if isinstance(expr, ir.Slice):
+        return _slice(body, expr)
+    if not isinstance(expr, ir.VarRef | ir.FieldAccess | ir.Index | ir.StackNext | ir.StackLast):
+        raise unsupported("assignment to this expression", expr.location)
+    if isinstance(expr, ir.FieldAccess) and isinstance(underlying(expr.base.type), UnionType):
+        union = settled(body, expr.base)
+        return LValue(
+            f"{union}.f_{expr.name}", lambda code: body.emit(f"{union}.only_{expr.name}().assign({code})")
+        )
+    code = settled(body, expr)
+    if isinstance(expr, ir.Index) and not isinstance(underlying(expr.base.type), StackType):
+        raise unsupported("assignment to an element of a tuple", expr.location)
+    if is_aggregate(expr.type):
+        return LValue(code, lambda value: body.emit(f"{code}.assign({value})"))
+    return LValue(code, lambda value: body.emit(f"{code} = {value}"))
+
+
+def _slice(body: Body, expr: ir.Slice) -> LValue:
+    base: ir.Expr = expr
+    low = 0
+    while isinstance(base, ir.Slice):
+        low += base.low
+        base = base.base
+    size = expr.high - expr.low + 1
+    ones = (1 << size) - 1
+    whole = lvalue(body, base)
+    type_ = underlying(base.type)
+    width = type_.width  # type: ignore[attr-defined]
+    keep = hex((1 << width) - 1 ^ ones << low)
+
+    def store(code: str) -> None:
+        shifted = f"({code}) << {low}" if low else f"({code})"
+        value = f"{whole.read} & {keep} | {shifted}"
+        if isinstance(type_, IntType):
+            value = f"signed({value}, {width})"
+        whole.store(value)
+
+    shifted = f"{whole.read} >> {low}" if low else whole.read
+    return LValue(f"({shifted} & {mask(size)})", store)
+
+
+_OUTS = (Direction.OUT, Direction.INOUT)
+
+
+def call(body: Body, expr: ir.Expr) -> str:
+    """Returns code of the value of a call; emits its statements. Raises P4Error."""
+    block = body.block
+    match expr:
+        case ir.FunctionCall(function=callee) | ir.BlockApply(instance=callee):
+            return invoke(body, block.name_of(callee), [], expr.args, callee, isolated=True)
+        case ir.DirectActionCall(action=callee):
+            return invoke(body, block.name_of(callee), ["f"], expr.args, callee, isolated=False)
+        case ir.TableApply(table=table):
+            return f"{block.tables[id(table)]}(f)"
+        case ir.BuiltinCall():
+            return _builtin(body, expr)
+        case ir.ExternCall() | ir.MethodCall():
+            return body.module.target.lower(body, expr)
+        case _:
+            raise unsupported(f"this expression ({type(expr).__name__})", expr.location)
+
+
+def _builtin(body: Body, expr: ir.BuiltinCall) -> str:
+    base = expr.base
+    if expr.builtin is ir.Builtin.IS_VALID:
+        return f"{expression(body, base)}.valid"
+    code = reference(body, base)
+    if expr.builtin in (ir.Builtin.PUSH_FRONT, ir.Builtin.POP_FRONT):
+        return f"{code}.{expr.builtin}({expr.count})"
+    if expr.builtin is ir.Builtin.SET_INVALID:
+        return f"{code}.set_invalid()"
+    if isinstance(base, ir.FieldAccess) and isinstance(underlying(base.base.type), UnionType):
+        return f"{reference(body, base.base)}.only_{base.name}().set_valid()"
+    return f"{code}.set_valid()"
+
+
+def invoke(
+    body: Body,
+    name: str,
+    lead: list[str],
+    args: tuple[ir.Argument, ...],
+    callee: ir.Function | ir.Action | ir.ControlInstance | ir.ParserInstance,
+    *,
+    isolated: bool,
+) -> str:
+    # `isolated`: the callee has no way to the caller's storage but its arguments.
+    written = [path(each.value) for each in args if each.value is not None and each.param.direction in _OUTS]
+    writers: list[Callable[[], str]] = []
+    results: list[LValue | None] = []
+    after: list[Callable[[], None]] = []
+
+    def shared(expr: ir.Expr) -> bool:
+        mine = path(expr)
+        return not isolated or not mine or sum(overlap(mine, other) for other in written) > 1
+
+    def incoming(expr: ir.Expr) -> str:
+        code = expression(body, expr)
+        if not is_aggregate(expr.type) or is_fresh(expr):
+            return code
+        mine = path(expr)
+        alone = isolated and mine and not any(overlap(mine, other) for other in written)
+        return code if alone else f"{code}.copy()"
+
+    def outgoing(each: ir.Argument) -> str:
+        direction, expr = each.param.direction, each.value
+        if expr is None:
+            return body.module.classes.default(each.param.type)
+        in_union = isinstance(expr, ir.FieldAccess) and isinstance(underlying(expr.base.type), UnionType)
+        if not shared(expr) and not in_union:
+            code = settled(body, expr)
+            if direction is Direction.OUT:
+                body.emit(f"{code}.reset()")
+            return code
+        place = lvalue(body, expr)
+        copy = body.hold(
+            f"{place.read}.copy()" if direction is Direction.INOUT else body.module.classes.default(expr.type)
+        )
+        after.append(lambda: place.store(copy))
+        return copy
+
+    def through(expr: ir.Expr) -> str:
+        place = lvalue(body, expr)
+        results.append(place)
+        return place.read
+
+    def unpassed(expr: ir.Expr) -> str:
+        through(expr)
+        return ""
+
+    for each in args:
+        direction, expr = each.param.direction, each.value
+        if direction in _OUTS:
+            type_ = each.param.type if expr is None else expr.type
+            if is_aggregate(type_):
+                writers.append(partial(outgoing, each))
+            elif expr is None:
+                results.append(None)
+                if direction is Direction.INOUT:
+                    raise unsupported("an inout parameter without an argument", callee.location)
+            elif direction is Direction.INOUT:
+                writers.append(partial(through, expr))
+            else:
+                # Evaluated for its indices now; passed nowhere.
+                writers.append(partial(unpassed, expr))
+        elif expr is None:
+            raise unsupported(f"the missing argument {each.param.name}", callee.location)
+        else:
+            writers.append(partial(incoming, expr))
+    codes = [code for code in body.ordered(writers) if code]
+    invocation = f"{name}({', '.join(lead + codes)})"
+    has_value = isinstance(callee, ir.Function) and not isinstance(callee.returns, VoidType)
+    if not results and not after:
+        return invocation
+    exits = body.module.exits.may_exit(callee)
+    return _collect(body, invocation, results, after, has_value=has_value, exits=exits)
+
+
+def _collect(
+    body: Body,
+    invocation: str,
+    results: list[LValue | None],
+    after: list[Callable[[], None]],
+    *,
+    has_value: bool,
+    exits: bool,
+) -> str:
+    """Calls, assigns what came out, also if the callee ended by `exit`; the value, if there is one."""
+    value = body.temp() if has_value else ""
+    temps = [body.temp() for _ in results]
+    targets = ([value] if value else []) + temps
+
+    def copy_back() -> None:
+        for place, code in zip(results, temps, strict=True):
+            if place is not None:
+                place.store(code)
+        for store in after:
+            store()
+
+    def invoke() -> None:
+        body.emit(f"{', '.join(targets)} = {invocation}" if targets else invocation)
+
+    if not exits:
+        invoke()
+        copy_back()
+        return value or "None"
+    body.emit("try:")
+    body.depth += 1
+    invoke()
+    body.depth -= 1
+    body.emit("except Exit as left:")
+    body.depth += 1
+    if temps:
+        body.emit(f"{', '.join(temps)}, = left.values")
+    copy_back()
+    body.emit("raise Exit((" + "".join(f"{body.place(v, v.location)}, " for v in body.outs) + ")) from None")
+    body.depth -= 1
+    copy_back()
+    return value or "None"
+
+
+def path(expr: ir.Expr) -> tuple[object, ...]:
+    """The storage that an expression names: its variable, then fields and indices; empty if it names none.
+
+    A computed index is None: it may be any.
+    """
+    match expr:
+        case ir.VarRef():
+            return (expr.variable,)
+        case ir.FieldAccess():
+            base = path(expr.base)
+            return (*base, expr.name) if base else ()
+        case ir.Index(base=stack, index=index):
+            base = path(stack)
+            number = index.value if isinstance(index, ir.Literal) else None
+            return (*base, number) if base else ()
+        case ir.StackNext() | ir.StackLast():
+            base = path(expr.base)
+            return (*base, None) if base else ()
+        case ir.Slice():
+            return path(expr.base)
+        case _:
+            return ()
+
+
+def overlap(first: tuple[object, ...], second: tuple[object, ...]) -> bool:
+    """Whether two paths may name storage that is partly the same."""
+    if not first or not second:
+        return False
+    for one, other in zip(first, second, strict=False):
+        if one is None or other is None:
+            continue
+        if isinstance(one, ir.Variable) or isinstance(other, ir.Variable):
+            if one is not other:
+                return False
+        elif one != other:
+            return False
+    return True

@@ -17,13 +17,14 @@ import struct
 from dataclasses import dataclass
 from typing import Any
 
-from switchagg.p4model.runtime.packet import (
+from switchagg.p4model.runtime.values import (
     HEADER_TOO_SHORT,
     PACKET_TOO_SHORT,
     PARSER_INVALID_ARGUMENT,
     ParserReject,
+    Stack,
+    signed,
 )
-from switchagg.p4model.runtime.values import Stack, signed
 from switchagg.p4model.types import (
     BoolType,
     FieldsType,
@@ -92,7 +93,7 @@ def leaves(type_: Type, path: str = "") -> list[Leaf]:
     return [Leaf(path, type_, 32 if width is None else width)]
 
 
-class Layouts:
+class HeaderClasses:
     """Makes the classes on demand, in `namespace`.
 
     `clear_on_valid`: a header that becomes valid by setValid holds zeros, as in bmv2. Without, it holds what

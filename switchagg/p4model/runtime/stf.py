@@ -14,12 +14,18 @@ action without arguments may go without parentheses.
 
 from __future__ import annotations
 
+import operator
 import re
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
 
 from switchagg.errors import UsageError
-from switchagg.p4model.runtime.switch import check_port
+from switchagg.p4entities.counters import CounterArray, DirectCounter, MeterArray, Rate, Register
+from switchagg.p4entities.matches import Exact, KeyField, Lpm, Match, MatchKind, Ternary, Wildcard
+from switchagg.p4entities.replication import CloneSession
+from switchagg.p4entities.tables import Action, Entry, Table
+from switchagg.p4model.runtime.switch import ModelSwitch, check_port
 
 # What simple_switch_CLI knows and STF passes on: how many words each takes at least.
 COMMANDS: Final = {
@@ -233,3 +239,306 @@ def _action(text: str) -> tuple[ActionText, str | None]:
 
 def _unquoted(text: str) -> str:
     return text[1:-1] if text.startswith('"') else text
+
+
+_T = TypeVar("_T")
+_OPERATORS: dict[str, Callable[[int, int], bool]] = {
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+_DIGIT_BITS = {"0x": 4, "0b": 1, "0o": 3}
+
+
+@dataclass(slots=True)
+class StfReport:
+    """What a test found. Every problem begins with the test's file and line."""
+
+    packets: int = 0
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def passed(self) -> bool:
+        """Whether all was as expected."""
+        return not self.problems
+
+
+def _rate(text: str) -> Rate:
+    rate, _, burst = text.partition(":")
+    try:
+        return Rate(float(rate) * 1e6, int(burst))
+    except ValueError:
+        raise UsageError(f"{text} is no rate:burst such as 0.01:5") from None
+
+
+class StfRunner:
+    """One test on one switch."""
+
+    def __init__(self, switch: ModelSwitch, name: str) -> None:
+        self._switch = switch
+        self._name = name
+        self._bmv2 = switch.program.architecture == "v1model"
+        self._entries: dict[str, Entry] = {}
+        self._received: dict[int, list[bytes]] = {}
+        self._expected: dict[int, list[Expect]] = {}
+        self._ports: set[int] = set()
+        self._now = 0.0
+        self.report = StfReport()
+
+    def run(self, text: str) -> StfReport:
+        """Runs all statements, then compares. Raises StfError, or what the switch raises."""
+        for statement in parse_stf(text, self._name):
+            try:
+                self._step(statement)
+            except StfError:
+                raise
+            except (UsageError, ValueError) as error:
+                raise StfError(f"{self._name}:{statement.line}: {error}") from None
+        self._compare()
+        return self.report
+
+    def _step(self, statement: Statement) -> None:
+        match statement:
+            case Packet(port=port, data=data):
+                check_port(port)
+                self._ports.add(port)
+                self._now += 0.001
+                self.report.packets += 1
+                for out, sent in self._switch.process(port, data, self._now):
+                    self._received.setdefault(out, []).append(sent)
+            case Expect(port=int() as port):
+                self._ports.add(port)
+                self._expected.setdefault(port, []).append(statement)
+            case Expect():
+                pass
+            case Add():
+                self._add(statement)
+            case SetDefault(table=table, action=action):
+                chosen = resolve(self._switch.tables, table, "table")
+                found = self._action(chosen, action.name)
+                chosen.set_default(found.name, self._arguments(found, action))
+            case Check():
+                self._check(statement)
+            case Command(word="wait"):
+                self._now += 1
+            case Command(word="remove"):
+                for each in self._switch.tables.values():
+                    if each.keys and not each.const_entries:
+                        each.clear()
+            case Command():
+                self._command(statement)
+
+    # ---- tables ----
+
+    def _add(self, statement: Add) -> None:
+        table = resolve(self._switch.tables, statement.table, "table")
+        action = self._action(table, statement.action.name)
+        written = {self._key(table, name): value for name, value in statement.keys}
+        matches: list[Match] = []
+        for spec in table.keys:
+            value = written.get(spec.name)
+            if value is not None:
+                matches.append(self._match(spec, value))
+            else:
+                matches.append(Exact(0) if spec.kind is MatchKind.EXACT else Wildcard())
+        priority = statement.priority or 0
+        arguments = self._arguments(action, statement.action)
+        if self._bmv2:
+            entry = table.add(matches, action.name, arguments, priority)
+        else:
+            if all(spec.kind is MatchKind.EXACT for spec in table.keys):
+                priority = 0
+            present = table.lookup(matches, -priority)
+            if present is not None:
+                table.remove(present)
+            entry = table.add(matches, action.name, arguments, -priority)
+        if statement.name is not None:
+            self._entries[statement.name] = entry
+
+    def _action(self, table: Table, name: str) -> Action:
+        return resolve(table.actions, name, f"action of table {table.name}")
+
+    def _arguments(self, action: Action, text: ActionText) -> dict[str, int]:
+        names = [each.name for each in action.parameters]
+        arguments = {}
+        for key, value in text.arguments:
+            given = names[int(key)] if key.isdigit() and int(key) < len(names) else key
+            arguments[given] = number(value)
+        return arguments
+
+    def _key(self, table: Table, name: str) -> str:
+        names = [spec.name for spec in table.keys]
+        name = re.sub(r"\$(\d+)", r"[\1]", name)
+        tries = [name, name + "$", name + ".$valid$", re.sub(r"valid$", "$valid$", name)]
+        for each in tries:
+            if each in names:
+                return each
+        for each in tries:
+            ending = [full for full in names if full.endswith("." + each)]
+            # A slice may go by the name of its field.
+            ending = ending or [full for full in names if full.partition("[")[0].endswith("." + each)]
+            if ending:
+                return ending[-1]
+        raise UsageError(f"table {table.name} has no key field {name}; it has {', '.join(names)}")
+
+    def _match(self, spec: KeyField, text: str) -> Match:
+        if "/" in text:
+            first, _, second = text.partition("/")
+            return Lpm(number(first), number(second))
+        if "&&&" in text:
+            first, _, second = text.partition("&&&")
+            return Ternary(number(first), number(second))
+        base = text[:2].lower()
+        if base not in _DIGIT_BITS:
+            return Exact(number(text))
+        bits, digits = _DIGIT_BITS[base], text[2:]
+        value = number(base + digits.replace("*", "0"))
+        if not self._bmv2:
+            value &= spec.full
+        if spec.kind is MatchKind.LPM:
+            return Lpm(value, min((len(digits) - digits.count("*")) * bits, spec.width))
+        mask = 0
+        for digit in digits:
+            mask = mask << bits | (0 if digit == "*" else (1 << bits) - 1)
+        if spec.kind is MatchKind.TERNARY and ("*" in digits or self._bmv2):
+            return Ternary(value, mask & spec.full)
+        return Exact(value)
+
+    # ---- counters, registers, and what simple_switch_CLI knows ----
+
+    def _check(self, statement: Check) -> None:
+        if statement.word == "check_register":
+            register = resolve(self._of(Register), statement.target, "register")
+            found = _half(register.cell(number(statement.index)), statement.what)
+        elif statement.index.startswith("$"):
+            entry = self._entries.get(statement.index[1:])
+            if entry is None:
+                raise UsageError(f"no entry was named {statement.index[1:]}")
+            resolve(self._of(DirectCounter), statement.target, "direct counter")
+            found = entry.bytes if statement.what == "bytes" else entry.packets
+        else:
+            packets, size = resolve(self._of(CounterArray), statement.target, "counter").read(
+                number(statement.index)
+            )
+            found = size if statement.what == "bytes" else packets
+        if not _OPERATORS[statement.operator](found, statement.number):
+            self.report.problems.append(
+                f"{self._name}:{statement.line}: {statement.target}({statement.index}) is {found}, "
+                f"not {statement.operator} {statement.number}"
+            )
+
+    def _of(self, kind: type[_T]) -> dict[str, _T]:
+        return {name: value for name, value in self._switch.externs.items() if isinstance(value, kind)}
+
+    def _command(self, statement: Command) -> None:
+        word, words, engine = statement.word, statement.words, self._switch.replication
+        if word.startswith("register_"):
+            register = resolve(self._of(Register), words[0], "register")
+            if word == "register_reset":
+                register.reset()
+            elif word == "register_read":
+                register.cell(number(words[1]))
+            else:
+                register.set_cell(number(words[1]), number(words[2]))
+            return
+        if word.startswith("counter_"):
+            counter = resolve(self._of(CounterArray), words[0], "counter")
+            if word == "counter_read":
+                counter.read(number(words[1]))
+            else:
+                counter.write(number(words[1]), number(words[2]), number(words[3]))
+            return
+        if word.startswith("meter_"):
+            self._meter(word, words)
+            return
+        numbers = [number(each) for each in words]
+        match word:
+            case "mirroring_add":
+                engine.set_session(numbers[0], CloneSession(port=numbers[1]))
+            case "mirroring_add_mc":
+                engine.set_session(numbers[0], CloneSession(group=numbers[1]))
+            case "mirroring_delete":
+                engine.remove_session(numbers[0])
+            case "mirroring_get":
+                if engine.session(numbers[0]) is None:
+                    raise UsageError(f"there is no clone session {numbers[0]}")
+            case "mc_mgrp_create":
+                engine.add_group(numbers[0])
+            case "mc_node_create":
+                engine.add_node(numbers[0], numbers[1:])
+            case "mc_node_update":
+                engine.update_node(numbers[0], numbers[1:])
+            case "mc_node_associate":
+                engine.associate(numbers[0], numbers[1])
+
+    def _meter(self, word: str, words: tuple[str, ...]) -> None:
+        meter = resolve(self._of(MeterArray), words[0], "meter")
+        if word == "meter_get_rates":
+            meter.cell(number(words[1]))
+            return
+        everywhere = word == "meter_array_set_rates"
+        cells = meter.cells if everywhere else [meter.cell(number(words[1]))]
+        # The CLI's rates are tokens a microsecond.
+        rates = [_rate(each) for each in words[1 if everywhere else 2 :]]
+        for cell in cells:
+            cell.set_rates(rates[0], rates[-1], self._now)
+
+    # ---- what came out ----
+
+    def _compare(self) -> None:
+        for port in sorted(self._ports):
+            got, wanted = self._received.get(port, []), self._expected.get(port, [])
+            if any(each.data is None for each in wanted) and got:
+                continue
+            for place, each in enumerate(wanted):
+                where = f"{self._name}:{each.line}: port {port}, packet {place + 1}"
+                if place >= len(got):
+                    self.report.problems.append(f"{where}: nothing came; expected {each.data or 'a packet'}")
+                elif each.data is not None:
+                    problem = mismatch(each.data, got[place])
+                    if problem:
+                        self.report.problems.append(f"{where}: {problem}")
+            for extra in got[len(wanted) :]:
+                self.report.problems.append(f"{self._name}: port {port}: unexpected packet {extra.hex()}")
+
+
+def mismatch(expected: str, received: bytes) -> str | None:
+    """How a packet differs from what was expected; None if it does not."""
+    digits = expected.lower()
+    exact = digits.endswith("$")
+    digits = digits.rstrip("$")
+    text = received.hex()
+    if len(text) < len(digits):
+        return f"too short: got {text}, expected {digits}"
+    if exact and len(text) > len(digits):
+        return f"too long: got {text}, expected {digits}"
+    if any(wanted not in ("*", found) for wanted, found in zip(digits, text, strict=False)):
+        return f"got {text}, expected {digits}"
+    return None
+
+
+def resolve(things: dict[str, _T], name: str, what: str) -> _T:
+    """The thing of this name, or the only one whose name ends with it. Raises UsageError."""
+    if name in things:
+        return things[name]
+    for ending in ("." + name, name):
+        found = [full for full in things if full.endswith(ending)]
+        if len(found) == 1:
+            return things[found[0]]
+        if found:
+            raise UsageError(f"{what} {name} may be any of {', '.join(sorted(found))}")
+    raise UsageError(f"there is no {what} {name}; there is {', '.join(sorted(things)) or 'none'}")
+
+
+def _half(cell: Any, what: str | None) -> int:
+    """A register's cell, or the part of it that `lo` or `hi` names: a struct's first or second field."""
+    fields = list(vars(cell).values()) if hasattr(cell, "__dict__") else [cell]
+    return int(fields[1 if what == "hi" and len(fields) > 1 else 0])
+
+
+def run_stf(switch: ModelSwitch, text: str, name: str) -> StfReport:
+    """Runs a test on a fresh switch. Raises StfError for a test that makes no sense to this program."""
+    return StfRunner(switch, name).run(text)

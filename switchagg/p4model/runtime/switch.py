@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import abc
 import random
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from switchagg.errors import SwitchError, UsageError
 from switchagg.p4entities.counters import CounterArray, MeterArray, Register
@@ -20,8 +22,7 @@ from switchagg.p4entities.tables import ActionProfile, Table
 from switchagg.p4model import ir
 from switchagg.p4model.errors import P4Error, unsupported
 from switchagg.p4model.runtime.emit import Module
-from switchagg.p4model.runtime.header_classes import Layouts
-from switchagg.p4model.runtime.trace import Trace
+from switchagg.p4model.runtime.header_classes import HeaderClasses
 from switchagg.p4model.types import FieldsType
 
 _T = TypeVar("_T")
@@ -121,11 +122,11 @@ def named(things: Mapping[str, _T], name: str, what: str) -> _T:
     raise TableError(f"there is no {what} {name}; there is {', '.join(sorted(things)) or 'none'}")
 
 
-def fields_class(layouts: Layouts, variable: ir.Variable) -> Callable[[], Any]:
+def fields_class(classes: HeaderClasses, variable: ir.Variable) -> Callable[[], Any]:
     """The class of a block's parameter. Raises P4Error if it is no struct."""
     if not isinstance(variable.type, FieldsType):
         raise unsupported(f"a {variable.type} as the parameter {variable.name}", variable.location)
-    made: Callable[[], Any] = layouts.cls(variable.type)
+    made: Callable[[], Any] = classes.cls(variable.type)
     return made
 
 
@@ -161,3 +162,125 @@ def open_switch(
         f"{program.path}: the architecture {program.architecture or 'of main'} is not supported; "
         "v1model and tna are"
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One step. `kind` is one of packet, state, extract, error, table, action, message, drop, send."""
+
+    kind: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.kind:8} {self.text}"
+
+
+@dataclass(slots=True)
+class Trace:
+    """The steps of one packet, copies and all."""
+
+    events: list[Event] = field(default_factory=list)
+
+    def add(self, kind: str, text: str) -> None:
+        """Adds a step."""
+        self.events.append(Event(kind, text))
+
+    def state(self, name: str) -> None:
+        """A parser entered a state."""
+        self.add("state", name)
+
+    def extract(self, name: str, header: Any) -> None:
+        """A header was extracted."""
+        self.add("extract", f"{name} {show(header)}")
+
+    def table(self, table: Any, key: tuple[Any, ...], entry: Any, chosen: Any) -> None:
+        """A table was applied."""
+        shown = ", ".join(
+            f"{spec.name}={value:#x}" for spec, value in zip(table.keys, map(int, key), strict=False)
+        )
+        self.add("table", f"{table.name} ({shown}) {'hit' if entry.hit else 'miss'}")
+        arguments = ", ".join(
+            f"{parameter.name}={int(value):#x}"
+            for parameter, value in zip(chosen.action.parameters, chosen.args, strict=False)
+        )
+        self.add("action", f"{chosen.action.name}({arguments})")
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.events))
+
+
+def show(value: Any) -> str:
+    """A header or struct by its fields, a number in hexadecimal."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int):
+        return hex(value)
+    slots = getattr(value, "__slots__", None)
+    if slots is None or isinstance(value, tuple):
+        return str(value)
+    fields = [name for name in slots if name.startswith("f_")]
+    inside = ", ".join(f"{name[2:]}={show(getattr(value, name))}" for name in fields)
+    return f"{{{inside}}}"
+
+
+MAX_PASSES: Final = 4096
+
+ArrivalT = TypeVar("ArrivalT")
+DepartureT = TypeVar("DepartureT")
+
+
+class State(Protocol):
+    """What an architecture's externs share while a packet is under way."""
+
+    now: float
+    digests: list[tuple[str, dict[str, Any]]]
+
+
+class TwoPipelineSwitch(ModelSwitch, Generic[ArrivalT, DepartureT]):
+    """A `ModelSwitch` with ingress and egress. An architecture sets `_state`, which its externs use."""
+
+    _state: State
+
+    def __init__(self, program: ir.Program, *, seed: int = 0, traced: bool = False) -> None:
+        super().__init__(program, seed=seed, traced=traced)
+        self._out: list[tuple[int, bytes]] = []
+        self._arrivals: deque[ArrivalT] = deque()
+        self._departures: deque[DepartureT] = deque()
+
+    @property
+    def digests(self) -> list[tuple[str, dict[str, Any]]]:
+        """The digests since this list was last cleared: (name, values)."""
+        return self._state.digests
+
+    def process(self, port: int, data: bytes, now: float = 0.0) -> list[tuple[int, bytes]]:
+        """Runs one packet; see `ModelSwitch.process`."""
+        self.now = self._state.now = now
+        self._out = []
+        self._arrivals = deque([self._arrival(port, data)])
+        self._departures = deque()
+        if self.traced:
+            self.trace.events.clear()
+        for _ in range(MAX_PASSES):
+            if self._departures:
+                self._run_egress(self._departures.popleft())
+            elif self._arrivals:
+                self._run_ingress(self._arrivals.popleft())
+            else:
+                return self._out
+        raise ModelError(f"{self.program.path}: one packet went through more than {MAX_PASSES} passes")
+
+    @abc.abstractmethod
+    def _arrival(self, port: int, data: bytes) -> ArrivalT:
+        """A packet that comes in from outside."""
+
+    @abc.abstractmethod
+    def _run_ingress(self, arrival: ArrivalT) -> None:
+        """Parser to traffic manager."""
+
+    @abc.abstractmethod
+    def _run_egress(self, packet: DepartureT) -> None:
+        """Traffic manager to port."""
+
+    def _note(self, kind: str, text: str) -> None:
+        if self.traced:
+            self.trace.add(kind, text)

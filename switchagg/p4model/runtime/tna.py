@@ -18,17 +18,18 @@ parser rejects it is dropped, unless the ingress control reads parser_err; egres
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from switchagg.p4model import ir
-from switchagg.p4model.errors import P4Error
+from switchagg.p4model import ir, walk
+from switchagg.p4model.errors import P4Error, unsupported
+from switchagg.p4model.runtime.blocks import translate
 from switchagg.p4model.runtime.emit import Module
-from switchagg.p4model.runtime.packet import PacketIn, PacketOut, ParserReject
-from switchagg.p4model.runtime.tna_pipeline import Gress, Pipe, Stage, pipeline
-from switchagg.p4model.runtime.tna_target import PacketState, TofinoTarget
-from switchagg.p4model.runtime.two_pipeline import TwoPipelineSwitch
-from switchagg.p4model.runtime.values import Exit
+from switchagg.p4model.runtime.switch import TwoPipelineSwitch
+from switchagg.p4model.runtime.tna_externs import PacketState, TofinoTarget, checksum_update
+from switchagg.p4model.runtime.values import Exit, PacketIn, PacketOut, ParserReject
+from switchagg.p4model.types import FieldsType
 
 PIPE_BITS: Final = 7
 # The port of each pipe that leads back into it.
@@ -87,7 +88,7 @@ class TofinoSwitch(TwoPipelineSwitch[_Arrival, _Departure]):
         self._state = PacketState(self.random)
         self._target = TofinoTarget()
         module = Module(program, self._target, traced=traced)
-        module.namespace["RT"] = self._state
+        module.namespace |= {"RT": self._state, "checksum_update": checksum_update}
         for each in program.instances:
             module.extern(each)
         packages = [each for each in program.main.args.values() if isinstance(each, ir.PackageInstance)]
@@ -282,3 +283,130 @@ def _unset(deparser: Any) -> None:
     for name in _TYPES:
         if hasattr(deparser, name):
             setattr(deparser, name, _UNSET)
+
+
+# Types of parameters that the architecture fills in; the first two others are headers and user metadata.
+_ROLES: Final = {
+    "packet_in": "packet",
+    "packet_out": "out",
+    "ingress_intrinsic_metadata_t": "intrinsic",
+    "ingress_intrinsic_metadata_for_tm_t": "manager",
+    "ingress_intrinsic_metadata_from_parser_t": "parser",
+    "ingress_intrinsic_metadata_for_deparser_t": "deparser",
+    "egress_intrinsic_metadata_t": "intrinsic",
+    "egress_intrinsic_metadata_from_parser_t": "parser",
+    "egress_intrinsic_metadata_for_deparser_t": "deparser",
+    "egress_intrinsic_metadata_for_output_port_t": "output",
+}
+
+
+@dataclass(slots=True)
+class Stage:
+    """A parser, control or deparser: its function, and what each of its parameters is."""
+
+    run: Callable[..., Any]
+    roles: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class Gress:
+    """One half of a pipeline. `classes` makes the objects that the roles name."""
+
+    parsers: list[Stage | None]
+    control: Stage
+    deparser: Stage
+    classes: dict[str, Callable[[], Any]]
+    reads_errors: bool
+
+
+@dataclass(slots=True)
+class Pipe:
+    """A pipeline."""
+
+    ingress: Gress
+    egress: Gress
+
+
+def pipeline(module: Module, package: ir.PackageInstance) -> Callable[[Module], Pipe]:
+    """Translates a pipeline; what makes it of the compiled module."""
+    args = list(package.args.values())
+    if len(args) != 6:
+        raise unsupported(f"the package {package.type}", package.location)
+    halves = []
+    for side, (parsers, control, deparser) in (("ingress", args[:3]), ("egress", args[3:])):
+        listed = list(parsers.args.values()) if isinstance(parsers, ir.PackageInstance) else [parsers]
+        if not isinstance(control, ir.ControlInstance) or not isinstance(deparser, ir.ControlInstance):
+            raise unsupported(f"the package {package.type}", package.location)
+        halves.append(_half(module, side, listed, control, deparser))
+    return lambda made: Pipe(halves[0](made), halves[1](made))
+
+
+def _half(
+    module: Module,
+    side: str,
+    parsers: Sequence[ir.Value],
+    control: ir.ControlInstance,
+    deparser: ir.ControlInstance,
+) -> Callable[[Module], Gress]:
+    names: list[tuple[str, tuple[str, ...]] | None] = []
+    classes: dict[str, FieldsType] = {}
+    for each in [*parsers, control, deparser]:
+        if isinstance(each, ir.ParserInstance | ir.ControlInstance):
+            names.append((translate(module, each), _roles(each, classes)))
+        else:
+            names.append(None)
+    # The architecture has these also where the program leaves the parameter out.
+    for type_name, role in _ROLES.items():
+        found = module.program.types.get(type_name)
+        if role not in classes and isinstance(found, FieldsType) and type_name.startswith(side):
+            classes[role] = found
+    for type_ in classes.values():
+        module.classes.name(type_)
+    reads = any(
+        isinstance(node, ir.FieldAccess) and node.name == "parser_err" for node in _everything(control)
+    )
+
+    def finish(made: Module) -> Gress:
+        stages = [None if each is None else Stage(made.namespace[each[0]], each[1]) for each in names]
+        assert stages[-2] is not None
+        assert stages[-1] is not None
+        return Gress(
+            stages[:-2],
+            stages[-2],
+            stages[-1],
+            {role: made.classes.cls(type_) for role, type_ in classes.items()},
+            reads,
+        )
+
+    return finish
+
+
+def _everything(control: ir.ControlInstance) -> list[object]:
+    nodes = list(walk.nodes(control.body))
+    for action in control.actions:
+        nodes += walk.nodes(action.body)
+    for table in control.tables:
+        for key in table.keys:
+            nodes += walk.nodes(key.expr)
+    for inner in control.instances:
+        if isinstance(inner, ir.ControlInstance):
+            nodes += _everything(inner)
+    return nodes
+
+
+def _roles(
+    instance: ir.ParserInstance | ir.ControlInstance, classes: dict[str, FieldsType]
+) -> tuple[str, ...]:
+    roles = []
+    others = iter(("headers", "user"))
+    for variable in instance.params:
+        name = getattr(variable.type, "name", "")
+        role = _ROLES.get(name)
+        if role is None:
+            role = next(others, None)
+            if role is None or not isinstance(variable.type, FieldsType):
+                raise unsupported(f"a {variable.type} as the parameter {variable.name}", variable.location)
+        if isinstance(variable.type, FieldsType):
+            classes.setdefault(role, variable.type)
+        roles.append(role)
+    return tuple(roles)

@@ -22,13 +22,11 @@ from typing import Any, Final
 from switchagg.p4entities.replication import CloneSession
 from switchagg.p4model import ir
 from switchagg.p4model.errors import P4Error
-from switchagg.p4model.runtime.blocks import block
+from switchagg.p4model.runtime.blocks import translate
 from switchagg.p4model.runtime.emit import Module
-from switchagg.p4model.runtime.packet import NO_ERROR, PacketIn, PacketOut, ParserReject
-from switchagg.p4model.runtime.switch import fields_class
-from switchagg.p4model.runtime.two_pipeline import TwoPipelineSwitch
-from switchagg.p4model.runtime.v1model_target import PacketState, V1Target
-from switchagg.p4model.runtime.values import Exit
+from switchagg.p4model.runtime.switch import TwoPipelineSwitch, fields_class
+from switchagg.p4model.runtime.v1model_externs import PacketState, V1Target
+from switchagg.p4model.runtime.values import NO_ERROR, Exit, PacketIn, PacketOut, ParserReject
 from switchagg.p4model.types import FieldsType, underlying
 
 DROP_PORT: Final = 511
@@ -78,12 +76,12 @@ class V1Switch(TwoPipelineSwitch[_Arrival, _Departure]):
         names = []
         for each_block in blocks:
             assert isinstance(each_block, ir.ParserInstance | ir.ControlInstance)
-            names.append(block(module, each_block))
+            names.append(translate(module, each_block))
         parser = blocks[0]
         assert isinstance(parser, ir.ParserInstance)
-        self._new_headers = fields_class(module.layouts, parser.params[1])
-        self._new_user = fields_class(module.layouts, parser.params[2])
-        self._new_metadata = fields_class(module.layouts, parser.params[3])
+        self._new_headers = fields_class(module.classes, parser.params[1])
+        self._new_user = fields_class(module.classes, parser.params[2])
+        self._new_metadata = fields_class(module.classes, parser.params[3])
         self._lists = _field_lists(parser.params[2].type)
         self._finish(module)
         functions = [module.namespace[name] for name in names]

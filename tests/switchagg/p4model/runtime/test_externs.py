@@ -14,8 +14,8 @@ from switchagg.p4entities.counters import (
 )
 from switchagg.p4entities.matches import TableError
 from switchagg.p4entities.replication import CloneSession, Replication
-from switchagg.p4model.runtime.externs_tna import ChecksumUnit, ParserCounter, residual, update
-from switchagg.p4model.runtime.packet import ParserReject
+from switchagg.p4model.runtime.tna_externs import ChecksumUnit, ParserCounter, checksum_update, residual
+from switchagg.p4model.runtime.values import ParserReject
 
 
 def test_counters() -> None:
@@ -75,9 +75,10 @@ def test_the_checksum_unit_by_increments() -> None:
     unit.subtract(16, 0x4006)
     rest = residual(unit.total, b"")
     new = header[:8] + b"\x3f\x06\0\0" + header[12:]
-    assert update(32, 0x3F06 << 16 | rest, False) == update(160, int.from_bytes(new, "big"), False)
-    assert update(16, 0xFFFF, True) == 0xFFFF
-    assert update(16, 0xFFFF, False) == 0
+    whole = checksum_update(160, int.from_bytes(new, "big"), False)
+    assert checksum_update(32, 0x3F06 << 16 | rest, False) == whole
+    assert checksum_update(16, 0xFFFF, True) == 0xFFFF
+    assert checksum_update(16, 0xFFFF, False) == 0
 
 
 def test_the_parser_counter() -> None:

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from switchagg.p4model.runtime.packet import PACKET_TOO_SHORT, PacketIn, PacketOut, ParserReject
+from switchagg.p4model.runtime.values import PACKET_TOO_SHORT, PacketIn, PacketOut, ParserReject
 
 
 def test_bits_in_and_out_are_the_same() -> None:

@@ -11,9 +11,9 @@ from switchagg.p4model.runtime.stf import (
     Packet,
     SetDefault,
     StfError,
+    mismatch,
     parse_stf,
 )
-from switchagg.p4model.runtime.stf_run import mismatch
 
 
 def test_statements() -> None:

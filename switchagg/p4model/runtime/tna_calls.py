@@ -6,13 +6,9 @@ from typing import Final
 
 from switchagg.p4model import ir
 from switchagg.p4model.errors import unsupported
-from switchagg.p4model.runtime import externs_tna
-from switchagg.p4model.runtime.blocks import method
-from switchagg.p4model.runtime.expressions import expression, from_bits, wrapped
+from switchagg.p4model.runtime.expressions import expression, from_bits, settled, wrapped
+from switchagg.p4model.runtime.extern_calls import CORE_FUNCTIONS, CORE_METHODS, Call, Lowering
 from switchagg.p4model.runtime.header_classes import is_aggregate
-from switchagg.p4model.runtime.lowering_core import CORE_FUNCTIONS, CORE_METHODS
-from switchagg.p4model.runtime.lvalues import settled
-from switchagg.p4model.runtime.target import Call, Lowering
 from switchagg.p4model.types import FieldsType, Type, VoidType, underlying
 
 _PORT_METADATA_BITS: Final = 64
@@ -41,7 +37,7 @@ def _apply(call: Call, register: str, index: str) -> str:
     function = instance.methods.get("apply")
     if function is None:
         raise unsupported(f"{instance.name} without apply", instance.location)
-    name = method(body.block, function)
+    name = body.block.name_of(function, method=True)
     cell = f"{register}[{index}]"
     returns = len(function.params) > 1
     result = body.temp()
@@ -53,7 +49,7 @@ def _apply(call: Call, register: str, index: str) -> str:
     value = call.call.type
     if returns:
         return result
-    return "0" if isinstance(value, VoidType) else body.module.layouts.default(value)
+    return "0" if isinstance(value, VoidType) else body.module.classes.default(value)
 
 
 def _execute(call: Call) -> str:
@@ -124,17 +120,16 @@ def _before(call: Call) -> str:
 
 
 def _meter(call: Call) -> str:
-    call.module.namespace["COLOURS"] = externs_tna.COLOURS
     index = call.value("index")
     meter = call.object
     found = f"{meter}.array.execute({index}, {_length(call)}, RT.now, {_before(call)})"
-    return f"{meter}.colour({found})"
+    return f"{meter}.codes[{found}]"
 
 
 def _meter_direct(call: Call) -> str:
     meter = call.object
     return (
-        f"{meter}.shade({meter}.of({meter}.table.current).execute({_length(call)}, RT.now, {_before(call)}))"
+        f"{meter}.codes[{meter}.of({meter}.table.current).execute({_length(call)}, RT.now, {_before(call)})]"
     )
 
 
@@ -160,7 +155,6 @@ def _checksum_add(word: str) -> Lowering:
 
 
 def _checksum_update(call: Call) -> str:
-    call.module.namespace["checksum_update"] = externs_tna.update
     zeros = call.argument("zeros_as_ones")
     flag = "False" if zeros is None else expression(call.body, zeros)
     return f"checksum_update(*{call.bits('data')}, {flag})"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from switchagg.p4entities.counters import CounterArray, DirectCounter, DirectMeter, MeterArray, Register
@@ -11,13 +11,13 @@ from switchagg.p4entities.matches import MatchKind
 from switchagg.p4entities.tables import DEFAULT_SIZE, ActionProfile, Table
 from switchagg.p4model import ir
 from switchagg.p4model.errors import unsupported
-from switchagg.p4model.runtime.emit import Module
+from switchagg.p4model.runtime.emit import Body, Module, TableHooks
+from switchagg.p4model.runtime.extern_calls import lower
 from switchagg.p4model.runtime.hashes import to_bytes
 from switchagg.p4model.runtime.header_classes import is_aggregate
-from switchagg.p4model.runtime.lowering_v1model import ALGORITHMS, V1MODEL_FUNCTIONS, V1MODEL_METHODS
 from switchagg.p4model.runtime.switch import ModelError
-from switchagg.p4model.runtime.table_code import build_table
-from switchagg.p4model.runtime.target import Lowering, TableHooks
+from switchagg.p4model.runtime.tables import build_table
+from switchagg.p4model.runtime.v1model_calls import ALGORITHMS, V1MODEL_FUNCTIONS, V1MODEL_METHODS
 from switchagg.p4model.types import width_of
 
 _KINDS = {kind.value: kind for kind in MatchKind}
@@ -80,8 +80,6 @@ class V1Target:
     name = "v1model"
     clear_on_valid = True
     hashes_valid_only = True
-    functions: Mapping[str, Lowering] = V1MODEL_FUNCTIONS
-    methods: Mapping[tuple[str, str], Lowering] = V1MODEL_METHODS
 
     def __init__(self, state: PacketState) -> None:
         self._state = state
@@ -89,6 +87,9 @@ class V1Target:
 
     def _add_length(self, count: int) -> None:
         self._state.length += count
+
+    def lower(self, body: Body, call: ir.ExternCall | ir.MethodCall) -> str:
+        return lower(body, call, V1MODEL_FUNCTIONS, V1MODEL_METHODS)
 
     def construct(self, instance: ir.ExternInstance, module: Module) -> Any:
         """The runtime object of an instance. Raises P4Error for an extern that is not supported."""
@@ -143,7 +144,7 @@ class V1Target:
                 lines += [f"{code}.colour = {meter} if e.hit else None"]
         hooks.before = lines
         if made.profile is not None:
-            hooks.selector = made.profile.select
+            hooks.selects = made.profile.select is not None
         return hooks
 
 
@@ -151,7 +152,7 @@ def _register(instance: ir.ExternInstance, size: int, module: Module) -> Registe
     type_ = instance.type.type_args[0]
     if is_aggregate(type_):
         raise unsupported(f"a register of {type_}", instance.location)
-    zero = eval(module.layouts.default(type_), module.namespace)
+    zero = eval(module.classes.default(type_), module.namespace)
     return Register(instance.control_name, [zero] * size, width_of(type_), lambda: zero)
 
 

@@ -3,33 +3,23 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from switchagg.p4entities.counters import CounterArray, DirectCounter, Meter, MeterArray, Register
+from switchagg.p4entities.counters import CounterArray, DirectCounter, DirectMeter, MeterArray, Register
 from switchagg.p4entities.matches import MatchKind
 from switchagg.p4entities.tables import DEFAULT_SIZE, ActionProfile, Table
 from switchagg.p4model import ir
 from switchagg.p4model.errors import unsupported
 from switchagg.p4model.runtime import hashes
-from switchagg.p4model.runtime.emit import Module
-from switchagg.p4model.runtime.externs_tna import (
-    ALGORITHMS,
-    COLOURS,
-    ChecksumUnit,
-    Constant,
-    HashUnit,
-    ParserCounter,
-    Polynomial,
-    residual,
-)
+from switchagg.p4model.runtime.emit import Body, Module, TableHooks
+from switchagg.p4model.runtime.extern_calls import lower
 from switchagg.p4model.runtime.header_classes import is_aggregate
-from switchagg.p4model.runtime.lowering_tna import TNA_FUNCTIONS, TNA_METHODS
-from switchagg.p4model.runtime.packet import PacketIn
 from switchagg.p4model.runtime.switch import ModelError
-from switchagg.p4model.runtime.table_code import build_table
-from switchagg.p4model.runtime.target import Lowering, TableHooks
+from switchagg.p4model.runtime.tables import build_table
+from switchagg.p4model.runtime.tna_calls import TNA_FUNCTIONS, TNA_METHODS
+from switchagg.p4model.runtime.values import PacketIn, ParserReject
 from switchagg.p4model.types import width_of
 
 _KINDS: Final = {
@@ -78,35 +68,10 @@ class PacketState:
 
 @dataclass(slots=True)
 class TofinoMeter:
-    """An indirect meter, and the numbers that its colours are given as."""
+    """An indirect meter, and the numbers of green, yellow and red."""
 
     array: MeterArray
     codes: tuple[int, int, int]
-
-    def colour(self, found: int) -> int:
-        """The number of a colour."""
-        return self.codes[found]
-
-
-@dataclass(slots=True)
-class TofinoDirectMeter:
-    """A direct meter, and the numbers that its colours are given as."""
-
-    name: str
-    by_bytes: bool
-    codes: tuple[int, int, int]
-    table: Any = None
-
-    def of(self, entry: Any) -> Meter:
-        """The meter of an entry, made when it is first asked for."""
-        if entry.meter is None:
-            entry.meter = Meter(self.by_bytes)
-        meter: Meter = entry.meter
-        return meter
-
-    def shade(self, found: int) -> int:
-        """The number of a colour."""
-        return self.codes[found]
 
 
 @dataclass(slots=True)
@@ -141,9 +106,10 @@ class TofinoTarget:
     clear_on_valid: bool = False
     hashes_valid_only: bool = False
     on_length: Callable[[int], None] | None = None
-    functions: Mapping[str, Lowering] = field(default_factory=lambda: TNA_FUNCTIONS)
-    methods: Mapping[tuple[str, str], Lowering] = field(default_factory=lambda: TNA_METHODS)
     parser_units: list[ChecksumUnit | ParserCounter] = field(default_factory=list)
+
+    def lower(self, body: Body, call: ir.ExternCall | ir.MethodCall) -> str:
+        return lower(body, call, TNA_FUNCTIONS, TNA_METHODS)
 
     def construct(self, instance: ir.ExternInstance, module: Module) -> Any:
         """The runtime object of an instance. Raises P4Error for an extern that is not supported."""
@@ -159,7 +125,7 @@ class TofinoTarget:
             case "Meter":
                 return TofinoMeter(MeterArray.sized(name, number, by_bytes), _codes(instance))
             case "DirectMeter":
-                return TofinoDirectMeter(name, by_bytes, _codes(instance))
+                return DirectMeter(name, by_bytes, _codes(instance))
             case "Register":
                 return _register(instance, number, module)
             case "DirectRegister":
@@ -211,7 +177,7 @@ class TofinoTarget:
                 module.namespace[module.extern(found)].table = made
                 hooks.needs_current = True
         if made.profile is not None:
-            hooks.selector = made.profile.select
+            hooks.selects = made.profile.select is not None
         return hooks
 
 
@@ -224,7 +190,7 @@ def _codes(instance: ir.ExternInstance) -> tuple[int, int, int]:
 def _maker(instance: ir.ExternInstance, module: Module) -> Callable[[], Any]:
     type_ = instance.type.type_args[0]
     initial = instance.args.get("initial_value")
-    default = module.layouts.default(type_)
+    default = module.classes.default(type_)
 
     make_default: Callable[[], Any] = eval(f"lambda: {default}", module.namespace)
 
@@ -293,3 +259,146 @@ def _selector(instance: ir.ExternInstance, size: int, module: Module) -> ActionP
         members = module.namespace[module.extern(profile)]
         size = members.size
     return ActionProfile(instance.control_name, size, selector=True, select=made.get)
+
+
+# The colours as a Tofino encodes them; red is 3.
+COLOURS: Final = (0, 1, 3)
+
+
+@dataclass(slots=True)
+class HashUnit:
+    """A hash of bit strings. What is not whole bytes is filled up with zeros in front."""
+
+    name: str
+    width: int
+    function: Callable[[bytes], int] | None
+
+    def get(self, bits: int, value: int) -> int:
+        """The hash, cut to the unit's width; for the identity, the last bits themselves."""
+        if self.function is None:
+            return value & ((1 << self.width) - 1)
+        return self.function(value.to_bytes((bits + 7) // 8, "big")) & ((1 << self.width) - 1)
+
+
+@dataclass(slots=True)
+class Polynomial:
+    """CRCPolynomial: a check of one's own."""
+
+    crc: hashes.Crc
+
+
+class ChecksumUnit:
+    """A parser's or deparser's 16-bit ones' complement unit. Starts at zero with each packet."""
+
+    __slots__ = ("total",)
+
+    def __init__(self) -> None:
+        self.total = 0
+
+    def start(self) -> None:
+        """Begins anew."""
+        self.total = 0
+
+    def add(self, bits: int, value: int) -> None:
+        """Adds a bit string of 16-bit words."""
+        self.total = _plus(self.total, hashes.ones_complement_sum(hashes.to_bytes(value, bits)))
+
+    def subtract(self, bits: int, value: int) -> None:
+        """Takes a bit string of 16-bit words off."""
+        self.total = _plus(self.total, hashes.ones_complement_sum(hashes.to_bytes(value, bits)) ^ 0xFFFF)
+
+    def verify(self) -> bool:
+        """Whether what was added is wrong: true for an error, as Tofino programs use it."""
+        return self.total != 0xFFFF
+
+    def get(self) -> int:
+        """The complement of the sum."""
+        return self.total ^ 0xFFFF
+
+
+def _plus(first: int, second: int) -> int:
+    total = first + second
+    return (total & 0xFFFF) + (total >> 16)
+
+
+def checksum_update(bits: int, value: int, zeros_as_ones: bool) -> int:
+    """A deparser's checksum over a bit string."""
+    found = hashes.internet_checksum(hashes.to_bytes(value, bits))
+    return 0xFFFF if zeros_as_ones and found == 0 else found
+
+
+def residual(subtracted: int, extracted: bytes) -> int:
+    """subtract_all_and_deposit: `subtracted` less the headers extracted since, as a sum."""
+    return _plus(subtracted, hashes.ones_complement_sum(extracted) ^ 0xFFFF)
+
+
+class ParserCounter:
+    """The parser's signed 8-bit counter."""
+
+    __slots__ = ("range_error", "value")
+
+    def __init__(self, range_error: int) -> None:
+        self.value = 0
+        self.range_error = range_error
+
+    def set(self, value: int) -> None:
+        """Sets it to a constant or to the low 8 bits of a field."""
+        self.value = _signed8(value)
+
+    def set_field(self, field: int, most: int, rotate: int, mask: int, add: int) -> None:
+        """Sets it to a field, rotated right within 8 bits, masked to `mask` + 1 bits, plus `add`.
+
+        Raises ParserReject(CounterRange) for more than `most`.
+        """
+        field &= 0xFF
+        rotated = (field >> (rotate & 7) | field << (8 - (rotate & 7))) & 0xFF
+        value = (rotated & ((2 << mask) - 1)) + _signed8(add)
+        if value > most:
+            raise ParserReject(self.range_error)
+        self.value = _signed8(value)
+
+    def is_zero(self) -> bool:
+        """Whether it is 0."""
+        return self.value == 0
+
+    def is_negative(self) -> bool:
+        """Whether it is below 0."""
+        return self.value < 0
+
+    def add(self, value: int) -> None:
+        """Adds a number, positive or negative."""
+        self.value = _signed8(self.value + value)
+
+
+def _signed8(value: int) -> int:
+    return (value + 128 & 0xFF) - 128
+
+
+@dataclass(slots=True)
+class Mirror:
+    """Mirror: sends a copy of the packet, with a header before it, to a session."""
+
+    name: str
+    type: int | None
+
+
+@dataclass(slots=True)
+class Constant:
+    """RegisterParam: a number that the control plane may change."""
+
+    name: str
+    value: Any
+
+
+# By name; IDENTITY and CUSTOM are treated where they are used.
+ALGORITHMS: Final[dict[str, Callable[[bytes], int]]] = {
+    "XOR8": lambda data: hashes.xor_words(data, 8),
+    "XOR16": lambda data: hashes.xor_words(data, 16),
+    "XOR32": lambda data: hashes.xor_words(data, 32),
+    "CRC8": hashes.CRC8,
+    "CRC16": hashes.CRC16,
+    "CRC32": hashes.CRC32,
+    "CRC64": hashes.CRC64,
+    # The driver draws a random matrix; any fixed function of the bits is as good.
+    "RANDOM": hashes.Crc(64, 0xAD93D23594C935A9, 0x9E3779B97F4A7C15),
+}

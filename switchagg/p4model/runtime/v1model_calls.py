@@ -9,8 +9,7 @@ from switchagg.p4model import ir
 from switchagg.p4model.errors import unsupported
 from switchagg.p4model.runtime import hashes
 from switchagg.p4model.runtime.expressions import expression, wrapped
-from switchagg.p4model.runtime.lowering_core import CORE_FUNCTIONS, CORE_METHODS
-from switchagg.p4model.runtime.target import Call, Lowering
+from switchagg.p4model.runtime.extern_calls import CORE_FUNCTIONS, CORE_METHODS, Call, Lowering
 from switchagg.p4model.types import FieldsType, StringType, TupleType, underlying
 
 Hash = Callable[[bytes], int]
