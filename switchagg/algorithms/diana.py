@@ -31,7 +31,7 @@ from switchagg.algorithms.base import (
 from switchagg.algorithms.counted import Counted
 from switchagg.errors import UsageError
 from worker_lib.compress.base import Compressor
-from worker_lib.compress.differences import Differences
+from worker_lib.compress.memories import Differences
 
 if TYPE_CHECKING:
     from worker_lib.session import Session

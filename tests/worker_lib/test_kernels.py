@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-SAME_BITS = "test_the_native_twin_gives_the_same_bits"
+SAME_BITS = "test_the_native_form_gives_the_same_bits"
 TWINS = [
     "test_codec.py",
     f"compress/test_rounding.py::{SAME_BITS}",

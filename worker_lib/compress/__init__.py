@@ -4,19 +4,14 @@ session.allreduce(x, compressor=ErrorFeedback(chain(TopBlocks(tau=0.1), Ditherin
 """
 
 from worker_lib.compress.base import Compressor, Message, RangeError, Round
-from worker_lib.compress.chain import chain
-from worker_lib.compress.differences import Differences
 from worker_lib.compress.dithering import Dithering
-from worker_lib.compress.ef21 import EF21
-from worker_lib.compress.feedback import ErrorFeedback
 from worker_lib.compress.intsgd import IntSGD
+from worker_lib.compress.memories import EF21, Differences, ErrorFeedback
 from worker_lib.compress.modular import Modular
-from worker_lib.compress.random_blocks import RandomBlocks
 from worker_lib.compress.reduce import allreduce, allreduce_async
 from worker_lib.compress.rounding import StochasticRounding
 from worker_lib.compress.shared_exponent import SharedExponent
-from worker_lib.compress.threshold import Threshold
-from worker_lib.compress.top_blocks import TopBlocks
+from worker_lib.compress.sparsifiers import RandomBlocks, Threshold, TopBlocks, chain
 
 __all__ = [
     "EF21",

@@ -1,16 +1,16 @@
-"""What a compressor is: something whose messages a switch can add.
+"""The interface of compressors: a compressor makes messages that a switch can add.
 
 A switch sums 32-bit words (and ORs them); it cannot decode. So compression has to commute with the sum:
 
     x_i --share--> words --OR over ranks--> shared          (only methods that need a common scale)
     x_i --encode(shared)--> Message --SUM over ranks--> total --decode--> sum of Q_i(x_i), equal at all ranks
                                |
-                               +--own--> Q_i(x_i): what this rank's message alone says (memories need it)
+                               +--own--> Q_i(x_i): this rank's addend (memories need it)
 
-A `Compressor` has no I/O in it; `worker_lib.compress.reduce` takes it through a session. Its state moves in
-`decode` and nowhere else, so that a round which fails leaves it as it was, at every rank.
+A `Compressor` has no I/O in it; `worker_lib.compress.reduce` takes it through a session. Its state changes in
+`decode` alone, so a round that fails leaves it as it was, at every rank.
 
-Random numbers are of two kinds. Draws that all ranks make alike come from (seed, round); they need no
+Random numbers are of two kinds. Draws that all ranks share come from (seed, round) and need no
 message. Draws of one rank come from a generator seeded with (seed, rank).
 """
 
@@ -34,16 +34,16 @@ Words = npt.NDArray[np.uint32]
 
 
 class RangeError(UsageError):
-    """A sum is where its lanes cannot tell it, or values do not fit them. Nothing was written."""
+    """A sum is outside the range of its lanes, or values do not fit them. Nothing was written."""
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """Who takes part in one reduction.
+    """The participants of one reduction.
 
     Attributes:
-        rank: of this process.
-        world_size: how many add up.
+        rank: this process's.
+        world_size: number of ranks.
     """
 
     rank: int
@@ -52,16 +52,16 @@ class Round:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Message:
-    """What one rank gives to the switch.
+    """One rank's contribution to a reduction.
 
     Attributes:
-        values: one-dimensional; int32 words, which are added mod 2^32, or float32 or float64 for the lanes
-            that a session makes itself.
+        values: one-dimensional; int32 words, which are added mod 2^32, or float32 or float64, of which the
+            session makes lanes itself.
         bits: width of those lanes; None for words, and for the widest of the type.
-        blocks: which blocks to send: "auto", "dense", "sparse", or a bool mask, one entry a block.
+        blocks: the blocks to send: "auto", "dense", "sparse", or a bool mask, one entry a block.
         block_size: elements of `values` a block; None for the job's.
         residual: float32, like `values`, zeroed: where the session leaves what narrow lanes do not carry.
-        kept: whatever the compressor that made it needs of it again.
+        kept: state of the compressor between `encode` and `decode`.
     """
 
     values: npt.NDArray[Any]
@@ -73,7 +73,7 @@ class Message:
 
     @property
     def payload_bits(self) -> int:
-        """Bits of lanes that this message has, before zero blocks are skipped."""
+        """Number of lane bits in this message, before zero blocks are skipped."""
         return int(self.values.size) * (self.bits or 8 * self.values.dtype.itemsize)
 
 
@@ -83,12 +83,13 @@ class Compressor(ABC):
     Every rank makes it with the same arguments. One reduction at a time.
 
     Args:
-        seed: of its random draws; the same at all ranks.
+        seed: seeds its random draws; the same at all ranks.
 
     Attributes:
-        unbiased: whether the mean of `own` over its random draws is x.
-        remembers: whether it has a memory with an entry for each element, which has to stay the same one.
-        step: rounds that it has been through.
+        unbiased: true if the mean of `own` over its random draws is x.
+        remembers: true if it has a memory with an entry for each element, so that elements must keep their
+            indices from round to round.
+        step: number of completed rounds.
     """
 
     unbiased: bool = False
@@ -108,10 +109,10 @@ class Compressor(ABC):
     # ------------------------------------------------------------------ one round
 
     def begin(self, session: Any, generation: int) -> None:
-        """A round begins, with the members that `session` has in this generation.
+        """Begins a round with the members that `session` has in this generation.
 
         Raises:
-            UsageError: the one before is still on its way.
+            UsageError: the previous round is not complete.
         """
         if self._running:
             raise UsageError(
@@ -124,14 +125,14 @@ class Compressor(ABC):
         self._running = True
 
     def end(self) -> None:
-        """The round is over, well or not."""
+        """Ends the round, complete or failed."""
         self._running = False
 
     def prepare(self, size: int, round: Round) -> None:
-        """Before a round: is everything as it must be? Nothing has been sent yet.
+        """Checks the size and the parameters before a round. Nothing has been sent yet.
 
         Raises:
-            UsageError: a parameter does not go with so many elements or ranks, with the bound.
+            UsageError: a parameter does not fit this number of elements or ranks; the message has the bound.
         """
         if self._size is not None and size != self._size:
             raise UsageError(
@@ -141,29 +142,30 @@ class Compressor(ABC):
         self.check(size, round)
 
     def check(self, size: int, round: Round) -> None:  # noqa: B027  (most methods have nothing to check)
-        """What `prepare` asks of this method's parameters; the same errors."""
+        """Checks this method's own parameters; called by `prepare`, with the same errors."""
 
     def share(self, x: Floats, round: Round) -> Words | None:
-        """Words that all ranks OR together before they encode; None where no such round is needed."""
+        """Returns words for an OR over all ranks before they encode, or None if no such round is needed."""
         return None
 
     @abstractmethod
     def encode(self, x: Floats, shared: Words | None, round: Round) -> Message:
-        """This rank's message.
+        """Returns this rank's message.
 
         Args:
             x: this rank's vector.
             shared: the OR over all ranks of what `share` returned.
-            round: who takes part.
+            round: the participants.
         """
 
     @abstractmethod
     def own(self, message: Message, shared: Words | None, round: Round) -> Floats:
-        """What this rank's message alone says: Q_i(x_i). After the sum, and before `decode`."""
+        """Returns this rank's addend Q_i(x_i). Called after the sum and before `decode`."""
 
     @abstractmethod
     def decode(self, total: npt.NDArray[Any], message: Message, shared: Words | None, round: Round) -> Floats:
-        """The sum over ranks of their `own`, the same to the bit at all ranks. Moves the state on.
+        """Returns the sum over ranks of their `own`, the same to the bit at all ranks, and advances the
+        state.
 
         Args:
             total: the sum of all ranks' `values`.
@@ -171,20 +173,21 @@ class Compressor(ABC):
             shared, round: as in `encode`.
 
         Raises:
-            RangeError: the sum cannot be told from another; raised at all ranks alike.
+            RangeError: the sum is ambiguous; raised at all ranks.
         """
 
-    # ------------------------------------------------------------------ what theory asks
+    # ------------------------------------------------------------------ constants of the theory
 
     def omega(self, size: int, workers: int = 1) -> float | None:
-        """omega of E|Q(x) - x|^2 <= omega |x|^2, for unbiased Q on `size` elements; None: there is none.
+        """Returns omega of E|Q(x) - x|^2 <= omega |x|^2, for unbiased Q on `size` elements; None if there is
+        none.
 
-        Where the scale is shared, |x| is the largest of all ranks', and `workers` is their number.
+        With a shared scale |x| is the largest of all ranks', and `workers` their number.
         """
         return None
 
     def delta(self, size: int, workers: int = 1) -> float | None:
-        """delta of E|C(x) - x|^2 <= (1 - delta) |x|^2, in (0, 1]; None: there is none.
+        """Returns delta of E|C(x) - x|^2 <= (1 - delta) |x|^2, in (0, 1]; None if there is none.
 
         An unbiased compressor with omega < 1 contracts too, with delta = 1 - omega.
         """
@@ -192,21 +195,21 @@ class Compressor(ABC):
         return None if omega is None or omega >= 1 else 1 - omega
 
     def describe(self) -> str:
-        """Name and parameters, in a line."""
+        """Returns name and parameters in one line."""
         return type(self).__name__
 
     # ------------------------------------------------------------------ state
 
     def parts(self) -> Iterator[Compressor]:
-        """The compressors that this one is made of, without itself."""
+        """Yields the compressors inside this one."""
         yield from ()
 
     def memories(self) -> dict[str, Floats]:
-        """State that has an entry for each element of x, by name. Writing to it changes the state."""
+        """Returns state with an entry for each element of x, by name. Writing to it changes the state."""
         return {}
 
     def restore_memories(self, memories: Mapping[str, Floats]) -> None:
-        """Takes over memories, for example of a tensor that was cut otherwise before.
+        """Sets memories, for example after a tensor was cut into other buckets.
 
         Raises:
             UsageError: it has no memory of that name.
@@ -215,26 +218,26 @@ class Compressor(ABC):
             raise UsageError(f"{self.describe()} has no memory {name!r}")
 
     def scalars(self) -> dict[str, float | None]:
-        """State that is a number, by name, beside `step`."""
+        """Returns scalar state by name, `step` excepted."""
         return {}
 
     def restore_scalars(self, scalars: Mapping[str, float | None]) -> None:  # noqa: B027  (most have none)
-        """Takes over what `scalars` gave."""
+        """Sets what `scalars` returned."""
 
     def forget_shared(self) -> None:
-        """Other ranks take part from now on: state that is only worth something where all have it, goes.
+        """Drops the state that all ranks must share, because the participants change.
 
-        Every rank calls it before the same round. What is this rank's alone, such as a residual, stays.
+        Every rank calls it before the same round. This rank's own state, such as a residual, stays.
         """
         self.step = 0
         for part in self.parts():
             part.forget_shared()
 
     def fork(self, stream: int) -> Self:
-        """A new compressor like this one, for another tensor, with draws of its own.
+        """Returns a new compressor like this one, for another tensor, with draws of its own.
 
         Args:
-            stream: a number for the tensor; the same at all ranks.
+            stream: number of the tensor; the same at all ranks.
         """
         other = copy.deepcopy(self)
         other._restart(stream)
@@ -249,7 +252,7 @@ class Compressor(ABC):
             part._restart(stream)
 
     def state_dict(self) -> dict[str, Any]:
-        """All that must be kept to go on later: arrays, numbers and text. It differs between ranks."""
+        """Returns the state for a checkpoint: arrays, numbers and text. It differs between ranks."""
         return {
             "name": type(self).__name__,
             "step": self.step,
@@ -262,10 +265,10 @@ class Compressor(ABC):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes up where `state_dict` was called.
+        """Restores a `state_dict`.
 
         Raises:
-            UsageError: it is of another compressor; nothing was changed.
+            UsageError: the state is another compressor's; nothing was changed.
         """
         self._check_state(state)
         self._load(state)
@@ -291,19 +294,19 @@ class Compressor(ABC):
         for part, its in zip(self.parts(), state["parts"], strict=True):
             part._load(its)
 
-    # ------------------------------------------------------------------ for those who write one
+    # ------------------------------------------------------------------ for subclasses
 
     def _shared_keys(self, count: int) -> npt.NDArray[np.uint64]:
-        """Random words of this round that are alike at all ranks.
+        """Returns random words of this round, the same at all ranks.
 
-        Raw, because NumPy promises that these stay the same from version to version.
+        Raw words, because NumPy keeps these the same from version to version.
         """
         seeds = np.random.SeedSequence((self.seed, self._salt(), self.stream, 0, self.step))
         keys: npt.NDArray[np.uint64] = np.random.PCG64(seeds).random_raw(count)
         return keys
 
     def _private_draws(self, round: Round) -> np.random.Generator:
-        """Draws of this rank; they go on from round to round."""
+        """Returns this rank's generator; it continues from round to round."""
         if self._private is None:
             self._private = np.random.default_rng((self.seed, self._salt(), self.stream, 1 + round.rank))
         return self._private
@@ -312,6 +315,6 @@ class Compressor(ABC):
         return zlib.crc32(type(self).__name__.encode())
 
     def _done(self, size: int) -> None:
-        """At the end of `decode`: this round is over."""
+        """Completes a round; called at the end of `decode`."""
         self.step += 1
         self._size = size

@@ -21,8 +21,27 @@ import numpy.typing as npt
 from switchagg.errors import UsageError
 from worker_lib.compress import lanes
 from worker_lib.compress.base import Compressor, Floats, Message, Round, Words
-from worker_lib.compress.grid import from_words, new_key, to_words
-from worker_lib.compress.variance import dithering_variance
+from worker_lib.compress.lanes import from_words, new_key, to_words
+
+
+def dithering_variance(size: int, levels: int, p: float, slack: float) -> float:
+    """Returns omega of rounding |x| / M at random to multiples of 1 / levels.
+
+    A value of v units varies by f (1 - f) units^2, f being v's fraction, which is at most min(1/4, |v|). With
+    units of M / s, summed over d elements: at most min(d M^2 / (4 s^2), M |x|_1 / s). What |x|_1 can be for
+    given |x|_2 = 1 gives omega (Alistarh et al., QSGD, NeurIPS 2017, Lemma 3.1, has 1/s for the 1/4).
+
+    Args:
+        size: d, elements under one norm.
+        levels: s.
+        p: of the norm, 2 or infinity.
+        slack: M over the largest norm of any rank, at least 1.
+    """
+    if math.isinf(p):
+        # |x|_inf |x|_1 <= (1 + sqrt d) / 2 |x|_2^2, with equality at (1 + sqrt d, 1, ..., 1) / norm.
+        return min(size * slack**2 / (4 * levels**2), slack * (1 + math.sqrt(size)) / (2 * levels))
+    return min(size * slack**2 / (4 * levels**2), slack * math.sqrt(size) / levels)
+
 
 _EXPONENTS: Final = 8  # bits of a float32's exponent
 _NOT_FINITE: Final = 255
@@ -61,7 +80,7 @@ class Dithering(Compressor):
     ) -> None:
         super().__init__(seed)
         if levels is None and bits is None:
-            raise UsageError("neither levels nor bits is given; one of them says how fine the grid is")
+            raise UsageError("neither levels nor bits is given; one of them sets the grid")
         if levels is not None and (not isinstance(levels, int) or levels < 1):
             raise UsageError(f"levels is {levels!r}; accepted: an integer from 1")
         if p not in (2, math.inf):
@@ -79,11 +98,11 @@ class Dithering(Compressor):
         self.norm_bits = norm_bits
 
     def check(self, size: int, round: Round) -> None:
-        """Raises `UsageError` where so many ranks cannot share the lanes."""
+        """Raises `UsageError` if this number of ranks cannot share the lanes."""
         self._grid(round.world_size)
 
     def share(self, x: Floats, round: Round) -> Words | None:
-        """One bit for each block's norm, of 2^(8 + norm_bits)."""
+        """Returns one bit for each block's norm, of 2^(8 + norm_bits)."""
         rows = self._rows(x)
         with np.errstate(over="ignore", invalid="ignore"):
             if math.isinf(self.p):
@@ -95,7 +114,7 @@ class Dithering(Compressor):
         return self._one_hot(codes, norms > 0)
 
     def encode(self, x: Floats, shared: Words | None, round: Round) -> Message:
-        """Levels, packed."""
+        """Returns packed levels."""
         levels, bits = self._grid(round.world_size)
         units = self._units(shared, levels, x.dtype)
         key = new_key(self._private_draws(round))
@@ -103,22 +122,22 @@ class Dithering(Compressor):
         return Message(words, kept=(x.size, x.dtype))
 
     def own(self, message: Message, shared: Words | None, round: Round) -> Floats:
-        """Exactly this rank's addend; 0 in blocks that are NaN in the sum."""
+        """Returns exactly this rank's addend; 0 in blocks that are NaN in the sum."""
         return self._values(message.values, message, shared, round, 0.0)
 
     def decode(self, total: npt.NDArray[Any], message: Message, shared: Words | None, round: Round) -> Floats:
-        """Sums of levels times the norms."""
+        """Returns sums of levels times the norms."""
         result = self._values(total, message, shared, round, np.nan)
         self._done(result.size)
         return result
 
     def omega(self, size: int, workers: int = 1) -> float | None:
-        """With regard to the rank whose norm is the largest; see `dithering_variance`."""
+        """Returns omega for the rank of the largest norm; see `dithering_variance`."""
         levels, _ = self._grid(workers)
         return dithering_variance(min(size, self.block or size), levels, self.p, 1 + 2.0**-self.norm_bits)
 
     def describe(self) -> str:
-        """Name and grid."""
+        """Returns name and grid."""
         return (
             f"Dithering(levels={self.levels}, bits={self.bits}, p={self.p:g}, block={self.block}, "
             f"norm_bits={self.norm_bits})"
@@ -127,7 +146,7 @@ class Dithering(Compressor):
     # ------------------------------------------------------------------ inside
 
     def _grid(self, workers: int) -> tuple[int, int]:
-        """s and the width of lanes."""
+        """Returns s and the width of lanes."""
         if self.levels is None:
             assert self.bits is not None
             return lanes.top(self.bits, workers), self.bits
@@ -141,7 +160,7 @@ class Dithering(Compressor):
         return self.levels, bits
 
     def _rows(self, x: Floats) -> Floats:
-        """A block a row, the last filled up with zeros."""
+        """Returns x with a block a row, the last padded with zeros."""
         width = self.block or x.size
         rows = -(-x.size // width)
         if rows * width != x.size:
@@ -149,7 +168,7 @@ class Dithering(Compressor):
         return x.reshape(rows, width)
 
     def _codes(self, norms: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
-        """Exponent and leading mantissa bits of each norm as a float32, cut."""
+        """Returns exponent and leading mantissa bits of each norm as a float32, truncated."""
         single = norms.astype(np.float32)
         # Rounding to float32 must not hide that the norm is above it.
         single = np.where(single < norms, np.nextafter(single, np.float32(np.inf)), single)
@@ -166,7 +185,7 @@ class Dithering(Compressor):
         return out.reshape(-1)
 
     def _units(self, shared: Words | None, levels: int, dtype: np.dtype[Any]) -> Floats:
-        """Each block's M / s: 0 where all ranks have zeros, NaN where any has something not finite."""
+        """Returns each block's M / s: 0 if all ranks have zeros, NaN if any has NaN or Inf."""
         assert shared is not None
         rows = shared.reshape(-1, 1 << (_EXPONENTS - 5 + self.norm_bits))
         last = rows.shape[1] - 1 - (rows[:, ::-1] != 0).argmax(axis=1)
@@ -184,7 +203,7 @@ class Dithering(Compressor):
     def _values(
         self, words: npt.NDArray[Any], message: Message, shared: Words | None, round: Round, instead: float
     ) -> Floats:
-        """Lanes times units; `instead` of units of blocks that are not finite."""
+        """Returns lanes times units, with `instead` for units that are NaN."""
         size, dtype = message.kept
         levels, bits = self._grid(round.world_size)
         units = self._units(shared, levels, dtype)

@@ -1,4 +1,4 @@
-"""IntSGD: integers under a scale that all ranks work out from the last sums, without asking each other.
+"""IntSGD: integers under a scale that every rank computes from the last sums, without communication.
 
     alpha = sqrt(d) / sqrt(2 n r + eps^2),      r <- beta r + (1 - beta) |average|^2 after each round
     q = floor(alpha x + u), cut to what n ranks can share;   average = (sum of q) / (n alpha)
@@ -18,23 +18,22 @@ import numpy as np
 import numpy.typing as npt
 
 from switchagg.errors import UsageError
-from worker_lib.compress import lanes
 from worker_lib.compress.base import Floats, Message, Round, Words
-from worker_lib.compress.grid import square_of_words
+from worker_lib.compress.lanes import square_of_words
 from worker_lib.compress.rounding import Guard, GuardedGrid
 
 
 class IntSGD(GuardedGrid):
     """Random rounding to integers under an adaptive scale. No extra round; the state is one number.
 
-    The scale makes a worker's integers about 1 / sqrt(2) where workers' noise dominates, so that few bits
-    are enough. What does not fit is cut, which is not right on average: `cut` says how much that was.
+    The scale makes a worker's integers about 1 / sqrt(2) if workers' noise dominates, so that few bits
+    are enough. Elements that do not fit are cut, which biases the sum: `cut` counts them.
     E|Q(x) - x|^2 <= d / (4 alpha^2) = (2 n r + eps^2) / 4, whatever x is, so it has no omega.
 
     Args:
         bits: width of lanes.
-        beta: how much of r stays, in [0, 1).
-        epsilon: keeps the scale finite where sums vanish; in units of |x|.
+        beta: weight of the old r, in [0, 1).
+        epsilon: keeps the scale finite if sums vanish; in units of |x|.
         seed: see `Compressor`.
 
     Attributes:
@@ -55,24 +54,24 @@ class IntSGD(GuardedGrid):
         self._square: float | None = None  # r
 
     def unit(self, size: int, round: Round) -> float:
-        """1 / alpha."""
+        """Returns 1 / alpha."""
         assert self._square is not None
         return math.sqrt((2 * round.world_size * self._square + self.epsilon**2) / size)
 
     def encode(self, x: Floats, shared: Words | None, round: Round) -> Message:
-        """Integers; in the first round the vector itself."""
+        """Returns integers; in the first round the vector itself."""
         if self._square is None:
             return Message(x, kept=(x.size, None))
         return super().encode(x, shared, round)
 
     def own(self, message: Message, shared: Words | None, round: Round) -> Floats:
-        """This rank's addend; in the first round as the session's widest lanes carry it."""
+        """Returns this rank's addend; in the first round as the session's widest lanes carry it."""
         if message.kept[1] is None:
             return message.values
         return super().own(message, shared, round)
 
     def decode(self, total: npt.NDArray[Any], message: Message, shared: Words | None, round: Round) -> Floats:
-        """The sum; and r for the next round."""
+        """Returns the sum, and updates r."""
         if message.kept[1] is not None:
             return super().decode(total, message, shared, round)
         self.cut = 0
@@ -81,11 +80,11 @@ class IntSGD(GuardedGrid):
         return total
 
     def describe(self) -> str:
-        """Name and parameters."""
+        """Returns name and parameters."""
         return f"IntSGD(bits={self.bits}, beta={self.beta:g}, epsilon={self.epsilon:g})"
 
     def forget_shared(self) -> None:
-        """Others do not know r: the next round goes in full."""
+        """Drops r, which new participants do not have: the next round goes in full."""
         super().forget_shared()
         self._square = None
 
@@ -98,11 +97,11 @@ class IntSGD(GuardedGrid):
         if self.bits <= 16:
             square = square_of_words(total, size, self.bits)
         else:
-            square = square_of_integers(lanes.unpack(total, self.bits, size))
+            square = square_of_integers(total[:size])
         self._learn(unit**2 * square, round)
 
     def _learn(self, square: float, round: Round) -> None:
-        """From the squared norm of the sum."""
+        """Updates r from the squared norm of the sum."""
         average = square / round.world_size**2
         if math.isfinite(average):
             before = average if self._square is None else self._square
@@ -113,23 +112,23 @@ class IntSGD(GuardedGrid):
         self._square = None
 
     def scalars(self) -> dict[str, float | None]:
-        """r."""
+        """Returns r."""
         return {"square": self._square}
 
     def restore_scalars(self, scalars: Mapping[str, float | None]) -> None:
-        """Takes r over."""
+        """Sets r."""
         self._square = scalars["square"]
 
 
 def square_of_integers(q: npt.NDArray[np.int32]) -> int:
-    """The squared norm, exact, and so the same on every computer: no order of adding can change it."""
+    """Returns the squared norm, exact and so the same on every computer, whatever the order of adding."""
     wide = q.astype(np.int64)
     high, low = wide >> 16, wide & 0xFFFF
     return (int(high @ high) << 32) + (int(high @ low) << 17) + int(low @ low)
 
 
 def square_of(x: Floats) -> float:
-    """The squared norm to some four digits, the same on every computer; infinite or NaN as x is."""
+    """Returns the squared norm to some four digits, the same on every computer; infinite or NaN as x is."""
     largest = float(np.abs(x).max())
     if largest == 0 or not math.isfinite(largest):
         return largest

@@ -1,21 +1,19 @@
-"""Modular quantization: only the low bits of each integer travel, and a reference says what they are low bits
-of.
+"""Modular quantization: only the low bits of each integer travel, and a reference gives the rest.
 
     q = floor(x / unit + u), any integer;  lanes carry q mod 2^b, added mod 2^32
     sum of q = the integer congruent to the lane's sum mod 2^b that is nearest to n * reference / unit
 
-So lanes need to hold neither the values nor their sum, only how far the sum is from what everybody expects:
-8 bits serve any number of workers, and single workers may be as far off as they like while the sum is not.
-The error depends on the distance to the reference and not on the size of x, as with the lattices of Davies et
-al., New Bounds for Distributed Mean Estimation and Variance Reduction, ICLR 2021, arXiv 2002.09268 (here the
-cubic lattice).
+So lanes hold neither the values nor their sum, only the distance of the sum from the reference: 8 bits serve
+any number of workers, and single workers may be far off as long as the sum is not. The error depends on the
+distance to the reference and not on the size of x, as with the lattices of Davies et al., New Bounds for
+Distributed Mean Estimation and Variance Reduction, ICLR 2021, arXiv 2002.09268 (here the cubic lattice).
 
-**The range, and what is found out.** A sum is right if it is within [-2^(b-1), 2^(b-1)) units of the
-reference. Beyond, it would be wrong by a multiple of 2^b units, and nothing in the lane says so. Hence the
+**Range and checks.** A sum is right if it is within [-2^(b-1), 2^(b-1)) units of the
+reference. Beyond, it is wrong by a multiple of 2^b units, which the lane does not show. Hence the
 checks: a word for each 4,096 elements with the sum of a_j q_j mod 2^32 under fixed odd random a_j, which the
-switch adds like any other, and which the decoded sums must give again. One wrong lane is always found, since
-a_j is odd; several wrong ones may cancel each other: once in some 2^24 blocks that have them, as errors do
-not know the a_j. A guard word counts ranks with NaN or Inf.
+switch adds like any other, and which the decoded sums must reproduce. One wrong lane is always found, since
+a_j is odd; several wrong ones may cancel each other: once in some 2^24 blocks that have them, as errors are
+independent of the a_j. A guard word counts ranks with NaN or Inf.
 """
 
 from __future__ import annotations
@@ -30,8 +28,7 @@ import numpy.typing as npt
 from switchagg.errors import UsageError
 from worker_lib.compress import lanes
 from worker_lib.compress.base import Compressor, Floats, Message, RangeError, Round, Words
-from worker_lib.compress.grid import new_key
-from worker_lib.compress.residues import CHECK_BLOCK, own_values, to_sums, to_words
+from worker_lib.compress.lanes import CHECK_BLOCK, new_key, own_values, to_residues, to_sums
 
 _WIDEST: Final = 16  # bits
 _LEAST_UNIT: Final = 2.0**-1000
@@ -40,17 +37,16 @@ _LEAST_UNIT: Final = 2.0**-1000
 class Modular(Compressor):
     """Modular quantization against a reference. No extra round.
 
-    With ``reference="last"`` that is the last average, which all ranks have; the first round, and the one
-    after a `RangeError`, go in full. With ``reference="own"`` each rank decodes against its own x, as when
-    models are averaged that are near each other; there is no state, but a rank alone may find its x too far
-    from the average, and only that rank gets the `RangeError`. `refer` sets another reference for the next
-    round.
+    With ``reference="last"`` the reference is the last average, which all ranks have; the first round, and
+    the one after a `RangeError`, go in full. With ``reference="own"`` each rank decodes against its own x, as
+    for averages of models near each other; there is no state, but a single rank may find its x too far from
+    the average, and only that rank gets the `RangeError`. `refer` sets another reference for the next round.
 
     E|Q(x) - x|^2 <= d unit^2 / 4, whatever x is, so it has no omega.
 
     Args:
-        unit: the grid's distance; None (with "last"): as sums have moved so far, with room for `margin` times
-            as much.
+        unit: the grid's distance; None (with "last") sets it from the sums' moves so far, with room for
+            `margin` times as much.
         bits: width of lanes, 2 to 16.
         reference: "last" or "own".
         margin: see `unit`; at least 1.
@@ -84,15 +80,15 @@ class Modular(Compressor):
             raise UsageError(f"margin is {margin!r}; accepted: a number from 1")
         self.bits, self.reference, self.margin = bits, reference, float(margin)
         self._unit = None if unit is None else float(unit)
-        self._reach: float | None = None  # how far sums were from their reference of late
+        self._reach: float | None = None  # recent distance of sums from their reference
         self._memory: Floats | None = None
 
     def refer(self, reference: Floats) -> None:
-        """Decodes the next round against this.
+        """Sets the reference of the next round.
 
         Args:
-            reference: float64 or float32 of x's size: what the average is expected to be. It must be the same
-                at all ranks, or at least so near that all find the same sums.
+            reference: float64 or float32 of x's size, the expected average. It must be the same at all ranks,
+                or so near that all find the same sums.
 
         Raises:
             UsageError: with ``unit=None`` and before any round, no unit is known yet.
@@ -105,42 +101,42 @@ class Modular(Compressor):
 
     @property
     def unit(self) -> float | None:
-        """The grid's distance in the next round; None: that goes in full."""
+        """The grid's distance in the next round; None if that goes in full."""
         if self._unit is not None:
             return self._unit
         if self._reach is None:
             return None
-        # Where sums have stopped to move there is a unit still.
+        # A positive unit even if sums no longer move.
         return max(self.margin * self._reach / float(1 << (self.bits - 1)), _LEAST_UNIT)
 
     # ------------------------------------------------------------------ one round
 
     def check(self, size: int, round: Round) -> None:
-        """Raises `UsageError` where the reference has another size."""
+        """Raises `UsageError` if the reference has another size."""
         if self._memory is not None and self._memory.size != size:
             raise UsageError(f"the reference has {self._memory.size} elements, and x has {size}")
 
     def encode(self, x: Floats, shared: Words | None, round: Round) -> Message:
-        """Low bits, checks and the guard; in full where there is nothing to decode against."""
+        """Returns low bits, checks and the guard; the vector in full if there is no reference."""
         if self.reference == "last" and (self._memory is None or self.unit is None):
             return Message(x, kept=(x, None, None))
         unit = self.unit
         assert unit is not None
         key = new_key(self._private_draws(round))
-        words, unusable = to_words(x, unit, self.bits, key)
+        words, unusable = to_residues(x, unit, self.bits, key)
         guarded = np.concatenate([words, np.array([unusable > 0], np.int32)])
         return Message(guarded, kept=(x, key, unit))
 
     def own(self, message: Message, shared: Words | None, round: Round) -> Floats:
-        """Exactly this rank's addend."""
+        """Returns exactly this rank's addend."""
         x, key, unit = message.kept
         return message.values if key is None else own_values(x, unit, key)
 
     def decode(self, total: npt.NDArray[Any], message: Message, shared: Words | None, round: Round) -> Floats:
-        """The sum, from its low bits and the reference.
+        """Returns the sum, from its low bits and the reference.
 
         Raises:
-            RangeError: it is too far from the reference.
+            RangeError: the sum is too far from the reference.
         """
         x, key, unit = message.kept
         if key is None:
@@ -161,7 +157,7 @@ class Modular(Compressor):
         return found.sums
 
     def describe(self) -> str:
-        """Name and parameters."""
+        """Returns name and parameters."""
         unit = "None" if self._unit is None else f"{self._unit:g}"
         return f"Modular(unit={unit}, bits={self.bits}, reference={self.reference!r}, margin={self.margin:g})"
 
@@ -186,25 +182,25 @@ class Modular(Compressor):
     # ------------------------------------------------------------------ state
 
     def memories(self) -> dict[str, Floats]:
-        """The reference, once there is one."""
+        """Returns the reference, once there is one."""
         return {} if self._memory is None else {"reference": self._memory}
 
     def restore_memories(self, memories: Mapping[str, Floats]) -> None:
-        """Takes a copy of the reference."""
+        """Sets the reference to a copy."""
         if set(memories) != {"reference"}:
             raise UsageError(f"memories are {sorted(memories)}; needed: ['reference']")
         self._memory = np.array(memories["reference"], np.float64).reshape(-1)
 
     def scalars(self) -> dict[str, float | None]:
-        """How far sums have moved."""
+        """Returns the recent distance of sums from their reference."""
         return {"reach": self._reach}
 
     def restore_scalars(self, scalars: Mapping[str, float | None]) -> None:
-        """Takes it over."""
+        """Sets that distance."""
         self._reach = scalars["reach"]
 
     def forget_shared(self) -> None:
-        """Others do not have the reference: the next round goes in full."""
+        """Drops the reference, which new participants do not have: the next round goes in full."""
         super().forget_shared()
         self._memory, self._reach = None, None
 

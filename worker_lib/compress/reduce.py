@@ -1,11 +1,11 @@
-"""Takes a compressor through a session: one all-reduce of vectors that travel compressed.
+"""One all-reduce of a vector that travels compressed.
 
     allreduce(session, x, compressor)
         prepare -> [share -> OR over ranks] -> encode -> SUM over ranks -> decode -> x
 
-A sum and, for methods that need a common scale, an OR before it are all that the switch does. The OR is
-waited for at once, also by the asynchronous form: ranks must agree on the order of their collectives, and the
-sum cannot be sent before its scale is known.
+The switch does a sum and, for methods with a common scale, an OR before it. The asynchronous form too waits
+for the OR at once: ranks must agree on the order of their collectives, and the sum cannot be sent before its
+scale is known.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def allreduce(
 
     Raises:
         UsageError: an argument cannot work; nothing was sent.
-        RangeError: the sum left the range that its lanes can tell; at all ranks, and nothing was written.
+        RangeError: the sum left the range of its lanes; at all ranks, and nothing was written.
         SwitchAggError: what `worker_lib.Work.wait` raises. The compressor's state has then not moved.
     """
     return start(session, x, compressor, op, out, timeout, background=False).wait()

@@ -1,10 +1,10 @@
-"""Stochastic rounding to a grid, right on average, in lanes that the switch can add.
+"""Stochastic rounding to a grid, unbiased, in lanes that the switch can add.
 
     q = floor(x / unit + u),  u uniform in [0, 1)      E q = x / unit,  variance f (1 - f) with fraction f
 
-`StochasticRounding` has a grid that never changes, so no rank has to say anything about it: fixed-point
-numbers. Its words end in a guard of two words, in which ranks count what would not fit and what is not
-finite; the sum tells all of them.
+`StochasticRounding` has a fixed grid, so ranks need not agree on it in each round: fixed-point numbers. Two
+guard words at the end count the elements that did not fit and the ranks with NaN or Inf; their sum informs
+all ranks.
 """
 
 from __future__ import annotations
@@ -20,53 +20,15 @@ import numpy.typing as npt
 from switchagg.errors import UsageError
 from worker_lib.compress import lanes
 from worker_lib.compress.base import Compressor, Floats, Message, RangeError, Round, Words
-from worker_lib.compress.grid import Key, from_words, new_key, to_words
+from worker_lib.compress.lanes import from_words, new_key, to_words
 
-GUARD: Final = 2  # words: ranks with something that is not finite; elements that had to be cut
+GUARD: Final = 2  # words: ranks with NaN or Inf; elements that were cut
 _MOST_CUT: Final = 1 << 20  # that one rank counts, so that the sum of all fits a word
-
-
-def drawn(index: npt.NDArray[np.uint32], key: Key) -> npt.NDArray[np.uint32]:
-    """32 random bits for each element: a hash of the key and its index."""
-    h = index * np.uint32(0x9E3779B1) + np.uint32(key[0])
-    h ^= h >> np.uint32(16)
-    h *= np.uint32(0x7FEB352D)
-    h ^= h >> np.uint32(15)
-    h += np.uint32(key[1])
-    h *= np.uint32(0x846CA68B)
-    return h ^ h >> np.uint32(16)
-
-
-def round_at_random(x: Floats, units: Any, top: int, key: Key) -> tuple[lanes.Ints, int]:
-    """Multiples of units around x, each of the two nearest with the probability that makes it right.
-
-    What `worker_lib.compress.grid.to_words` does, before it packs. u has 24 bits for float32 and 32 for
-    float64, so the mean is right to 2^-24 and 2^-32 units.
-
-    Args:
-        x: finite values.
-        units: positive number, or an array that goes with x, of x's type.
-        top: the largest magnitude of a result.
-        key: of the draws.
-
-    Returns:
-        int32 multiples, and how many were cut to `top`. Zero gives zero.
-    """
-    real = x.dtype.type
-    v = x / units
-    limit = real(top)
-    if float(limit) > top:
-        limit = np.nextafter(limit, real(0))  # a float32 may have rounded it up
-    cut = int(np.count_nonzero(np.abs(v) > limit))
-    h = drawn(np.arange(x.size, dtype=np.uint32), key)
-    u = (h >> np.uint32(8)).astype(real) * real(2.0**-24) if real is np.float32 else h * 2.0**-32
-    # Where v is top, adding u may round up to top + 1.
-    return np.clip(np.floor(v + u), -limit, limit).astype(np.int32), cut
 
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """What the sum of all ranks' guard words says.
+    """The sum of all ranks' guard words.
 
     Attributes:
         infinite: ranks that had NaN or Inf.
@@ -78,19 +40,19 @@ class Guard:
 
     @staticmethod
     def words(infinite: bool, cut: int) -> npt.NDArray[np.int32]:
-        """One rank's."""
+        """Returns one rank's guard words."""
         return np.array([infinite, min(cut, _MOST_CUT)], np.int32)
 
     @classmethod
     def of(cls, total: npt.NDArray[np.int32]) -> Guard:
-        """From the last words of a sum."""
+        """Returns the guard at the end of a sum."""
         return cls(int(total[-GUARD]), int(total[-1]))
 
 
 class GuardedGrid(Compressor):
     """Random rounding to one unit for the whole vector, with a guard behind the lanes.
 
-    Subclasses say what the unit is, and what becomes of elements that had to be cut.
+    Subclasses define the unit and the treatment of elements that were cut.
 
     Args:
         bits: width of lanes.
@@ -104,15 +66,15 @@ class GuardedGrid(Compressor):
         self.bits = lanes.checked_bits(bits)
 
     def check(self, size: int, round: Round) -> None:
-        """Raises `UsageError` where so many ranks cannot share lanes so narrow."""
+        """Raises `UsageError` if this number of ranks cannot share lanes so narrow."""
         lanes.top(self.bits, round.world_size)
 
     @abstractmethod
     def unit(self, size: int, round: Round) -> float:
-        """The distance between two values of this round's grid, the same at all ranks."""
+        """Returns the distance between two values of this round's grid, the same at all ranks."""
 
     def encode(self, x: Floats, shared: Words | None, round: Round) -> Message:
-        """Rounded, cut, packed, and the guard."""
+        """Returns the vector rounded, cut and packed, with the guard behind it."""
         infinite = not bool(np.isfinite(x).all())
         values = np.where(np.isfinite(x), x, x.dtype.type(0)) if infinite else x
         units = np.full(1, self.unit(x.size, round), x.dtype)
@@ -121,12 +83,12 @@ class GuardedGrid(Compressor):
         return Message(np.concatenate([words, Guard.words(infinite, cut)]), kept=(x.size, units))
 
     def own(self, message: Message, shared: Words | None, round: Round) -> Floats:
-        """Exactly this rank's addend."""
+        """Returns exactly this rank's addend."""
         size, units = message.kept
         return from_words(message.values, size, self.bits, units, size)
 
     def decode(self, total: npt.NDArray[Any], message: Message, shared: Words | None, round: Round) -> Floats:
-        """The sum, or NaN everywhere where any rank had NaN or Inf."""
+        """Returns the sum; NaN everywhere if any rank had NaN or Inf."""
         size, units = message.kept
         guard = Guard.of(total)
         self._judge(guard, total, size, float(units[0]), round)
@@ -139,14 +101,14 @@ class GuardedGrid(Compressor):
     def _judge(
         self, guard: Guard, total: npt.NDArray[np.int32], size: int, unit: float, round: Round
     ) -> None:
-        """What the guard, and the sums of so many lanes in units, mean for this method."""
+        """Acts on the guard and the sums; nothing by default. May raise `RangeError`."""
 
 
 class StochasticRounding(GuardedGrid):
     """Fixed-point numbers: multiples of `unit`, rounded at random.
 
-    No extra round, no state. E|Q(x) - x|^2 <= d unit^2 / 4, whatever x is, so it has no omega. What would not
-    fit raises `RangeError` at all ranks.
+    No extra round, no state. E|Q(x) - x|^2 <= d unit^2 / 4, whatever x is, so it has no omega. An element
+    that does not fit raises `RangeError` at all ranks.
 
     Args:
         unit: the grid's distance.
@@ -164,11 +126,11 @@ class StochasticRounding(GuardedGrid):
         self._unit = float(unit)
 
     def unit(self, size: int, round: Round) -> float:
-        """As it was given."""
+        """Returns the given unit."""
         return self._unit
 
     def describe(self) -> str:
-        """Name and grid."""
+        """Returns name and grid."""
         return f"StochasticRounding(unit={self._unit:g}, bits={self.bits})"
 
     def _judge(

@@ -2,7 +2,7 @@
 
 The scale of each chunk is the largest exponent at any rank, which the plan of every collective finds anyway
 (docs/protocol.md, sections 4 to 7): no extra round and no state. 32-bit lanes round to nearest; 16- and 8-bit
-lanes round at random and are right on average.
+lanes round at random and are unbiased.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from switchagg.errors import UsageError
 from worker_lib.compress.base import Compressor, Floats, Message, Round, Words
-from worker_lib.compress.variance import dithering_variance
+from worker_lib.compress.dithering import dithering_variance
 from worker_lib.plan import NARROW_CHUNK
 from worker_lib.quantize import lane_top
 
@@ -44,34 +44,34 @@ class SharedExponent(Compressor):
 
     @property
     def narrow(self) -> bool:
-        """Whether lanes are rounded at random."""
+        """True if lanes are rounded at random."""
         return self.bits is not None and self.bits < 32
 
     def check(self, size: int, round: Round) -> None:
-        """Raises `UsageError` where so many ranks cannot share lanes so narrow."""
+        """Raises `UsageError` if this number of ranks cannot share lanes so narrow."""
         if self.bits is not None and self.bits < 32:
             lane_top(self.bits, round.world_size)
 
     def encode(self, x: Floats, shared: Words | None, round: Round) -> Message:
-        """The vector as it is; the session makes lanes of it."""
+        """Returns the vector as it is; the session makes lanes of it."""
         if not self.narrow:
             return Message(x, self.bits, kept=x.dtype)
         values = x.astype(np.float32, copy=False)
         return Message(values, self.bits, residual=np.zeros(values.size, np.float32), kept=x.dtype)
 
     def own(self, message: Message, shared: Words | None, round: Round) -> Floats:
-        """What the session's lanes carried of it."""
+        """Returns the addend that the session's lanes carried."""
         if message.residual is None:
             return message.values
         return (message.values - message.residual).astype(message.kept, copy=False)
 
     def decode(self, total: npt.NDArray[Any], message: Message, shared: Words | None, round: Round) -> Floats:
-        """The session has decoded it."""
+        """Returns the sum that the session decoded."""
         self._done(total.size)
         return total.astype(message.kept, copy=False)
 
     def omega(self, size: int, workers: int = 1) -> float | None:
-        """0 with wide lanes, whose rounding is of the order of a float's.
+        """Returns 0 with wide lanes, whose rounding is of the order of a float's; else the dithering's.
 
         With Q lanes each way a unit is at most 2 M / Q, M being the chunk's largest magnitude; a value v
         units from 0 varies by at most min(1/4, |v|) units^2 (docs/protocol.md, section 6), and
@@ -82,5 +82,5 @@ class SharedExponent(Compressor):
         return dithering_variance(min(size, NARROW_CHUNK), lane_top(self.bits, workers), math.inf, 2.0)
 
     def describe(self) -> str:
-        """Name and lanes."""
+        """Returns name and lanes."""
         return f"SharedExponent(bits={self.bits})"

@@ -54,7 +54,8 @@ class Table:
 
 
 def hoeffding(spans: Array | float, trials: int, questions: int = 1) -> Array | float:
-    """How far a mean of independent draws from intervals of these widths may be from what is expected.
+    """Returns the most that a mean of independent draws from intervals may differ from its expectation
+    (Hoeffding).
 
     Args:
         spans: widths.

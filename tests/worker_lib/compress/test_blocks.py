@@ -23,7 +23,7 @@ from worker_lib.compress import (
     TopBlocks,
     chain,
 )
-from worker_lib.compress.sparsifier import put_blocks, take_blocks
+from worker_lib.compress.sparsifiers import put_blocks, take_blocks
 
 from .table import CHANCE, Array, Table, hoeffding, right_on_average
 

@@ -1,4 +1,4 @@
-"""What docs/compression.md recommends can be made, and its table has every method."""
+"""The recommendations of docs/compression.md can be made, and its table has every method."""
 
 from __future__ import annotations
 

@@ -7,10 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.reference import lanes as reference_lanes
+from tests.reference.lanes import checks
 from tests.seeds import seed_of_this_run
 from worker_lib import UsageError
-from worker_lib.compress import Modular, RangeError, Round, TopBlocks, chain, residues
-from worker_lib.compress.residues import CHECK_BLOCK, FACTORS, checks
+from worker_lib.compress import Modular, RangeError, Round, TopBlocks, chain, lanes
+from worker_lib.compress.lanes import CHECK_BLOCK, FACTORS
 
 from .table import Table, right_on_average
 
@@ -125,27 +127,27 @@ def test_nan_is_everywhere_and_the_reference_stays() -> None:
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("bits", [2, 3, 4, 8, 10, 16])
-def test_the_native_twin_gives_the_same_bits(dtype: Any, bits: int) -> None:
+def test_the_native_form_gives_the_same_bits(dtype: Any, bits: int) -> None:
     rng = np.random.default_rng(seed_of_this_run())
     for size in (1, 5, 4095, 4097, 70_001):
         n, unit = 3, 0.37
         reference = rng.uniform(-1e6, 1e6, size)
-        total = np.zeros(residues.size_of(size, bits), np.int32)
+        total = np.zeros(lanes.residue_size(size, bits), np.int32)
         for _ in range(n):
             x = (reference + unit * rng.uniform(-0.5, 0.5, size) * 2 ** (bits - 1)).astype(dtype)
             if size > 5:
                 x[3:6] = np.nan, np.inf, 1e30
             key = (int(rng.integers(1 << 32)), int(rng.integers(1 << 32)))
-            words, unusable = residues.to_words(x, unit, bits, key)
-            expected, its = residues.twin_words(x, unit, bits, key)
+            words, unusable = lanes.to_residues(x, unit, bits, key)
+            expected, its = reference_lanes.to_residues(x, unit, bits, key)
             assert unusable == its
             assert np.array_equal(words, expected)
-            q, _ = residues.twin_integers(x, unit, key)
-            assert np.array_equal(residues.own_values(x, unit, key), (q * unit).astype(dtype))
+            q, _ = reference_lanes.integers(x, unit, key)
+            assert np.array_equal(lanes.own_values(x, unit, key), (q * unit).astype(dtype))
             total += words
         for factor in (1.0, 1.0001):  # near, and too far
-            ours = residues.to_sums(total, unit, bits, reference * factor, n, np.dtype(dtype))
-            theirs = residues.twin_sums(total, unit, bits, reference * factor, n, np.dtype(dtype))
+            ours = lanes.to_sums(total, unit, bits, reference * factor, n, np.dtype(dtype))
+            theirs = reference_lanes.to_sums(total, unit, bits, reference * factor, n, np.dtype(dtype))
             assert ours.sums.dtype == dtype
             assert np.array_equal(ours.sums, theirs.sums)
             assert np.array_equal(ours.means, theirs.means)

@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.reference import lanes as reference_lanes
+from tests.reference.lanes import drawn, round_at_random
 from tests.seeds import seed_of_this_run
 from worker_lib import UsageError
 from worker_lib.compress import RangeError, Round, StochasticRounding, lanes
-from worker_lib.compress.grid import from_words, square_of_words, to_words
-from worker_lib.compress.rounding import drawn, round_at_random
+from worker_lib.compress.lanes import from_words, square_of_words, to_words
 
 from .table import Table, hoeffding, right_on_average
 
@@ -30,7 +31,7 @@ def test_only_neighbours_on_the_grid_and_zero_stays_zero() -> None:
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("bits", [2, 4, 5, 8, 12, 16, 20, 32])
-def test_the_native_twin_gives_the_same_bits(dtype: Any, bits: int) -> None:
+def test_the_native_form_gives_the_same_bits(dtype: Any, bits: int) -> None:
     rng = np.random.default_rng(seed_of_this_run())
     top = lanes.top(bits, 1)
     for size, block in ((1, 1), (7, 3), (1000, 1000), (40_003, 64), (70_000, 70_000)):
@@ -44,10 +45,10 @@ def test_the_native_twin_gives_the_same_bits(dtype: Any, bits: int) -> None:
         q, cut = round_at_random(x, each, top, key)
         words, its = to_words(x, units, block, bits, top, key)
         assert its == cut
-        assert np.array_equal(words, lanes.pack(q, bits))
+        assert np.array_equal(words, reference_lanes.pack(q, bits))
         back = from_words(words, size, bits, units, block)
         assert back.dtype == dtype
-        assert np.array_equal(back, lanes.unpack(words, bits, size).astype(dtype) * each)
+        assert np.array_equal(back, reference_lanes.unpack(words, bits, size).astype(dtype) * each)
         if bits <= 16:
             assert square_of_words(words, size, bits) == sum(int(v) ** 2 for v in q)
 
@@ -57,7 +58,7 @@ def test_units_that_cannot_be_used_make_zeros() -> None:
     units = np.array([0, np.nan, np.inf, 0.5], np.float32)
     words, cut = to_words(x, units, 3, 8, 127, (3, 4))
     assert cut == 0
-    assert lanes.unpack(words, 8, 12).tolist() == [0] * 9 + [2] * 3
+    assert reference_lanes.unpack(words, 8, 12).tolist() == [0] * 9 + [2] * 3
 
 
 def test_draws_are_uniform_and_keys_make_others() -> None:

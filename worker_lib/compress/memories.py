@@ -1,0 +1,288 @@
+"""Compressors with a memory round an inner one: error feedback, EF21, DIANA's differences.
+
+    x --plus or minus a memory--> y --inner--> message;  after the sum the memory moves by what was sent
+
+    ErrorFeedback   p = x + e,   C(p) is sent,   e = p - C(p)
+    EF21            worker i:  c_i = C(x_i - g_i) is sent,  g_i += c_i;        everyone:  G += sum of c_i
+    Differences     worker i:  d_i = Q(x_i - h_i) is sent,  h_i += alpha d_i;  everyone: H += alpha sum d_i
+
+A round whose sum is not finite somewhere leaves the memory there as it was: one NaN must not stay for ever.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from switchagg.errors import UsageError
+from worker_lib.compress.base import Compressor, Floats, Message, Round, Words
+
+
+class Remembering(Compressor):
+    """Compresses a vector made of x and a memory.
+
+    Args:
+        inner: the compressor of that vector.
+
+    Raises:
+        UsageError: `inner` is no compressor.
+    """
+
+    remembers = True
+
+    def __init__(self, inner: Compressor) -> None:
+        super().__init__()
+        if not isinstance(inner, Compressor):
+            raise UsageError(f"inner is a {type(inner).__name__}; accepted: a worker_lib.compress.Compressor")
+        self.inner = inner
+        self._memory: dict[str, Floats] = {}
+
+    @abstractmethod
+    def names(self) -> tuple[str, ...]:
+        """Returns the names of the memories."""
+
+    @abstractmethod
+    def ahead(self, x: Floats) -> Floats:
+        """Returns the inner compressor's input, a new array."""
+
+    def check(self, size: int, round: Round) -> None:
+        """Raises `UsageError` if the inner compressor refuses, or a memory has another size."""
+        for name, memory in self._memory.items():
+            if memory.size != size:
+                raise UsageError(f"memory {name!r} has {memory.size} elements, and x has {size}")
+        self.inner.prepare(size, round)
+
+    def share(self, x: Floats, round: Round) -> Words | None:
+        """Returns the inner compressor's shared words."""
+        return self.inner.share(self.ahead(x), round)
+
+    def encode(self, x: Floats, shared: Words | None, round: Round) -> Message:
+        """Returns the inner compressor's message."""
+        y = self.ahead(x)
+        inner = self.inner.encode(y, shared, round)
+        return replace(inner, kept=(inner, y))
+
+    def parts(self) -> Iterator[Compressor]:
+        """Yields the inner compressor."""
+        yield self.inner
+
+    def memories(self) -> dict[str, Floats]:
+        """Returns the memories; none before the first round."""
+        return dict(self._memory)
+
+    def restore_memories(self, memories: Mapping[str, Floats]) -> None:
+        """Sets the memories to copies."""
+        if set(memories) != set(self.names()):
+            raise UsageError(f"memories are {sorted(memories)}; needed: {sorted(self.names())}")
+        self._memory = {name: np.array(memory).reshape(-1) for name, memory in memories.items()}
+
+    def _restart(self, stream: int) -> None:
+        super()._restart(stream)
+        self._memory = {}
+
+    def _load(self, state: Mapping[str, Any]) -> None:
+        self._memory = {}
+        super()._load(state)
+
+    def _of(self, name: str, x: Floats) -> Floats:
+        """Returns a memory in x's type; zeros at first."""
+        memory = self._memory.get(name)
+        if memory is None or memory.dtype != x.dtype:
+            memory = np.zeros_like(x) if memory is None else memory.astype(x.dtype)
+            self._memory[name] = memory
+        return memory
+
+
+class Following(Remembering):
+    """Compresses the difference of x to a memory h_i that follows x; the shared memory H follows the sum.
+
+    State: two vectors like x, "own" (h_i) and "sum" (H), zero at first and whenever the participants change.
+    Every rank keeps H from the same sums, so it is equal everywhere to the bit and never sent.
+    """
+
+    def names(self) -> tuple[str, ...]:
+        """Returns the names of h_i and H."""
+        return ("own", "sum")
+
+    @abstractmethod
+    def rate(self, size: int, workers: int) -> float:
+        """Returns the step of the memories towards what was sent, in (0, 1]."""
+
+    def ahead(self, x: Floats) -> Floats:
+        """Returns the difference to this rank's memory."""
+        result: Floats = x - self._of("own", x)
+        return result
+
+    def own(self, message: Message, shared: Words | None, round: Round) -> Floats:
+        """Returns h_i plus what was sent."""
+        inner, y = message.kept
+        result: Floats = self._of("own", y) + self.inner.own(inner, shared, round)
+        return result
+
+    def decode(self, total: npt.NDArray[Any], message: Message, shared: Words | None, round: Round) -> Floats:
+        """Returns H plus the sum of what was sent; then both memories move."""
+        inner, y = message.kept
+        sent = self.inner.own(inner, shared, round)
+        change = self.inner.decode(total, inner, shared, round)
+        h, every = self._of("own", y), self._of("sum", y)
+        result: Floats = every + change
+        rate = y.dtype.type(self.rate(y.size, round.world_size))
+        h += rate * finite(sent, change)
+        every += rate * finite(change, change)
+        self._done(result.size)
+        return result
+
+    def forget_shared(self) -> None:
+        """Drops both memories: H is a sum over other participants."""
+        super().forget_shared()
+        self._memory = {}
+
+
+def finite(change: Floats, total: Floats) -> Floats:
+    """Returns a memory's change, zero wherever the sum is not finite."""
+    there = np.isfinite(total)
+    if there.all():
+        return change
+    return np.where(there, change, change.dtype.type(0))
+
+
+class ErrorFeedback(Remembering):
+    """Error feedback around any compressor. The memory is this rank's alone: d numbers, "residual".
+
+    EF-SGD (Karimireddy et al., Error Feedback Fixes SignSGD, ICML 2019, arXiv 1901.09847, Algorithm 2), with
+    the memory in units of x, which is the same while the step size does not change. After Seide et al., 1-bit
+    SGD (Interspeech 2014).
+
+    Args:
+        inner: the compressor of x plus the residual.
+    """
+
+    def names(self) -> tuple[str, ...]:
+        """Returns the name of the one memory."""
+        return ("residual",)
+
+    def ahead(self, x: Floats) -> Floats:
+        """Returns x plus the residual."""
+        result: Floats = x + self._of("residual", x)
+        return result
+
+    def own(self, message: Message, shared: Words | None, round: Round) -> Floats:
+        """Returns what was sent."""
+        return self.inner.own(message.kept[0], shared, round)
+
+    def decode(self, total: npt.NDArray[Any], message: Message, shared: Words | None, round: Round) -> Floats:
+        """Returns the sum of what was sent; the rest becomes the residual."""
+        inner, y = message.kept
+        left = y - self.inner.own(inner, shared, round)
+        result = self.inner.decode(total, inner, shared, round)
+        residual = self._of("residual", y)
+        there = np.isfinite(result)
+        if there.all():
+            residual[:] = left
+        else:
+            residual[there] = left[there]
+        self._done(result.size)
+        return result
+
+    def describe(self) -> str:
+        """Returns the name and the inner compressor."""
+        return f"ErrorFeedback({self.inner.describe()})"
+
+
+class EF21(Following):
+    """EF21: compressed differences for a compressor that contracts, one with a delta. State as `Following`'s.
+
+    Richtarik, Sokolov, Fatkhullin: EF21, NeurIPS 2021, arXiv 2106.05203, Algorithm 2.
+
+    Args:
+        inner: a compressor with a `delta`, such as `TopBlocks`, `RandomBlocks(scaled=False)`, or a fine
+            quantizer. One without is refused in the first round.
+    """
+
+    def check(self, size: int, round: Round) -> None:
+        """Raises `UsageError` if the inner compressor refuses or does not contract."""
+        super().check(size, round)
+        if self.inner.delta(size, round.world_size) is None:
+            raise UsageError(
+                f"inner is {self.inner.describe()}, which has no delta in (0, 1] on {size} elements and "
+                f"{round.world_size} workers; EF21 needs a contraction: TopBlocks, RandomBlocks("
+                "scaled=False), or a quantizer with omega under 1"
+            )
+
+    def rate(self, size: int, workers: int) -> float:
+        """Returns 1."""
+        return 1.0
+
+    def describe(self) -> str:
+        """Returns the name and the inner compressor."""
+        return f"EF21({self.inner.describe()})"
+
+
+class Differences(Following):
+    """DIANA's compressed differences to a memory, around any unbiased compressor. State as `Following`'s.
+
+    As gradients settle, differences go to zero, and with them the noise of compression (Mishchenko et al.,
+    Distributed Learning with Compressed Gradient Differences, arXiv 1901.09269, Algorithm 1; any unbiased Q:
+    Horvath et al., arXiv 1904.05115, Algorithm 1).
+
+    Args:
+        inner: an unbiased compressor. alpha: step of the memories, in (0, 1 / (1 + omega)] if the inner
+        compressor's omega is known, the bound
+            of arXiv 1904.05115, Theorem 1; that bound by default.
+
+    Raises:
+        UsageError: `inner` is biased, or alpha is not positive. Alpha over its bound is refused in the first
+            round, when omega is known.
+    """
+
+    def __init__(self, inner: Compressor, alpha: float | None = None) -> None:
+        super().__init__(inner)
+        if not inner.unbiased:
+            raise UsageError(
+                f"inner is {inner.describe()}, which is biased; differences need an unbiased compressor "
+                "(for a contraction there is EF21)"
+            )
+        if alpha is not None and (not isinstance(alpha, int | float) or not 0 < alpha <= 1):
+            raise UsageError(f"alpha is {alpha!r}; accepted: greater than 0, at most 1 / (1 + omega)")
+        self.alpha = alpha
+
+    @property
+    def unbiased(self) -> bool:  # type: ignore[override]
+        """True, as the inner compressor."""
+        return True
+
+    def rate(self, size: int, workers: int) -> float:
+        """Returns alpha for vectors of this size.
+
+        Raises:
+            UsageError: alpha is over its bound, or neither alpha nor an omega is known.
+        """
+        omega = self.inner.omega(size, workers)
+        if omega is None:
+            if self.alpha is None:
+                raise UsageError(f"alpha is not given, and {self.inner.describe()} has no omega to set it by")
+            return float(self.alpha)
+        bound = 1 / (1 + omega)
+        if self.alpha is None:
+            return bound
+        if self.alpha > bound * (1 + 1e-12):
+            raise UsageError(
+                f"alpha is {self.alpha:g}; accepted: at most 1 / (1 + omega) = {bound:.6g}, where omega is "
+                f"{omega:.6g} for {self.inner.describe()} on {size} elements and {workers} workers"
+            )
+        return float(self.alpha)
+
+    def check(self, size: int, round: Round) -> None:
+        """Raises `UsageError` if alpha is over its bound or the inner compressor refuses."""
+        super().check(size, round)
+        self.rate(size, round.world_size)
+
+    def describe(self) -> str:
+        """Returns the name and the inner compressor."""
+        alpha = "" if self.alpha is None else f", alpha={self.alpha:g}"
+        return f"Differences({self.inner.describe()}{alpha})"
