@@ -1,35 +1,47 @@
-"""`switchagg bench allreduce`: this project's all-reduce beside gloo's, OpenMPI's and the floor under UDP."""
+"""`switchagg bench allreduce`, `bench ddp` and `bench policy`: measurements beside other systems."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from switchagg.cli import bench_ddp, bench_policy
 from switchagg.errors import UsageError
 from switchagg.launch.signals import sigterm_exits
 
 if TYPE_CHECKING:
     from switchagg.bench.grid import Settings
 
-_EPILOG = """\
+_ALLREDUCE_EPILOG = """\
 Every parameter of the first group takes a list, such as --workers 2,4,8 --bits 32,16; all combinations are
 measured. Without options the run takes about three minutes. Exit status: 0 all measured and right, 1
 something failed or was wrong, 2 a parameter that cannot work.
 """
+_POLICY_EPILOG = """\
+In each phase the job's calls name no block size, and the controller chooses block size and sparse or dense.
+The same calls are timed with each fixed setting on the same tensors. Times are milliseconds a call; * marks
+the best fixed setting of a phase. Without options the run takes about seven minutes. Exit status: 0 measured
+and every result the same to the bit, 1 something failed, 2 a parameter that cannot work.
+"""
 
 
 def add_parser(subparsers: Any) -> None:
-    """Add `bench` to the commands of an argparse parser."""
-    bench = subparsers.add_parser("bench", help="measure, beside what you would use instead")
-    kinds = bench.add_subparsers(dest="benchmark", required=True, metavar="WHAT")
-    parser = kinds.add_parser(
+    """Adds `bench` to the commands of an argparse parser."""
+    bench = subparsers.add_parser("bench")
+    kinds = bench.add_subparsers(dest="benchmark", required=True, metavar="BENCHMARK")
+    for add in (_add_allreduce, _add_ddp, _add_policy):
+        parser = add(kinds)
+        parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
+
+
+def _add_allreduce(kinds: Any) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = kinds.add_parser(
         "allreduce",
         help="all-reduce of one tensor, results checked",
-        description=__doc__,
-        epilog=_EPILOG,
+        description="This project's all-reduce beside gloo's, OpenMPI's and the floor under UDP.",
+        epilog=_ALLREDUCE_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     lists = parser.add_argument_group("lists")
@@ -70,14 +82,88 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument("--seed", type=int, default=1, help="of data and faults (%(default)s)")
     parser.add_argument("--timeout", type=float, default=60.0, help="seconds for one call (%(default)s)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
-    parser.set_defaults(run=run)
-    bench_ddp.add_parser(kinds)
-    bench_policy.add_parser(kinds)
+    parser.set_defaults(run=_allreduce)
+    return parser
+
+
+def _add_ddp(kinds: Any) -> argparse.ArgumentParser:
+    from switchagg.bench.ddp.settings import MODELS, SYSTEMS, DdpSettings
+
+    default = DdpSettings()
+    parser: argparse.ArgumentParser = kinds.add_parser(
+        "ddp",
+        help="training under PyTorch's DistributedDataParallel",
+        description="Steps a second and time in communication, under DDP, through the switch and gloo.",
+        epilog="Every system trains the same models on the same batches, in turns, in the same processes. "
+        "Exit status: 0 all measured, ranks the same; 1 something failed; 2 a parameter that cannot work.",
+    )
+    parser.add_argument("--workers", default=",".join(map(str, default.workers)), help="list (%(default)s)")
+    parser.add_argument("--model", default=",".join(MODELS), help="list (%(default)s)")
+    parser.add_argument(
+        "--system", default=",".join(default.systems), help=f"list of {', '.join(SYSTEMS)} (%(default)s)"
+    )
+    parser.add_argument("--steps", type=int, default=default.steps, help="a round (%(default)s)")
+    parser.add_argument("--repeat", type=int, default=default.repeat, help="timed rounds (%(default)s)")
+    parser.add_argument("--warmup", type=int, default=default.warmup, help="rounds before (%(default)s)")
+    parser.add_argument(
+        "--parameters", type=int, default=default.parameters, help="of a model, about (%(default)s)"
+    )
+    parser.add_argument("--batch", type=int, default=default.batch, help="samples a rank (%(default)s)")
+    parser.add_argument(
+        "--timeout", type=float, default=default.timeout, help="seconds for a step (%(default)s)"
+    )
+    parser.set_defaults(run=_ddp)
+    return parser
+
+
+def _add_policy(kinds: Any) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = kinds.add_parser(
+        "policy",
+        help="the skip policy that the controller tunes, against fixed ones",
+        description="A drifting density, tuned by the controller, against every fixed setting.",
+        epilog=_POLICY_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--workers", type=int, default=4, help="worker processes, 2 to 32 (%(default)s)")
+    parser.add_argument("--size", default="64M", help="bytes of a worker's tensor (%(default)s)")
+    parser.add_argument(
+        "--density",
+        default="1,0.5,0.1,0.03,0.01,0.03,0.1,0.5,1",
+        help="of the phases, one after the other (%(default)s)",
+    )
+    parser.add_argument(
+        "--layout", default="random,clustered", help="of non-zero elements: random, clustered (%(default)s)"
+    )
+    parser.add_argument(
+        "--blocks", default="16,64,256,1024", help="block sizes of the fixed settings (%(default)s)"
+    )
+    parser.add_argument(
+        "--phase-seconds",
+        type=float,
+        default=8.0,
+        help="length of a phase under its best fixed setting (%(default)s)",
+    )
+    parser.add_argument(
+        "--share",
+        type=float,
+        default=0.25,
+        help="share of a phase's calls that measures each fixed setting (%(default)s)",
+    )
+    parser.add_argument(
+        "--deadline",
+        type=float,
+        default=2.5,
+        help="of the job, seconds; heartbeats are sent every fifth of it, at least each second (%(default)s)",
+    )
+    parser.add_argument("--transport", default="shm", help="shm or udp (%(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="of the data (%(default)s)")
+    parser.add_argument("--timeout", type=float, default=60.0, help="seconds for one call (%(default)s)")
+    parser.set_defaults(run=_policy)
+    return parser
 
 
 def settings_from(args: argparse.Namespace) -> Settings:
-    """The settings that the command line asks for.
+    """Returns the settings of `bench allreduce` that the command line asks for.
 
     Raises:
         UsageError: a value that cannot work.
@@ -113,28 +199,115 @@ def settings_from(args: argparse.Namespace) -> Settings:
     )
 
 
-def run(args: argparse.Namespace) -> int:
-    """Measure, print the table, write the JSON; the exit status as the command's help says it.
+def _allreduce(args: argparse.Namespace) -> int:
+    """Measures, prints the table, writes the JSON. Returns the exit status of the command's help.
 
     Raises:
         UsageError: a parameter that cannot work, or nothing to measure.
     """
-    if args.benchmark == "ddp":
-        return bench_ddp.run(args)
-    if args.benchmark == "policy":
-        return bench_policy.run(args)
     from switchagg.bench import allreduce
     from switchagg.bench.report import LEGEND, TerminalProgress, table, to_json
 
     settings = settings_from(args)
-    if args.json is not None and not args.json.absolute().parent.is_dir():
-        raise UsageError(f"json {args.json}: there is no folder {args.json.absolute().parent}")
+    _check_folder(args)
     with sigterm_exits(), TerminalProgress() as progress:
         outcome = allreduce.run(settings, progress)
     print(table(outcome))
     print()
     print(LEGEND)
-    if args.json is not None:
-        args.json.write_text(json.dumps(to_json(settings, outcome), indent=1) + "\n")
-        print(f"Figures in {args.json}")
+    _write_figures(args, to_json(settings, outcome))
     return 0 if outcome.ok else 1
+
+
+def _ddp(args: argparse.Namespace) -> int:
+    """Measures, prints the table, writes the JSON.
+
+    Raises:
+        UsageError: a parameter that cannot work. SwitchAggError: a rank failed.
+    """
+    from switchagg.bench.ddp import report
+    from switchagg.bench.ddp.run import run as measure
+    from switchagg.bench.ddp.settings import DdpSettings, Figures
+    from switchagg.bench.grid import parse_list
+
+    settings = DdpSettings(
+        workers=parse_list(args.workers, "workers", int),
+        models=parse_list(args.model, "model", str),
+        systems=parse_list(args.system, "system", str),
+        steps=args.steps,
+        repeat=args.repeat,
+        warmup=args.warmup,
+        parameters=args.parameters,
+        batch=args.batch,
+        timeout=args.timeout,
+    )
+    _check_folder(args)
+
+    def progress(figures: Figures) -> None:
+        if sys.stderr.isatty():
+            print(f"{figures.workers} ranks, {figures.model}, {figures.system}: measured", file=sys.stderr)
+
+    with sigterm_exits():
+        found = measure(settings, progress)
+    print(report.table(found))
+    print()
+    print(report.LEGEND)
+    _write_figures(args, report.to_json(settings, found))
+    return 0 if all(figures.same is not False for figures in found) else 1
+
+
+def _policy(args: argparse.Namespace) -> int:
+    """Measures, prints the table, writes the JSON. Returns the exit status of the command's help.
+
+    Raises:
+        UsageError: a parameter that cannot work.
+    """
+    from switchagg.bench import policy
+    from switchagg.bench.grid import parse_list, parse_size
+    from switchagg.bench.policy_messages import Layout
+    from switchagg.bench.report import machine
+
+    settings = policy.PolicySettings(
+        workers=args.workers,
+        size=parse_list(args.size, "size", parse_size)[0],
+        densities=_numbers(args.density, "density"),
+        layouts=parse_list(args.layout, "layout (accepted are random, clustered)", Layout),
+        blocks=parse_list(args.blocks, "blocks", int),
+        seconds=args.phase_seconds,
+        share=args.share,
+        deadline=args.deadline,
+        transport=args.transport,
+        seed=args.seed,
+        timeout=args.timeout,
+    )
+    _check_folder(args)
+
+    def say(what: str) -> None:
+        print(what, file=sys.stderr, flush=True)
+
+    with sigterm_exits():
+        outcome = policy.run(settings, say)
+    print(policy.table(outcome))
+    _write_figures(args, policy.to_json(settings, outcome, machine()))
+    if not outcome.exact:
+        print("results differed between settings or ranks", file=sys.stderr)
+    return 0 if outcome.exact else 1
+
+
+def _numbers(text: str, name: str) -> tuple[float, ...]:
+    """Parses a list in which numbers may come twice."""
+    try:
+        return tuple(float(item) for item in text.split(","))
+    except ValueError:
+        raise UsageError(f"{name} is {text!r}; accepted: numbers such as 1,0.1,0.01") from None
+
+
+def _check_folder(args: argparse.Namespace) -> None:
+    if args.json is not None and not args.json.absolute().parent.is_dir():
+        raise UsageError(f"json {args.json}: there is no folder {args.json.absolute().parent}")
+
+
+def _write_figures(args: argparse.Namespace, figures: object) -> None:
+    if args.json is not None:
+        args.json.write_text(json.dumps(figures, indent=1) + "\n")
+        print(f"Figures in {args.json}")

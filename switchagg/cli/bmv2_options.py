@@ -1,11 +1,10 @@
-"""simple_switch_grpc's command line as `switchagg switch` takes it.
+"""Options of bmv2's simple_switch_grpc that `switchagg switch` accepts.
 
     simple_switch_grpc --no-p4 -i 0@veth0 --device-id 1 --log-console -- --grpc-server-addr 127.0.0.1:9559
     switchagg switch   --no-p4 -i 0@veth0 --device-id 1 --log-console -- --grpc-server-addr 127.0.0.1:9559
 
-Options that have a meaning here mean the same. Those about a log, Thrift or nanomsg are taken and change
-nothing, and a line on standard error says so. Those that would change what the switch does, and cannot here,
-are refused.
+Options that have a meaning here mean the same. Options of a log, Thrift or nanomsg have no effect, and a line
+on standard error says so. Options that would change the switch's behaviour, and cannot here, are refused.
 """
 
 from __future__ import annotations
@@ -80,7 +79,7 @@ def joined(line: Sequence[str], parser: argparse.ArgumentParser) -> list[str]:
 
     Args:
         line: what follows the command.
-        parser: which options take a value.
+        parser: knows the options that take a value.
     """
     actions: dict[str, Any] = parser._option_string_actions
     made: list[str] = []
@@ -97,7 +96,7 @@ def joined(line: Sequence[str], parser: argparse.ArgumentParser) -> list[str]:
 
 
 def settle(args: argparse.Namespace) -> None:
-    """Gives simple_switch_grpc's options their meaning here. Raises `UsageError` for what has none."""
+    """Translates the options into our own. Raises `UsageError` for those that have no equivalent."""
     for name, why in _REFUSED.items():
         if getattr(args, _refused(name)) is not None:
             raise UsageError(f"{name} is simple_switch_grpc's, and is not here: {why}")

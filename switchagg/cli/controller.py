@@ -1,7 +1,7 @@
 """`switchagg controller`: the controller of one or several switches, for many tenants.
 
 Prints where it serves on standard output, a line of JSON with --json, and logs on standard error. Ends on
-SIGTERM, SIGINT or SIGHUP: its members are told, and jobs stay on their switches where --state keeps them.
+SIGTERM, SIGINT or SIGHUP: it tells its members, and with --state jobs stay on their switches.
 """
 
 from __future__ import annotations
@@ -37,16 +37,15 @@ def add_parser(subparsers: Any) -> None:
     """Adds `controller` to the commands of an argparse parser."""
     parser = subparsers.add_parser(
         "controller",
-        help="run the controller of one or several switches",
         description="Serves HTTP for workers, people and Prometheus, and the web page, in front of switches. "
-        "Options win over the configuration file.",
+        "Options override the configuration file.",
     )
     parser.add_argument("--listen", metavar="HOST:PORT", help=f"where to serve ({DEFAULT_LISTEN})")
     parser.add_argument(
         "--state",
         type=Path,
         metavar="DIR",
-        help=f"folder for what must survive a restart ({STATE_VARIABLE}; without it nothing survives)",
+        help=f"folder of the state that survives a restart ({STATE_VARIABLE}; without it nothing does)",
     )
     parser.add_argument(
         "--tls-cert", type=Path, metavar="FILE", help="serve https with this certificate (PEM)"
@@ -68,9 +67,9 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--slots", type=int, metavar="P", help="slots of jobs that ask for none")
     parser.add_argument("--log-format", choices=FORMATS, help="lines for people, or JSON (plain)")
     parser.add_argument(
-        "--log-level", choices=LEVELS, default="info", help="least that is logged (%(default)s)"
+        "--log-level", choices=LEVELS, default="info", help="lowest level that is logged (%(default)s)"
     )
-    parser.add_argument("--json", action="store_true", help="say in JSON where it serves")
+    parser.add_argument("--json", action="store_true", help="print the announcement as JSON")
     parser.set_defaults(run=run)
 
 
@@ -102,7 +101,7 @@ def run(args: argparse.Namespace) -> int:
                 "or tenants: `switchagg tenant add NAME --state DIR`"
             )
         if tls is not None:
-            tls.context()  # what is wrong with it is said before anything is opened
+            tls.context()  # so that an error comes before anything is opened
         log_to_stderr(settings.log_format or "plain", args.log_level)
         drivers = [_open(spec, host, stack.callback) for _, spec in sorted(configuration.switches.items())]
         controller = Controller(
@@ -149,7 +148,7 @@ def _configuration(args: argparse.Namespace) -> Configuration:
 
 
 def _allow_connections() -> None:
-    """Every member keeps a connection, and the usual limit of 1024 is for programs that use `select`."""
+    """Raises the limit of descriptors: each member has a connection, and 1024 is for users of `select`."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 

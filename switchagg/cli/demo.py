@@ -1,4 +1,4 @@
-"""`switchagg demo`: train a language model through the software switch, and write a report."""
+"""`switchagg demo`: trains a language model through the software switch, and writes a report."""
 
 from __future__ import annotations
 
@@ -21,10 +21,9 @@ work, 130 interrupted.
 
 
 def add_parser(subparsers: Any) -> None:
-    """Add `demo` to the commands of an argparse parser."""
+    """Adds `demo` to the commands of an argparse parser."""
     parser = subparsers.add_parser(
         "demo",
-        help="train a language model through the software switch, and write a report",
         description="Worker processes train one language model on the source of the Python standard library. "
         "A software switch sums their gradients. The same batches then run in a single process, and a report "
         "shows both curves, the bytes on the wire and the time.",
@@ -64,7 +63,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 def settings_from(args: argparse.Namespace) -> Settings:
-    """The settings that the command line asks for.
+    """Returns the settings that the command line asks for.
 
     Raises:
         UsageError: a value that cannot work; the message names the option.
@@ -90,7 +89,7 @@ def settings_from(args: argparse.Namespace) -> Settings:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the demo; the exit status as the command's help says it."""
+    """Runs the demo. Returns the exit status of the command's help."""
     from switchagg.demo import report
     from switchagg.demo.run import run as run_demo
     from switchagg.demo.settings import LANES

@@ -26,18 +26,17 @@ is not installed; 2 an option that cannot work, 130 interrupted.
 
 
 def add_parser(subparsers: Any) -> None:
-    """Add `experiment` to the commands of an argparse parser."""
+    """Adds `experiment` to the commands of an argparse parser."""
     parser = subparsers.add_parser(
         "experiment",
-        help="check claims of the field through the switch, and write a report",
         description="Runs each claim through the software switch with real processes, prints what was found "
         "and whether the claim holds here, and writes a page with plots and a JSON file.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help="experiments, or all")
-    parser.add_argument("--list", action="store_true", help="say which there are")
-    parser.add_argument("--quick", action="store_true", help="the short form, to see that everything works")
+    parser.add_argument("--list", action="store_true", help="list them")
+    parser.add_argument("--quick", action="store_true", help="a short run, to see that everything works")
     parser.add_argument("--seed", type=int, default=0, help="of all that is random (%(default)s)")
     parser.add_argument("--json", action="store_true", help="print the results as JSON, and no text")
     parser.add_argument(
@@ -51,7 +50,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the experiments; the exit status as the command's help says it.
+    """Runs the experiments. Returns the exit status of the command's help.
 
     Raises:
         UsageError: no such experiment, or an option that cannot work.

@@ -1,10 +1,10 @@
-"""`switchagg host`: a software switch and its controller in one process, which others start as a child.
+"""`switchagg host`: a software switch and its controller in one process, usually another program's child.
 
 Prints one line of JSON when it serves, ``{"controller": url, "switch": {...}, "pid": ..., "warnings": []}``.
 Ends on SIGTERM or SIGINT. It also ends when its standard input (a pipe or a terminal) closes, or when the
-process named by --parent does: whatever becomes of the parent, no host is left behind. In these cases ranks
-that are still in a job, perhaps asking once more for the last result, have 5 seconds to leave it. Where
-SWITCHAGG_HOST_TOKEN is set, the controller refuses whoever does not bring that token (SWITCHAGG_TOKEN).
+process named by --parent does, so that no host outlives its parent. In these cases ranks that are still in a
+job, perhaps retransmitting for the last result, have 5 seconds to leave it. Where SWITCHAGG_HOST_TOKEN is
+set, the controller refuses requests without that token (SWITCHAGG_TOKEN).
 """
 
 from __future__ import annotations
@@ -24,14 +24,13 @@ from switchagg.errors import UsageError
 from switchagg.launch.signals import stop_signals
 
 LINGER: Final = 5.0  # seconds
-TOKEN_VARIABLE: Final = "SWITCHAGG_HOST_TOKEN"  # whoever asks must bring it, where it is set
+TOKEN_VARIABLE: Final = "SWITCHAGG_HOST_TOKEN"  # where it is set, every request must have it
 
 
 def add_parser(subparsers: Any) -> None:
     """Adds `host` to the commands of an argparse parser."""
     parser = subparsers.add_parser(
         "host",
-        help="run a software switch and its controller in one process",
         description="Runs a software switch and its controller, for workers that set SWITCHAGG_CONTROLLER. "
         "Prints one line of JSON when it serves. Ends on SIGTERM, Ctrl-C, or the end of standard input.",
     )
@@ -46,7 +45,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--words", type=int, help="in a packet of such a job (352, or 2032 on an interface that carries it)"
     )
-    parser.add_argument("--ignore-stdin", action="store_true", help="go on when standard input closes")
+    parser.add_argument("--ignore-stdin", action="store_true", help="continue when standard input closes")
     parser.add_argument("--parent", type=int, metavar="PID", help="end when this process does")
     add_network_options(parser)
     parser.set_defaults(run=run)
@@ -71,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
             pcap=args.pcap,
             words=args.words,
             slots=args.slots,
-            # Not an option: those can be read by everybody who lists processes.
+            # Not an option: everybody who lists processes can read those.
             credential=os.environ.pop(TOKEN_VARIABLE, None) or None,
         ) as host:
             address, port = host.switch.address
@@ -88,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _wait(stop: int, parent: int | None, *, read_stdin: bool) -> bool:
-    """Blocks until one of the file descriptors says that it is time. Returns whether it was a signal."""
+    """Blocks until a signal, the parent's end or the end of input. Returns whether it was a signal."""
     with selectors.DefaultSelector() as selector:
         selector.register(stop, selectors.EVENT_READ)
         if parent is not None:
@@ -123,7 +122,7 @@ def _read(descriptor: int) -> bytes:
 
 @contextlib.contextmanager
 def _parent_end(pid: int | None) -> Iterator[int | None]:
-    """A file descriptor that becomes readable when `pid` ends; None where there is none to be had."""
+    """Yields a file descriptor that becomes readable when `pid` ends; None if the kernel gives none."""
     if pid is None:
         yield None
         return

@@ -1,6 +1,6 @@
-"""Logs of commands that serve: lines for people, or a JSON object a line for machines. On standard error.
+"""Logs of commands that serve, on standard error: lines for people, or a JSON object a line.
 
-No token is ever logged: what carries one (headers, bodies) is not handed to a logger anywhere.
+No token is ever logged: headers and bodies, which carry them, are not handed to a logger anywhere.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _OWN: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"
 
 
 class JsonFormatter(logging.Formatter):
-    """A record as one line of JSON: time, level, logger, message, and what else the caller gave."""
+    """Formats a record as a line of JSON: time, level, logger, message, and the caller's other fields."""
 
     def format(self, record: logging.LogRecord) -> str:
         line = {
@@ -38,7 +38,7 @@ def _plain(value: object) -> object:
 
 
 class PlainFormatter(logging.Formatter):
-    """A record as a line for people. What a stranger named in it cannot begin a line of its own."""
+    """Formats a record as a line for people. Names in it that a stranger chose cannot begin a new line."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)-7s %(message)s")
@@ -51,7 +51,7 @@ class PlainFormatter(logging.Formatter):
 
 
 def log_to_stderr(form: str, level: str) -> None:
-    """Sends what `switchagg` logs, and warnings of others, to standard error."""
+    """Sends the logs of `switchagg`, and warnings of other packages, to standard error."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if form == "json" else PlainFormatter())
     root = logging.getLogger()

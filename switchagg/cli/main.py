@@ -1,4 +1,4 @@
-"""`switchagg`: the commands. Each is a module of its own, imported only when it is the one that runs."""
+"""`switchagg`: finds the module of the command that is asked for, and imports no other."""
 
 from __future__ import annotations
 
@@ -7,62 +7,76 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import switchagg
 from switchagg.errors import SwitchAggError, UsageError
 
 COMMANDS: Final = {
-    "demo": "train a language model through the software switch, and write a report",
-    "run": "start n local processes with a switch between them",
-    "topo": "build a network in Mininet and run a job across it",
-    "bench": "measure, beside what you would use instead",
-    "experiment": "check claims of the field through the switch, and write a report",
-    "switch": "run a software switch",
-    "p4": "check, describe and run P4 programs",
-    "host": "run a software switch and its controller in one process",
-    "controller": "run the controller of one or several switches",
-    "tenant": "say who may use a controller",
-    "jobs": "list the jobs that run",
-    "slots": "show who has which slots, and what they wait for",
-    "stats": "show the counters of the switches and of their jobs",
-    "switches": "list the switches, and how they are",
-    "top": "watch switches and jobs, live",
-    "events": "show what has happened",
-    "job": "order a job before its ranks come",
-    "drain": "let a job or a switch run empty",
-    "undrain": "let a drained switch have jobs again",
-    "evict": "end a job now",
+    "demo": ("demo", "train a language model through the software switch, and write a report"),
+    "run": ("run", "start n local processes with a switch between them"),
+    "topo": ("topo", "build a network in Mininet and run a job across it"),
+    "bench": ("bench", "measure this project's all-reduce beside gloo's and OpenMPI's"),
+    "experiment": ("experiment", "check claims of papers through the switch, and write a report"),
+    "switch": ("switch", "run a software switch"),
+    "p4": ("p4", "check, describe and run P4 programs"),
+    "host": ("host", "run a software switch and its controller in one process"),
+    "controller": ("controller", "run the controller of one or several switches"),
+    "tenant": ("tenant", "manage the tenants of a controller, and their tokens"),
+    "jobs": ("listings", "list the jobs that run"),
+    "slots": ("listings", "show the slots of each job, and the ranks that they wait for"),
+    "stats": ("listings", "show the counters of the switches and of their jobs"),
+    "switches": ("listings", "list the switches and their state"),
+    "top": ("top", "watch switches and jobs, live"),
+    "events": ("listings", "show the controller's event log"),
+    "job": ("operations", "create a job before its ranks connect"),
+    "drain": ("operations", "let a job or a switch run empty"),
+    "undrain": ("operations", "let a drained switch take jobs again"),
+    "evict": ("operations", "end a job now"),
 }
+"""Module and help text of each command.
 
-_EPILOG = "`switchagg COMMAND --help` says more of a command."
+A module has ``add_parser(subparsers)``, which adds all its commands with their functions as the default of
+``run``. It may have ``arranged(line, parser)``, which returns a command's line as argparse shall read it.
+"""
+
+
+class _Commands:
+    """The subparsers of `switchagg`, which know the help text of each command."""
+
+    def __init__(self, parser: argparse.ArgumentParser) -> None:
+        self.added = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+
+    def add_parser(self, name: str, **settings: Any) -> argparse.ArgumentParser:
+        return self.added.add_parser(name, help=COMMANDS[name][1], **settings)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command line and returns the exit status: 0 done, 1 failed, 2 asked for what cannot work."""
+    """Runs a command line and returns the exit status: 0 success, 1 failure, 2 unusable arguments."""
     line = list(sys.argv[1:] if arguments is None else arguments)
     # No option of the program itself takes a value, so the first word that is no option is the command.
     chosen = next((word for word in line if not word.startswith("-")), None)
     parser = argparse.ArgumentParser(
-        prog="switchagg", description="In-network gradient aggregation that anyone can run.", epilog=_EPILOG
+        prog="switchagg",
+        description="In-network gradient aggregation that anyone can run.",
+        epilog="`switchagg COMMAND --help` describes a command.",
     )
     parser.add_argument("--version", action="version", version=f"switchagg {switchagg.__version__}")
-    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    module = None
-    for name, meaning in COMMANDS.items():
-        if name == chosen:
-            module = importlib.import_module(f"switchagg.cli.{name}")
-            module.add_parser(subparsers)
-        else:
-            subparsers.add_parser(name, help=meaning)
+    commands = _Commands(parser)
+    wanted = COMMANDS[chosen][0] if chosen in COMMANDS else None
+    module: Any = None
+    for name, (its_module, _) in COMMANDS.items():
+        if its_module != wanted:
+            commands.add_parser(name)
+        elif module is None:
+            module = importlib.import_module(f"switchagg.cli.{wanted}")
+            module.add_parser(commands)
     if chosen is not None and hasattr(module, "arranged"):
-        assert module is not None
-        place = line.index(chosen)
-        line = line[: place + 1] + module.arranged(line[place + 1 :], subparsers.choices[chosen])
+        place = line.index(chosen) + 1
+        line = line[:place] + module.arranged(line[place:], commands.added.choices[chosen])
     args = parser.parse_args(line)
-    assert module is not None
     try:
-        status = int(module.run(args))
+        status = int(args.run(args))
         sys.stdout.flush()
         return status
     except UsageError as error:
@@ -75,7 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"switchagg {chosen}: interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:
-        # Whoever read our output has gone. Python would complain once more when it flushes at exit.
+        # The reader of our output has gone. Python would complain once more when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 141
 

@@ -1,8 +1,9 @@
-"""Options that several commands share."""
+"""Options that several commands share, and what follows from them."""
 
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,8 +19,8 @@ _FAULTS = (
     ("duplicate", "probability that it arrives twice"),
     ("reorder", "probability that later ones overtake it"),
     ("corrupt", "probability that one of its bits is flipped"),
-    ("delay", "seconds by which every packet is late"),
-    ("jitter", "seconds, up to which it is later still, at random"),
+    ("delay", "seconds added to the way of every packet"),
+    ("jitter", "at most so many seconds more, at random"),
 )
 
 
@@ -36,17 +37,17 @@ def add_network_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_rate_options(group: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
-    """Adds how fast the workers' links are."""
+    """Adds the rate of the workers' links and the length of their queues."""
     group.add_argument(
-        "--rate", metavar="RATE", help="of each worker's link, each way, such as 1Gbit (as fast as it goes)"
+        "--rate", metavar="RATE", help="of each worker's link, each way, such as 1Gbit (no limit)"
     )
     group.add_argument(
-        "--queue", type=int, metavar="BYTES", help="that wait at one end of such a link, no more (1048576)"
+        "--queue", type=int, metavar="BYTES", help="at most, at one end of a link with a --rate (1048576)"
     )
 
 
 def add_macro_options(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
-    """Adds what a P4 preprocessor would want to know."""
+    """Adds the folders and macros of a P4 preprocessor."""
     parser.add_argument(
         "-I",
         dest="include_dirs",
@@ -68,7 +69,7 @@ def faults_from(args: argparse.Namespace) -> Faults:
 
 
 def rate_from(args: argparse.Namespace) -> Rate | None:
-    """Returns the links' rate; None where none was asked for. Raises `UsageError` for what is none."""
+    """Returns the links' rate, None without --rate. Raises `UsageError` for a text that is no rate."""
     from switchagg.emulator.rates import Rate
 
     if args.rate is None:
@@ -79,7 +80,7 @@ def rate_from(args: argparse.Namespace) -> Rate | None:
 
 
 def network_arguments(args: argparse.Namespace) -> list[str]:
-    """Returns the same options again, for another command's line."""
+    """Returns the network options as words of another command's line."""
     line = faults_from(args).options()
     if (rate := rate_from(args)) is not None:
         line += rate.options()
@@ -88,8 +89,8 @@ def network_arguments(args: argparse.Namespace) -> list[str]:
     return line
 
 
-def add_controller_options(parser: argparse.ArgumentParser, *, json: bool = True) -> None:
-    """Adds which controller to ask, and ``--json``."""
+def add_controller_options(parser: argparse.ArgumentParser) -> None:
+    """Adds ``--controller``, ``--ca`` and ``--json``."""
     parser.add_argument(
         "--controller", metavar="URL", help="http://host:port or https://host:port (SWITCHAGG_CONTROLLER)"
     )
@@ -98,20 +99,25 @@ def add_controller_options(parser: argparse.ArgumentParser, *, json: bool = True
         metavar="FILE",
         help="certificates to trust, for https:// with a private authority (SWITCHAGG_CA)",
     )
-    if json:
-        parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     # A token on a command line is seen by everybody who lists processes.
     parser.epilog = "The tenant's token, where the controller wants one, comes from SWITCHAGG_TOKEN."
 
 
 def add_job_options(parser: argparse.ArgumentParser) -> None:
-    """Adds what tells jobs of one name apart."""
+    """Adds ``--id`` and ``--tenant``, which tell jobs of one name apart."""
     parser.add_argument("--id", type=int, metavar="N", help="its id, where several have the name")
-    parser.add_argument("--tenant", metavar="NAME", help="whose job, for administrators")
+    parser.add_argument("--tenant", metavar="NAME", help="the job's tenant, for administrators")
 
 
 def client_from(args: argparse.Namespace, timeout: float = 10.0) -> ControllerClient:
-    """Returns a client of the controller that was asked for. Raises `UsageError` where none was."""
+    """Returns a client of the controller that the options name. Raises `UsageError` where none is named."""
     from switchagg.control.client import ControllerClient, controller_url
 
     return ControllerClient(controller_url(args.controller), timeout, ca=args.ca)
+
+
+def print_answer(args: argparse.Namespace, answer: object, text: str) -> int:
+    """Prints a controller's answer, as JSON where --json is given and as text otherwise. Returns 0."""
+    print(json.dumps(answer, indent=1) if args.json else text)
+    return 0

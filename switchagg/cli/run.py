@@ -29,7 +29,7 @@ When a rank fails, the others have --grace seconds to end, then they get SIGTERM
 SIGKILL. Ctrl-C, SIGTERM and SIGHUP are passed on to all of them; a second one kills them.
 
 Exit status: 0, or that of the first rank that failed (128 + n where signal n killed it); 126 the command
-cannot be executed, 127 it is not there, 128 + n after signal n.
+cannot be executed, 127 it does not exist, 128 + n after signal n.
 
   switchagg run -n 4 -- python train.py --epochs 3
   switchagg run -n 2 --loss 0.01 --seed 1 --pcap run.pcap -- python train.py
@@ -40,7 +40,6 @@ def add_parser(subparsers: Any) -> None:
     """Adds `run` to the commands of an argparse parser."""
     parser = subparsers.add_parser(
         "run",
-        help="start n local processes with a switch between them",
         usage="switchagg run -n N [options] -- command [argument ...]",
         description="Starts a software switch with its controller, and N processes that find it.",
         epilog=_EPILOG,
@@ -59,10 +58,14 @@ def add_parser(subparsers: Any) -> None:
         "--timeout",
         type=float,
         metavar="SECONDS",
-        help="SWITCHAGG_TIMEOUT of the processes: what connect() and collectives may take (30)",
+        help="SWITCHAGG_TIMEOUT of the processes: the limit of connect() and of collectives (30)",
     )
     parser.add_argument(
-        "--grace", type=float, default=5.0, metavar="SECONDS", help="to end in, see below (%(default)g)"
+        "--grace",
+        type=float,
+        default=5.0,
+        metavar="SECONDS",
+        help="time to end after a failure (%(default)g)",
     )
     parser.add_argument("--no-prefix", action="store_true", help="do not mark lines with their rank")
     add_network_options(parser)
@@ -71,7 +74,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Runs the processes; the exit status is as the command's help says.
+    """Runs the processes. Returns the exit status of the command's help.
 
     Raises `UsageError` for an option that cannot work, `SwitchError` where the switch does not start.
     """
@@ -133,7 +136,7 @@ def _check(args: argparse.Namespace, command: list[str]) -> None:
 
 
 def _unusable(program: str) -> int | None:
-    """Returns the shell's exit status for a program that cannot be run, and says so; None for a good one."""
+    """Returns the shell's exit status for a program that cannot be run, and prints why; else None."""
     if shutil.which(program) is not None:
         return None
     if os.path.sep in program and os.path.exists(program):
@@ -176,7 +179,7 @@ def _environments(args: argparse.Namespace, controller: str) -> list[Mapping[str
 
 
 def _free_port() -> int:
-    """A TCP port that nobody listens at now; the ranks take it as they please, as under torchrun."""
+    """Returns a TCP port that nobody listens at now, for the ranks' rendezvous."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -1,4 +1,4 @@
-"""What the forms of `switchagg switch` share: interfaces, extras, the loop until somebody stops it."""
+"""Parts that the forms of `switchagg switch` share: interfaces, missing extras, the loop until it stops."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class Serving(Protocol):
 
     @property
     def failure(self) -> str | None:
-        """Why it has ended by itself."""
+        """The reason that it ended by itself; None while it runs."""
         ...
 
 
 @contextlib.contextmanager
 def extras() -> Iterator[None]:
-    """Says which extra is missing where one of its packages is. Raises `UsageError`."""
+    """Turns the error of a missing package into a `UsageError` that names its extra."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -42,7 +42,7 @@ def extras() -> Iterator[None]:
 
 
 def refuse_faults(args: argparse.Namespace) -> None:
-    """Raises `UsageError` where faults, a rate or a capture are asked of the P4 engine, or one is none."""
+    """Raises `UsageError` for faults, a rate or a capture, which the P4 engine does not have."""
     if rate_from(args) is not None:
         raise UsageError("--engine p4 has links of no particular --rate")
     if faults_from(args).any or args.pcap is not None:
@@ -73,7 +73,7 @@ def interfaces(ours: Iterable[str], bmv2: Iterable[str] = ()) -> dict[int, str]:
         port, _, name = text.partition("=")
         if not (port.isascii() and port.isdigit()) or not name:
             raise UsageError(wrong)
-        number = check_port(int(port[:9]))  # longer ones are past any switch's as it is
+        number = check_port(int(port[:9]))  # longer numbers are no port of any switch
         if number in found:
             raise UsageError(f"port {port} is given twice")
         found[number] = name

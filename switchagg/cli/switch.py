@@ -36,7 +36,6 @@ def add_parser(subparsers: Any) -> None:
     """Add `switch` to the commands of an argparse parser."""
     parser = subparsers.add_parser(
         "switch",
-        help="start a software switch",
         description=__doc__,
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -6,7 +6,7 @@ import argparse
 import json
 from collections.abc import Callable
 
-from switchagg.cli.p4_run import read_statements
+from switchagg.cli.p4 import read_statements
 from switchagg.cli.serving import extras, interfaces, print_counters, print_stopped, refuse_faults, watch
 from switchagg.errors import UsageError
 

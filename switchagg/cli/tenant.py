@@ -1,6 +1,6 @@
-"""`switchagg tenant`: who may use a controller, and their tokens. The controller may be running or not.
+"""`switchagg tenant`: manages the tenants of a controller and their tokens, whether it runs or not.
 
-A token is printed once, when it is made; what is kept is its hash. Changes take effect with the next request.
+A token is printed once, when it is made; the store keeps its hash. Changes take effect with the next request.
 """
 
 from __future__ import annotations
@@ -26,26 +26,25 @@ def add_parser(subparsers: Any) -> None:
     """Adds `tenant` to the commands of an argparse parser."""
     parser = subparsers.add_parser(
         "tenant",
-        help="say who may use a controller",
         description="Adds, changes and removes tenants of the controller whose state is in a folder, and "
         "makes their tokens. The controller may be running.",
     )
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
     add = _verb(verbs, "add", "add a tenant and print its first token", named=True)
-    add.add_argument("--admin", action="store_true", help="it may do all, to all jobs and to switches")
+    add.add_argument("--admin", action="store_true", help="an administrator of all jobs and switches")
     _add_quota(add, "no limit")
-    change = _verb(verbs, "change", "change its quota, or whether it is an administrator", named=True)
+    change = _verb(verbs, "change", "change its quota, or make it an administrator or not", named=True)
     change.add_argument("--admin", action=argparse.BooleanOptionalAction, help="an administrator, or not")
     _add_quota(change, "as it is; `none` for no limit")
     _verb(verbs, "list", "list the tenants").add_argument("--json", action="store_true", help="print JSON")
-    _verb(verbs, "remove", "remove a tenant and its tokens; its jobs go on", named=True)
+    _verb(verbs, "remove", "remove a tenant and its tokens; its jobs continue", named=True)
     token = _verb(verbs, "token", "make one more token for a tenant and print it", named=True)
-    token.add_argument("--revoke", action="store_true", help="make all its earlier tokens worthless")
+    token.add_argument("--revoke", action="store_true", help="revoke all its earlier tokens")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Does what the verb says. Raises `UsageError` for what cannot be."""
+    """Carries out the verb. Raises `UsageError` for a change that is not possible."""
     with _tenants(args.state) as tenants:
         match args.verb:
             case "add":

@@ -1,7 +1,7 @@
-"""`switchagg top`: the jobs and switches of a controller, a picture a second.
+"""`switchagg top`: the jobs and switches of a controller, shown anew each second.
 
-On a terminal the picture stays in its place, and a controller that goes away is waited for. Elsewhere each
-picture is printed below the last, and a controller that goes away is an error.
+On a terminal a picture replaces the last, and the command waits for a controller that has gone. Elsewhere
+each picture is printed below the last, and a controller that goes is an error.
 """
 
 from __future__ import annotations
@@ -16,10 +16,8 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from switchagg.cli.events import line as event_line
-from switchagg.cli.jobs import jobs_table
+from switchagg.cli.listings import event_line, jobs_table, switches_table
 from switchagg.cli.options import add_controller_options, client_from
-from switchagg.cli.switches import switches_table
 from switchagg.errors import AdmissionError, SwitchError, UsageError
 from switchagg.report import format as figures
 
@@ -36,7 +34,6 @@ def add_parser(subparsers: Any) -> None:
     """Adds `top` to the commands of an argparse parser."""
     parser = subparsers.add_parser(
         "top",
-        help="watch switches and jobs, live",
         description="Shows switches, jobs (the fastest first) and the newest events, anew each second. "
         "Ctrl-C ends it. Where the output is no terminal, pictures are printed one below the other.",
     )
@@ -47,7 +44,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Shows pictures. Raises `SwitchError` where no controller answers."""
+    """Shows the pictures. Raises `SwitchError` where no controller answers."""
     if args.count is not None and args.count < 1:
         raise UsageError(f"-n is {args.count}; accepted: 1 or more")
     count = 1 if args.once else args.count
@@ -67,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def picture(url: str, snapshot: dict[str, Any], events: list[dict[str, Any]]) -> str:
-    """One picture as text."""
+    """Returns one picture as text."""
     jobs = sorted(snapshot["jobs"], key=lambda job: -(figures.rate(job, "GBps") or 0.0))
     total = figures.throughput(sum(figures.rate(job, "GBps") or 0.0 for job in jobs))
     ranks = sum(member["state"] == "joined" for job in jobs for member in job["members"])
@@ -97,7 +94,7 @@ def _live(client: ControllerClient, count: int | None) -> None:
 
 
 def _pictures(client: ControllerClient) -> Iterator[str]:
-    """Pictures without end; while the controller is away, the last one and what is wrong."""
+    """Yields pictures for ever; while the controller is away, the last one below the error."""
     last = ""
     while True:
         try:
@@ -107,7 +104,7 @@ def _pictures(client: ControllerClient) -> Iterator[str]:
                 last = picture(client.url, snapshot, list(events))
                 yield last
         except AdmissionError:
-            raise  # it is there, and does not want us
+            raise  # the controller is there, and refuses
         except SwitchError as error:
             if not last:
                 raise

@@ -41,7 +41,6 @@ def add_parser(subparsers: Any) -> None:
     """Adds `topo` to the commands of an argparse parser."""
     parser = subparsers.add_parser(
         "topo",
-        help="build a network in Mininet and run a job across it",
         usage="switchagg topo TOPOLOGY [options] [-- command [argument ...]]",
         description="Builds a network of namespaces with Mininet, starts its switches and their controller, "
         "and runs a command on every worker host.",

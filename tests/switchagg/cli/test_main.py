@@ -18,7 +18,7 @@ def test_help_has_a_line_for_every_command(capsys: pytest.CaptureFixture[str]) -
         main(["--help"])
     assert end.value.code == 0
     said = capsys.readouterr().out
-    for name, meaning in COMMANDS.items():
+    for name, (_, meaning) in COMMANDS.items():
         assert re.search(rf"^    {name}\s", said, re.M)
         assert meaning.split()[0] in said
 
