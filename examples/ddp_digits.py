@@ -43,7 +43,7 @@ def model() -> nn.Module:
 
 
 def optimizer(parameters: Iterator[nn.Parameter]) -> torch.optim.Optimizer:
-    """What the example trains with."""
+    """Returns the optimizer of the example."""
     return torch.optim.Adam(parameters, lr=3e-3)
 
 

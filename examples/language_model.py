@@ -58,7 +58,7 @@ def model(width: int = 64, layers: int = 2) -> LanguageModel:
 
 
 def optimizer(parameters: Iterator[nn.Parameter]) -> torch.optim.Optimizer:
-    """What the example trains with."""
+    """Returns the optimizer of the example."""
     return torch.optim.AdamW(parameters, lr=2e-3)
 
 

@@ -48,7 +48,7 @@ def model(users: int = 20_000, items: int = 4_000, width: int = 32) -> Recommend
 
 
 def optimizer(parameters: Iterator[nn.Parameter]) -> torch.optim.Optimizer:
-    """What the example trains with."""
+    """Returns the optimizer of the example."""
     return torch.optim.SGD(parameters, lr=5.0)
 
 

@@ -1,10 +1,10 @@
-"""`switchagg controller` for a Mininet network: the same for every kind of switch, over P4Runtime.
+"""The controller of a Mininet network: `switchagg controller`, over P4Runtime to every kind of switch.
 
     switches' ports, hosts' addresses  -->  a configuration file  -->  switchagg controller  -->  P4Runtime
                                                                              ^-- workers' management links
 
-It starts when all switches run, listens at an address that only this network's hosts reach, and has one
-tenant, whose token the hosts get with the environment of their ranks.
+It starts when all switches run and listens at an address that only this network's hosts reach. Its one tenant
+has a token, which is part of the environment of each rank.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from mininet.log import info, warn
 from mininet.node import Controller, Node
 from mininet.util import naturalSeq
 
-from mininet_topos import command, marks
+from mininet_topos import marks, programs
 from mininet_topos.hosts import CONTROLLER, WorkerHost, mac_of
 
 PORT = 8080
@@ -29,11 +29,11 @@ _START = 60.0
 
 
 class ControllerFailed(Exception):
-    """The controller does not start, or a switch does not become its own."""
+    """The controller does not start, or cannot drive a switch."""
 
 
 class Station(NamedTuple):
-    """What a switch finds at one of its ports: a host, or another switch's own address."""
+    """A host, or another switch's own address, behind a port of a switch."""
 
     ip: str
     mac: str
@@ -41,15 +41,15 @@ class Station(NamedTuple):
 
 
 class SwitchAggController(Controller):
-    """The controller.
+    """The controller of all switches of a network.
 
     Args:
         words, slots: of jobs that ask for none.
 
     Attributes:
-        url: where it serves, once it does.
-        token: an administrator's.
-        switches: those that it drives.
+        url: of its API, once it serves.
+        token: of an administrator.
+        switches: the switches that it drives.
         workers: the hosts with a rank, by job, in the order of their ranks.
     """
 
@@ -65,18 +65,18 @@ class SwitchAggController(Controller):
         super().__init__(name, inNamespace=False, **params)
 
     def checkListening(self) -> None:
-        """Mininet asks whether its OpenFlow port is free; this has none."""
+        """Does nothing: Mininet would check an OpenFlow port, which this controller does not have."""
 
     def start(self) -> None:
-        """Nothing yet: it begins when all switches run."""
+        """Does nothing: `serve` starts the process when all switches run."""
 
     def adopt(self, switch: Any) -> None:
-        """Drives a switch too; a switch calls it."""
+        """Adds a switch to those that it drives; called by the switch."""
         self.switches.append(switch)
-        switch.mastered(self)
+        switch.add_controller(self)
 
     def serve(self) -> None:
-        """Starts the process, and returns when every switch is up and every worker host has its environment.
+        """Starts the process; returns when all switches are up and all worker hosts have their environment.
 
         Raises `ControllerFailed`.
         """
@@ -85,21 +85,21 @@ class SwitchAggController(Controller):
         folder = marks.folder()
         state = folder / f"{self.name}-state"
         added = subprocess.run(
-            [*command.switchagg(), "tenant", "add", "mininet", "--admin", "--state", str(state)],
+            [*programs.switchagg(), "tenant", "add", "mininet", "--admin", "--state", str(state)],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
         )  # fmt: skip
         if added.returncode:
             raise ControllerFailed(f"no tenant: {added.stdout.decode(errors='replace').strip()}")
         self.token = added.stdout.decode().split()[-1]
         workers = [each for each in _hosts(self.switches) if isinstance(each, WorkerHost)]
-        # Without workers nobody has the address.
+        # Only worker hosts bring up the address.
         listen = f"{CONTROLLER if workers else '127.0.0.1'}:{PORT}"
         configuration = folder / f"{self.name}.toml"
         configuration.write_text(self._configuration(listen, str(state)))
         log = folder / f"{self.name}.log"
         with log.open("wb") as out:
             self._process = subprocess.Popen(
-                [*command.switchagg(), "controller", "--config", str(configuration)],
+                [*programs.switchagg(), "controller", "--config", str(configuration)],
                 stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True,
             )  # fmt: skip
         self.url = f"http://{listen}"
@@ -108,7 +108,7 @@ class SwitchAggController(Controller):
         info(f"({self.url}) ")
 
     def ask(self, path: str) -> dict[str, Any]:
-        """What the controller answers to GET `path`, such as /v1/jobs."""
+        """Returns the controller's answer to GET `path`, such as /v1/jobs."""
         request = urllib.request.Request(self.url + path, headers={"Authorization": f"Bearer {self.token}"})
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         with opener.open(request, timeout=10) as answer:
@@ -116,7 +116,7 @@ class SwitchAggController(Controller):
         return said
 
     def stop(self, *_: Any, **__: Any) -> None:
-        """Ends it; Mininet calls it."""
+        """Ends the process; called by Mininet."""
         if self._process is not None:
             if self._process.poll() is not None:
                 warn(f"{self.name} had ended by itself, with status {self._process.returncode}\n")
@@ -131,7 +131,7 @@ class SwitchAggController(Controller):
         Node.stop(self)
 
     def IP(self, intf: Any = None) -> str:
-        """Its address."""
+        """Returns its address."""
         del intf
         return CONTROLLER
 
@@ -148,7 +148,7 @@ class SwitchAggController(Controller):
                 **switch.table(),
             }
             if len(self.switches) > 1:
-                # Its stations are farther away, too. Nobody has its own address: then no worker is here.
+                # Stations include hosts of other switches. Without own hosts: an address that no worker has.
                 direct = [str(each.IP()) for each in neighbours(switch) if not _aggregates(each)]
                 table["hosts"] = direct or [switch.address]
             if top is not None and switch is not top:
@@ -161,7 +161,7 @@ class SwitchAggController(Controller):
         )
 
     def _wait(self, said: Any) -> None:
-        """Until every switch is up."""
+        """Waits until every switch is up."""
         assert self._process is not None
         end = time.monotonic() + _START
         states: dict[str, Any] = {}
@@ -177,7 +177,7 @@ class SwitchAggController(Controller):
                     if each["state"] != "up"
                 )
                 words = "; ".join(said().strip().splitlines()[-3:])
-                raise ControllerFailed(f"the controller does not begin: {down or words or 'it said nothing'}")
+                raise ControllerFailed(f"the controller does not start: {down or words or 'it said nothing'}")
             time.sleep(0.05)
 
     def _give_environments(self, workers: list[WorkerHost]) -> None:
@@ -203,7 +203,7 @@ class SwitchAggController(Controller):
 
 
 def stations(switch: Any) -> list[Station]:
-    """Who is behind each port of a switch: hosts near and far, and the next switches. No rings."""
+    """Returns the stations behind each port: hosts at any distance, and adjacent switches. No rings."""
     found = []
     for port, intf in sorted(switch.intfs.items()):
         for depth, node in _behind(intf):
@@ -215,13 +215,13 @@ def stations(switch: Any) -> list[Station]:
 
 
 def neighbours(node: Any) -> list[Any]:
-    """The nodes at the other ends of a node's links, by port."""
+    """Returns the nodes at the other ends of a node's links, by port."""
     there = (_neighbour(intf) for _, intf in sorted(node.intfs.items()))
     return [each[0] for each in there if each is not None]
 
 
 def root(switches: list[Any]) -> Any:
-    """The switch that is next to all the others, which can be leaves below it; None where there is none.
+    """Returns the switch that is adjacent to all others, its leaves; None if there is none.
 
     Of several, it is the one with the fewest hosts.
     """
@@ -236,12 +236,12 @@ def root(switches: list[Any]) -> Any:
 
 
 def _aggregates(node: Any) -> bool:
-    """Whether a node is one of our switches."""
+    """Returns True for a switch of ours."""
     return hasattr(node, "server")
 
 
 def _neighbour(intf: Any) -> tuple[Any, Any] | None:
-    """The node at the other end of an interface's link, and its interface there."""
+    """Returns the node at the other end of an interface's link, and its interface there."""
     link = getattr(intf, "link", None)
     if not link:
         return None
@@ -250,7 +250,7 @@ def _neighbour(intf: Any) -> tuple[Any, Any] | None:
 
 
 def _behind(intf: Any, depth: int = 0) -> Iterator[tuple[int, Any]]:
-    """The nodes that are reached through an interface, and how many switches lie between."""
+    """Yields the nodes behind an interface, each with the number of switches between."""
     there = _neighbour(intf)
     if there is None:
         return
@@ -263,7 +263,7 @@ def _behind(intf: Any, depth: int = 0) -> Iterator[tuple[int, Any]]:
 
 
 def _hosts(switches: list[Any]) -> list[Any]:
-    """All hosts at these switches, in the natural order of their names."""
+    """Returns all hosts at these switches, in the natural order of their names."""
     found = {}
     for switch in switches:
         for node in neighbours(switch):

@@ -16,15 +16,14 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-# `mn` executes this file's text; the name of the file is the only thing that it hands over, in the code
-# object.
+# `mn` executes this file's text; only the code object knows the name of the file.
 _HERE = Path(sys._getframe().f_code.co_filename).resolve()
 if str(_HERE.parents[1]) not in sys.path:
     sys.path.append(str(_HERE.parents[1]))
 
 from mininet_topos.controllers import SwitchAggController, controllers  # noqa: E402
 from mininet_topos.hosts import hosts  # noqa: E402
-from mininet_topos.shell import install  # noqa: E402
+from mininet_topos.mininet_cli import install  # noqa: E402
 from mininet_topos.switches import switches  # noqa: E402
 from mininet_topos.topologies import topos  # noqa: E402
 
@@ -32,7 +31,7 @@ install()
 
 
 def findController() -> type[SwitchAggController]:
-    """What `mn` asks when it was given no --controller."""
+    """Returns the default controller; called by `mn` without --controller."""
     return SwitchAggController
 
 

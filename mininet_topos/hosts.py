@@ -1,13 +1,11 @@
-"""Hosts: `wire`, whose frames are as they would be on a cable, and `worker`, on which a rank of a job may
-run.
+"""Hosts: `wire`, a conventional one without offloads, and `worker`, on which a rank of a job may run.
 
     worker h1      h1-eth0 ── data ── a switch
                    mgmt ────────────── h1-mgmt, in the root namespace, where the controller is
 
-A switch here takes frames as the kernel has them, so segmentation and checksums must not be left to a
-network card that is not there. Workers reach the controller by a link of their own each: a lost or slow
-data link delays no join and no heartbeat, and the switch may be restarted without the ranks losing the
-controller.
+A switch here gets frames as the kernel has them, so the kernel must not leave segmentation and checksums to a
+network card. Each worker has a link of its own to the controller: a bad data link delays no join or
+heartbeat, and ranks keep the controller while a switch restarts.
 """
 
 from __future__ import annotations
@@ -22,14 +20,14 @@ from mininet.node import Host
 from mininet_topos import marks
 
 OFFLOADS = ("tx", "rx", "sg", "tso", "gso", "gro", "tx-udp-segmentation")
-# RFC 2544's addresses for tests of network devices: on no network that this computer is likely to be part of.
+# RFC 2544's addresses for tests of network devices, which this computer's networks hardly use.
 CONTROLLER = "198.18.255.254"
 _MANAGEMENT = "198.18.{}.{}"
 DEFAULT_MTU = 1500
 
 
 class WireHost(Host):
-    """A conventional host: no offloads, no IPv6, so that nothing is on its links but what somebody sends.
+    """A conventional host, without offloads and without IPv6, which would send packets by itself.
 
     Args:
         mtu: of its data links, 68 to 65535.
@@ -40,7 +38,7 @@ class WireHost(Host):
         super().__init__(name, **params)
 
     def config(self, mtu: int = DEFAULT_MTU, **params: Any) -> dict[str, Any]:
-        """Sets the interfaces up; Mininet calls it when all links are there."""
+        """Configures the interfaces; called by Mininet when all links exist."""
         self.cmd("sysctl -qw net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1")
         said: dict[str, Any] = super().config(**params)
         for each in self.intfList():
@@ -54,12 +52,11 @@ class WorkerHost(WireHost):
     """A host of workers.
 
     Args:
-        job: the job that its rank belongs to; ranks follow the hosts' names.
+        job: the job of its rank; ranks are in the order of the hosts' names.
         mtu: of its data link.
 
     Attributes:
-        job: likewise.
-        environment: what a rank here finds, once a controller runs.
+        environment: of its rank, once a controller runs.
     """
 
     _number = 0
@@ -87,29 +84,29 @@ class WorkerHost(WireHost):
 
     @classmethod
     def forget(cls) -> None:
-        """Addresses of management links begin anew; for when a network is gone."""
+        """Restarts the addresses of management links, after a network is removed."""
         WorkerHost._number = 0
 
     def enter(self, environment: dict[str, str]) -> None:
-        """Gives the shell of this host, and what `command` starts, the environment of its rank."""
+        """Sets the environment of the rank, for this host's shell and for `command`."""
         self.environment = dict(environment)
         self.cmd("export " + " ".join(f"{name}={shlex.quote(value)}" for name, value in environment.items()))
 
     def command(self, words: list[str]) -> list[str]:
-        """The command line that runs `words` on this host, from the root namespace."""
+        """Returns the command line that runs `words` on this host, from the root namespace."""
         return ["mnexec", "-a", str(self.pid), *words]
 
     def terminate(self) -> None:
         """Ends the host."""
         if self._outside is not None:
-            # The kernel takes its time to end a namespace, and the name may be wanted again at once.
+            # The kernel removes a namespace's interfaces late, and the name may be needed at once.
             _ip("link", "delete", self._outside, check=False)
             self._outside = None
         super().terminate()
 
 
 def mac_of(ip: str) -> str:
-    """A MAC that holds an IPv4 address, as our switches have it and our topologies' hosts."""
+    """Returns the MAC of a switch or host of ours, which contains its IPv4 address."""
     return "02:00:" + ":".join(f"{int(each):02x}" for each in ip.split("."))
 
 

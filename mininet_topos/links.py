@@ -1,11 +1,10 @@
-"""A link with faults: `loss`, `delay`, `jitter`, `rate`, each way, with a seed, whatever the kernel has
-been built with.
+"""Links with faults: `loss`, `delay`, `jitter` and `rate`, each way, with a seed, on any kernel.
 
     h1-eth0 ── 0a [process] 0b ── s1-eth1         both inner ends in a namespace of the process
 
-Mininet's `tc` links need netem, which not every kernel has, and whose decisions cannot be repeated. Here
-one process of ours (`switchagg.topo.link_process`) is all links of a network that have faults; others stay
-plain cables.
+Mininet's `tc` links need netem, which not every kernel has, and whose decisions cannot be repeated. Here one
+process (`switchagg.topo.link_process`) serves all links of a network that have faults; the other links are
+plain veth pairs.
 """
 
 from __future__ import annotations
@@ -18,22 +17,22 @@ from typing import Any
 
 from mininet.link import Link
 
-from mininet_topos import command, marks
+from mininet_topos import marks, programs
 
 FAULTS = ("loss", "delay", "jitter", "rate", "queue", "seed")
 
 
 class LinkError(Exception):
-    """A link cannot be as it was asked for."""
+    """A link cannot be made, or its process has failed."""
 
 
-class Wires:
-    """The process."""
+class LinkProcess:
+    """The process of a network's faulty links."""
 
     def __init__(self) -> None:
         marks.own()
         self._process = subprocess.Popen(
-            ["mnexec", "-n", command.python(), "-m", "switchagg.topo.link_process"],
+            ["mnexec", "-n", programs.python(), "-m", "switchagg.topo.link_process"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -47,12 +46,12 @@ class Wires:
                 raise LinkError("the process of the links did not start")
             time.sleep(0.002)
 
-    def ask(self, told: dict[str, Any]) -> dict[str, Any]:
-        """Tells it something; returns its answer. Raises `LinkError`."""
+    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Sends a request and returns the answer. Raises `LinkError`."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         try:
-            self._process.stdin.write(json.dumps(told) + "\n")
+            self._process.stdin.write(json.dumps(request) + "\n")
             self._process.stdin.flush()
             answer = self._process.stdout.readline()
         except OSError:
@@ -65,12 +64,12 @@ class Wires:
         return said
 
     def name(self) -> str:
-        """A name for the next link."""
+        """Returns a name for the next link."""
         self._made += 1
         return str(self._made - 1)
 
     def close(self) -> None:
-        """Ends it; its interfaces go with it, and with them their other ends."""
+        """Ends the process, with its interfaces and their peers."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait()
@@ -79,23 +78,23 @@ class Wires:
 
 
 class FaultyLink(Link):
-    """A link that loses, delays and holds back frames.
+    """A link that loses and delays frames.
 
     Args:
         loss: probability, 0 to 1.
         delay, jitter: seconds, or a text such as "5ms".
         rate: Mbit/s.
-        queue: frames that wait for a link with a rate.
+        queue: limit of the frames that wait, with a rate.
         seed: of the random decisions.
     """
 
-    _wires: Wires | None = None
+    _wires: LinkProcess | None = None
     _users = 0
 
     def __init__(self, node1: Any, node2: Any, **params: Any) -> None:
         self._faults = {name: params.pop(name) for name in FAULTS if name in params}
         self._name = ""
-        # Mininet's fast way makes the two ends one pair.
+        # Mininet's option `fast` would make the two ends one pair.
         super().__init__(node1, node2, **params)
         FaultyLink._users += 1
 
@@ -106,7 +105,7 @@ class FaultyLink(Link):
         """Makes two pairs, with the process between them."""
         del deleteIntfs
         if FaultyLink._wires is None:
-            FaultyLink._wires = Wires()
+            FaultyLink._wires = LinkProcess()
         wires = FaultyLink._wires
         self._name = wires.name()
         ends = [self._name + side for side in "ab"]
@@ -121,14 +120,14 @@ class FaultyLink(Link):
         wires.ask({"add": self._name, "ends": ends, "faults": self._faults})
 
     def set(self, **faults: Any) -> dict[str, Any]:
-        """Has other faults from now on; returns them. Raises `LinkError`."""
+        """Replaces the faults and returns the new ones. Raises `LinkError`."""
         assert self._wires is not None
         said: dict[str, Any] = self._wires.ask({"set": self._name, "faults": faults})["faults"]
         self._faults = faults
         return said
 
     def counts(self) -> dict[str, dict[str, int]]:
-        """Frames that passed, were lost and found the queue full: `forth` from the first node, and `back`."""
+        """Returns frames passed, lost and dropped by the queue: `forth` from the first node, and `back`."""
         assert self._wires is not None
         found: dict[str, dict[str, int]] = self._wires.ask({"counts": True})[self._name]
         return found
@@ -142,7 +141,7 @@ class FaultyLink(Link):
 
     @classmethod
     def forget(cls) -> None:
-        """Ends the process; for when a network is gone."""
+        """Ends the process, after a network is removed."""
         wires, FaultyLink._wires, FaultyLink._users = FaultyLink._wires, None, 0
         if wires is not None:
             wires.close()

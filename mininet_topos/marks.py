@@ -1,4 +1,4 @@
-"""What we have made carries a mark, so that nothing else is ever removed, also after a crash.
+"""Marks on everything that a network has made, so that only that is removed, also after a crash.
 
     mark = PID.START.NAMESPACE of the process that builds a network (the owner)
 
@@ -6,11 +6,10 @@
     processes     SWITCHAGG_TOPO=MARK is in their environment  /proc/PID/environ, inherited by what they start
     a folder      switchagg-topo-MARK in the folder for temporary files
 
-A network's owner starts a guardian, this file as a program, which holds one end of a pipe: when the owner
-is gone, however it went, the guardian removes what it has left. Where the guardian was killed too, `stale`
-finds what is left and `remove` removes it. Process numbers are used again, so START, the owner's start in
-clock ticks after the boot, is compared; and they mean something in one namespace only, so another's marks
-are never called stale.
+The owner starts a guardian, this file as a program, which holds one end of a pipe: when the owner has ended,
+in whatever way, the guardian removes the remains. If the guardian was killed too, `stale` finds the remains
+and `remove` removes them. Process ids are reused, so a mark has START, the owner's start in clock ticks after
+the boot. They differ between namespaces, so the marks of other namespaces never count as stale.
 
 Standard library only.
 """
@@ -37,7 +36,7 @@ _GRACE = 3.0  # seconds for processes to be gone after SIGKILL
 
 
 class Remains(NamedTuple):
-    """What carries one mark."""
+    """Everything that carries one mark."""
 
     mark: str
     interfaces: list[str]
@@ -56,7 +55,7 @@ class Remains(NamedTuple):
 
 
 class _Owned:
-    """This process's own network."""
+    """State of this process as an owner."""
 
     mark = ""
     guardian: subprocess.Popen | None = None  # type: ignore[type-arg]
@@ -95,14 +94,14 @@ def release() -> None:
 
 
 def folder() -> Path:
-    """Returns this process's folder, which goes with the mark."""
+    """Returns this process's folder, which is removed with the rest."""
     made = Path(tempfile.gettempdir()) / (FOLDER + own())
     made.mkdir(mode=0o700, exist_ok=True)
     return made
 
 
 def mark_of(pid: int) -> str:
-    """Returns the mark of a process that runs."""
+    """Returns the mark of a running process."""
     return f"{pid}.{_started(pid)}.{_namespace()}"
 
 
@@ -112,7 +111,7 @@ def claim(interface: str) -> None:
 
 
 def interfaces() -> dict[str, str]:
-    """Returns the interfaces of this namespace, and whose each is: a mark, or nothing."""
+    """Returns the interfaces of this namespace with their marks; empty for others' interfaces."""
     listed = subprocess.run(["ip", "-j", "link"], check=True, stdout=subprocess.PIPE).stdout
     found = {}
     for each in json.loads(listed or b"[]"):
@@ -122,17 +121,12 @@ def interfaces() -> dict[str, str]:
 
 
 def stale() -> list[Remains]:
-    """Returns what owners have left that run no more."""
+    """Returns the remains of owners that have ended."""
     return [each for each in _remains() if not _alive(each.mark)]
 
 
-def running() -> list[str]:
-    """Returns the marks of other networks that stand here and whose owners run."""
-    return [each.mark for each in _remains() if _alive(each.mark) and each.mark != _Owned.mark]
-
-
 def remove(mark: str) -> Remains:
-    """Removes everything that carries a mark but this process; returns what it was."""
+    """Removes everything that carries a mark, except this process. Returns what was removed."""
     gone_processes: set[int] = set()
     gone_interfaces: set[str] = set()
     where: Path | None = None
@@ -187,7 +181,7 @@ def _processes() -> Iterator[tuple[int, str]]:
 
 
 def _alive(mark: str) -> bool:
-    """Whether a mark's owner runs, or cannot be known."""
+    """Returns False if a mark's owner has ended, True if it runs or cannot be known."""
     parts = mark.split(".")
     if len(parts) != 3 or parts[2] != _namespace() or not parts[0].isdigit():
         return True
@@ -198,7 +192,7 @@ def _alive(mark: str) -> bool:
 
 
 def _started(pid: int) -> str:
-    # The name, in brackets, may hold anything.
+    # The name, in brackets, may contain anything.
     status = Path("/proc", str(pid), "stat").read_text(errors="replace").rpartition(")")[2].split()
     if status[0] in "ZX":
         raise ProcessLookupError(pid)

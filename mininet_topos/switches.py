@@ -1,11 +1,11 @@
-"""Switches that aggregate: `native`, `p4` and `bmv2`, with one interface and one controller for all three.
+"""Switches that aggregate: `native`, `p4` and `bmv2`, with the same interface and controller.
 
     native   our own engine             switchagg switch --engine native --interface PORT=NAME ...
     p4       any .p4, in our model      switchagg switch --engine p4 --interface PORT=NAME ...
     bmv2     the same, made by p4c      simple_switch_grpc --no-p4 -i PORT@NAME ...
 
 Each is a process in the root namespace, between its interfaces (s1-eth1 is port 1), with a P4Runtime server
-on loopback. `SwitchAggController` fills its tables. Without one, a switch waits for whoever connects to
+on loopback. `SwitchAggController` fills its tables. Without it, a switch waits for a controller to connect to
 `server`.
 """
 
@@ -25,12 +25,12 @@ from typing import Any
 from mininet.log import info, warn
 from mininet.node import Switch
 
-from mininet_topos import command, marks
+from mininet_topos import marks, programs
 from mininet_topos.hosts import DEFAULT_MTU, OFFLOADS, quiet
 
-PROGRAM = command.REPOSITORY / "p4" / "switchagg_v1model.p4"
+PROGRAM = programs.REPOSITORY / "p4" / "switchagg_v1model.p4"
 CPU_PORT = 510
-# Where it matters that Python starts slowly on a busy computer.
+# Python starts slowly on a busy computer.
 _START = 60.0
 _STOP = 5.0
 
@@ -40,7 +40,7 @@ class SwitchFailed(Exception):
 
 
 class AggSwitch(Switch):
-    """What the three have in common.
+    """A switch of ours, in a process of its own.
 
     Args:
         address: the switch's own IPv4 address, to which workers send. 10.0.255.N for switch sN.
@@ -48,8 +48,7 @@ class AggSwitch(Switch):
         mtu: of its interfaces.
 
     Attributes:
-        address, server: likewise.
-        process: it, while it runs.
+        process: the switch, while it runs.
     """
 
     engine = ""
@@ -69,11 +68,12 @@ class AggSwitch(Switch):
         self.server = server or f"127.0.0.1:{_free_port()}"
         self.mtu = int(mtu)
         self.process: subprocess.Popen[bytes] | None = None
+        self.our_controllers: list[Any] = []
         self.log = marks.folder() / f"{name}.log"
 
     @classmethod
     def options(cls) -> list[str]:
-        """What can be said of a switch of this kind: `--switch bmv2,words=16`."""
+        """Returns the options of this kind of switch, as in `--switch bmv2,words=16`."""
         found = set()
         for each in cls.__mro__:
             if issubclass(each, AggSwitch):
@@ -81,27 +81,27 @@ class AggSwitch(Switch):
         return sorted(found - {"self", "name", "params"})
 
     def line(self) -> list[str]:
-        """The command line that is the switch. Raises `command.Missing` where a program is not there."""
+        """Returns the switch's command line. Raises `programs.Missing` where a program is missing."""
         raise NotImplementedError
 
     def table(self) -> dict[str, Any]:
-        """What a controller's configuration says of this kind of switch, besides what all have."""
+        """Returns the settings of this kind of switch in a controller's configuration."""
         raise NotImplementedError
 
     def interfaces(self) -> dict[int, str]:
-        """Interfaces by port."""
+        """Returns interfaces by port."""
         return {port: intf.name for port, intf in sorted(self.intfs.items()) if intf.name != "lo"}
 
     def addIntf(self, intf: Any, **params: Any) -> None:
-        """Adds an interface; Mininet calls it."""
+        """Adds an interface; called by Mininet."""
         super().addIntf(intf, **params)
         if intf.name != "lo" and not self.inNamespace:
             marks.claim(intf.name)
 
     def start(self, controllers: Sequence[Any]) -> None:
-        """Starts the process, and tells our controllers, if any, that it is theirs.
+        """Starts the process and adds it to our controllers, if any.
 
-        Raises `command.Missing` and `SwitchFailed`.
+        Raises `programs.Missing` and `SwitchFailed`.
         """
         for name in self.interfaces().values():
             quiet(name)
@@ -114,7 +114,7 @@ class AggSwitch(Switch):
         info(f"({self.engine} at {self.server}) ")
 
     def begin(self) -> None:
-        """Starts the process, with nothing in its tables. Raises `command.Missing` and `SwitchFailed`."""
+        """Starts the process, with nothing in its tables. Raises `programs.Missing` and `SwitchFailed`."""
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 self.line(), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
@@ -144,16 +144,16 @@ class AggSwitch(Switch):
         self.process = None
 
     def connected(self) -> bool:
-        """Whether the process runs."""
+        """Returns True while the process runs."""
         return self.process is not None and self.process.poll() is None
 
     def last_words(self) -> str:
-        """The end of what the process has printed."""
+        """Returns the last lines that the process printed."""
         text = self.log.read_text(errors="replace").strip() if self.log.exists() else ""
         return "; ".join(text.splitlines()[-3:]) or "it said nothing"
 
     def stop(self, deleteIntfs: bool = True) -> None:
-        """Ends the switch; Mininet calls it."""
+        """Ends the switch; called by Mininet."""
         if self.process is not None and self.process.poll() is not None:
             warn(f"{self.name} had ended by itself: {self.last_words()}\n")
         self.end()
@@ -161,49 +161,37 @@ class AggSwitch(Switch):
 
     @classmethod
     def batchStartup(cls, switches: Sequence[Any]) -> Sequence[Any]:
-        """Mininet calls it when all switches run: now the controllers can begin."""
+        """Starts the controllers; called by Mininet when all switches run."""
         del cls
-        for controller in {id(each): each for switch in switches for each in switch.masters}.values():
+        for controller in {id(each): each for switch in switches for each in switch.our_controllers}.values():
             controller.serve()
         return switches
 
-    @property
-    def masters(self) -> list[Any]:
-        """Our controllers of this switch."""
-        return getattr(self, "_masters", [])
-
-    def mastered(self, controller: Any) -> None:
-        """A controller has taken it."""
-        self._masters = [*self.masters, controller]
+    def add_controller(self, controller: Any) -> None:
+        """Adds a controller of ours, which drives this switch."""
+        self.our_controllers.append(controller)
 
 
 class NativeSwitch(AggSwitch):
-    """Our own engine. Any K that the MTU holds."""
+    """Our native engine. K is limited by the MTU only."""
 
     engine = "native"
 
     def line(self) -> list[str]:
-        """See `AggSwitch.line`."""
         return [
-            *command.switchagg(),
-            "switch",
-            "--engine",
-            "native",
-            *_interface_words(self),
-            "--p4runtime",
-            self.server,
-        ]
+            *programs.switchagg(), "switch", "--engine", "native", *_interface_words(self),
+            "--p4runtime", self.server,
+        ]  # fmt: skip
 
     def table(self) -> dict[str, Any]:
-        """See `AggSwitch.table`."""
         return {"target": "native"}
 
 
 class P4ModelSwitch(AggSwitch):
-    """A P4 program in our model: no compiler, some 10,000 packets a second.
+    """A P4 program in our model, without a compiler; some 10,000 packets a second.
 
     Args:
-        program: the source; it is driven by the controller if its tables are those of switchagg_v1model.p4.
+        program: the source; the controller drives it if it has the tables of switchagg_v1model.p4.
         words: K, `AGG_WORDS` of our program.
         defines: more macros, NAME or NAME=VALUE, with `:` between them.
     """
@@ -217,28 +205,26 @@ class P4ModelSwitch(AggSwitch):
         self.program = Path(program or PROGRAM)
         self._defines = [f"AGG_WORDS={words}", *filter(None, defines.split(":"))]
         if not self.program.is_file():
-            raise command.Missing(f"{name}: there is no program {self.program}; accepted: program=FILE.p4")
+            raise programs.Missing(f"{name}: there is no program {self.program}; accepted: program=FILE.p4")
 
     def line(self) -> list[str]:
-        """See `AggSwitch.line`."""
         macros = [word for each in self._defines for word in ("-D", each)]
         return [
-            *command.switchagg(), "switch", "--engine", "p4", "--program", str(self.program), *macros,
+            *programs.switchagg(), "switch", "--engine", "p4", "--program", str(self.program), *macros,
             *_interface_words(self), "--p4runtime", self.server,
         ]  # fmt: skip
 
     def table(self) -> dict[str, Any]:
-        """See `AggSwitch.table`."""
         return {"target": "p4"}
 
 
 class Bmv2Switch(AggSwitch):
-    """`simple_switch_grpc`, with what p4c makes of the same program.
+    """`simple_switch_grpc`, running the same program compiled by p4c.
 
     Args:
         program: the source, which `p4c-bm2-ss` compiles.
         words: K, `AGG_WORDS` of our program.
-        config, p4info: what p4c made of it before; nothing is compiled then.
+        config, p4info: output of an earlier p4c; then nothing is compiled.
     """
 
     engine = "bmv2"
@@ -250,17 +236,16 @@ class Bmv2Switch(AggSwitch):
     def __init__(
         self, name: str, program: str = "", words: int = 64, config: str = "", p4info: str = "", **params: Any
     ) -> None:
-        command.program("simple_switch_grpc", self._needs)
+        programs.program("simple_switch_grpc", self._needs)
         super().__init__(name, **params)
         if bool(config) != bool(p4info):
-            raise command.Missing(f"{name}: one of config and p4info is missing; accepted: both, or neither")
+            raise programs.Missing(f"{name}: one of config and p4info is missing; accepted: both, or neither")
         if config:
             self.config_file, self.p4info_file = Path(config), Path(p4info)
         else:
             self.config_file, self.p4info_file = compiled(Path(program or PROGRAM), int(words))
 
     def line(self) -> list[str]:
-        """See `AggSwitch.line`."""
         interfaces = [word for port, name in self.interfaces().items() for word in ("-i", f"{port}@{name}")]
         return [
             "simple_switch_grpc", "--no-p4", "--device-id", "0", *self._thrift(), *interfaces,
@@ -269,12 +254,11 @@ class Bmv2Switch(AggSwitch):
         ]  # fmt: skip
 
     def table(self) -> dict[str, Any]:
-        """See `AggSwitch.table`."""
         return {"target": "bmv2", "p4info": str(self.p4info_file), "config": str(self.config_file)}
 
     @staticmethod
     def _thrift() -> list[str]:
-        """A port of its own for what bmv2 serves besides P4Runtime, where it was built with that."""
+        """Returns the option for a free Thrift port, if this bmv2 was built with Thrift."""
         said = subprocess.run(
             ["simple_switch_grpc", "--help"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
         )
@@ -282,11 +266,11 @@ class Bmv2Switch(AggSwitch):
 
 
 def compiled(program: Path, words: int) -> tuple[Path, Path]:
-    """Compiles a program for bmv2, once a network; returns its JSON and its P4Info.
+    """Compiles a program for bmv2, once per network. Returns the paths of its JSON and P4Info.
 
-    Raises `command.Missing`: no compiler, or the program does not compile.
+    Raises `programs.Missing`: no compiler, or the program does not compile.
     """
-    compiler = command.program(
+    compiler = programs.program(
         "p4c-bm2-ss",
         "the P4 compiler. On Ubuntu: apt install p4lang-p4c, from p4lang's repository; or give config= and "
         "p4info=, made elsewhere by `make -C p4 bmv2`",
@@ -303,7 +287,7 @@ def compiled(program: Path, words: int) -> tuple[Path, Path]:
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
         )  # fmt: skip
         if made.returncode:
-            raise command.Missing(
+            raise programs.Missing(
                 f"{program} does not compile: {made.stdout.decode(errors='replace').strip()}"
             )
     return config, p4info

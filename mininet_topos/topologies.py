@@ -1,10 +1,10 @@
-"""Topologies: `rack`, `two_level`, `shared`, `asymmetric`.
+"""Topologies: `rack`, `two_level`, `shared` and `asymmetric`.
 
     rack         h1 ... hn -- s1, and conventional hosts, if asked for
     two_level    h1 ... hm -- s1 --.          each leaf has its rack's workers, the root has the leaves
                  hm+1 ..   -- s2 --+-- s3
     shared       h1 ... hn of job "a", the next n of job "b", and two hosts of other traffic, all at s1
-    asymmetric   a rack, with one slow link (h1's) and one that loses (h2's)
+    asymmetric   a rack with a slow link (h1's) and one that loses frames (h2's)
 
 Hosts are h1, h2, ...: IPv4 10.0.0.1, 10.0.0.2, ..., and MACs that hold the address. Parameters are numbers or
 `name=value`, as `mn --topo` writes them: `--topo rack,4`, `--topo two_level,leaves=4,workers=16`.
@@ -19,9 +19,7 @@ from mininet.topo import Topo
 from mininet_topos.hosts import WireHost, WorkerHost, mac_of
 from mininet_topos.links import FAULTS, FaultyLink
 
-MOST_HOSTS = 10_000
-# As many as a slot has bits.
-MOST_WORKERS = 32
+MOST_WORKERS = 32  # the bits of a slot
 
 
 class Rack(Topo):
@@ -35,7 +33,7 @@ class Rack(Topo):
     """
 
     def build(self, workers: int = 4, others: int = 0, **link: Any) -> None:
-        """Mininet calls it."""
+        """Builds it; called by Mininet."""
         within("workers", workers, 1, MOST_WORKERS)
         within("others", others, 0, MOST_WORKERS)
         self.addSwitch("s1")
@@ -55,7 +53,7 @@ class TwoLevel(Topo):
     """
 
     def build(self, leaves: int = 2, workers: int = 4, **link: Any) -> None:
-        """Mininet calls it."""
+        """Builds it; called by Mininet."""
         within("leaves", leaves, 1, MOST_WORKERS)
         within("workers", workers, 1, MOST_WORKERS)
         root = self.addSwitch(f"s{leaves + 1}")
@@ -75,7 +73,7 @@ class Shared(Topo):
     """
 
     def build(self, workers: int = 2, **link: Any) -> None:
-        """Mininet calls it."""
+        """Builds it; called by Mininet."""
         within("workers", workers, 1, MOST_WORKERS // 2 - 1)
         self.addSwitch("s1")
         for number in range(1, 2 * workers + 1):
@@ -86,7 +84,7 @@ class Shared(Topo):
 
 
 class Asymmetric(Topo):
-    """A rack in which one link is slow and another loses.
+    """A rack in which one link is slow and another loses frames.
 
     Args:
         workers: 2 to 32.
@@ -105,7 +103,7 @@ class Asymmetric(Topo):
         all_loss: float = 0,
         **link: Any,
     ) -> None:
-        """Mininet calls it."""
+        """Builds it; called by Mininet."""
         within("workers", workers, 2, MOST_WORKERS)
         self.addSwitch("s1")
         link.update({name: value for name, value in (("rate", all_rate), ("loss", all_loss)) if value})
@@ -115,23 +113,23 @@ class Asymmetric(Topo):
 
 
 def address(number: int) -> str:
-    """The IPv4 address of host `number`, from 1."""
+    """Returns the IPv4 address of host `number`, from 1."""
     return f"10.0.{number >> 8}.{number & 255}"
 
 
 def host(topo: Topo, number: int, **options: Any) -> str:
-    """Adds host `number`; returns its name."""
+    """Adds host `number` and returns its name."""
     ip = address(number)
     return str(topo.addHost(f"h{number}", ip=f"{ip}/16", mac=mac_of(ip), **options))
 
 
 def worker(topo: Topo, number: int, **options: Any) -> str:
-    """Adds a host of workers; returns its name."""
+    """Adds a worker host and returns its name."""
     return host(topo, number, cls=WorkerHost, **options)
 
 
 def faulty(link: dict[str, Any]) -> dict[str, Any]:
-    """Options of a link: a cable, or with faults a `FaultyLink`. Raises ValueError for what is none."""
+    """Returns the options of a link; with faults it is a `FaultyLink`. Raises ValueError for unknown ones."""
     for name in link:
         if name not in FAULTS:
             raise ValueError(f"a link has no {name!r}; accepted: {', '.join(sorted(FAULTS))}")
@@ -139,7 +137,7 @@ def faulty(link: dict[str, Any]) -> dict[str, Any]:
 
 
 def within(name: str, value: int, low: int, high: int) -> None:
-    """Raises ValueError for a number that no topology can have."""
+    """Raises ValueError for a number out of range."""
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         raise ValueError(f"{name} is {value!r}; accepted: {low} to {high}")
 

@@ -1,4 +1,4 @@
-"""What compressing costs: processor time of one rank's share of a reduction, for each method.
+"""Measures compression: processor time of one rank's share of a reduction, for each method.
 
 python scripts/compress_cost.py [ELEMENTS]
 """

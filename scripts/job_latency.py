@@ -1,4 +1,4 @@
-"""How long a job takes from its first request to its first packet, and to its first sum.
+"""Measures the time from a job's first request to its first packet, and to its first sum.
 
     python scripts/job_latency.py --workers 4 --jobs 30
 

@@ -1,4 +1,4 @@
-"""How many packets a second the P4 model runs: our program, K words, every packet taken and answered.
+"""Measures the packets a second of the P4 model: our program, K words, every packet accepted and answered.
 
     python scripts/p4model_throughput.py [p4/switchagg_v1model.p4] [--words 64] [--workers 2] [--profile]
 

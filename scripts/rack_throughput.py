@@ -1,4 +1,4 @@
-"""What a switch between network namespaces does for a job of n workers: the driver, and then all-reduces.
+"""Measures a switch between network namespaces with a job of n workers: the driver, then all-reduces.
 
     python scripts/rack_throughput.py native bmv2 --workers 4 --words 64 --elements 262144
     python scripts/rack_throughput.py p4 --words 16 --elements 4096

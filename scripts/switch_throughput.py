@@ -1,4 +1,4 @@
-"""How many packets a second a switch takes and answers: a job of one worker, windows in GSO trains.
+"""Measures the packets a second of a switch: a job of one worker, windows in GSO trains.
 
     python scripts/switch_throughput.py [--words 352] [--slots 1024] [--seconds 2] [--no-offload] [--latency]
 

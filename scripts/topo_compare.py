@@ -1,4 +1,4 @@
-"""What several switches do for the same rack, one after the other: packets a second, and their ratio.
+"""Compares several kinds of switch on the same rack: packets a second, and their ratio.
 
     sudo python scripts/topo_compare.py native bmv2 --workers 4 --words 64 --elements 65536
 

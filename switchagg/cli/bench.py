@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from switchagg.errors import UsageError
-from switchagg.launch.signals import sigterm_exits
+from switchagg.launch.signals import stop_signals_exit
 
 if TYPE_CHECKING:
     from switchagg.bench.grid import Settings
@@ -210,7 +210,7 @@ def _allreduce(args: argparse.Namespace) -> int:
 
     settings = settings_from(args)
     _check_folder(args)
-    with sigterm_exits(), TerminalProgress() as progress:
+    with stop_signals_exit(), TerminalProgress() as progress:
         outcome = allreduce.run(settings, progress)
     print(table(outcome))
     print()
@@ -247,7 +247,7 @@ def _ddp(args: argparse.Namespace) -> int:
         if sys.stderr.isatty():
             print(f"{figures.workers} ranks, {figures.model}, {figures.system}: measured", file=sys.stderr)
 
-    with sigterm_exits():
+    with stop_signals_exit():
         found = measure(settings, progress)
     print(report.table(found))
     print()
@@ -285,7 +285,7 @@ def _policy(args: argparse.Namespace) -> int:
     def say(what: str) -> None:
         print(what, file=sys.stderr, flush=True)
 
-    with sigterm_exits():
+    with stop_signals_exit():
         outcome = policy.run(settings, say)
     print(policy.table(outcome))
     _write_figures(args, policy.to_json(settings, outcome, machine()))

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from switchagg.launch.signals import sigterm_exits
+from switchagg.launch.signals import stop_signals_exit
 
 if TYPE_CHECKING:
     from switchagg.demo.progress import LiveProgress, PlainProgress
@@ -96,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
     from switchagg.report import page
 
     try:
-        with sigterm_exits():
+        with stop_signals_exit():
             settings = settings_from(args)
             page.check_folder(args.report)
             lanes = [settings.bits]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from switchagg.errors import UsageError
-from switchagg.launch.signals import sigterm_exits
+from switchagg.launch.signals import stop_signals_exit
 
 if TYPE_CHECKING:
     from switchagg.experiments.runner import Record
@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
     settings = runner.Settings(quick=args.quick, seed=args.seed)
     started = time.monotonic()
     records: list[Record] = []
-    with sigterm_exits():
+    with stop_signals_exit():
         for each in runner.run(experiments, settings, _say):
             records.append(each)
             if not args.json:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from switchagg.errors import UsageError
 
 if TYPE_CHECKING:
-    from switchagg.topo.network import Lab, Plan, Run
+    from switchagg.topo.network import Network, NetworkSettings, RunResult
 
 _TOPOLOGIES: Final = ("rack", "two_level", "shared", "asymmetric")
 _EPILOG = """\
@@ -56,12 +56,12 @@ def add_parser(subparsers: Any) -> None:
         metavar="KIND",
         help="native, p4 or bmv2, with options as mn has them: bmv2,words=16 (%(default)s)",
     )
-    links = parser.add_argument_group("links", "what each link does to frames, each way")
+    links = parser.add_argument_group("links", "faults of every link, each way")
     links.add_argument("--loss", metavar="P", help="probability that a frame is lost")
     links.add_argument("--delay", metavar="TIME", help="such as 5ms")
-    links.add_argument("--jitter", metavar="TIME", help="up to which it is later still, at random")
+    links.add_argument("--jitter", metavar="TIME", help="at most this much more, at random")
     links.add_argument("--bw", dest="rate", metavar="MBIT", help="rate of the wire, Mbit/s")
-    links.add_argument("--queue", metavar="FRAMES", help="that wait for a link with a rate (1000)")
+    links.add_argument("--queue", metavar="FRAMES", help="limit of a link's queue, with --bw (1000)")
     links.add_argument("--seed", metavar="N", help="of these random decisions (0)")
     parser.add_argument("--words", type=int, metavar="K", help="words in a packet of jobs that ask for none")
     parser.add_argument("--slots", type=int, metavar="P", help="slots of jobs that ask for none")
@@ -72,19 +72,19 @@ def add_parser(subparsers: Any) -> None:
         "--cli", action="store_true", help="open Mininet's shell, after the command if there is one"
     )
     parser.add_argument(
-        "--pcap", type=Path, metavar="DIR", help="capture what passes each port of each switch"
+        "--pcap", type=Path, metavar="DIR", help="capture the frames of each port of each switch"
     )
     parser.add_argument(
-        "--plot", type=Path, metavar="FILE", help="draw the network with what was measured (.png, .svg)"
+        "--plot", type=Path, metavar="FILE", help="draw the network with the figures (.png, .svg)"
     )
     parser.add_argument("--no-prefix", action="store_true", help="do not mark lines with their rank")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
-    parser.add_argument("-v", "--verbose", action="store_true", help="show what Mininet does")
+    parser.add_argument("-v", "--verbose", action="store_true", help="show Mininet's steps")
     parser.set_defaults(run=run, command_line=[])
 
 
 def arranged(line: list[str], parser: argparse.ArgumentParser) -> list[str]:
-    """Returns the command's own arguments. What is behind -- is the command to run, however it looks."""
+    """Returns our own arguments; everything behind -- is the command to run."""
     if "--" not in line:
         return line
     end = line.index("--")
@@ -93,7 +93,7 @@ def arranged(line: list[str], parser: argparse.ArgumentParser) -> list[str]:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Does what the command's help says. Raises `UsageError` and `SwitchError`."""
+    """Builds the network and runs the command. Raises `UsageError` and `SwitchError`."""
     command: list[str] = args.command_line
     if args.topology == "check":
         from switchagg.topo.check import run as check
@@ -108,16 +108,17 @@ def run(args: argparse.Namespace) -> int:
         from switchagg.topo import picture
 
         picture.check(args.plot)
-    from switchagg.topo.network import captured, standing
+    from switchagg.topo.capture import captured
+    from switchagg.topo.network import running_network
 
-    with standing(plan, verbose=args.verbose) as lab, contextlib.ExitStack() as stack:
+    with running_network(plan, verbose=args.verbose) as network, contextlib.ExitStack() as stack:
         if args.pcap is not None:
-            stack.enter_context(captured(args.pcap, lab.interfaces()))
+            stack.enter_context(captured(args.pcap, network.interfaces()))
         status = 0
         if command or not args.cli:
-            status = _measured(args, lab, plan, command)
+            status = _measured(args, network, plan, command)
         if args.cli:
-            _shell(lab)
+            _shell(network)
     return status
 
 
@@ -133,9 +134,9 @@ def _clean() -> int:
     return 0
 
 
-def _plan(args: argparse.Namespace) -> Plan:
-    from switchagg.topo.link import link_faults
-    from switchagg.topo.network import Plan
+def _plan(args: argparse.Namespace) -> NetworkSettings:
+    from switchagg.topo.link_faults import link_faults
+    from switchagg.topo.network import NetworkSettings
 
     name, comma, more = args.topology.partition(",")
     if name not in _TOPOLOGIES:
@@ -152,21 +153,21 @@ def _plan(args: argparse.Namespace) -> Plan:
     sizes = {"leaves": args.leaves, "workers": args.workers}
     options = {key: value for key, value in sizes.items() if value is not None} | options
     words = [name, *([more] if comma else []), *(f"{key}={value}" for key, value in options.items())]
-    return Plan(",".join(words), args.switch, args.words, args.slots)
+    return NetworkSettings(",".join(words), args.switch, args.words, args.slots)
 
 
-def _measured(args: argparse.Namespace, lab: Lab, plan: Plan, command: list[str]) -> int:
-    from switchagg.topo import report
+def _measured(args: argparse.Namespace, network: Network, plan: NetworkSettings, command: list[str]) -> int:
+    from switchagg.topo import result as results
 
     line = command or [
         sys.executable, "-m", "switchagg.cli.main", "topo", "check",
         "--elements", str(args.elements), "--rounds", str(args.rounds),
     ]  # fmt: skip
-    came: Run = lab.run(line, prefix=not args.no_prefix)
+    came: RunResult = network.run(line, prefix=not args.no_prefix)
     if came.status >= 128:
         return came.status
-    result = report.record(plan.topology, plan.switch, came, lab.links(), lab.counters())
-    print(json.dumps(result) if args.json else report.lines(result), flush=True)
+    result = results.record(plan.topology, plan.switch, came, network.links(), network.counters())
+    print(json.dumps(result) if args.json else results.lines(result), flush=True)
     if args.plot is not None:
         from switchagg.topo import picture
 
@@ -176,11 +177,11 @@ def _measured(args: argparse.Namespace, lab: Lab, plan: Plan, command: list[str]
     return came.status
 
 
-def _shell(lab: Lab) -> None:
-    """Mininet's, with `workers CMD`."""
+def _shell(network: Network) -> None:
+    """Runs Mininet's shell, with our command `workers CMD`."""
     from mininet.cli import CLI
 
-    from mininet_topos.shell import install
+    from mininet_topos.mininet_cli import install
 
     install()
-    CLI(lab.net)
+    CLI(network.net)

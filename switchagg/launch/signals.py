@@ -1,4 +1,4 @@
-"""Stop signals: as something to select on, for commands that serve; as an exit, for those that work."""
+"""Stop signals: as a file descriptor, for commands that serve; as an exit, for commands that work."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import NoReturn
 
 @contextlib.contextmanager
 def stop_signals() -> Iterator[int]:
-    """A file descriptor from which the numbers of SIGINT, SIGTERM and SIGHUP can be read as they come.
+    """Yields a file descriptor from which the numbers of SIGINT, SIGTERM and SIGHUP can be read as they come.
 
     It stays readable until they are read. A signal that is ignored already, as under nohup, stays ignored.
     """
@@ -34,15 +34,23 @@ def stop_signals() -> Iterator[int]:
 
 
 @contextlib.contextmanager
-def sigterm_exits() -> Iterator[None]:
-    """SIGTERM unwinds like an exit, so that every child process is ended. For the main thread."""
+def stop_signals_exit() -> Iterator[None]:
+    """Makes SIGTERM and SIGHUP raise SystemExit, so that every child process is ended. For the main thread.
+
+    A signal that is ignored already, as under nohup, stays ignored.
+    """
 
     def leave(number: int, frame: FrameType | None) -> NoReturn:
         del frame
         raise SystemExit(128 + number)
 
-    before = signal.signal(signal.SIGTERM, leave)
+    before = {
+        number: signal.signal(number, leave)
+        for number in (signal.SIGTERM, signal.SIGHUP)
+        if signal.getsignal(number) is not signal.SIG_IGN
+    }
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

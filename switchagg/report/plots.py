@@ -121,8 +121,8 @@ class Plot:
 
 
 @contextmanager
-def styled() -> Iterator[Any]:
-    """pyplot with our style. Its caches go to a temporary folder, unless the user has named one.
+def headless_pyplot() -> Iterator[Any]:
+    """pyplot without a display. Its caches go to a temporary folder, unless the user has named one.
 
     Raises:
         ImportError: matplotlib is not installed.
@@ -137,36 +137,42 @@ def styled() -> Iterator[Any]:
             matplotlib.use("Agg")
             from matplotlib import pyplot
 
-            style = {
-                "figure.figsize": (9, 4.2),
-                "figure.dpi": 100,
-                "savefig.dpi": 160,
-                "savefig.facecolor": "white",
-                "savefig.bbox": "tight",
-                "savefig.pad_inches": 0.15,
-                "font.size": 11,
-                "axes.titlesize": 13,
-                "axes.titleweight": "bold",
-                "axes.titlelocation": "left",
-                "axes.titlepad": 12,
-                "axes.edgecolor": GRID,
-                "axes.labelcolor": FAINT,
-                "axes.spines.top": False,
-                "axes.spines.right": False,
-                "axes.grid": True,
-                "axes.axisbelow": True,
-                "grid.color": GRID,
-                "text.color": INK,
-                "xtick.color": FAINT,
-                "ytick.color": FAINT,
-                "legend.frameon": False,
-                "lines.linewidth": 1.8,
-            }
-            with matplotlib.rc_context(style):
-                yield pyplot
+            yield pyplot
         finally:
             if mine:
                 del os.environ["MPLCONFIGDIR"]
+
+
+@contextmanager
+def styled() -> Iterator[Any]:
+    """`headless_pyplot` with our style. Raises ImportError where matplotlib is not installed."""
+    style = {
+        "figure.figsize": (9, 4.2),
+        "figure.dpi": 100,
+        "savefig.dpi": 160,
+        "savefig.facecolor": "white",
+        "savefig.bbox": "tight",
+        "savefig.pad_inches": 0.15,
+        "font.size": 11,
+        "axes.titlesize": 13,
+        "axes.titleweight": "bold",
+        "axes.titlelocation": "left",
+        "axes.titlepad": 12,
+        "axes.edgecolor": GRID,
+        "axes.labelcolor": FAINT,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.grid": True,
+        "axes.axisbelow": True,
+        "grid.color": GRID,
+        "text.color": INK,
+        "xtick.color": FAINT,
+        "ytick.color": FAINT,
+        "legend.frameon": False,
+        "lines.linewidth": 1.8,
+    }
+    with headless_pyplot() as pyplot, pyplot.rc_context(style):
+        yield pyplot
 
 
 def save(pyplot: Any, figure: Any, path: Path) -> Path:

@@ -1,2 +1,1 @@
-"""What `switchagg topo` and `mininet_topos` are made of besides Mininet: links that fail, captures, the
-check, pictures."""
+"""Networks of `switchagg topo`: building and removing, faulty links, captures, the check, pictures."""

@@ -1,10 +1,9 @@
-"""Writes what passes interfaces to pcap files, one each: NAME.pcap, both ways, with the kernel's times.
+"""Captures the frames of interfaces into pcap files, NAME.pcap, both ways, with the kernel's times.
 
     python -m switchagg.topo.capture FOLDER INTERFACE ...
 
-Says "ready" when it captures. When its standard input ends it says how many frames it has, and has missed,
-as JSON. Not more than one file's worth of Python a frame: at some 100,000 frames a second it begins to miss
-some, and says so.
+Prints "ready" when it captures. When its standard input ends it prints the numbers of frames written and
+missed, as JSON. It begins to miss frames at some 100,000 a second.
 """
 
 from __future__ import annotations
@@ -13,12 +12,15 @@ import json
 import select
 import socket
 import struct
+import subprocess
 import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Final
 
 from switchagg.emulator.packet_socket import open_interface, whole
-from switchagg.errors import SwitchAggError
+from switchagg.errors import SwitchAggError, SwitchError, UsageError
 
 # Classic pcap with nanoseconds; link type 1 is Ethernet.
 _FILE: Final = struct.pack("<IHHiIII", 0xA1B23C4D, 2, 4, 0, 0, 1 << 18, 1)
@@ -33,7 +35,7 @@ _BATCH: Final = 256
 
 
 class Tap:
-    """One interface, and its file."""
+    """An interface and its file."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self.socket = open_interface(name)
@@ -49,7 +51,7 @@ class Tap:
         self.missed = 0
 
     def take(self) -> bool:
-        """Writes what has come, a batch of it at most; whether there was anything."""
+        """Writes the frames that have come, a batch at most. Returns whether there was one."""
         for turn in range(_BATCH):
             try:
                 frame, ancillary, _, _ = self.socket.recvmsg(1 << 17, 256)
@@ -67,13 +69,50 @@ class Tap:
         return True
 
     def close(self) -> dict[str, int]:
-        """Takes the rest, and closes the file."""
+        """Writes the rest and closes the file. Returns the numbers of frames and of missed ones."""
         while self.take():
             pass
         _, self.missed = struct.unpack("=II", self.socket.getsockopt(_SOL_PACKET, _STATISTICS, 8))
         self.socket.close()
         self._file.close()
         return {"frames": self.frames, "missed": self.missed}
+
+
+@contextmanager
+def captured(folder: Path, interfaces: Sequence[str]) -> Iterator[None]:
+    """Captures each interface into a file of its name in `folder`, while the context lasts.
+
+    Raises `UsageError` where the folder cannot be made, `SwitchError` where the capture does not start.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"pcap: {folder}: {error.strerror}; accepted: a folder") from None
+    process = subprocess.Popen(
+        [sys.executable, "-m", "switchagg.topo.capture", str(folder.absolute()), *interfaces],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    if not process.stdout.readline():
+        process.wait()
+        raise SwitchError(f"no capture in {folder}")
+    try:
+        yield
+    finally:
+        process.stdin.close()
+        said = json.loads(process.stdout.readline() or "{}")
+        process.stdout.close()
+        process.wait()
+        missed = {name: each["missed"] for name, each in said.items() if each["missed"]}
+        if missed:
+            print(
+                f"switchagg topo: the captures lack frames that came too fast: {missed}",
+                file=sys.stderr,
+            )
 
 
 def main(folder: Path, names: list[str]) -> None:

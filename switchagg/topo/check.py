@@ -1,6 +1,6 @@
-"""What `switchagg topo check` does on every worker host: are sums exact, and how fast do they come.
+"""`switchagg topo check`, run on every worker host: checks that sums are exact, and times them.
 
-Every rank draws the same inputs of all ranks, so each knows what the sum has to be.
+Every rank draws the inputs of all ranks from one seed, so each knows the right sum.
 """
 
 from __future__ import annotations
@@ -21,22 +21,20 @@ if TYPE_CHECKING:
     from worker_lib.session import Session
 
 RESULT_VARIABLE: Final = "SWITCHAGG_TOPO_RESULT"
-DEFAULT_ELEMENTS: Final = 65_536
-DEFAULT_ROUNDS: Final = 5
 _SIZES: Final = (1, 15, 16, 700, 5_003)
 
 
 @dataclass(slots=True)
-class Found:
-    """What a rank has seen.
+class CheckResult:
+    """The result of one rank.
 
     Attributes:
-        sums: all-reduces that were checked, and those of them that were `exact`.
+        sums, exact: all-reduces that were checked, and those of them that were exact.
         crc: of all results together; equal on every rank.
-        seconds: of each all-reduce of the benchmark.
+        seconds: of each timed all-reduce.
         elements: int32, of each of these.
-        sent, again: packets of this rank, and those of them that were repeats.
-        timed_packets: sent during the benchmark's all-reduces and the barriers before them.
+        sent, again: packets of this rank, and those of them that were retransmissions.
+        timed_packets: sent during the timed all-reduces and the barriers before them.
     """
 
     job: str
@@ -53,14 +51,16 @@ class Found:
     error: str = ""
 
 
-def check(elements: int = DEFAULT_ELEMENTS, rounds: int = DEFAULT_ROUNDS, seed: int = 1) -> Found:
-    """Runs the check as the rank that the environment says. Raises as `worker_lib.connect` does."""
+def check(elements: int, rounds: int, seed: int) -> CheckResult:
+    """Runs the check as the rank of the environment. Raises as `worker_lib.connect` does."""
     import worker_lib
 
     if elements < 1 or rounds < 0:
         raise UsageError(f"elements is {elements}, rounds {rounds}; accepted: 1 or more, 0 or more")
     with worker_lib.connect() as session:
-        found = Found(os.environ.get("SWITCHAGG_JOB", "default"), session.rank, session.world_size, elements)
+        found = CheckResult(
+            os.environ.get("SWITCHAGG_JOB", "default"), session.rank, session.world_size, elements
+        )
         for turn, size in enumerate((*_SIZES, elements)):
             for kind in (np.int32, np.int64, np.float32):
                 _sum(session, found, (seed, turn), size, kind)
@@ -73,7 +73,7 @@ def check(elements: int = DEFAULT_ELEMENTS, rounds: int = DEFAULT_ROUNDS, seed: 
 
 
 def _inputs(world_size: int, key: tuple[int, int], size: int, kind: Any) -> list[Any]:
-    """Every rank's input. Floats hold small integers: their sums are exact in any order."""
+    """Returns every rank's input. Floats are small integers: their sums are exact in any order."""
     drawn = [np.random.default_rng([*key, rank]) for rank in range(world_size)]
     if kind is np.float32:
         return [each.integers(-500, 500, size).astype(np.float32) for each in drawn]
@@ -81,7 +81,7 @@ def _inputs(world_size: int, key: tuple[int, int], size: int, kind: Any) -> list
     return [each.integers(-most, most - 1, size, dtype=kind) for each in drawn]
 
 
-def _sum(session: Session, found: Found, key: tuple[int, int], size: int, kind: Any) -> None:
+def _sum(session: Session, found: CheckResult, key: tuple[int, int], size: int, kind: Any) -> None:
     inputs = _inputs(session.world_size, key, size, kind)
     mine = inputs[session.rank].copy()
     session.allreduce(mine)
@@ -93,7 +93,7 @@ def _sum(session: Session, found: Found, key: tuple[int, int], size: int, kind: 
     found.crc = zlib.crc32(mine.tobytes(), found.crc)
 
 
-def _timed(session: Session, found: Found, key: tuple[int, int], size: int) -> float:
+def _timed(session: Session, found: CheckResult, key: tuple[int, int], size: int) -> float:
     inputs = _inputs(session.world_size, key, size, np.int32)
     mine = inputs[session.rank].copy()
     session.barrier()
@@ -107,12 +107,15 @@ def _timed(session: Session, found: Found, key: tuple[int, int], size: int) -> f
 
 
 def run(elements: int, rounds: int, seed: int) -> int:
-    """Checks, prints a line, and leaves the result where SWITCHAGG_TOPO_RESULT says; the exit status."""
+    """Runs the check and returns the exit status.
+
+    Writes the result to the folder that SWITCHAGG_TOPO_RESULT names, or prints a line.
+    """
     try:
         found = check(elements, rounds, seed)
     except SwitchAggError as error:
         rank, job = int(os.environ.get("RANK", "0")), os.environ.get("SWITCHAGG_JOB", "default")
-        found = Found(job, rank, int(os.environ.get("WORLD_SIZE", "1")), elements, error=str(error))
+        found = CheckResult(job, rank, int(os.environ.get("WORLD_SIZE", "1")), elements, error=str(error))
     folder = os.environ.get(RESULT_VARIABLE)
     if folder:
         path = Path(folder, f"{found.job}-{found.rank}.json")

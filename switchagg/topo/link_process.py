@@ -1,10 +1,9 @@
-"""The process that is a network's bad links: it moves frames between pairs of interfaces of its own
-namespace.
+"""The process of a network's faulty links: moves frames between pairs of interfaces of its own namespace.
 
     node ── veth ── 0a  [direction]  0b ── veth ── node            python -m switchagg.topo.link_process
 
-One process for all links of a network. It is told on standard input, a JSON object a line, and answers each
-with one:
+One process serves all links of a network. Requests come on standard input, a JSON object a line, and each has
+one as its answer:
 
     {"add": "0", "ends": ["0a", "0b"], "faults": {"loss": 0.01}}
     {"set": "0", "faults": {...}}
@@ -23,28 +22,29 @@ import socket
 import sys
 import time
 from dataclasses import asdict
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from switchagg.emulator.packet_socket import open_interface, receive
 from switchagg.errors import SwitchAggError, UsageError
-from switchagg.topo.link import LinkDirection, LinkFaults, link_faults
+from switchagg.topo.link_faults import LinkDirection, LinkFaults, link_faults
 
-# What select() bears, with two sockets a link.
+# select() takes 1024 descriptors, and a link has two sockets.
 MOST_LINKS: Final = 400
 _BUFFER: Final = 8 << 20
 _SO_RCVBUFFORCE: Final = 33
 _BATCH: Final = 64
 
 
-class _End:
-    """One way: what comes from `source` goes to `target`, if it goes."""
+class _End(NamedTuple):
+    """The end at which the frames of one direction enter, and the one at which they leave."""
 
-    def __init__(self, source: socket.socket, target: socket.socket, way: LinkDirection) -> None:
-        self.source, self.target, self.way = source, target, way
+    source: socket.socket
+    target: socket.socket
+    way: LinkDirection
 
 
 class Links:
-    """All links, and the frames that are on their way."""
+    """All links, and the frames on their way."""
 
     def __init__(self) -> None:
         self._ends: dict[int, _End] = {}
@@ -52,19 +52,19 @@ class Links:
         self._due: list[tuple[float, int, socket.socket, bytes]] = []
         self._order = 0
 
-    def obey(self, told: dict[str, Any]) -> dict[str, Any]:
-        """Does what a line says; returns the answer. Raises `UsageError` for what cannot be."""
-        if "counts" in told:
+    def execute(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Executes a request and returns the answer. Raises `UsageError` for values out of range."""
+        if "counts" in request:
             return {
                 name: {"forth": asdict(forth.counts), "back": asdict(back.counts)}
                 for name, (forth, back) in self._ways.items()
             }
-        faults = link_faults(**told["faults"])
-        if "set" in told:
-            for way in self._ways[told["set"]]:
+        faults = link_faults(**request["faults"])
+        if "set" in request:
+            for way in self._ways[request["set"]]:
                 way.change(faults)
         else:
-            self._add(told["add"], told["ends"], faults)
+            self._add(request["add"], request["ends"], faults)
         return {"faults": asdict(faults)}
 
     def _add(self, name: str, ends: list[str], faults: LinkFaults) -> None:
@@ -77,7 +77,7 @@ class Links:
         self._ends[second.fileno()] = _End(second, first, back)
 
     def serve(self) -> None:
-        """Until standard input ends."""
+        """Moves frames and answers requests until standard input ends."""
         rest = b""
         while True:
             timeout = max(0.0, self._due[0][0] - time.monotonic()) if self._due else None
@@ -96,7 +96,7 @@ class Links:
 
     def _answer(self, line: bytes) -> None:
         try:
-            said = self.obey(json.loads(line))
+            said = self.execute(json.loads(line))
         except SwitchAggError as error:
             said = {"error": str(error)}
         print(json.dumps(said), flush=True)

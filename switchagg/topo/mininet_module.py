@@ -1,8 +1,8 @@
-"""Mininet's Python module, wherever the distribution has put it, for a Python that does not see it.
+"""Loads Mininet's Python package from the system's Python, for a virtual environment that lacks it.
 
 Debian and Ubuntu install it for the system's Python only. It is pure Python, so that one package is loaded
-from there; nothing else of that folder comes into sight, since a folder that is put on `sys.path` would
-bring the system's numpy and grpc with it, built for another Python.
+from there. The folder is not put on `sys.path`: that would bring the system's numpy and grpc with it, built
+for another Python.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def load() -> None:
 
 
 def _check() -> None:
-    """It loads, and its programs, which do the work, are there."""
+    """Raises `UsageError` where Mininet does not load or lacks one of its programs."""
     try:
         importlib.import_module(f"{PACKAGE}.node")
     except ModuleNotFoundError as error:
@@ -56,7 +56,7 @@ def _check() -> None:
 
 
 def _folders() -> Iterator[str]:
-    """Where other Pythons of this computer have it: that of `mn`, then the system's."""
+    """Yields the folders in which other Pythons have it: that of `mn`, then the system's."""
     seen: set[str] = set()
     for python in (_python_of_mn(), "/usr/bin/python3", "/usr/local/bin/python3", shutil.which("python3")):
         if python is None or python in seen or not os.access(python, os.X_OK):

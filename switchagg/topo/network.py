@@ -1,11 +1,11 @@
-"""A network of `switchagg topo`: built, run, measured, and taken down whatever happens.
+"""A network of `switchagg topo`: built, used, measured, and removed whatever happens.
 
     root? programs? names free?  -->  Mininet builds  -->  switches, controller  -->  command on every host
                                                                                          |
-    as it was before  <--  everything with our mark goes  <--  Mininet stops  <--  counters
+    as it was before  <--  removal of everything with our mark  <--  Mininet stops  <--  counters
 
-Mininet does the building and most of the taking down. What it forgets, or what is half built when something
-fails, carries a mark (`mininet_topos.marks`) and goes by that.
+Mininet builds it and removes most of it. The rest, such as half of a network whose construction failed, is
+found and removed by its mark (`mininet_topos.marks`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import os
 import resource
 import shutil
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,15 +24,15 @@ from typing import Any
 
 from switchagg.errors import SwitchError, UsageError
 from switchagg.launch.ranks import STOP_SIGNALS, run_ranks
-from switchagg.launch.signals import stop_signals
+from switchagg.launch.signals import stop_signals, stop_signals_exit
 from switchagg.topo import mininet_module
 from switchagg.topo.check import RESULT_VARIABLE
-from switchagg.topo.traffic import Meter, Traffic
+from switchagg.topo.traffic import Traffic, TrafficMeter
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """What is to be built.
+class NetworkSettings:
+    """Settings of a network.
 
     Attributes:
         topology: as `mn --topo` has it: rack,4 or two_level,leaves=4,workers=16.
@@ -48,13 +47,13 @@ class Plan:
 
 
 @dataclass(slots=True)
-class Run:
-    """What came of a command on every worker host.
+class RunResult:
+    """The result of a command on every worker host.
 
     Attributes:
         status: 0, or the exit status of the rank that failed first; 128 + n after signal n.
-        ranks: what each rank of `switchagg topo check` left, in order; empty for other commands.
-        traffic: what passed at each interface of a switch.
+        ranks: the result of each rank of `switchagg topo check`, in order; empty for other commands.
+        traffic: of each interface of a switch.
     """
 
     status: int
@@ -62,15 +61,15 @@ class Run:
     traffic: Mapping[str, Traffic] = field(default_factory=dict)
 
 
-class Lab:
-    """A network that stands, inside `standing`."""
+class Network:
+    """A network that runs, inside `running_network`."""
 
     def __init__(self, net: Any) -> None:
         self.net = net
 
     @property
     def controller(self) -> Any:
-        """The controller's node."""
+        """The node of the controller."""
         return self.net.controllers[0]
 
     @property
@@ -82,13 +81,13 @@ class Lab:
         """The switches' interfaces."""
         return [name for switch in self.net.switches for name in switch.interfaces().values()]
 
-    def run(self, command: Sequence[str], *, prefix: bool, grace: float = 5.0) -> Run:
+    def run(self, command: Sequence[str], *, prefix: bool, grace: float = 5.0) -> RunResult:
         """Runs a command on every worker host, as its rank, and waits."""
         from mininet_topos import marks
 
         folder = marks.folder() / "results"
         folder.mkdir(exist_ok=True)
-        meter = Meter(self.interfaces())
+        meter = TrafficMeter(self.interfaces())
         with stop_signals() as signals:
             status = run_ranks(
                 [each.command(command) for each in self.workers],
@@ -101,15 +100,15 @@ class Lab:
         ranks = [json.loads(path.read_text()) for path in folder.glob("*.json")]
         shutil.rmtree(folder)
         ranks.sort(key=lambda each: (each["job"], each["rank"]))
-        return Run(status, ranks, meter.stop())
+        return RunResult(status, ranks, meter.stop())
 
     def counters(self) -> dict[str, dict[str, int]]:
-        """The counters of each switch, read now."""
+        """Returns the current counters of each switch."""
         found: dict[str, dict[str, int]] = self.controller.ask("/v1/stats")["switches"]
         return found
 
     def links(self) -> list[dict[str, Any]]:
-        """Each link: its two nodes, the interface of a switch at it, and what its faults have done."""
+        """Returns each link: its two nodes, the interface of a switch at it, the counters of its faults."""
         from mininet_topos.links import FaultyLink
 
         found = []
@@ -128,11 +127,11 @@ class Lab:
 
 
 @contextlib.contextmanager
-def standing(plan: Plan, *, verbose: bool = False) -> Iterator[Lab]:
-    """A network, from its first interface to its last.
+def running_network(plan: NetworkSettings, *, verbose: bool = False) -> Iterator[Network]:
+    """Builds a network, yields it and removes it.
 
     Raises:
-        UsageError: not root, no Mininet, no such switch, a name in use, or left by a run that was killed.
+        UsageError: not root, no Mininet, no such switch, an interface exists, or a killed run left something.
         SwitchError: a switch or the controller does not start.
     """
     prepare()
@@ -140,7 +139,7 @@ def standing(plan: Plan, *, verbose: bool = False) -> Iterator[Lab]:
     from mininet.net import Mininet
     from mininet.util import buildTopo, customClass
 
-    from mininet_topos import command, marks
+    from mininet_topos import programs
     from mininet_topos.controllers import ControllerFailed, SwitchAggController
     from mininet_topos.hosts import WorkerHost
     from mininet_topos.links import LinkError
@@ -156,7 +155,7 @@ def standing(plan: Plan, *, verbose: bool = False) -> Iterator[Lab]:
     # Mininet would change limits of the whole computer, for good.
     Mininet.inited = True
     net = None
-    with _exits_by_signal():
+    with stop_signals_exit():
         try:
             try:
                 net = Mininet(topo=None, switch=switch, host=WorkerHost, controller=None, waitConnected=False)
@@ -164,13 +163,13 @@ def standing(plan: Plan, *, verbose: bool = False) -> Iterator[Lab]:
                 net.topo = topology
                 net.build()
                 net.start()
-            except (command.Missing, ValueError) as error:
+            except (programs.Missing, ValueError) as error:
                 raise UsageError(str(error)) from None
             except (SwitchFailed, ControllerFailed, LinkError) as error:
                 raise SwitchError(str(error)) from None
-            yield Lab(net)
+            yield Network(net)
         finally:
-            _take_down(net, marks.release)
+            _remove(net)
 
 
 def prepare() -> None:
@@ -207,7 +206,7 @@ def _named(what: str, text: str, known: Mapping[str, Any], make: Any) -> Any:
 
 
 def _check_options(text: str, known: Mapping[str, Any]) -> None:
-    """Raises `UsageError` for what no switch of this kind can be told: Mininet takes anything."""
+    """Raises `UsageError` for an option that this kind of switch lacks: Mininet accepts any."""
     from mininet.util import splitArgs
 
     name, more, options = splitArgs(text)
@@ -218,7 +217,7 @@ def _check_options(text: str, known: Mapping[str, Any]) -> None:
 
 
 def _names(topology: Any) -> set[str]:
-    """The interfaces that a topology will have in the root namespace."""
+    """Returns the interfaces that a topology will have in the root namespace."""
     names = {f"{host}-mgmt" for host in topology.hosts()}
     for first, second, link in topology.links(withInfo=True):
         for node, port in ((first, link["port1"]), (second, link["port2"])):
@@ -242,95 +241,35 @@ def _free(names: set[str]) -> None:
 
 
 def _allow_files() -> None:
-    """A host is a pseudo-terminal, a link two sockets: many for the usual 1024 descriptors."""
+    """Raises the limit of descriptors, usually 1024: a host has a pseudo-terminal, a link two sockets."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
-@contextlib.contextmanager
-def _exits_by_signal() -> Iterator[None]:
-    """While it holds, SIGTERM and SIGHUP unwind as Ctrl-C does."""
-
-    def leave(number: int, _: Any) -> None:
-        raise SystemExit(128 + number)
-
-    before = {
-        number: signal.signal(number, leave)
-        for number in (signal.SIGTERM, signal.SIGHUP)
-        if signal.getsignal(number) is not signal.SIG_IGN
-    }
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _take_down(net: Any, release: Any) -> None:
-    """To the last interface; a second Ctrl-C does not stop it half way."""
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in STOP_SIGNALS}
-    try:
-        if net is not None:
-            # Half a network does not stop as a whole one does; then the marks are what is left to go by.
-            with contextlib.suppress(Exception):
-                net.stop()
-        _forget()
-        release()
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _forget() -> None:
-    """What the node classes remember of a network."""
+def _remove(net: Any) -> None:
+    """Removes the network; a second Ctrl-C does not interrupt that."""
+    from mininet_topos import marks
     from mininet_topos.hosts import WorkerHost
     from mininet_topos.links import FaultyLink
 
-    WorkerHost.forget()
-    FaultyLink.forget()
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in STOP_SIGNALS}
+    try:
+        if net is not None:
+            # Stopping half a network fails; what is left then carries the mark.
+            with contextlib.suppress(Exception):
+                net.stop()
+        WorkerHost.forget()
+        FaultyLink.forget()
+        marks.release()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _environment(host: Any, folder: Path) -> dict[str, str]:
-    found = {**os.environ, **host.environment, RESULT_VARIABLE: str(folder)}
-    found.setdefault("PYTHONUNBUFFERED", "1")
-    found.setdefault("OMP_NUM_THREADS", "1")
-    found.setdefault("OPENBLAS_NUM_THREADS", "1")
-    return found
+    defaults = {"PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    return {**defaults, **os.environ, **host.environment, RESULT_VARIABLE: str(folder)}
 
 
 def _say(message: str) -> None:
     print(f"switchagg topo: {message}", file=sys.stderr, flush=True)
-
-
-@contextlib.contextmanager
-def captured(folder: Path, interfaces: Sequence[str]) -> Iterator[None]:
-    """Writes what passes each interface to a file of its name in `folder`.
-
-    Raises `UsageError` where there can be no such folder, `SwitchError` where nothing can be captured.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"pcap: {folder}: {error.strerror}; accepted: a folder") from None
-    process = subprocess.Popen(
-        [sys.executable, "-m", "switchagg.topo.capture", str(folder.absolute()), *interfaces],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    assert process.stdin is not None
-    assert process.stdout is not None
-    if not process.stdout.readline():
-        process.wait()
-        raise SwitchError(f"no capture in {folder}")
-    try:
-        yield
-    finally:
-        process.stdin.close()
-        said = json.loads(process.stdout.readline() or "{}")
-        process.stdout.close()
-        process.wait()
-        missed = {name: each["missed"] for name, each in said.items() if each["missed"]}
-        if missed:
-            _say(f"the captures lack frames that came too fast: {missed}")

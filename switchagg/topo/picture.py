@@ -1,25 +1,21 @@
-"""The picture of a run: switches and hosts where they are in the tree, and on each link what passed there.
+"""The picture of a run: the tree of switches and hosts, with the traffic of each link.
 
-Needs matplotlib, which the extra ``plots`` brings. Draws what `report.record` says and looks at nothing else.
+Needs matplotlib, which the extra ``plots`` brings. Draws only what a record of `result` has.
 """
 
 from __future__ import annotations
 
-import os
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
 from switchagg.errors import UsageError
 from switchagg.report.format import plain
+from switchagg.report.plots import BLUE, FAINT, INK, ORANGE, RED, headless_pyplot
 
 KINDS: Final = (".png", ".svg", ".pdf")
-_INK, _FAINT = "#1f2933", "#7b8794"
-_UP, _DOWN, _LOST = "#2563eb", "#ea7317", "#d6336c"
+_UP, _DOWN, _LOST = BLUE, ORANGE, RED
 _SWITCH, _HOST = "#dbe7ff", "#f1f5f9"
-# Below this many hosts there is room for words on every link.
+# With more hosts there is no room for text on every link.
 _ROOM: Final = 20
 
 
@@ -41,7 +37,7 @@ def draw(result: dict[str, Any], path: Path) -> None:
     wide = max(1.0, *(x for x, _ in places.values())) + 1
     high = max(y for _, y in places.values())
     crowded = sum(y == 0 for _, y in places.values()) > _ROOM
-    with _pyplot() as plt:
+    with headless_pyplot() as plt:
         figure, axes = plt.subplots(figsize=(min(40.0, max(8.0, 1.5 * wide)), 3.0 + 2.4 * high))
         for link in result["links"]:
             _link(axes, places, link, crowded)
@@ -50,7 +46,7 @@ def draw(result: dict[str, Any], path: Path) -> None:
         axes.set_xlim(-0.8, wide - 0.7)
         axes.set_ylim(-0.5, high + 0.55)
         axes.axis("off")
-        axes.set_title(_title(result), loc="left", color=_INK, fontsize=11)
+        axes.set_title(_title(result), loc="left", color=INK, fontsize=11)
         axes.plot([], [], color=_UP, label="to the switch, or up the tree: mean Mbit/s, frames")
         axes.plot([], [], color=_DOWN, label="from it")
         if any(link["lost"] for link in result["links"]):
@@ -61,7 +57,7 @@ def draw(result: dict[str, Any], path: Path) -> None:
 
 
 def _places(links: list[dict[str, Any]]) -> dict[str, tuple[float, float]]:
-    """Hosts in a row at 0, each switch over the middle of what is below it."""
+    """Returns x and y of each node: hosts in a row at y = 0, each switch above the middle of its children."""
     below: dict[str, list[str]] = {}
     for link in links:
         lower, upper = link["ends"]
@@ -92,7 +88,7 @@ def _places(links: list[dict[str, Any]]) -> dict[str, tuple[float, float]]:
 def _link(axes: Any, places: dict[str, tuple[float, float]], link: dict[str, Any], crowded: bool) -> None:
     (x0, y0), (x1, y1) = (places[each] for each in link["ends"])
     rate = 8e-6 * max(link["up"]["mean"], link["down"]["mean"])
-    axes.plot([x0, x1], [y0, y1], color=_FAINT, linewidth=1 + min(4.0, rate / 50), zorder=1)
+    axes.plot([x0, x1], [y0, y1], color=FAINT, linewidth=1 + min(4.0, rate / 50), zorder=1)
     if crowded and y0 == 0:
         return
     # Near the lower end, where the links of a switch are far from each other.
@@ -118,9 +114,9 @@ def _node(axes: Any, name: str, x: float, y: float, counters: dict[str, int] | N
     box = {
         "boxstyle": "round,pad=0.5" if switch else "circle,pad=0.4",
         "facecolor": _SWITCH if switch else _HOST,
-        "edgecolor": _INK if switch else _FAINT,
+        "edgecolor": INK if switch else FAINT,
     }
-    axes.text(x, y, text, ha="center", va="center", fontsize=8.5, color=_INK, bbox=box, zorder=3)
+    axes.text(x, y, text, ha="center", va="center", fontsize=8.5, color=INK, bbox=box, zorder=3)
 
 
 def _title(result: dict[str, Any]) -> str:
@@ -131,22 +127,3 @@ def _title(result: dict[str, Any]) -> str:
             verdict += f", {job['algbw'] / 1e6:.2f} MB/s, {job['packets_per_second']:,.0f} packets/s"
         parts.append(f"job {plain(name)}: {verdict}")
     return "\n".join(parts)
-
-
-@contextmanager
-def _pyplot() -> Iterator[Any]:
-    """pyplot without a display, its caches in a temporary folder, unless the user has named one."""
-    with tempfile.TemporaryDirectory(prefix="switchagg-") as cache:
-        mine = "MPLCONFIGDIR" not in os.environ
-        if mine:
-            os.environ["MPLCONFIGDIR"] = cache
-        try:
-            import matplotlib
-
-            matplotlib.use("Agg")
-            from matplotlib import pyplot
-
-            yield pyplot
-        finally:
-            if mine:
-                del os.environ["MPLCONFIGDIR"]

@@ -1,4 +1,4 @@
-"""Networks that are built, used, broken and taken down, with real switches and workers. See `plays`."""
+"""Networks that are built, used, broken and taken down, with real switches and workers. See `scenarios`."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def _why_not() -> str:
 
 
 pytestmark = pytest.mark.skipif(bool(_why_not()), reason=_why_not())
-PLAYS = "tests.mininet_topos.plays"
+SCENARIOS = "tests.mininet_topos.scenarios"
 
 
 def _exact(seen: dict[str, Any], workers: int) -> bool:
-    """Whether every sum was, at every worker, and there were any."""
+    """Returns True if every sum at every worker was exact."""
     right = len(seen["sums"]) == workers and all(exact == sums > 5 for exact, sums in seen["sums"])
     return right and seen["alike"] and not seen["errors"] and seen["status"] == 0
 
@@ -40,25 +40,25 @@ LONG = os.environ.get("SWITCHAGG_TOPO_LONG") == "1"
 
 
 def _kinds(*always: str) -> list[Any]:
-    """Switches to play with: these, and all in the long form."""
+    """Returns the kinds of switch to test: these, and all in the long form."""
     long = pytest.mark.skipif(not LONG, reason="in the long form: make topo-test")
     return [pytest.param(each, marks=[] if each in always else [long]) for each in ("native", "p4", "bmv2")]
 
 
-def _play(play: str, kind: str, *arguments: str) -> dict[str, Any]:
-    """Plays it, or says why not."""
+def _run(scenario: str, kind: str, *arguments: str) -> dict[str, Any]:
+    """Runs a scenario with a kind of switch, or skips the test."""
     if kind == "bmv2":
         if not (shutil.which("simple_switch_grpc") and shutil.which("p4c-bm2-ss")):
             pytest.skip("simple_switch_grpc or p4c-bm2-ss is not on PATH")
         kind = "bmv2,words=16"
-    seen: dict[str, Any] = in_namespace(PLAYS, play, kind, *arguments, timeout=300)
+    seen: dict[str, Any] = in_namespace(SCENARIOS, scenario, kind, *arguments, timeout=300)
     return seen
 
 
 @pytest.fixture(scope="module", params=_kinds("native", "p4"))
 def rack(request: pytest.FixtureRequest) -> dict[str, Any]:
     """A rack."""
-    return _play("rack", request.param, "1000000" if request.param == "native" else "30000")
+    return _run("rack", request.param, "1000000" if request.param == "native" else "30000")
 
 
 def test_sums_are_exact(rack: dict[str, Any]) -> None:
@@ -84,7 +84,7 @@ def test_nothing_is_left_of_a_network(rack: dict[str, Any]) -> None:
 @pytest.fixture(scope="module", params=_kinds("native"))
 def tree(request: pytest.FixtureRequest) -> dict[str, Any]:
     """Two leaves under a root."""
-    return _play("tree", request.param, "2", "2", "2000", "0.02")
+    return _run("tree", request.param, "2", "2", "2000", "0.02")
 
 
 def test_sums_are_made_in_two_levels(tree: dict[str, Any]) -> None:
@@ -109,7 +109,7 @@ def test_the_root_has_contributions_of_leaves_only(tree: dict[str, Any]) -> None
 
 @pytest.mark.skipif(not LONG, reason="in the long form: make topo-test")
 def test_sixty_four_workers() -> None:
-    seen = _play("tree", "native", "4", "16", "20000")
+    seen = _run("tree", "native", "4", "16", "20000")
     assert _exact(seen["clean"], 64)
     _levels(seen, 4, 16)
     of_leaves = sum(seen["up"][f"s{leaf}-s5"] for leaf in range(1, 5))
@@ -122,7 +122,7 @@ def test_sixty_four_workers() -> None:
 
 @pytest.mark.skipif(not LONG, reason="in the long form: make topo-test")
 def test_two_jobs_at_one_switch_and_links_that_differ() -> None:
-    seen: dict[str, Any] = in_namespace(PLAYS, "others")
+    seen: dict[str, Any] = in_namespace(SCENARIOS, "others")
     assert seen["jobs"] == ["a", "a", "b", "b"]
     assert seen["shared"] == [True, True]
     assert _exact(seen["asymmetric"], 3)
@@ -134,7 +134,7 @@ def test_two_jobs_at_one_switch_and_links_that_differ() -> None:
 @pytest.fixture(scope="module", params=_kinds("native"))
 def ended(request: pytest.FixtureRequest) -> dict[str, Any]:
     """Networks that end in other ways."""
-    return _play("ended", request.param, "SIGTERM", *(["SIGINT"] if LONG else []))
+    return _run("ended", request.param, "SIGTERM", *(["SIGINT"] if LONG else []))
 
 
 @pytest.mark.parametrize(("name", "status"), [("SIGINT", 130), ("SIGTERM", 143)])
@@ -177,7 +177,7 @@ def test_a_name_that_is_taken_is_refused_and_kept(ended: dict[str, Any]) -> None
 @pytest.fixture(scope="module", params=_kinds("native"))
 def typed(request: pytest.FixtureRequest) -> dict[str, Any]:
     """A session with `mn`."""
-    return _play("mn", request.param)
+    return _run("mn", request.param)
 
 
 def test_mn_runs_a_job_as_its_user_types_it(typed: dict[str, Any]) -> None:
@@ -196,7 +196,7 @@ def test_mn_runs_a_job_as_its_user_types_it(typed: dict[str, Any]) -> None:
 def foreign(request: pytest.FixtureRequest) -> dict[str, Any]:
     """Other hosts at the same switch."""
     elements = "20000" if request.param == "native" else "2000"
-    return _play("intruder", request.param, elements, str(seed_of_this_run()))
+    return _run("intruder", request.param, elements, str(seed_of_this_run()))
 
 
 def test_conventional_hosts_talk_while_a_job_runs(foreign: dict[str, Any]) -> None:

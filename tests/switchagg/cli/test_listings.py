@@ -1,4 +1,4 @@
-"""What people see of a controller, and tell it, against one of which a test can ask anything."""
+"""Listings of a controller and requests to it, against a fake controller with any content."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""What a direction of a bad link does to frames."""
+"""Faults of one direction of a link."""
 
 from __future__ import annotations
 
 import pytest
 
 from switchagg.errors import UsageError
-from switchagg.topo.link import LinkDirection, LinkFaults, link_faults, seconds
+from switchagg.topo.link_faults import LinkDirection, LinkFaults, link_faults, seconds
 
 
 def test_a_link_without_faults_is_a_cable() -> None:

@@ -1,9 +1,8 @@
-"""What one direction of a bad link does to frames: rules only, no I/O and no clock.
+"""Faults of a link: when a frame arrives, if it does. No I/O and no clock.
 
-    frame, now --> lost? --> room in the queue? --> serialised at `rate` --> late by `delay` (+ `jitter`)
-                                                                             --> when it arrives, or never
+    frame, now --> lost? --> room in the queue? --> serialised at `rate` --> + `delay` + `jitter` --> arrival
 
-The queue is a router's: it has a limit, and what comes when it is full is dropped.
+The queue has a limit, as a router's, and drops frames when it is full.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ _UNITS: Final = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 
 @dataclass(frozen=True, slots=True)
 class LinkFaults:
-    """Each way of a link, independently.
+    """Faults of each way of a link, independent of the other way.
 
     Attributes:
         loss: probability that a frame is lost.
-        delay: seconds by which each is late.
-        jitter: seconds, up to which it is later still, at random; neighbours may change places.
-        rate: Mbit/s of the wire, framing counted; 0: as fast as it goes.
+        delay: seconds added to the way of each frame.
+        jitter: seconds; up to so many are added at random, which may reorder frames.
+        rate: Mbit/s of the wire, framing counted; 0: no limit.
         queue: frames that wait for the wire, with a rate.
         seed: of the random decisions.
 
@@ -60,14 +59,14 @@ class LinkFaults:
 
     @property
     def any(self) -> bool:
-        """Whether there is any."""
+        """True if a frame can be lost, delayed or held back."""
         return bool(self.loss or self.delay or self.jitter or self.rate)
 
 
 def link_faults(**given: Any) -> LinkFaults:
-    """Returns the faults of words and numbers: `delay="5ms"`, `rate="100"`, `loss=0.01`.
+    """Returns the faults of texts and numbers: `delay="5ms"`, `rate="100"`, `loss=0.01`.
 
-    Raises `UsageError` for a name that is none and for a value that is no number.
+    Raises `UsageError` for an unknown name and for a value that is no number.
     """
     known = {each.name for each in fields(LinkFaults)}
     values: dict[str, Any] = {}
@@ -98,7 +97,7 @@ def seconds(value: float | str, name: str = "delay") -> float:
 
 @dataclass(slots=True)
 class LinkCounts:
-    """What one direction has done with frames."""
+    """Counters of one direction: frames and bytes that passed, frames lost, frames the full queue dropped."""
 
     frames: int = 0
     bytes: int = 0
@@ -110,8 +109,7 @@ class LinkDirection:
     """One way of a link.
 
     Args:
-        faults: what it does.
-        stream: which way of which link: each has random decisions of its own from one seed.
+        stream: name of the link and direction; each has its own random decisions from the seed.
     """
 
     def __init__(self, faults: LinkFaults, stream: str) -> None:
@@ -120,13 +118,13 @@ class LinkDirection:
         self.change(faults)
 
     def change(self, faults: LinkFaults) -> None:
-        """Does this from now on; what waits keeps its times."""
+        """Has these faults from now on; frames on their way keep their times."""
         self._faults = faults
         self._free = 0.0
         self._waiting: deque[float] = deque()
 
     def offer(self, size: int, now: float) -> float | None:
-        """Takes a frame of `size` bytes; returns when it arrives, or None for never."""
+        """Takes a frame of `size` bytes. Returns the time of its arrival, or None if it is lost."""
         faults, counts = self._faults, self.counts
         if faults.loss and self._random.random() < faults.loss:
             counts.lost += 1

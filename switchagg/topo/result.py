@@ -1,4 +1,4 @@
-"""What a run of `switchagg topo` comes to: one record, for --json and the picture, and lines for people."""
+"""The result of a run of `switchagg topo`: a record for --json and the picture, and lines for people."""
 
 from __future__ import annotations
 
@@ -7,20 +7,25 @@ from typing import Any
 
 from switchagg.report.format import plain
 from switchagg.report.table import listing
-from switchagg.topo.network import Run
+from switchagg.topo.network import RunResult
 
 
 def record(
-    topology: str, switch: str, run: Run, links: list[dict[str, Any]], counters: dict[str, dict[str, int]]
+    topology: str,
+    switch: str,
+    run: RunResult,
+    links: list[dict[str, Any]],
+    counters: dict[str, dict[str, int]],
 ) -> dict[str, Any]:
-    """Returns everything, in JSON's terms.
+    """Returns the result as JSON values.
 
     Keys: topology, switch, status; seconds of the whole run; `exact` (null where another command ran);
     `jobs`, by name, with best and median in seconds, algbw in bytes/s, packets_per_second into the switch;
     `links`, whose `up` is toward the switch (of two, the root) and `down` away from it; `switches`, their
     counters.
     """
-    jobs = {name: _job([one for one in run.ranks if one["job"] == name]) for name in _names(run)}
+    names = sorted({each["job"] for each in run.ranks})
+    jobs = {name: _job([each for each in run.ranks if each["job"] == name]) for name in names}
     return {
         "topology": topology,
         "switch": switch,
@@ -34,7 +39,7 @@ def record(
 
 
 def lines(result: dict[str, Any]) -> str:
-    """Returns the same for people."""
+    """Returns a record as text for people."""
     said = []
     for name, job in result["jobs"].items():
         if job["errors"]:
@@ -52,19 +57,14 @@ def lines(result: dict[str, Any]) -> str:
     rows = [
         (
             f"{link['ends'][0]} - {link['ends'][1]}",
-            *(_figure(link[way][key]) for way in ("up", "down") for key in ("packets", "bytes")),
-            _figure(8e-6 * link["up"]["busiest"], 2),
-            _figure(8e-6 * link["down"]["busiest"], 2),
+            *(f"{link[way][key]:,}" for way in ("up", "down") for key in ("packets", "bytes")),
+            *(f"{8e-6 * link[way]['busiest']:,.2f}" for way in ("up", "down")),
             link["lost"],
         )
         for link in result["links"]
     ]
     headings = ("link", "frames up", "bytes up", "frames down", "bytes down", "Mbit/s up", "down", "lost")
     return "\n".join([*said, "", listing(headings, rows)])
-
-
-def _names(run: Run) -> list[str]:
-    return sorted({each["job"] for each in run.ranks})
 
 
 def _job(ranks: list[dict[str, Any]]) -> dict[str, Any]:
@@ -77,7 +77,7 @@ def _job(ranks: list[dict[str, Any]]) -> dict[str, Any]:
     best = min(rounds) if rounds else None
     elements = ranks[0]["elements"]
     sent = sum(each["sent"] for each in ranks)
-    everything = sum(rounds)
+    seconds = sum(rounds)
     return {
         "workers": ranks[0]["world_size"],
         "sums": ranks[0]["sums"],
@@ -87,41 +87,25 @@ def _job(ranks: list[dict[str, Any]]) -> dict[str, Any]:
         "best": best,
         "median": statistics.median(rounds) if rounds else None,
         "algbw": 4 * elements / best if best else None,
-        "packets_per_second": _rate(ranks, everything, len(rounds)),
+        # Packets into the switch of the timed all-reduces only.
+        "packets_per_second": sum(each["timed_packets"] for each in ranks) / seconds if seconds else None,
         "packets": sent,
         "again_share": sum(each["again"] for each in ranks) / sent if sent else 0.0,
     }
 
 
-def _rate(ranks: list[dict[str, Any]], seconds: float, rounds: int) -> float | None:
-    """Packets a second into the switch in the benchmark, of those that carry its elements."""
-    if not seconds:
-        return None
-    return sum(each["timed_packets"] for each in ranks) / seconds if rounds else None
-
-
-def _link(link: dict[str, Any], run: Run) -> dict[str, Any]:
+def _link(link: dict[str, Any], run: RunResult) -> dict[str, Any]:
     traffic = run.traffic[link["interface"]]
     total = traffic.total
     faults = link["faults"] or {}
     return {
         "ends": link["ends"],
         "interface": link["interface"],
-        "up": {
-            "packets": total.packets_in,
-            "bytes": total.bytes_in,
-            "mean": total.bytes_in / traffic.seconds if traffic.seconds else 0.0,
-            "busiest": traffic.busiest_in,
-        },
-        "down": {
-            "packets": total.packets_out,
-            "bytes": total.bytes_out,
-            "mean": total.bytes_out / traffic.seconds if traffic.seconds else 0.0,
-            "busiest": traffic.busiest_out,
-        },
+        "up": _direction(total.packets_in, total.bytes_in, traffic.busiest_in, traffic.seconds),
+        "down": _direction(total.packets_out, total.bytes_out, traffic.busiest_out, traffic.seconds),
         "lost": sum(way["lost"] + way["overflowed"] for way in faults.values()),
     }
 
 
-def _figure(value: float, digits: int = 0) -> str:
-    return f"{value:,.{digits}f}"
+def _direction(packets: int, size: int, busiest: float, seconds: float) -> dict[str, float]:
+    return {"packets": packets, "bytes": size, "mean": size / seconds if seconds else 0.0, "busiest": busiest}

@@ -1,11 +1,12 @@
-"""Which command line starts `switchagg`, from a Python that may not have it.
+"""Finds `switchagg`, its Python and other programs, for a Python that may not have switchagg.
 
-`mn` runs in the system's Python, under sudo, whose PATH is short. So besides PATH we look into the virtual
+`mn` runs in the system's Python, under sudo, whose PATH is short. So the search includes the virtual
 environment that the checkout's Makefile makes.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import os
 import shutil
@@ -17,11 +18,11 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 
 
 class Missing(Exception):
-    """A program that is needed is not there; the message says how to get it."""
+    """A program is missing; the message says how to install it."""
 
 
 def switchagg() -> list[str]:
-    """The words that a `switchagg` command line begins with. Raises `Missing`."""
+    """Returns the first words of a `switchagg` command line. Raises `Missing`."""
     named = os.environ.get(VARIABLE)
     if named:
         if not os.access(named, os.X_OK):
@@ -29,7 +30,9 @@ def switchagg() -> list[str]:
                 f"{VARIABLE} is {named!r}; accepted: an executable, such as /path/to/venv/bin/switchagg"
             )
         return [named]
-    if _installed_here():
+    # A checkout on the path is not enough: it may lack its dependencies.
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        importlib.metadata.version("switchagg")
         return [sys.executable, "-m", "switchagg.cli.main"]
     own = REPOSITORY / ".venv" / "bin" / "switchagg"
     if os.access(own, os.X_OK):
@@ -44,7 +47,7 @@ def switchagg() -> list[str]:
 
 
 def python() -> str:
-    """The Python that switchagg is installed for. Raises `Missing`."""
+    """Returns the Python that switchagg is installed for. Raises `Missing`."""
     first = switchagg()[0]
     if Path(first).name.startswith("python"):
         return first
@@ -55,17 +58,8 @@ def python() -> str:
 
 
 def program(name: str, why: str) -> str:
-    """The path of a program that is needed. Raises `Missing`, with `why`: what it is for and where from."""
+    """Returns the path of a program. Raises `Missing`, with `why`: its purpose and its package."""
     found = shutil.which(name)
     if found is None:
         raise Missing(f"{name} is not on PATH: {why}")
     return found
-
-
-def _installed_here() -> bool:
-    """Whether this Python has switchagg with what it needs; a checkout on the path is not enough."""
-    try:
-        importlib.metadata.version("switchagg")
-    except importlib.metadata.PackageNotFoundError:
-        return False
-    return True

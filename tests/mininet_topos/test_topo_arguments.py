@@ -1,4 +1,4 @@
-"""What `switchagg topo` says to what cannot work. Nothing is built here."""
+"""`switchagg topo` refuses arguments that cannot work. No network is built here."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from switchagg.errors import UsageError
 from switchagg.topo import mininet_module
 from tests.switchagg.control.drivers.rack import has_namespaces
 
-# Mininet's setup needs root, and nothing more to find out that what is asked for cannot be.
+# These are found after the check for root and Mininet.
 CASES: list[tuple[list[str], str]] = [
     (["rack", "--switch", "ovs"], "switch is 'ovs'; accepted: native, p4, bmv2"),
     (["rack", "--workers", "0"], "workers is 0; accepted: 1 to 32"),
@@ -65,7 +65,7 @@ def test_it_needs_root(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
 
 @pytest.fixture(scope="module")
 def said() -> list[tuple[int, str]]:
-    """What is said to each of the cases, by a root who has no bmv2."""
+    """Returns status and output of each of the cases, as root without bmv2."""
     if not has_namespaces():
         pytest.skip("no network namespaces with bridges here (unshare, nsenter, ip, ethtool)")
     try:

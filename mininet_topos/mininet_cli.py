@@ -1,4 +1,4 @@
-"""`workers CMD` in Mininet's shell: a command on every worker host at once, as the rank that the host is."""
+"""The command `workers CMD` of Mininet's shell: runs CMD on every worker host at once, as its rank."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ import mininet.cli
 from mininet.log import error, output
 from mininet.util import pmonitor
 
-from mininet_topos import command
+from mininet_topos import programs
 from mininet_topos.hosts import WorkerHost
 
 
 def run_on_workers(net: Any, line: str) -> dict[str, int]:
-    """Runs a shell's command line on every worker host; returns the exit status of each.
+    """Runs a shell's command line on every worker host. Returns the exit status of each.
 
-    Ctrl-C ends all of them. `switchagg` and `python` are those that switchagg is installed for.
+    Ctrl-C ends all of them. `switchagg` and `python` are of the environment that has switchagg.
     """
     members = [each for each in net.hosts if isinstance(each, WorkerHost) and each.environment]
     if not members:
         error("no worker host has a rank: is there a `switchagg` controller?\n")
         return {}
-    folder = os.path.dirname(command.python())
+    folder = os.path.dirname(programs.python())
     started = {
         each: each.popen(
             ["sh", "-c", line],

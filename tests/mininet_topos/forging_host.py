@@ -1,7 +1,7 @@
-"""What a host without a place in a job may send: forged contributions, and forged results.
+"""An attacker's host: sends forged contributions and results of a job that it is not part of.
 
-It has seen everything that passed another host's link, tokens too, and knows what comes next. As a program
-it runs on that host, and sends what it is given on standard input, a frame a line in hexadecimal digits.
+`forged` makes them from the frames of another host's link, tokens included. As a program it runs on the
+attacker's host and sends the frames of standard input, one a line in hexadecimal digits.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _UDP = 8
 
 
 def forged(frame: bytes, slots: int, random: np.random.Generator) -> Iterator[bytes]:
-    """What comes after a frame that carries words: the same packet and those of the next rounds, with others.
+    """Yields a frame's packet and those of the next rounds, with random words.
 
-    Nothing for any other frame.
+    Yields nothing for a frame that carries no words.
     """
     start = _ETHERNET + _IPV4 + _UDP
     if len(frame) < start or frame[12:14] != b"\x08\x00" or frame[23] != socket.IPPROTO_UDP:
@@ -45,7 +45,7 @@ def forged(frame: bytes, slots: int, random: np.random.Generator) -> Iterator[by
 
 
 def _whole(headers: bytes, datagram: bytes) -> bytes:
-    """A frame with these headers, their lengths and checksums as they have to be."""
+    """Returns a frame with these headers, with correct lengths and checksums."""
     ip = bytearray(headers[_ETHERNET : _ETHERNET + _IPV4])
     ip[2:4] = struct.pack(">H", _IPV4 + _UDP + len(datagram))
     ip[10:12] = b"\0\0"

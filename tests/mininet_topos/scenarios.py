@@ -1,8 +1,8 @@
-"""What happens in networks of `switchagg topo`. Run by `rack.in_namespace`, in a namespace of its own.
+"""Scenarios in networks of `switchagg topo`, each run by `rack.in_namespace` in a namespace of its own.
 
-    python -m tests.mininet_topos.plays NAME [ARGUMENT ...]
+    python -m tests.mininet_topos.scenarios NAME [ARGUMENT ...]
 
-Prints one JSON object: what was seen.
+Prints the observations as one JSON object.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from typing import Any
 
 import numpy as np
 
-from switchagg.topo.network import Lab, Plan, Run, standing
-from switchagg.topo.traffic import look
-from tests.mininet_topos.intruder import forged
+from switchagg.topo.network import Network, NetworkSettings, RunResult, running_network
+from switchagg.topo.traffic import read_counts
+from tests.mininet_topos.forging_host import forged
 from tests.waiting import eventually
 
 SLOTS = 16
@@ -34,7 +34,7 @@ CHECK = [sys.executable, "-m", "switchagg.cli.main", "topo", "check"]
 
 
 def snapshot() -> dict[str, Any]:
-    """All that a network is made of, of this computer as this namespace sees it."""
+    """Returns the interfaces, processes, namespaces and temporary files that this namespace sees."""
     links = json.loads(subprocess.run(["ip", "-j", "address"], check=True, capture_output=True).stdout)
     processes = {each for each in os.listdir("/proc") if each.isdigit() and _runs(each)}
     namespaces = set()
@@ -55,15 +55,15 @@ def snapshot() -> dict[str, Any]:
 
 
 def _runs(pid: str) -> bool:
-    """Whether a process is there, and not dead and waiting for its parent: orphans become this one's."""
+    """Returns True for a process that is no zombie: orphans become this process's children."""
     try:
         return Path("/proc", pid, "stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:
         return False
 
 
-def checked(run: Run) -> dict[str, Any]:
-    """What a run of the check comes to."""
+def checked(run: RunResult) -> dict[str, Any]:
+    """Returns a summary of a run of the check."""
     return {
         "status": run.status,
         "sums": [[each["exact"], each["sums"]] for each in run.ranks],
@@ -72,8 +72,8 @@ def checked(run: Run) -> dict[str, Any]:
     }
 
 
-def checked_jobs(run: Run) -> list[bool]:
-    """Of each job, whether every rank has the same, and that exactly."""
+def checked_jobs(run: RunResult) -> list[bool]:
+    """Returns for each job whether all ranks have the same exact sums."""
     return [
         len({(each["crc"], each["exact"], each["sums"]) for each in members}) == 1
         and members[0]["exact"] == members[0]["sums"] > 5
@@ -82,65 +82,65 @@ def checked_jobs(run: Run) -> list[bool]:
     ]
 
 
-def check(lab: Lab, elements: int, rounds: int = 1) -> Run:
+def check(network: Network, elements: int, rounds: int = 1) -> RunResult:
     """Runs the check on every worker host."""
-    return lab.run([*CHECK, "--elements", str(elements), "--rounds", str(rounds)], prefix=False)
+    return network.run([*CHECK, "--elements", str(elements), "--rounds", str(rounds)], prefix=False)
 
 
 def meanwhile(act: Callable[[], None]) -> threading.Thread:
-    """Starts something beside."""
+    """Runs a function in a thread."""
     thread = threading.Thread(target=act)
     thread.start()
     return thread
 
 
 def until_passed(interface: str, frames: int) -> None:
-    """Returns when as many more frames have come in at an interface."""
-    before = look()[interface].packets_in
-    while look()[interface].packets_in - before < frames:
+    """Returns when so many more frames have come in at an interface."""
+    before = read_counts()[interface].packets_in
+    while read_counts()[interface].packets_in - before < frames:
         time.sleep(0.005)
 
 
 def rack(engine: str, elements: str) -> dict[str, Any]:
-    """Exact without loss and with 2 %; a link goes down and comes back in the middle of an all-reduce."""
+    """A rack without loss, with 2 % loss, and with a link that fails for a while during an all-reduce."""
     found: dict[str, Any] = {}
     size = int(elements)
     before = snapshot()
-    with standing(Plan("rack,workers=2,seed=1", engine)) as lab:
-        found["clean"] = checked(check(lab, 2_000))
-        for link in lab.net.links:
+    with running_network(NetworkSettings("rack,workers=2,seed=1", engine)) as network:
+        found["clean"] = checked(check(network, 2_000))
+        for link in network.net.links:
             link.set(loss=0.02, seed=1)
-        lossy = check(lab, 2_000)
+        lossy = check(network, 2_000)
         found["lossy"] = checked(lossy)
-        found["lost"] = sum(way["lost"] for link in lab.net.links for way in link.counts().values())
-        for link in lab.net.links:
+        found["lost"] = sum(way["lost"] for link in network.net.links for way in link.counts().values())
+        for link in network.net.links:
             link.set()
 
         def flap() -> None:
             until_passed("s1-eth1", 600)
-            lab.net.configLinkStatus("s1", "h1", "down")
-            found["passed"] = [look()["s1-eth1"].packets_in]
+            network.net.configLinkStatus("s1", "h1", "down")
+            found["passed"] = [read_counts()["s1-eth1"].packets_in]
             time.sleep(0.7)
-            found["passed"].append(look()["s1-eth1"].packets_in)
-            lab.net.configLinkStatus("s1", "h1", "up")
+            found["passed"].append(read_counts()["s1-eth1"].packets_in)
+            network.net.configLinkStatus("s1", "h1", "up")
 
         beside = meanwhile(flap)
-        found["flapped"] = checked(check(lab, size, 0))
+        found["flapped"] = checked(check(network, size, 0))
         beside.join()
-        found["passed"].append(look()["s1-eth1"].packets_in)
+        found["passed"].append(read_counts()["s1-eth1"].packets_in)
     found["left"] = [before, snapshot()]
     return found
 
 
-INTRUDER = [sys.executable, "-m", "tests.mininet_topos.intruder"]
+INTRUDER = [sys.executable, "-m", "tests.mininet_topos.forging_host"]
 
 
 def intrude(
-    lab: Lab, host: str, interface: str, seed: int, done: threading.Event, found: dict[str, Any]
+    network: Network, host: str, interface: str, seed: int, done: threading.Event, found: dict[str, Any]
 ) -> None:
-    """Sends from a host what fits in with all that passes a switch's interface, both ways, until done."""
+    """Sends forged packets from a host, made from all frames of a switch's interface, until done."""
     random = np.random.default_rng(seed)
-    node = lab.net.get(host)
+    node = network.net.get(host)
     words = ["mnexec", "-a", str(node.pid), *INTRUDER, f"{host}-eth0"]
     with (
         subprocess.Popen(words, stdin=subprocess.PIPE, text=True) as out,
@@ -160,82 +160,82 @@ def intrude(
         out.stdin.close()
 
 
-def attacked(lab: Lab, host: str, elements: int, seed: int) -> dict[str, Any]:
-    """A job while a host forges: what came of it, and whether a forged contribution was not refused."""
+def attacked(network: Network, host: str, elements: int, seed: int) -> dict[str, Any]:
+    """Runs a job while a host forges. Returns its result, and whether a forged contribution was accepted."""
     done = threading.Event()
     sent: dict[str, int] = {}
 
     def refused() -> int:
-        counters = lab.counters()["s1"]
+        counters = network.counters()["s1"]
         return int(counters["job"] + counters["source"] + counters["token"])
 
     before = refused()
-    beside = meanwhile(partial(intrude, lab, host, "s1-eth1", seed, done, sent))
+    beside = meanwhile(partial(intrude, network, host, "s1-eth1", seed, done, sent))
     try:
-        came = checked(check(lab, elements, 2))
+        came = checked(check(network, elements, 2))
     finally:
         done.set()
         beside.join()
     let_in = refused() - before < sent.get("contributions", 0)
-    return {"sent": sent, "let_in": let_in, "counters": lab.counters()["s1"], **came}
+    return {"sent": sent, "let_in": let_in, "counters": network.counters()["s1"], **came}
 
 
 def intruder(engine: str, elements: str, seed: str) -> dict[str, Any]:
-    """Two workers and two other hosts: these ping and send each other a stream, and one forges all it can."""
+    """Two workers and two other hosts, which ping and stream to each other; then one of them forges."""
     found: dict[str, Any] = {}
-    with standing(Plan("rack,workers=2,others=2", engine, slots=SLOTS)) as lab:
+    with running_network(NetworkSettings("rack,workers=2,others=2", engine, slots=SLOTS)) as network:
 
         def talk() -> None:
             until_passed("s1-eth1", 50)
-            found["ping"] = lab.net.get("h3").cmd("ping -q -c 5 -i 0.2 10.0.0.4")
+            found["ping"] = network.net.get("h3").cmd("ping -q -c 5 -i 0.2 10.0.0.4")
             if shutil.which("iperf3"):
-                server = lab.net.get("h4").popen("iperf3 -s -1")
+                server = network.net.get("h4").popen("iperf3 -s -1")
                 time.sleep(0.3)
-                said = lab.net.get("h3").cmd("iperf3 -J -t 1 -c 10.0.0.4")
+                said = network.net.get("h3").cmd("iperf3 -J -t 1 -c 10.0.0.4")
                 found["iperf3"] = json.loads(said)["end"]["sum_received"]["bytes"]
                 server.wait()
 
         beside = meanwhile(talk)
-        found["talking"] = checked(check(lab, int(elements), 2))
+        found["talking"] = checked(check(network, int(elements), 2))
         beside.join()
-        # Where forged packets should be let in, what comes too late for its job does not count.
+        # Packets forged at a worker may come too late for its job, so there are several attempts.
         for host, attempts in (("h3", 1), ("h1", 5)):
             for _ in range(attempts):
-                found[host] = attacked(lab, host, int(elements), int(seed))
+                found[host] = attacked(network, host, int(elements), int(seed))
                 if found[host]["let_in"]:
                     break
     return found
 
 
 def tree(engine: str, leaves: str, workers: str, elements: str, *faulty: str) -> dict[str, Any]:
-    """Leaves with workers under a root: what passes their links and the switches take; then with loss."""
+    """Leaves with workers under a root: traffic of their links and counters of the switches; then loss."""
     before = snapshot()
     found: dict[str, Any] = {}
-    with standing(
-        Plan(f"two_level,leaves={leaves},workers={workers}{',seed=1' if faulty else ''}", engine)
-    ) as lab:
-        came = check(lab, int(elements), 1)
-        links = {"-".join(each["ends"]): came.traffic[each["interface"]].total for each in lab.links()}
+    with running_network(
+        NetworkSettings(f"two_level,leaves={leaves},workers={workers}{',seed=1' if faulty else ''}", engine)
+    ) as network:
+        came = check(network, int(elements), 1)
+        links = {"-".join(each["ends"]): came.traffic[each["interface"]].total for each in network.links()}
         found["clean"] = checked(came)
-        found["switches"] = lab.counters()
+        found["switches"] = network.counters()
         found["up"] = {name: total.bytes_in for name, total in links.items()}
         for loss in faulty:
-            for link in lab.net.links:
+            for link in network.net.links:
                 link.set(loss=float(loss), seed=1)
-            found["lossy"] = checked(check(lab, int(elements)))
-            found["lost"] = sum(way["lost"] for link in lab.net.links for way in link.counts().values())
+            found["lossy"] = checked(check(network, int(elements)))
+            found["lost"] = sum(way["lost"] for link in network.net.links for way in link.counts().values())
     return {**found, "left": [before, snapshot()]}
 
 
 def others() -> dict[str, Any]:
     """Two jobs at one switch; a rack with a slow link and one that loses."""
-    with standing(Plan("shared", "native")) as lab:
-        came = check(lab, 3_000)
+    with running_network(NetworkSettings("shared", "native")) as network:
+        came = check(network, 3_000)
         found: dict[str, Any] = {"jobs": [each["job"] for each in came.ranks], "shared": checked_jobs(came)}
-    with standing(Plan("asymmetric,workers=3,rate=5", "native")) as lab:
-        came = check(lab, 50_000)
+    with running_network(NetworkSettings("asymmetric,workers=3,rate=5", "native")) as network:
+        came = check(network, 50_000)
         found["asymmetric"] = checked(came)
-        links = {each["ends"][0]: each for each in lab.links()}
+        links = {each["ends"][0]: each for each in network.links()}
         found["lost"] = {
             name: sum(way["lost"] for way in each["faults"].values())
             for name, each in links.items()
@@ -248,15 +248,15 @@ def others() -> dict[str, Any]:
 
 
 def pair(engine: str) -> dict[str, Any]:
-    """A rack of two, and nothing but sums."""
+    """A rack of two workers, and only sums."""
     before = snapshot()
-    with standing(Plan("rack,workers=2", engine)) as lab:
-        found = checked(check(lab, 4_000))
+    with running_network(NetworkSettings("rack,workers=2", engine)) as network:
+        found = checked(check(network, 4_000))
     return {**found, "left": [before, snapshot()]}
 
 
 def mn(engine: str) -> dict[str, Any]:
-    """What somebody types into Mininet."""
+    """Commands of a user in Mininet's shell."""
     lines = [
         "nodes",
         "h2 printenv RANK WORLD_SIZE SWITCHAGG_ADDRESS SWITCHAGG_SWITCH",
@@ -270,7 +270,7 @@ def mn(engine: str) -> dict[str, Any]:
     ran = subprocess.run(
         ["mn", "--custom", "mininet_topos/custom.py", "--topo", "rack,2", "--switch", engine],
         input="\n".join([*lines, "exit\n"]), capture_output=True, text=True, check=False, timeout=90,
-        # It runs in the system's Python, which does without what this one has.
+        # It runs in the system's Python, which must not see this one's packages.
         env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
     )  # fmt: skip
     return {"status": ran.returncode, "said": ran.stdout + ran.stderr, "left": [before, snapshot()]}
@@ -280,13 +280,13 @@ TOPO = [sys.executable, "-m", "switchagg.cli.main", "topo"]
 
 
 def _said(*words: str) -> list[Any]:
-    """What the command does: its status, and what it says."""
+    """Runs `switchagg topo`. Returns its status and its output."""
     ran = subprocess.run([*TOPO, *words], capture_output=True, text=True, check=False)
     return [ran.returncode, (ran.stdout + ran.stderr).strip()]
 
 
 def _standing(*words: str) -> subprocess.Popen[bytes]:
-    """A network on whose hosts a command runs that does not end by itself."""
+    """Starts a network on whose hosts a command runs that does not end by itself."""
     process = subprocess.Popen(
         [*TOPO, "rack", "--workers", "2", *words, "--", "sh", "-c", "sleep 1234; true"]
     )
@@ -296,7 +296,7 @@ def _standing(*words: str) -> subprocess.Popen[bytes]:
 
 
 def _find(words: str) -> list[int]:
-    """Processes with these words in their command line, which is read as the kernel has it."""
+    """Returns the processes with these words in their command line, NUL between arguments."""
     found = []
     for each in os.listdir("/proc"):
         if each.isdigit() and _runs(each):
@@ -307,7 +307,7 @@ def _find(words: str) -> list[int]:
 
 
 def ended(engine: str, *signals: str) -> dict[str, Any]:
-    """Networks that are sent these signals, and that are killed, alone and with their guardian."""
+    """Networks that get these signals, and that are killed, alone and with their guardian."""
     found: dict[str, Any] = {}
     before = snapshot()
 
@@ -325,7 +325,7 @@ def ended(engine: str, *signals: str) -> dict[str, Any]:
     process.wait()
     found["SIGKILL"] = gone()
 
-    # Others' things, with names as ours have.
+    # An interface and a process of others, with names like ours.
     subprocess.run(["ip", "link", "add", "s7-eth1", "type", "bridge"], check=True)
     bystander = subprocess.Popen(["sleep", "1235"])
     process = _standing("--switch", engine)
@@ -336,7 +336,7 @@ def ended(engine: str, *signals: str) -> dict[str, Any]:
     found["refused"] = _said("rack", "--switch", engine)
     found["cleaned"] = _said("clean")
     found["again"] = _said("clean")
-    found["bystanders"] = [bystander.poll(), bool(_find("sleep\0001235")), "s7-eth1" in look()]
+    found["bystanders"] = [bystander.poll(), bool(_find("sleep\0001235")), "s7-eth1" in read_counts()]
     bystander.kill()
     bystander.wait()
     subprocess.run(["ip", "link", "delete", "s7-eth1"], check=True)
@@ -344,12 +344,12 @@ def ended(engine: str, *signals: str) -> dict[str, Any]:
 
     subprocess.run(["ip", "link", "add", "s1-eth2", "type", "bridge"], check=True)
     found["taken"] = _said("rack", "--switch", engine)
-    found["kept"] = "s1-eth2" in look()
+    found["kept"] = "s1-eth2" in read_counts()
     return found
 
 
 def empty_tmp() -> None:
-    """Gives this namespace a /tmp of its own; where this project lies in /tmp, it is there as before."""
+    """Gives this namespace a /tmp of its own, with this project in it if it lies in /tmp."""
     project = Path(__file__).parents[2]
     inside = project.is_relative_to("/tmp")
     before = os.open(project, os.O_PATH)
