@@ -1,4 +1,4 @@
-"""The program as it is written: what the parser makes of the text, before names mean anything.
+"""The syntax tree: the program as written, before names are resolved.
 
 The typed and elaborated program, which `load()` returns and the runtime executes, is
 `switchagg.p4model.ir`; its docstring is the contract. Of this module the runtime sees `Annotation` only.
@@ -399,7 +399,7 @@ class TypedefDecl(Decl):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MethodDecl(Decl):
-    """A prototype; `returns` is None for a constructor."""
+    """A method or extern function; `returns` is None for a constructor."""
 
     returns: TypeNode | None
     type_params: tuple[Name, ...]
@@ -413,13 +413,6 @@ class ExternDecl(Decl):
 
     type_params: tuple[Name, ...]
     methods: tuple[MethodDecl, ...]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ExternFunctionDecl(Decl):
-    """`extern returns name<T>(params);`"""
-
-    method: MethodDecl
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -524,7 +517,7 @@ class SelectCaseNode(Node):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PropertyNode(Node):
-    """A property of a table. `value` is what the name calls for; an expression for a custom one."""
+    """A property of a table. The type of `value` depends on the name; an expression for custom ones."""
 
     name: str
     annotations: Annotations

@@ -1,8 +1,7 @@
 """Checks a program and elaborates it: from `ast` to `ir`. `load` is the way in.
 
-`Checker` holds what all parts share; a part is a class of its own, in the module that its comment names. The
-parts know each other through it, since a type can have an expression in it, an expression a type, and both
-calls.
+`Checker` holds the shared state and the parts: a class for types, for expressions, for calls, and so on. The
+parts reach each other through it, because types contain expressions and expressions contain types and calls.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ def check(
     include_dirs: Sequence[str | os.PathLike[str]] = (),
     defines: Sequence[str] = (),
 ) -> ir.Program | None:
-    """The same, of what may have no `main`, for which it returns None."""
+    """Like `load`, but returns None for a program without `main`."""
     source = preprocess(path, include_dirs, [*_predefined(path), *defines])
     try:
         checker = Checker()
@@ -90,7 +89,7 @@ class Checker:
         self.blocks_declared: list[Block] = []
         self.actions: list[ir.Action] = []
         self.action_params: dict[ir.Action, tuple[Parameter, ...]] = {}
-        """With what they default to, which the typed program has no need of."""
+        """With default values, which the typed program does not have."""
         self.types = Types(self)
         self.exprs = Expressions(self)
         self.calls = Calls(self)
@@ -120,9 +119,8 @@ class Checker:
                 env.declare(decl.name, NamedType(self.types.enum(decl, env), decl.location))
             case ast.TypedefDecl():
                 self._typedef(decl, env)
-            case ast.ExternFunctionDecl():
-                method = self.types.method(decl.method, env, "")
-                env.declare(decl.name, Overloads([method]))
+            case ast.MethodDecl():
+                env.declare(decl.name, Overloads([self.types.method(decl, env, "")]))
             case ast.ParserDecl() | ast.ControlDecl():
                 self.blocks_declared.append(self.blocks.declare(decl, env))
             case ast.ConstDecl():

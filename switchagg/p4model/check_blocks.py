@@ -3,45 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
 
 from switchagg.p4model import ast, ir
+from switchagg.p4model import types as ty
 from switchagg.p4model.ast import control_name
 from switchagg.p4model.check_calls import accepts, declare_parameters, match_arguments
 from switchagg.p4model.constants import Symbolic, is_constant, to_value
 from switchagg.p4model.errors import NOWHERE, Location, P4Error
 from switchagg.p4model.operators import fit
-from switchagg.p4model.symbols import Block, Constant, Env, Frame, Generic
-from switchagg.p4model.types import (
-    DONT_CARE,
-    Bindings,
-    BitType,
-    BlockType,
-    BoolType,
-    Direction,
-    DontCareType,
-    EnumType,
-    ErrorType,
-    ExternType,
-    InfIntType,
-    IntType,
-    Method,
-    PackageType,
-    Parameter,
-    SetType,
-    Type,
-    TypeVar,
-    has_variables,
-    substitute,
-    underlying,
-)
+from switchagg.p4model.symbols import Block, Constant, Env, Frame
+from switchagg.p4model.types import Type, has_variables, substitute, underlying
 
 if TYPE_CHECKING:
     from switchagg.p4model.check import Checker
 
+_Head: TypeAlias = tuple[
+    str, str, ast.Annotations, Location, ty.BlockType, tuple[ir.Variable, ...], dict[str, ir.Value]
+]
+"""The fields that a parser and a control begin with, up to the constructor's arguments."""
+
 
 class Blocks:
-    """Checks parsers and controls, once for each instance; those without instances once all the same."""
+    """Checks parsers and controls once for each instance, and once if there is no instance."""
 
     def __init__(self, checker: Checker) -> None:
         self.checker = checker
@@ -55,41 +40,32 @@ class Blocks:
         params = self.checker.types.parameters(decl.params, env)
         constructor = self.checker.types.parameters(decl.constructor_params, env, constructor=True)
         for each in constructor:
-            if each.direction is not Direction.NONE:
+            if each.direction is not ty.Direction.NONE:
                 raise P4Error(f"constructor parameter `{each.name}` cannot have a direction", each.location)
-        type_ = BlockType(kind, decl.name, params, (), constructor, True, decl.annotations, decl.location)
+        type_ = ty.BlockType(decl.name, kind, params, (), constructor, True, decl.annotations, decl.location)
         block = Block(type_, decl, env.snapshot())
         env.declare(decl.name, block)
         return block
 
     def check_unused(self, block: Block) -> None:
-        """Checks the body of a block that has no instance, with constructor arguments that nobody knows."""
+        """Checks the body of a block that has no instance, with unknown constructor arguments."""
         constants = {each.name: self._stand_in(each) for each in block.type.constructor_params}
         self.elaborate(block, constants, block.decl.name, block.decl.name, (), block.location)
 
-    def _stand_in(self, param: Parameter) -> ir.Expr:
+    def _stand_in(self, param: ty.Parameter) -> ir.Expr:
+        head = (param.name, param.name, (), param.location)
+        instance: ir.Instance | ir.PackageInstance
         match param.type:
-            case ExternType() as extern:
-                instance: ir.Instance | ir.PackageInstance = ir.ExternInstance(
-                    param.name,
-                    param.name,
-                    extern,
-                    {},
-                    _any_constructor(extern, param),
-                    {},
-                    (),
-                    param.location,
-                )
-            case BlockType() as block if block.kind == "parser":
-                instance = ir.ParserInstance(
-                    param.name, param.name, block, (), {}, (), (), (), {}, (), param.location
-                )
-            case BlockType() as block:
+            case ty.ExternType() as extern:
+                unknown = ty.Method(extern.name, extern.name, (), (), None, False, (), param.location)
+                constructor = extern.constructors[0] if extern.constructors else unknown
+                instance = ir.ExternInstance(*head, extern, {}, constructor, {})
+            case ty.BlockType() as block if block.kind == "parser":
+                instance = ir.ParserInstance(*head, block, (), {}, (), (), (), {})
+            case ty.BlockType() as block:
                 empty = ir.Block(param.location, ())
-                instance = ir.ControlInstance(
-                    param.name, param.name, block, (), {}, (), (), (), (), empty, (), param.location
-                )
-            case PackageType() as package:
+                instance = ir.ControlInstance(*head, block, (), {}, (), (), (), (), empty)
+            case ty.PackageType() as package:
                 instance = ir.PackageInstance(param.name, package, {}, (), param.location)
             case _:
                 return Symbolic(param.type, param.location)
@@ -105,132 +81,69 @@ class Blocks:
         full_name: str,
         annotations: ast.Annotations,
         location: Location,
-    ) -> ir.ParserInstance | ir.ControlInstance:
+    ) -> ir.BlockInstance:
         """The instance for these constructor arguments."""
         if block in self._open:
             raise P4Error(f"`{block.type}` contains an instance of itself", location)
         block.instantiated = True
         self._open.append(block)
         try:
-            kind = "parser" if isinstance(block.decl, ast.ParserDecl) else "control"
-            frame = Frame("parser" if kind == "parser" else "control", full_name)
-            env = block.env.child(frame)
+            is_parser = isinstance(block.decl, ast.ParserDecl)
+            env = block.env.child(Frame("parser" if is_parser else "control", full_name))
             for param in block.type.constructor_params:
                 value = constants.get(param.name)
                 if value is None:
                     raise P4Error(f"constructor parameter `{param.name}` has no value", location)
-                symbol = (
-                    value.instance if isinstance(value, ir.InstanceRef) else Constant(value, param.location)
-                )
-                env.declare(param.name, symbol)
+                constant = Constant(value, param.location)
+                env.declare(param.name, value.instance if isinstance(value, ir.InstanceRef) else constant)
             params = declare_parameters(block.type.params, env, ir.Scope.PARAM)
-            inner = env.child()
-            if isinstance(block.decl, ast.ParserDecl):
-                return self._parser(block, block.decl, inner, params, constants, name, full_name, annotations)
-            return self._control(block, block.decl, inner, params, constants, name, full_name, annotations)
+            head = (name, full_name, (*annotations, *block.decl.annotations), block.location)
+            values = {key: None if value is None else to_value(value) for key, value in constants.items()}
+            return self._body(block, env.child(), (*head, block.type, params, values))
         finally:
             self._open.pop()
 
-    def _control(
-        self,
-        block: Block,
-        decl: ast.ControlDecl,
-        env: Env,
-        params: tuple[ir.Variable, ...],
-        constants: Mapping[str, ir.Expr | None],
-        name: str,
-        full_name: str,
-        annotations: ast.Annotations,
-    ) -> ir.ControlInstance:
+    def _body(self, block: Block, env: Env, head: _Head) -> ir.BlockInstance:
+        decl = block.decl
         prologue: list[ir.Stmt] = []
+        value_sets: list[ir.ValueSet] = []
         actions: list[ir.Action] = []
         tables: list[ir.Table] = []
         for each in decl.locals:
             match each:
+                case ast.ValueSetDecl():
+                    value_sets.append(self._value_set(each, env))
+                    env.declare(each.name, value_sets[-1])
                 case ast.ActionDecl():
-                    action = self.checker.functions.action(each, env)
-                    env.declare(each.name, action)
-                    actions.append(action)
+                    actions.append(self.checker.functions.action(each, env))
+                    env.declare(each.name, actions[-1])
                 case ast.TableDecl():
-                    table = self.checker.tables.check(each, env)
-                    env.declare(each.name, table)
-                    tables.append(table)
+                    tables.append(self.checker.tables.check(each, env))
+                    env.declare(each.name, tables[-1])
                 case ast.InstanceDecl():
                     self.checker.instances.declare(each, env)
                 case _:
                     statement = self.checker.statements.declaration(each, env)
                     if statement is not None:
                         prologue.append(statement)
-        body = ir.Block(
-            decl.body.location,
-            self.checker.statements.body(decl.body.body, env.child()),
-            decl.body.annotations,
-        )
-        return ir.ControlInstance(
-            name,
-            full_name,
-            block.type,
-            params,
-            argument_values(constants),
-            tuple(prologue),
-            tuple(env.frame.instances),
-            tuple(actions),
-            tuple(tables),
-            body,
-            (*annotations, *decl.annotations),
-            decl.location,
-        )
+        if isinstance(decl, ast.ParserDecl):
+            env.frame.states = frozenset(_state_names(decl))
+            states = {each.name: self._state(each, env) for each in decl.states}
+            check_reaches_end(decl.name, states, decl.location)
+            return ir.ParserInstance(
+                *head, tuple(prologue), tuple(env.frame.instances), tuple(value_sets), states
+            )
+        body = self.checker.statements.block(decl.body, env)
+        instances = tuple(env.frame.instances)
+        return ir.ControlInstance(*head, tuple(prologue), instances, tuple(actions), tuple(tables), body)
 
     # ---- parsers
-
-    def _parser(
-        self,
-        block: Block,
-        decl: ast.ParserDecl,
-        env: Env,
-        params: tuple[ir.Variable, ...],
-        constants: Mapping[str, ir.Expr | None],
-        name: str,
-        full_name: str,
-        annotations: ast.Annotations,
-    ) -> ir.ParserInstance:
-        prologue: list[ir.Stmt] = []
-        value_sets: list[ir.ValueSet] = []
-        for each in decl.locals:
-            match each:
-                case ast.ValueSetDecl():
-                    value_set = self._value_set(each, env)
-                    env.declare(each.name, value_set)
-                    value_sets.append(value_set)
-                case ast.InstanceDecl():
-                    self.checker.instances.declare(each, env)
-                case _:
-                    statement = self.checker.statements.declaration(each, env)
-                    if statement is not None:
-                        prologue.append(statement)
-        names = _state_names(decl)
-        env.frame.states = frozenset(names)
-        states = {each.name: self._state(each, env) for each in decl.states}
-        check_reaches_end(decl.name, states, decl.location)
-        return ir.ParserInstance(
-            name,
-            full_name,
-            block.type,
-            params,
-            argument_values(constants),
-            tuple(prologue),
-            tuple(env.frame.instances),
-            tuple(value_sets),
-            states,
-            (*annotations, *decl.annotations),
-            decl.location,
-        )
 
     def _value_set(self, decl: ast.ValueSetDecl, env: Env) -> ir.ValueSet:
         element = self.checker.types.value_type(decl.type, env)
         size = self.checker.exprs.constant_int(decl.size, env)
         name = control_name(decl.name, decl.annotations, env.frame.path)
-        return ir.ValueSet(decl.name, name, element, size, decl.annotations, decl.location)
+        return ir.ValueSet(decl.name, name, decl.annotations, decl.location, element, size)
 
     def _state(self, decl: ast.StateDecl, env: Env) -> ir.State:
         inner = env.child()
@@ -250,9 +163,11 @@ class Blocks:
         for each in node.exprs:
             expr = self.checker.exprs.value(each, env)
             kind = underlying(expr.type)
-            if isinstance(kind, InfIntType):
+            if isinstance(kind, ty.InfIntType):
                 raise P4Error("a number without width in `select`", each.location)
-            if not isinstance(kind, BitType | IntType | BoolType | EnumType | ErrorType | SetType):
+            if not isinstance(
+                kind, ty.BitType | ty.IntType | ty.BoolType | ty.EnumType | ty.ErrorType | ty.SetType
+            ):
                 raise P4Error(f"`select` cannot decide on `{expr.type}`", each.location)
             exprs.append(expr)
         types = [each.type for each in exprs]
@@ -264,12 +179,6 @@ class Blocks:
         return ir.Select(tuple(exprs), tuple(cases), node.location)
 
 
-def _any_constructor(extern: ExternType, param: Parameter) -> Method:
-    if extern.constructors:
-        return extern.constructors[0]
-    return Method(extern.name, extern.name, (), (), None, False, (), param.location)
-
-
 def _state_names(decl: ast.ParserDecl) -> set[str]:
     seen: dict[str, Location] = {"accept": NOWHERE, "reject": NOWHERE}
     for each in decl.states:
@@ -279,7 +188,7 @@ def _state_names(decl: ast.ParserDecl) -> set[str]:
             raise P4Error(
                 f"state `{each.name}` is declared twice",
                 each.location,
-                notes=(("the first declaration is here", seen[each.name]),),
+                ("the first declaration is here", seen[each.name]),
             )
         seen[each.name] = each.location
     if "start" not in seen:
@@ -290,6 +199,21 @@ def _state_names(decl: ast.ParserDecl) -> set[str]:
 def _check_target(name: str, location: Location, env: Env) -> None:
     if name not in env.frame.states:
         raise P4Error(f"the parser has no state `{name}`", location)
+
+
+@dataclass(frozen=True, slots=True)
+class _Construction:
+    """A constructor call: its arguments, its place, and the name that the instance is declared with."""
+
+    args: Sequence[ast.Arg]
+    env: Env
+    location: Location
+    name: str = ""
+    full_name: str = ""
+    annotations: ast.Annotations = ()
+    body: Sequence[ast.Decl] | None = None
+    """of the methods that an extern's instance defines"""
+    expected: Type | None = None
 
 
 class Instances:
@@ -303,10 +227,8 @@ class Instances:
     def declare(self, decl: ast.InstanceDecl, env: Env) -> None:
         """`T(args) name;`"""
         name = control_name(decl.name, decl.annotations, env.frame.path)
-        instance = self._make(
-            decl.type, decl.args, env, decl.name, name, decl.annotations, decl.location, decl.body, None
-        )
-        env.declare(decl.name, instance)
+        made = _Construction(decl.args, env, decl.location, decl.name, name, decl.annotations, decl.body)
+        env.declare(decl.name, self._make(decl.type, made))
 
     def anonymous(
         self,
@@ -317,10 +239,11 @@ class Instances:
         annotations: ast.Annotations = (),
     ) -> ir.Expr:
         """`T(args)` as an argument or a table's property."""
-        instance = self._make(node.type, node.args, env, "", name, annotations, node.location, None, expected)
+        made = _Construction(node.args, env, node.location, "", name, annotations, None, expected)
+        instance = self._make(node.type, made)
         return ir.InstanceRef(instance.type, node.location, instance)
 
-    def direct(self, block: Block, env: Env, location: Location) -> ir.ParserInstance | ir.ControlInstance:
+    def direct(self, block: Block, env: Env, location: Location) -> ir.BlockInstance:
         """`C.apply(...)`: an instance that is named like the control."""
         if block.type.constructor_params:
             raise P4Error(f"`{block.type}` has constructor parameters; declare an instance", location)
@@ -331,207 +254,146 @@ class Instances:
 
     # ---- making
 
-    def _make(
-        self,
-        type_node: ast.TypeNode,
-        args: Sequence[ast.Arg],
-        env: Env,
-        name: str,
-        full_name: str,
-        annotations: ast.Annotations,
-        location: Location,
-        body: Sequence[ast.Decl] | None,
-        expected: Type | None,
-    ) -> ir.Instance | ir.PackageInstance:
-        block = self.checker.types.block(type_node, env)
+    def _make(self, node: ast.TypeNode, made: _Construction) -> ir.Instance | ir.PackageInstance:
+        types, location = self.checker.types, made.location
+        block = types.block(node, made.env)
         if block is not None:
-            if body is not None:
+            if made.body is not None:
                 raise P4Error(f"an instance of {block.type.kind} `{block.type}` has no initializer", location)
-            if env.frame.kind == "top" and name:
-                raise P4Error(
-                    f"a {block.type.kind} cannot be instantiated at the top level by itself", location
+            if made.env.frame.kind == "top" and made.name:
+                kind = block.type.kind
+                raise P4Error(f"a {kind} cannot be instantiated at the top level by itself", location)
+            return self._block(block, made)
+        generic = types.generic(node, made.env)
+        if generic:
+            # The type arguments are open: the constructor's arguments determine them.
+            variables = tuple(ty.TypeVar(each) for each in generic.type_params)
+            type_ = types.instantiate(generic, variables, location)
+        else:
+            type_ = types.resolve(node, made.env)
+            if isinstance(type_, ty.ExternType | ty.PackageType) and has_variables(type_):
+                opened = (
+                    ty.TypeVar(f"_{index}") if isinstance(each, ty.DontCareType) else each
+                    for index, each in enumerate(type_.type_args)
                 )
-            return self._block(block, args, env, name, full_name, annotations, location)
-        generic = self.checker.types.generic(type_node, env)
-        type_ = self._open(generic, location) if generic else self.checker.types.resolve(type_node, env)
-        if generic is None and isinstance(type_node, ast.SpecializedType) and has_variables(type_):
-            type_ = self._reopened(type_)
+                type_ = types.instantiate_name(type_.name, tuple(opened))
         match type_:
-            case ExternType():
-                return self._extern(type_, args, env, name, full_name, annotations, location, body, expected)
-            case PackageType():
-                if body is not None:
+            case ty.ExternType():
+                return self._extern(type_, made)
+            case ty.PackageType():
+                if made.body is not None:
                     raise P4Error(f"an instance of package `{type_}` has no initializer", location)
-                return self._package(type_, args, env, name, annotations, location)
-            case BlockType():
+                return self._package(type_, made)
+            case ty.BlockType():
                 raise P4Error(
                     f"`{type_}` has no body that an instance could be made of",
                     location,
-                    notes=(("it is declared here", type_.location),),
+                    ("it is declared here", type_.location),
                 )
             case _:
                 raise P4Error(f"no instance can be made of `{type_}`", location)
 
-    def _open(self, generic: Generic, location: Location) -> Type:
-        """The generic type with variables for its arguments, which the constructor's arguments will tell."""
-        return self.checker.types.instantiate(generic, _variables(generic.type_params), location)
-
-    def _reopened(self, type_: Type) -> Type:
-        """The same where some arguments are `_`."""
-        if not isinstance(type_, ExternType | PackageType):
-            return type_
-        args = tuple(
-            TypeVar(f"_{index}") if isinstance(each, DontCareType) else each
-            for index, each in enumerate(type_.type_args)
-        )
-        return self.checker.types.instantiate_name(type_.name, args)
-
     def _values(self, args: Sequence[ir.Argument]) -> dict[str, ir.Value]:
         values: dict[str, ir.Value] = {}
         for each in args:
-            if each.value is None:
-                values[each.param.name] = None
-                continue
-            if not is_constant(each.value):
+            if each.value is not None and not is_constant(each.value):
+                name = each.param.name
                 raise P4Error(
-                    f"constructor argument `{each.param.name}` must be known at compile time",
-                    each.value.location,
+                    f"constructor argument `{name}` must be known at compile time", each.value.location
                 )
-            values[each.param.name] = to_value(each.value)
+            values[each.param.name] = None if each.value is None else to_value(each.value)
         return values
 
-    def _extern(
+    def _infer(
         self,
-        type_: ExternType,
-        args: Sequence[ast.Arg],
-        env: Env,
-        name: str,
-        full_name: str,
-        annotations: ast.Annotations,
-        location: Location,
-        body: Sequence[ast.Decl] | None,
-        expected: Type | None,
-    ) -> ir.ExternInstance:
-        if env.frame.kind in ("function", "method"):
-            raise P4Error(f"an instance in a {env.frame.kind}", location)
-        position = self._constructor_index(type_, args, location)
-        constructor = type_.constructors[position]
-        open_ = _open_variables(type_)
-        bindings: Bindings = {}
-        if isinstance(expected, ExternType) and expected.name == type_.name:
-            for variable, bound in zip(type_.type_args, expected.type_args, strict=True):
-                if isinstance(variable, TypeVar) and not has_variables(bound):
+        type_: ty.ExternType | ty.PackageType,
+        params: Sequence[ty.Parameter],
+        made: _Construction,
+        bindings: ty.Bindings,
+    ) -> tuple[Type, tuple[ir.Argument, ...]]:
+        """The type with all its type arguments, and the checked arguments of the constructor."""
+        open_ = tuple(each for each in type_.type_args if isinstance(each, ty.TypeVar))
+        args = self.checker.calls.infer(
+            open_, params, made.args, made.env, bindings, made.location, type_.name
+        )
+        for variable in open_:
+            # A method may still bind it; no extern of our architectures needs it.
+            bindings.setdefault(variable, ty.DONT_CARE)
+        return substitute(type_, bindings, self.checker.types.instantiate_name) if open_ else type_, args
+
+    def _extern(self, type_: ty.ExternType, made: _Construction) -> ir.ExternInstance:
+        frame = made.env.frame
+        if frame.kind in ("function", "method"):
+            raise P4Error(f"an instance in a {frame.kind}", made.location)
+        index = self._constructor_index(type_, made.args, made.location)
+        bindings: ty.Bindings = {}
+        if isinstance(made.expected, ty.ExternType) and made.expected.name == type_.name:
+            for variable, bound in zip(type_.type_args, made.expected.type_args, strict=True):
+                if isinstance(variable, ty.TypeVar) and not has_variables(bound):
                     bindings[variable] = bound
-        checked = self.checker.calls.infer(
-            open_, constructor.params, args, env, bindings, location, type_.name
-        )
-        if open_:
-            for variable in open_:
-                # A method may still bind it; none of ours needs what nothing tells.
-                bindings.setdefault(variable, DONT_CARE)
-            closed = substitute(type_, bindings, self.checker.types.instantiate_name)
-            assert isinstance(closed, ExternType)
-            type_ = closed
-            constructor = type_.constructors[position]
-        values = self._values(checked)
-        methods = self.checker.functions.methods(type_, body, name, env, location)
-        instance = ir.ExternInstance(
-            name, full_name, type_, values, constructor, methods, annotations, location
-        )
-        env.frame.instances.append(instance)
+        closed, args = self._infer(type_, type_.constructors[index].params, made, bindings)
+        assert isinstance(closed, ty.ExternType)
+        values = self._values(args)
+        methods = self.checker.functions.methods(closed, made.body, made.name, made.env, made.location)
+        head = (made.name, made.full_name, made.annotations, made.location)
+        instance = ir.ExternInstance(*head, closed, values, closed.constructors[index], methods)
+        frame.instances.append(instance)
         return instance
 
-    def _constructor_index(self, type_: ExternType, args: Sequence[ast.Arg], location: Location) -> int:
+    def _constructor_index(self, type_: ty.ExternType, args: Sequence[ast.Arg], location: Location) -> int:
         constructors = type_.constructors
         fitting = [index for index, each in enumerate(constructors) if accepts(each.params, args)]
         exact = [index for index in fitting if len(constructors[index].params) == len(args)]
-        if len(exact) == 1:
-            return exact[0]
-        if len(fitting) == 1:
-            return fitting[0]
+        for indexes in (exact, fitting):
+            if len(indexes) == 1:
+                return indexes[0]
         if not constructors:
             raise P4Error(f"extern `{type_}` has no constructor", location)
         if len(constructors) == 1:
             match_arguments(constructors[0].params, args, location, type_.name)
-        wrong = "more than one" if fitting else "no"
         raise P4Error(
-            f"{wrong} constructor of `{type_}` takes these arguments",
+            f"{'more than one' if fitting else 'no'} constructor of `{type_}` takes these arguments",
             location,
-            notes=tuple(("a constructor is declared here", each.location) for each in constructors),
+            *(("a constructor is declared here", each.location) for each in constructors),
         )
 
-    def _block(
-        self,
-        block: Block,
-        args: Sequence[ast.Arg],
-        env: Env,
-        name: str,
-        full_name: str,
-        annotations: ast.Annotations,
-        location: Location,
-    ) -> ir.ParserInstance | ir.ControlInstance:
-        kind = block.type.kind
-        if env.frame.kind not in ("top", kind):
-            raise P4Error(f"a {kind} cannot be instantiated in a {env.frame.kind}", location)
-        checked = self.checker.calls.arguments(
-            block.type.constructor_params, args, env, location, block.type.name
+    def _block(self, block: Block, made: _Construction) -> ir.BlockInstance:
+        kind, decl, frame = block.type.kind, block.decl, made.env.frame
+        if frame.kind not in ("top", kind):
+            raise P4Error(f"a {kind} cannot be instantiated in a {frame.kind}", made.location)
+        args = self.checker.calls.arguments(
+            block.type.constructor_params, made.args, made.env, made.location, block.type.name
         )
-        self._values(checked)
-        constants = {each.param.name: each.value for each in checked}
-        # What an architecture calls by its role is known to the control plane by the name of its declaration.
-        if not name and env.frame.kind == "top":
-            full_name = control_name(block.decl.name, block.decl.annotations, "")
+        self._values(args)
+        constants = {each.param.name: each.value for each in args}
+        full_name = made.full_name
+        if not made.name and frame.kind == "top":
+            # An unnamed argument of a package has the name of its declaration in the control plane.
+            full_name = control_name(decl.name, decl.annotations, "")
         elif not full_name:
-            full_name = control_name(block.decl.name, block.decl.annotations, env.frame.path)
+            full_name = control_name(decl.name, decl.annotations, frame.path)
         instance = self.checker.blocks.elaborate(
-            block, constants, name or block.decl.name, full_name, annotations, location
+            block, constants, made.name or decl.name, full_name, made.annotations, made.location
         )
-        if env.frame.kind != "top":
-            env.frame.instances.append(instance)
+        if frame.kind != "top":
+            frame.instances.append(instance)
         return instance
 
-    def _package(
-        self,
-        type_: PackageType,
-        args: Sequence[ast.Arg],
-        env: Env,
-        name: str,
-        annotations: ast.Annotations,
-        location: Location,
-    ) -> ir.PackageInstance:
-        if env.frame.kind != "top":
-            raise P4Error(f"a package cannot be instantiated in a {env.frame.kind}", location)
-        open_ = _open_variables(type_)
-        bindings: Bindings = {}
-        checked = self.checker.calls.infer(
-            open_, type_.constructor_params, args, env, bindings, location, type_.name
-        )
-        for variable in open_:
-            bindings.setdefault(variable, DONT_CARE)
-        closed = substitute(type_, bindings, self.checker.types.instantiate_name) if open_ else type_
-        assert isinstance(closed, PackageType)
+    def _package(self, type_: ty.PackageType, made: _Construction) -> ir.PackageInstance:
+        frame = made.env.frame
+        if frame.kind != "top":
+            raise P4Error(f"a package cannot be instantiated in a {frame.kind}", made.location)
+        closed, args = self._infer(type_, type_.constructor_params, made, {})
+        assert isinstance(closed, ty.PackageType)
         by_name = {each.name: each for each in closed.constructor_params}
-        for each in checked:
+        for each in args:
             if each.value is not None:
                 fit(each.value, by_name[each.param.name].type)
-        return ir.PackageInstance(name, closed, self._values(checked), annotations, location)
-
-
-def _variables(names: Sequence[str]) -> tuple[TypeVar, ...]:
-    return tuple(TypeVar(each) for each in names)
-
-
-def _open_variables(type_: ExternType | PackageType) -> tuple[TypeVar, ...]:
-    return tuple(each for each in type_.type_args if isinstance(each, TypeVar))
-
-
-def argument_values(args: Mapping[str, ir.Expr | None]) -> dict[str, ir.Value]:
-    """Constructor arguments as values."""
-    return {name: None if value is None else to_value(value) for name, value in args.items()}
+        return ir.PackageInstance(made.name, closed, self._values(args), made.annotations, made.location)
 
 
 def check_reaches_end(name: str, states: Mapping[str, ir.State], location: Location) -> None:
-    """A parser can end."""
+    """Raises `P4Error` if a parser can reach neither accept nor reject."""
     seen: set[str] = set()
     pending = ["start"]
     while pending:

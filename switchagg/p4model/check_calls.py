@@ -6,42 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from switchagg.p4model import ast, ir
+from switchagg.p4model import types as ty
 from switchagg.p4model.ast import control_name
 from switchagg.p4model.constants import is_constant
 from switchagg.p4model.errors import Location, P4Error
 from switchagg.p4model.operators import coerce
 from switchagg.p4model.symbols import Env, Frame, NamedType, Overloads, UserFunction
-from switchagg.p4model.types import (
-    BOOL,
-    DONT_CARE,
-    VOID,
-    Bindings,
-    BlockType,
-    Direction,
-    DontCareType,
-    ExternType,
-    FieldsType,
-    HeaderType,
-    InfIntType,
-    ListType,
-    Method,
-    PackageType,
-    Parameter,
-    StackType,
-    StringType,
-    StructType,
-    TupleType,
-    Type,
-    TypeVar,
-    UnionType,
-    VarbitType,
-    VoidType,
-    has_varbit,
-    has_variables,
-    substitute,
-    unify,
-    width_of,
-)
+from switchagg.p4model.types import Type, has_varbit, has_variables, substitute, unify, width_of
 
 if TYPE_CHECKING:
     from switchagg.p4model.check import Checker
@@ -81,7 +52,7 @@ class Calls:
                 )
                 variables = {each.name: each for each in symbol.params}
                 linked = tuple(ir.Argument(variables[each.param.name], each.value) for each in args)
-                return ir.DirectActionCall(VOID, node.location, symbol, linked)
+                return ir.DirectActionCall(ty.VOID, node.location, symbol, linked)
             case Overloads():
                 function = self._choose(symbol.members, node, callee.name, env)
                 if isinstance(function, UserFunction):
@@ -91,12 +62,12 @@ class Calls:
                 raise P4Error(
                     f"`{callee.name}` cannot be called",
                     callee.location,
-                    notes=(("it is declared here", symbol.location),),
+                    ("it is declared here", symbol.location),
                 )
 
     def _choose(
-        self, members: Sequence[UserFunction | Method], node: ast.CallExpr, name: str, env: Env
-    ) -> UserFunction | Method:
+        self, members: Sequence[UserFunction | ty.Method], node: ast.CallExpr, name: str, env: Env
+    ) -> UserFunction | ty.Method:
         fitting = [each for each in members if accepts(each.params, node.args)]
         if len(fitting) == 1:
             return fitting[0]
@@ -106,7 +77,7 @@ class Calls:
             raise P4Error(
                 f"no `{name}` takes these arguments",
                 node.location,
-                notes=tuple(("this one does not", each.location) for each in members),
+                *(("this one does not", each.location) for each in members),
             )
         fitting = [each for each in fitting if self._suits(each, node, env)] or fitting
         exact = [each for each in fitting if len(each.params) == len(node.args)] or fitting
@@ -115,11 +86,11 @@ class Calls:
         raise P4Error(
             f"more than one `{name}` takes these arguments",
             node.location,
-            notes=tuple(("this one does", each.location) for each in fitting),
+            *(("this one does", each.location) for each in fitting),
         )
 
-    def _suits(self, function: UserFunction | Method, node: ast.CallExpr, env: Env) -> bool:
-        """Whether arguments have the types of parameters, as far as these are known."""
+    def _suits(self, function: UserFunction | ty.Method, node: ast.CallExpr, env: Env) -> bool:
+        """True if arguments have the types of parameters, as far as these are known."""
         matched = match_arguments(function.params, node.args, node.location, function.name)
         for param in function.params:
             arg = matched.get(param.name)
@@ -144,9 +115,9 @@ class Calls:
         return ir.FunctionCall(made.returns, node.location, made, linked)
 
     def _extern_function(
-        self, method: Method, node: ast.CallExpr, env: Env, expected: Type | None
+        self, method: ty.Method, node: ast.CallExpr, env: Env, expected: Type | None
     ) -> ir.Expr:
-        returns = method.returns or VOID
+        returns = method.returns or ty.VOID
         bindings, args = self._infer(
             method.type_params, method.params, returns, node, env, expected, str(method)
         )
@@ -166,13 +137,13 @@ class Calls:
             symbol = env.lookup(callee.base.name, top=callee.base.absolute)
             if isinstance(symbol, ir.Table):
                 return self._table(symbol, node, callee, env)
-            if isinstance(symbol, ir.ParserInstance | ir.ControlInstance):
+            if isinstance(symbol, ir.BlockInstance):
                 return self._block(symbol, node, callee, env)
         base = self.checker.exprs.check(callee.base, env)
         match base.type:
-            case ExternType():
+            case ty.ExternType():
                 return self._method(base, base.type, node, callee, env, expected)
-            case FieldsType() | StackType():
+            case ty.FieldsType() | ty.StackType():
                 return self._builtin(base, node, callee)
             case _:
                 raise P4Error(f"`{base.type}` has no method `{callee.member}`", callee.location)
@@ -199,7 +170,7 @@ class Calls:
 
     def _block(
         self,
-        instance: ir.ParserInstance | ir.ControlInstance,
+        instance: ir.BlockInstance,
         node: ast.CallExpr,
         callee: ast.MemberExpr,
         env: Env,
@@ -213,12 +184,12 @@ class Calls:
         if instance.params:
             by_name = {each.name: each for each in instance.params}
             args = tuple(ir.Argument(by_name[each.param.name], each.value) for each in args)
-        return ir.BlockApply(VOID, node.location, instance, args)
+        return ir.BlockApply(ty.VOID, node.location, instance, args)
 
     def _method(
         self,
         base: ir.Expr,
-        type_: ExternType,
+        type_: ty.ExternType,
         node: ast.CallExpr,
         callee: ast.MemberExpr,
         env: Env,
@@ -229,11 +200,11 @@ class Calls:
             raise P4Error(
                 f"extern `{type_}` has no method `{callee.member}`",
                 callee.location,
-                notes=(("it is declared here", type_.location),),
+                ("it is declared here", type_.location),
             )
         method = self._choose(methods, node, f"{type_.name}.{callee.member}", env)
-        assert isinstance(method, Method)
-        returns = method.returns or VOID
+        assert isinstance(method, ty.Method)
+        returns = method.returns or ty.VOID
         bindings, args = self._infer(
             method.type_params, method.params, returns, node, env, expected, str(method)
         )
@@ -250,14 +221,14 @@ class Calls:
         if name in _SIZES:
             return self._size(base.type, name, node)
         match base.type, name:
-            case (HeaderType() | UnionType(), "isValid") | (HeaderType(), "setValid" | "setInvalid"):
+            case (ty.HeaderType() | ty.UnionType(), "isValid") | (ty.HeaderType(), "setValid" | "setInvalid"):
                 if node.args:
                     raise P4Error(f"`{name}` takes no arguments", node.location)
                 if name != "isValid":
                     self.checker.exprs.require_lvalue(base)
-                result = BOOL if name == "isValid" else VOID
+                result = ty.BOOL if name == "isValid" else ty.VOID
                 return ir.BuiltinCall(result, node.location, ir.Builtin(name), base, 0)
-            case (StackType(), "push_front" | "pop_front"):
+            case (ty.StackType(), "push_front" | "pop_front"):
                 return self._push_or_pop(base, node, name)
             case _:
                 raise P4Error(f"`{base.type}` has no method `{name}`", callee.location)
@@ -269,7 +240,7 @@ class Calls:
         count = self.checker.exprs.constant_int(node.args[0].value, self.checker.top)
         if count < 0:
             raise P4Error(f"`{name}` by a negative number", node.args[0].location)
-        return ir.BuiltinCall(VOID, node.location, ir.Builtin(name), base, count)
+        return ir.BuiltinCall(ty.VOID, node.location, ir.Builtin(name), base, count)
 
     def _size(self, type_: Type, name: str, node: ast.CallExpr) -> ir.Expr:
         if node.args:
@@ -286,7 +257,7 @@ class Calls:
 
     def arguments(
         self,
-        params: Sequence[Parameter],
+        params: Sequence[ty.Parameter],
         args: Sequence[ast.Arg],
         env: Env,
         location: Location,
@@ -296,39 +267,37 @@ class Calls:
         matched = match_arguments(params, args, location, name)
         return tuple(self._argument(param, matched.get(param.name), param.type, env) for param in params)
 
-    def _argument(self, param: Parameter, arg: ast.Arg | None, type_: Type, env: Env) -> ir.Argument:
+    def _argument(self, param: ty.Parameter, arg: ast.Arg | None, type_: Type, env: Env) -> ir.Argument:
         if arg is None:
             return ir.Argument(param, param.default)
         if isinstance(arg.value, ast.DontCareExpr):
-            if param.direction is not Direction.OUT and not param.optional:
+            if param.direction is not ty.Direction.OUT and not param.optional:
                 raise P4Error(f"`_` for parameter `{param.name}`, which is not `out`", arg.location)
             return ir.Argument(param, None)
         what = f"parameter `{param.name}`"
-        if param.direction in (Direction.OUT, Direction.INOUT):
+        if param.direction in (ty.Direction.OUT, ty.Direction.INOUT):
             target = self.checker.exprs.lvalue(arg.value, env)
             if target.type != type_:
                 raise P4Error(
                     f"`{target.type}` for {param.direction} {what}, which needs `{type_}`", arg.value.location
                 )
             return ir.Argument(param, target)
-        formal = None if isinstance(type_, DontCareType) or has_variables(type_) else type_
+        formal = None if isinstance(type_, ty.DontCareType) or has_variables(type_) else type_
         value = self.checker.exprs.value(arg.value, env, formal, what)
         return ir.Argument(param, value)
 
     def _infer(
         self,
-        type_params: Sequence[TypeVar],
-        params: Sequence[Parameter],
+        type_params: Sequence[ty.TypeVar],
+        params: Sequence[ty.Parameter],
         returns: Type,
         node: ast.CallExpr,
         env: Env,
         expected: Type | None,
         name: str,
-    ) -> tuple[Bindings, tuple[ir.Argument, ...]]:
-        """Binds type parameters, from type arguments, arguments and what is expected, and checks
-        arguments.
-        """
-        bindings: Bindings = {}
+    ) -> tuple[ty.Bindings, tuple[ir.Argument, ...]]:
+        """Binds type parameters by type arguments, arguments and the expected type. Checks the arguments."""
+        bindings: ty.Bindings = {}
         if node.type_args:
             if len(node.type_args) != len(type_params):
                 raise P4Error(
@@ -337,7 +306,7 @@ class Calls:
                 )
             for variable, written in zip(type_params, node.type_args, strict=True):
                 bound = self.checker.types.resolve(written, env)
-                if bound is not DONT_CARE:
+                if bound is not ty.DONT_CARE:
                     bindings[variable] = bound
         return bindings, self.infer(
             type_params, params, node.args, env, bindings, node.location, name, returns, expected
@@ -345,17 +314,17 @@ class Calls:
 
     def infer(
         self,
-        type_params: Sequence[TypeVar],
-        params: Sequence[Parameter],
+        type_params: Sequence[ty.TypeVar],
+        params: Sequence[ty.Parameter],
         given: Sequence[ast.Arg],
         env: Env,
-        bindings: Bindings,
+        bindings: ty.Bindings,
         location: Location,
         name: str,
-        returns: Type = VOID,
+        returns: Type = ty.VOID,
         expected: Type | None = None,
     ) -> tuple[ir.Argument, ...]:
-        """Checks arguments, adding to `bindings` what they tell of the type parameters."""
+        """Checks arguments and binds the type parameters that their types determine."""
         open_ = frozenset(type_params)
         again = self.checker.types.instantiate_name
         matched = match_arguments(params, given, location, name)
@@ -383,7 +352,7 @@ class Calls:
             if expr_there is None or arg is None:
                 args.append(self._argument(param, arg, type_, env))
                 continue
-            if param.direction in (Direction.OUT, Direction.INOUT):
+            if param.direction in (ty.Direction.OUT, ty.Direction.INOUT):
                 self.checker.exprs.require_lvalue(expr_there)
                 if expr_there.type != type_ and not has_variables(type_):
                     raise P4Error(
@@ -399,7 +368,7 @@ class Calls:
         return tuple(args)
 
     def _closed(
-        self, type_params: Sequence[TypeVar], bindings: Bindings, node: ast.CallExpr, name: str
+        self, type_params: Sequence[ty.TypeVar], bindings: ty.Bindings, node: ast.CallExpr, name: str
     ) -> tuple[Type, ...]:
         closed = []
         for variable in type_params:
@@ -416,18 +385,17 @@ class Calls:
 
 
 def _same_block(formal: Type, actual: Type) -> bool:
-    from switchagg.p4model.types import BlockType, PackageType
 
-    return isinstance(formal, BlockType | PackageType) and isinstance(actual, type(formal))
+    return isinstance(formal, ty.BlockType | ty.PackageType) and isinstance(actual, type(formal))
 
 
 def _minimum(type_: Type) -> int | None:
     """Bits of a value whose varbits are empty; of a union, of its smallest header."""
     match type_:
-        case UnionType():
+        case ty.UnionType():
             widths = [_minimum(each.type) for each in type_.fields]
             return None if None in widths else min((each for each in widths if each is not None), default=0)
-        case FieldsType() if has_varbit(type_):
+        case ty.FieldsType() if has_varbit(type_):
             total = 0
             for each in type_.fields:
                 width = _minimum(each.type)
@@ -447,11 +415,11 @@ def _static_assert(args: tuple[ir.Argument, ...], location: Location) -> ir.Expr
         message = args[1].value if len(args) > 1 else None
         text = f": {message.value}" if isinstance(message, ir.Literal) else ""
         raise P4Error(f"static_assert failed{text}", location)
-    return ir.Literal(BOOL, location, True)
+    return ir.Literal(ty.BOOL, location, True)
 
 
-def accepts(params: Sequence[Parameter], args: Sequence[ast.Arg]) -> bool:
-    """Whether the number and the names of arguments fit the parameters."""
+def accepts(params: Sequence[ty.Parameter], args: Sequence[ast.Arg]) -> bool:
+    """True if the number and the names of arguments fit the parameters."""
     try:
         match_arguments(params, args, Location("", 0, 0), "")
     except P4Error:
@@ -460,11 +428,9 @@ def accepts(params: Sequence[Parameter], args: Sequence[ast.Arg]) -> bool:
 
 
 def match_arguments(
-    params: Sequence[Parameter], args: Sequence[ast.Arg], location: Location, name: str
+    params: Sequence[ty.Parameter], args: Sequence[ast.Arg], location: Location, name: str
 ) -> dict[str, ast.Arg]:
-    """Arguments by the name of their parameter. Raises `P4Error` for one too many, too few, or of a wrong
-    name.
-    """
+    """Arguments by parameter name. Raises `P4Error` for a wrong number of arguments or a wrong name."""
     matched: dict[str, ast.Arg] = {}
     if len(args) > len(params):
         raise P4Error(f"`{name}` takes {len(params)} argument(s), not {len(args)}", location)
@@ -496,7 +462,7 @@ class Functions:
     # ---- functions
 
     def declare(self, decl: ast.FunctionDecl, env: Env) -> None:
-        """Declares a function. One without type parameters is checked now, another one once as it is."""
+        """Declares a function. A generic one is checked once with its type parameters left open."""
         inner = env.snapshot().child()
         variables = self.checker.types.type_variables(decl.type_params, inner)
         params = self.checker.types.parameters(decl.params, inner)
@@ -519,12 +485,13 @@ class Functions:
         try:
             made = self.body(function.decl, env, args)
         except P4Error as error:
-            if not args or isinstance(args[0], TypeVar):
+            if not args or isinstance(args[0], ty.TypeVar):
                 raise
             raise P4Error(
                 error.reason,
                 error.location,
-                notes=(*error.notes, ("in the function as called here", location)),
+                *error.notes,
+                ("in the function as called here", location),
             ) from None
         function.cache[args] = made
         return made
@@ -536,21 +503,17 @@ class Functions:
         env.frame.returns = returns
         inner = env.child()
         variables = declare_parameters(params, inner, ir.Scope.PARAM)
-        block = ir.Block(
-            decl.body.location,
-            self.checker.statements.body(decl.body.body, inner.child()),
-            decl.body.annotations,
-        )
-        if not isinstance(returns, VoidType) and not _returns(block):
+        block = self.checker.statements.block(decl.body, inner)
+        if not isinstance(returns, ty.VoidType) and not _returns(block):
             raise P4Error(f"function `{decl.name}` can end without a `return`", decl.location)
         return ir.Function(decl.name, variables, returns, block, decl.location, args)
 
     # ---- abstract methods
 
     def methods(
-        self, type_: ExternType, body: Sequence[ast.Decl] | None, name: str, env: Env, location: Location
+        self, type_: ty.ExternType, body: Sequence[ast.Decl] | None, name: str, env: Env, location: Location
     ) -> dict[str, ir.Function]:
-        """The methods that an instance's `= { ... }` defines; all abstract ones, and no others."""
+        """The methods in an instance's `= { ... }`: every abstract one must be there, and no other."""
         abstract = {each.name: each for each in type_.methods if each.abstract}
         made: dict[str, ir.Function] = {}
         for decl in body or ():
@@ -561,7 +524,7 @@ class Functions:
                 raise P4Error(
                     f"extern `{type_}` has no abstract method `{decl.name}`",
                     decl.location,
-                    notes=(("it is declared here", type_.location),),
+                    ("it is declared here", type_.location),
                 )
             if decl.name in made:
                 raise P4Error(f"method `{decl.name}` is defined twice", decl.location)
@@ -575,7 +538,7 @@ class Functions:
                 raise P4Error(
                     f"`{name}` does not define the abstract method `{missing}` of `{type_}`",
                     location,
-                    notes=(("it is declared here", abstract[missing].location),),
+                    ("it is declared here", abstract[missing].location),
                 )
         return made
 
@@ -589,24 +552,20 @@ class Functions:
         directionless = False
         for each in params:
             check_own_parameter(each, "action")
-            if each.direction is not Direction.NONE and directionless:
+            if each.direction is not ty.Direction.NONE and directionless:
                 raise P4Error(
                     "parameters with a direction come before those from the control plane", each.location
                 )
-            directionless = directionless or each.direction is Direction.NONE
+            directionless = directionless or each.direction is ty.Direction.NONE
         variables = declare_parameters(params, inner, ir.Scope.ACTION_PARAM)
-        body = ir.Block(
-            decl.body.location,
-            self.checker.statements.body(decl.body.body, inner.child()),
-            decl.body.annotations,
-        )
+        body = self.checker.statements.block(decl.body, inner)
         name = control_name(decl.name, decl.annotations, env.frame.path)
-        action = ir.Action(decl.name, name, variables, body, decl.annotations, decl.location)
+        action = ir.Action(decl.name, name, decl.annotations, decl.location, variables, body)
         self.checker.action_params[action] = params
         return action
 
 
-def declare_parameters(params: Sequence[Parameter], env: Env, scope: ir.Scope) -> tuple[ir.Variable, ...]:
+def declare_parameters(params: Sequence[ty.Parameter], env: Env, scope: ir.Scope) -> tuple[ir.Variable, ...]:
     """Variables for the parameters of a body."""
     variables = []
     for each in params:
@@ -616,7 +575,7 @@ def declare_parameters(params: Sequence[Parameter], env: Env, scope: ir.Scope) -
     return tuple(variables)
 
 
-def _check_signature(made: ir.Function, method: Method, decl: ast.FunctionDecl) -> None:
+def _check_signature(made: ir.Function, method: ty.Method, decl: ast.FunctionDecl) -> None:
     wanted_params = [each for each in method.params if not each.optional]
     if len(made.params) > len(wanted_params):
         wanted_params = list(method.params)
@@ -629,12 +588,12 @@ def _check_signature(made: ir.Function, method: Method, decl: ast.FunctionDecl) 
         raise P4Error(
             f"method `{decl.name}` must be declared as `{method.returns} {method.name}({wanted})`",
             decl.location,
-            notes=(("as here", method.location),),
+            ("as here", method.location),
         )
 
 
 def _returns(statement: ir.Stmt | None) -> bool:
-    """Whether every way through ends with a return."""
+    """True if every path ends with a return."""
     match statement:
         case ir.Return() | ir.Exit():
             return True
@@ -649,18 +608,20 @@ def _returns(statement: ir.Stmt | None) -> bool:
             return False
 
 
-def check_own_parameter(param: Parameter, kind: str) -> None:
-    """A parameter of a function or action of the program."""
+def check_own_parameter(param: ty.Parameter, kind: str) -> None:
+    """Raises `P4Error` for a parameter that a function or action cannot have."""
     if param.optional:
         raise P4Error(f"parameter `{param.name}` of a {kind} cannot be @optional", param.location)
-    if kind == "action" and isinstance(param.type, InfIntType | StringType | ExternType | BlockType):
+    if kind == "action" and isinstance(
+        param.type, ty.InfIntType | ty.StringType | ty.ExternType | ty.BlockType
+    ):
         raise P4Error(f"a parameter of an action cannot be of type `{param.type}`", param.location)
 
 
-def check_type_arguments(bindings: Mapping[TypeVar, Type], name: str, location: Location) -> None:
-    """What a call's type parameters can stand for."""
+def check_type_arguments(bindings: Mapping[ty.TypeVar, Type], name: str, location: Location) -> None:
+    """Raises `P4Error` for a type that cannot be a type argument of a call."""
     for variable, bound in bindings.items():
-        if isinstance(bound, VoidType | BlockType | PackageType):
+        if isinstance(bound, ty.VoidType | ty.BlockType | ty.PackageType):
             raise P4Error(f"type argument `{variable}` of `{name}` cannot be `{bound}`", location)
         if has_plain_int(bound):
             raise P4Error(
@@ -669,36 +630,36 @@ def check_type_arguments(bindings: Mapping[TypeVar, Type], name: str, location: 
 
 
 def has_plain_int(type_: Type) -> bool:
-    """Whether `int` occurs in a type."""
+    """True if `int` occurs in a type."""
     match type_:
-        case InfIntType():
+        case ty.InfIntType():
             return True
-        case TupleType(elements):
+        case ty.TupleType(elements):
             return any(map(has_plain_int, elements))
-        case ListType(element):
+        case ty.ListType(element):
             return has_plain_int(element)
-        case StructType(name=""):
+        case ty.StructType(name=""):
             return any(has_plain_int(each.type) for each in type_.fields)
         case _:
             return False
 
 
-def check_extern_call(method: Method, frame: Frame, location: Location) -> None:
-    """Where functions of the core library can be called."""
+def check_extern_call(method: ty.Method, frame: Frame, location: Location) -> None:
+    """Raises `P4Error` where a function of the core library cannot be called from this body."""
     if method.name == "verify" and not method.owner and frame.kind != "parser":
         raise P4Error("`verify` can only be called in a parser", location)
 
 
 def check_packet_method(call: ir.MethodCall) -> None:
-    """What packet_in and packet_out take."""
+    """Raises `P4Error` for an argument that packet_in or packet_out does not take."""
     owner, name = call.method.owner, call.method.name
     first = call.args[0].value if call.args else None
     if (owner, name) == ("packet_in", "extract"):
         if first is None:
             return
-        if not isinstance(first.type, HeaderType):
+        if not isinstance(first.type, ty.HeaderType):
             raise P4Error(f"`extract` takes a header, not `{first.type}`", first.location)
-        varbits = sum(isinstance(each.type, VarbitType) for each in first.type.fields)
+        varbits = sum(isinstance(each.type, ty.VarbitType) for each in first.type.fields)
         if len(call.args) == 1 and varbits:
             raise P4Error(f"`{first.type}` has a varbit: `extract` needs its length too", first.location)
         if len(call.args) == 2 and not varbits:
@@ -711,6 +672,6 @@ def check_packet_method(call: ir.MethodCall) -> None:
 
 
 def _emittable(type_: Type) -> bool:
-    if isinstance(type_, StructType):
+    if isinstance(type_, ty.StructType):
         return all(_emittable(each.type) for each in type_.fields)
-    return isinstance(type_, HeaderType | StackType | UnionType)
+    return isinstance(type_, ty.HeaderType | ty.StackType | ty.UnionType)

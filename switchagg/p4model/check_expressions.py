@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from switchagg.p4model import ast, ir
+from switchagg.p4model import types as ty
 from switchagg.p4model.constants import Symbolic, fold_unary, is_constant, take_bits, wrap
 from switchagg.p4model.errors import Location, P4Error
 from switchagg.p4model.ir import BinaryOp, UnaryOp
@@ -18,37 +19,7 @@ from switchagg.p4model.operators import (
     unwrap_enum,
 )
 from switchagg.p4model.symbols import Block, Constant, Env, Generic, NamedType, Overloads
-from switchagg.p4model.types import (
-    BOOL,
-    DONT_CARE,
-    ERROR,
-    INT,
-    STRING,
-    ApplyResultType,
-    BitType,
-    BoolType,
-    Direction,
-    DontCareType,
-    EnumType,
-    ErrorType,
-    Field,
-    FieldsType,
-    HeaderType,
-    InfIntType,
-    IntType,
-    ListType,
-    NewType,
-    SerEnumType,
-    SetType,
-    StackType,
-    StringType,
-    StructType,
-    TupleType,
-    Type,
-    TypeVar,
-    UnionType,
-    VoidType,
-)
+from switchagg.p4model.types import Type
 
 if TYPE_CHECKING:
     from switchagg.p4model.check import Checker
@@ -80,7 +51,7 @@ class Expressions:
         expr = self.constant(node, env, type_)
         if isinstance(expr, Symbolic):
             return 1
-        if isinstance(expr, ir.EnumLiteral) and isinstance(expr.type, SerEnumType):
+        if isinstance(expr, ir.EnumLiteral) and isinstance(expr.type, ty.SerEnumType):
             return expr.value
         if not isinstance(expr, ir.Literal) or isinstance(expr.value, bool | str):
             raise P4Error(f"a number is needed here, not `{expr.type}`", node.location)
@@ -89,7 +60,7 @@ class Expressions:
     def value(self, node: ast.Expr, env: Env, expected: Type | None = None, what: str = "") -> ir.Expr:
         """An expression that has a value: no void call, no bare table result, no extern object."""
         expr = self.check(node, env, expected, what)
-        if isinstance(expr.type, VoidType | ApplyResultType):
+        if isinstance(expr.type, ty.VoidType | ty.ApplyResultType):
             raise P4Error(f"`{expr.type}` is no value", node.location)
         return expr
 
@@ -134,13 +105,15 @@ class Expressions:
             case ast.StructExpr():
                 return self._struct(node, env, expected)
             case ast.BoolExpr():
-                return ir.Literal(BOOL, node.location, node.value)
+                return ir.Literal(ty.BOOL, node.location, node.value)
             case ast.StringExpr():
-                return ir.Literal(STRING, node.location, node.value)
+                return ir.Literal(ty.STRING, node.location, node.value)
             case ast.InvalidExpr():
-                if expected is not None and not isinstance(expected, HeaderType | UnionType | TypeVar):
+                if expected is not None and not isinstance(
+                    expected, ty.HeaderType | ty.UnionType | ty.TypeVar
+                ):
                     raise P4Error(f"`{{#}}` where `{expected}` is needed", node.location)
-                return ir.InvalidHeader(expected or DONT_CARE, node.location)
+                return ir.InvalidHeader(expected or ty.DONT_CARE, node.location)
             case ast.DotsExpr():
                 if expected is None:
                     raise P4Error("`...` where the type is not known", node.location)
@@ -191,13 +164,13 @@ class Expressions:
         base = self.check(node.base, env)
         type_ = base.type
         match type_:
-            case FieldsType():
+            case ty.FieldsType():
                 return self._field(base, type_, node)
-            case StackType():
+            case ty.StackType():
                 return self._stack_member(base, type_, node, env)
-            case ApplyResultType():
+            case ty.ApplyResultType():
                 if node.member in ("hit", "miss"):
-                    return ir.FieldAccess(BOOL, node.location, base, node.member)
+                    return ir.FieldAccess(ty.BOOL, node.location, base, node.member)
                 if node.member == "action_run":
                     raise P4Error("action_run is for `switch` alone", node.location)
             case _:
@@ -206,36 +179,36 @@ class Expressions:
 
     def _type_member(self, type_: Type, node: ast.MemberExpr) -> ir.Expr:
         match type_:
-            case EnumType():
+            case ty.EnumType():
                 if node.member in type_.members:
                     return ir.EnumLiteral(type_, node.location, node.member, type_.members.index(node.member))
-            case SerEnumType():
+            case ty.SerEnumType():
                 if node.member in type_.members:
                     return ir.EnumLiteral(type_, node.location, node.member, type_.members[node.member])
-            case ErrorType():
+            case ty.ErrorType():
                 if node.member in self.checker.errors:
-                    return ir.ErrorLiteral(ERROR, node.location, node.member)
+                    return ir.ErrorLiteral(ty.ERROR, node.location, node.member)
             case _:
                 raise P4Error(f"type `{type_}` has no members", node.location)
         raise P4Error(f"`{type_}` has no member `{node.member}`", node.location)
 
-    def _field(self, base: ir.Expr, type_: FieldsType, node: ast.MemberExpr) -> ir.Expr:
+    def _field(self, base: ir.Expr, type_: ty.FieldsType, node: ast.MemberExpr) -> ir.Expr:
         field = type_.find(node.member)
         if field is None:
-            kind = {HeaderType: "header", StructType: "struct"}.get(type(type_), "header union")
+            kind = {ty.HeaderType: "header", ty.StructType: "struct"}.get(type(type_), "header union")
             named = f"{kind} `{type_}`" if type_.name else "this struct"
             raise P4Error(f"{named} has no field `{node.member}`", node.location)
         return field_of(base, field, node.location)
 
-    def _stack_member(self, base: ir.Expr, type_: StackType, node: ast.MemberExpr, env: Env) -> ir.Expr:
+    def _stack_member(self, base: ir.Expr, type_: ty.StackType, node: ast.MemberExpr, env: Env) -> ir.Expr:
         match node.member:
             case "size":
-                return ir.Literal(BitType(32), node.location, type_.size)
+                return ir.Literal(ty.BitType(32), node.location, type_.size)
             case "next" | "last" | "lastIndex":
                 if env.frame.kind != "parser":
                     raise P4Error(f"`{node.member}` of a stack is for parsers alone", node.location)
                 if node.member == "lastIndex":
-                    return ir.StackLastIndex(BitType(32), node.location, base)
+                    return ir.StackLastIndex(ty.BitType(32), node.location, base)
                 make = ir.StackNext if node.member == "next" else ir.StackLast
                 return make(type_.element, node.location, base)
             case _:
@@ -245,10 +218,10 @@ class Expressions:
 
     def _integer(self, node: ast.IntExpr) -> ir.Expr:
         if not node.width and not node.text.startswith(("0w", "0s")):
-            return ir.Literal(INT, node.location, node.value)
+            return ir.Literal(ty.INT, node.location, node.value)
         if node.signed and node.width < 2:
             raise P4Error(f"`{node.text}`: a signed number needs a width of at least 2 bits", node.location)
-        type_ = IntType(node.width) if node.signed else BitType(node.width)
+        type_ = ty.IntType(node.width) if node.signed else ty.BitType(node.width)
         return ir.Literal(type_, node.location, wrap(node.value, type_))
 
     def _list(self, node: ast.ListExpr, env: Env, expected: Type | None) -> ir.Expr:
@@ -266,7 +239,7 @@ class Expressions:
         if dots and types is not None:
             elements += [self.default_value(each, node.location) for each in types[len(nodes) :]]
         return ir.TupleLiteral(
-            TupleType(tuple(each.type for each in elements)), node.location, tuple(elements)
+            ty.TupleType(tuple(each.type for each in elements)), node.location, tuple(elements)
         )
 
     def _struct(self, node: ast.StructExpr, env: Env, expected: Type | None) -> ir.Expr:
@@ -275,20 +248,20 @@ class Expressions:
             if name.text in given:
                 raise P4Error(f"field `{name.text}` is given twice", name.location)
             given[name.text] = value
-        if not isinstance(expected, StructType | HeaderType):
-            if expected is not None and not isinstance(expected, TypeVar | DontCareType):
+        if not isinstance(expected, ty.StructType | ty.HeaderType):
+            if expected is not None and not isinstance(expected, ty.TypeVar | ty.DontCareType):
                 raise P4Error(f"a list of fields where `{expected}` is needed", node.location)
             elements = tuple(self.value(value, env) for _, value in node.fields)
             pairs = zip(node.fields, elements, strict=True)
-            fields = tuple(Field(name.text, each.type, (), name.location) for (name, _), each in pairs)
-            return ir.StructLiteral(StructType("", fields, (), node.location), node.location, elements)
+            fields = tuple(ty.Field(name.text, each.type, (), name.location) for (name, _), each in pairs)
+            return ir.StructLiteral(ty.StructType("", fields, (), node.location), node.location, elements)
         for name, _ in node.fields:
             if expected.find(name.text) is None:
                 raise P4Error(f"`{expected}` has no field `{name.text}`", name.location)
         parts = []
         for field in expected.fields:
             if field.name in given:
-                formal = None if isinstance(field.type, TypeVar) else field.type
+                formal = None if isinstance(field.type, ty.TypeVar) else field.type
                 parts.append(self.value(given[field.name], env, formal, f"field `{field.name}`"))
             elif node.dots:
                 parts.append(self.default_value(field.type, node.location))
@@ -297,29 +270,29 @@ class Expressions:
         return ir.StructLiteral(expected, node.location, tuple(parts))
 
     def default_value(self, type_: Type, location: Location) -> ir.Expr:
-        """What `...` stands for: zero, false, the first member, an invalid header."""
+        """The value of `...`: zero, false, the first member, or an invalid header."""
         match type_:
-            case BitType() | IntType() | InfIntType():
+            case ty.BitType() | ty.IntType() | ty.InfIntType():
                 return ir.Literal(type_, location, 0)
-            case BoolType():
+            case ty.BoolType():
                 return ir.Literal(type_, location, False)
-            case StringType():
+            case ty.StringType():
                 return ir.Literal(type_, location, "")
-            case ErrorType():
-                return ir.ErrorLiteral(ERROR, location, "NoError")
-            case EnumType():
+            case ty.ErrorType():
+                return ir.ErrorLiteral(ty.ERROR, location, "NoError")
+            case ty.EnumType():
                 return ir.EnumLiteral(type_, location, type_.members[0], 0)
-            case SerEnumType() | NewType():
+            case ty.SerEnumType() | ty.NewType():
                 return explicit(self.default_value(type_.underlying, location), type_, location)
-            case HeaderType() | UnionType():
+            case ty.HeaderType() | ty.UnionType():
                 return ir.InvalidHeader(type_, location)
-            case StructType():
+            case ty.StructType():
                 parts = tuple(self.default_value(each.type, location) for each in type_.fields)
                 return ir.StructLiteral(type_, location, parts)
-            case StackType(element, size):
+            case ty.StackType(element, size):
                 parts = tuple(self.default_value(element, location) for _ in range(size))
                 return ir.StackLiteral(type_, location, parts)
-            case TupleType(elements):
+            case ty.TupleType(elements):
                 parts = tuple(self.default_value(each, location) for each in elements)
                 return ir.TupleLiteral(type_, location, parts)
             case _:
@@ -330,13 +303,13 @@ class Expressions:
     def _unary(self, node: ast.UnaryExpr, env: Env) -> ir.Expr:
         operand = self.value(node.operand, env)
         if node.op == "!":
-            operand = coerce(operand, BOOL, "`!`")
+            operand = coerce(operand, ty.BOOL, "`!`")
             if isinstance(operand, ir.Literal):
-                return ir.Literal(BOOL, node.location, not operand.value)
-            return known_or(operand, ir.Unary(BOOL, node.location, UnaryOp.NOT, operand))
+                return ir.Literal(ty.BOOL, node.location, not operand.value)
+            return known_or(operand, ir.Unary(ty.BOOL, node.location, UnaryOp.NOT, operand))
         operand = unwrap_enum(operand)
         type_ = operand.type
-        allowed = BitType | IntType if node.op == "~" else BitType | IntType | InfIntType
+        allowed = ty.BitType | ty.IntType if node.op == "~" else ty.BitType | ty.IntType | ty.InfIntType
         if not isinstance(type_, allowed):
             raise P4Error(f"`{node.op}` does not take `{type_}`", node.location)
         if node.op == "+":
@@ -348,16 +321,16 @@ class Expressions:
 
     def _binary(self, node: ast.BinaryExpr, env: Env) -> ir.Expr:
         op = BinaryOp(node.op)
-        left = self.value(node.left, env, BOOL if op in (BinaryOp.AND, BinaryOp.OR) else None)
-        expected: Type | None = BOOL if op in (BinaryOp.AND, BinaryOp.OR) else None
+        left = self.value(node.left, env, ty.BOOL if op in (BinaryOp.AND, BinaryOp.OR) else None)
+        expected: Type | None = ty.BOOL if op in (BinaryOp.AND, BinaryOp.OR) else None
         literal = isinstance(node.right, ast.ListExpr | ast.StructExpr | ast.InvalidExpr)
-        if literal and isinstance(left.type, FieldsType | TupleType | StackType):
+        if literal and isinstance(left.type, ty.FieldsType | ty.TupleType | ty.StackType):
             expected = left.type
         right = self.value(node.right, env, expected)
         return combine(op, left, right, node.location)
 
     def _ternary(self, node: ast.TernaryExpr, env: Env, expected: Type | None) -> ir.Expr:
-        condition = self.value(node.condition, env, BOOL, "the condition")
+        condition = self.value(node.condition, env, ty.BOOL, "the condition")
         yes = self.value(node.yes, env, expected)
         no = self.value(node.no, env, expected)
         if yes.type != no.type:
@@ -366,7 +339,7 @@ class Expressions:
             raise P4Error(f"the two sides of `?:` have types `{yes.type}` and `{no.type}`", node.location)
         if isinstance(condition, ir.Literal):
             return yes if condition.value else no
-        if isinstance(yes.type, InfIntType) and not is_constant(condition):
+        if isinstance(yes.type, ty.InfIntType) and not is_constant(condition):
             raise P4Error("one side of `?:` needs a width", node.location)
         return ir.Ternary(yes.type, node.location, condition, yes, no)
 
@@ -374,7 +347,7 @@ class Expressions:
 
     def _cast(self, node: ast.CastExpr, env: Env) -> ir.Expr:
         type_ = self.checker.types.resolve(node.type, env)
-        aggregate = isinstance(type_, FieldsType | TupleType | ListType | StackType)
+        aggregate = isinstance(type_, ty.FieldsType | ty.TupleType | ty.ListType | ty.StackType)
         if aggregate and isinstance(node.operand, ast.ListExpr | ast.StructExpr | ast.InvalidExpr):
             return self.check(node.operand, env, type_)
         operand = self.value(node.operand, env)
@@ -382,7 +355,7 @@ class Expressions:
 
     def _slice(self, node: ast.SliceExpr, env: Env) -> ir.Expr:
         base = unwrap_enum(self.value(node.base, env))
-        if not isinstance(base.type, BitType | IntType | InfIntType):
+        if not isinstance(base.type, ty.BitType | ty.IntType | ty.InfIntType):
             raise P4Error(f"`{base.type}` has no bits to slice", node.location)
         first = self.constant_int(node.first, env)
         second = self.constant_int(node.second, env)
@@ -391,11 +364,11 @@ class Expressions:
             raise P4Error(
                 f"[{high}:{low}] is no range of bits: the higher one comes first", node.first.location
             )
-        if not isinstance(base.type, InfIntType) and high >= base.type.width:
+        if not isinstance(base.type, ty.InfIntType) and high >= base.type.width:
             raise P4Error(
                 f"[{high}:{low}] is not within the {base.type.width} bits of this", node.first.location
             )
-        type_ = BitType(high - low + 1)
+        type_ = ty.BitType(high - low + 1)
         if isinstance(base, ir.Literal):
             return ir.Literal(type_, node.location, take_bits(int(base.value), high, low))
         return known_or(base, ir.Slice(type_, node.location, base, high, low))
@@ -403,28 +376,28 @@ class Expressions:
     def _index(self, node: ast.IndexExpr, env: Env) -> ir.Expr:
         base = self.value(node.base, env)
         index = unwrap_enum(self.value(node.index, env))
-        if not isinstance(index.type, BitType | IntType | InfIntType):
+        if not isinstance(index.type, ty.BitType | ty.IntType | ty.InfIntType):
             raise P4Error(f"an index is a number, not `{index.type}`", node.index.location)
-        if isinstance(base.type, TupleType):
+        if isinstance(base.type, ty.TupleType):
             position = self.constant_int(node.index, env)
             if not 0 <= position < len(base.type.elements):
                 raise P4Error(f"`{base.type}` has no element {position}", node.index.location)
             if isinstance(base, ir.TupleLiteral) and is_constant(base):
                 return _relocated(base.elements[position], node.location)
-            literal = ir.Literal(INT, node.index.location, position)
+            literal = ir.Literal(ty.INT, node.index.location, position)
             return ir.Index(base.type.elements[position], node.location, base, literal)
-        if not isinstance(base.type, StackType):
+        if not isinstance(base.type, ty.StackType):
             raise P4Error(f"`{base.type}` has no elements", node.location)
         if isinstance(index, ir.Literal) and not 0 <= int(index.value) < base.type.size:
             raise P4Error(f"`{base.type}` has no element {index.value}", node.index.location)
-        if isinstance(index.type, InfIntType):
-            index = number_as(index, BitType(32))
+        if isinstance(index.type, ty.InfIntType):
+            index = number_as(index, ty.BitType(32))
         return ir.Index(base.type.element, node.location, base, index)
 
 
-def field_of(base: ir.Expr, field: Field, location: Location) -> ir.Expr:
+def field_of(base: ir.Expr, field: ty.Field, location: Location) -> ir.Expr:
     """`base.field`, or the value itself where the base is a constant struct."""
-    if isinstance(base, ir.StructLiteral) and isinstance(base.type, FieldsType) and is_constant(base):
+    if isinstance(base, ir.StructLiteral) and isinstance(base.type, ty.FieldsType) and is_constant(base):
         for each, value in zip(base.type.fields, base.elements, strict=True):
             if each.name == field.name:
                 return _relocated(value, location)
@@ -448,32 +421,32 @@ def _relocated(expr: ir.Expr, location: Location) -> ir.Expr:
 
 def _element_types(expected: Type | None, count: int) -> tuple[Type, ...] | None:
     match expected:
-        case StructType() | HeaderType():
+        case ty.StructType() | ty.HeaderType():
             return tuple(each.type for each in expected.fields)
-        case TupleType(elements):
+        case ty.TupleType(elements):
             return elements
-        case StackType(element, size):
+        case ty.StackType(element, size):
             return (element,) * size
-        case ListType(element):
+        case ty.ListType(element):
             return (element,) * count
-        case SetType(element):
+        case ty.SetType(element):
             return _element_types(element, count)
         case _:
             return None
 
 
 def _not_assignable(expr: ir.Expr) -> str:
-    """Why an expression cannot be assigned to; empty if it can."""
+    """The reason why an expression cannot be assigned to; empty if it can."""
     match expr:
         case ir.VarRef():
             variable = expr.variable
-            if variable.direction is Direction.IN:
+            if variable.direction is ty.Direction.IN:
                 return f"`{variable.name}` is an `in` parameter"
-            if variable.scope is not ir.Scope.LOCAL and variable.direction is Direction.NONE:
+            if variable.scope is not ir.Scope.LOCAL and variable.direction is ty.Direction.NONE:
                 return f"parameter `{variable.name}` has no direction"
             return ""
         case ir.FieldAccess():
-            if isinstance(expr.base.type, ApplyResultType):
+            if isinstance(expr.base.type, ty.ApplyResultType):
                 return "it is a table's result"
             return _not_assignable(expr.base)
         case ir.Index() | ir.Slice() | ir.StackNext() | ir.StackLast():

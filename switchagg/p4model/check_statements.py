@@ -6,29 +6,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from switchagg.p4model import ast, ir
+from switchagg.p4model import types as ty
 from switchagg.p4model.constants import Symbolic, is_constant
 from switchagg.p4model.errors import P4Error
 from switchagg.p4model.ir import BinaryOp
 from switchagg.p4model.operators import coerce, combine
 from switchagg.p4model.symbols import Constant, Env
-from switchagg.p4model.types import (
-    BOOL,
-    ApplyResultType,
-    BitType,
-    EnumType,
-    ErrorType,
-    ExternType,
-    InfIntType,
-    IntType,
-    ListType,
-    SerEnumType,
-    StackType,
-    StringType,
-    TupleType,
-    Type,
-    VoidType,
-    underlying,
-)
+from switchagg.p4model.types import Type, underlying
 
 if TYPE_CHECKING:
     from switchagg.p4model.check import Checker
@@ -45,9 +29,7 @@ class Statements:
         return ir.Block(node.location, self.body(node.body, env.child()), node.annotations)
 
     def body(self, nodes: Sequence[ast.Stmt], env: Env) -> tuple[ir.Stmt, ...]:
-        """Statements in the environment given. Constants and what is known to do nothing leave no
-        statement.
-        """
+        """Statements in the given environment. Constants and empty statements are left out."""
         out = []
         for node in nodes:
             statement = self.check(node, env)
@@ -68,7 +50,7 @@ class Statements:
                 call = exprs.check(node.call, env)
                 return None if isinstance(call, ir.Literal) else ir.CallStmt(node.location, call)
             case ast.IfStmt():
-                condition = exprs.value(node.condition, env, BOOL, "the condition of `if`")
+                condition = exprs.value(node.condition, env, ty.BOOL, "the condition of `if`")
                 then = self._required(node.then, env)
                 orelse = None if node.orelse is None else self._required(node.orelse, env)
                 return ir.If(node.location, condition, then, orelse)
@@ -123,13 +105,13 @@ class Statements:
             raise P4Error(
                 f"`{decl.name}` hides a parameter of that name",
                 decl.location,
-                notes=(("the parameter is declared here", there.location),),
+                ("the parameter is declared here", there.location),
             )
 
     def variable_type(self, node: ast.TypeNode, env: Env) -> Type:
         """A type that a variable can have."""
         type_ = self.checker.types.value_type(node, env)
-        if isinstance(type_, ExternType | InfIntType | StringType | ListType | VoidType):
+        if isinstance(type_, ty.ExternType | ty.InfIntType | ty.StringType | ty.ListType | ty.VoidType):
             raise P4Error(f"a variable cannot have type `{type_}`", node.location)
         return type_
 
@@ -142,7 +124,7 @@ class Statements:
     def constant(self, decl: ast.ConstDecl, env: Env) -> None:
         """Declares a constant."""
         type_ = self.checker.types.value_type(decl.type, env)
-        if isinstance(type_, ExternType):
+        if isinstance(type_, ty.ExternType):
             raise P4Error(f"a constant cannot have type `{type_}`", decl.location)
         value = self.checker.exprs.constant(decl.value, env, type_, f"constant `{decl.name}`")
         env.declare(decl.name, Constant(value, decl.location))
@@ -152,7 +134,7 @@ class Statements:
     def _assign(self, node: ast.AssignStmt, env: Env) -> ir.Stmt:
         exprs = self.checker.exprs
         target = exprs.lvalue(node.target, env)
-        if isinstance(target.type, ExternType):
+        if isinstance(target.type, ty.ExternType):
             raise P4Error(f"an object of extern `{target.type}` cannot be assigned", node.location)
         if node.op == "=":
             value = exprs.value(node.value, env, target.type, "this assignment")
@@ -170,7 +152,7 @@ class Statements:
         if frame.kind in ("parser", "top"):
             raise P4Error("`return` in a parser", node.location)
         returns = frame.returns
-        if returns is None or isinstance(returns, VoidType):
+        if returns is None or isinstance(returns, ty.VoidType):
             if node.value is not None:
                 raise P4Error("nothing can be returned here", node.location)
             return ir.Return(node.location, None)
@@ -186,7 +168,7 @@ class Statements:
         subject = node.subject
         if isinstance(subject, ast.MemberExpr) and subject.member == "action_run":
             apply = self.checker.exprs.check(subject.base, env)
-            if isinstance(apply.type, ApplyResultType):
+            if isinstance(apply.type, ty.ApplyResultType):
                 if not isinstance(apply, ir.TableApply):
                     raise P4Error("`action_run` must follow `.apply()`", subject.location)
                 return self._action_switch(node, apply, env)
@@ -224,14 +206,14 @@ class Statements:
         raise P4Error(
             f"`{label.name}` is not an action of table `{table.name}`",
             label.location,
-            notes=(("the table is declared here", table.location),),
+            ("the table is declared here", table.location),
         )
 
     def _value_switch(self, node: ast.SwitchStmt, env: Env) -> ir.Stmt:
         exprs = self.checker.exprs
         subject = exprs.value(node.subject, env)
-        switchable = BitType | IntType | InfIntType | EnumType | SerEnumType | ErrorType
-        if not isinstance(underlying(subject.type), switchable) and subject.type != BOOL:
+        switchable = ty.BitType | ty.IntType | ty.InfIntType | ty.EnumType | ty.SerEnumType | ty.ErrorType
+        if not isinstance(underlying(subject.type), switchable) and subject.type != ty.BOOL:
             raise P4Error(f"`switch` cannot decide on `{subject.type}`", node.subject.location)
         cases: list[ir.ValueCase] = []
         seen: set[str] = set()
@@ -262,7 +244,7 @@ class Statements:
     def _for(self, node: ast.ForStmt, env: Env) -> ir.Stmt:
         inner = env.child()
         init = self.body(node.init, inner)
-        condition = self.checker.exprs.value(node.condition, inner, BOOL, "the condition of `for`")
+        condition = self.checker.exprs.value(node.condition, inner, ty.BOOL, "the condition of `for`")
         update = self.body(node.update, inner)
         return ir.For(node.location, init, condition, update, self._loop_body(node.body, inner))
 
@@ -271,7 +253,7 @@ class Statements:
         type_ = self.variable_type(node.variable.type, env)
         exprs = self.checker.exprs
         if isinstance(node.collection, ast.RangeExpr):
-            if not isinstance(underlying(type_), BitType | IntType):
+            if not isinstance(underlying(type_), ty.BitType | ty.IntType):
                 raise P4Error(f"a range of `{type_}`", node.collection.location)
             low = exprs.value(node.collection.low, env, type_)
             high = exprs.value(node.collection.high, env, type_)
@@ -298,9 +280,9 @@ class Statements:
 
 def _elements(type_: Type) -> tuple[Type, ...] | None:
     match type_:
-        case StackType(element, _) | ListType(element):
+        case ty.StackType(element, _) | ty.ListType(element):
             return (element,)
-        case TupleType(elements):
+        case ty.TupleType(elements):
             return elements
         case _:
             return None

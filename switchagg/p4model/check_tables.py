@@ -10,30 +10,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from switchagg.p4model import ast, ir
+from switchagg.p4model import types as ty
 from switchagg.p4model.ast import control_name, find_annotation
 from switchagg.p4model.check_calls import match_arguments
 from switchagg.p4model.constants import is_constant, to_value
 from switchagg.p4model.errors import Location, P4Error
 from switchagg.p4model.operators import coerce
 from switchagg.p4model.symbols import Env, Frame
-from switchagg.p4model.types import (
-    ApplyResultType,
-    BitType,
-    BoolType,
-    Direction,
-    EnumType,
-    ErrorType,
-    FieldsType,
-    IntType,
-    Parameter,
-    SerEnumType,
-    StructType,
-    TupleType,
-    Type,
-    VarbitType,
-    underlying,
-    width_of,
-)
+from switchagg.p4model.types import Type, underlying, width_of
 
 if TYPE_CHECKING:
     from switchagg.p4model.check import Checker
@@ -53,7 +37,7 @@ class Tables:
         properties = _by_name(decl)
         outer = env.frame
         keys = self._keys(properties.get("key"), env)
-        # In a frame that is no control's, nothing can be applied.
+        # Nothing can be applied in this frame, which is not a control's.
         env = env.child(Frame("table", outer.path, instances=outer.instances))
         actions = self._actions(decl, properties.get("actions"), env)
         name = control_name(decl.name, decl.annotations, env.frame.path)
@@ -63,6 +47,8 @@ class Tables:
         return ir.Table(
             decl.name,
             name,
+            decl.annotations,
+            decl.location,
             keys,
             actions,
             self._default(default_node, actions, env),
@@ -73,9 +59,7 @@ class Tables:
             priorities.largest_wins,
             priorities.delta,
             self._others(properties, env, name),
-            decl.annotations,
-            decl.location,
-            ApplyResultType(decl.name),
+            ty.ApplyResultType(decl.name),
         )
 
     # ---- keys
@@ -121,9 +105,7 @@ class Tables:
             raise P4Error(f"action `{path.name}` is not declared", path.location)
         if not isinstance(symbol, ir.Action):
             raise P4Error(
-                f"`{path.name}` is not an action",
-                path.location,
-                notes=(("it is declared here", symbol.location),),
+                f"`{path.name}` is not an action", path.location, ("it is declared here", symbol.location)
             )
         return symbol
 
@@ -140,9 +122,9 @@ class Tables:
             action, self.checker.calls.arguments(directed, args, env, node.location, action.name)
         )
 
-    def _parameters(self, action: ir.Action, *, directed: bool) -> tuple[Parameter, ...]:
+    def _parameters(self, action: ir.Action, *, directed: bool) -> tuple[ty.Parameter, ...]:
         params = self.checker.action_params[action]
-        return tuple(each for each in params if (each.direction is not Direction.NONE) is directed)
+        return tuple(each for each in params if (each.direction is not ty.Direction.NONE) is directed)
 
     def _linked(self, action: ir.Action, args: Sequence[ir.Argument]) -> tuple[ir.Argument, ...]:
         by_name = {each.name: each for each in action.params}
@@ -151,7 +133,7 @@ class Tables:
     def _call(
         self, ref: ir.ActionRef, args: tuple[ast.Arg, ...] | None, env: Env, location: Location
     ) -> ir.ActionCall:
-        """An action with arguments for all parameters; bound ones may be left out, as the list has them."""
+        """A call with arguments for all parameters; those bound in the list of actions may be left out."""
         action = ref.action
         data = self._parameters(action, directed=False)
         given = args or ()
@@ -164,7 +146,7 @@ class Tables:
                     raise P4Error(
                         f"`{right.param.name}` of `{action.name}` has another argument in the actions",
                         location,
-                        notes=(("it is listed here", ref.location),),
+                        ("it is listed here", ref.location),
                     )
         else:
             match_arguments(data, given, location, action.name)
@@ -313,7 +295,7 @@ def _by_name(decl: ast.TableDecl) -> dict[str, ast.PropertyNode]:
             raise P4Error(
                 f"property `{each.name}` is given twice",
                 each.location,
-                notes=(("the first is here", properties[each.name].location),),
+                ("the first is here", properties[each.name].location),
             )
         for later, earlier in (("entries", "key"), ("entries", "actions"), ("default_action", "actions")):
             if each.name == earlier and later in properties:
@@ -328,7 +310,9 @@ def _nodes(value: object, kind: type[_Node]) -> tuple[_Node, ...]:
 
 
 def _check_key_type(type_: Type, location: Location) -> None:
-    if not isinstance(underlying(type_), BitType | IntType | BoolType | EnumType | ErrorType | VarbitType):
+    if not isinstance(
+        underlying(type_), ty.BitType | ty.IntType | ty.BoolType | ty.EnumType | ty.ErrorType | ty.VarbitType
+    ):
         raise P4Error(f"a key cannot be of type `{type_}`", location)
 
 
@@ -348,7 +332,7 @@ def _check_entry_kind(key: ir.Key, keyset: ir.Keyset) -> None:
 
 
 def _shape(expr: ir.Expr | None) -> object:
-    """What an argument refers to, to compare two of them."""
+    """A key for comparing two arguments: equal keys for equal expressions."""
     match expr:
         case ir.VarRef():
             return id(expr.variable)
@@ -406,14 +390,14 @@ def key_name(expr: ast.Expr, annotations: ast.Annotations, type_of: Callable[[as
 
 
 def _member_name(base: str, node: ast.MemberExpr, type_: Type) -> str:
-    field = type_.find(node.member) if isinstance(type_, FieldsType) else None
+    field = type_.find(node.member) if isinstance(type_, ty.FieldsType) else None
     note = find_annotation(field.annotations, "name") if field is not None else None
     name = str(note.values[0]) if note is not None and note.values else node.member
     return name[1:] if name.startswith(".") else f"{base}.{name}"
 
 
 def _number(node: ast.IntExpr) -> str:
-    """In the base in which it is written."""
+    """The number in the base in which it is written."""
     digits = node.text.rpartition("w")[2].rpartition("s")[2][:2].lower()
     base = {"0x": "0x{:x}", "0b": "0b{:b}", "0o": "0o{:o}"}.get(digits, "{}")
     return base.format(node.value)
@@ -438,7 +422,7 @@ class Keysets:
                 self._check_value_set(value_set, types, node.location)
                 return (ir.ValueSetRef(value_set, node.location),)
         if len(nodes) == 1 and isinstance(nodes[0], ast.ListExpr):
-            whole = len(types) == 1 and isinstance(types[0], TupleType | StructType)
+            whole = len(types) == 1 and isinstance(types[0], ty.TupleType | ty.StructType)
             nodes = nodes if whole else nodes[0].elements
         if len(nodes) != len(types):
             raise P4Error(f"{len(nodes)} value(s) for a key of {len(types)}", location)
@@ -447,7 +431,7 @@ class Keysets:
     def select(
         self, nodes: Sequence[ast.Expr], types: Sequence[Type], env: Env, location: Location
     ) -> tuple[ir.Keyset, ...]:
-        """A case of a select."""
+        """The keysets of a case of a select."""
         keysets = self.check(nodes, types, env, location)
         _require_constants(keysets)
         return keysets
@@ -472,15 +456,15 @@ class Keysets:
 
     def _number(self, node: ast.Expr, type_: Type, env: Env, what: str) -> ir.Expr:
         inner = underlying(type_)
-        if not isinstance(inner, BitType | IntType):
+        if not isinstance(inner, ty.BitType | ty.IntType):
             raise P4Error(f"{what} of `{type_}`", node.location)
         value = self.checker.exprs.value(node, env)
-        if value.type != type_ and isinstance(type_, SerEnumType):
+        if value.type != type_ and isinstance(type_, ty.SerEnumType):
             return self._converted(value, inner, what)
         return self._converted(value, type_, what)
 
     def _converted(self, value: ir.Expr, type_: Type, what: str) -> ir.Expr:
-        if isinstance(value.type, SerEnumType) and value.type != type_:
+        if isinstance(value.type, ty.SerEnumType) and value.type != type_:
             value = coerce(value, value.type.underlying)
         if value.type != type_ and underlying(type_) == value.type:
             return (
@@ -493,7 +477,7 @@ class Keysets:
     def entry(
         self, nodes: Sequence[ast.Expr], types: Sequence[Type], env: Env, location: Location
     ) -> tuple[ir.Keyset, ...]:
-        """The same for a table's entry, where all must be known at compile time."""
+        """The keysets of a table's entry, which must be known at compile time."""
         keysets = self.check(nodes, types, env, location)
         for each in keysets:
             if isinstance(each, ir.ValueSetRef):
@@ -510,9 +494,9 @@ class Keysets:
     def _check_value_set(self, value_set: ir.ValueSet, types: Sequence[Type], location: Location) -> None:
         element = value_set.element
         given: tuple[Type, ...] = (element,)
-        if isinstance(element, TupleType):
+        if isinstance(element, ty.TupleType):
             given = element.elements
-        elif isinstance(element, StructType):
+        elif isinstance(element, ty.StructType):
             given = tuple(each.type for each in element.fields)
         if len(given) != len(types) or any(
             underlying(left) != underlying(right) for left, right in zip(given, types, strict=True)
@@ -542,13 +526,13 @@ def _retype(value: ir.Literal, type_: Type) -> ir.Expr:
 
 
 def check_control_plane_data(action: ir.Action, location: Location) -> None:
-    """What a table's entries can carry for an action."""
+    """Raises `P4Error` for a parameter whose value no table entry can hold."""
     for param in action.params:
-        scalar = BitType | IntType | BoolType | ErrorType | EnumType
-        if param.direction is Direction.NONE and not isinstance(underlying(param.type), scalar):
+        scalar = ty.BitType | ty.IntType | ty.BoolType | ty.ErrorType | ty.EnumType
+        if param.direction is ty.Direction.NONE and not isinstance(underlying(param.type), scalar):
             raise P4Error(
                 f"parameter `{param.name}` of action `{action.name}` is of type `{param.type}`, "
                 "which no entry can give",
                 location,
-                notes=(("the parameter is declared here", param.location),),
+                ("the parameter is declared here", param.location),
             )

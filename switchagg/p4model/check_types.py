@@ -5,47 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from switchagg.p4model import ast
+from switchagg.p4model import types as ty
 from switchagg.p4model.ast import find_annotation
 from switchagg.p4model.errors import Location, P4Error, unsupported
 from switchagg.p4model.symbols import Block, Env, Generic, NamedType
-from switchagg.p4model.types import (
-    BOOL,
-    DONT_CARE,
-    ERROR,
-    INT,
-    MATCH_KIND,
-    STRING,
-    VOID,
-    BitType,
-    BlockType,
-    BoolType,
-    Direction,
-    EnumType,
-    ErrorType,
-    ExternType,
-    Field,
-    FieldsType,
-    HeaderType,
-    InfIntType,
-    IntType,
-    ListType,
-    Method,
-    NewType,
-    PackageType,
-    Parameter,
-    SerEnumType,
-    StackType,
-    StringType,
-    StructType,
-    TupleType,
-    Type,
-    TypeVar,
-    UnionType,
-    VarbitType,
-    VoidType,
-    has_variables,
-    underlying,
-)
+from switchagg.p4model.types import Type, has_variables, underlying
 
 if TYPE_CHECKING:
     from switchagg.p4model.check import Checker
@@ -53,7 +17,13 @@ if TYPE_CHECKING:
 
 MAX_WIDTH = 2048
 """Bits of the widest bit<N>: what p4c allows by default."""
-_PLAIN = {"bool": BOOL, "error": ERROR, "match_kind": MATCH_KIND, "string": STRING, "void": VOID}
+_PLAIN = {
+    "bool": ty.BOOL,
+    "error": ty.ERROR,
+    "match_kind": ty.MATCH_KIND,
+    "string": ty.STRING,
+    "void": ty.VOID,
+}
 
 
 class Types:
@@ -66,7 +36,7 @@ class Types:
     # ---- use
 
     def resolve(self, node: ast.TypeNode, env: Env) -> Type:
-        """The type that is meant. Raises `P4Error` for an unknown name or wrong type arguments."""
+        """The type that is written. Raises `P4Error` for an unknown name or wrong type arguments."""
         match node:
             case ast.BaseType():
                 return self._base(node, env)
@@ -77,22 +47,22 @@ class Types:
             case ast.ArrayType():
                 return self._stack(node, env)
             case ast.TupleTypeNode():
-                return TupleType(tuple(self._element(each, env) for each in node.args))
+                return ty.TupleType(tuple(self._element(each, env) for each in node.args))
             case ast.ListTypeNode():
-                return ListType(self.value_type(node.element, env))
+                return ty.ListType(self.value_type(node.element, env))
             case _:
-                return DONT_CARE
+                return ty.DONT_CARE
 
     def value_type(self, node: ast.TypeNode, env: Env) -> Type:
         """A type that a variable, field or tuple element can have."""
         type_ = self.resolve(node, env)
-        if isinstance(type_, VoidType | PackageType | BlockType):
+        if isinstance(type_, ty.VoidType | ty.PackageType | ty.BlockType):
             raise P4Error(f"`{type_}` is no type of a value", node.location)
         return type_
 
     def _element(self, node: ast.TypeNode, env: Env) -> Type:
         type_ = self.value_type(node, env)
-        if isinstance(type_, ExternType):
+        if isinstance(type_, ty.ExternType):
             raise P4Error(f"a tuple cannot have an element of extern type `{type_}`", node.location)
         return type_
 
@@ -100,7 +70,7 @@ class Types:
         if node.name in _PLAIN:
             return _PLAIN[node.name]
         if node.width is None:
-            return INT if node.name == "int" else BitType(1)
+            return ty.INT if node.name == "int" else ty.BitType(1)
         width = self.checker.exprs.constant_int(node.width, env)
         if width < 0 or (width == 0 and node.name == "int"):
             raise P4Error(f"{node.name}<{width}> is no type: its width is too small", node.width.location)
@@ -108,7 +78,7 @@ class Types:
             raise P4Error(
                 f"{node.name}<{width}> is wider than the {MAX_WIDTH} bits supported", node.width.location
             )
-        return {"bit": BitType, "int": IntType, "varbit": VarbitType}[node.name](width)
+        return {"bit": ty.BitType, "int": ty.IntType, "varbit": ty.VarbitType}[node.name](width)
 
     def _symbol(self, node: ast.NamedType, env: Env) -> NamedType | Generic | Block:
         symbol = env.lookup(node.name, top=node.absolute)
@@ -116,9 +86,7 @@ class Types:
             raise P4Error(f"type `{node.name}` is not declared", node.location)
         if not isinstance(symbol, NamedType | Generic | Block):
             raise P4Error(
-                f"`{node.name}` is not a type",
-                node.location,
-                notes=(("it is declared here", symbol.location),),
+                f"`{node.name}` is not a type", node.location, ("it is declared here", symbol.location)
             )
         return symbol
 
@@ -129,7 +97,7 @@ class Types:
                 f"`{node.name}` needs {len(symbol.type_params)} type argument(s), as in "
                 f"`{node.name}<{', '.join(symbol.type_params)}>`",
                 node.location,
-                notes=(("it is declared here", symbol.location),),
+                ("it is declared here", symbol.location),
             )
         return symbol.type
 
@@ -139,15 +107,13 @@ class Types:
             raise P4Error(
                 f"`{node.base.name}` takes no type arguments",
                 node.location,
-                notes=(("it is declared here", symbol.location),),
+                ("it is declared here", symbol.location),
             )
         args = tuple(self.resolve(each, env) for each in node.args)
         return self.instantiate(symbol, args, node.location)
 
     def generic(self, node: ast.TypeNode, env: Env) -> Generic | None:
-        """The generic declaration that a type without its arguments names, for instances that leave them
-        out.
-        """
+        """The generic declaration that a type without type arguments names, if it names one."""
         if isinstance(node, ast.NamedType):
             symbol = self._symbol(node, env)
             return symbol if isinstance(symbol, Generic) else None
@@ -162,12 +128,12 @@ class Types:
 
     def _stack(self, node: ast.ArrayType, env: Env) -> Type:
         element = self.resolve(node.element, env)
-        if not isinstance(element, HeaderType | UnionType):
+        if not isinstance(element, ty.HeaderType | ty.UnionType):
             raise P4Error(f"a stack is of headers or header unions, not of `{element}`", node.location)
         size = self.checker.exprs.constant_int(node.size, env)
         if size <= 0:
             raise P4Error(f"a stack needs at least one element, not {size}", node.size.location)
-        return StackType(element, size)
+        return ty.StackType(element, size)
 
     # ---- generic declarations
 
@@ -177,7 +143,7 @@ class Types:
         env.declare(name, generic)
         self.generics[name] = generic
         _no_duplicates(generic.decl.type_params, "type parameter")
-        self.instantiate(generic, tuple(TypeVar(each) for each in generic.type_params), generic.location)
+        self.instantiate(generic, tuple(ty.TypeVar(each) for each in generic.type_params), generic.location)
 
     def instantiate_name(self, name: str, args: tuple[Type, ...]) -> Type:
         """The instance of a generic declaration that exists, as `generics.substitute` wants it."""
@@ -185,14 +151,12 @@ class Types:
         return self.instantiate(generic, args, generic.location)
 
     def instantiate(self, generic: Generic, args: tuple[Type, ...], location: Location) -> Type:
-        """The type that a generic declaration gives for these arguments: the same object for the same
-        ones.
-        """
+        """The type of a generic declaration for these arguments. Equal arguments give the same object."""
         if len(args) != len(generic.type_params):
             raise P4Error(
                 f"`{generic.decl.name}` needs {len(generic.type_params)} type argument(s), not {len(args)}",
                 location,
-                notes=(("it is declared here", generic.location),),
+                ("it is declared here", generic.location),
             )
         there = generic.cache.get(args)
         if there is not None:
@@ -217,12 +181,12 @@ class Types:
                 return self.extern_type(decl, args, env)
             case ast.BlockTypeDecl():
                 params = self.parameters(decl.params, env)
-                return BlockType(
-                    decl.kind, decl.name, params, args, (), False, decl.annotations, decl.location
+                return ty.BlockType(
+                    decl.name, decl.kind, params, args, (), False, decl.annotations, decl.location
                 )
             case _:
                 params = self.parameters(decl.params, env, constructor=True)
-                return PackageType(decl.name, params, args, decl.annotations, decl.location)
+                return ty.PackageType(decl.name, params, args, decl.annotations, decl.location)
 
     # ---- declarations
 
@@ -233,15 +197,15 @@ class Types:
         for each in decl.fields:
             field_type = self.value_type(each.type, env)
             _check_field(decl.kind, each, field_type)
-            fields.append(Field(each.name, field_type, each.annotations, each.location))
+            fields.append(ty.Field(each.name, field_type, each.annotations, each.location))
         name = f"{decl.name}<{', '.join(map(str, args))}>" if args else decl.name
-        make = {"header": HeaderType, "struct": StructType, "header_union": UnionType}[decl.kind]
+        make = {"header": ty.HeaderType, "struct": ty.StructType, "header_union": ty.UnionType}[decl.kind]
         generic = decl.name if args else ""
         type_ = make(name, tuple(fields), decl.annotations, decl.location, generic, args)
         check_header(type_)
         return type_
 
-    def extern_type(self, decl: ast.ExternDecl, args: tuple[Type, ...], env: Env) -> ExternType:
+    def extern_type(self, decl: ast.ExternDecl, args: tuple[Type, ...], env: Env) -> ty.ExternType:
         """An extern object. Its methods see its type parameters, and its own name."""
         methods = [self.method(each, env, decl.name) for each in decl.methods]
         for each in methods:
@@ -250,7 +214,7 @@ class Types:
             if each.returns is not None and each.name == decl.name:
                 raise P4Error(f"a constructor of `{decl.name}` returns nothing", each.location)
         _no_equal_overloads(methods)
-        return ExternType(
+        return ty.ExternType(
             decl.name,
             args,
             tuple(each for each in methods if each.returns is None),
@@ -259,32 +223,32 @@ class Types:
             decl.location,
         )
 
-    def method(self, decl: ast.MethodDecl, env: Env, owner: str) -> Method:
+    def method(self, decl: ast.MethodDecl, env: Env, owner: str) -> ty.Method:
         """A prototype."""
         inner = env.child()
         variables = self.type_variables(decl.type_params, inner)
         params = self.parameters(decl.params, inner, constructor=decl.returns is None)
         returns = None if decl.returns is None else self.resolve(decl.returns, inner)
-        if isinstance(returns, InfIntType | BlockType | PackageType):
+        if isinstance(returns, ty.InfIntType | ty.BlockType | ty.PackageType):
             raise P4Error(f"`{decl.name}` cannot return `{returns}`", decl.location)
-        return Method(
+        return ty.Method(
             decl.name, owner, variables, params, returns, decl.abstract, decl.annotations, decl.location
         )
 
-    def type_variables(self, names: tuple[ast.Name, ...], env: Env) -> tuple[TypeVar, ...]:
+    def type_variables(self, names: tuple[ast.Name, ...], env: Env) -> tuple[ty.TypeVar, ...]:
         """Declares type parameters."""
         _no_duplicates(names, "type parameter")
         variables = []
         for each in names:
-            variable = TypeVar(each.text)
+            variable = ty.TypeVar(each.text)
             env.declare(each.text, NamedType(variable, each.location))
             variables.append(variable)
         return tuple(variables)
 
     def parameters(
         self, decls: tuple[ast.ParamDecl, ...], env: Env, *, constructor: bool = False
-    ) -> tuple[Parameter, ...]:
-        """Parameters, with what they default to."""
+    ) -> tuple[ty.Parameter, ...]:
+        """Parameters, with their default values."""
         _no_duplicates(decls, "parameter")
         params = []
         for each in decls:
@@ -298,13 +262,15 @@ class Types:
                     )
                 formal = None if has_variables(type_) else type_
                 default = self.checker.exprs.constant(each.default, env, formal, f"default of `{each.name}`")
-            direction = Direction(each.direction)
-            param = Parameter(each.name, direction, type_, default, optional, each.annotations, each.location)
+            direction = ty.Direction(each.direction)
+            param = ty.Parameter(
+                each.name, direction, type_, default, optional, each.annotations, each.location
+            )
             check_parameter(param, constructor=constructor)
             params.append(param)
         return tuple(params)
 
-    def enum(self, decl: ast.EnumDecl, env: Env) -> EnumType | SerEnumType:
+    def enum(self, decl: ast.EnumDecl, env: Env) -> ty.EnumType | ty.SerEnumType:
         """An enum, with or without an underlying type."""
         _no_duplicates(tuple(name for name, _ in decl.members), "member")
         if not decl.members:
@@ -316,11 +282,11 @@ class Types:
                         f"`{name.text}` has a value, but enum `{decl.name}` has no underlying type",
                         value.location,
                     )
-            return EnumType(
+            return ty.EnumType(
                 decl.name, tuple(name.text for name, _ in decl.members), decl.annotations, decl.location
             )
         representation = self.resolve(decl.type, env)
-        if not isinstance(representation, BitType | IntType):
+        if not isinstance(representation, ty.BitType | ty.IntType):
             raise P4Error(
                 f"an enum is represented by bit<N> or int<N>, not `{representation}`", decl.type.location
             )
@@ -331,38 +297,38 @@ class Types:
                     f"member `{name.text}` needs a value, as `{decl.name}` has a type", name.location
                 )
             members[name.text] = self.checker.exprs.constant_int(value, env, representation)
-        return SerEnumType(decl.name, representation, members, decl.annotations, decl.location)
+        return ty.SerEnumType(decl.name, representation, members, decl.annotations, decl.location)
 
-    def new_type(self, decl: ast.TypedefDecl, env: Env) -> NewType:
+    def new_type(self, decl: ast.TypedefDecl, env: Env) -> ty.NewType:
         """`type T name;`"""
         assert isinstance(decl.type, ast.TypeNode)
         type_ = self.resolve(decl.type, env)
-        if not isinstance(underlying(type_), BitType | IntType | BoolType | VarbitType):
+        if not isinstance(underlying(type_), ty.BitType | ty.IntType | ty.BoolType | ty.VarbitType):
             raise P4Error(
                 f"`type` makes new types of bit<N>, int<N> or bool, not of `{type_}`", decl.location
             )
-        return NewType(decl.name, type_, decl.annotations, decl.location)
+        return ty.NewType(decl.name, type_, decl.annotations, decl.location)
 
 
 def _check_field(kind: str, decl: ast.FieldDecl, type_: Type) -> None:
     inner = underlying(type_)
-    if isinstance(inner, TypeVar | type(DONT_CARE)):
+    if isinstance(inner, ty.TypeVar | type(ty.DONT_CARE)):
         return
     allowed: tuple[type[Type], ...]
     match kind:
         case "header":
-            allowed = (BitType, IntType, VarbitType, BoolType, StructType)
-            if isinstance(inner, StructType):
+            allowed = (ty.BitType, ty.IntType, ty.VarbitType, ty.BoolType, ty.StructType)
+            if isinstance(inner, ty.StructType):
                 for each in inner.fields:
                     _check_header_struct(each.type, decl)
         case "header_union":
-            allowed = (HeaderType,)
+            allowed = (ty.HeaderType,)
         case _:
             allowed = (
-                BitType, IntType, VarbitType, BoolType, StructType, HeaderType, UnionType, StackType,
-                TupleType, EnumType, ErrorType,
+                ty.BitType, ty.IntType, ty.VarbitType, ty.BoolType, ty.StructType, ty.HeaderType,
+                ty.UnionType, ty.StackType, ty.TupleType, ty.EnumType, ty.ErrorType,
             )  # fmt: skip
-            if isinstance(inner, ListType | ExternType):
+            if isinstance(inner, ty.ListType | ty.ExternType):
                 raise unsupported(f"a struct's field of type `{type_}`", decl.location)
     if not isinstance(inner, allowed):
         raise P4Error(f"a {kind} cannot have a field of type `{type_}`", decl.location)
@@ -370,10 +336,10 @@ def _check_field(kind: str, decl: ast.FieldDecl, type_: Type) -> None:
 
 def _check_header_struct(type_: Type, decl: ast.FieldDecl) -> None:
     inner = underlying(type_)
-    if isinstance(inner, StructType):
+    if isinstance(inner, ty.StructType):
         for each in inner.fields:
             _check_header_struct(each.type, decl)
-    elif not isinstance(inner, BitType | IntType | BoolType | TypeVar):
+    elif not isinstance(inner, ty.BitType | ty.IntType | ty.BoolType | ty.TypeVar):
         raise P4Error(f"a header cannot have a field with a part of type `{type_}`", decl.location)
 
 
@@ -385,12 +351,12 @@ def _no_duplicates(decls: tuple[ast.Decl, ...] | tuple[ast.Name, ...], what: str
             raise P4Error(
                 f"{what} `{name}` is declared twice",
                 each.location,
-                notes=(("the first declaration is here", seen[name]),),
+                ("the first declaration is here", seen[name]),
             )
         seen[name] = each.location
 
 
-def _no_equal_overloads(methods: list[Method]) -> None:
+def _no_equal_overloads(methods: list[ty.Method]) -> None:
     for index, new in enumerate(methods):
         for old in methods[:index]:
             same = [each.name for each in new.params] == [each.name for each in old.params]
@@ -398,31 +364,31 @@ def _no_equal_overloads(methods: list[Method]) -> None:
                 raise P4Error(
                     f"`{new}` is declared twice with the same parameters",
                     new.location,
-                    notes=(("the first declaration is here", old.location),),
+                    ("the first declaration is here", old.location),
                 )
 
 
-def check_parameter(param: Parameter, *, constructor: bool) -> None:
-    """A parameter of anything."""
-    if isinstance(param.type, VoidType):
+def check_parameter(param: ty.Parameter, *, constructor: bool) -> None:
+    """Raises `P4Error` for a type or direction that no parameter can have."""
+    if isinstance(param.type, ty.VoidType):
         raise P4Error(f"parameter `{param.name}` cannot be void", param.location)
-    unpassable = ExternType | BlockType | PackageType | StringType
-    if param.direction is not Direction.NONE and isinstance(param.type, unpassable):
+    unpassable = ty.ExternType | ty.BlockType | ty.PackageType | ty.StringType
+    if param.direction is not ty.Direction.NONE and isinstance(param.type, unpassable):
         raise P4Error(
             f"parameter `{param.name}` of type `{param.type}` cannot have a direction", param.location
         )
-    if not constructor and isinstance(param.type, BlockType | PackageType):
+    if not constructor and isinstance(param.type, ty.BlockType | ty.PackageType):
         raise P4Error(f"`{param.type}` can only be the type of a constructor's parameter", param.location)
-    if param.direction is not Direction.NONE and param.optional and constructor:
+    if param.direction is not ty.Direction.NONE and param.optional and constructor:
         raise P4Error(f"constructor parameter `{param.name}` cannot have a direction", param.location)
 
 
-def check_header(type_: FieldsType) -> None:
-    """A header's fields together."""
-    varbits = [each for each in type_.fields if isinstance(each.type, VarbitType)]
-    if isinstance(type_, HeaderType) and len(varbits) > 1:
+def check_header(type_: ty.FieldsType) -> None:
+    """Raises `P4Error` for a header with more than one varbit."""
+    varbits = [each for each in type_.fields if isinstance(each.type, ty.VarbitType)]
+    if isinstance(type_, ty.HeaderType) and len(varbits) > 1:
         raise P4Error(
             f"header `{type_}` has more than one varbit",
             varbits[1].location,
-            notes=(("the first is here", varbits[0].location),),
+            ("the first is here", varbits[0].location),
         )

@@ -15,14 +15,14 @@ from switchagg.p4model.types import BitType, FieldsType, IntType, StringType, Ty
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Symbolic(ir.Expr):
-    """A constructor's parameter while a parser or control is checked that no instance was made of.
+    """A constructor's parameter in a parser or control without instances: constant, but of unknown value.
 
-    It is known at compile time, only not now. No program that `load` returns contains one.
+    No program that `load` returns contains one.
     """
 
 
 def is_constant(expr: ir.Expr) -> bool:
-    """Whether the value is known at compile time."""
+    """True if the value is known at compile time."""
     match expr:
         case ir.Literal() | ir.EnumLiteral() | ir.ErrorLiteral() | Symbolic() | ir.InstanceRef():
             return True
@@ -99,7 +99,7 @@ def fold_arithmetic(op: BinaryOp, left: int, right: int, type_: Type) -> int:
 
     Raises:
         ZeroDivisionError: `/` or `%` by 0.
-        ValueError: an operand that P4 does not define the operator for; the message says why.
+        ValueError: P4 does not define the operator for an operand; the message says why.
     """
     match op:
         case BinaryOp.ADD:

@@ -1,4 +1,4 @@
-"""What is wrong with a P4 program, and where: every message of the front end carries file, line and column.
+"""Errors in P4 programs: every message of the front end carries file, line and column.
 
 Location    a place in a source file (never in the preprocessor's output)
 P4Error     a mistake in a P4 program, or a construct that the model does not support
@@ -43,8 +43,7 @@ class P4Error(UsageError):
         self,
         reason: str,
         location: Location,
-        *,
-        notes: tuple[tuple[str, Location], ...] = (),
+        *notes: tuple[str, Location],
         unsupported: bool = False,
     ) -> None:
         self.reason = reason

@@ -67,7 +67,7 @@ from switchagg.p4model.types import (
 
 
 class Scope(Enum):
-    """Whose variable it is."""
+    """The kind of a variable."""
 
     PARAM = "param"
     """of a parser, control, function or abstract method"""
@@ -102,15 +102,21 @@ class Function:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Action:
-    """An action. `params` holds the directed parameters first, then those from entries."""
+class Declaration:
+    """Base of what the control plane has a name for."""
 
     name: str
     control_name: str
-    params: tuple[Variable, ...]
-    body: Block
     annotations: tuple[Annotation, ...]
     location: Location
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Action(Declaration):
+    """An action. `params` holds the directed parameters first, then those from entries."""
+
+    params: tuple[Variable, ...]
+    body: Block
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -164,16 +170,9 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Table:
-    """A table.
+class Table(Declaration):
+    """A table. `properties` has the values of those without a field here, such as `implementation`."""
 
-    `properties` has what else the source says, evaluated where it is a constant or an instance:
-    `implementation`, `counters`, `meters`, `support_timeout`, `idle_timeout`, ...; `size` is not among
-    them.
-    """
-
-    name: str
-    control_name: str
     keys: tuple[Key, ...]
     actions: tuple[ActionRef, ...]
     default: ActionCall | None
@@ -184,37 +183,25 @@ class Table:
     largest_priority_wins: bool
     priority_delta: int
     properties: Mapping[str, Value]
-    annotations: tuple[Annotation, ...]
-    location: Location
     result: ApplyResultType
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ValueSet:
+class ValueSet(Declaration):
     """A parser's value set. `element` is the type of its members."""
 
-    name: str
-    control_name: str
     element: Type
     size: int
-    annotations: tuple[Annotation, ...]
-    location: Location
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ExternInstance:
-    """An extern object. `args` is by parameter name, in order. `methods`: the abstract methods that it
-    defines.
-    """
+class ExternInstance(Declaration):
+    """An extern object. `args` is by parameter name, in order; `methods` are its abstract ones, defined."""
 
-    name: str
-    control_name: str
     type: ExternType
     args: Mapping[str, Value]
     constructor: Method
     methods: Mapping[str, Function]
-    annotations: tuple[Annotation, ...]
-    location: Location
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -258,45 +245,36 @@ Transition: TypeAlias = Goto | Select
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ParserInstance:
-    """A parser with its constructor's arguments. `prologue` holds declarations of variables (see module)."""
+class _BlockInstance(Declaration):
+    """A parser or control with its constructor's arguments. `prologue` declares variables (see module)."""
 
-    name: str
-    control_name: str
     type: BlockType
     params: tuple[Variable, ...]
     args: Mapping[str, Value]
     prologue: tuple[Stmt, ...]
     instances: tuple[Instance, ...]
-    value_sets: tuple[ValueSet, ...]
-    states: Mapping[str, State]
-    annotations: tuple[Annotation, ...]
-    location: Location
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ControlInstance:
-    """A control with its constructor's arguments. `prologue` holds declarations of variables (see module)."""
+class ParserInstance(_BlockInstance):
+    """A parser: value sets, and states by name."""
 
-    name: str
-    control_name: str
-    type: BlockType
-    params: tuple[Variable, ...]
-    args: Mapping[str, Value]
-    prologue: tuple[Stmt, ...]
-    instances: tuple[Instance, ...]
+    value_sets: tuple[ValueSet, ...]
+    states: Mapping[str, State]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ControlInstance(_BlockInstance):
+    """A control: actions, tables, and the body of `apply`."""
+
     actions: tuple[Action, ...]
     tables: tuple[Table, ...]
     body: Block
-    annotations: tuple[Annotation, ...]
-    location: Location
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PackageInstance:
-    """A package: `main`, or one of its arguments. `args` is by parameter name; an optional one can be
-    None.
-    """
+    """A package: `main` or an argument of it. `args` is by parameter name; an optional one can be None."""
 
     name: str
     type: PackageType
@@ -305,7 +283,8 @@ class PackageInstance:
     location: Location
 
 
-Instance: TypeAlias = ExternInstance | ParserInstance | ControlInstance
+BlockInstance: TypeAlias = ParserInstance | ControlInstance
+Instance: TypeAlias = ExternInstance | BlockInstance
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -457,9 +436,7 @@ class VarRef(Expr):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class InstanceRef(Expr):
-    """An instance where it is an argument; calls name theirs in `MethodCall.target` or
-    `BlockApply.instance`.
-    """
+    """An instance as an argument; a call has its own in `MethodCall.target` or `BlockApply.instance`."""
 
     instance: Instance | PackageInstance
 
@@ -553,7 +530,7 @@ class Cast(Expr):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Argument:
-    """What a parameter is called with. For out and inout, `value` is something that can be assigned to."""
+    """The argument of a parameter. For out and inout, `value` can be assigned to."""
 
     param: Parameter | Variable
     value: Expr | None
@@ -624,7 +601,7 @@ class TableApply(Expr):
 class BlockApply(Expr):
     """`instance.apply(args)` of a control (in a control) or parser (in a parser)."""
 
-    instance: ControlInstance | ParserInstance
+    instance: BlockInstance
     args: tuple[Argument, ...]
 
 

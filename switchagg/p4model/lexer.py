@@ -134,9 +134,7 @@ _ESCAPE = re.compile(r"\\(.)")
 
 
 def annotate(location: Location, name: str, body: Sequence[Raw] | None, *, structured: bool) -> Annotation:
-    """Makes an annotation of the tokens of its body; what they mean is kept where they are values or
-    pairs.
-    """
+    """An annotation with this body, read as values or as `key = value` pairs if it is a list of those."""
     if body is None:
         return Annotation(location, name, None, (), (), structured)
     values: list[int | str | bool] = []
@@ -210,7 +208,7 @@ _TYPE_ENDS: Final = frozenset(
 
 
 class P4Lexer(Lexer):
-    """What lark calls: `data` is the list of tokens that `classify` made."""
+    """Gives lark the tokens that `classify` made."""
 
     def __init__(self, lexer_conf: Any) -> None:
         pass
@@ -236,9 +234,7 @@ class _Scope:
 
 
 class _Classifier:
-    """Walks over the tokens once. A name means a `type`, a `generic` type, a generic `function`, or a
-    `value`.
-    """
+    """One pass over the tokens. A name is a `type`, `generic` type, generic `function`, or `value`."""
 
     def __init__(self, raw: list[Raw]) -> None:
         self.raw = raw
@@ -295,9 +291,7 @@ class _Classifier:
         return next(scope.kind for scope in reversed(self.scopes) if scope.kind != "declaration")
 
     def angle_end(self, start: int) -> int | None:
-        """The index of the `>` that closes the `<` at this index, if what is between can be type
-        arguments.
-        """
+        """The index of the `>` that closes the `<` at `start`, if type arguments can be between them."""
         depth = parens = 0
         for index in range(start, len(self.raw)):
             text = self.raw[index].text
@@ -324,7 +318,7 @@ class _Classifier:
     # ---- scopes
 
     def declare(self, name: str, meaning: str, *, outside: bool = False) -> None:
-        """Declares in the innermost scope; with `outside`, round the declaration that is being read."""
+        """Declares in the innermost scope; with `outside`, in the scope round the current declaration."""
         scope = self.scopes[-1]
         if outside and scope.kind == "declaration":
             scope = self.scopes[-2]
@@ -415,7 +409,7 @@ class _Classifier:
         return ""
 
     def follows_head(self, heads: set[str]) -> bool:
-        """Whether the declaration that a `{` belongs to begins with one of these."""
+        """True if the declaration before a `{` begins with one of these tokens."""
         for token in reversed(self.out):
             if token.type in heads:
                 return True
@@ -579,7 +573,7 @@ class _Classifier:
             self.emit("TYPE" if meaning in ("type", "generic") else "NAME")
 
     def names_value(self, before: str) -> bool:
-        """Whether a name after this declares a variable, parameter or instance: `T x`, `T(...) x`."""
+        """True if the next name declares a variable, parameter or instance: `T x`, `T(...) x`."""
         if self.brace() == "fields":
             return False
         if before == "_RPAR":

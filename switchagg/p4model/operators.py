@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from switchagg.p4model import ir
+from switchagg.p4model import types as ty
 from switchagg.p4model.constants import (
     Symbolic,
     concatenate,
@@ -13,55 +14,23 @@ from switchagg.p4model.constants import (
 )
 from switchagg.p4model.errors import Location, P4Error
 from switchagg.p4model.ir import BinaryOp
-from switchagg.p4model.types import (
-    BOOL,
-    INT,
-    STRING,
-    BitType,
-    BlockType,
-    BoolType,
-    DontCareType,
-    EnumType,
-    ErrorType,
-    ExternType,
-    FieldsType,
-    HeaderType,
-    InfIntType,
-    IntType,
-    ListType,
-    MatchKindType,
-    NewType,
-    PackageType,
-    SerEnumType,
-    SetType,
-    StackType,
-    StringType,
-    StructType,
-    TupleType,
-    Type,
-    TypeVar,
-    UnionType,
-    VarbitType,
-    VoidType,
-    has_variables,
-    underlying,
-)
+from switchagg.p4model.types import Type, has_variables, underlying
 
 
 def coerce(expr: ir.Expr, type_: Type, what: str = "") -> ir.Expr:
-    """The expression as a value of this type, if P4 converts it without being told to.
+    """The expression converted implicitly to this type.
 
     Args:
-        what: what the value is for, for the message.
+        what: use of the value, for the message.
 
     Raises:
-        P4Error: it does not.
+        P4Error: P4 has no such implicit conversion.
     """
-    if expr.type == type_ or isinstance(type_, DontCareType):
+    if expr.type == type_ or isinstance(type_, ty.DontCareType):
         return expr
-    if isinstance(type_, BlockType | PackageType):
+    if isinstance(type_, ty.BlockType | ty.PackageType):
         return fit(expr, type_)
-    if isinstance(type_, ExternType) and _same_extern(expr.type, type_):
+    if isinstance(type_, ty.ExternType) and _same_extern(expr.type, type_):
         return expr
     converted = _implicit(expr, type_)
     if converted is None:
@@ -73,26 +42,26 @@ def coerce(expr: ir.Expr, type_: Type, what: str = "") -> ir.Expr:
 def fit(expr: ir.Expr, wanted: Type) -> ir.Expr:
     """A parser, control or package where one with certain parameters is wanted. Raises `P4Error`."""
     given = expr.type
-    if isinstance(wanted, PackageType) and isinstance(given, PackageType) and wanted.name == given.name:
+    if isinstance(wanted, ty.PackageType) and isinstance(given, ty.PackageType) and wanted.name == given.name:
         return expr
-    if not isinstance(wanted, BlockType):
+    if not isinstance(wanted, ty.BlockType):
         if wanted != given and not has_variables(wanted):
             raise P4Error(f"`{given}` where `{wanted}` is needed", expr.location)
         return expr
-    if not isinstance(given, BlockType) or given.kind != wanted.kind:
+    if not isinstance(given, ty.BlockType) or given.kind != wanted.kind:
         raise P4Error(f"`{given}` where {wanted.kind} `{wanted}` is needed", expr.location)
     reason = _mismatch(wanted, given)
     if reason:
         raise P4Error(
             f"`{given}` does not fit `{wanted}`: {reason}",
             expr.location,
-            notes=(("what is needed is declared here", wanted.location),),
+            ("what is needed is declared here", wanted.location),
         )
     return expr
 
 
-def _mismatch(wanted: BlockType, given: BlockType) -> str:
-    """Why a block cannot stand for another; empty if it can. Optional parameters come last."""
+def _mismatch(wanted: ty.BlockType, given: ty.BlockType) -> str:
+    """The reason why a block does not fit; empty if it does. Optional parameters come last."""
     required = sum(not each.optional for each in wanted.params)
     if not required <= len(given.params) <= len(wanted.params):
         return f"it has {len(given.params)} parameters, not {len(wanted.params)}"
@@ -104,16 +73,14 @@ def _mismatch(wanted: BlockType, given: BlockType) -> str:
     return ""
 
 
-def _same_extern(given: Type, wanted: ExternType) -> bool:
-    """Whether an extern's object is one of a type that leaves some type arguments open, as `Register<_,
-    _>`.
-    """
+def _same_extern(given: Type, wanted: ty.ExternType) -> bool:
+    """True if the types are equal except for open type arguments, as in `Register<_, _>`."""
     return (
-        isinstance(given, ExternType)
+        isinstance(given, ty.ExternType)
         and given.name == wanted.name
         and len(given.type_args) == len(wanted.type_args)
         and all(
-            left == right or isinstance(right, DontCareType) or isinstance(left, DontCareType)
+            left == right or isinstance(right, ty.DontCareType) or isinstance(left, ty.DontCareType)
             for left, right in zip(given.type_args, wanted.type_args, strict=True)
         )
     )
@@ -121,24 +88,28 @@ def _same_extern(given: Type, wanted: ExternType) -> bool:
 
 def _implicit(expr: ir.Expr, type_: Type) -> ir.Expr | None:
     source = expr.type
-    if isinstance(source, InfIntType) and isinstance(type_, BitType | IntType):
+    if isinstance(source, ty.InfIntType) and isinstance(type_, ty.BitType | ty.IntType):
         return number_as(expr, type_)
-    if isinstance(source, SerEnumType) and source.underlying == type_:
+    if isinstance(source, ty.SerEnumType) and source.underlying == type_:
         return explicit(expr, type_, expr.location)
-    if isinstance(type_, SetType):
+    if isinstance(type_, ty.SetType):
         return _implicit(expr, type_.element) if expr.type != type_.element else expr
     if isinstance(expr, ir.TupleLiteral):
         return _from_tuple(expr, type_)
-    if isinstance(source, StructType) and not source.name and isinstance(type_, FieldsType):
+    if isinstance(source, ty.StructType) and not source.name and isinstance(type_, ty.FieldsType):
         return _from_unnamed(expr, type_)
-    if isinstance(expr, ir.StructLiteral) and _same_generic(source, type_) and isinstance(type_, FieldsType):
+    if (
+        isinstance(expr, ir.StructLiteral)
+        and _same_generic(source, type_)
+        and isinstance(type_, ty.FieldsType)
+    ):
         pairs = zip(expr.elements, type_.fields, strict=True)
         return _fields_literal(tuple(coerce(each, field.type) for each, field in pairs), type_, expr.location)
     if isinstance(expr, ir.Ternary):
         yes, no = _implicit_or_same(expr.yes, type_), _implicit_or_same(expr.no, type_)
         if yes is not None and no is not None:
             return ir.Ternary(type_, expr.location, expr.condition, yes, no)
-    if isinstance(expr, ir.InvalidHeader) and isinstance(type_, HeaderType | UnionType):
+    if isinstance(expr, ir.InvalidHeader) and isinstance(type_, ty.HeaderType | ty.UnionType):
         return ir.InvalidHeader(type_, expr.location)
     return None
 
@@ -149,14 +120,14 @@ def _implicit_or_same(expr: ir.Expr, type_: Type) -> ir.Expr | None:
 
 def _same_generic(source: Type, type_: Type) -> bool:
     return (
-        isinstance(source, FieldsType)
-        and isinstance(type_, FieldsType)
+        isinstance(source, ty.FieldsType)
+        and isinstance(type_, ty.FieldsType)
         and bool(source.generic)
         and source.generic == type_.generic
     )
 
 
-def number_as(expr: ir.Expr, type_: BitType | IntType) -> ir.Expr:
+def number_as(expr: ir.Expr, type_: ty.BitType | ty.IntType) -> ir.Expr:
     """A number of type `int` as one with a width."""
     if isinstance(expr, ir.Literal):
         assert isinstance(expr.value, int)
@@ -173,7 +144,7 @@ def number_as(expr: ir.Expr, type_: BitType | IntType) -> ir.Expr:
 def _from_tuple(expr: ir.TupleLiteral, type_: Type) -> ir.Expr | None:
     elements = expr.elements
     match type_:
-        case HeaderType() | StructType():
+        case ty.HeaderType() | ty.StructType():
             if len(elements) != len(type_.fields):
                 raise P4Error(
                     f"`{type_}` has {len(type_.fields)} fields, and here are {len(elements)} values",
@@ -185,34 +156,34 @@ def _from_tuple(expr: ir.TupleLiteral, type_: Type) -> ir.Expr | None:
                 type_,
                 expr.location,
             )
-        case StackType(element, size):
+        case ty.StackType(element, size):
             if len(elements) > size:
                 raise P4Error(f"`{type_}` has {size} elements, and here are {len(elements)}", expr.location)
             given = tuple(coerce(each, element) for each in elements)
             rest = tuple(ir.InvalidHeader(element, expr.location) for _ in range(size - len(given)))
             return ir.StackLiteral(type_, expr.location, given + rest)
-        case TupleType(types):
+        case ty.TupleType(types):
             if len(types) != len(elements):
                 raise P4Error(
                     f"`{type_}` has {len(types)} elements, and here are {len(elements)}", expr.location
                 )
             pairs = zip(elements, types, strict=True)
             return ir.TupleLiteral(type_, expr.location, tuple(coerce(each, one) for each, one in pairs))
-        case ListType(element):
+        case ty.ListType(element):
             return ir.TupleLiteral(type_, expr.location, tuple(coerce(each, element) for each in elements))
         case _:
             return None
 
 
-def _fields_literal(elements: tuple[ir.Expr, ...], type_: FieldsType, location: Location) -> ir.Expr:
+def _fields_literal(elements: tuple[ir.Expr, ...], type_: ty.FieldsType, location: Location) -> ir.Expr:
     return ir.StructLiteral(type_, location, elements)
 
 
-def _from_unnamed(expr: ir.Expr, type_: FieldsType) -> ir.Expr | None:
-    """`{a = 1, b = 2}` where a struct or header was found to be expected only later."""
+def _from_unnamed(expr: ir.Expr, type_: ty.FieldsType) -> ir.Expr | None:
+    """`{a = 1, b = 2}` converted to a struct or header with these fields."""
     source = expr.type
-    assert isinstance(source, StructType)
-    if isinstance(type_, UnionType):
+    assert isinstance(source, ty.StructType)
+    if isinstance(type_, ty.UnionType):
         return None
     if {each.name for each in source.fields} != {each.name for each in type_.fields}:
         return None
@@ -233,7 +204,7 @@ def explicit(expr: ir.Expr, type_: Type, location: Location) -> ir.Expr:
     source = expr.type
     if source == type_:
         return expr
-    if isinstance(type_, VoidType | TypeVar | DontCareType) and not isinstance(type_, TypeVar):
+    if isinstance(type_, ty.VoidType | ty.TypeVar | ty.DontCareType) and not isinstance(type_, ty.TypeVar):
         raise P4Error(f"nothing can be cast to `{type_}`", location)
     allowed = _castable(source, type_)
     if not allowed:
@@ -250,33 +221,38 @@ def explicit(expr: ir.Expr, type_: Type, location: Location) -> ir.Expr:
 
 def _castable(source: Type, target: Type) -> bool:
     match source, target:
-        case (BitType(), BitType()) | (IntType(), IntType()):
+        case (ty.BitType(), ty.BitType()) | (ty.IntType(), ty.IntType()):
             return True
-        case (BitType(left), IntType(right)) | (IntType(left), BitType(right)):
+        case (ty.BitType(left), ty.IntType(right)) | (ty.IntType(left), ty.BitType(right)):
             return left == right
-        case (BitType(1), BoolType()) | (BoolType(), BitType(1)) | (InfIntType(), BoolType()):
+        case (
+            (ty.BitType(1), ty.BoolType()) | (ty.BoolType(), ty.BitType(1)) | (ty.InfIntType(), ty.BoolType())
+        ):
             return True
-        case (InfIntType(), BitType() | IntType() | InfIntType()) | (BitType() | IntType(), InfIntType()):
+        case (ty.InfIntType(), ty.BitType() | ty.IntType() | ty.InfIntType()) | (
+            ty.BitType() | ty.IntType(),
+            ty.InfIntType(),
+        ):
             return True
-        case (SerEnumType(), SerEnumType()):
+        case (ty.SerEnumType(), ty.SerEnumType()):
             return False
-        case (SerEnumType(), _):
+        case (ty.SerEnumType(), _):
             return source.underlying == target or _castable(source.underlying, target)
-        case (_, SerEnumType()):
-            return source == target.underlying or isinstance(source, InfIntType)
-        case (NewType(), NewType()):
+        case (_, ty.SerEnumType()):
+            return source == target.underlying or isinstance(source, ty.InfIntType)
+        case (ty.NewType(), ty.NewType()):
             return source.underlying == target or source == target.underlying
-        case (NewType(), _):
+        case (ty.NewType(), _):
             return source.underlying == target
-        case (_, NewType()):
+        case (_, ty.NewType()):
             return source == target.underlying or (
-                isinstance(source, InfIntType) and isinstance(underlying(target), BitType | IntType)
+                isinstance(source, ty.InfIntType) and isinstance(underlying(target), ty.BitType | ty.IntType)
             )
-        case (VarbitType(left), VarbitType(right)):
+        case (ty.VarbitType(left), ty.VarbitType(right)):
             return left == right
-        case (StructType(), StructType()):
+        case (ty.StructType(), ty.StructType()):
             return not source.name and len(source.fields) == len(target.fields)
-        case (EnumType() | ErrorType(), _):
+        case (ty.EnumType() | ty.ErrorType(), _):
             return False
         case _:
             return False
@@ -284,24 +260,24 @@ def _castable(source: Type, target: Type) -> bool:
 
 def _fold(expr: ir.Expr, type_: Type, location: Location) -> ir.Expr:
     target = underlying(type_)
-    if isinstance(expr.type, InfIntType) and not isinstance(expr, ir.Literal):
-        if isinstance(target, BitType | IntType):
+    if isinstance(expr.type, ty.InfIntType) and not isinstance(expr, ir.Literal):
+        if isinstance(target, ty.BitType | ty.IntType):
             inner = number_as(expr, target)
             return inner if inner.type == type_ else ir.Cast(type_, location, inner)
         raise P4Error("a value of type `int` must be known at compile time", expr.location)
-    if isinstance(type_, InfIntType) and not isinstance(expr, ir.Literal | ir.EnumLiteral):
+    if isinstance(type_, ty.InfIntType) and not isinstance(expr, ir.Literal | ir.EnumLiteral):
         raise P4Error("only a value that is known at compile time can be cast to `int`", location)
     if not isinstance(expr, ir.Literal | ir.EnumLiteral):
         return ir.Cast(type_, location, expr)
     value = expr.value
-    if isinstance(target, BoolType):
+    if isinstance(target, ty.BoolType):
         if value not in (0, 1):
             raise P4Error(f"only 0 and 1 can be cast to bool, not {value}", location)
         return ir.Literal(type_, location, bool(value))
     if isinstance(value, str):
         return ir.Cast(type_, location, expr)
     number = wrap(int(value), target)
-    if isinstance(type_, SerEnumType):
+    if isinstance(type_, ty.SerEnumType):
         for name, member in type_.members.items():
             if member == number:
                 return ir.EnumLiteral(type_, location, name, number)
@@ -317,7 +293,7 @@ _EQUALITY = {BinaryOp.EQ, BinaryOp.NE}
 def combine(op: BinaryOp, left: ir.Expr, right: ir.Expr, location: Location) -> ir.Expr:
     """`left op right`. Raises `P4Error` where their types do not go together."""
     if op in (BinaryOp.AND, BinaryOp.OR):
-        return _logical(op, coerce(left, BOOL), coerce(right, BOOL), location)
+        return _logical(op, coerce(left, ty.BOOL), coerce(right, ty.BOOL), location)
     if op in _SHIFTS:
         return _shift(op, unwrap_enum(left), unwrap_enum(right), location)
     if op is BinaryOp.CONCAT:
@@ -328,9 +304,9 @@ def combine(op: BinaryOp, left: ir.Expr, right: ir.Expr, location: Location) -> 
     type_ = left.type
     if op in _ORDER:
         if isinstance(left, ir.Literal) and isinstance(right, ir.Literal):
-            return ir.Literal(BOOL, location, fold_comparison(op, int(left.value), int(right.value)))
-        return known_or2(left, right, ir.Binary(BOOL, location, op, left, right))
-    if isinstance(type_, InfIntType) and op in (BinaryOp.SAT_ADD, BinaryOp.SAT_SUB):
+            return ir.Literal(ty.BOOL, location, fold_comparison(op, int(left.value), int(right.value)))
+        return known_or2(left, right, ir.Binary(ty.BOOL, location, op, left, right))
+    if isinstance(type_, ty.InfIntType) and op in (BinaryOp.SAT_ADD, BinaryOp.SAT_SUB):
         raise P4Error(f"`{op}` does not take `int`; give its operands a width", location)
     if op in (BinaryOp.DIV, BinaryOp.MOD):
         return _divide(op, left, right, location)
@@ -338,11 +314,11 @@ def combine(op: BinaryOp, left: ir.Expr, right: ir.Expr, location: Location) -> 
 
 
 def _divide(op: BinaryOp, left: ir.Expr, right: ir.Expr, location: Location) -> ir.Expr:
-    """Division is for constants; by a power of two it is a shift or a mask."""
-    if isinstance(left.type, IntType):
+    """Division of constants; of other values by a power of two, which becomes a shift or a mask."""
+    if isinstance(left.type, ty.IntType):
         raise P4Error(f"`{op}` is not defined for `{left.type}`", location)
     if not is_constant(right) and isinstance(left, ir.Literal) and left.value == 0:
-        # 0 whatever the right side is, which may have an effect all the same.
+        # The result is 0, but the right side may have an effect.
         return ir.Binary(left.type, location, BinaryOp.MUL, left, right)
     if not is_constant(right):
         raise P4Error(f"the right side of `{op}` must be known at compile time", right.location)
@@ -357,7 +333,7 @@ def _divide(op: BinaryOp, left: ir.Expr, right: ir.Expr, location: Location) -> 
     if op is BinaryOp.MOD:
         mask = ir.Literal(left.type, right.location, value - 1)
         return ir.Binary(left.type, location, BinaryOp.BIT_AND, left, mask)
-    shift = ir.Literal(INT, right.location, value.bit_length() - 1)
+    shift = ir.Literal(ty.INT, right.location, value.bit_length() - 1)
     return ir.Binary(left.type, location, BinaryOp.SHIFT_RIGHT, left, shift)
 
 
@@ -374,28 +350,30 @@ def _fold_or_binary(op: BinaryOp, left: ir.Expr, right: ir.Expr, location: Locat
 def _logical(op: BinaryOp, left: ir.Expr, right: ir.Expr, location: Location) -> ir.Expr:
     if isinstance(left, ir.Literal):
         decided = bool(left.value) is (op is BinaryOp.OR)
-        return ir.Literal(BOOL, location, left.value) if decided else right
-    return known_or2(left, right, ir.Binary(BOOL, location, op, left, right))
+        return ir.Literal(ty.BOOL, location, left.value) if decided else right
+    return known_or2(left, right, ir.Binary(ty.BOOL, location, op, left, right))
 
 
 def _shift(op: BinaryOp, left: ir.Expr, right: ir.Expr, location: Location) -> ir.Expr:
-    if not isinstance(left.type, BitType | IntType | InfIntType):
+    if not isinstance(left.type, ty.BitType | ty.IntType | ty.InfIntType):
         raise P4Error(f"`{op}` does not take `{left.type}`", location)
-    if not isinstance(right.type, BitType | InfIntType):
+    if not isinstance(right.type, ty.BitType | ty.InfIntType):
         raise P4Error(f"a shift takes an unsigned number of bits, not `{right.type}`", right.location)
     if isinstance(right, ir.Literal) and int(right.value) < 0:
         raise P4Error("a shift by a negative number", right.location)
-    if isinstance(left.type, InfIntType) and not is_constant(right):
+    if isinstance(left.type, ty.InfIntType) and not is_constant(right):
         raise P4Error("a number without width can be shifted only by a constant", location)
     return _fold_or_binary(op, left, right, location)
 
 
 def _concat(left: ir.Expr, right: ir.Expr, location: Location) -> ir.Expr:
-    if isinstance(left.type, StringType) and isinstance(right.type, StringType):
+    if isinstance(left.type, ty.StringType) and isinstance(right.type, ty.StringType):
         if isinstance(left, ir.Literal) and isinstance(right, ir.Literal):
-            return ir.Literal(STRING, location, f"{left.value}{right.value}")
-        return known_or2(left, right, ir.Binary(STRING, location, BinaryOp.CONCAT, left, right))
-    if not isinstance(left.type, BitType | IntType) or not isinstance(right.type, BitType | IntType):
+            return ir.Literal(ty.STRING, location, f"{left.value}{right.value}")
+        return known_or2(left, right, ir.Binary(ty.STRING, location, BinaryOp.CONCAT, left, right))
+    if not isinstance(left.type, ty.BitType | ty.IntType) or not isinstance(
+        right.type, ty.BitType | ty.IntType
+    ):
         raise P4Error(f"`++` does not take `{left.type}` and `{right.type}`; both need a width", location)
     type_ = type(left.type)(left.type.width + right.type.width)
     if isinstance(left, ir.Literal) and isinstance(right, ir.Literal):
@@ -410,7 +388,7 @@ def _same_number(op: BinaryOp, left: ir.Expr, right: ir.Expr, location: Location
         for each in (left, right):
             if isinstance(each, ir.Literal) and int(each.value) < 0:
                 raise P4Error(f"`{op}` is not defined for negative numbers", each.location)
-    numbers = BitType | IntType | InfIntType
+    numbers = ty.BitType | ty.IntType | ty.InfIntType
     if not isinstance(left.type, numbers) or not isinstance(right.type, numbers):
         raise P4Error(f"`{op}` does not take `{left.type}` and `{right.type}`", location)
     left, right = _match_widths(left, right)
@@ -424,21 +402,21 @@ def _equality(op: BinaryOp, left: ir.Expr, right: ir.Expr, location: Location) -
         left, right = match_types(left, right)
     if left.type != right.type:
         raise P4Error(f"`{left.type}` and `{right.type}` cannot be compared", location)
-    if isinstance(left.type, ExternType | BlockType | PackageType | VoidType | MatchKindType):
+    if isinstance(left.type, ty.ExternType | ty.BlockType | ty.PackageType | ty.VoidType | ty.MatchKindType):
         raise P4Error(f"two of `{left.type}` cannot be compared", location)
     equal = _equal_constants(left, right)
     if equal is not None:
-        return ir.Literal(BOOL, location, equal is (op is BinaryOp.EQ))
-    return known_or2(left, right, ir.Binary(BOOL, location, op, left, right))
+        return ir.Literal(ty.BOOL, location, equal is (op is BinaryOp.EQ))
+    return known_or2(left, right, ir.Binary(ty.BOOL, location, op, left, right))
 
 
 def known_or(operand: ir.Expr, expr: ir.Expr) -> ir.Expr:
-    """The expression, or where its operand is a constructor's parameter, that it is known at compile time."""
+    """The expression, or a `Symbolic` if its operand is one."""
     return Symbolic(expr.type, expr.location) if isinstance(operand, Symbolic) else expr
 
 
 def known_or2(left: ir.Expr, right: ir.Expr, expr: ir.Expr) -> ir.Expr:
-    """The same with two operands."""
+    """The expression, or a `Symbolic` if both operands are constant and one is a `Symbolic`."""
     known = is_constant(left) and is_constant(right)
     if known and (isinstance(left, Symbolic) or isinstance(right, Symbolic)):
         return Symbolic(expr.type, expr.location)
@@ -446,22 +424,22 @@ def known_or2(left: ir.Expr, right: ir.Expr, expr: ir.Expr) -> ir.Expr:
 
 
 def unwrap_enum(expr: ir.Expr) -> ir.Expr:
-    """A member of a serializable enum counts as a number of the underlying type."""
-    if isinstance(expr.type, SerEnumType):
+    """A value of a serializable enum as a number of the underlying type."""
+    if isinstance(expr.type, ty.SerEnumType):
         return explicit(expr, expr.type.underlying, expr.location)
     return expr
 
 
 def _match_widths(left: ir.Expr, right: ir.Expr) -> tuple[ir.Expr, ir.Expr]:
-    if isinstance(left.type, InfIntType) and isinstance(right.type, BitType | IntType):
+    if isinstance(left.type, ty.InfIntType) and isinstance(right.type, ty.BitType | ty.IntType):
         return number_as(left, right.type), right
-    if isinstance(right.type, InfIntType) and isinstance(left.type, BitType | IntType):
+    if isinstance(right.type, ty.InfIntType) and isinstance(left.type, ty.BitType | ty.IntType):
         return left, number_as(right, left.type)
     return left, right
 
 
 def match_types(left: ir.Expr, right: ir.Expr) -> tuple[ir.Expr, ir.Expr]:
-    """Converts one of two operands to the type of the other, if that happens by itself."""
+    """Converts one of two operands to the type of the other where P4 does so implicitly."""
     for convert_left in (False, True):
         try:
             if convert_left:
@@ -469,7 +447,7 @@ def match_types(left: ir.Expr, right: ir.Expr) -> tuple[ir.Expr, ir.Expr]:
             return left, coerce(right, left.type)
         except P4Error:
             continue
-    if isinstance(left.type, SerEnumType) or isinstance(right.type, SerEnumType):
+    if isinstance(left.type, ty.SerEnumType) or isinstance(right.type, ty.SerEnumType):
         return _match_widths(unwrap_enum(left), unwrap_enum(right))
     return left, right
 

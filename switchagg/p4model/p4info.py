@@ -20,6 +20,7 @@ from enum import IntEnum
 from typing import TypeAlias
 
 from switchagg.p4model import ir, walk
+from switchagg.p4model import types as ty
 from switchagg.p4model.ast import Annotation, control_name, find_annotation
 from switchagg.p4model.constants import to_value
 from switchagg.p4model.errors import NOWHERE, P4Error
@@ -33,16 +34,7 @@ from switchagg.p4model.p4info_types import (
     type_name,
 )
 from switchagg.p4model.protobuf_text import Enum, Long, Message
-from switchagg.p4model.types import (
-    BitType,
-    EnumType,
-    HeaderType,
-    SerEnumType,
-    StructType,
-    Type,
-    underlying,
-    width_of,
-)
+from switchagg.p4model.types import Type, underlying, width_of
 
 DEFAULT_TABLE_SIZE = 1024
 
@@ -60,7 +52,7 @@ _Named: TypeAlias = ir.Table | ir.ValueSet | ir.ExternInstance
 
 @dataclass(frozen=True, slots=True)
 class _Externs:
-    """What an architecture calls its extern types."""
+    """The names of an architecture's extern types."""
 
     counter: str
     direct_counter: str
@@ -70,7 +62,7 @@ class _Externs:
     profile: str
     selector: str
     index_argument: int | None
-    """Which type argument of a counter is the type of its index."""
+    """The position of the index type among a counter's type arguments."""
 
 
 _V1MODEL = _Externs(
@@ -89,7 +81,7 @@ _TNA = _Externs(
 
 
 def generate(program: ir.Program) -> Message:
-    """The P4Info message of a program. Raises `P4Error` for what P4Info cannot say."""
+    """The P4Info message of a program. Raises `P4Error` for what P4Info cannot express."""
     try:
         return _Generator(program).run()
     except P4Error as error:
@@ -110,7 +102,7 @@ class _Generator:
         self.value_sets: list[ir.ValueSet] = []
         self.instances: list[ir.ExternInstance] = list(program.instances)
         self.pipelines: dict[int, str] = {}
-        """On a Tofino: the name of the pipeline that a thing with a name is in, by its identity."""
+        """On a Tofino: the name of the pipeline that contains an object, by the identity of the object."""
         self.called: set[int] = set()
         """The identities of extern objects with a method that is called."""
         self.needs_no_action = False
@@ -213,7 +205,7 @@ class _Generator:
                 raise P4Error(
                     f"two tables have the name `{table.control_name}`",
                     table.location,
-                    notes=(("the other one is declared here", seen[table.control_name].location),),
+                    ("the other one is declared here", seen[table.control_name].location),
                 )
             seen[table.control_name] = table
 
@@ -233,9 +225,9 @@ class _Generator:
     def _of(self, *names: str) -> Iterator[ir.ExternInstance]:
         return (each for each in self.instances if each.type.name in names)
 
-    def _controller_headers(self) -> Iterator[HeaderType]:
+    def _controller_headers(self) -> Iterator[ty.HeaderType]:
         for type_ in self.program.types.values():
-            if not isinstance(type_, HeaderType) or _hidden(type_.annotations):
+            if not isinstance(type_, ty.HeaderType) or _hidden(type_.annotations):
                 continue
             if find_annotation(type_.annotations, "controller_header") is not None:
                 yield type_
@@ -282,7 +274,7 @@ class _Generator:
         for number, param in zip(field_ids([each.annotations for each in data]), data, strict=True):
             self.types.mention(param.type)
             name: Message | None = type_name(param.type)
-            if isinstance(param.type, EnumType):
+            if isinstance(param.type, ty.EnumType):
                 name = Message(name=control_type_name(param.type))
             params.append(
                 Message(
@@ -469,7 +461,7 @@ class _Generator:
 
     # ---- packet metadata and value sets
 
-    def _controller(self, header: HeaderType) -> Message:
+    def _controller(self, header: ty.HeaderType) -> Message:
         note = find_annotation(header.annotations, "controller_header")
         assert note is not None
         if len(note.values) != 1 or not isinstance(note.values[0], str):
@@ -508,10 +500,10 @@ class _Generator:
 
     def _members(self, value_set: ir.ValueSet) -> Iterator[Message]:
         element = value_set.element
-        if isinstance(element, StructType):
+        if isinstance(element, ty.StructType):
             numbers = field_ids([each.annotations for each in element.fields])
             for number, field in zip(numbers, element.fields, strict=True):
-                if not isinstance(field.type, BitType):
+                if not isinstance(field.type, ty.BitType):
                     raise P4Error(
                         f"field `{field.name}` of a value set must be bit<N> in P4Info", field.location
                     )
@@ -528,12 +520,12 @@ class _Generator:
                 else:
                     message.set("other_match_type", kind)
                 yield message
-        elif isinstance(element, SerEnumType):
+        elif isinstance(element, ty.SerEnumType):
             for number, name in enumerate(element.members, 1):
                 yield Message(
                     id=number, name=name, bitwidth=element.underlying.width, match_type=Enum("EXACT")
                 )
-        elif isinstance(underlying(element), BitType):
+        elif isinstance(underlying(element), ty.BitType):
             yield Message(id=1, bitwidth=width_of(element), match_type=Enum("EXACT"))
         else:
             raise P4Error(f"a value set of `{element}` has no P4Info", value_set.location)
@@ -544,7 +536,7 @@ def _hidden(annotations: Iterable[Annotation]) -> bool:
 
 
 def _is_named(type_: Type) -> bool:
-    return isinstance(type_, StructType | HeaderType) and bool(type_.name)
+    return isinstance(type_, ty.StructType | ty.HeaderType) and bool(type_.name)
 
 
 def _name(name: str, annotations: Iterable[Annotation]) -> str:
@@ -611,7 +603,7 @@ def hash_name(name: str) -> int:
 
 
 class Symbols:
-    """Collects all names first; ids and aliases depend on all of them."""
+    """Ids and aliases of all objects. All names are added first, since aliases depend on all of them."""
 
     def __init__(self) -> None:
         self._ids: dict[tuple[Kind, str], int | None] = {}

@@ -1,31 +1,14 @@
-"""Types in P4Info: P4DataTypeSpec for a type, and P4TypeInfo for all the named ones that are mentioned."""
+"""Types in P4Info: P4DataTypeSpec for a type, and P4TypeInfo for all named types that are used."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from switchagg.p4model import types as ty
 from switchagg.p4model.ast import Annotation, find_annotation
 from switchagg.p4model.errors import P4Error, unsupported
 from switchagg.p4model.protobuf_text import Message, Value
-from switchagg.p4model.types import (
-    BitType,
-    BoolType,
-    EnumType,
-    ErrorType,
-    Field,
-    HeaderType,
-    IntType,
-    NewType,
-    SerEnumType,
-    StackType,
-    StructType,
-    TupleType,
-    Type,
-    UnionType,
-    VarbitType,
-    underlying,
-    width_of,
-)
+from switchagg.p4model.types import Type, underlying, width_of
 
 _KNOWN = {
     "abstract", "atomic", "controller_header", "defaultonly", "deprecated", "description", "brief", "hidden",
@@ -91,8 +74,8 @@ def _expression(value: int | str | bool) -> Message:
 
 
 def translation(type_: Type) -> tuple[str, int | None] | None:
-    """What @p4runtime_translation says: a URI, and the width at the controller, None for a string."""
-    if not isinstance(type_, NewType):
+    """The URI of @p4runtime_translation and the width for the controller, None for a string."""
+    if not isinstance(type_, ty.NewType):
         return None
     note = find_annotation(type_.annotations, "p4runtime_translation")
     if note is None:
@@ -119,14 +102,14 @@ def controller_width(type_: Type) -> int:
     translated = translation(type_)
     if translated is not None:
         return translated[1] or 0
-    if isinstance(underlying(type_), ErrorType | EnumType):
+    if isinstance(underlying(type_), ty.ErrorType | ty.EnumType):
         return 0
     return width_of(type_) or 0
 
 
 def type_name(type_: Type) -> Message | None:
     """The field `type_name` of what has a `type` of its own."""
-    return Message(name=control_type_name(type_)) if isinstance(type_, NewType) else None
+    return Message(name=control_type_name(type_)) if isinstance(type_, ty.NewType) else None
 
 
 def control_type_name(type_: Type) -> str:
@@ -138,7 +121,7 @@ def control_type_name(type_: Type) -> str:
 
 
 class TypeInfo:
-    """Collects the types that are mentioned."""
+    """Collects the types that the program's objects use."""
 
     def __init__(self, errors: Sequence[str]) -> None:
         self._errors = errors
@@ -156,14 +139,14 @@ class TypeInfo:
     def spec(self, type_: Type) -> Message:
         """P4DataTypeSpec; named types are added to the collection."""
         match type_:
-            case BitType() | IntType() | VarbitType():
+            case ty.BitType() | ty.IntType() | ty.VarbitType():
                 return Message(bitstring=_bitstring(type_))
-            case BoolType():
+            case ty.BoolType():
                 return Message(bool=Message())
-            case TupleType(elements):
+            case ty.TupleType(elements):
                 return Message(tuple=Message(members=[self.spec(each) for each in elements]))
-            case StackType(element, size):
-                kind = "header" if isinstance(element, HeaderType) else "header_union"
+            case ty.StackType(element, size):
+                kind = "header" if isinstance(element, ty.HeaderType) else "header_union"
                 self.mention(element)
                 inner = Message()
                 inner.set(kind, Message(name=control_type_name(element)))
@@ -171,7 +154,7 @@ class TypeInfo:
                 outer = Message()
                 outer.set(f"{kind}_stack", inner)
                 return outer
-            case ErrorType():
+            case ty.ErrorType():
                 self.mention(type_)
                 return Message(error=Message())
             case _:
@@ -180,25 +163,23 @@ class TypeInfo:
                 return message
 
     def mention(self, type_: Type) -> str:
-        """Adds a type, and what it is made of. Returns the field of P4DataTypeSpec for it; empty if
-        unnamed.
-        """
+        """Adds a type and its parts. Returns the type's field in P4DataTypeSpec, empty if unnamed."""
         name = control_type_name(type_)
         match type_:
-            case StructType():
+            case ty.StructType():
                 return self._add("struct", "structs", name, lambda: self._members(type_.fields))
-            case HeaderType():
+            case ty.HeaderType():
                 return self._add("header", "headers", name, lambda: self._header(type_))
-            case UnionType():
+            case ty.UnionType():
                 return self._add("header_union", "header_unions", name, lambda: self._union(type_))
-            case EnumType():
+            case ty.EnumType():
                 members = [Message(name=each) for each in type_.members]
                 return self._add("enum", "enums", name, lambda: Message(members=members))
-            case SerEnumType():
+            case ty.SerEnumType():
                 return self._add("serializable_enum", "serializable_enums", name, lambda: _ser_enum(type_))
-            case NewType():
+            case ty.NewType():
                 return self._add("new_type", "new_types", name, lambda: self._new_type(type_))
-            case ErrorType():
+            case ty.ErrorType():
                 self._error = Message(members=list(self._errors))
                 return "error"
             case _:
@@ -212,23 +193,23 @@ class TypeInfo:
             there[name] = make()
         return field
 
-    def _members(self, fields: Sequence[Field]) -> Message:
+    def _members(self, fields: Sequence[ty.Field]) -> Message:
         return Message(
             members=[Message(name=_field_name(each), type_spec=self.spec(each.type)) for each in fields]
         )
 
-    def _header(self, type_: HeaderType) -> Message:
+    def _header(self, type_: ty.HeaderType) -> Message:
         members = [Message(name=name, type_spec=_bitstring_of(each)) for name, each in flatten(type_)]
         return Message(members=members)
 
-    def _union(self, type_: UnionType) -> Message:
+    def _union(self, type_: ty.UnionType) -> Message:
         members = []
         for each in type_.fields:
             self.mention(each.type)
             members.append(Message(name=_field_name(each), header=Message(name=control_type_name(each.type))))
         return Message(members=members)
 
-    def _new_type(self, type_: NewType) -> Message:
+    def _new_type(self, type_: ty.NewType) -> Message:
         translated = translation(type_)
         message = Message()
         if translated is None:
@@ -246,14 +227,14 @@ class TypeInfo:
         return message
 
 
-def flatten(type_: HeaderType) -> list[tuple[str, Field]]:
+def flatten(type_: ty.HeaderType) -> list[tuple[str, ty.Field]]:
     """A header's fields, those of structs in it with the path to them as their name."""
-    flat: list[tuple[str, Field]] = []
-    nested = any(isinstance(each.type, StructType) for each in type_.fields)
+    flat: list[tuple[str, ty.Field]] = []
+    nested = any(isinstance(each.type, ty.StructType) for each in type_.fields)
 
-    def visit(fields: Sequence[Field], path: str) -> None:
+    def visit(fields: Sequence[ty.Field], path: str) -> None:
         for each in fields:
-            if isinstance(each.type, StructType):
+            if isinstance(each.type, ty.StructType):
                 visit(each.type.fields, f"{path}{each.name}.")
             else:
                 flat.append((f"{path}{each.name}" if nested else _field_name(each), each))
@@ -262,31 +243,31 @@ def flatten(type_: HeaderType) -> list[tuple[str, Field]]:
     return flat
 
 
-def _field_name(field: Field) -> str:
+def _field_name(field: ty.Field) -> str:
     note = find_annotation(field.annotations, "name")
     return str(note.values[0]).removeprefix(".") if note is not None and note.values else field.name
 
 
-def _bitstring_of(field: Field) -> Message:
+def _bitstring_of(field: ty.Field) -> Message:
     type_ = underlying(field.type)
-    if isinstance(type_, BoolType):
-        type_ = BitType(1)
-    if not isinstance(type_, BitType | IntType | VarbitType):
+    if isinstance(type_, ty.BoolType):
+        type_ = ty.BitType(1)
+    if not isinstance(type_, ty.BitType | ty.IntType | ty.VarbitType):
         raise unsupported(f"a header's field of type `{field.type}` in P4Info", field.location)
     return _bitstring(type_)
 
 
-def _bitstring(type_: BitType | IntType | VarbitType) -> Message:
+def _bitstring(type_: ty.BitType | ty.IntType | ty.VarbitType) -> Message:
     match type_:
-        case BitType(width):
+        case ty.BitType(width):
             return Message(bit=Message(bitwidth=width))
-        case IntType(width):
+        case ty.IntType(width):
             return Message(int=Message(bitwidth=width))
-        case VarbitType(width):
+        case ty.VarbitType(width):
             return Message(varbit=Message(max_bitwidth=width))
 
 
-def _ser_enum(type_: SerEnumType) -> Message:
+def _ser_enum(type_: ty.SerEnumType) -> Message:
     size = (type_.underlying.width + 7) // 8
     members = []
     for name, value in type_.members.items():

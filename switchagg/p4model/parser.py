@@ -1,11 +1,11 @@
-"""From tokens to the syntax tree of `ast`, with lark and grammar.lark."""
+"""Parses tokens to the syntax tree of `ast`, with lark and grammar.lark."""
 
 from __future__ import annotations
 
 import functools
 import hashlib
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeAlias, TypeVar
 
@@ -55,9 +55,7 @@ def _build() -> Lark:
 
 
 def _cache_file(text: str) -> str | bool:
-    """Where the tables of the grammar are kept from one process to the next; nowhere if that is not
-    possible.
-    """
+    """The file that keeps the tables of the grammar between processes; False if there cannot be one."""
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "switchagg"
     try:
         base.mkdir(parents=True, exist_ok=True)
@@ -88,7 +86,7 @@ def _syntax_error(error: UnexpectedInput, tokens: Sequence[P4Token]) -> P4Error:
 
 
 def _expected(names: Iterable[str]) -> str:
-    """What could have come instead, where that is little enough to be of help."""
+    """The tokens that were expected, if they are at most four."""
     spelled = {kind: f"`{text}`" for text, kind in {**KEYWORDS, **SOFT_KEYWORDS}.items()}
     spelled |= {kind: f"`{text}`" for text, kind in MARKS.items()}
     spelled |= {"NAME": "a name", "TYPE": "a type", "INTEGER": "a number", "STRING_LITERAL": "a string"}
@@ -97,12 +95,24 @@ def _expected(names: Iterable[str]) -> str:
     return f"; expected {' or '.join(words)}" if 0 < len(words) <= 4 else ""
 
 
-def _some(children: Iterable[T | None]) -> tuple[T, ...]:
+def _some(_builder: object, children: Iterable[T | None]) -> tuple[T, ...]:
     return tuple(each for each in children if each is not None)
 
 
+def _name(token: P4Token) -> ast.Name:
+    return ast.Name(token.location, str(token))
+
+
+def _head(notes: ast.Annotations | None, name: P4Token) -> tuple[Location, str, ast.Annotations]:
+    """The fields that all declarations begin with."""
+    return name.location, str(name), notes or ()
+
+
 class _Builder(Transformer[Any, Any]):
-    """One method a rule of the grammar; the names are the rules'."""
+    """One method a rule of the grammar; the names are the rules'. `_PLAIN` has the rules without a method."""
+
+    params = enum_members = object_body = many_keysets = one_keyset = for_parts = type_args = args = _some
+    expressions = _some
 
     def program(self, c: Children) -> ast.Program:
         return ast.Program(tuple(c))
@@ -122,12 +132,9 @@ class _Builder(Transformer[Any, Any]):
 
     type_params = names
 
-    def params(self, c: Children) -> tuple[ast.ParamDecl, ...]:
-        return _some(c)
-
     def param(self, c: Children) -> ast.ParamDecl:
         notes, direction, kind, name, default = c
-        return ast.ParamDecl(name.location, str(name), notes or (), direction or "", kind, default)
+        return ast.ParamDecl(*_head(notes, name), direction or "", kind, default)
 
     def direction(self, c: Children) -> str:
         return str(c[0])
@@ -136,110 +143,90 @@ class _Builder(Transformer[Any, Any]):
 
     def const_decl(self, c: Children) -> ast.ConstDecl:
         notes, kind, name, value = c
-        return ast.ConstDecl(name.location, str(name), notes or (), kind, value)
+        return ast.ConstDecl(*_head(notes, name), kind, value)
 
     def var_decl(self, c: Children) -> ast.VarDecl:
         notes, kind, name, value = c
-        return ast.VarDecl(name.location, str(name), notes or (), kind, value)
+        return ast.VarDecl(*_head(notes, name), kind, value)
 
     def instance_decl(self, c: Children) -> ast.InstanceDecl:
         notes, kind, args, name, body = c
-        return ast.InstanceDecl(name.location, str(name), notes or (), kind, args, body)
-
-    def object_body(self, c: Children) -> tuple[ast.Decl, ...]:
-        return tuple(c)
+        return ast.InstanceDecl(*_head(notes, name), kind, args, body)
 
     def extern_decl(self, c: Children) -> ast.ExternDecl:
-        notes, name, params, *methods = c
-        return ast.ExternDecl(name.location, str(name), notes or (), params or (), tuple(methods))
+        notes, name, type_params, *methods = c
+        return ast.ExternDecl(*_head(notes, name), type_params or (), tuple(methods))
 
-    def extern_function(self, c: Children) -> ast.ExternFunctionDecl:
+    def extern_function(self, c: Children) -> ast.MethodDecl:
         notes, returns, name, type_params, params = c
-        method = ast.MethodDecl(
-            name.location, str(name), notes or (), returns, type_params or (), params, False
-        )
-        return ast.ExternFunctionDecl(name.location, str(name), notes or (), method)
+        return ast.MethodDecl(*_head(notes, name), returns, type_params or (), params, False)
 
     def method(self, c: Children) -> ast.MethodDecl:
         notes, abstract, returns, name, type_params, params = c
-        return ast.MethodDecl(
-            name.location, str(name), notes or (), returns, type_params or (), params, abstract is not None
-        )
+        return ast.MethodDecl(*_head(notes, name), returns, type_params or (), params, abstract is not None)
 
     def constructor(self, c: Children) -> ast.MethodDecl:
         notes, name, params = c
-        return ast.MethodDecl(name.location, str(name), notes or (), None, (), params, False)
+        return ast.MethodDecl(*_head(notes, name), None, (), params, False)
 
     def function_decl(self, c: Children) -> ast.FunctionDecl:
         notes, returns, name, type_params, params, body = c
-        return ast.FunctionDecl(
-            name.location, str(name), notes or (), returns, type_params or (), params, body
-        )
+        return ast.FunctionDecl(*_head(notes, name), returns, type_params or (), params, body)
 
     def members_decl(self, c: Children) -> ast.MembersDecl:
         notes, kind, names = c
-        return ast.MembersDecl(kind.location, str(kind), notes or (), names or ())
+        return ast.MembersDecl(*_head(notes, kind), names or ())
 
     def fields_decl(self, c: Children) -> ast.FieldsDecl:
-        notes, kind, name, params, *fields = c
-        return ast.FieldsDecl(name.location, str(name), notes or (), str(kind), params or (), tuple(fields))
+        notes, kind, name, type_params, *fields = c
+        return ast.FieldsDecl(*_head(notes, name), str(kind), type_params or (), tuple(fields))
 
     def field(self, c: Children) -> ast.FieldDecl:
         notes, kind, name = c
-        return ast.FieldDecl(name.location, str(name), notes or (), kind)
+        return ast.FieldDecl(*_head(notes, name), kind)
 
     def enum_decl(self, c: Children) -> ast.EnumDecl:
         notes, kind, name, members = c
-        return ast.EnumDecl(name.location, str(name), notes or (), kind, members)
-
-    def enum_members(self, c: Children) -> tuple[tuple[ast.Name, ast.Expr | None], ...]:
-        return _some(c)
+        return ast.EnumDecl(*_head(notes, name), kind, members)
 
     def enum_member(self, c: Children) -> tuple[ast.Name, ast.Expr | None]:
         return _name(c[0]), c[1]
 
     def typedef_decl(self, c: Children) -> ast.TypedefDecl:
-        notes, _, kind, name = c
-        return ast.TypedefDecl(name.location, str(name), notes or (), kind, False)
+        notes, keyword, kind, name = c
+        return ast.TypedefDecl(*_head(notes, name), kind, keyword.type == "TYPE_KEYWORD")
 
-    def newtype_decl(self, c: Children) -> ast.TypedefDecl:
-        notes, _, kind, name = c
-        return ast.TypedefDecl(name.location, str(name), notes or (), kind, True)
+    newtype_decl = typedef_decl
 
     def block_type_decl(self, c: Children) -> ast.BlockTypeDecl:
         notes, kind, name, type_params, params = c
-        return ast.BlockTypeDecl(name.location, str(name), notes or (), str(kind), type_params or (), params)
+        return ast.BlockTypeDecl(*_head(notes, name), str(kind), type_params or (), params)
 
     def package_decl(self, c: Children) -> ast.PackageDecl:
         notes, name, type_params, params = c
-        return ast.PackageDecl(name.location, str(name), notes or (), type_params or (), params)
+        return ast.PackageDecl(*_head(notes, name), type_params or (), params)
 
     def action_decl(self, c: Children) -> ast.ActionDecl:
         notes, name, params, body = c
-        return ast.ActionDecl(name.location, str(name), notes or (), params, body)
+        return ast.ActionDecl(*_head(notes, name), params, body)
 
     # ---- parsers
 
     def parser_decl(self, c: Children) -> ast.ParserDecl:
         notes, _, name, type_params, params, constructor, *rest = c
+        local = tuple(each for each in rest if not isinstance(each, ast.StateDecl))
+        states = tuple(each for each in rest if isinstance(each, ast.StateDecl))
         return ast.ParserDecl(
-            name.location,
-            str(name),
-            notes or (),
-            type_params or (),
-            params,
-            constructor or (),
-            tuple(each for each in rest if not isinstance(each, ast.StateDecl)),
-            tuple(each for each in rest if isinstance(each, ast.StateDecl)),
+            *_head(notes, name), type_params or (), params, constructor or (), local, states
         )
 
     def value_set(self, c: Children) -> ast.ValueSetDecl:
         notes, kind, size, name = c
-        return ast.ValueSetDecl(name.location, str(name), notes or (), kind, size)
+        return ast.ValueSetDecl(*_head(notes, name), kind, size)
 
     def state(self, c: Children) -> ast.StateDecl:
         notes, name, *body, transition = c
-        return ast.StateDecl(name.location, str(name), notes or (), tuple(body), transition)
+        return ast.StateDecl(*_head(notes, name), tuple(body), transition)
 
     def transition(self, c: Children) -> ast.TransitionNode:
         return ast.TransitionNode(c[1].location, str(c[1]), (), None)
@@ -252,47 +239,22 @@ class _Builder(Transformer[Any, Any]):
         keys, _, state = c
         return ast.SelectCaseNode(keys[0].location, keys, _name(state))
 
-    def many_keysets(self, c: Children) -> tuple[ast.Expr, ...]:
-        return tuple(c)
-
-    one_keyset = many_keysets
-
-    def mask(self, c: Children) -> ast.MaskExpr:
-        return ast.MaskExpr(c[0].location, c[0], c[1])
-
-    def range(self, c: Children) -> ast.RangeExpr:
-        return ast.RangeExpr(c[0].location, c[0], c[1])
-
-    def default(self, c: Children) -> ast.DefaultExpr:
-        return ast.DefaultExpr(c[0].location)
-
-    def dont_care(self, c: Children) -> ast.DontCareExpr:
-        return ast.DontCareExpr(c[0].location)
-
     # ---- controls and tables
 
     def control_decl(self, c: Children) -> ast.ControlDecl:
         notes, _, name, type_params, params, constructor, *local, body = c
         return ast.ControlDecl(
-            name.location,
-            str(name),
-            notes or (),
-            type_params or (),
-            params,
-            constructor or (),
-            tuple(local),
-            body,
+            *_head(notes, name), type_params or (), params, constructor or (), tuple(local), body
         )
 
     def table_decl(self, c: Children) -> ast.TableDecl:
         notes, name, *properties = c
-        return ast.TableDecl(name.location, str(name), notes or (), tuple(properties))
+        return ast.TableDecl(*_head(notes, name), tuple(properties))
 
     def keys(self, c: Children) -> ast.PropertyNode:
-        return ast.PropertyNode(c[0].location, "key", (), False, tuple(c[1:]))
+        return ast.PropertyNode(c[0].location, str(c[0]), (), False, tuple(c[1:]))
 
-    def actions(self, c: Children) -> ast.PropertyNode:
-        return ast.PropertyNode(c[0].location, "actions", (), False, tuple(c[1:]))
+    actions = keys
 
     def entries(self, c: Children) -> ast.PropertyNode:
         notes, const, keyword, *entries = c
@@ -328,34 +290,9 @@ class _Builder(Transformer[Any, Any]):
         notes, brace, *body = c
         return ast.BlockStmt(brace.location, tuple(body[:-1]), notes or ())
 
-    def empty(self, c: Children) -> ast.EmptyStmt:
-        return ast.EmptyStmt(c[0].location)
-
     def assign(self, c: Children) -> ast.AssignStmt:
         target, op, value = c
         return ast.AssignStmt(op.location, target, str(op), value)
-
-    def call_statement(self, c: Children) -> ast.CallStmt:
-        return ast.CallStmt(c[0].location, c[0])
-
-    def declare(self, c: Children) -> ast.DeclStmt:
-        return ast.DeclStmt(c[0].location, c[0])
-
-    def if_(self, c: Children) -> ast.IfStmt:
-        keyword, condition, then, orelse = c
-        return ast.IfStmt(keyword.location, condition, then, orelse)
-
-    def return_(self, c: Children) -> ast.ReturnStmt:
-        return ast.ReturnStmt(c[0].location, c[1])
-
-    def exit_(self, c: Children) -> ast.ExitStmt:
-        return ast.ExitStmt(c[0].location)
-
-    def break_(self, c: Children) -> ast.BreakStmt:
-        return ast.BreakStmt(c[0].location)
-
-    def continue_(self, c: Children) -> ast.ContinueStmt:
-        return ast.ContinueStmt(c[0].location)
 
     def switch(self, c: Children) -> ast.SwitchStmt:
         keyword, subject, *cases = c
@@ -372,50 +309,23 @@ class _Builder(Transformer[Any, Any]):
         _, keyword, init, condition, update, body = c
         return ast.ForStmt(keyword.location, init, condition, update, body)
 
-    def for_parts(self, c: Children) -> tuple[ast.Stmt, ...]:
-        return _some(c)
-
     def for_in(self, c: Children) -> ast.ForInStmt:
         _, keyword, notes, kind, name, _, collection, body = c
-        variable = ast.VarDecl(name.location, str(name), notes or (), kind, None)
-        return ast.ForInStmt(keyword.location, variable, collection, body)
+        return ast.ForInStmt(keyword.location, ast.VarDecl(*_head(notes, name), kind, None), collection, body)
 
     # ---- types
 
     def base_type(self, c: Children) -> ast.BaseType:
-        return ast.BaseType(c[0].location, str(c[0]), None)
+        return ast.BaseType(c[0].location, str(c[0]), c[1] if len(c) > 1 else None)
 
-    def sized_type(self, c: Children) -> ast.BaseType:
-        return ast.BaseType(c[0].location, str(c[0]), c[1])
+    sized_type = base_type
 
     def named_type(self, c: Children) -> ast.NamedType:
-        return ast.NamedType(c[0].location, str(c[0]), False)
+        return ast.NamedType(c[-1].location, str(c[-1]), len(c) > 1)
 
-    def absolute_type(self, c: Children) -> ast.NamedType:
-        return ast.NamedType(c[1].location, str(c[1]), True)
-
-    def special_type(self, c: Children) -> ast.SpecializedType:
-        return ast.SpecializedType(c[0].location, c[0], c[1])
-
-    def type_args(self, c: Children) -> tuple[ast.TypeNode, ...]:
-        return _some(c)
-
-    def dont_care_type(self, c: Children) -> ast.DontCareTypeNode:
-        return ast.DontCareTypeNode(c[0].location)
-
-    def array_type(self, c: Children) -> ast.ArrayType:
-        return ast.ArrayType(c[0].location, c[0], c[1])
-
-    def tuple_type(self, c: Children) -> ast.TupleTypeNode:
-        return ast.TupleTypeNode(c[0].location, c[1])
-
-    def list_type(self, c: Children) -> ast.ListTypeNode:
-        return ast.ListTypeNode(c[0].location, c[1])
+    absolute_type = named_type
 
     # ---- expressions
-
-    def args(self, c: Children) -> tuple[ast.Arg, ...]:
-        return _some(c)
 
     def positional(self, c: Children) -> ast.Arg:
         return ast.Arg(c[0].location, "", c[0])
@@ -428,9 +338,6 @@ class _Builder(Transformer[Any, Any]):
 
     def named_dont_care(self, c: Children) -> ast.Arg:
         return ast.Arg(c[0].location, str(c[0]), ast.DontCareExpr(c[1].location))
-
-    def expressions(self, c: Children) -> tuple[ast.Expr, ...]:
-        return _some(c)
 
     def ternary(self, c: Children) -> ast.TernaryExpr:
         condition, mark, yes, _, no = c
@@ -446,14 +353,11 @@ class _Builder(Transformer[Any, Any]):
     def cast(self, c: Children) -> ast.CastExpr:
         return ast.CastExpr(c[0].location, c[1], c[3])
 
-    def index(self, c: Children) -> ast.IndexExpr:
-        return ast.IndexExpr(c[0].location, c[0], c[1])
-
     def slice(self, c: Children) -> ast.SliceExpr:
-        return ast.SliceExpr(c[0].location, c[0], c[1], c[3], False)
+        base, first, mark, second = c
+        return ast.SliceExpr(base.location, base, first, second, mark.type == "PLUS_COLON")
 
-    def plus_slice(self, c: Children) -> ast.SliceExpr:
-        return ast.SliceExpr(c[0].location, c[0], c[1], c[3], True)
+    plus_slice = slice
 
     def member(self, c: Children) -> ast.MemberExpr:
         return ast.MemberExpr(c[1].location, c[0], str(c[1]))
@@ -462,39 +366,21 @@ class _Builder(Transformer[Any, Any]):
         return ast.MemberExpr(c[1].location, ast.TypeExpr(c[0].location, c[0]), str(c[1]))
 
     def error_member(self, c: Children) -> ast.MemberExpr:
-        return ast.MemberExpr(c[1].location, ast.TypeExpr(c[0].location, self.base_type(c)), str(c[1]))
+        return self.type_member([self.base_type(c[:1]), c[1]])
 
     def call(self, c: Children) -> ast.CallExpr:
         return ast.CallExpr(c[0].location, c[0], (), c[1])
 
-    def generic_call(self, c: Children) -> ast.CallExpr:
-        return ast.CallExpr(c[0].location, c[0], c[1], c[2])
-
-    def construct(self, c: Children) -> ast.ConstructExpr:
-        return ast.ConstructExpr(c[0].location, c[0], c[1])
-
     def integer(self, c: Children) -> ast.IntExpr:
-        token = c[0]
-        value, width, signed = number(token)
-        return ast.IntExpr(token.location, value, width, signed, str(token))
+        return ast.IntExpr(c[0].location, *number(c[0]), str(c[0]))
 
     def string(self, c: Children) -> ast.StringExpr:
         return ast.StringExpr(c[0].location, unquote(c[0]))
 
     def true(self, c: Children) -> ast.BoolExpr:
-        return ast.BoolExpr(c[0].location, True)
+        return ast.BoolExpr(c[0].location, c[0].type == "TRUE")
 
-    def false(self, c: Children) -> ast.BoolExpr:
-        return ast.BoolExpr(c[0].location, False)
-
-    def this(self, c: Children) -> ast.ThisExpr:
-        return ast.ThisExpr(c[0].location)
-
-    def dots(self, c: Children) -> ast.DotsExpr:
-        return ast.DotsExpr(c[0].location)
-
-    def invalid(self, c: Children) -> ast.InvalidExpr:
-        return ast.InvalidExpr(c[0].location)
+    false = true
 
     def list_expr(self, c: Children) -> ast.ListExpr:
         return ast.ListExpr(c[0].location, c[1] or ())
@@ -507,20 +393,33 @@ class _Builder(Transformer[Any, Any]):
         fields = tuple(each for each in c if isinstance(each, tuple))
         return fields, any(isinstance(each, P4Token) for each in c)
 
-    def struct_field(self, c: Children) -> tuple[ast.Name, ast.Expr]:
-        return _name(c[0]), c[1]
+    struct_field = enum_member
 
     def non_type_path(self, c: Children) -> ast.PathExpr:
-        return ast.PathExpr(c[0].location, str(c[0]), False)
+        return ast.PathExpr(c[-1].location, str(c[-1]), len(c) > 1)
 
-    def absolute_path(self, c: Children) -> ast.PathExpr:
-        return ast.PathExpr(c[1].location, str(c[1]), True)
-
-
-def _name(token: P4Token) -> ast.Name:
-    return ast.Name(token.location, str(token))
+    absolute_path = non_type_path
 
 
-# The rules `if` and `for` have names that are keywords here.
-setattr(_Builder, "if", _Builder.if_)
+_PLAIN: Final[dict[str, tuple[Callable[..., ast.Node], int]]] = {
+    "mask": (ast.MaskExpr, 0), "range": (ast.RangeExpr, 0), "index": (ast.IndexExpr, 0),
+    "generic_call": (ast.CallExpr, 0), "construct": (ast.ConstructExpr, 0),
+    "call_statement": (ast.CallStmt, 0), "declare": (ast.DeclStmt, 0),
+    "special_type": (ast.SpecializedType, 0), "array_type": (ast.ArrayType, 0),
+    "default": (ast.DefaultExpr, 1), "dont_care": (ast.DontCareExpr, 1), "this": (ast.ThisExpr, 1),
+    "dots": (ast.DotsExpr, 1), "invalid": (ast.InvalidExpr, 1), "empty": (ast.EmptyStmt, 1),
+    "if": (ast.IfStmt, 1), "return_": (ast.ReturnStmt, 1), "exit_": (ast.ExitStmt, 1),
+    "break_": (ast.BreakStmt, 1), "continue_": (ast.ContinueStmt, 1), "tuple_type": (ast.TupleTypeNode, 1),
+    "list_type": (ast.ListTypeNode, 1), "dont_care_type": (ast.DontCareTypeNode, 1),
+}  # fmt: skip
+"""Rules whose children are the node's fields, without the keyword in front (1) or from the first on (0)."""
+
+
+def _plain(node: Callable[..., ast.Node], skipped: int) -> Callable[[_Builder, Children], ast.Node]:
+    return lambda _builder, c: node(c[0].location, *c[skipped:])
+
+
+for _rule, _made in _PLAIN.items():
+    setattr(_Builder, _rule, _plain(*_made))
+# The name of this rule is a keyword of Python.
 setattr(_Builder, "for", _Builder.for_)

@@ -38,9 +38,7 @@ INCLUDE_FOLDER: Final = Path(__file__).parent / "include"
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line of the output. `text[starts[i]:]` up to the next start came from `columns[i]` of the source
-    line.
-    """
+    """A line of the output. `text[starts[i]:starts[i + 1]]` comes from `columns[i]` of the source line."""
 
     text: str
     file: str
@@ -49,9 +47,7 @@ class Line:
     columns: tuple[int, ...]
 
     def location(self, offset: int) -> Location:
-        """Where the character at this offset is in the source; for text from a macro, where the macro is
-        used.
-        """
+        """The source location of the character at this offset; for text from a macro, that of its use."""
         piece = bisect_right(self.starts, offset) - 1
         return Location(self.file, self.number, self.columns[piece] + offset - self.starts[piece] + 1)
 
@@ -99,7 +95,7 @@ def preprocess(
             worker.texts
         ) from None
     except (IndexError, AttributeError, ValueError, TypeError):
-        # What pcpp does with a directive that lacks its argument, such as a bare `#ifdef`.
+        # pcpp fails so on a directive without its argument, such as a bare `#ifdef`.
         raise P4Error("malformed directive", worker.here).with_sources(worker.texts) from None
     return Preprocessed(lines, worker.texts)
 
@@ -136,7 +132,7 @@ def _line(worker: _Worker, place: tuple[str, int], values: list[str]) -> Line:
     file = _display(place[0])
     text = "".join(values).replace("\n", " ")
     source = worker.source_line(file, place[1])
-    # A text that pcpp has not changed, which is nearly every line, needs no search.
+    # Nearly every line is unchanged by pcpp and needs no search.
     if source.startswith(text.rstrip()):
         return Line(text, file, place[1], (0,), (0,))
     columns = _align(values, source)
@@ -147,10 +143,7 @@ def _line(worker: _Worker, place: tuple[str, int], values: list[str]) -> Line:
 
 
 def _align(values: list[str], source: str) -> list[int]:
-    """The column of each token of a line with macros: those before and those behind the macros keep theirs.
-
-    What a macro gave has the column where the first macro is.
-    """
+    """The column of each token of a line with macros. Text from macros has the column of the first macro."""
     columns = [0] * len(values)
     first, cursor = 0, 0
     while first < len(values):

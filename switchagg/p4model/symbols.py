@@ -1,4 +1,4 @@
-"""What names mean, and where: environments, one inside another, and what they hold."""
+"""Nested environments of names, and the symbols that names refer to."""
 
 from __future__ import annotations
 
@@ -107,13 +107,13 @@ Symbol: TypeAlias = (
 
 @dataclass(slots=True, eq=False)
 class Frame:
-    """The body that is being checked, and what belongs to it.
+    """The body that is being checked.
 
     Attributes:
         path: the control-plane name that names in this body are prefixed with; empty at the top.
-        returns: what `return` takes; None where there is no `return`.
+        returns: type of the value of `return`; None where there is no `return`.
         instances: the instances that the block has so far; those of the top level at the top.
-        loops: how many loops are open.
+        loops: number of open loops.
         owner: of a method: the type of its instance.
         states: of a parser: the names that a transition can name.
     """
@@ -130,7 +130,7 @@ class Frame:
 
 
 class Env:
-    """Names, in an environment round it. At the top level a body sees only what was declared before it."""
+    """Names, nested in a parent environment. At the top level a body sees only earlier declarations."""
 
     __slots__ = ("_limit", "_names", "_order", "frame", "parent")
 
@@ -146,11 +146,11 @@ class Env:
         return Env(self, frame or self.frame)
 
     def snapshot(self) -> Env:
-        """An environment that sees of this one what has been declared so far."""
+        """An environment that sees what has been declared in this one so far."""
         return Env(self, self.frame, len(self._order))
 
     def declare(self, name: str, symbol: Symbol) -> None:
-        """Adds a name. Raises `P4Error` where it is taken; functions of one name are joined."""
+        """Adds a name; functions of one name are joined. Raises `P4Error` for a name that is taken."""
         there = self._names.get(name)
         if isinstance(there, Overloads) and isinstance(symbol, Overloads):
             _join(there, symbol)
@@ -159,13 +159,13 @@ class Env:
             raise P4Error(
                 f"`{name}` is declared twice",
                 symbol.location,
-                notes=(("the first declaration is here", there.location),),
+                ("the first declaration is here", there.location),
             )
         self._order[name] = len(self._order)
         self._names[name] = symbol
 
     def lookup(self, name: str, *, top: bool = False) -> Symbol | None:
-        """What a name means here; with `top`, what it means at the top level."""
+        """The symbol of a name here; with `top`, its symbol at the top level."""
         env: Env | None = self
         limit: int | None = None
         found: Symbol | None = None
@@ -184,7 +184,7 @@ class Env:
         return self._names
 
     def names(self) -> Iterator[str]:
-        """All names that mean something here."""
+        """All names that are known here."""
         env: Env | None = self
         while env is not None:
             yield from env._names
@@ -199,6 +199,6 @@ def _join(there: Overloads, added: Overloads) -> None:
                 raise P4Error(
                     f"`{new.name}` is declared twice with the same parameters",
                     new.location,
-                    notes=(("the first declaration is here", old.location),),
+                    ("the first declaration is here", old.location),
                 )
         there.members.append(new)

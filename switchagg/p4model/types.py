@@ -7,10 +7,11 @@ declaration one object for each list of type arguments.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import functools
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from switchagg.p4model.errors import NOWHERE, Location
 
@@ -26,9 +27,7 @@ class Type:
 
 
 class Direction(StrEnum):
-    """How a parameter is passed. `NONE` is a directionless one: control-plane data, an extern, or a
-    constant.
-    """
+    """Direction of a parameter. `NONE`: control-plane data, an extern, or a constant."""
 
     NONE = ""
     IN = "in"
@@ -40,129 +39,133 @@ class Direction(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class BitType(Type):
+class _WordType(Type):
+    """Base of types that P4 writes as one word."""
+
+    _word: ClassVar[str]
+
+    def __str__(self) -> str:
+        return self._word
+
+
+@dataclass(frozen=True, slots=True)
+class _SizedType(Type):
+    """Base of types that P4 writes as a word and a width."""
+
+    _word: ClassVar[str]
+    width: int
+
+    def __str__(self) -> str:
+        return f"{self._word}<{self.width}>"
+
+
+@dataclass(frozen=True, slots=True)
+class BitType(_SizedType):
     """Unsigned, `width` bits; width 0 is allowed."""
 
-    width: int
-
-    def __str__(self) -> str:
-        return f"bit<{self.width}>"
+    _word: ClassVar = "bit"
 
 
 @dataclass(frozen=True, slots=True)
-class IntType(Type):
+class IntType(_SizedType):
     """Signed, two's complement, `width` bits."""
 
-    width: int
-
-    def __str__(self) -> str:
-        return f"int<{self.width}>"
+    _word: ClassVar = "int"
 
 
 @dataclass(frozen=True, slots=True)
-class VarbitType(Type):
+class VarbitType(_SizedType):
     """From 0 to `width` bits, known at run time."""
 
-    width: int
-
-    def __str__(self) -> str:
-        return f"varbit<{self.width}>"
+    _word: ClassVar = "varbit"
 
 
 @dataclass(frozen=True, slots=True)
-class InfIntType(Type):
+class InfIntType(_WordType):
     """`int`: an integer of any size, at compile time only."""
 
-    def __str__(self) -> str:
-        return "int"
+    _word: ClassVar = "int"
 
 
 @dataclass(frozen=True, slots=True)
-class BoolType(Type):
+class BoolType(_WordType):
     """`bool`"""
 
-    def __str__(self) -> str:
-        return "bool"
+    _word: ClassVar = "bool"
 
 
 @dataclass(frozen=True, slots=True)
-class StringType(Type):
+class StringType(_WordType):
     """`string`: at compile time only."""
 
-    def __str__(self) -> str:
-        return "string"
+    _word: ClassVar = "string"
 
 
 @dataclass(frozen=True, slots=True)
-class VoidType(Type):
+class VoidType(_WordType):
     """`void`: of calls that return nothing."""
 
-    def __str__(self) -> str:
-        return "void"
+    _word: ClassVar = "void"
 
 
 @dataclass(frozen=True, slots=True)
-class ErrorType(Type):
+class ErrorType(_WordType):
     """`error`: its members are `Program.errors`."""
 
-    def __str__(self) -> str:
-        return "error"
+    _word: ClassVar = "error"
 
 
 @dataclass(frozen=True, slots=True)
-class MatchKindType(Type):
+class MatchKindType(_WordType):
     """`match_kind`"""
 
-    def __str__(self) -> str:
-        return "match_kind"
+    _word: ClassVar = "match_kind"
 
 
 @dataclass(frozen=True, slots=True)
-class DontCareType(Type):
+class DontCareType(_WordType):
     """The type of `_` and `default` where a set of any type is expected, and of `...`."""
 
-    def __str__(self) -> str:
-        return "_"
+    _word: ClassVar = "_"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class EnumType(Type):
-    """An enum without representation: only its members' names count."""
+class _NominalType(Type):
+    """Base of types that are known by their name, with type arguments if there are any."""
 
     name: str
+
+    def __str__(self) -> str:
+        args: tuple[Type, ...] = getattr(self, "type_args", ())
+        return f"{self.name}<{', '.join(map(str, args))}>" if args else self.name
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EnumType(_NominalType):
+    """An enum without representation: only its members' names count."""
+
     members: tuple[str, ...]
     annotations: tuple[Annotation, ...] = ()
     location: Location = NOWHERE
 
-    def __str__(self) -> str:
-        return self.name
-
 
 @dataclass(frozen=True, slots=True, eq=False)
-class SerEnumType(Type):
+class SerEnumType(_NominalType):
     """An enum with an underlying bit<N> or int<N>; values that no member names are possible too."""
 
-    name: str
     underlying: BitType | IntType
     members: Mapping[str, int]
     annotations: tuple[Annotation, ...] = ()
     location: Location = NOWHERE
 
-    def __str__(self) -> str:
-        return self.name
-
 
 @dataclass(frozen=True, slots=True, eq=False)
-class NewType(Type):
+class NewType(_NominalType):
     """`type bit<9> PortId_t;`: represented as its underlying type, distinct from it."""
 
-    name: str
     underlying: Type
     annotations: tuple[Annotation, ...] = ()
     location: Location = NOWHERE
-
-    def __str__(self) -> str:
-        return self.name
 
 
 # ---- aggregates
@@ -180,9 +183,7 @@ class Field:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FieldsType(Type):
-    """Base of header, struct and header_union. `name` has its type arguments if it is generic, as in
-    `S<bit<8>>`.
-    """
+    """Base of header, struct and header_union. `name` includes type arguments, as in `S<bit<8>>`."""
 
     name: str
     fields: tuple[Field, ...]
@@ -263,13 +264,8 @@ class SetType(Type):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class TypeVar(Type):
+class TypeVar(_NominalType):
     """A type parameter, before it is replaced by an argument."""
-
-    name: str
-
-    def __str__(self) -> str:
-        return self.name
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -309,10 +305,9 @@ class Method:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ExternType(Type):
+class ExternType(_NominalType):
     """An extern, with its type arguments. One object for each list of arguments."""
 
-    name: str
     type_args: tuple[Type, ...]
     constructors: tuple[Method, ...]
     methods: tuple[Method, ...]
@@ -323,17 +318,13 @@ class ExternType(Type):
         """All methods of this name; overloads differ in their number of parameters."""
         return tuple(each for each in self.methods if each.name == name)
 
-    def __str__(self) -> str:
-        return f"{self.name}<{', '.join(map(str, self.type_args))}>" if self.type_args else self.name
-
 
 @dataclass(frozen=True, slots=True, eq=False)
-class BlockType(Type):
+class BlockType(_NominalType):
     """The type of a parser or control: of one with a body, or declared by an architecture."""
 
     kind: str
     """`parser` or `control`"""
-    name: str
     params: tuple[Parameter, ...]
     type_args: tuple[Type, ...] = ()
     constructor_params: tuple[Parameter, ...] = ()
@@ -341,27 +332,20 @@ class BlockType(Type):
     annotations: tuple[Annotation, ...] = ()
     location: Location = NOWHERE
 
-    def __str__(self) -> str:
-        return f"{self.name}<{', '.join(map(str, self.type_args))}>" if self.type_args else self.name
-
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PackageType(Type):
+class PackageType(_NominalType):
     """A package of an architecture, with its type arguments."""
 
-    name: str
     constructor_params: tuple[Parameter, ...]
     type_args: tuple[Type, ...] = ()
     annotations: tuple[Annotation, ...] = ()
     location: Location = NOWHERE
 
-    def __str__(self) -> str:
-        return f"{self.name}<{', '.join(map(str, self.type_args))}>" if self.type_args else self.name
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ApplyResultType(Type):
-    """What `table.apply()` returns: `hit` and `miss` are bool, `action_run` names the action (for switch)."""
+    """The type of `table.apply()`: `hit` and `miss` are bool, `action_run` is the action (in switch)."""
 
     table: str
 
@@ -379,22 +363,14 @@ DONT_CARE = DontCareType()
 
 
 def underlying(type_: Type) -> Type:
-    """The type that represents values of this one: looks through `type` declarations and serializable
-    enums.
-    """
-    while True:
-        if isinstance(type_, NewType | SerEnumType):
-            type_ = type_.underlying
-        else:
-            return type_
+    """The type that represents values: looks through `type` declarations and serializable enums."""
+    while isinstance(type_, NewType | SerEnumType):
+        type_ = type_.underlying
+    return type_
 
 
 def width_of(type_: Type) -> int | None:
-    """Bits of a value of a fixed-size type, as a header or a table key has it; None where there is no such
-    number.
-
-    A varbit counts with its maximum. bool is 1 bit.
-    """
+    """Bits of a value in a header or table key: a varbit's maximum, 1 for bool. None without a fixed size."""
     type_ = underlying(type_)
     match type_:
         case BitType(width) | IntType(width) | VarbitType(width):
@@ -402,21 +378,25 @@ def width_of(type_: Type) -> int | None:
         case BoolType():
             return 1
         case StackType(element, size):
-            width_each = width_of(element)
-            return None if width_each is None else width_each * size
+            return _total(sum, (element,) * size)
         case TupleType(elements):
-            return _sum(elements)
-        case UnionType():
-            widths = [width_of(each.type) for each in type_.fields]
-            return None if None in widths else max((each for each in widths if each is not None), default=0)
+            return _total(sum, elements)
         case FieldsType():
-            return _sum(tuple(each.type for each in type_.fields))
+            combine = functools.partial(max, default=0) if isinstance(type_, UnionType) else sum
+            return _total(combine, (each.type for each in type_.fields))
         case _:
             return None
 
 
+def _total(combine: Callable[[list[int]], int], types: Iterable[Type]) -> int | None:
+    """The combined widths of types; None if one has no fixed size."""
+    widths = [width_of(each) for each in types]
+    known = [each for each in widths if each is not None]
+    return combine(known) if len(known) == len(widths) else None
+
+
 def has_varbit(type_: Type) -> bool:
-    """Whether the size of a value is known only at run time."""
+    """True if the size of a value is known only at run time."""
     match underlying(type_):
         case VarbitType():
             return True
@@ -430,23 +410,13 @@ def has_varbit(type_: Type) -> bool:
             return False
 
 
-def _sum(types: tuple[Type, ...]) -> int | None:
-    total = 0
-    for each in types:
-        width = width_of(each)
-        if width is None:
-            return None
-        total += width
-    return total
-
-
 Bindings = dict[TypeVar, Type]
 Instantiate = Callable[[str, tuple[Type, ...]], Type]
 """Makes a type of a generic declaration, by name, and type arguments."""
 
 
 def has_variables(type_: Type) -> bool:
-    """Whether there is a type parameter, or `_`, in it."""
+    """True if the type contains a type parameter or `_`."""
     match type_:
         case TypeVar() | DontCareType():
             return True
@@ -474,10 +444,8 @@ def substitute(type_: Type, bindings: Mapping[TypeVar, Type], instantiate: Insta
             return bound if bound is type_ or not has_variables(bound) else again(bound)
         case TupleType(elements):
             return TupleType(tuple(map(again, elements)))
-        case ListType(element):
-            return ListType(again(element))
-        case SetType(element):
-            return SetType(again(element))
+        case ListType(element) | SetType(element):
+            return type(type_)(again(element))
         case StackType(element, size):
             new = again(element)
             assert isinstance(new, HeaderType | UnionType)
@@ -491,21 +459,17 @@ def substitute(type_: Type, bindings: Mapping[TypeVar, Type], instantiate: Insta
 
 
 def unify(formal: Type, actual: Type, bindings: Bindings, open_: frozenset[TypeVar]) -> bool:
-    """Binds variables of `open_` in the formal type so that the actual one fits; false where it cannot.
+    """Binds variables of `open_` in the formal type so that the actual one fits; False if that is impossible.
 
-    Where no variable is concerned the answer is true: whether the types agree is found out when the
-    argument is converted. A variable bound to `int`, by a number without width, is bound anew by a type
-    with a width.
+    Types without variables give True: they are compared when the argument is converted. A variable bound to
+    `int`, by a number without width, is bound again by a type with a width.
     """
     match formal:
         case TypeVar() if formal in open_:
             return _bind(formal, actual, bindings)
         case TupleType(elements):
             if isinstance(actual, TupleType):
-                return len(elements) == len(actual.elements) and all(
-                    unify(left, right, bindings, open_)
-                    for left, right in zip(elements, actual.elements, strict=True)
-                )
+                return _unify_all(elements, actual.elements, bindings, open_)
             return not has_variables(formal)
         case SetType(element):
             return unify(element, actual.element if isinstance(actual, SetType) else actual, bindings, open_)
@@ -519,14 +483,9 @@ def unify(formal: Type, actual: Type, bindings: Bindings, open_: frozenset[TypeV
             return not isinstance(actual, StackType) or unify(element, actual.element, bindings, open_)
         case FieldsType() if formal.generic:
             return _unify_fields(formal, actual, bindings, open_)
-        case ExternType() if isinstance(actual, ExternType):
-            return formal.name == actual.name and _unify_all(
-                formal.type_args, actual.type_args, bindings, open_
-            )
-        case PackageType() if isinstance(actual, PackageType):
-            return formal.name == actual.name and _unify_all(
-                formal.type_args, actual.type_args, bindings, open_
-            )
+        case ExternType() | PackageType() if isinstance(actual, ExternType | PackageType):
+            same = type(formal) is type(actual) and formal.name == actual.name
+            return same and _unify_all(formal.type_args, actual.type_args, bindings, open_)
         case BlockType() if isinstance(actual, BlockType):
             return _unify_blocks(formal, actual, bindings, open_)
         case _:
@@ -544,7 +503,7 @@ def _bind(variable: TypeVar, actual: Type, bindings: Bindings) -> bool:
         if isinstance(actual, BitType | IntType):
             bindings[variable] = actual
         return isinstance(actual, BitType | IntType)
-    # What is left may be an implicit cast, which is tried when the argument is converted.
+    # An implicit cast may still be possible: it is tried when the argument is converted.
     return True
 
 
@@ -558,8 +517,7 @@ def _unify_all(
 
 def _unify_fields(formal: FieldsType, actual: Type, bindings: Bindings, open_: frozenset[TypeVar]) -> bool:
     if isinstance(actual, TupleType):
-        types = tuple(each.type for each in formal.fields)
-        return len(types) == len(actual.elements) and _unify_all(types, actual.elements, bindings, open_)
+        return _unify_all(tuple(each.type for each in formal.fields), actual.elements, bindings, open_)
     if not isinstance(actual, FieldsType):
         return not has_variables(formal)
     if actual.generic == formal.generic:

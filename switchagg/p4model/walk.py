@@ -1,4 +1,4 @@
-"""Walking over the typed program: what is inside a statement or expression, and what a block uses."""
+"""Traversals of the typed program: parts of a statement or expression, and what a block uses."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def nodes(*roots: object) -> Iterator[object]:
             pending.extend(reversed([getattr(node, name) for name in _names(type(node))]))
 
 
-def blocks(root: ir.Value) -> Iterator[ir.ParserInstance | ir.ControlInstance]:
+def blocks(root: ir.Value) -> Iterator[ir.BlockInstance]:
     """All parsers and controls below a package, each once, in order of its arguments; outer ones first."""
     seen: set[int] = set()
     pending: list[object] = [root]
@@ -58,7 +58,7 @@ def blocks(root: ir.Value) -> Iterator[ir.ParserInstance | ir.ControlInstance]:
         seen.add(id(node))
         if isinstance(node, ir.PackageInstance):
             pending.extend(node.args.values())
-        elif isinstance(node, ir.ParserInstance | ir.ControlInstance):
+        elif isinstance(node, ir.BlockInstance):
             yield node
             pending.extend(each for each in node.instances if not isinstance(each, ir.ExternInstance))
             pending.extend(node.args.values())
@@ -66,7 +66,7 @@ def blocks(root: ir.Value) -> Iterator[ir.ParserInstance | ir.ControlInstance]:
 
 @dataclasses.dataclass(slots=True)
 class Used:
-    """What a control's body reaches: tables that it applies, actions of these and actions that it calls.
+    """The tables that a control's body applies, the actions of these, and the actions that it calls.
 
     `direct` has the actions that tables list and the body itself calls; `actions` has those that actions
     call too.
@@ -79,7 +79,7 @@ class Used:
 
 
 def used(control: ir.ControlInstance) -> Used:
-    """What the body of a control reaches, not counting controls that it applies."""
+    """Tables, actions and functions used in the body of a control, without those of controls it applies."""
     found = Used([], [], [], [])
     pending: list[tuple[object, bool]] = [((control.prologue, control.body), True)]
     pending.extend((method.body, False) for each in _externs(control) for method in each.methods.values())
@@ -116,7 +116,7 @@ def _add(found: Used, action: ir.Action, pending: list[tuple[object, bool]], dir
 
 
 def parts(node: object) -> Iterator[object]:
-    """What is directly inside a statement or expression."""
+    """The direct parts of a statement or expression."""
     for name in _names(type(node)):
         value = getattr(node, name)
         if isinstance(value, tuple):

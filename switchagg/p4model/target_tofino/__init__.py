@@ -1,11 +1,9 @@
-"""What a Tofino 1 can do with a program: rules that it must keep, and an estimate of what it costs.
+"""Rules of a Tofino 1 that a program must keep, and an estimate of the resources that it takes.
 
-    program ─ flow ─► logical tables, in order, with what each reads and writes
-                        ├ registers   each register once a packet, four actions a register       ─► findings
-                        ├ salu        what a stateful ALU can compute                             ─► findings
-                        └ stages      dependencies and the memory of a stage (memory) ─► stages   ─► report
+    program ─ logical_tables ─► logical tables, in order, with the fields that each reads and writes
+                ├ registers   one access a packet, four actions, the operations of an ALU    ─► findings
+                └ stages      dependencies, and the memory of a stage (resources) ─► stages  ─► report
 
-The rules are the chip's, and a program that breaks one is refused by the vendor's compiler too. The
-estimate is ours: the compiler packs fields, splits and merges tables by searching, and knows more of the
-chip than is public.
+The rules are the chip's, and the vendor's compiler refuses a program that breaks one. The estimate is ours:
+the compiler packs fields, splits and merges tables by searching, and knows more of the chip than is public.
 """

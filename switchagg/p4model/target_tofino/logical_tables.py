@@ -1,6 +1,6 @@
 """A control as a sequence of logical tables: what each matches on, reads and writes, and when it runs.
 
-Sub-controls and actions are followed into, with their parameters replaced by the arguments. A field is
+Sub-controls and actions are expanded, with their parameters replaced by the arguments. A field is
 the text of its path below the outermost control's parameter (`hdr.agg.slot`), local variables with the
 path of their control. A logical table is a table, a gateway (the condition of an `if`), or statements in
 a control's body, which the chip runs as a table without a key.
@@ -18,7 +18,7 @@ from switchagg.p4model.types import Direction
 
 
 class TableKind(StrEnum):
-    """What a logical table is in the source."""
+    """The source construct of a logical table."""
 
     TABLE = "table"
     GATEWAY = "gateway"
@@ -43,16 +43,16 @@ class LogicalTable:
     reads: set[str] = field(default_factory=set)
     writes: set[str] = field(default_factory=set)
     registers: dict[ir.ExternInstance, Location] = field(default_factory=dict)
-    """and where each is accessed"""
+    """Registers that it accesses, and the places of the accesses."""
     accessors: dict[ir.ExternInstance, set[ir.Action]] = field(default_factory=dict)
-    """of a table: which of its actions access a register"""
+    """Of a table: the actions that access a register."""
     decided_by: tuple[LogicalTable, ...] = ()
-    """the tables and gateways whose result says whether this one runs"""
+    """Tables and gateways whose result decides if this one runs."""
     given: tuple[tuple[LogicalTable, frozenset[ir.Action]], ...] = ()
-    """what earlier tables can have run if this one runs, where their result is known"""
+    """Actions that earlier tables can have run if this one runs, where that is known."""
 
     def follows_access(self, earlier: LogicalTable, register: ir.ExternInstance) -> bool:
-        """Whether an earlier logical can have accessed a register for a packet that comes here."""
+        """True if an earlier table can have accessed a register for a packet that comes here."""
         if register not in earlier.registers or self.excludes(earlier):
             return False
         return all(
@@ -61,7 +61,7 @@ class LogicalTable:
         )
 
     def excludes(self, other: LogicalTable) -> bool:
-        """Whether at most one of the two runs for any packet."""
+        """True if at most one of the two runs for any packet."""
         sides = dict(self.guards)
         return any(sides.get(branch, side) != side for branch, side in other.guards)
 
@@ -74,13 +74,13 @@ PossibleActions = tuple[tuple[LogicalTable, frozenset[ir.Action]], ...]
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """Where a statement stands.
+    """The context of a statement.
 
     Attributes:
         names: fields that variables stand for.
         guards: the sides of the branches round it.
-        deciders: the tables that decide these branches.
-        given: what earlier tables can have run, where a branch tells.
+        deciders: the tables and gateways that decide these branches.
+        given: actions that earlier tables can have run, where a branch determines them.
         path: the control's name.
     """
 
@@ -225,7 +225,7 @@ class Flow:
     def _gateway(
         self, statement: ir.If, where: Where
     ) -> tuple[LogicalTable, PossibleActions, PossibleActions]:
-        """The logical that decides, and what is known of a table on either side."""
+        """The table or gateway that decides, and the actions it can have run on either side."""
         applied = [each for each in walk.nodes(statement.condition) if isinstance(each, ir.TableApply)]
         tables = [self._table(each.table, where) for each in applied]
         fields = self.fields(where.names, statement.condition)
@@ -350,7 +350,7 @@ class Flow:
                 self._expression(logical, node, names)
 
     def _outer_fields(self, method: ir.Function, names: Names) -> set[str]:
-        """What a register action reads of the packet."""
+        """The fields of the packet that a register action reads."""
         own = set(method.params)
         found: set[str] = set()
         for node in walk.nodes(method.body):
@@ -362,7 +362,7 @@ class Flow:
 
 
 def _known(condition: ir.Expr, logical: LogicalTable) -> tuple[PossibleActions, PossibleActions]:
-    """What `hit` or `miss` of a table tells: after a miss, only the default action can have run."""
+    """Possible actions by `hit` or `miss` of a table: after a miss only the default action can have run."""
     if not (isinstance(condition, ir.FieldAccess) and isinstance(condition.base, ir.TableApply)):
         return (), ()
     table = condition.base.table

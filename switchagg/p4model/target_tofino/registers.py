@@ -23,7 +23,7 @@ from switchagg.p4model.types import BitType, BoolType, IntType, StructType, Type
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What is wrong, and where; `notes` are further places."""
+    """A rule of the chip that a program breaks; `notes` are further places."""
 
     reason: str
     location: Location
@@ -31,7 +31,7 @@ class Finding:
 
     def text(self, sources: Mapping[str, str]) -> str:
         """As an error message, with the source lines."""
-        return str(P4Error(self.reason, self.location, notes=self.notes).with_sources(sources))
+        return str(P4Error(self.reason, self.location, *self.notes).with_sources(sources))
 
 
 _WIDTHS = (1, 8, 16, 32, 64)
@@ -44,7 +44,7 @@ _COMPARE_OPS = {BinaryOp.EQ, BinaryOp.NE, BinaryOp.LT, BinaryOp.LE, BinaryOp.GT,
 
 
 def check_programs(instance: ir.ExternInstance) -> Iterator[Finding]:
-    """What a RegisterAction computes that the hardware does not have."""
+    """Operations of a RegisterAction that the hardware does not have."""
     if instance.type.name not in ("RegisterAction", "DirectRegisterAction"):
         return
     yield from _word(instance)
@@ -165,7 +165,7 @@ class _Program:
             self._update(statement.value)
         elif isinstance(target, ir.VarRef) and target.variable is self.output:
             if not self.depth:
-                # What was assigned before is overwritten in any case.
+                # Earlier assignments are always overwritten.
                 self.outputs.clear()
             self.outputs.append(statement)
             self._given_out(statement.value)
@@ -175,9 +175,7 @@ class _Program:
             self._refuse("a stateful ALU writes its word and its result, nothing else", statement)
 
     def _half(self, expr: ir.Expr) -> str | None:
-        """Which half of the word an expression is: its name, empty for a word of one; None for anything
-        else.
-        """
+        """The name of the half of the word that an expression is; empty for a word of one, or None."""
         match expr:
             case ir.VarRef(variable=variable) if variable is self.word:
                 return ""
@@ -225,7 +223,7 @@ class _Program:
                 self._plain(expr, "a side of a comparison is a sum of the word, a field and a constant")
 
     def _of_packet(self, expr: ir.Expr) -> bool:
-        """Whether the input crossbar can make this of fields alone: bits put together, or hashed."""
+        """True if the input crossbar can make this of fields alone: bits put together, or hashed."""
         made = {BinaryOp.CONCAT, BinaryOp.BIT_XOR, BinaryOp.BIT_AND, BinaryOp.BIT_OR}
         for node in walk.nodes(expr):
             if isinstance(node, ir.VarRef) and node.variable in (self.word, self.output, *self.locals):
@@ -277,7 +275,7 @@ class _Program:
             case ir.Cast(operand=operand):
                 self._given_out(operand)
             case ir.Binary() | ir.Unary() | ir.ExternCall() if not self._paired():
-                # The ALU of the half that such a word does not have computes it.
+                # The ALU of the unused half computes it.
                 self._update(expr)
             case ir.Binary() | ir.Unary():
                 self._refuse("what is given out is a half of the word, as it was or as it will be", expr)
@@ -323,7 +321,7 @@ class _Program:
         self.operands.setdefault(self._text(expr), expr.location)
 
     def _source(self, expr: ir.Expr) -> str:
-        """Where a value that is given out comes from; `0` for a constant zero, which needs no source."""
+        """The source of an output value; `0` for a constant zero, which needs no source."""
         match expr:
             case ir.Literal(value=0):
                 return "0"
@@ -356,7 +354,7 @@ class _Program:
 
 
 def check_accesses(flow: Flow, instances: Sequence[ir.ExternInstance]) -> Iterator[Finding]:
-    """What a control does with registers that a Tofino cannot do."""
+    """Accesses of a control to registers that a Tofino does not allow."""
     yield from _once(flow.tables)
     yield from _once_in_an_action(flow.tables)
     yield from _actions(instances)

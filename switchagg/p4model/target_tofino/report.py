@@ -1,4 +1,4 @@
-"""The check as a whole: what breaks a rule, and the table that shows how the estimate was reached."""
+"""The check as a whole: broken rules, and a table of the estimate."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from switchagg.p4model.target_tofino.stages import PlacedTable, place
 
 @dataclass(slots=True)
 class Estimate:
-    """What a Tofino 1 makes of a program.
+    """The rules that a program breaks on a Tofino 1, and the resources that it takes.
 
     Attributes:
         findings: rules that it breaks.
@@ -54,7 +54,7 @@ class Estimate:
 
     @property
     def fits(self) -> bool:
-        """Whether no rule is broken, and the estimate is within the chip."""
+        """True if no rule is broken and the estimate is within the chip."""
         room = sum(self.phv_bits.values()) <= resources.PHV_BITS and self.sram_blocks <= (
             resources.STAGES * resources.SRAM_BLOCKS
         )
@@ -167,9 +167,7 @@ def check(program: ir.Program) -> Estimate:
                 found.setdefault(gress, 0)
                 found[gress] = max(
                     found[gress],
-                    phv_bits(
-                        each for each in blocks if isinstance(each, ir.ParserInstance | ir.ControlInstance)
-                    ),
+                    phv_bits(each for each in blocks if isinstance(each, ir.BlockInstance)),
                 )
     placed = place(tables)
     used = {register for logical in tables for register in logical.registers}

@@ -59,7 +59,7 @@ class Memory:
 
 
 def table_memory(logical: LogicalTable) -> Memory:
-    """What a table's entries, counters and the rest of its indirect data need; registers not included."""
+    """Memory for a table's keys and action data, without registers."""
     table = logical.table
     if table is None or not table.keys:
         return Memory()
@@ -70,7 +70,7 @@ def table_memory(logical: LogicalTable) -> Memory:
         wide = _up(key, TCAM_ROW_BITS)
         return Memory(_blocks(entries, data), wide * _up(entries, TCAM_ROWS))
     if key <= 10:
-        # A key that can index a block directly needs no hash, and no ways.
+        # A key that can index a block directly needs no hash.
         return Memory(_up((1 << key) * max(data, 1), SRAM_ROWS * SRAM_ROW_BITS))
     width = key + data + _ENTRY_OVERHEAD
     across = _up(width, SRAM_ROW_BITS)
@@ -114,8 +114,8 @@ def _up(value: int, by: int) -> int:
     return -(-value // by)
 
 
-def phv_bits(blocks: Iterable[ir.ParserInstance | ir.ControlInstance | None]) -> int:
-    """Bits of what the blocks of ingress, or of egress, have in their headers and use of their metadata.
+def phv_bits(blocks: Iterable[ir.BlockInstance | None]) -> int:
+    """Bits of headers and of used metadata in the blocks of ingress, or of egress.
 
     A header that is extracted or made valid counts whole, in whole bytes. Other
     fields count if something mentions them, rounded up to containers of 8, 16 and 32 bits.
@@ -153,7 +153,7 @@ def _header(expr: ir.Expr, found: dict[str, int]) -> None:
     found[name] = count * -(-(width_of(element) or 0) // 8) * 8
 
 
-def _bodies(block: ir.ParserInstance | ir.ControlInstance) -> list[object]:
+def _bodies(block: ir.BlockInstance) -> list[object]:
     if isinstance(block, ir.ParserInstance):
         return [
             block.prologue,

@@ -1,4 +1,4 @@
-"""Which stage each logical table comes to: the dependencies between them, then the room in a stage.
+"""The stage of each logical table, from the dependencies between tables and the room in a stage.
 
     match     a later table matches on what an earlier one writes       a stage later
     action    a later table reads or writes what an earlier one writes  a stage later
@@ -22,7 +22,7 @@ from switchagg.p4model.target_tofino.resources import Memory, register_memory, t
 
 @dataclass(slots=True)
 class PlacedTable:
-    """A logical table and its stage; `because` is the dependency that put it there, empty where room did."""
+    """A logical table and its stage; `because` is the dependency that put it there."""
 
     table: LogicalTable
     stage: int
@@ -39,7 +39,7 @@ class _Stage:
 
 
 def dependency(earlier: LogicalTable, later: LogicalTable) -> tuple[int, str] | None:
-    """How many stages later the second must be, and why; None where the two are independent."""
+    """The least distance in stages between the two, and the reason; None if they are independent."""
     if earlier.gress != later.gress or earlier.excludes(later):
         return None
     fields = _overlap(earlier.writes, later.matches)
