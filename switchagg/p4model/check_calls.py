@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -50,9 +51,7 @@ class Calls:
                 args = self.arguments(
                     self.checker.action_params[symbol], node.args, env, node.location, callee.name
                 )
-                variables = {each.name: each for each in symbol.params}
-                linked = tuple(ir.Argument(variables[each.param.name], each.value) for each in args)
-                return ir.DirectActionCall(ty.VOID, node.location, symbol, linked)
+                return ir.DirectActionCall(ty.VOID, node.location, symbol, linked(symbol.params, args))
             case Overloads():
                 function = self._choose(symbol.members, node, callee.name, env)
                 if isinstance(function, UserFunction):
@@ -105,27 +104,18 @@ class Calls:
     def _function(
         self, function: UserFunction, node: ast.CallExpr, env: Env, expected: Type | None
     ) -> ir.Expr:
-        bindings, args = self._infer(
-            function.type_params, function.params, function.returns, node, env, expected, function.name
-        )
-        type_args = self._closed(function.type_params, bindings, node, function.name)
+        _, type_args, args = self._infer(function, function.returns, node, env, expected)
         made = self.checker.functions.instantiate(function, type_args, node.location)
-        by_name = {each.name: each for each in made.params}
-        linked = tuple(ir.Argument(by_name[each.param.name], each.value) for each in args)
-        return ir.FunctionCall(made.returns, node.location, made, linked)
+        return ir.FunctionCall(made.returns, node.location, made, linked(made.params, args))
 
     def _extern_function(
         self, method: ty.Method, node: ast.CallExpr, env: Env, expected: Type | None
     ) -> ir.Expr:
-        returns = method.returns or ty.VOID
-        bindings, args = self._infer(
-            method.type_params, method.params, returns, node, env, expected, str(method)
-        )
-        type_args = self._closed(method.type_params, bindings, node, str(method))
-        check_extern_call(method, env.frame, node.location)
-        if method.name == "static_assert" and not method.owner:
+        type_, type_args, args = self._infer(method, method.returns or ty.VOID, node, env, expected)
+        if method.name == "verify" and env.frame.kind != "parser":
+            raise P4Error("`verify` can only be called in a parser", node.location)
+        if method.name == "static_assert":
             return _static_assert(args, node.location)
-        type_ = substitute(returns, bindings, self.checker.types.instantiate_name)
         return ir.ExternCall(type_, node.location, method, type_args, args)
 
     # ---- members
@@ -182,8 +172,7 @@ class Calls:
             raise P4Error(f"a {kind} cannot be applied in a {env.frame.kind}", node.location)
         args = self.arguments(instance.type.params, node.args, env, node.location, instance.name)
         if instance.params:
-            by_name = {each.name: each for each in instance.params}
-            args = tuple(ir.Argument(by_name[each.param.name], each.value) for each in args)
+            args = linked(instance.params, args)
         return ir.BlockApply(ty.VOID, node.location, instance, args)
 
     def _method(
@@ -204,12 +193,7 @@ class Calls:
             )
         method = self._choose(methods, node, f"{type_.name}.{callee.member}", env)
         assert isinstance(method, ty.Method)
-        returns = method.returns or ty.VOID
-        bindings, args = self._infer(
-            method.type_params, method.params, returns, node, env, expected, str(method)
-        )
-        type_args = self._closed(method.type_params, bindings, node, str(method))
-        result = substitute(returns, bindings, self.checker.types.instantiate_name)
+        result, type_args, args = self._infer(method, method.returns or ty.VOID, node, env, expected)
         target = base.instance if isinstance(base, ir.InstanceRef) else base
         assert isinstance(target, ir.ExternInstance | ir.Expr)
         call = ir.MethodCall(result, node.location, target, method, type_args, args)
@@ -249,9 +233,7 @@ class Calls:
         if width is None:
             raise P4Error(f"`{type_}` has no size", node.location)
         value = (width + 7) // 8 if name.endswith("Bytes") else width
-        from switchagg.p4model.types import INT
-
-        return ir.Literal(INT, node.location, value)
+        return ir.Literal(ty.INT, node.location, value)
 
     # ---- arguments
 
@@ -288,29 +270,37 @@ class Calls:
 
     def _infer(
         self,
-        type_params: Sequence[ty.TypeVar],
-        params: Sequence[ty.Parameter],
+        callee: UserFunction | ty.Method,
         returns: Type,
         node: ast.CallExpr,
         env: Env,
         expected: Type | None,
-        name: str,
-    ) -> tuple[ty.Bindings, tuple[ir.Argument, ...]]:
-        """Binds type parameters by type arguments, arguments and the expected type. Checks the arguments."""
+    ) -> tuple[Type, tuple[Type, ...], tuple[ir.Argument, ...]]:
+        """The type of the result, all type arguments, and the checked arguments."""
+        name = str(callee) if isinstance(callee, ty.Method) else callee.name
         bindings: ty.Bindings = {}
         if node.type_args:
-            if len(node.type_args) != len(type_params):
+            if len(node.type_args) != len(callee.type_params):
                 raise P4Error(
-                    f"`{name}` needs {len(type_params)} type argument(s), not {len(node.type_args)}",
+                    f"`{name}` needs {len(callee.type_params)} type argument(s), not {len(node.type_args)}",
                     node.location,
                 )
-            for variable, written in zip(type_params, node.type_args, strict=True):
+            for variable, written in zip(callee.type_params, node.type_args, strict=True):
                 bound = self.checker.types.resolve(written, env)
                 if bound is not ty.DONT_CARE:
                     bindings[variable] = bound
-        return bindings, self.infer(
-            type_params, params, node.args, env, bindings, node.location, name, returns, expected
-        )
+        variables, params = callee.type_params, callee.params
+        args = self.infer(variables, params, node.args, env, bindings, node.location, name, returns, expected)
+        for variable in variables:
+            if variable not in bindings:
+                raise P4Error(
+                    f"type argument `{variable}` of `{name}` cannot be found from the arguments: write "
+                    f"`{name.rpartition('.')[2]}<...>(...)`",
+                    node.location,
+                )
+        check_type_arguments(bindings, name, node.location)
+        result = substitute(returns, bindings, self.checker.types.instantiate_name)
+        return result, tuple(bindings[each] for each in variables), args
 
     def infer(
         self,
@@ -367,25 +357,14 @@ class Calls:
                 args.append(ir.Argument(param, coerce(expr_there, type_, f"parameter `{param.name}`")))
         return tuple(args)
 
-    def _closed(
-        self, type_params: Sequence[ty.TypeVar], bindings: ty.Bindings, node: ast.CallExpr, name: str
-    ) -> tuple[Type, ...]:
-        closed = []
-        for variable in type_params:
-            bound = bindings.get(variable)
-            if bound is None:
-                raise P4Error(
-                    f"type argument `{variable}` of `{name}` cannot be found from the arguments: write "
-                    f"`{name.rpartition('.')[2]}<...>(...)`",
-                    node.location,
-                )
-            closed.append(bound)
-        check_type_arguments(bindings, name, node.location)
-        return tuple(closed)
+
+def linked(params: Sequence[ir.Variable], args: Sequence[ir.Argument]) -> tuple[ir.Argument, ...]:
+    """The arguments as those of the variables that stand for the parameters in a body."""
+    by_name = {each.name: each for each in params}
+    return tuple(ir.Argument(by_name[each.param.name], each.value) for each in args)
 
 
 def _same_block(formal: Type, actual: Type) -> bool:
-
     return isinstance(formal, ty.BlockType | ty.PackageType) and isinstance(actual, type(formal))
 
 
@@ -393,16 +372,9 @@ def _minimum(type_: Type) -> int | None:
     """Bits of a value whose varbits are empty; of a union, of its smallest header."""
     match type_:
         case ty.UnionType():
-            widths = [_minimum(each.type) for each in type_.fields]
-            return None if None in widths else min((each for each in widths if each is not None), default=0)
+            return ty.total(functools.partial(min, default=0), [_minimum(each.type) for each in type_.fields])
         case ty.FieldsType() if has_varbit(type_):
-            total = 0
-            for each in type_.fields:
-                width = _minimum(each.type)
-                if width is None:
-                    return None
-                total += width
-            return total
+            return ty.total(sum, [_minimum(each.type) for each in type_.fields])
         case _:
             return 0 if has_varbit(type_) else width_of(type_)
 
@@ -642,12 +614,6 @@ def has_plain_int(type_: Type) -> bool:
             return any(has_plain_int(each.type) for each in type_.fields)
         case _:
             return False
-
-
-def check_extern_call(method: ty.Method, frame: Frame, location: Location) -> None:
-    """Raises `P4Error` where a function of the core library cannot be called from this body."""
-    if method.name == "verify" and not method.owner and frame.kind != "parser":
-        raise P4Error("`verify` can only be called in a parser", location)
 
 
 def check_packet_method(call: ir.MethodCall) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 from switchagg.p4model import ast, ir
 from switchagg.p4model import types as ty
 from switchagg.p4model.ast import control_name, find_annotation
-from switchagg.p4model.check_calls import match_arguments
+from switchagg.p4model.check_calls import linked, match_arguments
 from switchagg.p4model.constants import is_constant, to_value
 from switchagg.p4model.errors import Location, P4Error
 from switchagg.p4model.operators import coerce
@@ -118,17 +118,12 @@ class Tables:
                 "from the table's entries",
                 node.location,
             )
-        return self._linked(
-            action, self.checker.calls.arguments(directed, args, env, node.location, action.name)
-        )
+        checked = self.checker.calls.arguments(directed, args, env, node.location, action.name)
+        return linked(action.params, checked)
 
     def _parameters(self, action: ir.Action, *, directed: bool) -> tuple[ty.Parameter, ...]:
         params = self.checker.action_params[action]
         return tuple(each for each in params if (each.direction is not ty.Direction.NONE) is directed)
-
-    def _linked(self, action: ir.Action, args: Sequence[ir.Argument]) -> tuple[ir.Argument, ...]:
-        by_name = {each.name: each for each in action.params}
-        return tuple(ir.Argument(by_name[each.param.name], each.value) for each in args)
 
     def _call(
         self, ref: ir.ActionRef, args: tuple[ast.Arg, ...] | None, env: Env, location: Location
@@ -154,7 +149,7 @@ class Tables:
         for each in rest:
             if each.value is not None:
                 to_value(each.value)
-        return ir.ActionCall(action, (*ref.bound, *self._linked(action, rest)), location)
+        return ir.ActionCall(action, (*ref.bound, *linked(action.params, rest)), location)
 
     def _listed(self, path: ast.PathExpr, actions: Sequence[ir.ActionRef], env: Env) -> ir.ActionRef:
         action = self._action(path, env)

@@ -5,7 +5,10 @@ Values are Python integers in the range of their type; `wrap` brings any integer
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 from switchagg.p4model import ir
 from switchagg.p4model.errors import P4Error
@@ -94,6 +97,27 @@ def fold_unary(op: UnaryOp, value: int, type_: Type) -> int:
     return wrap(-value if op is UnaryOp.NEGATE else ~value, type_)
 
 
+_EXACT: Final[dict[BinaryOp, Callable[[int, int], int]]] = {
+    BinaryOp.ADD: operator.add,
+    BinaryOp.SUB: operator.sub,
+    BinaryOp.MUL: operator.mul,
+    BinaryOp.DIV: operator.floordiv,
+    BinaryOp.MOD: operator.mod,
+    BinaryOp.SAT_ADD: operator.add,
+    BinaryOp.SAT_SUB: operator.sub,
+    BinaryOp.BIT_AND: operator.and_,
+    BinaryOp.BIT_OR: operator.or_,
+    BinaryOp.BIT_XOR: operator.xor,
+    BinaryOp.SHIFT_RIGHT: operator.rshift,
+}
+_ORDER: Final[dict[BinaryOp, Callable[[int, int], bool]]] = {
+    BinaryOp.LT: operator.lt,
+    BinaryOp.LE: operator.le,
+    BinaryOp.GT: operator.gt,
+    BinaryOp.GE: operator.ge,
+}
+
+
 def fold_arithmetic(op: BinaryOp, left: int, right: int, type_: Type) -> int:
     """Operators whose operands and result have one type, and shifts.
 
@@ -101,39 +125,17 @@ def fold_arithmetic(op: BinaryOp, left: int, right: int, type_: Type) -> int:
         ZeroDivisionError: `/` or `%` by 0.
         ValueError: P4 does not define the operator for an operand; the message says why.
     """
-    match op:
-        case BinaryOp.ADD:
-            value = left + right
-        case BinaryOp.SUB:
-            value = left - right
-        case BinaryOp.MUL:
-            value = left * right
-        case BinaryOp.DIV | BinaryOp.MOD:
-            if left < 0 or right < 0:
-                raise ValueError(f"`{op}` is not defined for negative numbers")
-            value = left // right if op is BinaryOp.DIV else left % right
-        case BinaryOp.SAT_ADD:
-            return saturate(left + right, type_)
-        case BinaryOp.SAT_SUB:
-            return saturate(left - right, type_)
-        case BinaryOp.BIT_AND:
-            value = left & right
-        case BinaryOp.BIT_OR:
-            value = left | right
-        case BinaryOp.BIT_XOR:
-            value = left ^ right
-        case BinaryOp.SHIFT_LEFT | BinaryOp.SHIFT_RIGHT:
-            value = _shift(op, left, right, type_)
-        case _:
-            raise AssertionError(op)
-    return wrap(value, type_)
-
-
-def _shift(op: BinaryOp, left: int, right: int, type_: Type) -> int:
-    if right < 0:
+    if op in (BinaryOp.SHIFT_LEFT, BinaryOp.SHIFT_RIGHT) and right < 0:
         raise ValueError("a shift by a negative number")
-    if op is BinaryOp.SHIFT_RIGHT:
-        return left >> right
+    if op in (BinaryOp.DIV, BinaryOp.MOD) and (left < 0 or right < 0):
+        raise ValueError(f"`{op}` is not defined for negative numbers")
+    if op is BinaryOp.SHIFT_LEFT:
+        return wrap(_shift_left(left, right, type_), type_)
+    value = _EXACT[op](left, right)
+    return saturate(value, type_) if op in (BinaryOp.SAT_ADD, BinaryOp.SAT_SUB) else wrap(value, type_)
+
+
+def _shift_left(left: int, right: int, type_: Type) -> int:
     match type_:
         case BitType(width) | IntType(width):
             return left << right if right < width else 0
@@ -145,15 +147,7 @@ def _shift(op: BinaryOp, left: int, right: int, type_: Type) -> int:
 
 def fold_comparison(op: BinaryOp, left: int, right: int) -> bool:
     """`< <= > >=`"""
-    match op:
-        case BinaryOp.LT:
-            return left < right
-        case BinaryOp.LE:
-            return left <= right
-        case BinaryOp.GT:
-            return left > right
-        case _:
-            return left >= right
+    return _ORDER[op](left, right)
 
 
 def concatenate(left: int, right: int, right_width: int, type_: Type) -> int:

@@ -378,21 +378,24 @@ def width_of(type_: Type) -> int | None:
         case BoolType():
             return 1
         case StackType(element, size):
-            return _total(sum, (element,) * size)
+            return total(sum, [width_of(element)] * size)
         case TupleType(elements):
-            return _total(sum, elements)
+            return total(sum, map(width_of, elements))
         case FieldsType():
             combine = functools.partial(max, default=0) if isinstance(type_, UnionType) else sum
-            return _total(combine, (each.type for each in type_.fields))
+            return total(combine, [width_of(each.type) for each in type_.fields])
         case _:
             return None
 
 
-def _total(combine: Callable[[list[int]], int], types: Iterable[Type]) -> int | None:
-    """The combined widths of types; None if one has no fixed size."""
-    widths = [width_of(each) for each in types]
-    known = [each for each in widths if each is not None]
-    return combine(known) if len(known) == len(widths) else None
+def total(combine: Callable[[list[int]], int], widths: Iterable[int | None]) -> int | None:
+    """The widths combined, for example by `sum`; None if one of them is."""
+    known = []
+    for each in widths:
+        if each is None:
+            return None
+        known.append(each)
+    return combine(known)
 
 
 def has_varbit(type_: Type) -> bool:
