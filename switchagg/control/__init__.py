@@ -1,7 +1,9 @@
-"""The control plane: who may use which slots of the switch, and for how long.
+"""The control plane: the jobs of some switches, and the tenants that may order them.
 
-jobs.py        the life cycle of a job, no I/O       allocator.py  slot ranges, no I/O
-controller.py  runs the life cycle against a driver  drivers/      how a switch is reached
-service.py     the HTTP/JSON face                    client.py     its client, for the command line
-embedded.py    switch and controller in one process
+jobs/            the life cycle of jobs on switches, without I/O
+controller.py    runs it against drivers, for tenants and members; queries.py answers read-only questions
+agent.py         a thread a switch, which calls its driver (drivers/)
+store.py         the state that survives a restart
+service.py       the server of the HTTP API (http/) and of heartbeats; client.py is its client
+embedded.py      a switch and its controller in one process
 """

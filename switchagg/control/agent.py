@@ -1,10 +1,9 @@
-"""One thread for each switch, which carries out what the controller wants of it, in order.
+"""One thread a switch, which carries out the controller's effects on it in order.
 
-A switch that does not answer holds up nobody but itself. What could not be done at a switch is not remembered
-one by one: its agent then reads back what is there and mends the difference (`SwitchDriver.reconcile`), again
-and again until it can, and after every reconnect. Nothing is installed before that: the slots of a job that
-may still be there, in whole or in part, must not be another's. Changes go before questions, of which people
-may ask many.
+A switch that does not answer delays only itself. Failed changes are not kept: the agent reads back what the
+switch holds and corrects the difference (`SwitchDriver.reconcile`), until that succeeds and after every
+reconnect. Nothing is installed before that, since the slots of a job that may still be on the switch, in
+whole or in part, must not be given to another. Changes go before questions, of which people may ask many.
 """
 
 from __future__ import annotations
@@ -23,26 +22,26 @@ from switchagg.control.jobs.job import Generation, Job
 from switchagg.errors import SwitchAggError, SwitchError
 from switchagg.rules.switch import Capacity, ChangeKind, Reconciled, SwitchChange
 
-INIT_ATTEMPTS: Final = 10  # a packet that was lost this often was not lost by accident
+INIT_ATTEMPTS: Final = 10  # a packet that is lost this often is not lost by accident
 INIT_PAUSE: Final = 0.01  # seconds between attempts
 RETRY: Final = 1.0  # seconds until a switch that could not be reconciled is tried again
 
 _log = logging.getLogger(__name__)
 
 
-class Office(Protocol):
-    """What agents report to: the controller. Methods may be called from any agent's thread."""
+class AgentCallbacks(Protocol):
+    """The controller's callbacks for its agents. Methods may be called from any agent's thread."""
 
     def wanted(self, generation: Generation) -> bool:
-        """Returns whether this generation is still the one to install."""
+        """Returns True if this generation is still to be installed."""
         ...
 
-    def belonging(self, switch: str) -> Sequence[Generation]:
-        """Returns what should be on a switch."""
+    def on_switch(self, switch: str) -> Sequence[Generation]:
+        """Returns the generations that a switch should hold."""
         ...
 
     def opened(self, job: Job, generation: Generation) -> None:
-        """The generation is installed and every slot initialised."""
+        """The generation is installed, and every slot is initialised."""
         ...
 
     def opening_failed(self, job: Job, generation: Generation, error: SwitchAggError) -> None:
@@ -50,11 +49,11 @@ class Office(Protocol):
         ...
 
     def switch_measured(self, switch: str, capacity: Capacity) -> None:
-        """The switch is about to be used, and has this. Raises `SwitchAggError` where its jobs do not fit."""
+        """The switch reports its capacity. Raises `SwitchAggError` if its jobs do not fit."""
         ...
 
     def switch_up(self, switch: str, found: Reconciled) -> None:
-        """The switch holds what belongs there."""
+        """The switch holds exactly its generations."""
         ...
 
     def switch_down(self, switch: str, why: str) -> None:
@@ -65,9 +64,9 @@ class Office(Protocol):
 class Agent:
     """Carries out what is queued for one switch, from `start()` to `stop()`."""
 
-    def __init__(self, driver: SwitchDriver, office: Office) -> None:
+    def __init__(self, driver: SwitchDriver, callbacks: AgentCallbacks) -> None:
         self.driver = driver
-        self._office = office
+        self._callbacks = callbacks
         self._work: deque[Callable[[], None]] = deque()
         self._asked: deque[Callable[[], None]] = deque()
         self._more = threading.Condition()
@@ -84,21 +83,21 @@ class Agent:
     # From any thread.
 
     def start(self) -> None:
-        """Begins to work, and to listen to what the driver notices."""
+        """Starts the thread, and listens to the driver's changes."""
         self._thread.start()
         self.driver.watch(self._changed)
 
     def stop(self, patience: float) -> None:
-        """Ends the thread after what is queued, or when `patience` seconds are over."""
+        """Ends the thread after the queued changes, or after `patience` seconds."""
         with self._more:
             self._stopping = True
             self._more.notify()
         if self._thread.is_alive():
             self._thread.join(patience)
 
-    def queue(self, action: Install | Remove | Fence) -> None:
-        """Will carry out an action."""
-        match action:
+    def queue(self, effect: Install | Remove | Fence) -> None:
+        """Queues an effect."""
+        match effect:
             case Install(job, generation):
                 self._put(lambda: self._install(job, generation))
             case Remove(generation):
@@ -107,7 +106,7 @@ class Agent:
                 self._put(lambda: self._fence(generation, bits))
 
     def ask(self, question: Callable[[SwitchDriver], Any], patience: float) -> Any:
-        """Returns what `question` does, asked in turn. Raises `SwitchError` where that takes too long."""
+        """Returns the result of `question`, called in turn. Raises `SwitchError` if that takes too long."""
         future: Future[Any] = Future()
 
         def answer() -> None:
@@ -129,7 +128,7 @@ class Agent:
             ) from None
 
     def refresh(self, age: float, patience: float) -> None:
-        """Reads the counters unless they are younger than `age` seconds; waits at most `patience` for it."""
+        """Reads the counters unless they are younger than `age` seconds; waits at most `patience` seconds."""
         with self._more:
             fresh = time.monotonic() - self._cached_at < age and self._installed <= self._cache.keys()
             if self._refreshing or fresh:
@@ -153,11 +152,11 @@ class Agent:
 
     @property
     def counters(self) -> Mapping[str, int]:
-        """The switch's counters when they were last read."""
+        """The switch's counters as last read."""
         return self._switch_cache
 
     def job_counters(self, job_id: int) -> Mapping[str, int]:
-        """A job's counters when they were last read; empty before."""
+        """Returns a job's counters as last read; empty before."""
         return self._cache.get(job_id, {})
 
     def _put(self, work: Callable[[], None], queue: deque[Callable[[], None]] | None = None) -> None:
@@ -200,25 +199,25 @@ class Agent:
         try:
             if self._retry_at is not None and self._down is None:
                 self._reconcile()
-            if not self._office.wanted(generation):
+            if not self._callbacks.wanted(generation):
                 return
             if self._down is not None:
                 raise SwitchError(f"switch {self.driver.name!r} is down: {self._down}")
             try:
                 self.driver.install_job(generation.entry)
             except BaseException:
-                self._retry_at = time.monotonic() + RETRY  # a part of it may be there
+                self._retry_at = time.monotonic() + RETRY  # a part may be installed
                 raise
             self._installed.add(generation.id)
             self._initialise(generation)
         except SwitchAggError as error:
             _log.warning("job %r: %s", job.name, error)
-            self._office.opening_failed(job, generation, error)
+            self._callbacks.opening_failed(job, generation, error)
         except Exception as error:
             _log.exception("job %r", job.name)
-            self._office.opening_failed(job, generation, SwitchError(f"its driver failed: {error!r}"))
+            self._callbacks.opening_failed(job, generation, SwitchError(f"its driver failed: {error!r}"))
         else:
-            self._office.opened(job, generation)
+            self._callbacks.opened(job, generation)
 
     def _initialise(self, generation: Generation) -> None:
         for attempt in range(INIT_ATTEMPTS):
@@ -244,7 +243,7 @@ class Agent:
             self._attempt(lambda: self.driver.fence(generation.id, bits))
 
     def _attempt(self, change: Callable[[], None]) -> None:
-        """Does it now, or has it done by the next `reconcile`."""
+        """Makes a change now, or leaves it to the next `reconcile`."""
         if self._down is not None:
             return
         try:
@@ -255,9 +254,9 @@ class Agent:
 
     def _reconcile(self) -> None:
         self._retry_at = None
-        generations = self._office.belonging(self.driver.name)
+        generations = self._callbacks.on_switch(self.driver.name)
         try:
-            self._office.switch_measured(self.driver.name, self.driver.capacity)
+            self._callbacks.switch_measured(self.driver.name, self.driver.capacity)
             found = self.driver.reconcile(
                 [generation.entry for generation in generations],
                 {generation.id: generation.fenced for generation in generations if generation.fenced},
@@ -268,11 +267,11 @@ class Agent:
             return
         self._installed = {generation.id for generation in generations}
         self._down = None
-        self._office.switch_up(self.driver.name, found)
+        self._callbacks.switch_up(self.driver.name, found)
 
     def _lost(self, why: str) -> None:
         self._down = why
-        self._office.switch_down(self.driver.name, why)
+        self._callbacks.switch_down(self.driver.name, why)
 
     def _read_counters(self) -> None:
         self._switch_cache = dict(self.driver.counters())

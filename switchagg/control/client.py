@@ -1,4 +1,4 @@
-"""Asks a controller what runs, and tells it what to do. For people; workers have `worker_lib.join`."""
+"""The client of the controller's HTTP API for the command line; workers have `worker_lib.join`."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from switchagg import http_client
 from switchagg.errors import SwitchError, UsageError
 
 ENVIRONMENT: Final = "SWITCHAGG_CONTROLLER"
-_LINE: Final = 1 << 24  # bytes of one snapshot; far more than any is
+_LINE: Final = 1 << 24  # bytes of one snapshot, far more than any has
 
 
 def controller_url(given: str | None) -> str:
-    """Returns `given`, or what SWITCHAGG_CONTROLLER says. Raises `UsageError` where neither is there."""
+    """Returns `given`, or SWITCHAGG_CONTROLLER. Raises `UsageError` if neither is set."""
     url = given or os.environ.get(ENVIRONMENT)
     if not url:
         raise UsageError(f"no controller named: give --controller http://host:port or set {ENVIRONMENT}")
@@ -24,8 +24,9 @@ def controller_url(given: str | None) -> str:
 
 
 class ControllerClient:
-    """Calls one controller, a connection a call. Every method raises `SwitchError` where nobody answers, and
-    `AdmissionError` where the controller refuses.
+    """Calls one controller, with a connection a call.
+
+    Every method raises `SwitchError` if the controller does not answer, `AdmissionError` if it refuses.
 
     Args:
         url: ``http://host:port`` or ``https://host:port``. Raises `UsageError` for anything else.
@@ -42,25 +43,25 @@ class ControllerClient:
         self.url = self._there.url
 
     def health(self) -> dict[str, Any]:
-        """What runs there: ``status``, ``version``, ``switch``, ``warnings``."""
+        """Returns ``status``, ``version``, ``switch``, ``warnings``."""
         return self._call("GET", "/healthz")
 
-    # Jobs. `tenant` says whose job is meant where an administrator sees several of one name.
+    # Jobs. An administrator who sees several of one name gives the `tenant` too.
 
     def jobs(self) -> list[dict[str, Any]]:
-        """Every job that has not ended."""
+        """Returns every job that has not ended."""
         return list(self._call("GET", "/v1/jobs")["jobs"])
 
     def job(self, name: str, job_id: int | None = None, tenant: str | None = None) -> dict[str, Any]:
-        """One job."""
+        """Returns a job."""
         return self._call("GET", _job(name, job_id, tenant))
 
     def create(self, spec: Mapping[str, Any]) -> dict[str, Any]:
-        """Orders a job; the fields are those of `switchagg.control.jobs.records.JobSpec`."""
+        """Orders a job; its fields are those of `switchagg.control.jobs.records.JobSpec`."""
         return self._call("POST", "/v1/jobs", dict(spec))
 
     def drain(self, name: str, job_id: int | None = None, tenant: str | None = None) -> dict[str, Any]:
-        """Lets nobody join a job any more."""
+        """Admits no one else to a job, which ends when its members have left."""
         return self._call("POST", _job(name, job_id, tenant, "/drain"))
 
     def evict(self, name: str, job_id: int | None = None, tenant: str | None = None) -> dict[str, Any]:
@@ -68,45 +69,45 @@ class ControllerClient:
         return self._call("DELETE", _job(name, job_id, tenant))
 
     def history(self, name: str, job_id: int | None = None, tenant: str | None = None) -> dict[str, Any]:
-        """How a job has done over the last minutes."""
+        """Returns a job's rates over the last ten minutes."""
         return self._call("GET", _job(name, job_id, tenant, "/history"))
 
     # Switches.
 
     def switches(self) -> list[dict[str, Any]]:
-        """Every switch."""
+        """Returns every switch."""
         return list(self._call("GET", "/v1/switches")["switches"])
 
     def drain_switch(self, name: str) -> dict[str, Any]:
-        """Gives a switch no new jobs, and moves those that it has where they can be moved."""
+        """Places no new job on a switch, and moves its jobs if others have room."""
         return self._call("POST", f"/v1/switches/{quote(name, safe='')}/drain")
 
     def undrain_switch(self, name: str) -> dict[str, Any]:
-        """Lets a switch have jobs again."""
+        """Places new jobs on a switch again."""
         return self._call("POST", f"/v1/switches/{quote(name, safe='')}/undrain")
 
     def slots(self) -> dict[str, Any]:
-        """Capacity and the ranges that jobs have."""
+        """Returns the capacity of the switches and the ranges of jobs."""
         return self._call("GET", "/v1/slots")
 
     def waiting_slots(self, name: str) -> dict[str, Any]:
-        """The slots of a job that wait for a rank."""
+        """Returns the slots of a job that wait for a rank."""
         return self._call("GET", f"/v1/slots?{urlencode({'job': name})}")
 
     def stats(self) -> dict[str, Any]:
-        """Counters of the switches and of every job."""
+        """Returns the counters of the switches and of every job."""
         return self._call("GET", "/v1/stats")
 
-    # What happens.
+    # Events.
 
     def events(self, since: int = 0, limit: int = 200) -> list[dict[str, Any]]:
-        """Up to `limit` of the newest events numbered more than `since`, oldest first."""
+        """Returns up to `limit` of the newest events after number `since`, oldest first."""
         return list(self._call("GET", f"/v1/events?{urlencode({'since': since, 'limit': limit})}")["events"])
 
     def live(self) -> Iterator[dict[str, Any]]:
-        """Yields a snapshot a second, without end: ``now``, ``switches``, ``jobs``, new ``events``.
+        """Yields a snapshot a second without end: ``now``, ``switches``, ``jobs``, new ``events``.
 
-        Raises `SwitchError` when the controller ends the stream, or is silent for `timeout` seconds.
+        Raises `SwitchError` if the controller ends the stream, or is silent for `timeout` seconds.
         """
         from http.client import HTTPException
 

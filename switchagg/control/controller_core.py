@@ -1,11 +1,11 @@
-"""The controller's threads, lock and order of things; `controller.py` has what others call.
+"""The controller's shared state: its lock, its threads, and the order in which effects are carried out.
 
-    a call -> the book changes -> the store -> agents, members' lines, answers
+    a call -> the book changes -> the store -> agents, members' streams, answers
     agents' reports, the ticker: the same
 
-One lock guards the book of jobs. A call changes the book and then, still holding the lock, writes what must
-survive to the store, queues what switches are to do with their agents, and sends what members are to know on
-their lines; none of these waits for anybody.
+One lock guards the book of jobs. A call changes the book. Still holding the lock, it then writes to the store
+what must survive, queues with the agents what switches are to do, and sends members their events. None of
+these waits for anybody.
 """
 
 from __future__ import annotations
@@ -15,308 +15,283 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any, Final
 
-from switchagg.control import job_codec as saved
-from switchagg.control import views
+from switchagg.control import job_codec, views
 from switchagg.control.agent import Agent
-from switchagg.control.answers import AdmittedView
+from switchagg.control.answers import AdmittedView, JobView, SwitchView
 from switchagg.control.drivers.base import SwitchDriver
-from switchagg.control.events import IN_STORE, EventLog
-from switchagg.control.history import INTERVAL, History
 from switchagg.control.jobs.book import JobBook
 from switchagg.control.jobs.effects import (
-    Action,
-    Answer,
+    AnswerJoin,
+    AnswerStep,
+    ChangeStep,
+    CloseStream,
+    Effect,
     Fence,
-    Forget,
-    Hang,
+    ForgetJob,
     Install,
-    Note,
-    Question,
+    LogEvent,
     Remove,
-    Save,
-    Settle,
-    Tell,
+    SaveJob,
+    SendEvent,
 )
 from switchagg.control.jobs.job import Generation, Job, Member
-from switchagg.control.jobs.placement import Room
-from switchagg.control.jobs.records import (
-    EventStream,
-    JobState,
-)
-from switchagg.control.jobs.tuning import Tuning
-from switchagg.control.store import Changes, MemoryStore, Store
-from switchagg.control.tenants import Tenants
+from switchagg.control.jobs.records import JobState, Tenant
+from switchagg.control.jobs.switch_resources import SwitchResources
+from switchagg.control.journal import Journal
+from switchagg.control.member_streams import MemberStreams
+from switchagg.control.store import Changes, Store
+from switchagg.control.telemetry import INTERVAL, Telemetry
 from switchagg.errors import AdmissionError, SwitchAggError, SwitchError, UsageError
 from switchagg.rules.planner import SkipPolicy
 from switchagg.rules.switch import Capacity, Reconciled
 from switchagg.rules.wiring import Attachment, checked
 
 TICK: Final = 0.1  # seconds between looks at deadlines
-STALL: Final = 2.0  # seconds after which it was the controller that slept, and not the members
-STOP_PATIENCE: Final = 1.5  # seconds for the last words to switches
+STALL: Final = 2.0  # seconds after which the controller was stalled, and the members were not silent
+STOP_PATIENCE: Final = 1.5  # seconds for the last changes of switches
 
 _log = logging.getLogger(__name__)
 
 
-class Shell:
-    """A controller without what others ask it for. See `switchagg.control.controller.Controller`."""
+class ControllerCore:
+    """The book of jobs with its switches, streams and store; see `switchagg.control.controller.Controller`.
+
+    Fulfils `switchagg.control.agent.AgentCallbacks`.
+
+    Attributes:
+        lock: guards everything but the drivers and agents.
+        epoch: the unix time at which `time.monotonic` was 0.
+        heartbeat_address: where members send heartbeats; None if nowhere.
+        outcomes: joins by outcome: ``admitted``, or the code of the refusal.
+        closed: the controller has stopped.
+    """
 
     def __init__(
         self,
         drivers: Sequence[SwitchDriver],
-        *,
-        store: Store | None = None,
-        words: int | None = None,
-        slots: int | None = None,
-        policy: SkipPolicy | None = None,
-        wiring: Mapping[str, Attachment] | None = None,
+        store: Store,
+        words: int | None,
+        slots: int | None,
+        policy: SkipPolicy | None,
+        wiring: Mapping[str, Attachment],
     ) -> None:
         names = [driver.name for driver in drivers]
         if twice := [name for name, count in Counter(names).items() if count > 1]:
             raise UsageError(f"two switches are called {twice[0]!r}; each needs a name of its own")
-        self.store = store or MemoryStore()
-        self.tenants = Tenants(self.store)
+        attachments = checked({name: wiring.get(name, Attachment()) for name in names})
+        self.lock = threading.Lock()
+        self.epoch = time.time() - time.monotonic()
         self.heartbeat_address: tuple[str, int] | None = None
-        """Where members send heartbeats to; set before `start()`."""
         self.outcomes: Counter[str] = Counter()
-        """Joins by how they ended: ``admitted``, or the code of the refusal."""
-        self._drivers = {driver.name: driver for driver in drivers}
-        attachments = checked({name: (wiring or {}).get(name, Attachment()) for name in names})
-        self._book = JobBook(
+        self.closed = False
+        self.drivers = {driver.name: driver for driver in drivers}
+        self.agents = {driver.name: Agent(driver, self) for driver in drivers}
+        self.book = JobBook(
             [
-                Room(driver.name, driver.capacity, words, slots, attachments[driver.name], driver.address)
+                SwitchResources(
+                    driver.name, driver.capacity, words, slots, attachments[driver.name], driver.address
+                )
                 for driver in drivers
             ],
             policy=policy,
         )
-        self._agents = {driver.name: Agent(driver, self) for driver in drivers}
-        self._lock = threading.Lock()
-        self._epoch = time.time() - time.monotonic()
-        self._lines: dict[Member, EventStream] = {}
-        self._members: dict[EventStream, Member] = {}
-        self._questions: dict[tuple[Member, Question], Future[Any]] = {}
-        self._histories: dict[int, History] = {}  # by the number of the job
-        self._tunings: dict[int, Tuning] = {}
-        self._tuned = policy is None
-        self._events = EventLog()
-        self._unsaved = Changes()
-        self._store_error = ""
+        self.streams = MemberStreams()
+        self.journal = Journal(store)
+        self.telemetry = Telemetry(tuned=policy is None)
         self._stop = threading.Event()
         self._ticker = threading.Thread(target=self._tick, name="switchagg-ticker", daemon=True)
-        self._closed = False
 
     def start(self) -> None:
-        """Takes up what an earlier controller left, and begins to work.
+        """Takes over the jobs in the store and starts the threads.
 
-        Raises `SwitchError` where the store cannot be read.
+        Raises `SwitchError` if the store cannot be read.
         """
-        kept = self.store.load()
-        with self._lock:
-            self._events = EventLog(kept.events)
-            self._book.last_id, self._book.last_number = kept.last_id, kept.last_number
+        kept = self.journal.load()
+        with self.lock:
+            self.book.table.last_id, self.book.table.last_number = kept.last_id, kept.last_number
             now = time.monotonic()
-            for name in kept.draining & self._drivers.keys():
-                self._book.placement.rooms[name].draining = True
+            for name in kept.draining & self.drivers.keys():
+                self.book.pool.switches[name].draining = True
             for document in kept.jobs:
                 try:
-                    job = saved.load(document, self._epoch)
+                    job = job_codec.load(document, self.epoch)
                 except (KeyError, TypeError, ValueError) as error:
                     raise SwitchError(f"a job in the store cannot be read: {error!r}") from error
-                self._book.restore(job, now)
-            self._act()
+                self.book.restore(job, now)
+            self._carry_out()
         self._ticker.start()
-        for agent in self._agents.values():
+        for agent in self.agents.values():
             agent.start()
 
     def close(self) -> None:
-        """Refuses whoever waits, tells members and closes their lines. Safe to call twice.
-
-        Jobs end, unless the store is one that survives: then they stay on their switches, and their members
-        can attach to the next controller.
-        """
-        with self._lock:
-            if self._closed:
+        """Refuses pending joins, closes streams and ends the threads. Safe to call twice."""
+        with self.lock:
+            if self.closed:
                 return
-            self._closed = True
-            if self.store.persistent:
-                self._book.pause()
+            self.closed = True
+            if self.journal.store.persistent:
+                self.book.pause()
             else:
-                self._book.close()
-            self._act()
-            for line in self._lines.values():
-                line.close()
-            self._lines.clear()
-            self._members.clear()
-            for future in self._questions.values():
-                refuse(future, AdmissionError("the controller is stopping", "stopping"))
-            self._questions.clear()
+                self.book.close()
+            self._carry_out()
+            self.streams.close(AdmissionError("the controller is stopping", "stopping"))
         self._stop.set()
         if self._ticker.is_alive():
             self._ticker.join()
         end = time.monotonic() + STOP_PATIENCE
-        for agent in self._agents.values():
+        for agent in self.agents.values():
             agent.stop(max(0.0, end - time.monotonic()))
 
-    @property
-    def busy(self) -> bool:
-        """Whether there is a job whose ranks have been admitted and have not all left."""
-        with self._lock:
-            return any(member.admission for job in self._book.jobs() for member in job.joined())
-
-    # What agents report. `Office` says what each is.
+    # Callbacks of agents, as `AgentCallbacks` describes them.
 
     def wanted(self, generation: Generation) -> bool:
-        with self._lock:
-            job = self._book.at(generation.id)
+        with self.lock:
+            job = self.book.table.by_id(generation.id)
             return job is not None and job.generation is not None and generation in job.generation.parts
 
-    def belonging(self, switch: str) -> Sequence[Generation]:
-        with self._lock:
-            return self._book.belonging(switch)
+    def on_switch(self, switch: str) -> Sequence[Generation]:
+        with self.lock:
+            return self.book.table.on_switch(switch)
 
     def opened(self, job: Job, generation: Generation) -> None:
-        with self._changing():
-            self._book.opened(job, generation, time.monotonic())
+        with self.changing():
+            self.book.opened(job, generation, time.monotonic())
 
     def opening_failed(self, job: Job, generation: Generation, error: SwitchAggError) -> None:
-        with self._changing():
-            self._book.opening_failed(job, generation, error)
+        with self.changing():
+            self.book.opening_failed(job, generation, error)
 
     def switch_measured(self, switch: str, capacity: Capacity) -> None:
-        with self._changing():
-            self._book.switch_measured(switch, capacity, self._drivers[switch].address)
+        with self.changing():
+            self.book.switch_measured(switch, capacity, self.drivers[switch].address)
 
     def switch_up(self, switch: str, found: Reconciled) -> None:
-        with self._changing():
-            self._book.switch_up(switch, found)
+        with self.changing():
+            self.book.switch_up(switch, found)
 
     def switch_down(self, switch: str, why: str) -> None:
-        with self._changing():
-            self._book.switch_down(switch, why)
+        with self.changing():
+            self.book.switch_down(switch, why)
 
-    # With the lock held.
+    # With the lock held, except the first.
 
     @contextmanager
-    def _changing(self) -> Iterator[None]:
-        with self._lock:
+    def changing(self) -> Iterator[None]:
+        """Holds the lock, and carries out the book's effects at the end of the block."""
+        with self.lock:
             try:
                 yield
             finally:
-                self._act()
+                self._carry_out()
 
-    def _admitted(self, member: Member) -> AdmittedView:
+    def find(self, tenant: Tenant, name: str, job_id: int | None = None) -> Job | None:
+        """Returns the job of that name that the tenant may see; None if there is none.
+
+        Raises `AdmissionError` if an administrator names one that several tenants have.
+        """
+        job = self.book.table.find(tenant.name, name, job_id)
+        if job is not None or not tenant.admin:
+            return job
+        others = [
+            job for job in self.book.table.jobs() if job.name == name and (job_id is None or job.id == job_id)
+        ]
+        owners = sorted({job.tenant for job in others})
+        if len(owners) > 1:
+            raise AdmissionError(
+                f"tenants {', '.join(owners)} each have a job {name!r}; name the tenant too", "bad_request"
+            )
+        return others[-1] if others else None
+
+    def job_view(self, job: Job) -> JobView:
+        """Returns a job as JSON's types."""
+        counters = {each.switch: self.agents[each.switch].job_counters(job.id) for each in job.ranges}
+        history = self.telemetry.history(job)
+        return views.job_view(job, self.book, history, counters, time.monotonic(), self.epoch)
+
+    def switch_view(self, name: str, tenant: Tenant) -> SwitchView:
+        """Returns a switch as JSON's types."""
+        counters = self.agents[name].counters
+        return views.switch_view(
+            self.book.pool.switches[name], self.drivers[name], self.book, counters, tenant
+        )
+
+    def admitted(self, member: Member) -> AdmittedView:
+        """Returns the event ``admitted`` of a member."""
         assert member.admission is not None
-        driver = self._drivers[member.admission.switch]
+        driver = self.drivers[member.admission.switch]
         return views.admitted(member.admission, driver, self.heartbeat_address)
 
-    def _act(self) -> None:
-        """Does what the book asks for: the store first, then switches and members in order."""
-        actions = self._book.poll()
-        if actions:
-            self._record(actions)
-            for action in actions:
-                self._do(action)
+    def keep(self, **changes: Any) -> None:
+        """Writes changes, the fields of `Changes`, to the store."""
+        table = self.book.table
+        self.journal.write(Changes(**changes, last_id=table.last_id, last_number=table.last_number))
 
-    def _record(self, actions: Sequence[Action]) -> None:
+    def _carry_out(self) -> None:
+        """Carries out the book's effects: the store first, then switches and members in order."""
+        effects = self.book.poll()
+        if effects:
+            self._record(effects)
+            for effect in effects:
+                self._do(effect)
+
+    def _record(self, effects: Sequence[Effect]) -> None:
         jobs: dict[int, dict[str, Any] | None] = {}
         events = []
-        for action in actions:
-            match action:
-                case Save(job) | Forget(job):
-                    keep = saved.kept(job) and self.store.persistent
-                    jobs[job.number] = saved.dump(job, self._epoch) if keep else None
+        for effect in effects:
+            match effect:
+                case SaveJob(job) | ForgetJob(job):
+                    keep = job_codec.kept(job) and self.journal.store.persistent
+                    jobs[job.number] = job_codec.dump(job, self.epoch) if keep else None
                     if job.state is JobState.ended:
-                        self._histories.pop(job.number, None)
-                        self._tunings.pop(job.number, None)
-                case Note():
-                    events.append(self._events.add(action, time.time()))
-                    _log.info("%s", action.text, extra={"event": action})
-        self._keep(Changes(jobs=jobs, events=events))
+                        self.telemetry.forget_job(job)
+                case LogEvent():
+                    events.append(self.journal.events.add(effect, time.time()))
+                    _log.info("%s", effect.text, extra={"event": effect})
+        self.keep(jobs=jobs, events=events)
 
-    def _keep(self, changes: Changes) -> None:
-        """Writes changes, with those that could not be written earlier."""
-        earlier = self._unsaved
-        self._unsaved = Changes(
-            {**earlier.jobs, **changes.jobs},
-            [*earlier.events, *changes.events][-IN_STORE:],
-            {**earlier.switches, **changes.switches},
-            self._book.last_id,
-            self._book.last_number,
-        )
-        try:
-            self.store.write(self._unsaved)
-        except SwitchError as error:
-            if not self._store_error:
-                _log.error("%s", error)
-            self._store_error = str(error)
-        else:
-            self._unsaved, self._store_error = Changes(), ""
-
-    def _do(self, action: Action) -> None:
-        match action:
+    def _do(self, effect: Effect) -> None:
+        match effect:
             case Install(_, generation) | Remove(generation) | Fence(generation, _):
-                self._agents[generation.site.switch].queue(action)
-            case Settle(member) if (line := self._lines.get(member)) is not None:
+                self.agents[generation.slot_range.switch].queue(effect)
+            case AnswerJoin(member) if member in self.streams:
                 if member.refusal is None:
                     self.outcomes["admitted"] += 1
-                    line.send(self._admitted(member))
+                    self.streams.send(member, self.admitted(member))
                 else:
                     self.outcomes[member.refusal.code] += 1
-                    del self._lines[member]
-                    self._members.pop(line, None)
-                    line.refuse(member.refusal)
-            case Tell(member, event):
-                if (line := self._lines.get(member)) is not None:
-                    line.send(event)
-            case Answer(member, question, complete_to, refusal, code):
-                if (future := self._questions.pop((member, question), None)) is not None:
-                    if refusal:
-                        refuse(future, AdmissionError(refusal, code))
-                    elif future.set_running_or_notify_cancel():
-                        progress = question is Question.progress
-                        future.set_result(complete_to if progress else self._admitted(member))
-            case Hang(member):
-                self._hang(member)
+                    self.streams.refuse(member, member.refusal)
+            case SendEvent(member, event):
+                self.streams.send(member, event)
+            case AnswerStep(member, step, complete_to, refusal, code):
+                if refusal:
+                    self.streams.fail(member, step, AdmissionError(refusal, code))
+                else:
+                    progress = step is ChangeStep.progress
+                    self.streams.answer(member, step, complete_to if progress else self.admitted(member))
+            case CloseStream(member):
+                self.streams.end(member)
+                self.telemetry.forget_member(member)
 
-    def _hang(self, member: Member) -> None:
-        if (line := self._lines.pop(member, None)) is not None:
-            self._members.pop(line, None)
-            line.close()
-        for question in Question:
-            if (future := self._questions.pop((member, question), None)) is not None:
-                what = f"rank {member.rank} of job {member.job.name!r} is {member.state.value}"
-                refuse(future, AdmissionError(f"{what}: {member.why}" if member.why else what, "lost"))
-        if (history := self._histories.get(member.job.number)) is not None:
-            history.forget(member.cookie)
-
-    # By themselves.
+    # The ticker.
 
     def _tick(self) -> None:
         last, sampled = time.monotonic(), 0.0
         while not self._stop.wait(TICK):
             now = time.monotonic()
             try:
-                with self._changing():
+                with self.changing():
                     if now - last > STALL:
-                        self._book.liveness.forgive(now - last)
-                    self._book.tick(now)
+                        self.book.table.liveness.extend(now - last)
+                    self.book.tick(now)
                     if now - sampled >= INTERVAL:
                         sampled = now
-                        for history in self._histories.values():
-                            history.sample(now, time.time())
-                    if self._store_error:
-                        self._keep(Changes())
+                        self.telemetry.sample(now, time.time())
+                    if self.journal.error:
+                        self.journal.retry()
             except Exception:
-                # Whatever is wrong with one job: deadlines of the others go on.
+                # An error in one job: deadlines of the others go on.
                 _log.exception("a look at deadlines failed")
             last = now
-
-
-def refuse(future: Future[Any], error: AdmissionError) -> None:
-    """Answers a question with an error, if anybody still waits for it."""
-    if future.set_running_or_notify_cancel():
-        future.set_exception(error)

@@ -1,4 +1,4 @@
-"""Switch and controller in one process: what `switchagg host` runs, and tests in theirs."""
+"""A switch and its controller in one process, as `switchagg host` and tests run them."""
 
 from __future__ import annotations
 
@@ -24,19 +24,18 @@ class EmbeddedController:
     """A software switch with its controller, from construction to `close()`. A context manager.
 
     Args:
-        host: IPv4 address that the switch is bound to and, unless `controller_host` says otherwise, the
-            controller.
+        host: IPv4 address that the switch binds to, and the controller unless `controller_host` is given.
         port: UDP port of the switch; 0 takes a free one.
-        controller_host, controller_port: where the HTTP service listens; port 0 takes a free one.
-        capacity: slots in the switch.
+        controller_host, controller_port: address of the HTTP service; port 0 takes a free one.
+        capacity: slots of the switch.
         memory: bytes that slots may take.
         rate, faults, pcap, links: passed on to the switch.
-        words, slots, policy: what jobs get whose ranks ask for nothing.
-        credential: refuse whoever does not bring this token; None asks for none.
+        words, slots, policy: of jobs whose ranks ask for none.
+        credential: the token that every request must bring; None for no authentication.
 
     Raises:
         UsageError: `host` is not one concrete address, or a value is out of range.
-        SwitchError: an address or port cannot be had.
+        SwitchError: an address or port is not available.
     """
 
     def __init__(
@@ -86,12 +85,12 @@ class EmbeddedController:
 
     @property
     def url(self) -> str:
-        """Where the controller answers: ``http://host:port``."""
+        """The controller's URL, ``http://host:port``."""
         return self._server.url
 
     @property
     def warnings(self) -> list[str]:
-        """What a person should know about how the switch runs here, a sentence each."""
+        """Warnings for people about how the switch runs here, a sentence each."""
         return self.driver.warnings
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
-"""The UDP socket that takes workers' heartbeats, on the HTTP service's port number.
+"""The UDP socket for workers' heartbeats, on the HTTP service's port number.
 
-A thread of its own: a heartbeat must not wait until some other call has been served. What is no heartbeat, or
-nobody's, is counted and forgotten; nothing is ever sent back.
+It has a thread of its own, so that no heartbeat waits for other calls. Malformed heartbeats and those of
+unknown members are counted and dropped. Nothing is ever sent back.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from typing import Final
 from switchagg.errors import SwitchError
 from switchagg.wire.heartbeat import MAX_BYTES, Heartbeat, HeartbeatError
 
-RECEIVE_BUFFER: Final = 1 << 20  # bytes; thousands of members beat in the same second
+RECEIVE_BUFFER: Final = 1 << 20  # bytes, for thousands of members
 
 _log = logging.getLogger(__name__)
 
 Beat = Callable[[bytes, int, Mapping[str, int]], bool]
-"""Takes a heartbeat: cookie, sequence, fields. Returns whether the cookie is somebody's."""
+"""Takes a heartbeat: cookie, sequence, fields. Returns False if no member has the cookie."""
 
 
 class HeartbeatSocket:
     """Bound from construction on; takes heartbeats from `start()` to `close()`.
 
     Args:
-        address: where it listens.
+        address: the address to listen on.
 
     Attributes:
         address: the same.
-        outcomes: what has come: ``taken``, ``unknown`` (a cookie of nobody's), ``malformed``,
-            ``failed`` (an error of ours; the log has it).
+        outcomes: numbers of datagrams: ``taken``, ``unknown`` (no member has the cookie), ``malformed``,
+            ``failed`` (an error of the controller, which its log has).
 
-    Raises `SwitchError` where it cannot listen there.
+    Raises `SwitchError` if it cannot listen there.
     """
 
     def __init__(self, address: tuple[str, int]) -> None:
@@ -59,7 +59,7 @@ class HeartbeatSocket:
         self._thread: threading.Thread | None = None
 
     def start(self, beat: Beat) -> None:
-        """Hands every heartbeat to `beat` from now on, in a thread of its own."""
+        """Starts the thread, which passes every heartbeat to `beat`."""
         self._thread = threading.Thread(
             target=self._run, args=(beat,), name="switchagg-heartbeats", daemon=True
         )
@@ -80,7 +80,7 @@ class HeartbeatSocket:
         poll.register(self._socket, select.POLLIN)
         poll.register(self._stop, select.POLLIN)
         while self._stop not in {fd for fd, _ in poll.poll()}:
-            # OSError: none is there any more, or an ICMP error for somebody else's datagram.
+            # OSError: the datagram is gone, or an ICMP error for another one.
             with contextlib.suppress(OSError):
                 data = self._socket.recv(MAX_BYTES + 1)
                 self.outcomes[self._take(data, beat)] += 1
@@ -94,7 +94,7 @@ class HeartbeatSocket:
         try:
             known = beat(heartbeat.cookie, heartbeat.sequence, asdict(heartbeat.report))
         except Exception:
-            # Whatever one member sends: the others must be heard.
+            # An error in one heartbeat: the others must be taken.
             _log.exception("a heartbeat could not be taken")
             return "failed"
         return "taken" if known else "unknown"

@@ -1,9 +1,8 @@
-"""Jobs as they are kept over a restart of the controller: to and from one JSON document each. No I/O, no
-clock.
+"""Converts jobs to JSON documents that survive a restart of the controller, and back. No I/O, no clock.
 
-What is kept is what the switches and the members hold of a job: its slots, its open generation with all
-tokens, its members with their cookies, and of a change of membership the number that progress was answered
-with. A rank that waits to be let in is not kept: its connection ends with the controller.
+A document has all that switches and members hold of a job: its slots, its open generation with its tokens,
+its members with their cookies, and the answer to progress in a change of membership. A rank that waits to be
+admitted is not in it: its connection ends with the controller.
 """
 
 from __future__ import annotations
@@ -12,15 +11,15 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from switchagg.control.jobs.job import Change, ChangeReason, Generation, Job, Member
-from switchagg.control.jobs.placement import Shape, Site, Tree
+from switchagg.control.jobs.job import Change, ChangeReason, Generation, Job, Member, Placement
 from switchagg.control.jobs.records import Admission, JobSpec, JobState, JoinRequest, MemberState, OnLoss
+from switchagg.control.jobs.switch_resources import JobSize, SlotRange
 from switchagg.rules.planner import SkipPolicy
 from switchagg.rules.slots import JobEntry, ParentEntry, WorkerEntry
 
 
 def kept(job: Job) -> bool:
-    """Returns whether anything of the job outlives this controller."""
+    """Returns True if the job outlives this controller."""
     if job.state in (JobState.failed, JobState.ended):
         return False
     return job.spec is not None or job.state in (JobState.running, JobState.moving)
@@ -39,9 +38,9 @@ def dump(job: Job, epoch: float) -> dict[str, Any]:
         "spec": None if job.spec is None else asdict(job.spec),
         "state": job.state.value,
         "draining": job.draining,
-        "tree": None if job.tree is None else asdict(job.tree),
-        "shape": None if job.shape is None else asdict(job.shape),
-        "id": job.last_id,
+        "tree": None if job.placement is None else asdict(job.placement),
+        "shape": None if job.size is None else asdict(job.size),
+        "id": job.id,
         "generation": None if generation is None else _generation(generation),
         "change": None
         if job.change is None or not (job.change.begun or job.change.lost)
@@ -84,11 +83,11 @@ def _member(member: Member) -> dict[str, Any]:
 
 
 def load(document: dict[str, Any], epoch: float) -> Job:
-    """Returns the job of a document, as it stands after a restart.
+    """Returns the job of a document, as it is after a restart.
 
-    Raises `KeyError`, `TypeError` or `ValueError` for what `dump` did not write.
+    Raises `KeyError`, `TypeError` or `ValueError` for a document that `dump` cannot have written.
     """
-    spec, shape = document["spec"], document["shape"]
+    spec, size = document["spec"], document["shape"]
     job = Job(
         number=document["number"],
         tenant=document["tenant"],
@@ -97,23 +96,23 @@ def load(document: dict[str, Any], epoch: float) -> Job:
         created=document["created"] - epoch,
         spec=None if spec is None else JobSpec(**{**spec, "on_loss": OnLoss(spec["on_loss"])}),
         draining=document["draining"],
-        tree=_load_tree(document),
-        shape=None if shape is None else Shape(**shape),
+        placement=_load_placement(document),
+        size=None if size is None else JobSize(**size),
         policy=SkipPolicy(**document["policy"]),
         policy_why=document["policy_why"],
         policy_since=document["policy_since"] - epoch,
-        last_id=document["id"],
+        id=document["id"],
     )
     state = JobState(document["state"])
     if state not in (JobState.running, JobState.moving):
-        job.state = JobState.queued if job.tree is None else JobState.created
+        job.state = JobState.queued if job.placement is None else JobState.created
         return job
     job.state = state
     for saved in document["members"]:
         member = _load_member(job, saved)
         job.members[member.rank] = member
-    if document["generation"] is not None and job.tree is not None:
-        job.generation = _load_generation(job.tree.sites, document["generation"])
+    if document["generation"] is not None and job.placement is not None:
+        job.generation = _load_generation(job.ranges, document["generation"])
     if document["change"] is not None:
         change = document["change"]
         job.change = Change(
@@ -144,25 +143,25 @@ def _load_member(job: Job, saved: dict[str, Any]) -> Member:
     )
 
 
-def _load_tree(document: dict[str, Any]) -> Tree | None:
-    if (site := document.get("site")) is not None:
-        return Tree(Site(**site))  # as it was written when a job had one switch
+def _load_placement(document: dict[str, Any]) -> Placement | None:
+    if (root := document.get("site")) is not None:
+        return Placement(SlotRange(**root))  # written when a job had one switch
     tree = document.get("tree")
     if tree is None:
         return None
-    return Tree(
-        Site(**tree["root"]),
-        tuple(Site(**leaf) for leaf in tree["leaves"]),
+    return Placement(
+        SlotRange(**tree["root"]),
+        tuple(SlotRange(**leaf) for leaf in tree["leaves"]),
         tuple((switch, tuple(ranks)) for switch, ranks in tree["seats"]),
     )
 
 
-def _load_generation(sites: Sequence[Site], saved: dict[str, Any]) -> Generation:
+def _load_generation(ranges: Sequence[SlotRange], saved: dict[str, Any]) -> Generation:
     entry = saved["entry"]
     parent = entry.get("parent")
     workers = tuple(WorkerEntry(**each) for each in entry["workers"])
     return Generation(
-        sites[0],
+        ranges[0],
         JobEntry(
             **{**entry, "workers": workers, "parent": None if parent is None else ParentEntry(**parent)}
         ),
@@ -172,8 +171,8 @@ def _load_generation(sites: Sequence[Site], saved: dict[str, Any]) -> Generation
         ready=True,
         open=True,
         leaves=tuple(
-            _load_generation([site], leaf)
-            for site, leaf in zip(sites[1:], saved.get("leaves", ()), strict=True)
+            _load_generation([each], leaf)
+            for each, leaf in zip(ranges[1:], saved.get("leaves", ()), strict=True)
         ),
         seats=tuple(saved.get("seats", ())),
     )

@@ -1,4 +1,4 @@
-"""What people and programs look at: jobs, switches, slots, counters, events; in JSON's types."""
+"""Read-only queries on jobs, switches, slots, counters and events, in JSON's types."""
 
 from __future__ import annotations
 
@@ -22,93 +22,90 @@ from switchagg.control.answers import (
     SwitchView,
     WaitingView,
 )
-from switchagg.control.controller_core import Shell
+from switchagg.control.controller_core import ControllerCore
 from switchagg.control.drivers.base import SwitchDriver
-from switchagg.control.events import describe
-from switchagg.control.history import INTERVAL
-from switchagg.control.jobs.job import Generation, Job
-from switchagg.control.jobs.records import (
-    Tenant,
-)
-from switchagg.errors import AdmissionError, SwitchError
+from switchagg.control.jobs.job import Generation
+from switchagg.control.jobs.records import Tenant
+from switchagg.control.journal import describe
+from switchagg.control.telemetry import INTERVAL
+from switchagg.errors import SwitchError
 
 PATIENCE: Final = 5.0  # seconds that people wait for a switch's counters and slots
-FRESH: Final = 0.9  # seconds that counters are good for
+REFRESH_PATIENCE: Final = 0.3  # seconds to wait for fresh counters
+FRESH: Final = 0.9  # seconds for which counters count as fresh
 
 
-class Looking(Shell):
-    """A controller that can be looked at. Everything is as the tenant that asks may see it."""
+class Queries:
+    """Read-only queries, filtered by what the tenant may see."""
 
-    @property
-    def queries(self) -> Looking:
-        """Returns the read-only queries."""
-        return self
+    def __init__(self, core: ControllerCore) -> None:
+        self._core = core
 
     def jobs(self, tenant: Tenant) -> list[JobView]:
-        """Returns every job that has not ended and that the tenant may see."""
-        self._refresh(0.3)
-        with self._lock:
-            return [self._describe(job) for job in self._book.jobs() if views.sees(tenant, job.tenant)]
+        """Returns every job that has not ended."""
+        self._refresh()
+        with self._core.lock:
+            return self._jobs(tenant)
 
     def job(self, tenant: Tenant, name: str, job_id: int | None = None) -> JobView | None:
-        """Returns the newest job of that name, or the one with this id; None where there is none."""
-        self._refresh(0.3)
-        with self._lock:
-            job = self._find(tenant, name, job_id)
-            return None if job is None else self._describe(job)
+        """Returns the newest job of that name, or the one with this id; None if there is none."""
+        self._refresh()
+        with self._core.lock:
+            job = self._core.find(tenant, name, job_id)
+            return None if job is None else self._core.job_view(job)
 
     def switches(self, tenant: Tenant) -> list[SwitchView]:
-        """Returns the switches, and who has which of their slots."""
-        self._refresh(0.3)
-        with self._lock:
-            return [self._switch(name, tenant) for name in self._drivers]
+        """Returns the switches with the owners of their slots."""
+        self._refresh()
+        with self._core.lock:
+            return self._switches(tenant)
 
     def slots(self, tenant: Tenant) -> SlotsView:
-        """Returns who has which slots, of all switches together and of each."""
-        with self._lock:
-            rooms: list[SwitchSlots] = [
+        """Returns the owners of slots, of all switches together and of each."""
+        with self._core.lock:
+            switches: list[SwitchSlots] = [
                 {
-                    "name": room.name,
-                    "capacity": room.capacity.slots,
-                    "free": room.allocator.free_slots,
-                    "largest_free": room.allocator.largest_free,
-                    "memory": room.capacity.memory,
-                    "memory_used": room.memory_used,
-                    "max_words": room.capacity.words,
-                    "ranges": views.ranges(room, self._book, tenant),
+                    "name": switch.name,
+                    "capacity": switch.capacity.slots,
+                    "free": switch.allocator.free_slots,
+                    "largest_free": switch.allocator.largest_free,
+                    "memory": switch.capacity.memory,
+                    "memory_used": switch.memory_used,
+                    "max_words": switch.capacity.words,
+                    "ranges": views.ranges(switch, self._core.book, tenant),
                 }
-                for room in self._book.placement.rooms.values()
+                for switch in self._core.book.pool.switches.values()
             ]
         return {
-            "capacity": sum(room["capacity"] for room in rooms),
-            "free": sum(room["free"] for room in rooms),
-            "memory": sum(room["memory"] for room in rooms),
-            "memory_used": sum(room["memory_used"] for room in rooms),
-            "largest_free": max((room["largest_free"] for room in rooms), default=0),
-            "max_words": max((room["max_words"] for room in rooms), default=0),
-            "ranges": [{**each, "switch": room["name"]} for room in rooms for each in room["ranges"]],
-            "switches": rooms,
+            "capacity": sum(switch["capacity"] for switch in switches),
+            "free": sum(switch["free"] for switch in switches),
+            "memory": sum(switch["memory"] for switch in switches),
+            "memory_used": sum(switch["memory_used"] for switch in switches),
+            "largest_free": max((switch["largest_free"] for switch in switches), default=0),
+            "max_words": max((switch["max_words"] for switch in switches), default=0),
+            "ranges": [{**owned, "switch": each["name"]} for each in switches for owned in each["ranges"]],
+            "switches": switches,
         }
 
     def waiting_slots(self, tenant: Tenant, name: str, job_id: int | None = None) -> WaitingView | None:
-        """Returns the slots of a job that wait for some ranks; None where there is no such job.
+        """Returns the slots of a job that wait for some ranks; None if there is no such job.
 
-        Of a job that hangs this says whose packets are not there. `slots` is None where the switch does not
-        show them. Raises `SwitchError` where it does not answer.
+        For a job that hangs it names the ranks whose packets are missing. `slots` is None if the switch does
+        not show its slots. Raises `SwitchError` if it does not answer.
         """
-        with self._lock:
-            job = self._find(tenant, name, job_id)
+        with self._core.lock:
+            job = self._core.find(tenant, name, job_id)
             if job is None:
                 return None
             generation = job.generation
             if generation is None or not generation.open:
                 return {"job": name, "slots": []}
-            agents = [(part, self._agents[part.site.switch]) for part in generation.parts]
         found: list[tuple[Generation, dict[int, Any]]] = []
-        for part, agent in agents:
-            indices = range(part.site.base, part.site.base + part.site.slots)
+        for part in generation.parts:
+            indices = range(part.slot_range.base, part.slot_range.base + part.slot_range.slots)
+            agent = self._core.agents[part.slot_range.switch]
             found.append((part, agent.ask(partial(_states, indices), PATIENCE)))
-        with self._lock:
+        with self._core.lock:
             hidden = any(None in states.values() for _, states in found)
             if hidden or job.generation is not generation:
                 return {"job": name, "slots": None}
@@ -120,17 +117,17 @@ class Looking(Shell):
 
         A switch that does not answer has ``error`` instead.
         """
-        with self._lock:
+        with self._core.lock:
             there = [
-                (job.name, job.id, job.tenant, part.site.switch)
-                for job in self._book.jobs()
+                (job.name, job.id, job.tenant, part.slot_range.switch)
+                for job in self._core.book.table.jobs()
                 if job.generation is not None and job.generation.open and views.sees(tenant, job.tenant)
                 for part in job.generation.parts
             ]
         switches: dict[str, dict[str, Any]] = {}
         jobs: list[JobCounters] = []
         total: Counter[str] = Counter()
-        for name, agent in self._agents.items():
+        for name, agent in self._core.agents.items():
             mine = [job_id for _, job_id, _, switch in there if switch == name]
             try:
                 counters, of_jobs = agent.ask(partial(_counters, mine), PATIENCE)
@@ -148,39 +145,40 @@ class Looking(Shell):
 
     def events(self, tenant: Tenant, since: int = 0, limit: int = 200) -> list[EventView]:
         """Returns events after number `since`, oldest first; with 0 the newest."""
-        with self._lock:
-            return [describe(event) for event in self._events.since(since, limit, tenant)]
+        with self._core.lock:
+            return self._events(tenant, since, limit)
 
     def history(self, tenant: Tenant, name: str, job_id: int | None = None) -> HistoryView | None:
-        """Returns what a job did in the last ten minutes; None where there is no such job."""
-        with self._lock:
-            job = self._find(tenant, name, job_id)
+        """Returns a job's rates over the last ten minutes; None if there is no such job."""
+        with self._core.lock:
+            job = self._core.find(tenant, name, job_id)
             if job is None:
                 return None
-            history = self._histories.get(job.number)
+            history = self._core.telemetry.history(job)
             points = [] if history is None else history.points()
             return {"job": name, "interval": INTERVAL, "points": points}
 
     def snapshot(self, tenant: Tenant, since: int = 0) -> Snapshot:
         """Returns all that a page shows, with counters as of a second ago."""
-        self._refresh(0.3)
-        with self._lock:
+        self._refresh()
+        with self._core.lock:
             return {
                 "now": round(time.time(), 3),
-                "switches": [self._switch(name, tenant) for name in self._drivers],
-                "jobs": [self._describe(job) for job in self._book.jobs() if views.sees(tenant, job.tenant)],
-                "events": [describe(event) for event in self._events.since(since, 200, tenant)],
+                "switches": self._switches(tenant),
+                "jobs": self._jobs(tenant),
+                "events": self._events(tenant, since, 200),
             }
 
     def health(self) -> Health:
-        """Returns whether all is well, and what a person should know."""
-        warnings = [warning for driver in self._drivers.values() for warning in driver.warnings]
-        with self._lock:
-            rooms = self._book.placement.rooms
-            states = {name: room.state.value for name, room in rooms.items()}
-            if self._store_error:
-                warnings.append(f"what has changed is not kept: {self._store_error}")
-        first = next(iter(self._drivers.values()), None)
+        """Returns the states of the switches, and warnings for people."""
+        drivers = self._core.drivers.values()
+        warnings = [warning for driver in drivers for warning in driver.warnings]
+        with self._core.lock:
+            switches = self._core.book.pool.switches
+            states = {name: switch.state.value for name, switch in switches.items()}
+            if error := self._core.journal.error:
+                warnings.append(f"what has changed is not kept: {error}")
+        first = next(iter(drivers), None)
         return {
             "status": "ok",
             "switch": None if first is None else views.endpoint(first),
@@ -190,50 +188,31 @@ class Looking(Shell):
 
     def census(self) -> dict[tuple[str, str], int]:
         """Returns the number of jobs by tenant and state."""
-        with self._lock:
-            return dict(Counter((job.tenant, job.shown.value) for job in self._book.jobs()))
+        with self._core.lock:
+            return dict(Counter((job.tenant, job.shown.value) for job in self._core.book.table.jobs()))
 
     def event_counts(self) -> dict[str, int]:
-        """Returns how many events of each kind there were since the controller started."""
-        with self._lock:
-            return dict(self._events.counts)
+        """Returns the number of events of each kind since the controller started."""
+        with self._core.lock:
+            return dict(self._core.journal.events.counts)
 
-    # With the lock held, except the last.
-
-    def _found(self, tenant: Tenant, name: str, job_id: int | None) -> Job:
-        job = self._find(tenant, name, job_id)
-        if job is None:
-            raise AdmissionError(f"there is no job {name[:128]!r}", "not_found")
-        return job
-
-    def _find(self, tenant: Tenant, name: str, job_id: int | None = None) -> Job | None:
-        job = self._book.find(tenant.name, name, job_id)
-        if job is not None or not tenant.admin:
-            return job
-        others = [
-            job for job in self._book.jobs() if job.name == name and (job_id is None or job.id == job_id)
-        ]
-        owners = sorted({job.tenant for job in others})
-        if len(owners) > 1:
-            raise AdmissionError(
-                f"tenants {', '.join(owners)} each have a job {name!r}; name the tenant too", "bad_request"
-            )
-        return others[-1] if others else None
-
-    def _describe(self, job: Job) -> JobView:
-        sites = () if job.tree is None else job.tree.sites
-        counters = {site.switch: self._agents[site.switch].job_counters(job.id) for site in sites}
-        history = self._histories.get(job.number)
-        return views.job_view(job, self._book, history, counters, time.monotonic(), self._epoch)
-
-    def _switch(self, name: str, tenant: Tenant) -> SwitchView:
-        room = self._book.placement.rooms[name]
-        return views.switch_view(room, self._drivers[name], self._book, self._agents[name].counters, tenant)
-
-    def _refresh(self, patience: float) -> None:
-        end = time.monotonic() + patience
-        for agent in self._agents.values():
+    def _refresh(self) -> None:
+        """Reads counters that are no longer fresh, and waits a moment for them."""
+        end = time.monotonic() + REFRESH_PATIENCE
+        for agent in self._core.agents.values():
             agent.refresh(FRESH, max(0.0, end - time.monotonic()))
+
+    # With the lock held.
+
+    def _jobs(self, tenant: Tenant) -> list[JobView]:
+        jobs = self._core.book.table.jobs()
+        return [self._core.job_view(job) for job in jobs if views.sees(tenant, job.tenant)]
+
+    def _switches(self, tenant: Tenant) -> list[SwitchView]:
+        return [self._core.switch_view(name, tenant) for name in self._core.drivers]
+
+    def _events(self, tenant: Tenant, since: int, limit: int) -> list[EventView]:
+        return [describe(event) for event in self._core.journal.events.since(since, limit, tenant)]
 
 
 def _states(indices: range, driver: SwitchDriver) -> dict[int, Any]:

@@ -1,4 +1,4 @@
-"""What a controller is reached by: HTTP, and heartbeats on the same port number."""
+"""The server of a controller: HTTP, and heartbeats in UDP on the same port number."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
     from switchagg.control.controller import Controller
     from switchagg.control.http.routes import Service
 
-_ATTEMPTS: Final = 20  # to find a number that is free for TCP and UDP
+_ATTEMPTS: Final = 20  # to find a port that is free for TCP and UDP
 
 
 class ControlServer:
     """Serves a `Controller` from `start()` to `close()`.
 
     Args:
-        controller: started and closed together with the server.
-        host, port: where to listen; 0 takes a port that is free.
-        tls: serves https with these files.
+        controller: the server starts and closes it.
+        host, port: the address to listen on; port 0 takes a free one.
+        tls: serve https with these files.
         authentication: refuse requests without a token even while no tenants are set up.
 
-    Raises `SwitchError` where it cannot listen there.
+    Raises `SwitchError` if it cannot listen there.
     """
 
     def __init__(
@@ -41,7 +41,6 @@ class ControlServer:
         self.controller = controller
         self._authentication = authentication
         self._http, self._heartbeats = self._listen(host, port, tls)
-        controller.heartbeat_address = self._heartbeats.address
         self._service: Service | None = None
         self._lock = threading.Lock()
 
@@ -51,13 +50,13 @@ class ControlServer:
         return self._http.url
 
     def start(self) -> None:
-        """Starts the controller, and begins to serve, in threads of its own."""
-        self.controller.start()
+        """Starts the controller and the server's threads."""
+        self.controller.start(self._heartbeats.address)
         self._heartbeats.start(self.controller.heartbeat)
         self._http.start()
 
     def close(self) -> None:
-        """Tells the members, ends every connection and thread, and the controller. Safe to call twice."""
+        """Closes the controller, every connection and every thread. Safe to call twice."""
         self.controller.close()
         self._http.close()
         self._heartbeats.close()

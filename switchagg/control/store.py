@@ -1,27 +1,27 @@
-"""What survives a restart of the controller: SQLite in a file, or nothing, in memory.
+"""The store of all that survives a restart of the controller: a SQLite file, or memory, where nothing does.
 
-    jobs      a document for each that is not over (`saved.py`); the entry that its switch holds is in it
+    jobs      a document (`job_codec`) for each that is not over, with the entries that its switches hold
     tenants   names, quotas; tokens as SHA-256
     events    the latest IN_STORE of the log
     switches  those that are being drained
-    meta      the last job id and number given out
+    meta      the latest job id and number given out
 
-The order is always: the store, then the switch, then the members. What the store holds is what should be;
-after a kill -9 at any point `SwitchDriver.reconcile` makes the switches agree with it:
+The order is always: the store, then the switch, then the members. After a kill -9 at any point
+`SwitchDriver.reconcile` makes the switches agree with the store:
 
     killed before a job is stored as running     its members were never answered; the switch may hold it,
-                                                 and forgets it as nobody's
-    after that, before its members are answered  it is on the switch; nobody comes for it, and it ends when
-                                                 their time to come back is over
-    after a loss is stored, before the fence     reconcile shuts the worker out before it lets anything in
-    after a job's end is stored, before removal  the switch forgets it as nobody's
+                                                 and removes it as unknown
+    after that, before its members are answered  it is on the switch; no member attaches, and it ends when
+                                                 their time to do so is over
+    after a loss is stored, before the fence     reconcile fences the worker before it admits anything
+    after a job's end is stored, before removal  the switch removes it as unknown
 
-The one exception is the opening itself: a job is on the switch, with all its slots initialised, before it is
-stored as running, since until then nobody may have been told.
+The one exception is the opening: a job is on the switch, with all its slots initialised, before it is stored
+as running. Its members are told only afterwards.
 
-One transaction holds all that one step of the controller changes. The database is in WAL mode with
-synchronous=NORMAL: a killed process loses nothing; a machine that loses its power may lose the last moments,
-which to the switch is a kill before they were stored.
+Each step of the controller is one transaction. The database is in WAL mode with synchronous=NORMAL: a killed
+process loses nothing; a machine that loses its power may lose the last moments, which has the effect of a
+kill before they were stored.
 """
 
 from __future__ import annotations
@@ -37,11 +37,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from switchagg.control.events import IN_MEMORY, IN_STORE
 from switchagg.control.jobs.records import Event, EventKind, Quota, Tenant
 from switchagg.errors import SwitchError, UsageError
 
 SCHEMA: Final = 1
+IN_MEMORY: Final = 2000  # events
+IN_STORE: Final = 10_000
 _FILE: Final = "controller.db"
 _LOCK: Final = "controller.lock"
 
@@ -64,11 +65,11 @@ CREATE TABLE meta (name TEXT PRIMARY KEY, value INTEGER NOT NULL);
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What one step of the controller changes.
+    """The changes of one step of the controller.
 
     Attributes:
         jobs: documents by number; None deletes.
-        switches: name -> whether it is being drained.
+        switches: by name, True for those that are being drained.
     """
 
     jobs: Mapping[int, dict[str, Any] | None] = field(default_factory=dict)
@@ -80,7 +81,7 @@ class Changes:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What an earlier controller left; `jobs` by number."""
+    """The state that an earlier controller left; `jobs` by number."""
 
     jobs: Sequence[dict[str, Any]] = ()
     events: Sequence[Event] = ()
@@ -90,18 +91,18 @@ class Kept:
 
 
 class Store(Protocol):
-    """Where the controller keeps what must survive it. Methods may be called from any thread.
+    """Keeps what must survive the controller. Methods may be called from any thread.
 
-    Those that write or read a file raise `SwitchError` where that fails; nothing is half-written then.
+    Methods that write or read a file raise `SwitchError` if that fails; nothing is half-written then.
     """
 
     @property
     def persistent(self) -> bool:
-        """Whether jobs outlive the controller."""
+        """True if jobs outlive the controller."""
         ...
 
     def load(self) -> Kept:
-        """Returns what an earlier controller left."""
+        """Returns the state that an earlier controller left."""
         ...
 
     def write(self, changes: Changes) -> None:
@@ -113,32 +114,32 @@ class Store(Protocol):
         ...
 
     def put_tenant(self, tenant: Tenant) -> None:
-        """Adds a tenant, or changes one."""
+        """Adds or changes a tenant."""
         ...
 
     def drop_tenant(self, name: str) -> bool:
-        """Forgets a tenant and its tokens. Returns whether it was there."""
+        """Deletes a tenant and its tokens. Returns False if there was none."""
         ...
 
     def put_token(self, tenant: str, hashed: str) -> None:
-        """Gives a tenant one more token."""
+        """Adds a token of a tenant, as its hash."""
         ...
 
     def drop_tokens(self, tenant: str) -> int:
-        """Takes all its tokens from a tenant. Returns how many there were."""
+        """Deletes all tokens of a tenant. Returns their number."""
         ...
 
     def tenant_of(self, hashed: str) -> Tenant | None:
-        """Returns whose token this is."""
+        """Returns the tenant with this token; None if there is none."""
         ...
 
     def close(self) -> None:
-        """Lets go of the file. Safe to call twice."""
+        """Closes the file. Safe to call twice."""
         ...
 
 
 class MemoryStore:
-    """Keeps tenants while the process lives, and nothing of jobs. `Store` says what each member is."""
+    """A `Store` that keeps tenants in memory, and no jobs."""
 
     persistent: Final = False
 
@@ -179,15 +180,15 @@ class MemoryStore:
 
 
 class SqliteStore:
-    """Keeps everything in a directory; `Store` says what each member is.
+    """A `Store` in a directory.
 
     Args:
-        directory: made where it is not there, for its owner only.
-        serving: for the controller itself, of which a directory has one; others may look and add tenants.
+        directory: created if missing, readable by its owner only.
+        serving: for the controller itself, one a directory; other processes may read and add tenants.
 
     Raises:
-        UsageError: the directory cannot be had.
-        SwitchError: another controller has it, or its contents are a newer version's or no database.
+        UsageError: the directory cannot be created or opened.
+        SwitchError: another controller uses it, or a newer version wrote it, or it holds no database.
     """
 
     persistent: Final = True

@@ -1,9 +1,9 @@
-"""How an operator names the controller's switches: on the command line, or in a TOML file.
+"""The switches that an operator gives a controller, on the command line or in a TOML file.
 
     --switch lab=native                                   a software switch in the controller's own process
     --switch lab=native:4096?address=10.0.0.5&port=48879  the same, with slots, address and UDP port
     --switch rack1=p4runtime://10.0.0.2:9559?address=…    see switchagg.p4runtime.client.spec
-    --switch leaf=native?parent=lab&host=10.0.1.0/24      a leaf below another, and whose workers attach to it
+    --switch leaf=native?parent=lab&host=10.0.1.0/24      a leaf below another, and the hosts of its workers
 
     [controller]
     listen = "10.0.0.1:8080"
@@ -22,7 +22,7 @@
     stations = ["10.1.0.1, 02:00:00:00:00:01, 1"]
     parent = "lab"
 
-Nothing is opened here but the TOML file.
+Opens nothing but the TOML file.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _UNITS: Final = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 @dataclass(frozen=True, slots=True)
 class NativeSpec:
-    """A software switch in the controller's process. `address` None: where the controller listens.
+    """A software switch in the controller's process. `address` None: the controller's own.
 
     `parent` and `hosts` are as in `switchagg.rules.wiring.Attachment`.
     """
@@ -70,7 +70,7 @@ class NativeSpec:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a configuration file says of the controller itself; None where it says nothing."""
+    """The settings of the controller itself; None for those that a file does not give."""
 
     listen: str | None = None
     state: Path | None = None
@@ -83,14 +83,14 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """A configuration file. Paths in it begin at its own folder."""
+    """A configuration file. Paths in it are relative to its folder."""
 
     settings: Settings = Settings()
     switches: Mapping[str, NativeSpec | P4RuntimeSpec] = field(default_factory=dict)
 
 
 def parse_switch(text: str) -> NativeSpec | P4RuntimeSpec:
-    """Returns the switch of ``NAME=URL``. Raises `UsageError`, which says what is accepted."""
+    """Returns the switch of ``NAME=URL``. Raises `UsageError`, which names what is accepted."""
     name, equals, url = text.partition("=")
     if not equals or not url:
         raise UsageError(f"switch is {text!r}; accepted: NAME={_ACCEPTED}")
@@ -98,11 +98,11 @@ def parse_switch(text: str) -> NativeSpec | P4RuntimeSpec:
 
 
 def wiring(specs: Mapping[str, NativeSpec | P4RuntimeSpec]) -> dict[str, Attachment]:
-    """Returns how switches are wired, by name.
+    """Returns the attachments of switches, by name.
 
-    The workers of a P4 switch are at its stations, except where another switch is.
+    The workers of a P4 switch are at its stations, except those that are switches.
 
-    Raises `UsageError` for trees that cannot be; see `switchagg.rules.wiring.checked`.
+    Raises `UsageError` for wiring that is no tree; see `switchagg.rules.wiring.checked`.
     """
     switches = {own: name for name, spec in specs.items() if (own := _own(spec)) is not None}
     found: dict[str, Attachment] = {}
@@ -126,7 +126,7 @@ def _own(spec: NativeSpec | P4RuntimeSpec) -> str | None:
 
 
 def _check_neighbours(specs: Mapping[str, NativeSpec | P4RuntimeSpec], name: str, other: str) -> None:
-    """Raises `UsageError` where a switch with stations does not know by which port another is reached."""
+    """Raises `UsageError` if a switch with stations has none for a neighbour."""
     spec, there = specs[name], _own(specs[other])
     if isinstance(spec, NativeSpec) or not spec.stations or there is None or there in spec.stations:
         return
@@ -137,7 +137,7 @@ def _check_neighbours(specs: Mapping[str, NativeSpec | P4RuntimeSpec], name: str
 
 
 def read_configuration(path: Path) -> Configuration:
-    """Reads a file. Raises `UsageError`, which names what is wrong and what is accepted."""
+    """Reads a file. Raises `UsageError`, which names the error and what is accepted."""
     try:
         with path.open("rb") as file:
             document = tomllib.load(file)

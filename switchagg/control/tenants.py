@@ -1,8 +1,8 @@
-"""Tenants: who may ask the controller for what, and the bearer tokens that say who asks.
+"""Tenants, their rights and quotas, and the bearer tokens that identify them.
 
 A token is shown once, when it is made; the store holds its SHA-256. Its 256 random bits make a slow hash
-pointless, and finding a token by its hash takes the same time whatever the guess was. The command line
-changes tenants in the same database while the controller runs, so every request looks there.
+pointless, and a lookup by hash takes the same time for every guess. The command line changes tenants in the
+same database while the controller runs, so every request reads them there.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from switchagg.control.jobs.records import Quota, Tenant, check_name
 from switchagg.control.store import Store
 from switchagg.errors import UsageError
 
-PREFIX: Final = "swagg_"  # so that a token is known for one where it was left lying about
-_MAX_TOKEN: Final = 256  # characters that are worth hashing
+PREFIX: Final = "swagg_"  # lets scanners recognize a leaked token
+_MAX_TOKEN: Final = 256  # characters
 
 
 class Tenants:
@@ -27,7 +27,7 @@ class Tenants:
 
     @property
     def configured(self) -> bool:
-        """Whether there are any; with none, nobody has to say who they are."""
+        """True if there are tenants; without any, requests need no token."""
         return bool(self._store.tenants())
 
     def list(self) -> list[Tenant]:
@@ -35,14 +35,14 @@ class Tenants:
         return self._store.tenants()
 
     def get(self, name: str) -> Tenant:
-        """Returns a tenant. Raises `UsageError` where there is none of that name."""
+        """Returns a tenant. Raises `UsageError` if there is none of that name."""
         for tenant in self._store.tenants():
             if tenant.name == name:
                 return tenant
         raise UsageError(f"there is no tenant {name!r}")
 
     def add(self, name: str, *, admin: bool = False, quota: Quota | None = None) -> str:
-        """Adds a tenant and returns its first token. Raises `UsageError` for a name that is taken."""
+        """Adds a tenant and returns its first token. Raises `UsageError` if the name is taken."""
         check_name("tenant", name)
         if any(tenant.name == name for tenant in self._store.tenants()):
             raise UsageError(f"there is a tenant {name!r} already")
@@ -50,19 +50,19 @@ class Tenants:
         return self.issue(name)
 
     def change(self, name: str, *, admin: bool | None = None, quota: Quota | None = None) -> Tenant:
-        """Changes what is given, and returns the tenant. Raises `UsageError` where there is none."""
+        """Changes a tenant's rights or quota and returns it. Raises `UsageError` if there is none."""
         old = self.get(name)
         new = Tenant(name, old.admin if admin is None else admin, old.quota if quota is None else quota)
         self._store.put_tenant(new)
         return new
 
     def remove(self, name: str) -> None:
-        """Forgets a tenant and its tokens; its jobs go on. Raises `UsageError` where there is none."""
+        """Deletes a tenant and its tokens; its jobs go on. Raises `UsageError` if there is none."""
         if not self._store.drop_tenant(name):
             raise UsageError(f"there is no tenant {name!r}")
 
     def issue(self, name: str, *, revoke: bool = False) -> str:
-        """Makes one more token and returns it; `revoke` makes all earlier ones worthless."""
+        """Makes a token and returns it; `revoke` deletes all earlier ones."""
         self.get(name)
         if revoke:
             self._store.drop_tokens(name)
@@ -71,11 +71,11 @@ class Tenants:
         return token
 
     def adopt(self, name: str, token: str) -> None:
-        """Makes a token that somebody else has drawn good for a tenant that there is."""
+        """Adds a token that the caller has drawn to an existing tenant."""
         self._store.put_token(name, _hashed(token))
 
     def authenticate(self, token: str) -> Tenant | None:
-        """Returns whose token this is; None where it is nobody's."""
+        """Returns the tenant with this token; None if there is none."""
         return self._store.tenant_of(_hashed(token)) if len(token) <= _MAX_TOKEN else None
 
 

@@ -1,4 +1,4 @@
-"""What people and programs are shown of jobs and switches, in JSON's types. No token is in any of it."""
+"""Jobs and switches in JSON's types, as answers and events show them. Only `admitted` has tokens."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from switchagg.control.answers import (
     WaitingSlot,
 )
 from switchagg.control.drivers.base import SwitchDriver
-from switchagg.control.history import History
 from switchagg.control.jobs.book import JobBook
 from switchagg.control.jobs.job import Generation, Job, Member
-from switchagg.control.jobs.placement import Room, Tree
 from switchagg.control.jobs.records import Admission, JobState, MemberState, Tenant
+from switchagg.control.jobs.switch_resources import SwitchResources
+from switchagg.control.telemetry import History
 from switchagg.rules.wiring import shown_network
 
 
 def sees(tenant: Tenant, owner: str | None) -> bool:
-    """Returns whether a tenant may know whose job it is looking at."""
+    """Returns True if a tenant may see the jobs of `owner`."""
     return tenant.admin or tenant.name == owner
 
 
 def admitted(admission: Admission, driver: SwitchDriver, heartbeat: tuple[str, int] | None) -> AdmittedView:
-    """Returns the first line of a member's stream. It alone holds tokens."""
+    """Returns the first event of a member's stream."""
     return {
         "event": "admitted",
         "job": admission.job,
@@ -64,7 +64,7 @@ def admitted(admission: Admission, driver: SwitchDriver, heartbeat: tuple[str, i
 
 
 def endpoint(driver: SwitchDriver) -> Endpoint:
-    """Returns where workers send to, and what they need to know of it."""
+    """Returns a switch's address and port for workers, and the parameters of the way there."""
     host, port = driver.address
     return {"address": host, "port": port, "receive_buffer": driver.receive_buffer, "link": driver.link}
 
@@ -77,10 +77,15 @@ def job_view(
     now: float,
     epoch: float,
 ) -> JobView:
-    """Returns a job. `counters` are its switches' for it, by name; `epoch` the unix time at the clock's 0."""
+    """Returns a job.
+
+    Args:
+        counters: of the job on its switches, by their names.
+        now, epoch: the book's time, and the unix time at which it was 0.
+    """
     generation = job.generation
     places = () if generation is None else generation.places
-    queue = book.queue()
+    queue = book.scheduler.queue()
     return {
         "name": job.name,
         "id": job.id or None,
@@ -95,9 +100,9 @@ def job_view(
         "missing": job.missing if job.state is not JobState.failed else [],
         "lost": job.ranks(MemberState.lost),
         "places": list(places),
-        "switch": job.site.switch if job.site is not None else job.switch,
-        "base": None if job.site is None else job.site.base,
-        "leaves": [] if job.tree is None else _leaves(job.tree),
+        "switch": job.switch if job.slot_range is None else job.slot_range.switch,
+        "base": None if job.slot_range is None else job.slot_range.base,
+        "leaves": _leaves(job),
         "slots": job.slots,
         "words": job.words,
         "age": round(now - job.created, 3),
@@ -118,15 +123,16 @@ def job_view(
 
 
 def _trouble(job: Job, book: JobBook) -> str:
-    """Which of its switches do not answer: what runs there may go on, or not."""
-    rooms = [book.placement.rooms[name] for name in ([] if job.tree is None else job.tree.switches)]
-    return "; ".join(f"switch {room.name!r} is down: {room.why}" for room in rooms if not room.up)
+    """Returns which of the job's switches are down; the job may go on there, or not."""
+    switches = [book.pool.switches[each.switch] for each in job.ranges]
+    return "; ".join(f"switch {each.name!r} is down: {each.why}" for each in switches if not each.up)
 
 
-def _leaves(tree: Tree) -> list[LeafView]:
-    seats = dict(tree.seats)
+def _leaves(job: Job) -> list[LeafView]:
+    seats = {} if job.placement is None else dict(job.placement.seats)
     return [
-        {"switch": leaf.switch, "base": leaf.base, "ranks": list(seats[leaf.switch])} for leaf in tree.leaves
+        {"switch": leaf.switch, "base": leaf.base, "ranks": list(seats[leaf.switch])}
+        for leaf in job.ranges[1:]
     ]
 
 
@@ -137,11 +143,11 @@ def _member(
     counters: Mapping[str, Mapping[str, int]],
     now: float,
 ) -> MemberView:
-    silent = book.liveness.silent(member.cookie, now)
+    silent = book.table.liveness.silent(member.cookie, now)
     switch = packets = None
     if generation is not None and member.rank in generation.places:
         part, bit = generation.seat(member.rank)
-        switch = part.site.switch
+        switch = part.slot_range.switch
         packets = counters.get(switch, {}).get(f"worker_{bit}_packets")
     return {
         "rank": member.rank,
@@ -156,22 +162,26 @@ def _member(
 
 
 def switch_view(
-    room: Room, driver: SwitchDriver, book: JobBook, counters: Mapping[str, int], tenant: Tenant
+    switch: SwitchResources,
+    driver: SwitchDriver,
+    book: JobBook,
+    counters: Mapping[str, int],
+    tenant: Tenant,
 ) -> SwitchView:
-    """Returns a switch, and who has which of its slots."""
-    capacity = room.capacity
+    """Returns a switch with the owners of its slots."""
+    capacity = switch.capacity
     return {
-        "name": room.name,
+        "name": switch.name,
         "target": driver.target,
         **endpoint(driver),
-        "state": room.state,
-        "why": room.why,
-        "draining": room.draining,
+        "state": switch.state,
+        "why": switch.why,
+        "draining": switch.draining,
         "warnings": driver.warnings,
-        "parent": room.attachment.parent,
+        "parent": switch.attachment.parent,
         "hosts": None
-        if room.attachment.hosts is None
-        else [shown_network(network) for network in room.attachment.hosts],
+        if switch.attachment.hosts is None
+        else [shown_network(network) for network in switch.attachment.hosts],
         "capacity": {
             "slots": capacity.slots,
             "words": capacity.words,
@@ -180,29 +190,29 @@ def switch_view(
             "groups": capacity.groups,
             "exact_words": capacity.exact_words,
         },
-        "free": room.allocator.free_slots,
-        "largest_free": room.allocator.largest_free,
-        "memory_used": room.memory_used,
-        "ranges": ranges(room, book, tenant),
+        "free": switch.allocator.free_slots,
+        "largest_free": switch.allocator.largest_free,
+        "memory_used": switch.memory_used,
+        "ranges": ranges(switch, book, tenant),
         "counters": dict(counters),
     }
 
 
-def ranges(room: Room, book: JobBook, tenant: Tenant) -> list[RangeView]:
-    """Returns the ranges of a switch, by base; other tenants' without their names."""
+def ranges(switch: SwitchResources, book: JobBook, tenant: Tenant) -> list[RangeView]:
+    """Returns the ranges of a switch, by base; other tenants' ranges without names."""
     found: list[RangeView] = []
-    for job in book.jobs():
-        sites = () if job.tree is None else job.tree.sites
+    for job in book.table.jobs():
+        reserved = job.ranges
         if job.change is not None and job.change.target is not None:
-            sites += tuple(site for site in job.change.target.sites if site not in sites)
-        for site in sites:
-            if site.switch == room.name:
+            reserved += tuple(each for each in job.change.target.ranges if each not in reserved)
+        for each in reserved:
+            if each.switch == switch.name:
                 known = sees(tenant, job.tenant)
                 found.append(
                     {
-                        "base": site.base,
-                        "slots": site.slots,
-                        "words": site.words,
+                        "base": each.base,
+                        "slots": each.slots,
+                        "words": each.words,
                         "job": job.id or None,
                         "name": job.name if known else None,
                         "tenant": job.tenant if known else None,
@@ -212,13 +222,13 @@ def ranges(room: Room, book: JobBook, tenant: Tenant) -> list[RangeView]:
 
 
 def waiting(slots: Mapping[int, Any], part: Generation, generation: Generation) -> list[WaitingSlot]:
-    """Returns the slots of a job on one of its switches that wait for some ranks.
+    """Returns the slots of a job on one switch that wait for some ranks.
 
     Args:
-        slots: their states by index.
-        part: what the switch has of `generation`. At a root a leaf stands for the ranks below it.
+        slots: the slots' states by index.
+        part: the job on that switch. At a root a leaf stands for the ranks below it.
     """
-    below = {leaf.site.switch: leaf.places for leaf in generation.leaves}
+    below = {leaf.slot_range.switch: leaf.places for leaf in generation.leaves}
     senders = [below[each] if isinstance(each, str) else (each,) for each in part.senders]
     full = (1 << len(senders)) - 1
 
@@ -227,7 +237,7 @@ def waiting(slots: Mapping[int, Any], part: Generation, generation: Generation) 
 
     return [
         {
-            "switch": part.site.switch,
+            "switch": part.slot_range.switch,
             "slot": index,
             "seq": state.seq,
             "filled": state.filled,

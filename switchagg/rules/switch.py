@@ -14,7 +14,7 @@ SLOT_STATE_BYTES = 16  # seq, seen, filled and what aligning them costs
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """What a switch has room for."""
+    """The capacity of a switch."""
 
     slots: int  # in all jobs together
     words: int  # the largest K of a job
@@ -25,18 +25,18 @@ class Capacity:
 
     @staticmethod
     def bytes_of(slots: int, words: int) -> int:
-        """Returns the bytes that `slots` slots of `words` words take: a packet each, and its state."""
+        """Returns the bytes of `slots` slots of `words` words: a packet and its state each."""
         return slots * (HEADER_BYTES + 4 * words + SLOT_STATE_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
 class Reconciled:
-    """What `SwitchDriver.reconcile` found and did, as ids of jobs, in order.
+    """The result of `SwitchDriver.reconcile`, as ids of jobs in order.
 
     Attributes:
-        kept: were there as they should be, and their slots with them.
-        installed: were not there, or not whole, and now are; what their slots held is lost.
-        removed: were there and nobody's.
+        kept: were installed correctly; their slots are intact.
+        installed: were missing or incomplete; what their slots held is lost.
+        removed: belonged to no job of the controller.
     """
 
     kept: tuple[int, ...] = ()
@@ -45,16 +45,16 @@ class Reconciled:
 
 
 class ChangeKind(StrEnum):
-    """What has become of a switch."""
+    """A change of a switch's state."""
 
-    connected = "connected"  # it answers (again); what it holds is not known
-    lost = "lost"  # it cannot be reached, or another controller has taken it over
-    restarted = "restarted"  # it answers, and its memory is gone
+    connected = "connected"  # it answers (again); its jobs are not known
+    lost = "lost"  # it cannot be reached, or another controller has it
+    restarted = "restarted"  # it answers, and has lost its memory
 
 
 @dataclass(frozen=True, slots=True)
 class SwitchChange:
-    """A change that the driver noticed by itself. `why` is for people: part of a sentence, no full stop."""
+    """A change that a driver has noticed. `why` is for people: part of a sentence, no full stop."""
 
     kind: ChangeKind
     why: str = ""

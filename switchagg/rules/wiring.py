@@ -1,10 +1,10 @@
-"""How switches are wired: which is whose parent, and which workers attach where. No I/O.
+"""The wiring of switches: their parents, and the hosts whose workers attach to them. No I/O.
 
     root                 no parent; leaves below it
     |-- leaf1            parent=root, hosts=10.0.1.0/24: the workers of a rack
     `-- leaf2            parent=root, hosts=10.0.2.0/24
 
-Two levels: a leaf has a parent, and a parent has none. A switch that names no hosts takes workers from
+There are two levels: a leaf has a parent, and a parent has none. A switch without hosts takes workers from
 anywhere, unless it is a parent: then it has leaves and no workers of its own.
 """
 
@@ -20,18 +20,18 @@ from switchagg.wire.header import MAX_WORKERS
 
 @dataclass(frozen=True, slots=True)
 class Attachment:
-    """What is next to a switch.
+    """The neighbours of a switch.
 
     Attributes:
-        parent: the name of the switch above, which adds up what leaves send it; None for none.
-        hosts: addresses of the workers that attach here; None for any.
+        parent: the name of the switch above, which aggregates its leaves' packets; None for none.
+        hosts: addresses of the workers that attach to the switch; None for any.
     """
 
     parent: str | None = None
     hosts: tuple[ipaddress.IPv4Network, ...] | None = None
 
     def takes(self, address: str) -> bool:
-        """Returns whether a worker with this IPv4 address attaches here."""
+        """Returns True if a worker with this IPv4 address attaches to the switch."""
         if self.hosts is None:
             return True
         worker = ipaddress.IPv4Address(address)
@@ -46,7 +46,7 @@ class Attachment:
 
 
 def shown_network(network: ipaddress.IPv4Network) -> str:
-    """Returns a network as an operator writes it: an address alone without a length."""
+    """Returns a network as an operator writes it: a single address without a length."""
     return str(network.network_address) if network.prefixlen == 32 else str(network)
 
 
@@ -68,10 +68,10 @@ def parse_hosts(what: str, texts: Iterable[str]) -> tuple[ipaddress.IPv4Network,
 
 
 def checked(attachments: Mapping[str, Attachment]) -> dict[str, Attachment]:
-    """Returns how switches are wired, by name, parents without hosts having none.
+    """Returns the attachments of switches, by name, in which parents without hosts take no workers.
 
-    Raises `UsageError` for a parent that is not there, is the switch itself or has a parent, and for more
-    leaves below one than it takes.
+    Raises `UsageError` for a parent that does not exist, is the switch itself or has a parent, and for more
+    leaves than a parent takes.
     """
     for name, each in attachments.items():
         if each.parent is None:

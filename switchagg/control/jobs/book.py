@@ -1,41 +1,46 @@
-"""The life cycle of jobs on all switches, from the first that is heard of one to its end. No I/O, no clock.
+"""The life cycle of jobs on all switches, from their creation to their end. No I/O, no clock.
 
     create           placed            all joined           every INIT echoed
     ------> queued ---------> created ------------> opening ------------------> running <----> moving
-     join                     joining <-- a rank is gone --+                    |    |   (membership.py)
+     join                     joining <-- a rank is gone --+                    |    |  (membership changes)
     ------------------------->   |                              drain: draining      | lost, evicted,
-                                 | nobody waits any more                | all left   v  switch restarted
+                                 | no rank waits any more               | all left   v  switch restarted
                                  +---------> ended <--------------------+--------- failed
 
-* A job is made by an order (`create`), and then has its slots at once, or is queued; or by the first rank
-  that joins, and then takes slots when the last is there. Where no switch has room the job waits: higher
-  priorities first, then the older. A job that waits is overtaken only by jobs for switches that it could
-  not use.
-* Ranks join in any order; the answer to all of them comes when the last has joined and the slots are
-  initialised. Until then a rank whose join times out, or whose connection closes, is taken out and may try
-  again.
-* In a running job a rank *leaves* in order or is *lost*: its connection closed, or it was silent for longer
-  than the job's deadline. Then the job fails and is removed from the switch at once; or, with
-  on_loss="shrink", the rank is shut out and the others go on. When every rank has left or is lost the job
-  has ended and everything it had is free.
-* A name may have a new job while ranks of an earlier one are still there: a rank that has left, or was lost
+* An order (`create`) makes a job, which has its slots at once or is queued. So does the first rank that
+  joins; such a job takes its slots when its last rank has joined. If no switch has room the job waits in the
+  queue (scheduler.py).
+* Ranks join in any order. All are answered when the last has joined and the slots are initialised. A rank
+  whose join times out before, or whose connection closes, is taken out and may try again.
+* In a running job a rank *leaves* in order, or is *lost*: its connection closed, or it was silent for longer
+  than the job's deadline. Then the job fails and is removed from its switches at once. With
+  on_loss="shrink" the rank is fenced and the others go on. A job has ended when every rank has left or is
+  lost, and everything that it had is free.
+* A name may have a new job while ranks of an earlier one are still present. A rank that has left, or was lost
   from a job that does not take it back, joins the next one. So `connect()`, `close()`, `connect()` works at
   every rank without a barrier.
 
-Calls change the state and queue actions (`actions.py`); the caller carries out what `poll()` returns.
+    JobBook --+-- JobTable            names, ids, cookies, clocks of members
+              +-- SwitchPool          the slots of all switches
+              +-- CandidateFinder     placements that a job could have
+              +-- Quotas, Scheduler   the queue
+              +-- MembershipChanges   shrink, rejoin, move
+              +-- JobLifecycle        generations, ends
+              +-- Effects             what the caller is to carry out: `poll` returns it
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from switchagg.control.jobs.agreement import check_agreement, joinable
-from switchagg.control.jobs.effects import Forget, Note, Settle, Tell
-from switchagg.control.jobs.job import Change, ChangeReason, Job, Member
-from switchagg.control.jobs.placement import Room, Site, Tree
-from switchagg.control.jobs.places import UNOPENED
+from switchagg.control.jobs.candidates import CandidateFinder
+from switchagg.control.jobs.effects import AnswerJoin, Effect, Effects, ForgetJob, LogEvent, SendEvent
+from switchagg.control.jobs.job import UNOPENED, Change, ChangeReason, Generation, Job, Member
+from switchagg.control.jobs.job_table import JobTable
+from switchagg.control.jobs.lifecycle import JobLifecycle
+from switchagg.control.jobs.membership_changes import MembershipChanges, address_taken
 from switchagg.control.jobs.records import (
     EventKind,
     JobSpec,
@@ -46,157 +51,166 @@ from switchagg.control.jobs.records import (
     Tenant,
     check_name,
 )
-from switchagg.control.jobs.switching import Switching
-from switchagg.control.jobs.trees import Trees
-from switchagg.errors import AdmissionError, UsageError
+from switchagg.control.jobs.scheduler import Quotas, Scheduler
+from switchagg.control.jobs.switch_pool import SwitchPool
+from switchagg.control.jobs.switch_resources import UNREACHED, SwitchResources
+from switchagg.errors import AdmissionError, SwitchAggError, SwitchError, UsageError
 from switchagg.rules.planner import SkipPolicy
+from switchagg.rules.switch import Capacity, Reconciled
 
 GRACE: Final = 5.0  # seconds that members have at least to come back after a restart
 
 
-class JobBook(Switching):
+class JobBook:
     """All jobs of a controller. Times are seconds from any fixed start.
 
     Args:
-        rooms: the switches.
+        switches: the switches' resources.
         policy: the skip policy of new jobs.
         draw: returns a random number of 32 bits; replaceable for tests.
         cookies: returns 16 random bytes.
+
+    Attributes:
+        table, pool, candidates, scheduler, changes: the parts; see the head of this module.
     """
 
     def __init__(
         self,
-        rooms: Sequence[Room],
+        switches: Iterable[SwitchResources],
         *,
         policy: SkipPolicy | None = None,
         draw: Callable[[], int] = lambda: secrets.randbits(32),
         cookies: Callable[[], bytes] = lambda: secrets.token_bytes(16),
     ) -> None:
-        super().__init__(Trees(rooms), policy or SkipPolicy(), draw, cookies)
+        self._policy = policy or SkipPolicy()
+        self._effects = effects = Effects()
+        self.table = JobTable()
+        self.pool = SwitchPool(switches)
+        self.candidates = CandidateFinder(self.pool.switches)
+        self._quotas = Quotas(self.table, self.candidates)
+        self._lifecycle = JobLifecycle(self.table, self.pool, effects, draw, cookies)
+        self.changes = MembershipChanges(self._lifecycle, self.pool, self.candidates, effects)
+        self.scheduler = Scheduler(
+            self.table, self.pool, self.candidates, self._quotas, self._lifecycle, self.changes, effects
+        )
 
-    # What people and the HTTP service look at.
-
-    def find(self, tenant: str, name: str, job_id: int | None = None) -> Job | None:
-        """Returns the tenant's newest job of that name, or the one that has, or last had, this id."""
-        jobs = self._names.get((tenant, name), [])
-        if job_id is not None:
-            return next((job for job in jobs if job.id == job_id), None)
-        return jobs[-1] if jobs else None
-
-    def member(self, tenant: str, name: str, rank: int, token: int) -> Member:
-        """Returns the admitted rank that has this token, or had it until its job's last change.
-
-        Raises:
-            AdmissionError: no job of that name has this rank (``not_found``), or the token is not the rank's
-                (``wrong_token``).
-        """
-        members = [
-            member
-            for job in self._names.get((tenant, name), [])
-            if (member := job.members.get(rank)) is not None and member.admission is not None
-        ]
-        if not members:
-            raise AdmissionError(f"no job {name!r} with a rank {rank} is running", "not_found")
-        for member in members:
-            assert member.admission is not None
-            if token and token in (member.admission.token, member.former):
-                return member
-        raise AdmissionError(f"that is not the token of rank {rank} in job {name!r}", "wrong_token")
-
-    def at(self, job_id: int) -> Job | None:
-        """Returns the job that a switch knows, or is to know, under this id."""
-        return self._ids.get(job_id)
+    def poll(self) -> list[Effect]:
+        """Returns the effects to carry out now, in order, and forgets them."""
+        return self._effects.poll()
 
     def restore(self, job: Job, now: float) -> None:
-        """Takes up a job of an earlier controller; its members have `GRACE` seconds at least to come back."""
-        if job.tree is not None:
+        """Takes over a job of an earlier controller; its members have at least `GRACE` seconds to attach."""
+        if job.placement is not None:
             try:
-                self._claim(job.tree)
+                self.pool.claim(job.placement)
             except UsageError as error:
                 if job.state is JobState.created:
-                    job.tree = job.shape = None
-                    job.state = JobState.queued if self._foreseen(job) else JobState.created
-                    self._names.setdefault((job.tenant, job.name), []).append(job)
+                    job.placement = job.size = None
+                    job.state = JobState.queued if self.candidates.independent(job) else JobState.created
+                    self.table.add(job)
                     return
                 text = f"job {job.name!r} was not taken up: {error}"
-                self._actions.append(Note(EventKind.ended, text, job.tenant, job.name))
-                self._actions.append(Forget(job))
+                self._effects.add(LogEvent(EventKind.ended, text, job.tenant, job.name))
+                self._effects.add(ForgetJob(job))
                 return
-        elif job.state is JobState.queued and not self._foreseen(job):
-            job.state = JobState.created  # who was to join it has to join again
-        self._names.setdefault((job.tenant, job.name), []).append(job)
-        if job.generation is not None:
-            self._ids[job.generation.id] = job
+        elif job.state is JobState.queued and not self.candidates.independent(job):
+            job.state = JobState.created  # its members have to join again
+        self.table.add(job)
         for member in job.joined():
-            self._cookies[member.cookie] = member
-            self.liveness.watch(member.cookie, job.deadline, now, grace=GRACE)
+            self.table.register(member)
+            self.table.liveness.watch(member.cookie, job.deadline, now, grace=GRACE)
         if job.state is JobState.moving and job.change is None:
             job.change = Change(ChangeReason.move, "the controller restarted")
 
-    def _claim(self, tree: Tree) -> None:
-        """Takes these very ranges, or none. Raises `UsageError` where one is not to be had."""
-        taken: list[Site] = []
-        for site in tree.sites:
-            try:
-                if site.switch not in self.placement.rooms:
-                    raise UsageError(f"there is no switch {site.switch!r} any more")
-                self.placement.rooms[site.switch].claim(site)
-            except UsageError:
-                for each in taken:
-                    self.placement.free(each)
-                raise
-            taken.append(site)
-
-    # What a tenant asks for.
+    # Requests of tenants.
 
     def create(self, tenant: Tenant, spec: JobSpec, now: float) -> Job:
-        """Orders a job. It has its slots at once, or waits for them, or for its members where these decide.
+        """Orders a job. It gets its slots at once, or waits for them, or for the members that decide them.
 
         Raises:
-            AdmissionError: it cannot be, or goes past the tenant's quota. Nothing has changed then.
+            AdmissionError: no switch could take it, or it exceeds the quota. Nothing has changed then.
         """
-        newest = self.find(tenant.name, spec.name)
+        newest = self.table.find(tenant.name, spec.name)
         if newest is not None and newest.state is not JobState.failed:
             raise AdmissionError(
                 f"there is a job {spec.name!r} already, which is {newest.shown}", "name_taken"
             )
-        ways = self.placement.outlook(spec.switch, spec.words, spec.slots, spec.world_size)
-        self._check_quota(tenant, None, ways)
+        candidates = self.candidates.of_size(spec.switch, spec.words, spec.slots, spec.world_size)
+        self._quotas.check(tenant, None, candidates)
         job = self._new_job(tenant.name, spec.name, spec.world_size, now)
         job.spec, job.state = spec, JobState.created
-        self._save(job)
-        self._complete(job)
+        self._effects.save(job)
+        self.scheduler.update(job)
         return job
 
+    def drain(self, job: Job, who: str) -> None:
+        """Admits nobody else; the job ends when its members have left. One that has not opened ends now."""
+        self._effects.log(EventKind.drained, f"job {job.name!r} is being drained by {who}", job)
+        if job.state in (*UNOPENED, JobState.opening):
+            self.scheduler.dismiss(job, f"it was drained by {who}", "draining")
+        elif job.state is not JobState.failed:
+            job.draining = True
+            error = AdmissionError(f"job {job.name!r} is being drained by {who}", "draining")
+            self._lifecycle.refuse_returning(job, error)
+            self._effects.save(job)
+        self.scheduler.run()
+
+    def evict(self, job: Job, who: str) -> None:
+        """Ends a job now: its members are told, and shut out. A failed one is forgotten."""
+        why = f"evicted by {who}"
+        self._effects.log(EventKind.evicted, f"job {job.name!r} was {why}", job)
+        if job.state in (*UNOPENED, JobState.opening):
+            self.scheduler.dismiss(job, f"it was {why}", "evicted")
+        elif job.state is JobState.failed:
+            self._lifecycle.end(job, why)
+        else:
+            self._lifecycle.fail(job, why, {"event": "evicted", "why": why})
+        self.scheduler.run()
+
+    def set_policy(self, job: Job, policy: SkipPolicy, why: str, now: float) -> None:
+        """Has rank 0 announce a skip policy, which its job follows from the next collective on."""
+        generation = job.generation
+        if job.state is not JobState.running or generation is None:
+            return
+        if policy != job.policy:
+            self._effects.log(EventKind.policy, f"job {job.name!r}: {policy}: {why}", job)
+            job.policy, job.policy_why, job.policy_since = policy, why, now
+            self._effects.save(job)
+        first = job.members[generation.places[0]]
+        event = {"event": "policy", "job": generation.id, "word": policy.word(), "why": why}
+        self._effects.add(SendEvent(first, event))
+
+    # Requests of ranks.
+
     def join(self, tenant: Tenant, name: str, request: JoinRequest, now: float) -> Member:
-        """A rank wants in. The answer comes as a `Settle`.
+        """Adds a rank to a job. The answer comes as an `AnswerJoin`.
 
         Raises:
-            AdmissionError: it cannot be, whatever the others do; `code` says why. Nothing has changed then.
+            AdmissionError: the rank is refused, whatever the others do; `code` says why. Nothing has changed
+                then.
         """
         check_name("job name", name)
-        job = joinable(self._names.get((tenant.name, name), []), name, request)
-        if job is not None and job.state not in UNOPENED:
-            return self._come_back(job, request, now)
+        job = joinable(self.table.named(tenant.name, name), name, request)
         if job is not None:
             check_agreement(job, request)
-        words, slots = (
-            mine if mine is not None else theirs
-            for mine, theirs in zip(
-                (request.words, request.slots), job.wanted if job else (None, None), strict=True
-            )
-        )
-        if job is None or job.spec is None:
-            ways = self.placement.outlook(None, words, slots, request.world_size)
-            self._check_quota(tenant, job, ways)
-        there = self._check_seat(job, request)
-        if job is not None and there and job.missing == [request.rank]:
-            self._check_quota(tenant, job, there)
+        returning = job is not None and job.state not in UNOPENED
+        if not returning and (job is None or job.spec is None):
+            words, slots = (None, None) if job is None else job.requested_size
+            words = words if request.words is None else request.words
+            slots = slots if request.slots is None else request.slots
+            self._quotas.check(tenant, job, self.candidates.of_size(None, words, slots, request.world_size))
+        candidates = self.candidates.with_rank(job, request)
+        if returning:
+            assert job is not None
+            member = job.back[request.rank] = Member(job, request, now + request.timeout)
+            self.changes.begin_if_wanted(job)
+            return member
+        if job is not None and candidates and job.missing == [request.rank]:
+            self._quotas.check(tenant, job, candidates)
         if job is None:
             job = self._new_job(tenant.name, name, request.world_size, now)
-        member = Member(job, request, now + request.timeout)
-        job.members[request.rank] = member
-        self._complete(job)
+        member = job.members[request.rank] = Member(job, request, now + request.timeout)
+        self.scheduler.update(job)
         return member
 
     def leave(self, member: Member, begun: int | None = None) -> None:
@@ -207,185 +221,318 @@ class JobBook(Switching):
         job = member.job
         if member.state is not MemberState.joined:
             return
-        self._part(member, MemberState.left)
-        self._note(EventKind.left, f"rank {member.rank} of job {job.name!r} has left", job, rank=member.rank)
-        if not self._end_if_empty(job):
-            self._tell(job, {"event": "left", "job": job.id, "ranks": [member.rank], "begun": [begun]})
+        self._lifecycle.end_member(member, MemberState.left)
+        text = f"rank {member.rank} of job {job.name!r} has left"
+        self._effects.log(EventKind.left, text, job, rank=member.rank)
+        if not self._lifecycle.end_if_empty(job):
+            event = {"event": "left", "job": job.id, "ranks": [member.rank], "begun": [begun]}
+            self._effects.send_all(job, event)
             if job.state is not JobState.failed:
-                self._save(job)
-            self._advance(job)
-        self._schedule()
+                self._effects.save(job)
+            self.changes.advance(job)
+        self.scheduler.run()
 
-    def drain(self, job: Job, who: str) -> None:
-        """Lets nobody else in; the job ends when its members have left. One that has not opened ends now."""
-        self._note(EventKind.drained, f"job {job.name!r} is being drained by {who}", job)
-        if job.state in (*UNOPENED, JobState.opening):
-            self._dismiss(job, f"it was drained by {who}", "draining")
-        elif job.state is not JobState.failed:
-            job.draining = True
-            self._refuse_back(job, AdmissionError(f"job {job.name!r} is being drained by {who}", "draining"))
-            self._save(job)
-        self._schedule()
+    def heard(self, cookie: bytes, now: float) -> Member | None:
+        """Takes a sign of life. Returns its member; None if no member has this cookie."""
+        member = self.table.by_cookie(cookie)
+        if member is not None:
+            self.table.liveness.heard(cookie, now)
+        return member
 
-    def evict(self, job: Job, who: str) -> None:
-        """Ends a job now: its members are told, and shut out. One that has failed is forgotten."""
-        why = f"evicted by {who}"
-        self._note(EventKind.evicted, f"job {job.name!r} was {why}", job)
-        if job.state in (*UNOPENED, JobState.opening):
-            self._dismiss(job, f"it was {why}", "evicted")
-        elif job.state is JobState.failed:
-            self._end(job, why)
-        else:
-            self._fail(job, why, {"event": "evicted", "why": why}, EventKind.failed)
-        self._schedule()
+    def attached(self, member: Member, now: float) -> None:
+        """Repeats on a member's new stream the events that it may have missed."""
+        self.table.liveness.heard(member.cookie, now)
+        job, generation = member.job, member.job.generation
+        if generation is not None and generation.open:
+            for rank in generation.places:
+                if job.members[rank].state is MemberState.left:
+                    left = {"event": "left", "ranks": [rank], "begun": [None], "job": generation.id}
+                    self._effects.add(SendEvent(member, left))
+                if job.change is not None and (why := job.change.lost.get(rank)) is not None:
+                    self._effects.add(SendEvent(member, _lost_event(job, generation.id, [rank], why)))
+        self.changes.remind(job)
 
-    def set_policy(self, job: Job, policy: SkipPolicy, why: str, now: float) -> None:
-        """Has rank 0 say a skip policy, which its job follows from the next collective on."""
-        generation = job.generation
-        if job.state is not JobState.running or generation is None:
-            return
-        if policy != job.policy:
-            self._note(EventKind.policy, f"job {job.name!r}: {policy}: {why}", job)
-            job.policy, job.policy_why, job.policy_since = policy, why, now
-            self._save(job)
-        first = job.members[generation.places[0]]
-        event = {"event": "policy", "job": generation.id, "word": policy.word(), "why": why}
-        self._actions.append(Tell(first, event))
-
-    # What becomes of members.
+    # Losses and deadlines.
 
     def lost(self, members: Sequence[Member], why: str) -> None:
-        """Members are gone without a word. No effect on those that have left, or were not let in any more."""
+        """Members are gone without leaving. Ignores those that have left or are lost already."""
         jobs: dict[int, list[Member]] = {}
         for member in members:
             if member.state is MemberState.joined:
                 jobs.setdefault(member.job.number, []).append(member)
         for gone in jobs.values():
             self._lose(gone[0].job, gone, why)
-        self._schedule()
-
-    def heard(self, cookie: bytes, now: float) -> Member | None:
-        """A heartbeat has come. Returns whose it is; None where it is nobody's."""
-        member = self._cookies.get(cookie)
-        if member is not None:
-            self.liveness.heard(member.cookie, now)
-        return member
-
-    def attached(self, member: Member, now: float) -> None:
-        """A member has a new line: it is told again what it may have missed."""
-        self.liveness.heard(member.cookie, now)
-        job, generation = member.job, member.job.generation
-        if generation is not None and generation.open:
-            about = {"job": generation.id}
-            for rank in generation.places:
-                if job.members[rank].state is MemberState.left:
-                    left = {"event": "left", "ranks": [rank], "begun": [None], **about}
-                    self._actions.append(Tell(member, left))
-                if job.change is not None and (why := job.change.lost.get(rank)) is not None:
-                    lost = {"event": "lost", "ranks": [rank], "why": why, "on_loss": job.on_loss.value}
-                    self._actions.append(Tell(member, {**lost, **about}))
-        self._remind(job)
+        self.scheduler.run()
 
     def tick(self, now: float) -> None:
-        """Refuses every join whose time is up, and declares members lost that were silent for too long."""
-        self._give_up_moving(now)
-        for job in self.jobs():
+        """Refuses joins that have timed out, and declares members lost that were silent for too long."""
+        self.scheduler.give_up_moving(now)
+        for job in self.table.jobs():
             late = [
                 member
                 for member in (*job.members.values(), *job.back.values())
                 if member.admission is None
                 and member.expires <= now
                 and member.refusal is None
-                # Once its job opens it will have its answer in a moment.
+                # A job that opens answers in a moment.
                 and (job.state in UNOPENED or member.rank in job.back)
             ]
-            refusals = [(member, self._timed_out(member)) for member in late]
+            refusals = [(member, self.scheduler.timeout_refusal(member)) for member in late]
             for member, refusal in refusals:
                 member.refusal = refusal
-                self._actions.append(Settle(member))
-                self._withdraw(member)
+                self._effects.add(AnswerJoin(member))
+                self.scheduler.withdraw(member)
                 for other in job.members.values():
                     other.crowded_out |= refusal.code == "no_slots"
-        silent = [(self._cookies[cookie], seconds) for cookie, seconds in self.liveness.overdue(now)]
-        for job_number in dict.fromkeys(member.job.number for member, _ in silent):
-            late_ones = [member for member, _ in silent if member.job.number == job_number]
-            seconds = max(seconds for member, seconds in silent if member in late_ones)
-            self.lost(late_ones, f"silent for {seconds:.0f} s")
-        if silent:
-            self._schedule()
+        silent: dict[int, list[tuple[Member, float]]] = {}
+        for member, seconds in self.table.overdue(now):
+            silent.setdefault(member.job.number, []).append((member, seconds))
+        for gone in silent.values():
+            longest = max(seconds for _, seconds in gone)
+            self.lost([member for member, _ in gone], f"silent for {longest:.0f} s")
 
     def close(self) -> None:
         """The controller stops for good: joins that wait are refused and every job ends."""
-        for job in self.jobs():
-            self._refuse_joining(job, AdmissionError("the controller is stopping", "stopping"))
-            if job.state is not JobState.ended:
-                self._tell(job, {"event": "stopping", "jobs": "end"})
-                self._end(job, "the controller stopped")
+        self._stop(for_good=True)
 
     def pause(self) -> None:
         """The controller stops for now: joins that wait are refused, jobs stay on their switches."""
-        for job in self.jobs():
-            self._refuse_joining(job, AdmissionError("the controller is stopping", "stopping"))
-            if job.state is not JobState.ended:
-                self._tell(job, {"event": "stopping", "jobs": "stay"})
+        self._stop(for_good=False)
 
-    # The rules.
+    def _stop(self, *, for_good: bool) -> None:
+        for job in self.table.jobs():
+            self.scheduler.refuse_joining(job, AdmissionError("the controller is stopping", "stopping"))
+            if job.state is not JobState.ended:
+                event = {"event": "stopping", "jobs": "end" if for_good else "stay"}
+                self._effects.send_all(job, event)
+                if for_good:
+                    self._lifecycle.end(job, "the controller stopped")
 
     def _new_job(self, tenant: str, name: str, world_size: int, now: float) -> Job:
-        self.last_number += 1
-        job = Job(self.last_number, tenant, name, world_size, now, policy=self.policy, policy_since=now)
-        self._names.setdefault((tenant, name), []).append(job)
-        self._note(EventKind.job_created, f"job {name!r} of {world_size} workers", job)
+        job = self.table.new(tenant, name, world_size, now, self._policy)
+        self._effects.log(EventKind.job_created, f"job {name!r} of {world_size} workers", job)
         return job
-
-    def _come_back(self, job: Job, request: JoinRequest, now: float) -> Member:
-        """A rank that was lost wants to be let in again."""
-        check_agreement(job, request)
-        self._check_seat(job, request)
-        member = Member(job, request, now + request.timeout)
-        job.back[request.rank] = member
-        self._look_for_change(job)
-        return member
 
     def _lose(self, job: Job, gone: Sequence[Member], why: str) -> None:
         waiting = [member for member in gone if member.admission is None]
         opening = job.generation is not None and not job.generation.open
         for member in waiting:
             if job.state in UNOPENED or job.back.get(member.rank) is member:
-                self._withdraw(member)
+                self.scheduler.withdraw(member)
         if job.state is JobState.opening:
-            # As if they had never been there: the others go on waiting for them.
-            self._remove(job)
+            # As if these had never joined: the others go on waiting for them.
+            self._lifecycle.remove_generation(job)
             for member in waiting:
-                self._part(member, MemberState.lost)
+                self._lifecycle.end_member(member, MemberState.lost)
                 del job.members[member.rank]
             job.state = JobState.joining
-            self._settle_unopened(job)
+            self.scheduler.reset(job)
             return
-        lost = [member for member in gone if member.admission is not None or (opening and member in waiting)]
-        lost = [member for member in lost if member.state is MemberState.joined]
+        lost = [
+            member
+            for member in gone
+            if (member.admission is not None or opening) and member.state is MemberState.joined
+        ]
         if not lost:
             return
         for member in lost:
             member.why = why
             if member.admission is not None:
-                own = {"event": "lost", "ranks": [member.rank], "why": why, "on_loss": job.on_loss.value}
-                self._actions.append(Tell(member, {**own, "job": job.id}))
-            self._part(member, MemberState.lost)
-            self._note(
-                EventKind.lost,
-                f"rank {member.rank} of job {job.name!r} is lost: {why}",
-                job,
-                rank=member.rank,
-            )
-        if self._end_if_empty(job) or job.state is JobState.failed:
+                self._effects.add(SendEvent(member, _lost_event(job, job.id, [member.rank], why)))
+            self._lifecycle.end_member(member, MemberState.lost)
+            text = f"rank {member.rank} of job {job.name!r} is lost: {why}"
+            self._effects.log(EventKind.lost, text, job, rank=member.rank)
+        if self._lifecycle.end_if_empty(job) or job.state is JobState.failed:
             return
         ranks = sorted(member.rank for member in lost)
-        event = {"event": "lost", "ranks": ranks, "why": why, "on_loss": job.on_loss.value}
+        event = _lost_event(job, job.id, ranks, why)
         if job.on_loss is OnLoss.fail:
             names = f"rank {ranks[0]} is" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))} are"
-            self._fail(job, f"{names} lost: {why}", event, EventKind.failed)
+            self._lifecycle.fail(job, f"{names} lost: {why}", event)
         else:
             if any(member.admission is not None for member in lost):
-                self._tell(job, {**event, "job": job.id})
-            self._shrink(job, lost, why)
+                self._effects.send_all(job, event)
+            self.changes.shrink(job, lost, why)
+
+    # Switches.
+
+    def opened(self, job: Job, part: Generation, now: float) -> None:
+        """A switch has installed the job, or its part of it, and initialised every slot."""
+        generation = job.generation
+        if generation is None or part not in generation.parts or generation.open:
+            return
+        part.ready = True
+        if not all(each.ready for each in generation.parts):
+            return
+        change = job.change
+        job.state, job.change = JobState.running, None
+        self._lifecycle.admit(job, now, {} if change is None else change.lost)
+        if change is not None:
+            self.changes.log(job, change)
+        else:
+            text = f"job {job.name!r} runs with {job.world_size} workers"
+            self._effects.log(EventKind.opened, text, job)
+        self._effects.save(job)
+        self.scheduler.run()
+
+    def opening_failed(self, job: Job, part: Generation, error: SwitchAggError) -> None:
+        """A switch refused the job, or never echoed an INIT: all ranks are refused."""
+        generation = job.generation
+        if generation is None or part not in generation.parts or generation.open:
+            return
+        which = f"switch {part.slot_range.switch!r}" if generation.leaves else "the switch"
+        why = f"{which} did not take job {job.name!r}: {error}"
+        if job.state is JobState.moving:
+            self._lifecycle.fail(job, why, {"event": "switch", "why": why})
+        else:
+            self.scheduler.opening_failed(job, why)
+        self.scheduler.run()
+
+    def switch_down(self, name: str, why: str) -> None:
+        """A switch cannot be reached. Its jobs may go on; nothing new is placed there."""
+        switch = self.pool.switches[name]
+        if switch.up or switch.why == UNREACHED:  # another reason is no event
+            self._effects.log(EventKind.switch_down, f"switch {name!r} is down: {why}", switch=name)
+        switch.up, switch.why = False, why
+
+    def switch_measured(self, name: str, capacity: Capacity, address: tuple[str, int] | None = None) -> None:
+        """A switch reports its capacity, and its address and UDP port if these have become known.
+
+        Raises `SwitchError` if its jobs do not fit any more.
+        """
+        switch = self.pool.switches[name]
+        if address is not None:
+            switch.address = address
+        if capacity != switch.capacity:
+            try:
+                switch.resize(capacity)
+            except SwitchAggError as error:
+                raise SwitchError(
+                    f"it is not what it was, and its jobs do not fit: {error}; evict them, "
+                    "or start the switch as it was"
+                ) from None
+
+    def switch_up(self, name: str, found: Reconciled) -> None:
+        """A switch answers, and holds exactly its jobs. Jobs whose slots were lost fail."""
+        switch = self.pool.switches[name]
+        back = not switch.up
+        switch.up, switch.why = True, ""
+        if back:
+            self._effects.log(EventKind.switch_up, f"switch {name!r} is up", switch=name)
+        if (back and found.kept) or found.installed or found.removed:
+            self._effects.log(
+                EventKind.reconciled,
+                f"switch {name!r}: {len(found.kept)} jobs were in order, "
+                f"{len(found.installed)} were not there, {len(found.removed)} were nobody's",
+                switch=name,
+            )
+        for job_id in found.installed:
+            job = self.table.by_id(job_id)
+            if job is None or job.generation is None:
+                continue
+            if not job.generation.open:
+                part = next(each for each in job.generation.parts if each.slot_range.switch == name)
+                restarted = SwitchError("it restarted, and what its slots held is lost")
+                self.opening_failed(job, part, restarted)
+                continue
+            if not self.changes.uses_old_generation(job):
+                continue  # the next generation opens below
+            why = f"switch {name!r} restarted, and what its slots held is lost"
+            if not self._lifecycle.end_if_empty(job):
+                self._lifecycle.fail(job, why, {"event": "switch", "why": why})
+        self.scheduler.run()
+
+    def drain_switch(self, name: str, who: str) -> None:
+        """Places no new job on a switch; its jobs move at their next pause, if others have room."""
+        switch = self.pool.switches[name]
+        if not switch.draining:
+            switch.draining = True
+            self._effects.log(EventKind.drained, f"switch {name!r} is being drained by {who}", switch=name)
+        for job in self.table.jobs():
+            if job.placement is not None and name in job.placement.switches and job.state in UNOPENED:
+                self.scheduler.give_back(job)
+                job.state = JobState.queued
+                self._effects.save(job)
+        self.scheduler.run()
+
+    def undrain_switch(self, name: str, who: str) -> None:
+        """Places new jobs on a switch again."""
+        switch = self.pool.switches[name]
+        if switch.draining:
+            switch.draining = False
+            self._effects.log(EventKind.drained, f"switch {name!r} takes jobs again, by {who}", switch=name)
+        self.scheduler.run()
+
+
+def _lost_event(job: Job, job_id: int, ranks: list[int], why: str) -> dict[str, object]:
+    return {"event": "lost", "ranks": ranks, "why": why, "on_loss": job.on_loss.value, "job": job_id}
+
+
+def joinable(jobs: Sequence[Job], name: str, request: JoinRequest) -> Job | None:
+    """Returns the job that a rank joins, None for a new one.
+
+    Args:
+        jobs: those of that name, older ones first.
+
+    Raises `AdmissionError` if the rank is taken, or the newest job does not take it.
+    """
+    for job in jobs:
+        there = job.back.get(request.rank) or job.members.get(request.rank)
+        if there is not None and there.state is MemberState.joined:
+            raise AdmissionError(
+                f"rank {request.rank} of job {name!r} is taken by {there.endpoint[0]}:"
+                f"{there.endpoint[1]}; it can join again when that one has left",
+                "rank_taken",
+            )
+    if not jobs:
+        return None
+    newest = jobs[-1]
+    if newest.state in UNOPENED:
+        return newest
+    wrong_size = AdmissionError(
+        f"world_size is {request.world_size}; job {name!r} is running with {newest.world_size}",
+        "world_size_mismatch",
+    )
+    if newest.state in (JobState.running, JobState.moving):
+        if newest.draining:
+            raise AdmissionError(f"job {name!r} is being drained", "draining")
+        if newest.on_loss is OnLoss.shrink:
+            if request.world_size != newest.world_size:
+                raise wrong_size
+            was = newest.members.get(request.rank)
+            if was is not None and was.state is MemberState.lost:
+                return newest
+    if len(newest.ranks(MemberState.joined)) == newest.world_size:
+        # No rank has left, so this is no rank of the next job but one too many.
+        raise wrong_size
+    return None
+
+
+def check_agreement(job: Job, request: JoinRequest) -> None:
+    """Raises `AdmissionError` if a rank's request contradicts the job's order or another rank."""
+    there = [*job.joined(), *job.back.values()]
+    ranks = sorted(member.rank for member in there)
+    if request.world_size != job.world_size:
+        said = f"ranks {ranks} say" if job.spec is None else "it was created for"
+        raise AdmissionError(
+            f"rank {request.rank} says that job {job.name!r} has {request.world_size} workers; "
+            f"{said} {job.world_size}",
+            "world_size_mismatch",
+        )
+    who = f"ranks {ranks} have" if job.spec is None else "it was created with"
+    for name in ("words", "slots", "priority", "deadline", "on_loss"):
+        mine = getattr(request, name)
+        known = getattr(job, name) if name in ("words", "slots") else job.requested(name, None)
+        if mine is not None and known is not None and mine != known:
+            raise AdmissionError(
+                f"rank {request.rank} asks for {mine} {name} in job {job.name!r}; "
+                f"{who} {known}. All must ask for the same, or for none",
+                "settings_mismatch",
+            )
+    if there and job.touch != request.touch:
+        raise AdmissionError(
+            f"rank {request.rank} has touch={request.touch} in job {job.name!r}, {who} touch={job.touch}",
+            "settings_mismatch",
+        )
+    if error := address_taken(job, (request.address, request.port), request.rank):
+        raise error

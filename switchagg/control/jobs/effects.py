@@ -1,4 +1,4 @@
-"""What the book of jobs asks its shell to do, in order. `JobBook.poll` returns these."""
+"""The effects that the book of jobs asks its caller to carry out, in order."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from switchagg.control.jobs.job import Generation, Job, Member
 from switchagg.control.jobs.records import EventKind
 
 
-class Question(StrEnum):
-    """What a member waits for an answer to, in a change of membership."""
+class ChangeStep(StrEnum):
+    """A step of a change of membership, in which a member waits for an answer."""
 
     progress = "progress"
     proceed = "proceed"
@@ -20,10 +20,10 @@ class Question(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Install:
-    """Tell the job's switch about `generation.entry`, initialise its slots, then call `opened`.
+    """Install `generation.entry` on its switch, initialise its slots, then call `JobBook.opened`.
 
-    Send generation.pending_inits() and feed generation.echoed() until none is pending; where that cannot be
-    had, call `opening_failed`.
+    Send generation.pending_inits() and feed generation.echoed() until none is pending. If that fails, call
+    `JobBook.opening_failed`.
     """
 
     job: Job
@@ -32,72 +32,72 @@ class Install:
 
 @dataclass(frozen=True, slots=True)
 class Remove:
-    """Make the switch forget this generation."""
+    """Remove this generation from its switch."""
 
     generation: Generation
 
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """Make the switch drop what these workers send."""
+    """Make the switch drop the packets of these workers."""
 
     generation: Generation
     bits: int
 
 
 @dataclass(frozen=True, slots=True)
-class Settle:
-    """`member` has its admission or its refusal: answer its join."""
+class AnswerJoin:
+    """Answer the member's join with its admission or its refusal."""
 
     member: Member
 
 
 @dataclass(frozen=True, slots=True)
-class Tell:
-    """Send `event` on the member's line."""
+class SendEvent:
+    """Send `event` on the member's stream."""
 
     member: Member
     event: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """A question of a change of membership is answered.
+class AnswerStep:
+    """Answer a member's call in a change of membership.
 
-    Where `refusal` is empty: progress with `member.job.change.complete_to`, proceed with the new admission.
+    Without a refusal, progress is answered with `complete_to`, proceed with the new admission.
     """
 
     member: Member
-    question: Question
+    step: ChangeStep
     complete_to: int = 0
     refusal: str = ""
     code: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Hang:
-    """`member` is gone: its line has no use any more, its questions no answer, its heartbeats no meaning."""
+class CloseStream:
+    """Close the member's stream and fail its pending calls."""
 
     member: Member
 
 
 @dataclass(frozen=True, slots=True)
-class Save:
-    """What is kept of `job` over a restart has changed."""
+class SaveJob:
+    """Store the job again: what survives a restart has changed."""
 
     job: Job
 
 
 @dataclass(frozen=True, slots=True)
-class Forget:
-    """Nothing is to be kept of `job`."""
+class ForgetJob:
+    """Delete the job from the store."""
 
     job: Job
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
-    """An entry for the event log."""
+class LogEvent:
+    """Append an entry to the event log."""
 
     kind: EventKind
     text: str
@@ -107,4 +107,48 @@ class Note:
     rank: int | None = None
 
 
-Action = Install | Remove | Fence | Settle | Tell | Answer | Hang | Save | Forget | Note
+Effect = (
+    Install
+    | Remove
+    | Fence
+    | AnswerJoin
+    | SendEvent
+    | AnswerStep
+    | CloseStream
+    | SaveJob
+    | ForgetJob
+    | LogEvent
+)
+
+
+class Effects:
+    """The effects that have not been carried out yet."""
+
+    def __init__(self) -> None:
+        self._queue: list[Effect] = []
+
+    def add(self, effect: Effect) -> None:
+        """Appends an effect."""
+        self._queue.append(effect)
+
+    def save(self, job: Job) -> None:
+        """Has a job stored."""
+        self.add(SaveJob(job))
+
+    def send_all(self, job: Job, event: Mapping[str, Any]) -> None:
+        """Sends an event to every admitted member that is present."""
+        for member in job.joined():
+            if member.admission is not None:
+                self.add(SendEvent(member, event))
+
+    def log(self, kind: EventKind, text: str, job: Job | None = None, **more: Any) -> None:
+        """Logs an event, about a job if there is one; `more` are further fields of `LogEvent`."""
+        if job is not None:
+            switch = None if job.slot_range is None else job.slot_range.switch
+            more = {"tenant": job.tenant, "job": job.name, "switch": switch, **more}
+        self.add(LogEvent(kind, text, **more))
+
+    def poll(self) -> list[Effect]:
+        """Returns the effects in order, and forgets them."""
+        effects, self._queue = self._queue, []
+        return effects

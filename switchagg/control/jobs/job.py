@@ -1,9 +1,8 @@
-"""One job as the book of `jobs.py` holds it: its members, its generations, a change of its membership. No
-I/O.
+"""The records of one job: its placement, its generations, its members, a change of its membership. No I/O.
 
-A *generation* is what a switch knows: an entry with tokens and slots of its own. A job has a new one
-whenever its membership changes or it moves; entries that run are never edited, except that a lost worker is
-fenced.
+A *generation* is what the switches know of a job: an entry with tokens and slots of its own. A job gets a new
+one whenever its membership changes or it moves. A running entry is never edited, except to fence a lost
+worker.
 """
 
 from __future__ import annotations
@@ -12,44 +11,80 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from switchagg.control.jobs.placement import Shape, Site, Tree
-from switchagg.control.jobs.records import Admission, JobSpec, JobState, JoinRequest, MemberState, OnLoss
+from switchagg.control.jobs.records import (
+    DEFAULT_DEADLINE,
+    DEFAULT_PRIORITY,
+    Admission,
+    JobSpec,
+    JobState,
+    JoinRequest,
+    MemberState,
+    OnLoss,
+)
+from switchagg.control.jobs.switch_resources import JobSize, SlotRange
 from switchagg.errors import AdmissionError
 from switchagg.rules.planner import SkipPolicy
 from switchagg.rules.slots import JobEntry
 from switchagg.wire.header import Header, Op, WireError
 
+UNOPENED = (JobState.created, JobState.queued, JobState.joining)
+"""The states of a job that has no generation yet."""
+
 
 def init_packets(entry: JobEntry, first_seq: int) -> dict[int, bytes]:
     """Returns the INIT of every slot of a job, by slot index (base + i).
 
-    Slot i starts at the smallest position q >= 0 with (first_seq + q) mod P = i. Its INIT carries that
-    position's sequence number less P, so that exactly the first packet of the job for this slot is fresh.
+    Slot i starts at the smallest packet number q >= 0 with (first_seq + q) mod P = i. Its INIT carries that
+    packet's sequence number less P, so that exactly the job's first packet for this slot is fresh.
     """
     packets = {}
     for i in range(entry.slots):
-        position = (i - first_seq) % entry.slots
-        seq = (first_seq + position - entry.slots) % (1 << 32)
+        number = (i - first_seq) % entry.slots
+        seq = (first_seq + number - entry.slots) % (1 << 32)
         slot = entry.base + i
         packets[slot] = Header(Op.INIT, 0, entry.job, 0, seq, slot).pack()
     return packets
 
 
-@dataclass(eq=False, slots=True)
-class Generation:
-    """A job on a switch; of one on a tree of switches, on its root, with what is on its leaves.
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """A job's ranges: one on one switch, or one on a root and one on each leaf, all of one size.
 
     Attributes:
-        places: the ranks that its workers joined as, here or below; rank i of the generation is places[i].
-        fenced: bits of workers that are shut out.
-        ready: every slot here is initialised.
-        open: they are on all switches, and the members have been told.
-        leaves: the same job on the switches below.
-        seats: on a tree, whose packets come to this switch, by worker bit: a rank that a worker joined as, or
-            the name of a leaf. Empty on one switch: as `places`.
+        leaves: empty for a job on one switch.
+        seats: pairs of a switch and the ranks that attach to it; empty if all attach to the root.
     """
 
-    site: Site
+    root: SlotRange
+    leaves: tuple[SlotRange, ...] = ()
+    seats: tuple[tuple[str, tuple[int, ...]], ...] = ()
+
+    @property
+    def ranges(self) -> tuple[SlotRange, ...]:
+        """All ranges, the root's first."""
+        return self.root, *self.leaves
+
+    @property
+    def switches(self) -> tuple[str, ...]:
+        """The names of the switches, the root's first."""
+        return tuple(each.switch for each in self.ranges)
+
+
+@dataclass(eq=False, slots=True)
+class Generation:
+    """A job on one switch; for a job on a tree, the job on the root, with its leaves.
+
+    Attributes:
+        places: the ranks that the workers on this switch and below joined as; rank i is places[i].
+        fenced: bits of fenced workers.
+        ready: every slot on this switch is initialised.
+        open: the job is ready on all its switches, and the members have been told.
+        leaves: the same job on the switches below.
+        seats: in a tree, the senders to this switch by worker bit: the rank that a worker joined as, or the
+            name of a leaf. Empty on a single switch, where `places` are the senders.
+    """
+
+    slot_range: SlotRange
     entry: JobEntry
     first_seq: int
     places: tuple[int, ...]
@@ -67,12 +102,12 @@ class Generation:
 
     @property
     def parts(self) -> tuple[Generation, ...]:
-        """It, and what is on the leaves."""
+        """The job on each of its switches: this one and the leaves."""
         return self, *self.leaves
 
     @property
     def senders(self) -> tuple[int | str, ...]:
-        """Whose packets come to this switch, by worker bit: ranks, and names of leaves."""
+        """The senders to this switch, by worker bit: ranks, and names of leaves."""
         return self.seats or self.places
 
     def seat(self, rank: int) -> tuple[Generation, int]:
@@ -81,16 +116,16 @@ class Generation:
         return part, part.senders.index(rank)
 
     def prepare(self) -> None:
-        """Makes the INIT packets, those of the leaves too."""
+        """Makes the INIT packets of all parts."""
         for part in self.parts:
             part._pending = init_packets(part.entry, part.first_seq)
 
     def pending_inits(self) -> list[bytes]:
-        """Returns the INIT packets that no echo has come for."""
+        """Returns the INIT packets that have not been echoed."""
         return list(self._pending.values())
 
     def echoed(self, packet: bytes) -> None:
-        """Takes a packet that came back through the controller's port; ignores all but this job's echoes."""
+        """Takes a packet from the controller's port; ignores all but echoes of pending INITs."""
         try:
             header = Header.unpack(packet)
         except WireError:
@@ -104,14 +139,14 @@ class Member:
     """One rank of one job.
 
     Attributes:
-        expires: when its join is refused if it has not been admitted.
-        endpoint: where its packets come from; a change of membership may bring another.
-        token: its secret in the newest generation, which it is told when that opens.
-        former: the one that it had before its latest admission.
-        cookie: names it in heartbeats; the same in all generations.
-        heartbeats: the sequence number of the latest.
-        crowded_out: whether a rank has gone since there was no room for its job in time.
-        why: what became of a lost one.
+        expires: when its join is refused, unless it has been admitted by then.
+        endpoint: source address and port of its packets; a change of membership may bring others.
+        token: its secret in the newest generation, which it learns when that opens.
+        former: its token before the latest admission.
+        cookie: identifies it in heartbeats, in all generations.
+        heartbeats: the sequence number of the latest heartbeat.
+        crowded_out: a rank has given up since its job found no room in time.
+        why: the reason why it is lost.
     """
 
     job: Job
@@ -139,7 +174,7 @@ class Member:
 
 
 class ChangeReason(StrEnum):
-    """Why the membership of a job changes."""
+    """The cause of a change of membership."""
 
     shrink = "shrink"
     rejoin = "rejoin"
@@ -151,13 +186,13 @@ class Change:
     """A change of membership under way; docs/protocol.md has its steps.
 
     Attributes:
-        completed: collectives that each survivor has completed, by rank, as far as they have said so.
-        complete_to: the most of these, once all have; until then None.
+        completed: the collectives that survivors have reported as completed, by rank.
+        complete_to: the largest of these once all have reported; None before.
         proceeded: the ranks that are done with the old generation.
-        lost: why, by rank, members of the old generation are not in the new one, or not in the same life.
-        target: ranges, on other switches or the same, that wait for the job if it moves.
-        making_room: it moves so that a job that waits has room.
-        waited_since: when somebody first looked how long its members take to stop for that.
+        lost: by rank, why members of the old generation were lost.
+        target: ranges reserved for the job if it moves.
+        making_room: the job moves so that a waiting job finds room.
+        waited_since: when its members were first found not to have paused for that.
     """
 
     reason: ChangeReason
@@ -165,14 +200,14 @@ class Change:
     completed: dict[int, int] = field(default_factory=dict)
     complete_to: int | None = None
     proceeded: set[int] = field(default_factory=set)
-    target: Tree | None = None
+    target: Placement | None = None
     lost: dict[int, str] = field(default_factory=dict)
     making_room: bool = False
     waited_since: float | None = None
 
     @property
     def begun(self) -> bool:
-        """Whether members have stopped for it; until then they were only asked to."""
+        """True once a member has paused for it; before, members were only asked to."""
         return bool(self.completed or self.proceeded) or self.complete_to is not None
 
 
@@ -181,14 +216,15 @@ class Job:
     """A job from its creation to its end.
 
     Attributes:
-        number: never given to another job, whatever its name.
-        spec: what was ordered; None for a job that its first join made.
-        tree: its ranges of slots, from when it has them until it is removed from its switches.
-        shape: its P and K, from when it was first placed; later generations keep them.
-        generation: the one that its members use, or will.
-        back: lost ranks that have come back and wait to be let in.
-        stays: its members did not stop when they were asked to make room; not asked again in this generation.
-        why: what ended a failed job.
+        number: unique among all jobs of a controller and its successors.
+        spec: the order; None for a job that its first join made.
+        placement: its ranges of slots, from when it gets them until its switches have removed it.
+        size: its P and K, from its first placement on; later generations keep them.
+        generation: the one that its members use, or are about to.
+        back: lost ranks that have joined again and wait to be let in.
+        stays: its members did not pause to make room; they are not asked again in this generation.
+        why: the reason of a failed job's end.
+        id: of its newest generation, even after that is removed; 0 before there is one.
     """
 
     number: int
@@ -201,8 +237,8 @@ class Job:
     draining: bool = False
     members: dict[int, Member] = field(default_factory=dict)
     back: dict[int, Member] = field(default_factory=dict)
-    tree: Tree | None = None
-    shape: Shape | None = None
+    placement: Placement | None = None
+    size: JobSize | None = None
     generation: Generation | None = None
     change: Change | None = None
     policy: SkipPolicy = field(default_factory=SkipPolicy)
@@ -210,22 +246,17 @@ class Job:
     policy_since: float = 0.0
     stays: bool = False
     why: str = ""
-    last_id: int = 0  # of its newest generation, also when that is removed
+    id: int = 0
 
     @property
-    def id(self) -> int:
-        """The id of its newest generation; 0 before there is one."""
-        return self.last_id
-
-    @property
-    def site(self) -> Site | None:
+    def slot_range(self) -> SlotRange | None:
         """Its range on its switch, or on its tree's root."""
-        return None if self.tree is None else self.tree.root
+        return None if self.placement is None else self.placement.root
 
     @property
-    def entry(self) -> JobEntry | None:
-        """What the switch knows of it."""
-        return None if self.generation is None else self.generation.entry
+    def ranges(self) -> tuple[SlotRange, ...]:
+        """Its ranges on all its switches."""
+        return () if self.placement is None else self.placement.ranges
 
     @property
     def missing(self) -> list[int]:
@@ -234,7 +265,7 @@ class Job:
 
     @property
     def shown(self) -> JobState:
-        """Its state, for people."""
+        """Its state as people see it, which may be `draining`."""
         return JobState.draining if self.draining and self.state is JobState.running else self.state
 
     def ranks(self, state: MemberState) -> list[int]:
@@ -242,23 +273,23 @@ class Job:
         return sorted(rank for rank, member in self.members.items() if member.state is state)
 
     def joined(self) -> list[Member]:
-        """Returns the members that are there, by rank."""
+        """Returns the present members, by rank."""
         return [self.members[rank] for rank in self.ranks(MemberState.joined)]
 
     @property
     def priority(self) -> int:
         """0..9; higher ones leave the queue first."""
-        return int(self.wish("priority", 5))
+        return int(self.requested("priority", DEFAULT_PRIORITY))
 
     @property
     def deadline(self) -> float:
         """Seconds of silence after which a member is lost."""
-        return float(self.wish("deadline", 10.0))
+        return float(self.requested("deadline", DEFAULT_DEADLINE))
 
     @property
     def on_loss(self) -> OnLoss:
-        """What becomes of it when a member is lost."""
-        return OnLoss(self.wish("on_loss", OnLoss.fail))
+        """The consequence of a lost member."""
+        return OnLoss(self.requested("on_loss", OnLoss.fail))
 
     @property
     def touch(self) -> bool:
@@ -268,34 +299,27 @@ class Job:
         return all(member.request.touch for member in self.members.values())
 
     @property
-    def wanted(self) -> tuple[int | None, int | None]:
-        """K and P as its spec or its ranks ask for them; None leaves it to the controller."""
-        if self.spec is not None:
-            return self.spec.words, self.spec.slots
-        return self.wish("words", None), self.wish("slots", None)
-
-    @property
     def words(self) -> int | None:
-        """K, where it is known."""
-        return self.wanted[0] if self.shape is None else self.shape.words
+        """K of the job, or as requested; None if nobody has said."""
+        return self.requested_size[0] if self.size is None else self.size.words
 
     @property
     def slots(self) -> int | None:
-        """P, where it is known."""
-        return self.wanted[1] if self.shape is None else self.shape.slots
+        """P of the job, or as requested; None if nobody has said."""
+        return self.requested_size[1] if self.size is None else self.size.slots
+
+    @property
+    def requested_size(self) -> tuple[int | None, int | None]:
+        """K and P as the spec or the ranks request them; None leaves them to the controller."""
+        return self.requested("words", None), self.requested("slots", None)
 
     @property
     def switch(self) -> str | None:
-        """The switch that it must run on; None for any."""
+        """The switch that it must run on or below; None for any."""
         return None if self.spec is None else self.spec.switch
 
-    def wish(self, name: str, default: Any) -> Any:
-        """Returns what the job's spec says, or a rank that has an opinion."""
-        sources: list[object] = [*(member.request for member in self.members.values())]
-        if self.spec is not None:
-            sources = [self.spec]
-        for source in sources:
-            value = getattr(source, name)
-            if value is not None:
-                return value
-        return default
+    def requested(self, name: str, default: Any) -> Any:
+        """Returns an attribute of the spec, or the first that is not None of the ranks' requests."""
+        requests = [member.request for member in self.members.values()]
+        values = [getattr(source, name) for source in ([self.spec] if self.spec is not None else requests)]
+        return next((value for value in values if value is not None), default)

@@ -1,4 +1,4 @@
-"""What crosses the control plane's boundaries: requests, answers, states, tenants and events. No I/O."""
+"""Records that cross the control plane's boundaries: requests, answers, states, tenants, events. No I/O."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TOP: Final = 1 << 62  # of a quota, so that sums of them fit any store
 
 
 class JobState(StrEnum):
-    """Where a job stands; see the head of `switchagg.control.jobs.book`."""
+    """The state of a job; see `switchagg.control.jobs.book`."""
 
     created = "created"
     queued = "queued"
@@ -36,7 +36,7 @@ class JobState(StrEnum):
 
 
 class MemberState(StrEnum):
-    """Where a rank stands in its job."""
+    """The state of a rank in its job."""
 
     joined = "joined"
     left = "left"
@@ -44,7 +44,7 @@ class MemberState(StrEnum):
 
 
 class SwitchState(StrEnum):
-    """Whether new jobs can be put on a switch."""
+    """The availability of a switch to new jobs."""
 
     up = "up"
     down = "down"
@@ -52,14 +52,14 @@ class SwitchState(StrEnum):
 
 
 class OnLoss(StrEnum):
-    """What becomes of a job that loses a rank: it fails, or goes on without it."""
+    """The consequence of a lost rank: its job fails, or goes on without it."""
 
     fail = "fail"
     shrink = "shrink"
 
 
 class EventKind(StrEnum):
-    """What an entry of the event log is about."""
+    """The subject of an entry of the event log."""
 
     job_created = "job_created"
     joined = "joined"
@@ -80,7 +80,7 @@ class EventKind(StrEnum):
 
 
 def check_name(what: str, name: str) -> str:
-    """Returns `name`. Raises `AdmissionError` where it is no name of a job, tenant or switch."""
+    """Returns `name`. Raises `AdmissionError` if no job, tenant or switch can have it."""
     if not name or len(name) > MAX_NAME or not name.isprintable():
         raise AdmissionError(
             f"{what} is {name[:MAX_NAME]!r}; accepted: 1..{MAX_NAME} printable characters", "bad_request"
@@ -106,7 +106,7 @@ def _check_wishes(priority: int | None, deadline: float | None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """What a tenant may have at once, over all switches; None for no limit. 0 is a limit too."""
+    """The most that a tenant may have at once, over all switches; None for no limit."""
 
     jobs: int | None = None
     slots: int | None = None
@@ -121,7 +121,7 @@ class Quota:
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """Who asks. `admin` sees and touches everybody's jobs; `by` is an administrator who asks in its name."""
+    """A caller. `admin` may see and change every tenant's jobs; `by` is an administrator who acts for it."""
 
     name: str
     admin: bool = False
@@ -130,12 +130,12 @@ class Tenant:
 
     @property
     def who(self) -> str:
-        """Whom to name for what is done."""
+        """The name that the event log gives to whoever acts."""
         return self.by or self.name
 
 
 OPEN: Final = Tenant("default", admin=True)
-"""Who asks where nobody has to say who they are."""
+"""The caller of a controller without authentication."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,11 +149,11 @@ class JobSpec:
         slots: P, a power of two; None likewise.
         priority: 0..9; higher ones leave the queue first.
         deadline: seconds of silence after which a worker is lost, 1..3600.
-        on_loss: what becomes of the job then.
-        switch: name of the one that it must run on, or whose leaves; None for any.
+        on_loss: the consequence for the job.
+        switch: the name of the switch to run on, or on whose leaves; None for any.
         touch: as in `switchagg.rules.slots.JobEntry`.
 
-    Raises `AdmissionError` for a value that no job could have.
+    Raises `AdmissionError` for a value out of range.
     """
 
     name: str
@@ -174,19 +174,19 @@ class JobSpec:
 
 @dataclass(frozen=True, slots=True)
 class JoinRequest:
-    """What a rank asks for.
+    """A rank's request to join a job.
 
     Attributes:
         rank, world_size: 0 <= rank < world_size <= 256.
         address, port: IPv4 address and UDP port that its packets come from.
-        words: K, the words of a packet; None takes what the others want, or the default.
+        words: K, the words of a packet; None takes the other ranks' choice, or the default.
         slots: P, the job's slots, a power of two; None likewise.
         timeout: seconds to wait for the other ranks.
         touch: as in `switchagg.rules.slots.JobEntry`.
-        deadline, on_loss, priority: as in `JobSpec`; None takes what the others want, or the default.
-        switch: the one that it attaches to; None leaves it to the controller, which goes by the address.
+        deadline, on_loss, priority: as in `JobSpec`; None takes the other ranks' choice, or the default.
+        switch: the switch that it attaches to; None lets the controller choose by the address.
 
-    Raises `AdmissionError` for a value that no job could have.
+    Raises `AdmissionError` for a value out of range.
     """
 
     rank: int
@@ -219,7 +219,7 @@ class JoinRequest:
 
 
 def check_endpoint(address: str, port: int) -> None:
-    """Raises `AdmissionError` where a worker's packets cannot come from there."""
+    """Raises `AdmissionError` if a worker cannot send from this address and port."""
     try:
         parsed = ipaddress.IPv4Address(address)
     except ValueError:
@@ -237,18 +237,18 @@ def check_endpoint(address: str, port: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """What a rank needs to send and to check what it receives, in one generation of its job.
+    """A rank's parameters for sending and for checking results, in one generation of its job.
 
     Attributes:
         switch: the name of the switch that it sends to.
         job, token, result_token, base, slots, words, first_seq, worker_bit: see docs/protocol.md.
-        senders: how many of the job's packets that switch receives in a round: workers and leaves.
-        rank, world_size: in this generation: ranks are numbered densely, in the order of `places`.
+        senders: the number of workers and leaves that send to that switch for this job.
+        rank, world_size: in this generation, whose ranks are numbered densely in the order of `places`.
         places: the ranks that the members joined as.
-        lost: who was lost since the generation before, and why. They may be back already.
+        lost: ranks lost since the previous generation, and why. They may be back already.
         deadline, on_loss: the job's.
-        cookie: names this member in its heartbeats.
-        interval: seconds between these.
+        cookie: identifies this member in its heartbeats.
+        interval: seconds between heartbeats.
     """
 
     switch: str
@@ -274,7 +274,7 @@ class Admission:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One line of the event log. `number` grows by one from event to event and survives a restart."""
+    """One entry of the event log. `number` grows by one from event to event and survives a restart."""
 
     number: int
     time: float  # unix seconds
@@ -287,20 +287,20 @@ class Event:
 
 
 class EventStream(Protocol):
-    """The way back to one member: the stream of events that its join began.
+    """The stream of events to one member.
 
-    Called from any thread, with the controller's lock held: no method may block, raise, or call the
-    controller. A line gets one `refuse`, or one event ``admitted`` and then others.
+    Called from any thread with the controller's lock held: no method may block, raise, or call the
+    controller. A stream gets one `refuse`, or the event ``admitted`` and then others.
     """
 
     def send(self, event: Mapping[str, Any]) -> None:
-        """Queues an event. A line that cannot take it closes itself."""
+        """Queues an event. A stream whose queue is full closes itself."""
         ...
 
     def refuse(self, error: AdmissionError) -> None:
-        """The join is refused; nothing else comes."""
+        """Answers the join with an error; nothing follows."""
         ...
 
     def close(self) -> None:
-        """Ends the stream after what is queued: the member has left, or the line was replaced by another."""
+        """Ends the stream after the queued events: the member has left, or has a newer stream."""
         ...

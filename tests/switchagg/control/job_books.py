@@ -8,26 +8,28 @@ from typing import Any
 import pytest
 
 from switchagg.control.jobs.book import JobBook
-from switchagg.control.jobs.effects import Action, Answer, Install, Remove, Settle, Tell
+from switchagg.control.jobs.effects import AnswerJoin, AnswerStep, Effect, Install, Remove, SendEvent
 from switchagg.control.jobs.job import Generation, Job, Member
-from switchagg.control.jobs.placement import Room
 from switchagg.control.jobs.records import JobSpec, JoinRequest, Quota, Tenant
+from switchagg.control.jobs.switch_resources import SwitchResources
 from switchagg.errors import AdmissionError
 from switchagg.rules.switch import Capacity, Reconciled
 
 ME = Tenant("me")
-DOING = (Install, Remove, Settle)  # what a switch and a joining rank see
+DOING = (Install, Remove, AnswerJoin)  # what a switch and a joining rank see
 
 
-def room(name: str = "s", slots: int = 64, words: int = 364, memory: int = 1 << 20, **more: Any) -> Room:
+def switch(
+    name: str = "s", slots: int = 64, words: int = 364, memory: int = 1 << 20, **more: Any
+) -> SwitchResources:
     """A switch of 8 slots a job."""
-    return Room(name, Capacity(slots, words, memory, **more), slots=8)
+    return SwitchResources(name, Capacity(slots, words, memory, **more), slots=8)
 
 
-def book(*rooms: Room, up: bool = True, **options: Any) -> JobBook:
+def book(*switches: SwitchResources, up: bool = True, **options: Any) -> JobBook:
     """A book; with no switches named, of one."""
-    jobs = JobBook(rooms or [room()], **options)
-    for name in jobs.placement.rooms if up else ():
+    jobs = JobBook(switches or [switch()], **options)
+    for name in jobs.pool.switches if up else ():
         jobs.switch_up(name, Reconciled())
     jobs.poll()
     return jobs
@@ -46,16 +48,16 @@ def create(jobs: JobBook, name: str = "a", world_size: int = 2, **options: Any) 
     return jobs.create(tenant, JobSpec(name, world_size, **options), 0.0)
 
 
-def carry_out(jobs: JobBook) -> list[Action]:
+def carry_out(jobs: JobBook) -> list[Effect]:
     """Does all there is to do, as a switch that does everything at once; returns it."""
-    done: list[Action] = []
-    while actions := jobs.poll():
-        for action in actions:
-            done.append(action)
-            if isinstance(action, Install):
-                for packet in action.generation.pending_inits():
-                    action.generation.echoed(packet)
-                jobs.opened(action.job, action.generation, 0.0)
+    done: list[Effect] = []
+    while effects := jobs.poll():
+        for effect in effects:
+            done.append(effect)
+            if isinstance(effect, Install):
+                for packet in effect.generation.pending_inits():
+                    effect.generation.echoed(packet)
+                jobs.opened(effect.job, effect.generation, 0.0)
     return done
 
 
@@ -65,7 +67,7 @@ def doing(jobs: JobBook) -> list[Any]:
 
 
 def leave(jobs: JobBook, name: str, rank: int, given: int) -> None:
-    jobs.leave(jobs.member("me", name, rank, given))
+    jobs.leave(jobs.table.member("me", name, rank, given))
 
 
 def generation(member: Member) -> Generation:
@@ -74,19 +76,19 @@ def generation(member: Member) -> Generation:
     return member.job.generation
 
 
-def only(actions: Sequence[Action], *kinds: type) -> list[Any]:
-    """Returns the actions of these kinds; with none named, what switches and joining ranks see."""
-    return [action for action in actions if isinstance(action, kinds or DOING)]
+def only(effects: Sequence[Effect], *kinds: type) -> list[Any]:
+    """Returns the effects of these kinds; with none named, what switches and joining ranks see."""
+    return [effect for effect in effects if isinstance(effect, kinds or DOING)]
 
 
-def told(actions: Sequence[Action], member: Member) -> list[dict[str, Any]]:
+def told(effects: Sequence[Effect], member: Member) -> list[dict[str, Any]]:
     """Returns the events that a member was sent."""
-    return [dict(action.event) for action in only(actions, Tell) if action.member is member]
+    return [dict(effect.event) for effect in only(effects, SendEvent) if effect.member is member]
 
 
-def answers(actions: Sequence[Action]) -> dict[int, Answer]:
+def answers(effects: Sequence[Effect]) -> dict[int, AnswerStep]:
     """Returns the answers to questions, by rank."""
-    return {action.member.rank: action for action in only(actions, Answer)}
+    return {effect.member.rank: effect for effect in only(effects, AnswerStep)}
 
 
 def run(jobs: JobBook, name: str = "a", world_size: int = 2, **options: Any) -> list[Member]:
@@ -104,10 +106,10 @@ def state(jobs: JobBook) -> object:
     """All that a refusal must leave as it was."""
     return (
         [
-            (job.number, job.state, sorted(job.members), sorted(job.back), job.site, job.generation)
-            for job in jobs.jobs()
+            (job.number, job.state, sorted(job.members), sorted(job.back), job.slot_range, job.generation)
+            for job in jobs.table.jobs()
         ],
-        {name: (each.allocator.ranges, each.memory_used) for name, each in jobs.placement.rooms.items()},
+        {name: (each.allocator.ranges, each.memory_used) for name, each in jobs.pool.switches.items()},
     )
 
 
@@ -128,7 +130,7 @@ def token(member: Member) -> int:
 
 def free(jobs: JobBook) -> int:
     """Slots that are free on all switches."""
-    return sum(each.allocator.free_slots for each in jobs.placement.rooms.values())
+    return sum(each.allocator.free_slots for each in jobs.pool.switches.values())
 
 
 def quota(**limits: int) -> Tenant:

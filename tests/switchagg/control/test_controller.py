@@ -17,9 +17,9 @@ import psutil
 import pytest
 
 from switchagg.control.controller import Controller
-from switchagg.control.history import History
 from switchagg.control.jobs.records import OPEN, JobSpec, OnLoss, Quota, Tenant
 from switchagg.control.store import SqliteStore
+from switchagg.control.telemetry import History
 from switchagg.errors import AdmissionError, SwitchError, UsageError
 from switchagg.rules.slots import JobEntry
 from switchagg.rules.switch import ChangeKind, SwitchChange
@@ -57,7 +57,7 @@ def frozen(controller: Controller) -> Iterator[Callable[[], None]]:
         reached.set()
         assert gate.wait(20)
 
-    controller._agents["fake"]._put(hold)
+    controller._core.agents["fake"]._put(hold)
     assert reached.wait(20)
     try:
         yield gate.set
@@ -278,7 +278,7 @@ def test_a_driver_that_fails_otherwise_leaves_nobody_waiting(
 def test_secrets_are_in_no_repr(controller: Controller, driver: FakeDriver) -> None:
     lines = join_all(controller)
     (entry,) = driver.jobs.values()
-    (job,) = controller._book.jobs()
+    (job,) = controller._core.book.table.jobs()
     shown = repr((entry, job, job.members[0], job.members[0].admission, job.generation))
     for secret in (entry.result_token, *(worker.token for worker in entry.workers)):
         assert str(secret) not in shown
@@ -406,7 +406,7 @@ def test_a_controller_takes_up_what_the_last_one_left(tmp_path: Path, driver: Fa
     first.create(OPEN, JobSpec("ordered", 2, slots=32, words=64, priority=7, deadline=3.0))
     waiting = Recorder()
     first.join(OPEN, "waits", asked(0), waiting)
-    slots = first.slots(OPEN)["ranges"]
+    slots = first.queries.slots(OPEN)["ranges"]
     with pytest.raises(SwitchError, match="another controller has the state directory"):
         SqliteStore(tmp_path)
     first.close()
@@ -422,25 +422,25 @@ def test_a_controller_takes_up_what_the_last_one_left(tmp_path: Path, driver: Fa
     try:
         up(second)
         assert (list(driver.jobs), driver.installed) == ([job_id], installed)  # not touched
-        assert second.slots(OPEN)["ranges"] == slots
-        assert {job["name"]: job["state"] for job in second.jobs(OPEN)} == {
+        assert second.queries.slots(OPEN)["ranges"] == slots
+        assert {job["name"]: job["state"] for job in second.queries.jobs(OPEN)} == {
             "ordered": "created",
             "runs": "running",
         }
-        (ordered,) = (job for job in second.jobs(OPEN) if job["name"] == "ordered")
+        (ordered,) = (job for job in second.queries.jobs(OPEN) if job["name"] == "ordered")
         assert (ordered["priority"], ordered["deadline"], ordered["slots"]) == (7, 3.0, 32)
         fresh = Recorder()
         second.attach(OPEN, "runs", 0, token(lines[0]), fresh)
         assert fresh.wait() == lines[0].wait()
         cookie = bytes.fromhex(lines[1].wait()["heartbeat"]["cookie"])
         assert second.heartbeat(cookie, 10**6, FIELDS)
-        numbers = [event["n"] for event in second.events(OPEN)]
+        numbers = [event["n"] for event in second.queries.events(OPEN)]
         assert numbers == list(range(1, len(numbers) + 1))
         second.leave(OPEN, "runs", 0, token(lines[0]))
         second.leave(OPEN, "runs", 1, token(lines[1]))
         eventually(lambda: driver.jobs == {})
         second.evict(OPEN, "ordered")
-        assert second.slots(OPEN)["ranges"] == []
+        assert second.queries.slots(OPEN)["ranges"] == []
         (new,) = join_all(second, "new", 1)
         assert new.wait()["job"] > job_id
     finally:
@@ -473,7 +473,7 @@ def test_members_that_do_not_come_back_are_lost(
         assert fresh.of("lost")[0]["ranks"] == [1]
         eventually(lambda: driver.jobs == {})
         second.stream_closed(fresh)
-        assert second.jobs(OPEN) == []
+        assert second.queries.jobs(OPEN) == []
     finally:
         second.close()
         second.store.close()
@@ -547,10 +547,10 @@ def test_a_drained_switch_stays_drained(tmp_path: Path, driver: FakeDriver) -> N
     second = Controller([driver], store=SqliteStore(tmp_path), slots=16)
     second.start()
     try:
-        eventually(lambda: second.switches(OPEN)[0]["state"] == "draining")
-        assert [job["state"] for job in second.jobs(OPEN)] == ["queued"]
+        eventually(lambda: second.queries.switches(OPEN)[0]["state"] == "draining")
+        assert [job["state"] for job in second.queries.jobs(OPEN)] == ["queued"]
         second.undrain_switch(OPEN, "fake")
-        assert [job["state"] for job in second.jobs(OPEN)] == ["created"]
+        assert [job["state"] for job in second.queries.jobs(OPEN)] == ["created"]
     finally:
         second.close()
         second.store.close()
@@ -567,12 +567,12 @@ def test_slots_that_were_lost_meanwhile(tmp_path: Path, driver: FakeDriver) -> N
     second = Controller([driver], store=SqliteStore(tmp_path), slots=16)
     second.start()
     try:
-        eventually(lambda: [job["state"] for job in second.jobs(OPEN)] == ["failed"])
+        eventually(lambda: [job["state"] for job in second.queries.jobs(OPEN)] == ["failed"])
         with pytest.raises(AdmissionError, match=r"what its slots held is lost") as error:
             second.progress(OPEN, "a", 0, token(lines[0]), 1)
         assert error.value.code == "failed"
         eventually(lambda: driver.jobs == {})
-        assert second.slots(OPEN)["free"] == 4096
+        assert second.queries.slots(OPEN)["free"] == 4096
     finally:
         second.close()
         second.store.close()
@@ -713,15 +713,15 @@ def test_killed_at_every_step(tmp_path: Path) -> None:
         told: dict[str, int] = {}
         try:
             first.start()
-            while not driver.inits and not mortal.dead and first.switches(OPEN)[0]["state"] != "up":
+            while not driver.inits and not mortal.dead and first.queries.switches(OPEN)[0]["state"] != "up":
                 time.sleep(0.001)
             live(first, mortal, lines, told)
         except Killed:
             pass
         finished = not mortal.dead
         mortal.dead = True
-        first._stop.set()
-        for agent in first._agents.values():
+        first._core._stop.set()
+        for agent in first._core.agents.values():
             agent._stopping = True
             agent._put(lambda: None)
         store.close()
@@ -730,12 +730,12 @@ def test_killed_at_every_step(tmp_path: Path) -> None:
         second = Controller([driver], store=SqliteStore(directory), slots=16)
         second.start()
         up(second)
-        known = {job["id"]: job for job in second.jobs(OPEN) if job["base"] is not None}
+        known = {job["id"]: job for job in second.queries.jobs(OPEN) if job["base"] is not None}
         assert set(driver.jobs) <= set(known), (steps, driver.jobs.keys(), known.keys())
         for job_id, entry in driver.jobs.items():
             assert (known[job_id]["base"], known[job_id]["slots"]) == (entry.base, entry.slots)
         fences = {job_id: bits for job_id, bits in driver.fenced.items() if bits}
-        for job in second.jobs(OPEN):
+        for job in second.queries.jobs(OPEN):
             if job["lost"] and job["id"] in driver.jobs and 2 in job["places"]:
                 assert fences[job["id"]] >> job["places"].index(2) & 1, steps
         back, refusals = 0, set[str]()
@@ -751,11 +751,11 @@ def test_killed_at_every_step(tmp_path: Path) -> None:
         finish(second, lines)
         if known.get(next(iter(driver.jobs), -1), {}).get("state") == "running" and told.get("left") is None:
             assert back or not lines, steps
-        for job in second.jobs(OPEN):
+        for job in second.queries.jobs(OPEN):
             second.evict(OPEN, job["name"], job["id"])
         second.close()  # its last words to the switch are waited for
         assert driver.jobs == {}, steps
-        assert second.slots(OPEN)["free"] == 4096
+        assert second.queries.slots(OPEN)["free"] == 4096
         second.store.close()
         if finished:
             break
@@ -814,8 +814,8 @@ def test_1000_jobs_leave_nothing_behind(tmp_path: Path, driver: FakeDriver) -> N
         gc.collect()
         assert process.memory_info().rss - memory < 4 << 20
         assert controller.queries.slots(OPEN)["free"] == 4096
-        assert (controller._lines, controller._members, controller._questions) == ({}, {}, {})
-        assert controller._histories == {}
+        assert len(controller._core.streams) == 0
+        assert controller._core.telemetry._histories == {}
         database = sqlite3.connect(tmp_path / "controller.db")
         assert database.execute("SELECT count(*) FROM jobs").fetchone() == (0,)
         assert database.execute("SELECT count(*) FROM events").fetchone()[0] <= 10_000
@@ -828,7 +828,7 @@ def test_1000_jobs_leave_nothing_behind(tmp_path: Path, driver: FakeDriver) -> N
 def test_a_store_that_fails_for_long_fills_no_memory(
     tmp_path: Path, driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("switchagg.control.controller_core.IN_STORE", 20)
+    monkeypatch.setattr("switchagg.control.journal.IN_STORE", 20)
     store = SqliteStore(tmp_path)
     controller = Controller([driver], store=store, slots=16)
     controller.start()
@@ -843,7 +843,7 @@ def test_a_store_that_fails_for_long_fills_no_memory(
         for number in range(30):
             controller.create(OPEN, JobSpec(f"j{number}", 1))
             controller.evict(OPEN, f"j{number}")
-        assert len(controller._unsaved.events) == 20
+        assert len(controller._core.journal._unsaved.events) == 20
         monkeypatch.setattr(store, "write", write)
         controller.create(OPEN, JobSpec("a", 1))
         assert [job["name"] for job in store.load().jobs] == ["a"]

@@ -206,7 +206,7 @@ def test_a_member_that_does_not_read(place: ServedController, monkeypatch: pytes
     """It is cut off, and was in nobody's way."""
     monkeypatch.setattr(streams, "MAX_EVENTS", 20)
     zero, one = place.join_all()
-    line = next(iter(place.server.controller._members))
+    line = next(iter(place.server.controller._core.streams._members))
     text = "x" * 100_000
     eventually(
         lambda: line.send({"event": "noise", "text": text}) or place.members() != {0: "joined", 1: "joined"}

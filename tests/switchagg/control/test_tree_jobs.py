@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from switchagg.control import job_codec as saved
+from switchagg.control import job_codec
 from switchagg.control.jobs.book import JobBook
 from switchagg.control.jobs.effects import Fence, Install, Remove
 from switchagg.control.jobs.job import Generation, Job, Member
-from switchagg.control.jobs.placement import Room
 from switchagg.control.jobs.records import JobSpec, JobState, JoinRequest, MemberState, OnLoss, Quota, Tenant
+from switchagg.control.jobs.switch_resources import SwitchResources
 from switchagg.errors import AdmissionError, SwitchError
 from switchagg.rules.slots import ParentEntry
 from switchagg.rules.switch import Capacity, Reconciled
@@ -25,10 +25,10 @@ from tests.switchagg.control.job_books import ME, answers, book, carry_out, free
 FREE = 4 * 64  # slots on all switches of `racks`
 
 
-def switch(name: str, parent: str | None = None, hosts: str = "", **more: Any) -> Room:
+def switch(name: str, parent: str | None = None, hosts: str = "", **more: Any) -> SwitchResources:
     networks = tuple(ipaddress.IPv4Network(each) for each in filter(None, hosts.split(",")))
     number = ["root", "a", "b", "c", "alone"].index(name) + 1
-    return Room(
+    return SwitchResources(
         name,
         Capacity(64, 364, 1 << 20, **more),
         slots=8,
@@ -37,7 +37,7 @@ def switch(name: str, parent: str | None = None, hosts: str = "", **more: Any) -
     )
 
 
-def rooms() -> list[Room]:
+def rooms() -> list[SwitchResources]:
     return [switch("root"), *(switch("abc"[n], "root", f"10.0.{n}.0/24") for n in range(3))]
 
 
@@ -64,8 +64,8 @@ def generation(job: Job) -> Generation:
 
 
 def switches(job: Job) -> tuple[str, ...]:
-    assert job.tree is not None
-    return job.tree.switches
+    assert job.placement is not None
+    return job.placement.switches
 
 
 def test_entries_of_a_job_on_a_tree() -> None:
@@ -73,7 +73,7 @@ def test_entries_of_a_job_on_a_tree() -> None:
     zero, one, two = run(jobs, 1, 0, 1)
     job = zero.job
     root, a, b = generation(job).parts
-    assert [part.site.switch for part in (root, a, b)] == ["root", "a", "b"]
+    assert [part.slot_range.switch for part in (root, a, b)] == ["root", "a", "b"]
     assert {part.id for part in (root, a, b)} == {job.id}
     assert {part.first_seq for part in (root, a, b)} == {root.first_seq}
     assert [(each.bit, each.ip, each.port) for each in root.entry.workers] == [
@@ -83,7 +83,7 @@ def test_entries_of_a_job_on_a_tree() -> None:
     assert root.entry.parent is None
     for leaf, entry in zip((a, b), root.entry.workers, strict=True):
         assert leaf.entry.parent == ParentEntry(
-            "10.9.0.1", 48879, entry.token, root.site.base, root.entry.result_token
+            "10.9.0.1", 48879, entry.token, root.slot_range.base, root.entry.result_token
         )
     assert [(each.bit, each.address, each.token) for each in b.entry.workers] == [
         (0, ("10.0.1.1", 4000), zero.token),
@@ -98,10 +98,14 @@ def test_entries_of_a_job_on_a_tree() -> None:
     for rank, (member, leaf, bit) in enumerate(((zero, b, 0), (one, a, 0), (two, b, 1))):
         told = member.admission
         assert told is not None
-        assert (told.switch, told.worker_bit, told.senders) == (leaf.site.switch, bit, len(leaf.places))
+        assert (told.switch, told.worker_bit, told.senders) == (leaf.slot_range.switch, bit, len(leaf.places))
         assert (told.rank, told.world_size, told.places) == (rank, 3, (0, 1, 2))
         assert (told.token, told.result_token) == (member.token, leaf.entry.result_token)
-        assert (told.base, told.slots, told.words) == (leaf.site.base, leaf.site.slots, leaf.site.words)
+        assert (told.base, told.slots, told.words) == (
+            leaf.slot_range.base,
+            leaf.slot_range.slots,
+            leaf.slot_range.words,
+        )
 
 
 def test_it_opens_when_every_switch_has_it() -> None:
@@ -109,15 +113,15 @@ def test_it_opens_when_every_switch_has_it() -> None:
     members = [jobs.join(ME, "j", ask(rank, 2, rank), 0.0) for rank in range(2)]
     installs = only(jobs.poll(), Install)
     job = members[0].job
-    assert [install.generation.site.switch for install in installs] == ["root", "a", "b"]
+    assert [install.generation.slot_range.switch for install in installs] == ["root", "a", "b"]
     for install in installs:
         assert job.state is JobState.opening
         assert len(install.generation.pending_inits()) == 8
         for packet in install.generation.pending_inits():
             install.generation.echoed(packet)
-        assert jobs.belonging(install.generation.site.switch) == []
+        assert jobs.table.on_switch(install.generation.slot_range.switch) == []
         jobs.opened(job, install.generation, 0.0)
-        assert jobs.belonging(install.generation.site.switch) == [install.generation]
+        assert jobs.table.on_switch(install.generation.slot_range.switch) == [install.generation]
     assert job.state is JobState.running
     assert all(member.admission for member in members)
 
@@ -132,11 +136,11 @@ def test_a_switch_that_does_not_take_it(failing: int) -> None:
             jobs.opening_failed(install.job, install.generation, SwitchError("table full"))
         else:
             jobs.opened(install.job, install.generation, 0.0)
-    name = installs[failing].generation.site.switch
+    name = installs[failing].generation.slot_range.switch
     for member in members:
         assert f"switch {name!r} did not take job 'j': table full" in str(member.refusal)
     assert only(jobs.poll(), Remove) == [Remove(install.generation) for install in installs]
-    assert (jobs.jobs(), free(jobs), jobs._ids) == ([], FREE, {})
+    assert (jobs.table.jobs(), free(jobs), jobs.table._ids) == ([], FREE, {})
 
 
 def test_a_switch_that_restarts_while_the_job_opens() -> None:
@@ -162,9 +166,9 @@ def test_one_rack_is_one_leaf() -> None:
 def test_an_order_waits_for_its_members() -> None:
     jobs = racks()
     job = jobs.create(ME, JobSpec("j", 2), 0.0)
-    assert (job.state, job.tree, jobs.queue()) == (JobState.created, None, [])
+    assert (job.state, job.placement, jobs.scheduler.queue()) == (JobState.created, None, [])
     jobs.join(ME, "j", ask(0, 2, 0), 0.0)
-    assert (job.state, job.tree) == (JobState.joining, None)
+    assert (job.state, job.placement) == (JobState.joining, None)
     jobs.join(ME, "j", ask(1, 2, 2), 0.0)
     carry_out(jobs)
     assert (job.state, switches(job)) == (JobState.running, ("root", "a", "c"))
@@ -181,7 +185,7 @@ def test_an_order_that_names_its_switch() -> None:
     jobs.join(ME, "leaf", ask(0, 2, 1), 0.0)
     jobs.join(ME, "leaf", ask(1, 2, 1), 0.0)
     below = jobs.create(ME, JobSpec("below", 2, switch="root"), 0.0)
-    assert (below.state, below.tree) == (JobState.created, None)
+    assert (below.state, below.placement) == (JobState.created, None)
     jobs.join(ME, "below", ask(0, 2, 1), 0.0)
     jobs.join(ME, "below", ask(1, 2, 2), 0.0)
     carry_out(jobs)
@@ -198,7 +202,7 @@ def test_a_members_own_wish() -> None:
     for rank, wish in enumerate(wishes):
         jobs.join(ME, "j", JoinRequest(rank, 3, "127.0.0.1", 4000 + rank, switch=wish), 0.0)
     carry_out(jobs)
-    (job,) = jobs.jobs()
+    (job,) = jobs.table.jobs()
     assert [leaf.places for leaf in generation(job).leaves] == [(1,), (0, 2)]
     with pytest.raises(AdmissionError, match="rank 0 asks for switch 'x'; accepted: root, a, b"):
         jobs.join(ME, "k", JoinRequest(0, 3, "127.0.0.1", 4000, switch="x"), 0.0)
@@ -216,15 +220,15 @@ def test_a_members_own_wish() -> None:
 def test_a_rank_that_cannot_be_in(address: str, message: str) -> None:
     jobs = book(*rooms(), switch("alone", None, "10.5.0.0/16"))
     jobs.join(ME, "j", ask(0, 3, 0), 0.0)
-    before = jobs.jobs()[0].members.copy()
+    before = jobs.table.jobs()[0].members.copy()
     with pytest.raises(AdmissionError, match=message) as error:
         jobs.join(ME, "j", JoinRequest(1, 3, address, 5000), 0.0)
     assert error.value.code == "no_switch"
-    assert jobs.jobs()[0].members == before
+    assert jobs.table.jobs()[0].members == before
     jobs.join(ME, "j", ask(1, 3, 1), 0.0)
     jobs.join(ME, "j", ask(2, 3, 2), 0.0)
     carry_out(jobs)
-    assert jobs.jobs()[0].state is JobState.running
+    assert jobs.table.jobs()[0].state is JobState.running
 
 
 def test_the_thirty_third_on_a_leaf() -> None:
@@ -237,7 +241,7 @@ def test_the_thirty_third_on_a_leaf() -> None:
     for rank in range(32, 64):
         jobs.join(ME, "j", ask(rank, 64, 1), 0.0)
     carry_out(jobs)
-    (job,) = jobs.jobs()
+    (job,) = jobs.table.jobs()
     assert (job.state, [len(leaf.places) for leaf in generation(job).leaves]) == (JobState.running, [32, 32])
     with pytest.raises(AdmissionError, match=r"world_size is 97; accepted: 1..96"):
         jobs.join(ME, "k", ask(0, 97, 0), 0.0)
@@ -248,15 +252,15 @@ def test_a_tree_that_has_no_room_is_waited_for() -> None:
     first = jobs.create(ME, JobSpec("first", 1, slots=64, switch="a"), 0.0)
     for rank in range(2):
         jobs.join(ME, "j", ask(rank, 2, rank), 0.0)
-    (job,) = jobs.queue()
-    assert jobs.placement.lacking(jobs._possible(job)).startswith(
+    (job,) = jobs.scheduler.queue()
+    assert jobs.pool.obstacles(jobs.candidates.of_job(job)).startswith(
         "8 slots asked for; 0 of the 64 of switch 'a'"
     )
     assert free(jobs) == FREE - 64
     small = jobs.join(
         ME, "small", ask(0, 1, 2), 0.0
     )  # it could not use c alone, but its tree does not need it
-    assert small.job.tree is not None
+    assert small.job.placement is not None
     blocked = jobs.join(ME, "blocked", ask(0, 1, 1), 0.0)
     assert blocked.job.state is JobState.queued  # it would overtake one that waits for b too
     jobs.evict(first, "me")
@@ -295,10 +299,10 @@ def test_quotas_count_every_switch() -> None:
 def pause(jobs: JobBook, *members: Member) -> list[Any]:
     done = []
     for member in members:
-        jobs.progress(member, 3)
+        jobs.changes.progress(member, 3)
     done += carry_out(jobs)
     for member in members:
-        jobs.proceed(member, *member.endpoint)
+        jobs.changes.proceed(member, *member.endpoint)
     return done + carry_out(jobs)
 
 
@@ -328,7 +332,7 @@ def test_a_lost_worker_is_shut_out_at_its_leaf_and_the_others_go_on() -> None:
     for member in (zero, back):
         jobs.leave(member)
     carry_out(jobs)
-    assert (jobs.jobs(), free(jobs)) == ([], FREE)
+    assert (jobs.table.jobs(), free(jobs)) == ([], FREE)
 
 
 def test_a_lost_leaf_ends_the_job_when_it_is_back_empty() -> None:
@@ -362,7 +366,7 @@ def test_a_leaf_that_takes_anybody_is_drained() -> None:
     pause(jobs, *members)
     assert (job.state, switches(job)) == (JobState.running, ("root", "a", "c"))
     assert free(jobs) == FREE - 3 * 8
-    assert jobs.placement.rooms["b"].memory_used == 0
+    assert jobs.pool.switches["b"].memory_used == 0
 
 
 def test_a_leaf_with_hosts_of_its_own_cannot_be_left() -> None:
@@ -391,11 +395,11 @@ def test_a_member_that_comes_from_nowhere_in_the_next_generation() -> None:
     jobs = racks()
     zero, one = run(jobs, 0, 1)
     for member in (zero, one):
-        jobs.progress(member, 0)
+        jobs.changes.progress(member, 0)
     with pytest.raises(AdmissionError, match=r"rank 0 at 10.7.0.1 attaches to no switch"):
-        jobs.proceed(zero, "10.7.0.1", 5000)
-    jobs.proceed(zero, "10.0.2.9", 5000)  # another rack is fine
-    jobs.proceed(one, *one.endpoint)
+        jobs.changes.proceed(zero, "10.7.0.1", 5000)
+    jobs.changes.proceed(zero, "10.0.2.9", 5000)  # another rack is fine
+    jobs.changes.proceed(one, *one.endpoint)
     carry_out(jobs)
     assert switches(zero.job) == ("root", "b", "c")
 
@@ -406,30 +410,30 @@ def test_a_restart_of_the_controller() -> None:
     job = members[0].job
     jobs.lost([], "")
     ordered = jobs.create(ME, JobSpec("ordered", 2), 0.0)
-    documents = [saved.dump(each, 100.0) for each in (job, ordered)]
+    documents = [job_codec.dump(each, 100.0) for each in (job, ordered)]
     again = racks(up=False)
     for document in documents:
-        again.restore(saved.load(document, 100.0), 0.0)
-    copy, waiting = again.find("me", "j"), again.find("me", "ordered")
+        again.restore(job_codec.load(document, 100.0), 0.0)
+    copy, waiting = again.table.find("me", "j"), again.table.find("me", "ordered")
     assert copy is not None
     assert waiting is not None
-    assert copy.tree == job.tree
+    assert copy.placement == job.placement
     for mine, theirs in zip(generation(copy).parts, generation(job).parts, strict=True):
-        assert (mine.entry, mine.places, mine.senders, mine.site) == (
+        assert (mine.entry, mine.places, mine.senders, mine.slot_range) == (
             theirs.entry,
             theirs.places,
             theirs.senders,
-            theirs.site,
+            theirs.slot_range,
         )
-        assert again.belonging(mine.site.switch) == [mine]
+        assert again.table.on_switch(mine.slot_range.switch) == [mine]
     assert free(again) == FREE - 3 * 8
     assert copy.members[2].admission == members[2].admission
     assert (waiting.state, again.queue()) == (JobState.created, [])
     smaller = book(*rooms()[:3], up=False)
-    smaller.restore(saved.load(documents[0], 100.0), 0.0)
+    smaller.restore(job_codec.load(documents[0], 100.0), 0.0)
     assert smaller.find("me", "j") is not None  # c was not needed
     none = book(*rooms()[:2], up=False)
-    none.restore(saved.load(documents[0], 100.0), 0.0)
+    none.restore(job_codec.load(documents[0], 100.0), 0.0)
     assert none.find("me", "j") is None
     assert free(none) == 2 * 64
 
@@ -452,14 +456,14 @@ def test_everybody_gone_leaves_nothing() -> None:
                 for member in members:
                     jobs.leave(member)
         assert len(only(carry_out(jobs), Remove)) == 4
-        assert (free(jobs), jobs._ids) == (FREE, {})
+        assert (free(jobs), jobs.table._ids) == (FREE, {})
         assert all(member.state is not MemberState.joined for member in members) or end == "evict"
 
 
 def test_random_jobs_on_trees_leave_nothing_behind() -> None:
     draw = random.Random(seed_of_this_run())
     jobs = racks()
-    names = list(jobs.placement.rooms)
+    names = list(jobs.pool.switches)
     spread = 0
     now = 0.0
     for _ in range(2500):
@@ -480,45 +484,45 @@ def test_random_jobs_on_trees_leave_nothing_behind() -> None:
                         now,
                     )
                 case 1 | 2 | 3:
-                    job = jobs.find("me", name)
+                    job = jobs.table.find("me", name)
                     size = draw.randint(1, 4) if job is None else job.world_size
                     asked = ask(draw.randrange(size), size, draw.randrange(3), timeout=20.0)
                     jobs.join(ME, name, asked, now)
                 case 4:
-                    there = [each for job in jobs.jobs() for each in job.joined() if job.name == name]
+                    there = [each for job in jobs.table.jobs() for each in job.joined() if job.name == name]
                     if there:
                         jobs.lost([draw.choice(there)], "its process ended")
                 case 5:
-                    job = jobs.find("me", name)
+                    job = jobs.table.find("me", name)
                     if job is not None and job.state in (JobState.running, JobState.moving):
                         pause(jobs, *(each for each in job.joined() if each.admission is not None))
                 case 6:
                     switch_name = draw.choice(names)
-                    if jobs.placement.rooms[switch_name].draining:
+                    if jobs.pool.switches[switch_name].draining:
                         jobs.undrain_switch(switch_name, "me")
-                    elif jobs.placement.rooms[switch_name].up and draw.random() < 0.4:
+                    elif jobs.pool.switches[switch_name].up and draw.random() < 0.4:
                         draw.choice([jobs.drain_switch, jobs.switch_down])(switch_name, "me")
                     else:
-                        lost = [each.id for each in jobs.belonging(switch_name) if draw.random() < 0.3]
+                        lost = [each.id for each in jobs.table.on_switch(switch_name) if draw.random() < 0.3]
                         jobs.switch_up(switch_name, Reconciled(installed=tuple(lost)))
                 case _:
-                    job = jobs.find("me", name)
+                    job = jobs.table.find("me", name)
                     if job is not None and draw.random() < 0.3:
                         jobs.evict(job, "me")
         except AdmissionError:
             pass
         jobs.tick(now)
-        for member in (each for job in jobs.jobs() for each in job.joined()):
+        for member in (each for job in jobs.table.jobs() for each in job.joined()):
             jobs.heard(member.cookie, now)
         spread += sum(bool(install.generation.leaves) for install in only(carry_out(jobs), Install))
-        trees = [job.tree for job in jobs.jobs()] + [
-            job.change.target for job in jobs.jobs() if job.change is not None
+        trees = [job.placement for job in jobs.table.jobs()] + [
+            job.change.target for job in jobs.table.jobs() if job.change is not None
         ]
-        held = {site for tree in trees if tree is not None for site in tree.sites}
-        assert held == {site for each in jobs.placement.rooms.values() for site in each.sites.values()}
-        for job in jobs.jobs():
-            if job.generation is not None and job.tree is not None:
-                assert tuple(part.site for part in job.generation.parts) == job.tree.sites
+        held = {each for tree in trees if tree is not None for each in tree.ranges}
+        assert held == {taken for each in jobs.pool.switches.values() for taken in each.ranges.values()}
+        for job in jobs.table.jobs():
+            if job.generation is not None and job.placement is not None:
+                assert tuple(part.slot_range for part in job.generation.parts) == job.placement.ranges
                 seated = [
                     rank for part in job.generation.parts for rank in part.senders if isinstance(rank, int)
                 ]
@@ -527,6 +531,6 @@ def test_random_jobs_on_trees_leave_nothing_behind() -> None:
     for name in names:
         jobs.switch_up(name, Reconciled())
     for _ in range(2):  # the second time those that have failed, whose members have not gone
-        for job in jobs.jobs():
+        for job in jobs.table.jobs():
             jobs.evict(job, "me")
-    assert (jobs.jobs(), free(jobs), jobs._ids, jobs._cookies) == ([], FREE, {}, {})
+    assert (jobs.table.jobs(), free(jobs), jobs.table._ids, jobs.table._cookies) == ([], FREE, {}, {})

@@ -6,10 +6,10 @@ import itertools
 
 import pytest
 
-from switchagg.control.jobs.effects import Install, Remove, Settle
+from switchagg.control.jobs.effects import AnswerJoin, Install, Remove
 from switchagg.control.jobs.job import Job
-from switchagg.control.jobs.placement import Room
 from switchagg.control.jobs.records import JobState, JoinRequest, MemberState
+from switchagg.control.jobs.switch_resources import SwitchResources
 from switchagg.errors import AdmissionError, SwitchError, UsageError
 from switchagg.rules.switch import Capacity
 from switchagg.wire.header import Header, Op
@@ -24,8 +24,8 @@ from tests.switchagg.control.job_books import (
     only,
     refused,
     request,
-    room,
     run,
+    switch,
     token,
     told,
 )
@@ -37,31 +37,30 @@ def test_the_last_rank_opens_the_job() -> None:
     assert doing(jobs) == []
     assert (one.job.state, one.job.missing) == (JobState.joining, [0])
     zero = join(jobs, "a", request(0), 1.0)
-    (action,) = doing(jobs)
-    assert isinstance(action, Install)
-    entry = action.job.entry
-    assert entry is not None
+    (effect,) = doing(jobs)
+    assert isinstance(effect, Install)
+    entry = effect.generation.entry
     assert (entry.base, entry.slots, entry.words, entry.touch) == (0, 8, 352, True)
     assert [(w.bit, w.ip, w.port) for w in entry.workers] == [(0, "10.0.0.1", 4000), (1, "10.0.0.1", 4001)]
     tokens = [entry.result_token, *(worker.token for worker in entry.workers)]
     assert len(set(tokens)) == 3
     assert 0 not in tokens
 
-    packets = action.generation.pending_inits()
+    packets = effect.generation.pending_inits()
     assert len(packets) == 8
-    action.generation.echoed(b"nonsense")
-    action.generation.echoed(packets[0][:-1] + b"\xff")
-    assert len(action.generation.pending_inits()) == 8
+    effect.generation.echoed(b"nonsense")
+    effect.generation.echoed(packets[0][:-1] + b"\xff")
+    assert len(effect.generation.pending_inits()) == 8
     for packet in packets[:5]:
-        action.generation.echoed(packet)
-        action.generation.echoed(packet)
-    assert action.generation.pending_inits() == packets[5:]
+        effect.generation.echoed(packet)
+        effect.generation.echoed(packet)
+    assert effect.generation.pending_inits() == packets[5:]
     assert zero.admission is None
     for packet in packets[5:]:
-        action.generation.echoed(packet)
-    jobs.opened(action.job, action.generation, 0.0)
-    assert doing(jobs) == [Settle(zero), Settle(one)]
-    assert action.job.state is JobState.running
+        effect.generation.echoed(packet)
+    jobs.opened(effect.job, effect.generation, 0.0)
+    assert doing(jobs) == [AnswerJoin(zero), AnswerJoin(one)]
+    assert effect.job.state is JobState.running
     assert zero.admission is not None
     assert one.admission is not None
     assert (zero.admission.token, one.admission.token) == tuple(tokens[1:])
@@ -79,10 +78,9 @@ def test_inits_make_exactly_the_first_packet_of_each_slot_fresh(first_seq: int) 
     run(jobs, "other", slots=16)  # takes 11 to 14
     join(jobs, "a", request(0), 0.0)
     join(jobs, "a", request(1), 0.0)
-    (job,) = [job for job in jobs.jobs() if job.name == "a"]
-    entry = job.entry
-    assert entry is not None
+    (job,) = [job for job in jobs.table.jobs() if job.name == "a"]
     assert job.generation is not None
+    entry = job.generation.entry
     assert job.generation.first_seq == first_seq
     seqs = {}
     for packet in job.generation.pending_inits():
@@ -128,8 +126,8 @@ def test_everybody_leaves_and_everything_is_free() -> None:
     leave(jobs, "a", 1, token(one))
     assert doing(jobs) == [Remove(there)]
     assert one.job.state is JobState.ended
-    assert jobs.jobs() == []
-    assert (free(jobs), jobs.placement.rooms["s"].memory_used) == (64, 0)
+    assert jobs.table.jobs() == []
+    assert (free(jobs), jobs.pool.switches["s"].memory_used) == (64, 0)
     again = run(jobs)
     assert again[0].job.id != one.job.id
 
@@ -145,10 +143,10 @@ def test_a_lost_rank_fails_the_job_until_all_are_gone() -> None:
     assert (free(jobs), one.job.why) == (64, "rank 1 is lost: its process ended")
     event = {"event": "lost", "job": job_id, "ranks": [1], "why": "its process ended", "on_loss": "fail"}
     assert told(done, zero) == [event]
-    assert jobs.find("me", "a", job_id) is one.job
+    assert jobs.table.find("me", "a", job_id) is one.job
     leave(jobs, "a", 0, token(zero))
     assert doing(jobs) == []
-    assert jobs.jobs() == []
+    assert jobs.table.jobs() == []
 
 
 def test_who_left_is_named_to_the_others() -> None:
@@ -180,7 +178,7 @@ def test_a_rank_that_waits_and_is_lost_can_join_again() -> None:
     jobs = book()
     zero = join(jobs, "a", request(0, words=64), 0.0)
     jobs.lost([zero], "its process ended")
-    assert jobs.jobs() == []
+    assert jobs.table.jobs() == []
     jobs.lost([zero], "its process ended")
     run(jobs, words=128)
 
@@ -204,18 +202,18 @@ def test_a_join_times_out_and_names_who_is_missing() -> None:
     jobs.tick(3.4)
     assert doing(jobs) == []
     jobs.tick(3.5)
-    assert doing(jobs) == [Settle(two)]
+    assert doing(jobs) == [AnswerJoin(two)]
     assert two.refusal is not None
     assert two.refusal.code == "join_timeout"
     assert "ranks 1, 3 of job 'a' did not join within 2.5 seconds (2 of 4 were there)" in str(two.refusal)
     assert zero.job.missing == [1, 2, 3]
     join(jobs, "a", request(2, 4), 4.0)
     jobs.tick(10.0)
-    assert doing(jobs) == [Settle(zero)]
+    assert doing(jobs) == [AnswerJoin(zero)]
     assert "ranks 1, 3" in str(zero.refusal)
     jobs.tick(1e9)
     assert len(doing(jobs)) == 1
-    assert jobs.jobs() == []
+    assert jobs.table.jobs() == []
 
 
 def test_a_rank_is_taken_until_it_is_gone() -> None:
@@ -244,7 +242,7 @@ def test_who_left_joins_the_next_job_of_that_name() -> None:
     carry_out(jobs)
     assert zero.job is one.job
     assert one.job.state is JobState.running
-    assert one.job is jobs.find("me", "a")
+    assert one.job is jobs.table.find("me", "a")
     with pytest.raises(AdmissionError, match="not the token"):
         leave(jobs, "a", 1, token(old[1]))
 
@@ -254,13 +252,13 @@ def test_a_lost_rank_comes_back_into_the_next_job() -> None:
     old = run(jobs)
     jobs.lost([old[1]], "its process ended")
     one = join(jobs, "a", request(1), 0.0)
-    assert jobs.find("me", "a") is one.job
-    assert jobs.find("me", "a", old[0].job.id) is old[0].job
+    assert jobs.table.find("me", "a") is one.job
+    assert jobs.table.find("me", "a", old[0].job.id) is old[0].job
     leave(jobs, "a", 0, token(old[0]))
     join(jobs, "a", request(0), 0.0)
     carry_out(jobs)
     assert one.job.state is JobState.running
-    assert len(jobs.jobs()) == 1
+    assert len(jobs.table.jobs()) == 1
 
 
 @pytest.mark.parametrize(
@@ -334,7 +332,7 @@ def test_what_no_job_could_have(asked: dict[str, object], code: str, said: str) 
     ],
 )
 def test_what_this_switch_cannot_give(asked: dict[str, int], code: str, said: str) -> None:
-    error = refused(book(room(memory=90_000)), "a", request(0, **asked))
+    error = refused(book(switch(memory=90_000)), "a", request(0, **asked))
     assert (error.code, said in str(error)) == (code, True), error
 
 
@@ -349,12 +347,12 @@ def test_a_switch_that_refuses() -> None:
     (install,) = doing(jobs)
     assert isinstance(install, Install)
     jobs.opening_failed(install.job, install.generation, SwitchError("table full"))
-    assert doing(jobs) == [Settle(members[0]), Settle(members[1]), Remove(install.generation)]
+    assert doing(jobs) == [AnswerJoin(members[0]), AnswerJoin(members[1]), Remove(install.generation)]
     assert str(members[1].refusal) == "the switch did not take job 'a': table full"
     assert free(jobs) == 64
     jobs.opened(install.job, install.generation, 0.0)
     assert members[0].admission is None
-    assert jobs.jobs() == []
+    assert jobs.table.jobs() == []
 
 
 def test_a_rank_lost_while_the_job_opens_is_waited_for() -> None:
@@ -382,16 +380,16 @@ def test_close_refuses_who_waits_and_ends_what_runs() -> None:
     waiting = join(jobs, "b", request(0), 0.0)
     jobs.close()
     done = jobs.poll()
-    assert only(done) == [Remove(there), Settle(waiting)]
+    assert only(done) == [Remove(there), AnswerJoin(waiting)]
     assert told(done, running[0]) == [{"event": "stopping", "jobs": "end"}]
     assert waiting.refusal is not None
     assert waiting.refusal.code == "stopping"
-    assert jobs.jobs() == []
+    assert jobs.table.jobs() == []
 
 
 def test_defaults_fit_the_switch() -> None:
     def defaults(capacity: Capacity, words: int | None = None, slots: int | None = None) -> object:
-        found = Room("s", capacity, words, slots)
+        found = SwitchResources("s", capacity, words, slots).default
         return found.words, found.slots
 
     assert defaults(Capacity(slots=600, words=64, memory=1 << 20)) == (64, 512)
@@ -415,7 +413,7 @@ def test_ids_of_ended_jobs_are_not_given_out_again_soon() -> None:
         for member in members:
             leave(jobs, "a", member.rank, token(member))
         carry_out(jobs)
-    jobs.last_id = 0xFFFF
+    jobs.table.last_id = 0xFFFF
     assert run(jobs)[0].job.id not in {0, stays}
 
 
@@ -427,7 +425,7 @@ def test_a_job_of_one_and_of_thirty_two() -> None:
 
 def test_a_described_job_is_found() -> None:
     jobs = book()
-    assert jobs.find("me", "a") is None
+    assert jobs.table.find("me", "a") is None
     job: Job = run(jobs)[0].job
-    assert jobs.find("me", "a", job.id) is job
-    assert jobs.find("me", "a", job.id + 1) is None
+    assert jobs.table.find("me", "a", job.id) is job
+    assert jobs.table.find("me", "a", job.id + 1) is None

@@ -5,18 +5,18 @@ from __future__ import annotations
 import random
 
 from switchagg.control.jobs.book import JobBook
-from switchagg.control.jobs.effects import Tell
+from switchagg.control.jobs.effects import SendEvent
 from switchagg.control.jobs.job import Job, Member
 from switchagg.control.jobs.records import JobState
 from tests.seeds import seed_of_this_run
-from tests.switchagg.control.job_books import book, carry_out, create, free, only, room, run, told
+from tests.switchagg.control.job_books import book, carry_out, create, free, only, run, switch, told
 
 
 def pause(jobs: JobBook, members: list[Member]) -> None:
     for member in members:
-        jobs.progress(member, 1)
+        jobs.changes.progress(member, 1)
     for member in members:
-        jobs.proceed(member, *member.endpoint)
+        jobs.changes.proceed(member, *member.endpoint)
     carry_out(jobs)
 
 
@@ -33,7 +33,7 @@ def scattered(jobs: JobBook) -> list[list[Member]]:
 def test_small_jobs_move_aside_for_a_large_one() -> None:
     jobs = book()
     small = scattered(jobs)
-    assert (free(jobs), jobs.placement.rooms["s"].allocator.largest_free) == (32, 8)
+    assert (free(jobs), jobs.pool.switches["s"].allocator.largest_free) == (32, 8)
     large = create(jobs, "large", slots=16)
     done = jobs.poll()
     asked = [members for members in small if told(done, members[0])]
@@ -41,19 +41,19 @@ def test_small_jobs_move_aside_for_a_large_one() -> None:
     assert told(done, asked[0][0])[0]["why"] == f"making room for job {large.number}"
     assert large.state is JobState.queued
     create(jobs, "next", slots=8)
-    assert only(jobs.poll(), Tell) == []  # one thing after the other
+    assert only(jobs.poll(), SendEvent) == []  # one thing after the other
     pause(jobs, asked[0])
     assert large.state is JobState.created
     assert asked[0][0].job.state is JobState.running
-    next_one = jobs.find("me", "next")
+    next_one = jobs.table.find("me", "next")
     assert next_one is not None
     assert next_one.state is JobState.created
 
 
 def test_another_switch_may_take_them() -> None:
-    jobs = book(room("a"), room("b", 32))
+    jobs = book(switch("a"), switch("b", 32))
     small = scattered(jobs)
-    assert {members[0].job.site.switch for members in small if members[0].job.site} == {"a", "b"}
+    assert {members[0].job.slot_range.switch for members in small if members[0].job.slot_range} == {"a", "b"}
     large = create(jobs, "large", slots=64)
     asked = [members for members in small if members[0].job.change is not None]
     assert len(asked) == 2
@@ -61,20 +61,20 @@ def test_another_switch_may_take_them() -> None:
         pause(jobs, members)
         assert members[0].admission is not None
         assert members[0].admission.switch == "b"
-    assert large.site is not None
-    assert large.site.switch == "a"
+    assert large.slot_range is not None
+    assert large.slot_range.switch == "a"
 
 
 def test_nothing_moves_where_it_would_not_help() -> None:
     jobs = book()
     small = scattered(jobs)
     create(jobs, "larger", slots=64)
-    assert only(jobs.poll(), Tell) == []  # there are not that many free
-    jobs.evict(jobs.jobs()[-1], "me")
+    assert only(jobs.poll(), SendEvent) == []  # there are not that many free
+    jobs.evict(jobs.table.jobs()[-1], "me")
     for members in small:  # each in a change of its own already
-        jobs.progress(members[0], 1)
+        jobs.changes.progress(members[0], 1)
     create(jobs, "large", slots=16)
-    assert only(jobs.poll(), Tell) == []
+    assert only(jobs.poll(), SendEvent) == []
 
 
 def test_whoever_moves_may_be_gone_before() -> None:
@@ -120,7 +120,7 @@ def test_random_jobs_that_pause_leave_nobody_stranded() -> None:
     draw = random.Random(seed)
     moved = 0
     for _ in range(40):
-        jobs = book(room("a", 128), room("b", 64))
+        jobs = book(switch("a", 128), switch("b", 64))
         run(jobs, "filling b", 1, slots=64)
         running = [run(jobs, f"j{number}", 1, slots=draw.choice([4, 8])) for number in range(16)]
         for members in draw.sample(running, 9):
@@ -133,6 +133,6 @@ def test_random_jobs_that_pause_leave_nobody_stranded() -> None:
                 break
             pause(jobs, draw.choice(paused))
             moved += 1
-        assert large.state is JobState.created, jobs.placement.rooms["a"].allocator.ranges
+        assert large.state is JobState.created, jobs.pool.switches["a"].allocator.ranges
         assert free(jobs) == 128 - 64 - sum(each[0].job.slots or 0 for each in running)
     assert moved

@@ -4,37 +4,47 @@ from __future__ import annotations
 
 import pytest
 
-from switchagg.control.jobs.effects import Note, Remove
+from switchagg.control.jobs.effects import LogEvent, Remove
 from switchagg.control.jobs.records import EventKind, JobState, SwitchState
 from switchagg.errors import AdmissionError, SwitchError
 from switchagg.rules.switch import Capacity, Reconciled
-from tests.switchagg.control.job_books import book, carry_out, create, free, generation, only, room, run, told
+from tests.switchagg.control.job_books import (
+    book,
+    carry_out,
+    create,
+    free,
+    generation,
+    only,
+    run,
+    switch,
+    told,
+)
 
 
 def test_nothing_is_put_on_a_switch_before_it_answers() -> None:
     jobs = book(up=False)
     job = create(jobs)
     assert job.state is JobState.queued
-    assert jobs.placement.lacking(jobs._possible(job)) == "switch 's' is down: not reached yet"
+    assert jobs.pool.obstacles(jobs.candidates.of_job(job)) == "switch 's' is down: not reached yet"
     jobs.switch_up("s", Reconciled())
     assert job.state is JobState.created
 
 
 def test_what_runs_on_a_switch_that_cannot_be_reached_goes_on() -> None:
-    jobs = book(room("a"), room("b"))
+    jobs = book(switch("a"), switch("b"))
     zero, _ = run(jobs)
     jobs.switch_down("a", "connection refused")
     jobs.switch_down("a", "no answer within 5 s")
-    assert jobs.placement.rooms["a"].why == "no answer within 5 s"
-    notes = [note for note in only(jobs.poll(), Note) if note.kind is EventKind.switch_down]
+    assert jobs.pool.switches["a"].why == "no answer within 5 s"
+    notes = [note for note in only(jobs.poll(), LogEvent) if note.kind is EventKind.switch_down]
     assert [note.text for note in notes] == ["switch 'a' is down: connection refused"]
     assert zero.job.state is JobState.running
     other = create(jobs, "other")
-    assert other.site is not None
-    assert other.site.switch == "b"
+    assert other.slot_range is not None
+    assert other.slot_range.switch == "b"
     jobs.switch_up("a", Reconciled(kept=(zero.job.id,)))
     assert zero.job.state is JobState.running
-    assert jobs.placement.rooms["a"].state is SwitchState.up
+    assert jobs.pool.switches["a"].state is SwitchState.up
 
 
 def test_jobs_of_a_switch_that_forgot_them_fail() -> None:
@@ -56,12 +66,12 @@ def test_jobs_of_a_switch_that_forgot_them_fail() -> None:
 
 def test_a_switch_that_is_not_what_was_expected_before_it_answered() -> None:
     jobs = book(up=False)
-    here = jobs.placement.rooms["s"]
+    here = jobs.pool.switches["s"]
     jobs.switch_measured("s", Capacity(1 << 15, 2000, 1 << 26))
     jobs.switch_up("s", Reconciled())
     assert here.allocator.free_slots == 1 << 15
     job = create(jobs, words=2000, slots=1 << 12)
-    assert job.site is not None
+    assert job.slot_range is not None
     jobs.switch_measured("s", Capacity(1 << 13, 2000, 1 << 26))
     assert here.allocator.free_slots == 1 << 12  # the job's range is still its own
     with pytest.raises(SwitchError, match=r"its jobs do not fit: words is 2000; accepted: 16\.\.364"):
@@ -72,24 +82,24 @@ def test_a_switch_that_is_not_what_was_expected_before_it_answered() -> None:
 
 
 def test_draining_a_switch_moves_what_has_not_opened_at_once() -> None:
-    jobs = book(room("a"), room("b", 128))
+    jobs = book(switch("a"), switch("b", 128))
     job = create(jobs)
     pinned = create(jobs, "pinned", switch="a")
     jobs.drain_switch("a", "admin")
     jobs.drain_switch("a", "admin")
-    assert job.site is not None
-    assert (job.site.switch, job.state) == ("b", JobState.created)
-    assert (pinned.site, pinned.state) == (None, JobState.queued)
-    assert jobs.placement.rooms["a"].state is SwitchState.draining
-    assert len([note for note in only(jobs.poll(), Note) if note.kind is EventKind.drained]) == 1
+    assert job.slot_range is not None
+    assert (job.slot_range.switch, job.state) == ("b", JobState.created)
+    assert (pinned.slot_range, pinned.state) == (None, JobState.queued)
+    assert jobs.pool.switches["a"].state is SwitchState.draining
+    assert len([note for note in only(jobs.poll(), LogEvent) if note.kind is EventKind.drained]) == 1
     jobs.undrain_switch("a", "admin")
-    assert pinned.site is not None
-    assert pinned.site.switch == "a"
-    assert jobs.placement.rooms["a"].state is SwitchState.up
+    assert pinned.slot_range is not None
+    assert pinned.slot_range.switch == "a"
+    assert jobs.pool.switches["a"].state is SwitchState.up
 
 
 def test_a_job_that_opens_on_a_switch_that_is_drained_moves_when_it_runs() -> None:
-    jobs = book(room("a"), room("b", 128))
+    jobs = book(switch("a"), switch("b", 128))
     from tests.switchagg.control.job_books import join, request
 
     zero = join(jobs, "a", request(0, 1))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from switchagg.control.events import IN_MEMORY, EventLog, describe
-from switchagg.control.jobs.effects import Note
+from switchagg.control.jobs.effects import LogEvent
 from switchagg.control.jobs.records import OPEN, EventKind, Tenant
+from switchagg.control.journal import IN_MEMORY, EventLog, describe
 
 
-def note(text: str, tenant: str | None = "a", kind: EventKind = EventKind.opened) -> Note:
-    return Note(kind, text, tenant, "job", "s", 3)
+def note(text: str, tenant: str | None = "a", kind: EventKind = EventKind.opened) -> LogEvent:
+    return LogEvent(kind, text, tenant, "job", "s", 3)
 
 
 def test_events_are_numbered_and_told_apart() -> None:

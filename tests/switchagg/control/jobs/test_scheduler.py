@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from switchagg.control.jobs.effects import Forget, Install, Save, Settle
+from switchagg.control.jobs.effects import AnswerJoin, ForgetJob, Install, SaveJob
 from switchagg.control.jobs.records import JobState, Tenant
 from switchagg.errors import AdmissionError, SwitchError
 from tests.seeds import seed_of_this_run
@@ -23,17 +23,17 @@ from tests.switchagg.control.job_books import (
     quota,
     refused,
     request,
-    room,
     run,
     state,
+    switch,
 )
 
 
 def test_a_created_job_has_its_slots_at_once() -> None:
     jobs = book()
     job = create(jobs, slots=16, words=100)
-    assert (job.state, job.site is not None, free(jobs)) == (JobState.created, True, 48)
-    assert only(jobs.poll(), Save)
+    assert (job.state, job.slot_range is not None, free(jobs)) == (JobState.created, True, 48)
+    assert only(jobs.poll(), SaveJob)
     zero = join(jobs, "a", request(0))
     assert job.state is JobState.joining
     assert refused(jobs, "a", request(1, words=64)).code == "settings_mismatch"
@@ -61,7 +61,7 @@ def test_ranks_of_a_created_job_may_give_up_and_try_again() -> None:
     (install,) = only(jobs.poll(), Install)
     jobs.opening_failed(job, install.generation, SwitchError("table full"))
     assert [member.refusal is not None for member in members] == [True, True]
-    assert (job.state, job.site is not None) == (JobState.created, True)
+    assert (job.state, job.slot_range is not None) == (JobState.created, True)
     for rank in range(2):
         join(jobs, "a", request(rank))
     carry_out(jobs)
@@ -72,17 +72,17 @@ def test_higher_priorities_first_then_the_older() -> None:
     jobs = book()
     first = run(jobs, "big", slots=64)
     waiting = [create(jobs, f"p{p}-{n}", slots=32, priority=p) for n in range(2) for p in (3, 7)]
-    assert [job.name for job in jobs.queue()] == ["p7-0", "p7-1", "p3-0", "p3-1"]
+    assert [job.name for job in jobs.scheduler.queue()] == ["p7-0", "p7-1", "p3-0", "p3-1"]
     assert all(job.state is JobState.queued for job in waiting)
     for member in first:
         jobs.leave(member)
-    assert [job.name for job in jobs.queue()] == ["p3-0", "p3-1"]
+    assert [job.name for job in jobs.scheduler.queue()] == ["p3-0", "p3-1"]
     jobs.evict(next(job for job in waiting if job.name == "p7-1"), "me")
-    assert [job.name for job in jobs.queue()] == ["p3-1"]
+    assert [job.name for job in jobs.scheduler.queue()] == ["p3-1"]
 
 
 def test_nobody_overtakes_where_they_could_be_in_the_way() -> None:
-    jobs = book(room("a", 64), room("b", 64, words=64, exact_words=64))
+    jobs = book(switch("a", 64), switch("b", 64, words=64, exact_words=64))
     run(jobs, "half", slots=32, words=100)
     large = create(jobs, "large", slots=64, words=100)  # only a could
     small = create(jobs, "small", slots=8, words=100)
@@ -114,7 +114,7 @@ def test_a_job_that_finds_no_room_in_time_says_why() -> None:
     members = [join(jobs, "a", request(rank, timeout=3.0)) for rank in range(2)]
     jobs.poll()
     jobs.tick(3.0)
-    assert doing(jobs) == [Settle(member) for member in members]
+    assert doing(jobs) == [AnswerJoin(member) for member in members]
     for member in members:
         assert member.refusal is not None
         assert member.refusal.code == "no_slots"
@@ -122,7 +122,7 @@ def test_a_job_that_finds_no_room_in_time_says_why() -> None:
             "had no room within 3 seconds, and is number 2 in the queue: 8 slots asked for; 0 of the 64"
             in str(member.refusal)
         )
-    assert jobs.find("me", "a") is None
+    assert jobs.table.find("me", "a") is None
 
 
 def test_ranks_whose_patience_ends_one_after_another_hear_the_same() -> None:
@@ -139,7 +139,7 @@ def test_ranks_whose_patience_ends_one_after_another_hear_the_same() -> None:
 
 
 def test_no_memory_left() -> None:
-    jobs = book(room(memory=50_000))
+    jobs = book(switch(memory=50_000))
     run(jobs, "big", slots=32)
     member = join(jobs, "a", request(0, 1, slots=8, timeout=1.0))
     jobs.tick(1.0)
@@ -147,7 +147,7 @@ def test_no_memory_left() -> None:
 
 
 def test_quotas_refuse_and_do_not_queue() -> None:
-    jobs = book(room(slots=256))
+    jobs = book(switch(slots=256))
     two = quota(jobs=2)
     run(jobs, "a", tenant=two)
     create(jobs, "b", tenant=two)
@@ -158,14 +158,14 @@ def test_quotas_refuse_and_do_not_queue() -> None:
     assert refused(jobs, "c", request(0), two).code == "quota"
     assert state(jobs) == before
     run(jobs, "c", tenant=ME)  # others' quotas are theirs
-    (job,) = (job for job in jobs.jobs() if job.name == "a")
+    (job,) = (job for job in jobs.table.jobs() if job.name == "a")
     for member in job.joined():
         jobs.leave(member)
     create(jobs, "c", tenant=two)
 
 
 def test_quotas_of_slots_and_memory() -> None:
-    jobs = book(room(slots=256))
+    jobs = book(switch(slots=256))
     slots = quota(slots=24)
     create(jobs, "a", slots=16, tenant=slots)
     said = refused(jobs, "b", request(0, slots=16), slots)
@@ -191,7 +191,7 @@ def test_draining_a_job() -> None:
     jobs.drain(waiting.job, "me")
     assert waiting.refusal is not None
     assert waiting.refusal.code == "draining"
-    assert jobs.jobs() == []
+    assert jobs.table.jobs() == []
 
 
 def test_evicting_jobs_in_every_state() -> None:
@@ -204,28 +204,28 @@ def test_evicting_jobs_in_every_state() -> None:
     create(jobs, "queued", slots=64)
     jobs.lost([failed[0]], "its process ended")
     jobs.poll()
-    assert {job.state for job in jobs.jobs()} >= {
+    assert {job.state for job in jobs.table.jobs()} >= {
         JobState.created,
         JobState.running,
         JobState.joining,
         JobState.queued,
         JobState.failed,
     }
-    for job in jobs.jobs():
+    for job in jobs.table.jobs():
         jobs.evict(job, "me")
     assert {member.refusal.code for member in (waiting, opening) if member.refusal} <= {"evicted"}
     assert waiting.refusal is not None
     jobs.lost(
-        [member for job in jobs.jobs() for member in job.joined()], "its process ended"
+        [member for job in jobs.table.jobs() for member in job.joined()], "its process ended"
     )  # evicted members are told, and go
-    assert (jobs.jobs(), free(jobs)) == ([], 64)
-    assert len(only(jobs.poll(), Forget)) >= 6
+    assert (jobs.table.jobs(), free(jobs)) == ([], 64)
+    assert len(only(jobs.poll(), ForgetJob)) >= 6
 
 
 def test_random_jobs_leave_nothing_behind() -> None:
     seed = seed_of_this_run()
     draw = random.Random(seed)
-    jobs = book(room("a", 128), room("b", 100), room("c", 64, words=64, exact_words=64))
+    jobs = book(switch("a", 128), switch("b", 100), switch("c", 64, words=64, exact_words=64))
     opened = 0
     now = 0.0
     for turn in range(4000):
@@ -246,29 +246,29 @@ def test_random_jobs_leave_nothing_behind() -> None:
                     size = draw.randint(1, 3)
                     join(jobs, name, request(draw.randrange(size), size, timeout=20.0), now)
                 case 4:
-                    there = [m for job in jobs.jobs() for m in job.joined() if job.name == name]
+                    there = [m for job in jobs.table.jobs() for m in job.joined() if job.name == name]
                     if there:
                         jobs.lost([draw.choice(there)], "its process ended")
                 case 5 if turn % 3 == 0:
-                    job = jobs.find("me", name)
+                    job = jobs.table.find("me", name)
                     if job is not None:
                         jobs.evict(job, "me")
         except AdmissionError:
             pass
         jobs.tick(now)
         opened += len(only(carry_out(jobs), Install))
-        taken = [site for each in jobs.placement.rooms.values() for site in each.sites.values()]
-        trees = [job.tree for job in jobs.jobs()] + [
-            job.change.target for job in jobs.jobs() if job.change is not None
+        taken = [slot_range for each in jobs.pool.switches.values() for slot_range in each.ranges.values()]
+        trees = [job.placement for job in jobs.table.jobs()] + [
+            job.change.target for job in jobs.table.jobs() if job.change is not None
         ]
-        kept = [site for tree in trees if tree is not None for site in tree.sites]
-        assert {id(site) for site in taken} == {id(site) for site in kept}
-        assert sum(site.slots for site in taken) + free(jobs) == 292
-        for waits in jobs.queue()[:1]:  # the first in the queue: there is no room for it anywhere
-            assert jobs.placement.lacking(jobs._possible(waits))
+        kept = [slot_range for tree in trees if tree is not None for slot_range in tree.ranges]
+        assert {id(slot_range) for slot_range in taken} == {id(slot_range) for slot_range in kept}
+        assert sum(slot_range.slots for slot_range in taken) + free(jobs) == 292
+        for waits in jobs.scheduler.queue()[:1]:  # the first in the queue: there is no room for it anywhere
+            assert jobs.pool.obstacles(jobs.candidates.of_job(waits))
     assert opened > 50
-    for job in jobs.jobs():
+    for job in jobs.table.jobs():
         jobs.evict(job, "me")
-    for job in jobs.jobs():
+    for job in jobs.table.jobs():
         jobs.evict(job, "me")  # failed ones, whose members have not gone
-    assert (jobs.jobs(), free(jobs), jobs._ids, jobs._cookies) == ([], 292, {}, {})
+    assert (jobs.table.jobs(), free(jobs), jobs.table._ids, jobs.table._cookies) == ([], 292, {}, {})

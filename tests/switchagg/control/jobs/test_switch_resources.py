@@ -6,8 +6,10 @@ import random
 
 import pytest
 
-from switchagg.control.jobs.allocator import SlotAllocator
+from switchagg.control.jobs.records import SwitchState
+from switchagg.control.jobs.switch_resources import JobSize, SlotAllocator, SwitchResources
 from switchagg.errors import AdmissionError, UsageError
+from switchagg.rules.switch import Capacity
 from tests.seeds import seed_of_this_run
 
 
@@ -94,3 +96,50 @@ def test_random_use(capacity: int) -> None:
         slots.free(base)
     fresh = SlotAllocator(capacity)
     assert (slots.free_slots, slots.largest_free) == (capacity, fresh.largest_free)
+
+
+def switch(name: str, slots: int = 64, memory: int = 1 << 24, **more: int) -> SwitchResources:
+    made = SwitchResources(name, Capacity(slots, 364, memory, **more), slots=8)
+    made.up = True
+    return made
+
+
+def test_what_a_switch_lacks() -> None:
+    small = switch("s", memory=40_000, groups=2)
+    size = small.job_size(None, None)
+    assert (size.slots, small.obstacle(size)) == (8, "")
+    assert small.obstacle(JobSize(64, 352)).startswith(
+        "64 slots of 352 words take 92160 bytes; switch 's' has 40000"
+    )
+    small.take(JobSize(8, 16))
+    big = JobSize(64, 16)
+    assert (
+        small.obstacle(big)
+        == "64 slots asked for; 56 of the 64 of switch 's' are free, 32 of them in one range"
+    )
+    small.take(JobSize(8, 16))
+    assert small.obstacle(size) == "all 2 multicast groups of switch 's' are taken"
+    small.draining = True
+    assert (small.obstacle(size), small.state) == ("switch 's' is being drained", SwitchState.draining)
+    small.up, small.why = False, "cut off"
+    assert (small.obstacle(size), small.state) == ("switch 's' is down: cut off", SwitchState.down)
+
+
+def test_a_range_is_claimed_again_after_a_restart() -> None:
+    first = switch("s", 100)
+    ranges = [first.take(JobSize(slots, 16)) for slots in (4, 16, 2, 32)]
+    again = switch("s", 100)
+    for each in reversed(ranges):
+        again.claim(each)
+    assert (again.allocator.ranges, again.memory_used) == (first.allocator.ranges, first.memory_used)
+    assert again.allocator._free == {
+        size: bases for size, bases in first.allocator._free.items() if bases or size in again.allocator._free
+    }
+    with pytest.raises(UsageError, match=r"slots 96\.\.99 are not free"):
+        again.claim(ranges[0])
+    for each in ranges:
+        again.release(each)
+    assert again.allocator.largest_free == 64
+    for base, slots in ((3, 4), (96, 8), (-4, 4), (0, 128)):
+        with pytest.raises(UsageError, match="are not free"):
+            again.allocator.claim(base, slots)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from switchagg.control.history import POINTS, History
+from switchagg.control.telemetry import POINTS, History
 
 A, B = b"a" * 16, b"b" * 16
 

@@ -11,7 +11,7 @@ import pytest
 from switchagg.control.controller import Controller
 from switchagg.control.embedded import EmbeddedController
 from switchagg.control.jobs.records import OPEN, OnLoss
-from switchagg.control.jobs.tuning import Tuning
+from switchagg.control.telemetry import Tuning
 from switchagg.rules.planner import SkipPolicy
 from switchagg.wire.heartbeat import SAMPLED_SIZES, Report
 from tests.switchagg.control.fake_driver import FakeDriver
@@ -89,9 +89,9 @@ def test_a_change_of_membership_makes_a_new_beginning() -> None:
     jobs.lost([members[0]], "its process ended")
     jobs.poll()
     for member in members[1:]:
-        jobs.progress(member, 1)
+        jobs.changes.progress(member, 1)
     for member in members[1:]:
-        jobs.proceed(member, *member.endpoint)
+        jobs.changes.proceed(member, *member.endpoint)
     carry_out(jobs)
     assert generation(members[1]).places == (1, 2)
     assert tuning.heard(job, members[0], counts(9, SkipPolicy()), 9.0) is None  # it is gone

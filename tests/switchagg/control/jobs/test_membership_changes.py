@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from switchagg.control.jobs.book import JobBook
-from switchagg.control.jobs.effects import Answer, Fence, Install, Question, Remove, Settle
+from switchagg.control.jobs.effects import AnswerJoin, AnswerStep, ChangeStep, Fence, Install, Remove
 from switchagg.control.jobs.job import Member
 from switchagg.control.jobs.records import JobState, MemberState, OnLoss
 from switchagg.errors import AdmissionError
@@ -25,8 +25,8 @@ from tests.switchagg.control.job_books import (
     only,
     refused,
     request,
-    room,
     run,
+    switch,
     token,
     told,
 )
@@ -35,14 +35,14 @@ SHRINK: dict[str, Any] = {"on_loss": OnLoss.shrink}
 
 
 def proceed(jobs: JobBook, member: Member) -> None:
-    jobs.proceed(member, *member.endpoint)
+    jobs.changes.proceed(member, *member.endpoint)
 
 
 def change(jobs: JobBook, members: list[Member], completed: int = 5) -> list[Any]:
     """Takes members through a change that has begun; returns all that was done."""
     done = list(jobs.poll())
     for member in members:
-        jobs.progress(member, completed)
+        jobs.changes.progress(member, completed)
     for member in members:
         proceed(jobs, member)
     return done + carry_out(jobs)
@@ -65,14 +65,14 @@ def test_a_lost_rank_is_shut_out_and_the_others_go_on() -> None:
     assert [told(done, member) for member in (zero, one, two)] == [[event]] * 3
     assert zero.job.state is JobState.moving
 
-    jobs.progress(two, 7)
+    jobs.changes.progress(two, 7)
     assert answers(jobs.poll()) == {}  # rank 0 has not said yet
-    jobs.progress(zero, 6)
+    jobs.changes.progress(zero, 6)
     done = jobs.poll()
     assert {rank: answer.complete_to for rank, answer in answers(done).items()} == {0: 7, 2: 7}
     proceed(jobs, two)
     assert only(jobs.poll(), Remove, Install) == []  # rank 0 still asks for results there
-    jobs.proceed(zero, "10.0.0.9", 5000)
+    jobs.changes.proceed(zero, "10.0.0.9", 5000)
     remove, install = only(jobs.poll(), Remove, Install)
     assert remove == Remove(old)
     new = install.generation
@@ -86,9 +86,9 @@ def test_a_lost_rank_is_shut_out_and_the_others_go_on() -> None:
     )
     jobs.opened(install.job, new, 0.0)
     done = jobs.poll()
-    assert {rank: answer.question for rank, answer in answers(done).items()} == {
-        0: Question.proceed,
-        2: Question.proceed,
+    assert {rank: answer.step for rank, answer in answers(done).items()} == {
+        0: ChangeStep.proceed,
+        2: ChangeStep.proceed,
     }
     assert two.admission is not None
     assert (two.admission.rank, two.admission.world_size, two.admission.places, two.admission.worker_bit) == (
@@ -101,7 +101,7 @@ def test_a_lost_rank_is_shut_out_and_the_others_go_on() -> None:
     for member in (zero, two):
         jobs.leave(member)
     carry_out(jobs)
-    assert (jobs.jobs(), free(jobs)) == ([], 64)
+    assert (jobs.table.jobs(), free(jobs)) == ([], 64)
 
 
 def test_losses_on_the_way_are_left_out() -> None:
@@ -110,7 +110,7 @@ def test_losses_on_the_way_are_left_out() -> None:
     jobs.lost(members[1:3], "its process ended")
     assert generation(members[0]).fenced == 0b00110
     for member in (members[0], members[3]):
-        jobs.progress(member, 4)
+        jobs.changes.progress(member, 4)
     jobs.poll()
     jobs.lost([members[4]], "silent for 10 s")  # the one that was waited for
     assert generation(members[0]).fenced == 0b10110
@@ -125,7 +125,7 @@ def test_losses_on_the_way_are_left_out() -> None:
     assert members[0].admission.world_size == 1
     jobs.lost([members[0]], "its process ended")
     carry_out(jobs)
-    assert (jobs.jobs(), free(jobs)) == ([], 64)
+    assert (jobs.table.jobs(), free(jobs)) == ([], 64)
 
 
 def test_a_loss_while_the_next_generation_opens_makes_another() -> None:
@@ -134,7 +134,7 @@ def test_a_loss_while_the_next_generation_opens_makes_another() -> None:
     jobs.lost([two], "its process ended")
     jobs.poll()
     for member in (zero, one):
-        jobs.progress(member, 1)
+        jobs.changes.progress(member, 1)
     for member in (zero, one):
         proceed(jobs, member)
     (install,) = only(jobs.poll(), Install)
@@ -145,7 +145,7 @@ def test_a_loss_while_the_next_generation_opens_makes_another() -> None:
     jobs.opened(install.job, install.generation, 0.0)  # too late: it is not that one any more
     assert answers(jobs.poll()) == {}
     jobs.opened(again.job, again.generation, 0.0)
-    assert answers(jobs.poll())[0].question is Question.proceed
+    assert answers(jobs.poll())[0].step is ChangeStep.proceed
     assert free(jobs) == 64 - 8
 
 
@@ -161,7 +161,7 @@ def test_a_rank_comes_back_at_the_next_pause() -> None:
     assert (back.admission, zero.job.state) == (None, JobState.running)
     assert refused(jobs, "a", request(1, 3)).code == "rank_taken"
     done = change(jobs, [two, zero], completed=12)
-    assert only(done, Settle) == [Settle(back)]
+    assert only(done, AnswerJoin) == [AnswerJoin(back)]
     assert back.admission is not None
     assert (back.admission.places, back.admission.rank) == ((0, 1, 2), 1)
     assert zero.job.members[1] is back
@@ -174,7 +174,7 @@ def test_who_comes_back_during_a_change_is_let_in_by_it() -> None:
     jobs.lost([one], "its process ended")
     back = join(jobs, "a", request(1, 3))
     done = change(jobs, [zero, two])
-    assert [action.generation.places for action in only(done, Install)] == [(0, 1, 2)]
+    assert [effect.generation.places for effect in only(done, Install)] == [(0, 1, 2)]
     assert back.admission is not None
 
 
@@ -184,7 +184,7 @@ def test_who_comes_back_while_the_next_generation_opens_waits_for_another() -> N
     jobs.lost([one], "its process ended")
     jobs.poll()
     for member in (zero, two):
-        jobs.progress(member, 0)
+        jobs.changes.progress(member, 0)
     for member in (zero, two):
         proceed(jobs, member)
     (install,) = only(jobs.poll(), Install)
@@ -203,7 +203,7 @@ def test_who_came_back_and_is_lost_while_it_opens() -> None:
     change(jobs, [zero])
     back = join(jobs, "a", request(1))
     jobs.poll()
-    jobs.progress(zero, 3)
+    jobs.changes.progress(zero, 3)
     proceed(jobs, zero)
     (install,) = only(jobs.poll(), Install)
     assert install.generation.places == (0, 1)
@@ -226,7 +226,7 @@ def test_a_pause_that_does_not_come() -> None:
     assert back.refusal is not None
     assert "did not come to a pause within 5 seconds" in str(back.refusal)
     done = change(jobs, [zero])  # it pauses later, for nobody
-    assert [action.generation.places for action in only(done, Install)] == [(0,)]
+    assert [effect.generation.places for effect in only(done, Install)] == [(0,)]
     assert join(jobs, "a", request(1)).job is zero.job
 
 
@@ -239,7 +239,7 @@ def test_only_a_job_that_shrinks_takes_ranks_back() -> None:
     jobs.leave(other[2])
     assert join(jobs, "b", request(2, 3)).job is not other[0].job  # it left: the next job of that name
     jobs.lost([other[1]], "its process ended")
-    newest = jobs.find("me", "b")
+    newest = jobs.table.find("me", "b")
     assert newest is not other[0].job
 
 
@@ -257,52 +257,52 @@ def test_leaving_during_a_change() -> None:
     zero, one, two = run(jobs, world_size=3, **SHRINK)
     jobs.lost([one], "its process ended")
     jobs.poll()
-    jobs.progress(zero, 2)
+    jobs.changes.progress(zero, 2)
     jobs.leave(two)  # the other one does not wait for it
     assert answers(jobs.poll())[0].complete_to == 2
     proceed(jobs, zero)
     done = carry_out(jobs)
-    assert [action.generation.places for action in only(done, Install)] == [(0,)]
+    assert [effect.generation.places for effect in only(done, Install)] == [(0,)]
 
 
 def test_a_job_that_must_not_lose_anybody_fails_in_a_change_too() -> None:
-    jobs = book(room("a"), room("b"))
+    jobs = book(switch("a"), switch("b"))
     zero, one = run(jobs)
-    jobs.drain_switch(zero.job.site.switch if zero.job.site else "", "admin")
-    jobs.progress(zero, 1)
+    jobs.drain_switch(zero.job.slot_range.switch if zero.job.slot_range else "", "admin")
+    jobs.changes.progress(zero, 1)
     jobs.poll()
     jobs.lost([one], "its process ended")
     done = jobs.poll()
-    assert {(a.question, a.code) for a in only(done, Answer) if a.member is zero} == {
-        (Question.progress, "failed"),
-        (Question.proceed, "failed"),
+    assert {(a.step, a.code) for a in only(done, AnswerStep) if a.member is zero} == {
+        (ChangeStep.progress, "failed"),
+        (ChangeStep.proceed, "failed"),
     }
     assert (zero.job.state, free(jobs)) == (JobState.failed, 128)
 
 
 def test_a_job_moves_off_a_switch_that_is_drained() -> None:
-    jobs = book(room("a"), room("b"))
+    jobs = book(switch("a"), switch("b"))
     zero, one = run(jobs)
-    assert zero.job.site is not None
-    assert zero.job.site.switch == "a"
+    assert zero.job.slot_range is not None
+    assert zero.job.slot_range.switch == "a"
     jobs.drain_switch("a", "admin")
     done = jobs.poll()
     assert told(done, zero) == [{"event": "pause", "job": zero.job.id, "why": "moving to switch b"}]
     assert free(jobs) == 128 - 16  # its place on b is kept
     done = change(jobs, [zero, one])
     (install,) = only(done, Install)
-    assert (install.generation.site.switch, zero.job.state) == ("b", JobState.running)
-    assert jobs.placement.rooms["a"].allocator.free_slots == 64
+    assert (install.generation.slot_range.switch, zero.job.state) == ("b", JobState.running)
+    assert jobs.pool.switches["a"].allocator.free_slots == 64
     assert zero.admission is not None
     assert zero.admission.switch == "b"
 
 
 def test_a_job_stays_where_no_other_switch_has_room() -> None:
-    jobs = book(room("a"), room("b"))
+    jobs = book(switch("a"), switch("b"))
     big = run(jobs, "big", slots=64)
     zero, _ = run(jobs, "small", slots=32)
-    assert zero.job.site is not None
-    jobs.drain_switch(zero.job.site.switch, "admin")
+    assert zero.job.slot_range is not None
+    jobs.drain_switch(zero.job.slot_range.switch, "admin")
     assert told(jobs.poll(), zero) == []
     for member in big:
         jobs.leave(member)
@@ -310,12 +310,12 @@ def test_a_job_stays_where_no_other_switch_has_room() -> None:
 
 
 def test_the_other_switch_goes_down_before_the_move() -> None:
-    jobs = book(room("a"), room("b"))
+    jobs = book(switch("a"), switch("b"))
     zero, one = run(jobs)
     jobs.drain_switch("a", "admin")
     jobs.switch_down("b", "gone")
     done = change(jobs, [zero, one])
-    assert [action.generation.site.switch for action in only(done, Install)] == ["a"]
+    assert [effect.generation.slot_range.switch for effect in only(done, Install)] == ["a"]
     assert free(jobs) == 128 - 8
 
 
@@ -328,7 +328,7 @@ def test_a_change_waits_for_a_switch_that_is_down() -> None:
     assert only(done, Install) == []
     jobs.switch_up("s", Reconciled(installed=(zero.job.id,)))  # it had restarted; nobody minds
     done = carry_out(jobs)
-    assert [action.generation.places for action in only(done, Install)] == [(0,)]
+    assert [effect.generation.places for effect in only(done, Install)] == [(0,)]
     assert zero.job.state is JobState.running
 
 
@@ -337,13 +337,13 @@ def test_a_switch_that_refuses_the_next_generation() -> None:
     zero, one = run(jobs, **SHRINK)
     jobs.lost([one], "its process ended")
     jobs.poll()
-    jobs.progress(zero, 1)
+    jobs.changes.progress(zero, 1)
     proceed(jobs, zero)
     (install,) = only(jobs.poll(), Install)
     jobs.opening_failed(install.job, install.generation, AdmissionError("table full"))
     done = jobs.poll()
     assert [event["event"] for event in told(done, zero)] == ["switch"]
-    assert {answer.code for answer in only(done, Answer)} == {"failed"}
+    assert {answer.code for answer in only(done, AnswerStep)} == {"failed"}
     assert free(jobs) == 64
 
 
@@ -353,24 +353,24 @@ def test_questions_out_of_turn() -> None:
     with pytest.raises(AdmissionError, match="its progress, and that of all others, comes first"):
         proceed(jobs, zero)
     with pytest.raises(AdmissionError, match="completed is -1; accepted: 0 and up"):
-        jobs.progress(zero, -1)
-    jobs.progress(zero, 3)  # a pause that this controller did not ask for, as after a restart
-    jobs.progress(zero, 3)
+        jobs.changes.progress(zero, -1)
+    jobs.changes.progress(zero, 3)  # a pause that this controller did not ask for, as after a restart
+    jobs.changes.progress(zero, 3)
     with pytest.raises(AdmissionError, match="comes first"):
         proceed(jobs, zero)
-    jobs.progress(one, 3)
+    jobs.changes.progress(one, 3)
     with pytest.raises(AdmissionError, match="already rank 1"):
-        jobs.proceed(zero, *one.endpoint)
+        jobs.changes.proceed(zero, *one.endpoint)
     with pytest.raises(AdmissionError, match="port is 0"):
-        jobs.proceed(zero, "10.0.0.1", 0)
+        jobs.changes.proceed(zero, "10.0.0.1", 0)
     for member in (zero, one):
         proceed(jobs, member)
     carry_out(jobs)
     assert zero.job.state is JobState.running
     proceed(jobs, zero)  # the answer was lost on its way: it is given again
-    assert answers(jobs.poll())[0].question is Question.proceed
+    assert answers(jobs.poll())[0].step is ChangeStep.proceed
     jobs.evict(zero.job, "me")
-    for call in (lambda: jobs.progress(zero, 1), lambda: proceed(jobs, zero)):
+    for call in (lambda: jobs.changes.progress(zero, 1), lambda: proceed(jobs, zero)):
         with pytest.raises(AdmissionError, match="evicted by me") as error:
             call()
         assert error.value.code == "failed"
@@ -381,12 +381,12 @@ def test_eviction_during_a_change_answers_everybody() -> None:
     zero, one, two = run(jobs, world_size=3, **SHRINK)
     jobs.lost([two], "its process ended")
     jobs.poll()
-    jobs.progress(zero, 1)
+    jobs.changes.progress(zero, 1)
     back = join(jobs, "a", request(2, 3))
     jobs.evict(zero.job, "admin")
     done = jobs.poll()
-    assert only(done, Settle) == [Settle(back)]
-    assert {answer.member.rank for answer in only(done, Answer)} == {0, 1}
+    assert only(done, AnswerJoin) == [AnswerJoin(back)]
+    assert {answer.member.rank for answer in only(done, AnswerStep)} == {0, 1}
     assert [event["event"] for event in told(done, one)] == ["evicted"]
     assert free(jobs) == 64
 
@@ -408,15 +408,15 @@ def test_random_losses_leaves_and_returns() -> None:
     draw = random.Random(seed)
     changes = 0
     for _ in range(150):
-        jobs = book(room("a"), room("b"))
+        jobs = book(switch("a"), switch("b"))
         world = draw.randint(2, 5)
         members = {member.rank: member for member in run(jobs, world_size=world, **SHRINK)}
         job = members[0].job
         pending: list[Install] = []
         for _ in range(60):
-            for action in jobs.poll():
-                if isinstance(action, Install):
-                    pending.append(action)
+            for effect in jobs.poll():
+                if isinstance(effect, Install):
+                    pending.append(effect)
             there = job.joined()
             admitted = [member for member in there if member.admission is not None]
             match draw.randrange(9):
@@ -436,24 +436,24 @@ def test_random_losses_leaves_and_returns() -> None:
                     except AdmissionError:
                         continue
                 case 5 if admitted and job.state in (JobState.running, JobState.moving):
-                    jobs.progress(draw.choice(admitted), draw.randrange(9))
+                    jobs.changes.progress(draw.choice(admitted), draw.randrange(9))
                 case 6 | 7 if job.change is not None and job.change.complete_to is not None:
                     waits = [m for m in admitted if m.rank not in job.change.proceeded]
                     if waits:
                         proceed(jobs, draw.choice(waits))
                         changes += 1
                 case 8 if draw.random() < 0.2:
-                    switch = draw.choice(["a", "b"])
-                    (jobs.drain_switch if draw.random() < 0.5 else jobs.undrain_switch)(switch, "me")
-            for each in jobs.placement.rooms.values():
+                    name = draw.choice(["a", "b"])
+                    (jobs.drain_switch if draw.random() < 0.5 else jobs.undrain_switch)(name, "me")
+            for each in jobs.pool.switches.values():
                 taken = sum(each.allocator.ranges.values())
                 assert taken + each.allocator.free_slots == each.capacity.slots
-                assert len(each.sites) == len(each.allocator.ranges)
+                assert len(each.ranges) == len(each.allocator.ranges)
             if job.state is JobState.ended:
                 break
             last = token(admitted[0]) if admitted else 0
-            assert last == 0 or jobs.member("me", "a", admitted[0].rank, last).rank == admitted[0].rank
+            assert last == 0 or jobs.table.member("me", "a", admitted[0].rank, last).rank == admitted[0].rank
         jobs.close()
         jobs.poll()
-        assert (jobs.jobs(), free(jobs), jobs._cookies) == ([], 128, {})
+        assert (jobs.table.jobs(), free(jobs), jobs.table._cookies) == ([], 128, {})
     assert changes > 50

@@ -1,0 +1,178 @@
+"""The jobs that have not ended, found by name, by id and by their members' cookies. No I/O and no clock.
+
+The table also keeps the clock of every admitted member: any sign of life resets it, and `overdue` returns the
+members whose clock has run out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from switchagg.control.jobs.job import Generation, Job, Member
+from switchagg.errors import AdmissionError
+from switchagg.rules.planner import SkipPolicy
+
+_JOB_IDS: Final = 0xFFFF  # ids are 1..this; 0 belongs to no job
+
+
+@dataclass(slots=True)
+class _Clock:
+    deadline: float  # seconds of silence that are allowed
+    heard: float
+    expires: float
+
+
+class Liveness:
+    """Clocks of members, by their cookies. Times are seconds from any fixed start."""
+
+    def __init__(self) -> None:
+        self._clocks: dict[bytes, _Clock] = {}
+
+    def watch(self, cookie: bytes, deadline: float, now: float, *, grace: float = 0.0) -> None:
+        """Starts a member's clock; its first silence may last `grace` seconds if that is longer."""
+        self._clocks[cookie] = _Clock(deadline, now, now + max(deadline, grace))
+
+    def heard(self, cookie: bytes, now: float) -> None:
+        """Resets a member's clock after a sign of life. Ignores members that are not watched."""
+        clock = self._clocks.get(cookie)
+        if clock is not None:
+            clock.heard = max(clock.heard, now)
+            clock.expires = max(clock.expires, clock.heard + clock.deadline)
+
+    def forget(self, cookie: bytes) -> None:
+        """Stops a member's clock, if it has one."""
+        self._clocks.pop(cookie, None)
+
+    def silent(self, cookie: bytes, now: float) -> float | None:
+        """Returns the seconds since a member was last heard; None if it is not watched."""
+        clock = self._clocks.get(cookie)
+        return None if clock is None else max(0.0, now - clock.heard)
+
+    def overdue(self, now: float) -> list[tuple[bytes, float]]:
+        """Returns members whose clock has run out, with their seconds of silence; forgets them."""
+        late = [(cookie, now - clock.heard) for cookie, clock in self._clocks.items() if clock.expires <= now]
+        for cookie, _ in late:
+            del self._clocks[cookie]
+        return late
+
+    def extend(self, seconds: float) -> None:
+        """Gives every member more time, since the listener itself could not hear."""
+        for clock in self._clocks.values():
+            clock.expires += seconds
+            clock.heard += seconds
+
+
+class JobTable:
+    """The jobs of one controller.
+
+    Attributes:
+        liveness: the clocks of admitted members.
+        last_id, last_number: the latest job id and job number given out.
+    """
+
+    def __init__(self) -> None:
+        self.liveness = Liveness()
+        self.last_id = 0
+        self.last_number = 0
+        self._names: dict[tuple[str, str], list[Job]] = {}  # oldest first
+        self._ids: dict[int, Job] = {}
+        self._cookies: dict[bytes, Member] = {}
+
+    def jobs(self) -> list[Job]:
+        """Returns every job, by tenant and name, older ones first."""
+        return [job for key in sorted(self._names) for job in self._names[key]]
+
+    def named(self, tenant: str, name: str) -> Sequence[Job]:
+        """Returns the tenant's jobs of that name, older ones first."""
+        return self._names.get((tenant, name), ())
+
+    def find(self, tenant: str, name: str, job_id: int | None = None) -> Job | None:
+        """Returns the tenant's newest job of that name, or the one whose newest generation has this id."""
+        jobs = self.named(tenant, name)
+        if job_id is not None:
+            return next((job for job in jobs if job.id == job_id), None)
+        return jobs[-1] if jobs else None
+
+    def member(self, tenant: str, name: str, rank: int, token: int) -> Member:
+        """Returns the admitted rank with this token, which may be its token before the last change.
+
+        Raises:
+            AdmissionError: no job of that name has this rank (``not_found``), or it has another token
+                (``wrong_token``).
+        """
+        found = False
+        for job in self.named(tenant, name):
+            member = job.members.get(rank)
+            if member is not None and member.admission is not None:
+                found = True
+                if token and token in (member.admission.token, member.former):
+                    return member
+        if found:
+            raise AdmissionError(f"that is not the token of rank {rank} in job {name!r}", "wrong_token")
+        raise AdmissionError(f"no job {name!r} with a rank {rank} is running", "not_found")
+
+    def by_id(self, job_id: int) -> Job | None:
+        """Returns the job that switches know under this id."""
+        return self._ids.get(job_id)
+
+    def by_cookie(self, cookie: bytes) -> Member | None:
+        """Returns the present member with this cookie."""
+        return self._cookies.get(cookie)
+
+    def on_switch(self, switch: str) -> list[Generation]:
+        """Returns the generations that a switch holds with their slots initialised."""
+        return [
+            part
+            for job in self._ids.values()
+            if job.generation is not None
+            for part in job.generation.parts
+            if part.ready and part.slot_range.switch == switch
+        ]
+
+    def new(self, tenant: str, name: str, world_size: int, now: float, policy: SkipPolicy) -> Job:
+        """Adds a job with a number of its own."""
+        self.last_number += 1
+        job = Job(self.last_number, tenant, name, world_size, now, policy=policy, policy_since=now)
+        self.add(job)
+        return job
+
+    def add(self, job: Job) -> None:
+        """Adds a job with its generation, if it has one."""
+        self._names.setdefault((job.tenant, job.name), []).append(job)
+        if job.generation is not None:
+            self._ids[job.generation.id] = job
+
+    def remove(self, job: Job) -> None:
+        """Removes a job that has ended."""
+        key = (job.tenant, job.name)
+        self._names[key].remove(job)
+        if not self._names[key]:
+            del self._names[key]
+
+    def assign_id(self, job: Job) -> None:
+        """Gives a job the id that was free longest, so that late packets of an ended job meet no other."""
+        for _ in range(_JOB_IDS):
+            self.last_id = self.last_id % _JOB_IDS + 1
+            if self.last_id not in self._ids:
+                break
+        job.id = self.last_id
+        self._ids[job.id] = job
+
+    def release_id(self, job_id: int) -> None:
+        """Frees an id."""
+        del self._ids[job_id]
+
+    def register(self, member: Member) -> None:
+        """Makes a member known by its cookie."""
+        self._cookies[member.cookie] = member
+
+    def unregister(self, member: Member) -> None:
+        """Forgets a member's cookie and clock, if it has any."""
+        self.liveness.forget(member.cookie)
+        self._cookies.pop(member.cookie, None)
+
+    def overdue(self, now: float) -> list[tuple[Member, float]]:
+        """Returns members whose clock has run out, with their seconds of silence; stops their clocks."""
+        return [(self._cookies[cookie], seconds) for cookie, seconds in self.liveness.overdue(now)]

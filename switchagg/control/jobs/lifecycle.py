@@ -1,0 +1,234 @@
+"""Opens the generations of jobs, removes them, and ends members and jobs. No I/O and no clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from switchagg.control.jobs.effects import (
+    AnswerJoin,
+    AnswerStep,
+    ChangeStep,
+    CloseStream,
+    Effects,
+    ForgetJob,
+    Install,
+    Remove,
+)
+from switchagg.control.jobs.job import Generation, Job, Member, Placement
+from switchagg.control.jobs.job_table import JobTable
+from switchagg.control.jobs.records import Admission, EventKind, JobState, MemberState
+from switchagg.control.jobs.switch_pool import SwitchPool
+from switchagg.control.jobs.switch_resources import SlotRange
+from switchagg.errors import AdmissionError
+from switchagg.rules.slots import JobEntry, ParentEntry, WorkerEntry
+
+
+class JobLifecycle:
+    """Carries jobs of a table from placement to their end.
+
+    Args:
+        draw: returns a random number of 32 bits.
+        draw_cookie: returns 16 random bytes.
+    """
+
+    def __init__(
+        self,
+        table: JobTable,
+        pool: SwitchPool,
+        effects: Effects,
+        draw: Callable[[], int],
+        draw_cookie: Callable[[], bytes],
+    ) -> None:
+        self._table = table
+        self._pool = pool
+        self._effects = effects
+        self._draw = draw
+        self._draw_cookie = draw_cookie
+
+    # Generations.
+
+    def begin(self, job: Job, placement: Placement) -> None:
+        """Makes a job's next generation of the members that are present, and has it installed."""
+        members = job.joined()
+        self._table.assign_id(job)
+        taken = {0}
+        for member in members:
+            member.token = self._draw_new(taken)
+            if not member.cookie:
+                member.cookie = self._draw_cookie()
+                self._table.register(member)
+        job.placement, job.size, job.stays = placement, placement.root.size, False
+        job.generation = self._generation(job, placement, members, taken)
+        job.generation.prepare()
+        for part in job.generation.parts:
+            self._effects.add(Install(job, part))
+
+    def _generation(
+        self, job: Job, placement: Placement, members: list[Member], taken: set[int]
+    ) -> Generation:
+        """Returns a generation with a result token for each switch and a token for each leaf at the root."""
+        first_seq = self._draw()
+        places = tuple(member.rank for member in members)
+        root_range = placement.root
+        seats = dict(placement.seats) if placement.leaves else {root_range.switch: places}
+
+        def part(
+            slot_range: SlotRange, leaves: tuple[WorkerEntry, ...], parent: ParentEntry | None
+        ) -> Generation:
+            ranks = seats.get(slot_range.switch, ())
+            here = [member for member in members if member.rank in ranks]
+            workers = [WorkerEntry(bit, *member.endpoint, member.token) for bit, member in enumerate(here)]
+            entry = JobEntry(
+                job=job.id,
+                base=slot_range.base,
+                slots=slot_range.slots,
+                words=slot_range.words,
+                result_token=self._draw_new(taken),
+                workers=(*workers, *leaves),
+                touch=job.touch,
+                parent=parent,
+            )
+            return Generation(slot_range, entry, first_seq, ranks)
+
+        switches = self._pool.switches
+        leaves = tuple(
+            WorkerEntry(bit, *switches[each.switch].address, self._draw_new(taken))
+            for bit, each in enumerate(placement.leaves, len(seats.get(root_range.switch, ())))
+        )
+        root = part(root_range, leaves, None)
+        if leaves:
+            address = switches[root_range.switch].address
+            root.leaves = tuple(
+                part(
+                    each,
+                    (),
+                    ParentEntry(*address, leaf.token, root_range.base, root.entry.result_token),
+                )
+                for each, leaf in zip(placement.leaves, leaves, strict=True)
+            )
+            root.seats = (*root.places, *(each.switch for each in placement.leaves))
+            root.places = places
+        return root
+
+    def admit(self, job: Job, now: float, lost: Mapping[int, str]) -> None:
+        """Opens a job's generation: every member of it gets its admission.
+
+        Args:
+            lost: by rank, why members of the previous generation were lost.
+        """
+        generation = job.generation
+        assert generation is not None
+        generation.open = True
+        for number, rank in enumerate(generation.places):
+            member = job.members[rank]
+            part, bit = generation.seat(rank)
+            former = member.admission
+            member.admission = Admission(
+                switch=part.slot_range.switch,
+                job=generation.id,
+                token=member.token,
+                result_token=part.entry.result_token,
+                base=part.slot_range.base,
+                slots=part.slot_range.slots,
+                words=part.slot_range.words,
+                first_seq=generation.first_seq,
+                policy=job.policy,
+                worker_bit=bit,
+                senders=len(part.senders),
+                rank=number,
+                world_size=len(generation.places),
+                places=generation.places,
+                lost=tuple(sorted(lost.items())),
+                deadline=job.deadline,
+                on_loss=job.on_loss,
+                cookie=member.cookie,
+                interval=min(1.0, job.deadline / 5),
+            )
+            if former is None:
+                self._table.liveness.watch(member.cookie, job.deadline, now)
+                self._effects.add(AnswerJoin(member))
+            else:
+                member.former = former.token
+                self._effects.add(AnswerStep(member, ChangeStep.proceed))
+
+    def remove_generation(self, job: Job) -> None:
+        """Removes a job from its switches; its slots stay reserved for it."""
+        if job.generation is not None:
+            self._table.release_id(job.generation.id)
+            for part in job.generation.parts:
+                self._effects.add(Remove(part))
+            job.generation = None
+
+    def free_ranges(self, job: Job) -> None:
+        """Removes a job from its switches and frees its slots."""
+        self.remove_generation(job)
+        if job.placement is not None:
+            self._pool.release(job.placement)
+            job.placement = None
+
+    def _draw_new(self, taken: set[int]) -> int:
+        while (number := self._draw()) in taken:
+            pass
+        taken.add(number)
+        return number
+
+    # Ends.
+
+    def end_member(self, member: Member, state: MemberState) -> None:
+        """Ends a membership: the member has left or is lost."""
+        member.state = state
+        self._table.unregister(member)
+        self._effects.add(CloseStream(member))
+
+    def refuse(self, members: Iterable[Member], error: AdmissionError) -> None:
+        """Refuses those of these members that are not admitted yet."""
+        for member in list(members):
+            if member.admission is None and member.refusal is None:
+                member.refusal = error
+                self._effects.add(AnswerJoin(member))
+                self.end_member(member, MemberState.lost)
+
+    def refuse_returning(self, job: Job, error: AdmissionError) -> None:
+        """Refuses the lost ranks that wait to be let in again."""
+        self.refuse(job.back.values(), error)
+        job.back.clear()
+
+    def end_if_empty(self, job: Job) -> bool:
+        """Ends a job without present members; returns True if it has ended."""
+        if job.state is not JobState.ended and not job.ranks(MemberState.joined):
+            self.end(job)
+        return job.state is JobState.ended
+
+    def fail(self, job: Job, why: str, event: Mapping[str, Any]) -> None:
+        """Fails a job: tells its members and removes it from its switches."""
+        job.why = why
+        self._release(job, AdmissionError(f"job {job.name!r} has failed: {why}", "failed"))
+        self.free_ranges(job)
+        job.state = JobState.failed
+        self._effects.send_all(job, {**event, "job": job.id})
+        self._effects.add(ForgetJob(job))
+        self._effects.log(EventKind.failed, f"job {job.name!r} has failed: {why}", job)
+
+    def end(self, job: Job, why: str = "all its members are gone") -> None:
+        """Ends a job and every membership, and frees all that it has."""
+        self._release(job, AdmissionError(f"job {job.name!r} has ended: {why}", "failed"))
+        for member in job.joined():
+            self.end_member(member, MemberState.lost)
+        self.free_ranges(job)
+        job.state = JobState.ended
+        self._table.remove(job)
+        self._effects.add(ForgetJob(job))
+        self._effects.log(EventKind.ended, f"job {job.name!r} has ended: {why}", job)
+
+    def _release(self, job: Job, error: AdmissionError) -> None:
+        """Refuses whoever waits for a job that is over: for its change of membership, or to be let in."""
+        change, job.change = job.change, None
+        if change is not None:
+            if change.target is not None:
+                self._pool.release(change.target, job.placement)
+            for member in job.joined():
+                for step in ChangeStep:
+                    self._effects.add(AnswerStep(member, step, 0, str(error), error.code))
+        self.refuse_returning(job, error)
+        self.refuse(job.members.values(), error)

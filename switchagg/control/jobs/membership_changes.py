@@ -1,0 +1,247 @@
+"""Changes of a running job's membership: it shrinks, takes a rank back, or moves. No I/O and no clock.
+
+    running   a rank is lost, or all members were asked to pause
+       |      each member reports how many collectives it has completed (progress)
+    moving    all have: the answer is the largest number, up to which each completes with the others' results
+       |      each reports that it is done with the old generation (proceed)
+    opening   all have: the old generation is removed, a new one installed with the present members
+       |      every INIT is echoed: the answer to all is their new admission
+    running
+
+Until then only the lost workers are fenced: results of complete collectives are still in the slots, for
+members that lack them. A further loss restarts nothing: the others carry on without that rank. A rank that
+comes back joins under its old rank and waits until all pause. Rank 0 is told to ask for that, since only the
+header of a collective reaches all ranks at the same point.
+"""
+
+from __future__ import annotations
+
+from switchagg.control.jobs.candidates import CandidateFinder
+from switchagg.control.jobs.effects import AnswerStep, ChangeStep, Effects, Fence, SendEvent
+from switchagg.control.jobs.job import Change, ChangeReason, Generation, Job, Member, Placement
+from switchagg.control.jobs.lifecycle import JobLifecycle
+from switchagg.control.jobs.records import EventKind, JobState, MemberState, SwitchState, check_endpoint
+from switchagg.control.jobs.switch_pool import SwitchPool
+from switchagg.errors import AdmissionError
+
+
+def address_taken(job: Job, endpoint: tuple[str, int], rank: int) -> AdmissionError | None:
+    """Returns the refusal of a rank that sends from another rank's address and port; None for any other."""
+    for other in [*job.joined(), *job.back.values()]:
+        if other.rank != rank and other.endpoint == endpoint:
+            return AdmissionError(
+                f"{endpoint[0]}:{endpoint[1]} is already rank {other.rank} of job {job.name!r}; "
+                "every rank sends from a port of its own",
+                "address_taken",
+            )
+    return None
+
+
+class MembershipChanges:
+    """Begins the changes of jobs' membership and takes them from step to step."""
+
+    def __init__(
+        self, lifecycle: JobLifecycle, pool: SwitchPool, candidates: CandidateFinder, effects: Effects
+    ) -> None:
+        self._lifecycle = lifecycle
+        self._pool = pool
+        self._candidates = candidates
+        self._effects = effects
+
+    # Calls of members.
+
+    def progress(self, member: Member, completed: int) -> None:
+        """A member has paused after so many collectives. The answer comes as an `AnswerStep`.
+
+        Raises `AdmissionError` if the job is over, or the number is negative or too large.
+        """
+        job = self._changing(member)
+        if not 0 <= completed < 1 << 63:
+            raise AdmissionError(f"completed is {completed}; accepted: 0 and up", "bad_request")
+        if job.change is None:
+            # It paused for a change that this controller does not know any more, or not yet.
+            job.change = Change(ChangeReason.move, f"rank {member.rank} has paused")
+        job.state = JobState.moving
+        job.change.completed[member.rank] = completed
+        if job.change.complete_to is not None:
+            self._effects.add(AnswerStep(member, ChangeStep.progress, job.change.complete_to))
+        self.advance(job)
+
+    def proceed(self, member: Member, address: str, port: int) -> None:
+        """A member is done with the old generation. The answer comes as an `AnswerStep`.
+
+        Args:
+            address, port: source of its packets in the new generation.
+
+        Raises `AdmissionError` if the job is over, `progress` is not answered, or the port is another's.
+        """
+        job = self._changing(member)
+        check_endpoint(address, port)
+        change = job.change
+        if change is None or change.complete_to is None:
+            if member.former and job.state is JobState.running:
+                # The answer to an earlier call of this member was lost.
+                self._effects.add(AnswerStep(member, ChangeStep.proceed))
+                return
+            raise AdmissionError(
+                f"rank {member.rank} of job {job.name!r} cannot proceed: "
+                "its progress, and that of all others, comes first",
+                "bad_request",
+            )
+        if error := address_taken(job, (address, port), member.rank):
+            raise error
+        self._candidates.switches_of(member.rank, address, member.request.switch, job.switch)
+        member.endpoint = (address, port)
+        if member.rank not in change.proceeded:
+            change.proceeded.add(member.rank)
+            self._effects.save(job)
+        self.advance(job)
+
+    @staticmethod
+    def _changing(member: Member) -> Job:
+        job = member.job
+        if job.state not in (JobState.running, JobState.moving) or member.state is not MemberState.joined:
+            raise AdmissionError(
+                f"job {job.name!r} is {job.shown}{f': {job.why}' if job.why else ''}", "failed"
+            )
+        return job
+
+    # Causes of a change.
+
+    def shrink(self, job: Job, gone: list[Member], why: str) -> None:
+        """Has a job go on without lost members."""
+        generation = job.generation
+        change = job.change
+        if change is None:
+            change = job.change = Change(ChangeReason.shrink, why)
+        elif not change.begun:
+            change.reason, change.why = ChangeReason.shrink, why
+        change.lost |= {member.rank: why for member in gone if member.admission is not None}
+        if generation is not None and generation.open:
+            seats = [generation.seat(member.rank) for member in gone]
+            for part in generation.parts:
+                if bits := sum(1 << bit for there, bit in seats if there is part):
+                    part.fenced |= bits
+                    self._effects.add(Fence(part, bits))
+        elif generation is not None:
+            # The next generation, which includes them, was being opened.
+            self._lifecycle.remove_generation(job)
+        job.state = JobState.moving
+        self._effects.save(job)
+        self.advance(job)
+
+    def begin_if_wanted(self, job: Job) -> None:
+        """Begins a change that lets returning ranks in, or moves the job off a switch that is drained."""
+        if job.state is not JobState.running or job.change is not None or job.placement is None:
+            return
+        if job.back:
+            ranks = sorted(job.back)
+            text = f"rank {ranks[0]} is" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))} are"
+            self.ask_to_pause(job, ChangeReason.rejoin, f"{text} back")
+            return
+        drained = self._pool.draining(job.placement)
+        if any(self._pool.switches[name].up for name in drained):
+            target = self._pool.take(self._candidates.of_job(job), without=drained, held=job.placement)
+            if target is not None:
+                why = f"moving to switch {target.root.switch}"
+                if target.leaves:
+                    why += f" and {', '.join(leaf.switch for leaf in target.leaves)} below it"
+                self.ask_to_pause(job, ChangeReason.move, why, target)
+
+    def ask_to_pause(
+        self, job: Job, reason: ChangeReason, why: str, target: Placement | None = None
+    ) -> Change:
+        """Begins a change that waits until the members pause by themselves."""
+        change = job.change = Change(reason, why, target=target)
+        self.remind(job)
+        return change
+
+    def remind(self, job: Job) -> None:
+        """Tells rank 0 if a pause is wanted."""
+        generation, change = job.generation, job.change
+        if generation is None or change is None or change.begun or not generation.open:
+            return
+        first = job.members[generation.places[0]]
+        if first.state is MemberState.joined:
+            event = {"event": "pause", "job": generation.id, "why": change.why}
+            self._effects.add(SendEvent(first, event))
+
+    # Steps.
+
+    def advance(self, job: Job) -> None:
+        """Takes the next step of a change as soon as every member that it needs has reported."""
+        change = job.change
+        if job.state is not JobState.moving or change is None:
+            return
+        needed = _admitted(job)
+        if change.complete_to is None and needed <= change.completed.keys():
+            change.complete_to = max(change.completed.values())
+            self._effects.save(job)
+            for rank in sorted(needed):
+                answer = AnswerStep(job.members[rank], ChangeStep.progress, change.complete_to)
+                self._effects.add(answer)
+        opening = job.generation is not None and not job.generation.open
+        if opening or self.uses_old_generation(job):
+            return
+        placement = self._next_placement(job, change)
+        if placement is None:
+            return  # until a switch has room, or comes back
+        job.members |= job.back
+        job.back.clear()
+        self._effects.save(job)
+        self._lifecycle.begin(job, placement)
+
+    @staticmethod
+    def uses_old_generation(job: Job) -> bool:
+        """Returns True while some member has not proceeded from the generation before the change."""
+        change = job.change
+        return change is None or change.complete_to is None or not _admitted(job) <= change.proceeded
+
+    def _next_placement(self, job: Job, change: Change) -> Placement | None:
+        """Takes the ranges of the next generation and frees those of the old one."""
+        switches, old = self._pool.switches, job.placement
+        kept, change.target = change.target, None
+        if kept is not None and (
+            kept.leaves or any(switches[name].state is not SwitchState.up for name in kept.switches)
+        ):
+            # Members may have changed their leaves since these ranges were reserved.
+            self._pool.release(kept, old)
+            kept = None
+        if kept is not None:
+            self._lifecycle.free_ranges(job)
+            return kept
+        candidates = self._candidates.of_job(job)
+        if old is None:
+            return self._pool.take(candidates)
+        drained = self._pool.draining(old)
+        placement = self._pool.retake(candidates, old, without=drained)
+        if placement is None and drained:
+            placement = self._pool.retake(candidates, old)
+        if placement is not None:
+            self._lifecycle.remove_generation(job)
+        return placement
+
+    def log(self, job: Job, change: Change) -> None:
+        """Logs a change whose new generation has opened."""
+        generation = job.generation
+        assert generation is not None
+        kind = {
+            ChangeReason.move: EventKind.moved,
+            ChangeReason.shrink: EventKind.shrunk,
+            ChangeReason.rejoin: EventKind.joined,
+        }[change.reason]
+        if change.reason is ChangeReason.move:
+            what = f"runs on {_switches(generation)}"
+        else:
+            what = f"goes on with ranks {', '.join(map(str, generation.places))}"
+        self._effects.log(kind, f"job {job.name!r} {what}: {change.why}", job)
+
+
+def _admitted(job: Job) -> set[int]:
+    return {member.rank for member in job.joined() if member.admission is not None}
+
+
+def _switches(generation: Generation) -> str:
+    leaves = [leaf.slot_range.switch for leaf in generation.leaves]
+    below = f" and {', '.join(leaves)} below it" if leaves else ""
+    return f"switch {generation.slot_range.switch}{below}"

@@ -1,0 +1,263 @@
+"""The queue of jobs that wait for slots, and the tenants' quotas. No I/O and no clock.
+
+The queue is strict: higher priorities come first, then the older. A waiting job is overtaken only on switches
+that it could not use, so a large job is not starved by small ones that would always fit. If the free slots of
+a switch are in pieces, running jobs are asked to move, which they do when they pause. A job that does not
+pause in time stays where it is, and others are asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from switchagg.control.jobs.candidates import CandidateFinder, PlacementCandidate
+from switchagg.control.jobs.effects import Effects
+from switchagg.control.jobs.job import UNOPENED, ChangeReason, Job, Member
+from switchagg.control.jobs.job_table import JobTable
+from switchagg.control.jobs.lifecycle import JobLifecycle
+from switchagg.control.jobs.membership_changes import MembershipChanges
+from switchagg.control.jobs.records import EventKind, JobState, MemberState, Quota, Tenant
+from switchagg.control.jobs.switch_pool import SwitchPool
+from switchagg.control.jobs.switch_resources import SlotRange
+from switchagg.errors import AdmissionError
+
+MOVE_PATIENCE: Final = 30.0  # seconds in which members who are asked to make room have to pause
+
+
+class Quotas:
+    """The tenants' quotas, each as of the tenant's latest request."""
+
+    def __init__(self, table: JobTable, candidates: CandidateFinder) -> None:
+        self._table = table
+        self._candidates = candidates
+        self._quotas: dict[str, Quota] = {}
+
+    def check(self, tenant: Tenant, job: Job | None, candidates: Sequence[PlacementCandidate]) -> None:
+        """Raises `AdmissionError` if a job of this size exceeds the quota. `job` is None for one more job."""
+        quota = self._quotas[tenant.name] = tenant.quota
+        running = [
+            each
+            for each in self._table.jobs()
+            if each.tenant == tenant.name and each is not job and each.state is not JobState.failed
+        ]
+        if job is None and quota.jobs is not None and len(running) >= quota.jobs:
+            raise AdmissionError(
+                f"tenant {tenant.name!r} has {len(running)} jobs; its quota is {quota.jobs}", "quota"
+            )
+        if not self.affordable(tenant.name, job, candidates):
+            least = min(candidates, key=lambda each: each.memory)
+            slots, memory = self._used(tenant.name, job)
+            raise AdmissionError(
+                f"{least.slots} slots ({least.memory} bytes) asked for; tenant {tenant.name!r} has {slots} "
+                f"({memory} bytes) in other jobs, and its quota is "
+                f"{'any number of' if quota.slots is None else quota.slots} slots and "
+                f"{'any number of' if quota.memory is None else quota.memory} bytes",
+                "quota",
+            )
+
+    def affordable(
+        self, tenant: str, job: Job | None, candidates: Sequence[PlacementCandidate]
+    ) -> list[PlacementCandidate]:
+        """Returns the candidates that are within the tenant's quota."""
+        quota = self._quotas.get(tenant, Quota())
+        slots, memory = self._used(tenant, job)
+        return [
+            each
+            for each in candidates
+            if (quota.slots is None or slots + each.slots <= quota.slots)
+            and (quota.memory is None or memory + each.memory <= quota.memory)
+        ]
+
+    def _used(self, tenant: str, without: Job | None) -> tuple[int, int]:
+        """Returns the slots and bytes that a tenant's jobs have or wait for, on all switches."""
+        slots = memory = 0
+        for job in self._table.jobs():
+            if job.tenant != tenant or job is without or job.state is JobState.failed:
+                continue
+            if job.placement is not None:
+                slots += sum(each.slots for each in job.ranges)
+                memory += sum(each.size.memory for each in job.ranges)
+            elif candidates := self._candidates.of_job(job):
+                least = min(candidates, key=lambda each: each.memory)
+                slots, memory = slots + least.slots, memory + least.memory
+        return slots, memory
+
+
+class Scheduler:
+    """Gives waiting jobs their slots, and takes back those of jobs that do not open."""
+
+    def __init__(
+        self,
+        table: JobTable,
+        pool: SwitchPool,
+        candidates: CandidateFinder,
+        quotas: Quotas,
+        lifecycle: JobLifecycle,
+        changes: MembershipChanges,
+        effects: Effects,
+    ) -> None:
+        self._table = table
+        self._pool = pool
+        self._candidates = candidates
+        self._quotas = quotas
+        self._lifecycle = lifecycle
+        self._changes = changes
+        self._effects = effects
+
+    def queue(self) -> list[Job]:
+        """Returns the waiting jobs, the next one first."""
+        waiting = [job for job in self._table.jobs() if job.state is JobState.queued]
+        return sorted(waiting, key=lambda job: (-job.priority, job.number))
+
+    # Slots.
+
+    def run(self) -> None:
+        """Gives free slots to the jobs that wait for them, in order."""
+        for job in self._table.jobs():
+            self._changes.advance(job)
+            self._changes.begin_if_wanted(job)
+        blocked: set[str] = set()
+        for job in self.queue():
+            candidates = self._quotas.affordable(job.tenant, job, self._candidates.of_job(job))
+            placement = self._pool.take(candidates, without=blocked)
+            if placement is None:
+                if not any(name in blocked for each in candidates for name in each.switches):
+                    self._make_room(job, candidates)
+                blocked |= {name for each in candidates for name in each.switches}
+                continue
+            job.placement, job.size = placement, placement.root.size
+            job.state = JobState.created
+            self._effects.save(job)
+            self.update(job)
+
+    def update(self, job: Job) -> None:
+        """Sets the state of an unopened job after a rank came or went; opens the job if it is complete."""
+        if job.state not in UNOPENED:
+            return
+        if job.placement is None and (self._candidates.independent(job) or not job.missing):
+            job.state = JobState.queued
+            self.run()
+        elif not job.missing and job.placement is not None:
+            job.state = JobState.opening
+            self._lifecycle.begin(job, job.placement)
+        else:
+            job.state = JobState.joining if job.members else JobState.created
+
+    def give_up_moving(self, now: float) -> None:
+        """Lets jobs stay that were asked to make room and did not pause in time."""
+        given_up = False
+        for job in self._table.jobs():
+            change = job.change
+            if change is None or not change.making_room or change.begun or job.state is not JobState.running:
+                continue
+            if change.waited_since is None:
+                change.waited_since = now
+            elif now - change.waited_since > MOVE_PATIENCE:
+                if change.target is not None:
+                    self._pool.release(change.target, job.placement)
+                job.change, job.stays, given_up = None, True, True
+        if given_up:
+            self.run()
+
+    def _make_room(self, waiting: Job, candidates: Sequence[PlacementCandidate]) -> None:
+        """Asks jobs to move if a job waits only since the free slots are in pieces."""
+        if any(job.change is not None and job.change.making_room for job in self._table.jobs()):
+            return
+        single = [each for each in candidates if each.options is None]
+        for slot_range, target in self._pool.clear_range(single, self._movable):
+            job = self._owner(slot_range)
+            assert job is not None
+            why = f"making room for job {waiting.number}"
+            self._changes.ask_to_pause(job, ChangeReason.move, why, target).making_room = True
+
+    def _owner(self, slot_range: SlotRange) -> Job | None:
+        return next((job for job in self._table.jobs() if slot_range in job.ranges), None)
+
+    def _movable(self, slot_range: SlotRange) -> Sequence[PlacementCandidate]:
+        """Returns the candidates of the job at a range; none if it cannot move now."""
+        job = self._owner(slot_range)
+        if job is None or job.state is not JobState.running or job.change is not None or job.stays:
+            return []
+        if job.placement is None or job.placement.leaves:
+            return []  # its members attach to these switches only
+        return [each for each in self._candidates.of_job(job) if each.options is None]
+
+    # Refusals.
+
+    def timeout_refusal(self, member: Member) -> AdmissionError:
+        """Returns the refusal of a member whose join has timed out."""
+        job, missing, seconds = member.job, member.job.missing, member.request.timeout
+        if member.rank in job.back:
+            return AdmissionError(
+                f"job {job.name!r} did not come to a pause within {seconds:g} seconds, "
+                f"in which rank {member.rank} could have come back",
+                "join_timeout",
+            )
+        if not missing or member.crowded_out:
+            place = "" if missing else f", and is number {self.queue().index(job) + 1} in the queue"
+            return AdmissionError(
+                f"job {job.name!r} had no room within {seconds:g} seconds{place}: "
+                f"{self._pool.obstacles(self._candidates.of_job(job)) or 'others come first'}",
+                "no_slots",
+            )
+        return AdmissionError(
+            f"{'rank' if len(missing) == 1 else 'ranks'} {', '.join(map(str, missing))} of job {job.name!r} "
+            f"did not join within {seconds:g} seconds "
+            f"({len(job.members)} of {job.world_size} were there)",
+            "join_timeout",
+        )
+
+    def withdraw(self, member: Member) -> None:
+        """Takes a rank out that was not admitted yet. Its wishes no longer bind the others."""
+        job = member.job
+        self._lifecycle.end_member(member, MemberState.lost)
+        if job.back.get(member.rank) is member:
+            del job.back[member.rank]
+            return
+        del job.members[member.rank]
+        self.reset(job)
+
+    def reset(self, job: Job) -> None:
+        """Sets the state of an unopened job after ranks were taken out of it; ends it if nobody is left."""
+        if job.spec is None and not job.members:
+            self._lifecycle.end(job, "nobody waits for it any more")
+        elif job.placement is not None and not self._candidates.independent(job):
+            self.give_back(job)
+            job.state = JobState.joining
+        else:
+            job.state = JobState.created if job.placement is not None else JobState.joining
+        self.update(job)
+
+    def give_back(self, job: Job) -> None:
+        """Frees the ranges of a job that no switch holds yet."""
+        if job.placement is not None:
+            self._pool.release(job.placement)
+        job.placement = job.size = None
+
+    def refuse_joining(self, job: Job, error: AdmissionError) -> None:
+        """Refuses every rank that is not admitted; a job without an order has ended then."""
+        self._lifecycle.refuse_returning(job, error)
+        if job.state is JobState.opening:
+            self._lifecycle.remove_generation(job)
+            job.state = JobState.joining
+        if job.state in UNOPENED:
+            self._lifecycle.refuse(job.members.values(), error)
+            job.members.clear()
+            self.reset(job)
+
+    def dismiss(self, job: Job, why: str, code: str) -> None:
+        """Ends a job that has not opened, and refuses its ranks."""
+        error = AdmissionError(f"job {job.name!r} has ended: {why}", code)
+        self._lifecycle.refuse(job.members.values(), error)
+        self._lifecycle.end(job, why)
+
+    def opening_failed(self, job: Job, why: str) -> None:
+        """Refuses the ranks of a job that a switch did not take. An order stands: ranks may join it again."""
+        error = AdmissionError(why, "switch")
+        if job.spec is not None:
+            self._effects.log(EventKind.refused, why, job)
+            self.refuse_joining(job, error)
+            return
+        self._lifecycle.refuse(job.members.values(), error)
+        self._lifecycle.end(job, why)

@@ -1,0 +1,306 @@
+"""One switch as the book of jobs sees it: its size, its state, and which of its slots belong to jobs. No I/O.
+
+A job's range of slots is aligned to its size, since the data plane finds a slot as base + (seq mod P) and
+checks it under a mask. A buddy allocator hands out such ranges (Knuth, The Art of Computer Programming 1,
+section 2.5, "buddy system"):
+
+    free 0..15          allocate 4         allocate 8         free the 4
+    [      16     ] ->  [A][4][   8  ] ->  [A][4][   B  ] ->  [   8  ][   B  ]
+
+A range comes out of the smallest hole that it fits in: a large hole is broken only when no smaller one would
+do, and small ranges share the leftovers of earlier ones. A freed range joins its buddy at once, so `allocate`
+refuses only what no aligned range could give.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from switchagg.control.jobs.records import SwitchState
+from switchagg.errors import AdmissionError, UsageError
+from switchagg.rules.planner import default_shape
+from switchagg.rules.switch import Capacity
+from switchagg.rules.wiring import Attachment
+from switchagg.wire.header import MIN_WORDS
+
+MIN_SLOTS: Final = 2  # a window is half of them
+UNREACHED: Final = "not reached yet"
+
+
+def is_power_of_two(value: int) -> bool:
+    """Returns whether `value` is 1, 2, 4, 8, ..."""
+    return value > 0 and value & (value - 1) == 0
+
+
+class SlotAllocator:
+    """Hands out aligned ranges of slots, lowest base first, and joins freed neighbours.
+
+    Args:
+        capacity: slots in the switch, at least 1; need not be a power of two.
+
+    Raises `UsageError` for a capacity under 1.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        if capacity < 1:
+            raise UsageError(f"capacity is {capacity}; a switch has at least 1 slot")
+        self.capacity = capacity
+        self._free: dict[int, set[int]] = {}  # size -> bases
+        self._taken: dict[int, int] = {}  # base -> size
+        base = 0
+        for order in reversed(range(capacity.bit_length())):
+            if capacity >> order & 1:
+                self._free.setdefault(1 << order, set()).add(base)
+                base += 1 << order
+
+    @property
+    def free_slots(self) -> int:
+        """Slots that are free."""
+        return self.capacity - sum(self._taken.values())
+
+    @property
+    def largest_free(self) -> int:
+        """The largest free range; 0 when everything is taken."""
+        return max((size for size, bases in self._free.items() if bases), default=0)
+
+    @property
+    def ranges(self) -> dict[int, int]:
+        """The ranges handed out, base -> slots, in order of their base."""
+        return dict(sorted(self._taken.items()))
+
+    def smallest_hole(self, slots: int) -> int:
+        """Returns the size of the smallest free range that holds `slots`; 0 if there is none."""
+        return min((size for size, bases in self._free.items() if bases and size >= slots), default=0)
+
+    def claim(self, base: int, slots: int) -> None:
+        """Takes the range at `base` for an owner that already has it, as after a restart.
+
+        Raises `UsageError` if it is not free, or is no range that `allocate` could have returned.
+        """
+        if is_power_of_two(slots) and base >= 0 and base % slots == 0:
+            size = slots
+            while size <= self.capacity:
+                start = base - base % size
+                if start in self._free.get(size, ()):
+                    self._free[size].remove(start)
+                    while size > slots:
+                        size //= 2
+                        upper = base & size
+                        self._free.setdefault(size, set()).add(start if upper else start + size)
+                        start += upper
+                    self._taken[base] = slots
+                    return
+                size *= 2
+        raise UsageError(
+            f"slots {base}..{base + slots - 1} are not free; ranges start at {list(self.ranges)}"
+        )
+
+    def allocate(self, slots: int) -> int:
+        """Takes a range of `slots` and returns its base, a multiple of `slots`.
+
+        Raises:
+            UsageError: `slots` is no power of two.
+            AdmissionError: code ``no_slots``; no range of that size is free, or the switch is smaller.
+        """
+        if not is_power_of_two(slots):
+            raise UsageError(f"slots is {slots}; accepted: a power of two")
+        if slots > self.capacity:
+            raise AdmissionError(f"{slots} slots asked for; the switch has {self.capacity}", "no_slots")
+        size = self.smallest_hole(slots)
+        if not size:
+            raise AdmissionError(
+                f"{slots} slots asked for; {self.free_slots} of the switch's {self.capacity} are free, "
+                f"{self.largest_free} of them in one range",
+                "no_slots",
+            )
+        base = min(self._free[size])
+        self._free[size].remove(base)
+        while size > slots:
+            size //= 2
+            self._free.setdefault(size, set()).add(base + size)
+        self._taken[base] = slots
+        return base
+
+    def free(self, base: int) -> None:
+        """Frees the range at `base`. Raises `UsageError` if no range starts there."""
+        size = self._taken.pop(base, None)
+        if size is None:
+            raise UsageError(f"base is {base}; ranges start at {list(self.ranges)}")
+        # The last piece of a capacity that is no power of two has its buddy outside, which is never free.
+        while (buddy := base ^ size) in self._free.get(size, ()):
+            self._free[size].remove(buddy)
+            base = min(base, buddy)
+            size *= 2
+        self._free.setdefault(size, set()).add(base)
+
+
+@dataclass(frozen=True, slots=True)
+class JobSize:
+    """P and K of a job."""
+
+    slots: int
+    words: int
+
+    @property
+    def memory(self) -> int:
+        """Bytes of memory on each switch."""
+        return Capacity.bytes_of(self.slots, self.words)
+
+
+@dataclass(frozen=True, slots=True)
+class SlotRange:
+    """A job's range of slots on one switch."""
+
+    switch: str
+    base: int
+    slots: int
+    words: int
+
+    @property
+    def size(self) -> JobSize:
+        """The size of the job that it belongs to."""
+        return JobSize(self.slots, self.words)
+
+
+@dataclass(eq=False, slots=True)
+class SwitchResources:
+    """The capacity of one switch and the ranges that jobs have taken of it.
+
+    Attributes:
+        words, slots: given defaults for jobs that ask for none; None takes what suits the switch.
+        attachment: the switch's parent and the hosts of its workers.
+        address: IPv4 address and UDP port of the switch; port 0 while it is not known.
+        why: the reason while it is not up.
+        ranges: the ranges of jobs, by their base.
+        default: the size of a job that asks for none.
+
+    Raises `UsageError` for defaults that do not fit the switch.
+    """
+
+    name: str
+    capacity: Capacity
+    words: int | None = None
+    slots: int | None = None
+    attachment: Attachment = field(default_factory=Attachment)
+    address: tuple[str, int] = ("0.0.0.0", 0)
+    up: bool = False
+    draining: bool = False
+    why: str = UNREACHED
+    allocator: SlotAllocator = field(init=False)
+    ranges: dict[int, SlotRange] = field(default_factory=dict)
+    memory_used: int = 0
+    default: JobSize = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.allocator = SlotAllocator(self.capacity.slots)
+        words, slots = default_shape(self.capacity.words)
+        self.default = JobSize(
+            min(slots, self.allocator.largest_free) if self.slots is None else self.slots,
+            (self.capacity.exact_words or words) if self.words is None else self.words,
+        )
+        try:
+            self.job_size(None, None)
+        except AdmissionError as error:
+            raise UsageError(str(error)) from None
+
+    def resize(self, capacity: Capacity) -> None:
+        """Replaces the expected capacity by the one that the switch reports.
+
+        Raises `AdmissionError` or `UsageError`, with nothing changed, if its jobs no longer fit.
+        """
+        fresh = SwitchResources(self.name, capacity, self.words, self.slots)
+        for slot_range in self.ranges.values():
+            fresh.job_size(slot_range.words, slot_range.slots)
+            fresh.claim(slot_range)
+        self.capacity, self.allocator, self.default = capacity, fresh.allocator, fresh.default
+
+    @property
+    def state(self) -> SwitchState:
+        """Its availability to new jobs."""
+        if not self.up:
+            return SwitchState.down
+        return SwitchState.draining if self.draining else SwitchState.up
+
+    def job_size(self, words: int | None, slots: int | None, workers: int = 1) -> JobSize:
+        """Returns the size of a job on this switch while it is empty, with defaults for None.
+
+        Raises `AdmissionError` if the switch could not carry the job even then.
+        """
+        found = JobSize(
+            self.default.slots if slots is None else slots, self.default.words if words is None else words
+        )
+        capacity = self.capacity
+        if capacity.exact_words is not None and found.words != capacity.exact_words:
+            raise AdmissionError(
+                f"words is {found.words}; accepted: {capacity.exact_words}, "
+                f"which the program of switch {self.name!r} was compiled for",
+                "bad_request",
+            )
+        if not MIN_WORDS <= found.words <= capacity.words:
+            raise AdmissionError(
+                f"words is {found.words}; accepted: {MIN_WORDS}..{capacity.words}, "
+                "which is what fits the MTU on the way to the switch",
+                "bad_request",
+            )
+        if found.slots < MIN_SLOTS or not is_power_of_two(found.slots):
+            raise AdmissionError(
+                f"slots is {found.slots}; accepted: a power of two, at least {MIN_SLOTS}", "bad_request"
+            )
+        if found.slots > capacity.slots:
+            raise AdmissionError(
+                f"slots is {found.slots}; the switch has {capacity.slots} in all", "no_slots"
+            )
+        if workers > capacity.workers:
+            raise AdmissionError(
+                f"{workers} workers; the program of switch {self.name!r} takes {capacity.workers} in a job",
+                "world_size",
+            )
+        if found.memory > capacity.memory:
+            raise AdmissionError(
+                f"{found.slots} slots of {found.words} words take {found.memory} bytes; "
+                f"the switch has {capacity.memory} bytes for slots",
+                "no_memory",
+            )
+        return found
+
+    def obstacle(self, size: JobSize) -> str:
+        """Returns the reason why no job of that size can be placed here now; empty if one can."""
+        capacity = self.capacity
+        if not self.up:
+            return f"switch {self.name!r} is down: {self.why}"
+        if self.draining:
+            return f"switch {self.name!r} is being drained"
+        if size.memory > capacity.memory - self.memory_used:
+            return (
+                f"{size.slots} slots of {size.words} words take {size.memory} bytes; switch {self.name!r} "
+                f"has {capacity.memory} bytes for slots, of which other jobs have {self.memory_used}"
+            )
+        if not self.allocator.smallest_hole(size.slots):
+            return (
+                f"{size.slots} slots asked for; {self.allocator.free_slots} of the {capacity.slots} of "
+                f"switch {self.name!r} are free, {self.allocator.largest_free} of them in one range"
+            )
+        if capacity.groups is not None and len(self.ranges) >= capacity.groups:
+            return f"all {capacity.groups} multicast groups of switch {self.name!r} are taken"
+        return ""
+
+    def take(self, size: JobSize) -> SlotRange:
+        """Takes a range. The caller has made sure that there is no `obstacle`."""
+        return self._keep(SlotRange(self.name, self.allocator.allocate(size.slots), size.slots, size.words))
+
+    def claim(self, slot_range: SlotRange) -> None:
+        """Takes exactly this range, as after a restart. Raises `UsageError` if it is not free."""
+        self.allocator.claim(slot_range.base, slot_range.slots)
+        self._keep(slot_range)
+
+    def release(self, slot_range: SlotRange) -> None:
+        """Frees a range."""
+        del self.ranges[slot_range.base]
+        self.allocator.free(slot_range.base)
+        self.memory_used -= slot_range.size.memory
+
+    def _keep(self, slot_range: SlotRange) -> SlotRange:
+        self.ranges[slot_range.base] = slot_range
+        self.memory_used += slot_range.size.memory
+        return slot_range

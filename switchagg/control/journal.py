@@ -1,0 +1,117 @@
+"""The event log, and the changes that the store has not taken yet. Bounded."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter, deque
+from collections.abc import Iterable
+from itertools import islice
+
+from switchagg.control.answers import EventView
+from switchagg.control.jobs.effects import LogEvent
+from switchagg.control.jobs.records import Event, Tenant
+from switchagg.control.store import IN_MEMORY, IN_STORE, Changes, Kept, Store
+from switchagg.errors import SwitchError
+
+_log = logging.getLogger(__name__)
+
+
+class EventLog:
+    """The latest events, numbered on from those of an earlier run.
+
+    Attributes:
+        counts: the number of events of each kind in this run.
+    """
+
+    def __init__(self, earlier: Iterable[Event] = ()) -> None:
+        self._events: deque[Event] = deque(earlier, maxlen=IN_MEMORY)
+        self._last = self._events[-1].number if self._events else 0
+        self.counts: Counter[str] = Counter()
+
+    @property
+    def last(self) -> int:
+        """The number of the newest event; 0 before the first."""
+        return self._last
+
+    def add(self, entry: LogEvent, time: float) -> Event:
+        """Appends an event. `time` is in unix seconds."""
+        self._last += 1
+        fields = (entry.kind, entry.text, entry.tenant, entry.job, entry.switch, entry.rank)
+        event = Event(self._last, time, *fields)
+        self._events.append(event)
+        self.counts[entry.kind.value] += 1
+        return event
+
+    def since(self, number: int, limit: int, tenant: Tenant) -> list[Event]:
+        """Returns events that a tenant may see, oldest first.
+
+        Args:
+            number: those after this one; 0 for the newest.
+            limit: the most to return.
+        """
+        events = (
+            event
+            for event in reversed(self._events)
+            if event.number > number and (tenant.admin or event.tenant in (None, tenant.name))
+        )
+        if number == 0:
+            return list(islice(events, limit))[::-1]
+        return list(events)[::-1][:limit]
+
+
+def describe(event: Event) -> EventView:
+    """Returns an event as JSON's types."""
+    return {
+        "n": event.number,
+        "time": round(event.time, 3),
+        "kind": event.kind.value,
+        "text": event.text,
+        "tenant": event.tenant,
+        "job": event.job,
+        "switch": event.switch,
+        "rank": event.rank,
+    }
+
+
+class Journal:
+    """Writes changes to a store; a change that fails is written again with the next one.
+
+    Attributes:
+        events: the event log.
+        error: the store's error while changes are not written; empty otherwise.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.events = EventLog()
+        self.error = ""
+        self._unsaved = Changes()
+
+    def load(self) -> Kept:
+        """Returns the state of an earlier controller, and goes on with its event log."""
+        kept = self.store.load()
+        self.events = EventLog(kept.events)
+        return kept
+
+    def write(self, changes: Changes) -> None:
+        """Writes changes, together with those that could not be written earlier."""
+        earlier = self._unsaved
+        self._unsaved = Changes(
+            {**earlier.jobs, **changes.jobs},
+            [*earlier.events, *changes.events][-IN_STORE:],
+            {**earlier.switches, **changes.switches},
+            changes.last_id,
+            changes.last_number,
+        )
+        self.retry()
+
+    def retry(self) -> None:
+        """Writes the changes that could not be written earlier."""
+        try:
+            self.store.write(self._unsaved)
+        except SwitchError as error:
+            if not self.error:
+                _log.error("%s", error)
+            self.error = str(error)
+        else:
+            self._unsaved, self.error = Changes(), ""
