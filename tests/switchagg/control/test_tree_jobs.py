@@ -428,13 +428,13 @@ def test_a_restart_of_the_controller() -> None:
         assert again.table.on_switch(mine.slot_range.switch) == [mine]
     assert free(again) == FREE - 3 * 8
     assert copy.members[2].admission == members[2].admission
-    assert (waiting.state, again.queue()) == (JobState.created, [])
+    assert (waiting.state, again.scheduler.queue()) == (JobState.created, [])
     smaller = book(*rooms()[:3], up=False)
     smaller.restore(job_codec.load(documents[0], 100.0), 0.0)
-    assert smaller.find("me", "j") is not None  # c was not needed
+    assert smaller.table.find("me", "j") is not None  # c was not needed
     none = book(*rooms()[:2], up=False)
     none.restore(job_codec.load(documents[0], 100.0), 0.0)
-    assert none.find("me", "j") is None
+    assert none.table.find("me", "j") is None
     assert free(none) == 2 * 64
 
 
