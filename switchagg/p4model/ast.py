@@ -47,6 +47,12 @@ def find_annotation(annotations: Iterable[Annotation], name: str) -> Annotation 
     return next((each for each in annotations if each.name == name), None)
 
 
+def own_name(name: str, annotations: Iterable[Annotation]) -> str:
+    """The name in @name, without a dot before it; `name` where there is none."""
+    note = find_annotation(annotations, "name")
+    return str(note.values[0]).removeprefix(".") if note is not None and note.values else name
+
+
 def control_name(name: str, annotations: Annotations, path: str) -> str:
     """The full name of what is declared as `name` in the block that is known as `path`."""
     note = find_annotation(annotations, "name")

@@ -19,6 +19,7 @@ from switchagg.p4model.types import Type, has_variables, substitute, underlying
 if TYPE_CHECKING:
     from switchagg.p4model.check import Checker
 
+
 _Head: TypeAlias = tuple[
     str, str, ast.Annotations, Location, ty.BlockType, tuple[ir.Variable, ...], dict[str, ir.Value]
 ]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from switchagg.p4model import ast, ir
 from switchagg.p4model import types as ty
-from switchagg.p4model.ast import control_name, find_annotation
+from switchagg.p4model.ast import control_name, find_annotation, own_name
 from switchagg.p4model.check_calls import linked, match_arguments
 from switchagg.p4model.constants import is_constant, to_value
 from switchagg.p4model.errors import Location, P4Error
@@ -223,8 +223,7 @@ class Tables:
                 continue
             assert isinstance(node.value, ast.Expr)
             if isinstance(node.value, ast.ConstructExpr):
-                own = find_annotation(node.annotations, "name")
-                where = str(own.values[0]) if own is not None and own.values else f"{table}.{name}"
+                where = own_name(f"{table}.{name}", node.annotations)
                 expr = self.checker.instances.anonymous(node.value, env, None, where, node.annotations)
             else:
                 expr = self.checker.exprs.check(node.value, env)

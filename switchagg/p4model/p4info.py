@@ -21,7 +21,7 @@ from typing import TypeAlias
 
 from switchagg.p4model import ir, walk
 from switchagg.p4model import types as ty
-from switchagg.p4model.ast import Annotation, control_name, find_annotation
+from switchagg.p4model.ast import Annotation, control_name, find_annotation, own_name
 from switchagg.p4model.constants import to_value
 from switchagg.p4model.errors import NOWHERE, P4Error
 from switchagg.p4model.p4info_types import (
@@ -105,30 +105,28 @@ class _Generator:
         """On a Tofino: the name of the pipeline that contains an object, by the identity of the object."""
         self.called: set[int] = set()
         """The identities of extern objects with a method that is called."""
-        self.needs_no_action = False
         self.no_action = next((each for each in program.actions if each.name == "NoAction"), None)
 
     def run(self) -> Message:
         self._collect()
-        message = Message(pkg_info=self._package_info())
-        message.set("tables", [self._table(each) for each in self.tables])
-        message.set("actions", [self._action(each) for each in self.actions if not _hidden(each.annotations)])
         kinds = self.externs
-        message.set(
-            "action_profiles", [self._profile(each) for each in self._of(kinds.profile, kinds.selector)]
+        message = Message(
+            pkg_info=self._package_info(),
+            tables=[self._table(each) for each in self.tables],
+            actions=[self._action(each) for each in self.actions if not _hidden(each.annotations)],
+            action_profiles=[self._profile(each) for each in self._of(kinds.profile, kinds.selector)],
+            counters=[self._counter(each, Kind.COUNTER) for each in self._of(kinds.counter)],
+            direct_counters=list(self._direct(kinds.direct_counter, Kind.DIRECT_COUNTER)),
+            meters=[self._counter(each, Kind.METER) for each in self._of(kinds.meter)],
+            direct_meters=list(self._direct(kinds.direct_meter, Kind.DIRECT_METER)),
+            controller_packet_metadata=[self._controller(each) for each in self._controller_headers()],
+            value_sets=[self._value_set(each) for each in self.value_sets],
+            registers=[self._register(each) for each in self._of(kinds.register)],
+            digests=[
+                *(self._digest(name, each) for name, each in self.digests.items()),
+                *(self._digest_of(each) for each in self._of("Digest") if id(each) in self.called),
+            ],
         )
-        message.set("counters", [self._counter(each, Kind.COUNTER) for each in self._of(kinds.counter)])
-        message.set("direct_counters", list(self._direct(kinds.direct_counter, Kind.DIRECT_COUNTER)))
-        message.set("meters", [self._counter(each, Kind.METER) for each in self._of(kinds.meter)])
-        message.set("direct_meters", list(self._direct(kinds.direct_meter, Kind.DIRECT_METER)))
-        message.set(
-            "controller_packet_metadata", [self._controller(each) for each in self._controller_headers()]
-        )
-        message.set("value_sets", [self._value_set(each) for each in self.value_sets])
-        message.set("registers", [self._register(each) for each in self._of(kinds.register)])
-        digests = [self._digest(name, each) for name, each in self.digests.items()]
-        packs = [self._digest_of(each) for each in self._of("Digest") if id(each) in self.called]
-        message.set("digests", digests + packs)
         info = self.types.message()
         message.set("type_info", info if info.fields else None)
         return message
@@ -268,27 +266,41 @@ class _Generator:
         info.set("doc", documentation(main.annotations))
         return info
 
-    def _action(self, action: ir.Action) -> Message:
-        params = []
-        data = [each for each in action.params if not each.direction and action in self.listed]
-        for number, param in zip(field_ids([each.annotations for each in data]), data, strict=True):
-            self.types.mention(param.type)
-            name: Message | None = type_name(param.type)
-            if isinstance(param.type, ty.EnumType):
-                name = Message(name=control_type_name(param.type))
-            params.append(
-                Message(
-                    id=number,
-                    name=_name(param.name, param.annotations),
-                    **annotation_fields(param.annotations),
-                    bitwidth=controller_width(param.type),
-                    doc=documentation(param.annotations),
-                    type_name=name,
-                )
-            )
-        return Message(
-            preamble=self._preamble(Kind.ACTION, action.control_name, action.annotations), params=params
+    def _field(
+        self,
+        number: int,
+        name: str,
+        annotations: Iterable[Annotation],
+        type_: Type,
+        match_kind: str = "",
+        *,
+        skipped: Iterable[str] = (),
+        documented: bool = True,
+    ) -> Message:
+        """A parameter, match field, or field of a packet header."""
+        self.types.mention(type_)
+        message = Message(
+            id=number, name=name, **annotation_fields(annotations, skipped), bitwidth=controller_width(type_)
         )
+        if match_kind in _MATCH_TYPES:
+            message.set("match_type", Enum(_MATCH_TYPES[match_kind]))
+        else:
+            message.set("other_match_type", match_kind)
+        message.set("doc", documentation(annotations) if documented else None)
+        message.set("type_name", type_name(type_))
+        return message
+
+    def _action(self, action: ir.Action) -> Message:
+        data = [each for each in action.params if not each.direction and action in self.listed]
+        params = []
+        for number, param in zip(field_ids([each.annotations for each in data]), data, strict=True):
+            name = own_name(param.name, param.annotations)
+            message = self._field(number, name, param.annotations, param.type)
+            if isinstance(param.type, ty.EnumType):
+                message.set("type_name", Message(name=control_type_name(param.type)))
+            params.append(message)
+        preamble = self._preamble(Kind.ACTION, action.control_name, action.annotations)
+        return Message(preamble=preamble, params=params)
 
     def _table(self, table: ir.Table) -> Message:
         message = Message(preamble=self._preamble_of(Kind.TABLE, table))
@@ -315,23 +327,8 @@ class _Generator:
     def _match_fields(self, table: ir.Table) -> Iterator[Message]:
         numbers = field_ids([each.annotations for each in table.keys])
         for number, key in zip(numbers, table.keys, strict=True):
-            if key.match_kind in ("selector", "dleft_hash"):
-                continue
-            type_ = key.expr.type
-            self.types.mention(type_)
-            message = Message(
-                id=number,
-                name=key.control_name,
-                **annotation_fields(key.annotations),
-                bitwidth=controller_width(type_),
-            )
-            if key.match_kind in _MATCH_TYPES:
-                message.set("match_type", Enum(_MATCH_TYPES[key.match_kind]))
-            else:
-                message.set("other_match_type", key.match_kind)
-            message.set("doc", documentation(key.annotations))
-            message.set("type_name", type_name(type_))
-            yield message
+            if key.match_kind not in ("selector", "dleft_hash"):
+                yield self._field(number, key.control_name, key.annotations, key.expr.type, key.match_kind)
 
     def _action_refs(self, table: ir.Table) -> Iterator[Message]:
         for ref in table.actions:
@@ -358,8 +355,8 @@ class _Generator:
                 return None
             return Message(action_id=self.symbols.id(Kind.ACTION, self.no_action.control_name))
         action = table.default.action
-        data = [each for each in table.default.args if not _direction(each)]
-        numbers = field_ids([_annotations(each) for each in data])
+        data = [each for each in table.default.args if not each.param.direction]
+        numbers = field_ids([each.param.annotations for each in data])
         arguments = [
             Message(param_id=number, value=_bytes(each)) for number, each in zip(numbers, data, strict=True)
         ]
@@ -473,16 +470,7 @@ class _Generator:
         for number, (field_name, field) in zip(numbers, fields, strict=True):
             if _hidden(field.annotations):
                 continue
-            self.types.mention(field.type)
-            metadata.append(
-                Message(
-                    id=number,
-                    name=field_name,
-                    **annotation_fields(field.annotations),
-                    bitwidth=controller_width(field.type),
-                    type_name=type_name(field.type),
-                )
-            )
+            metadata.append(self._field(number, field_name, field.annotations, field.type, documented=False))
         preamble = Message(
             id=self.symbols.id(Kind.CONTROLLER_HEADER, control_type_name(header)),
             name=name,
@@ -509,17 +497,15 @@ class _Generator:
                     )
                 note = find_annotation(field.annotations, "match")
                 kind = note.body.strip() if note is not None and note.body else "exact"
-                message = Message(
-                    id=number,
-                    name=_name(field.name, field.annotations),
-                    **annotation_fields(field.annotations, ("match",)),
-                    bitwidth=field.type.width,
+                yield self._field(
+                    number,
+                    own_name(field.name, field.annotations),
+                    field.annotations,
+                    field.type,
+                    kind,
+                    skipped=("match",),
+                    documented=False,
                 )
-                if kind in _MATCH_TYPES:
-                    message.set("match_type", Enum(_MATCH_TYPES[kind]))
-                else:
-                    message.set("other_match_type", kind)
-                yield message
         elif isinstance(element, ty.SerEnumType):
             for number, name in enumerate(element.members, 1):
                 yield Message(
@@ -537,19 +523,6 @@ def _hidden(annotations: Iterable[Annotation]) -> bool:
 
 def _is_named(type_: Type) -> bool:
     return isinstance(type_, ty.StructType | ty.HeaderType) and bool(type_.name)
-
-
-def _name(name: str, annotations: Iterable[Annotation]) -> str:
-    note = find_annotation(annotations, "name")
-    return str(note.values[0]).removeprefix(".") if note is not None and note.values else name
-
-
-def _direction(argument: ir.Argument) -> str:
-    return argument.param.direction
-
-
-def _annotations(argument: ir.Argument) -> tuple[Annotation, ...]:
-    return argument.param.annotations
 
 
 def _bytes(argument: ir.Argument) -> bytes:

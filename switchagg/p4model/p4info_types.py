@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from switchagg.p4model import types as ty
-from switchagg.p4model.ast import Annotation, find_annotation
+from switchagg.p4model.ast import Annotation, find_annotation, own_name
 from switchagg.p4model.errors import P4Error, unsupported
 from switchagg.p4model.protobuf_text import Message, Value
 from switchagg.p4model.types import Type, underlying, width_of
@@ -114,10 +114,7 @@ def type_name(type_: Type) -> Message | None:
 
 def control_type_name(type_: Type) -> str:
     """A named type as the control plane knows it."""
-    note = find_annotation(getattr(type_, "annotations", ()), "name")
-    if note is not None and note.values:
-        return str(note.values[0]).removeprefix(".")
-    return str(type_)
+    return own_name(str(type_), getattr(type_, "annotations", ()))
 
 
 class TypeInfo:
@@ -195,7 +192,10 @@ class TypeInfo:
 
     def _members(self, fields: Sequence[ty.Field]) -> Message:
         return Message(
-            members=[Message(name=_field_name(each), type_spec=self.spec(each.type)) for each in fields]
+            members=[
+                Message(name=own_name(each.name, each.annotations), type_spec=self.spec(each.type))
+                for each in fields
+            ]
         )
 
     def _header(self, type_: ty.HeaderType) -> Message:
@@ -206,7 +206,12 @@ class TypeInfo:
         members = []
         for each in type_.fields:
             self.mention(each.type)
-            members.append(Message(name=_field_name(each), header=Message(name=control_type_name(each.type))))
+            members.append(
+                Message(
+                    name=own_name(each.name, each.annotations),
+                    header=Message(name=control_type_name(each.type)),
+                )
+            )
         return Message(members=members)
 
     def _new_type(self, type_: ty.NewType) -> Message:
@@ -237,15 +242,10 @@ def flatten(type_: ty.HeaderType) -> list[tuple[str, ty.Field]]:
             if isinstance(each.type, ty.StructType):
                 visit(each.type.fields, f"{path}{each.name}.")
             else:
-                flat.append((f"{path}{each.name}" if nested else _field_name(each), each))
+                flat.append((f"{path}{each.name}" if nested else own_name(each.name, each.annotations), each))
 
     visit(type_.fields, "")
     return flat
-
-
-def _field_name(field: ty.Field) -> str:
-    note = find_annotation(field.annotations, "name")
-    return str(note.values[0]).removeprefix(".") if note is not None and note.values else field.name
 
 
 def _bitstring_of(field: ty.Field) -> Message:
