@@ -22,7 +22,7 @@ from switchagg.p4model.errors import Location, P4Error
 from switchagg.p4model.parser import parse
 from switchagg.p4model.preprocess import preprocess
 from switchagg.p4model.symbols import Block, Env, Frame, Generic, NamedType, Overloads
-from switchagg.p4model.types import PackageType, Parameter, Type
+from switchagg.p4model.types import PackageType, Parameter
 
 _ARCHITECTURES = {"tofino1_arch": "tna", "tofino1arch": "tna", "tofino": "tna", "tofino1_base": "tna"}
 _TOFINO = re.compile(r'^\s*#\s*include\s*[<"](tna|tofino1_arch)\.p4[>"]', re.MULTILINE)
@@ -43,30 +43,17 @@ def load(
     Raises:
         P4Error: the program is wrong, or uses what is not supported; the message has the place.
     """
-    program = check(path, include_dirs, defines)
-    if program is None:
-        raise P4Error("the program has no instance named `main`", Location(os.fspath(path), 0, 0))
-    return program
-
-
-def check(
-    path: str | os.PathLike[str],
-    include_dirs: Sequence[str | os.PathLike[str]] = (),
-    defines: Sequence[str] = (),
-) -> ir.Program | None:
-    """Like `load`, but returns None for a program without `main`."""
+    name = os.fspath(path)
     source = preprocess(path, include_dirs, [*_predefined(path), *defines])
     try:
         checker = Checker()
         checker.program(parse(source))
-        return checker.result(os.fspath(path), source.sources)
+        return checker.result(name, source.sources)
     except P4Error as error:
         raise error.with_sources(source.sources) from None
     except RecursionError:
-        where = Location(os.fspath(path), 0, 0)
-        raise P4Error("an expression or block is nested too deeply", where).with_sources(
-            source.sources
-        ) from None
+        deep = P4Error("an expression or block is nested too deeply", Location(name, 0, 0))
+        raise deep.with_sources(source.sources) from None
 
 
 def _predefined(path: str | os.PathLike[str]) -> list[str]:
@@ -145,18 +132,17 @@ class Checker:
 
     def _type(
         self, decl: ast.FieldsDecl | ast.ExternDecl | ast.BlockTypeDecl | ast.PackageDecl, env: Env
-    ) -> Type | None:
+    ) -> None:
         generic = Generic(decl, env.snapshot(), tuple(each.text for each in decl.type_params))
         if decl.type_params:
             self.types.declare_generic(generic, env)
-            return None
+            return
         if isinstance(decl, ast.ExternDecl):
             # The methods of an extern can name it.
             generic.env = env
         type_ = self.types.instantiate(generic, (), decl.location)
         self.types.generics[decl.name] = generic
         env.declare(decl.name, NamedType(type_, decl.location))
-        return type_
 
     def _typedef(self, decl: ast.TypedefDecl, env: Env) -> None:
         match decl.type:
@@ -172,11 +158,11 @@ class Checker:
                 raise AssertionError(decl.type)
         env.declare(decl.name, NamedType(type_, decl.location))
 
-    def result(self, path: str, sources: Mapping[str, str]) -> ir.Program | None:
-        """The elaborated program, None where there is no `main`."""
+    def result(self, path: str, sources: Mapping[str, str]) -> ir.Program:
+        """The elaborated program. Raises `P4Error` without an instance of a package named `main`."""
         main = self.top.own().get("main")
         if main is None:
-            return None
+            raise P4Error("the program has no instance named `main`", Location(path, 0, 0))
         if not isinstance(main, ir.PackageInstance):
             raise P4Error("`main` must be an instance of a package", main.location)
         symbols = self.top.own().items()

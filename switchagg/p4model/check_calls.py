@@ -159,11 +159,7 @@ class Calls:
         return ir.TableApply(table.result, node.location, table)
 
     def _block(
-        self,
-        instance: ir.BlockInstance,
-        node: ast.CallExpr,
-        callee: ast.MemberExpr,
-        env: Env,
+        self, instance: ir.BlockInstance, node: ast.CallExpr, callee: ast.MemberExpr, env: Env
     ) -> ir.Expr:
         kind = instance.type.kind
         if callee.member != "apply":
@@ -238,12 +234,7 @@ class Calls:
     # ---- arguments
 
     def arguments(
-        self,
-        params: Sequence[ty.Parameter],
-        args: Sequence[ast.Arg],
-        env: Env,
-        location: Location,
-        name: str,
+        self, params: Sequence[ty.Parameter], args: Sequence[ast.Arg], env: Env, location: Location, name: str
     ) -> tuple[ir.Argument, ...]:
         """Checks arguments against parameters whose types are all known."""
         matched = match_arguments(params, args, location, name)
@@ -460,10 +451,7 @@ class Functions:
             if not args or isinstance(args[0], ty.TypeVar):
                 raise
             raise P4Error(
-                error.reason,
-                error.location,
-                *error.notes,
-                ("in the function as called here", location),
+                error.reason, error.location, *error.notes, ("in the function as called here", location)
             ) from None
         function.cache[args] = made
         return made

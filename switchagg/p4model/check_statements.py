@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 from switchagg.p4model import ast, ir
 from switchagg.p4model import types as ty
@@ -16,6 +16,9 @@ from switchagg.p4model.types import Type, underlying
 
 if TYPE_CHECKING:
     from switchagg.p4model.check import Checker
+
+
+T = TypeVar("T")
 
 
 class Statements:
@@ -175,39 +178,20 @@ class Statements:
         return self._value_switch(node, env)
 
     def _action_switch(self, node: ast.SwitchStmt, apply: ir.TableApply, env: Env) -> ir.Stmt:
-        cases: list[ir.ActionCase] = []
-        seen: set[str] = set()
-        labels: list[ir.Action] = []
-        default = False
-        for case in node.cases:
-            if isinstance(case.label, ast.DefaultExpr):
-                _only_default(seen, case)
-                default = True
-            else:
-                labels.append(self._action_label(case.label, apply.table, seen))
-            if case.body is not None:
-                cases.append(ir.ActionCase(tuple(labels), default, self.block(case.body, env)))
-                labels, default = [], False
-        if labels or default:
-            cases.append(ir.ActionCase(tuple(labels), default, None))
-        return ir.ActionSwitch(node.location, apply, tuple(cases))
+        def label(label: ast.Expr) -> tuple[str, ir.Action]:
+            if not isinstance(label, ast.PathExpr):
+                raise P4Error("a label of this switch is the name of an action", label.location)
+            for ref in apply.table.actions:
+                if ref.action.name == label.name:
+                    return f"`{label.name}`", ref.action
+            raise P4Error(
+                f"`{label.name}` is not an action of table `{apply.table.name}`",
+                label.location,
+                ("the table is declared here", apply.table.location),
+            )
 
-    def _action_label(self, label: ast.Expr, table: ir.Table, seen: set[str]) -> ir.Action:
-        if not isinstance(label, ast.PathExpr):
-            raise P4Error("a label of this switch is the name of an action", label.location)
-        if label.name in seen:
-            raise P4Error(f"label `{label.name}` occurs twice", label.location)
-        if "default" in seen:
-            raise P4Error("a label behind `default`", label.location)
-        seen.add(label.name)
-        for ref in table.actions:
-            if ref.action.name == label.name:
-                return ref.action
-        raise P4Error(
-            f"`{label.name}` is not an action of table `{table.name}`",
-            label.location,
-            ("the table is declared here", table.location),
-        )
+        cases = (ir.ActionCase(*case) for case in self._cases(node, label, env))
+        return ir.ActionSwitch(node.location, apply, tuple(cases))
 
     def _value_switch(self, node: ast.SwitchStmt, env: Env) -> ir.Stmt:
         exprs = self.checker.exprs
@@ -215,29 +199,44 @@ class Statements:
         switchable = ty.BitType | ty.IntType | ty.InfIntType | ty.EnumType | ty.SerEnumType | ty.ErrorType
         if not isinstance(underlying(subject.type), switchable) and subject.type != ty.BOOL:
             raise P4Error(f"`switch` cannot decide on `{subject.type}`", node.subject.location)
-        cases: list[ir.ValueCase] = []
+
+        def label(label: ast.Expr) -> tuple[str, ir.Expr]:
+            value = exprs.constant(label, env, subject.type, "a label of `switch`")
+            return _label_key(value), value
+
+        cases = (ir.ValueCase(*case) for case in self._cases(node, label, env))
+        return ir.ValueSwitch(node.location, subject, tuple(cases))
+
+    def _cases(
+        self, node: ast.SwitchStmt, label: Callable[[ast.Expr], tuple[str, T]], env: Env
+    ) -> Iterator[tuple[tuple[T, ...], bool, ir.Block | None]]:
+        """Labels, presence of `default`, and body of each case; labels that fall through share a case.
+
+        Args:
+            label: the key of a label, by which equal labels are found, and its meaning.
+        """
         seen: set[str] = set()
-        values: list[ir.Expr] = []
+        labels: list[T] = []
         default = False
         for case in node.cases:
             if isinstance(case.label, ast.DefaultExpr):
-                _only_default(seen, case)
+                if "default" in seen:
+                    raise P4Error("`default` occurs twice", case.label.location)
+                seen.add("default")
                 default = True
             else:
                 if "default" in seen:
                     raise P4Error("a label behind `default`", case.label.location)
-                value = exprs.constant(case.label, env, subject.type, "a label of `switch`")
-                key = _label_key(value)
+                key, meaning = label(case.label)
                 if key in seen:
                     raise P4Error(f"label {key} occurs twice", case.label.location)
                 seen.add(key)
-                values.append(value)
+                labels.append(meaning)
             if case.body is not None:
-                cases.append(ir.ValueCase(tuple(values), default, self.block(case.body, env)))
-                values, default = [], False
-        if values or default:
-            cases.append(ir.ValueCase(tuple(values), default, None))
-        return ir.ValueSwitch(node.location, subject, tuple(cases))
+                yield tuple(labels), default, self.block(case.body, env)
+                labels, default = [], False
+        if labels or default:
+            yield tuple(labels), default, None
 
     # ---- loops
 
@@ -286,12 +285,6 @@ def _elements(type_: Type) -> tuple[Type, ...] | None:
             return elements
         case _:
             return None
-
-
-def _only_default(seen: set[str], case: ast.SwitchCaseNode) -> None:
-    if "default" in seen:
-        raise P4Error("`default` occurs twice", case.label.location)
-    seen.add("default")
 
 
 def _label_key(value: ir.Expr) -> str:

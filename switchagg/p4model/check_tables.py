@@ -178,11 +178,7 @@ class Tables:
         return self._call(ref, args, env, path.location)
 
     def _entries(
-        self,
-        node: ast.PropertyNode | None,
-        keys: Sequence[ir.Key],
-        actions: Sequence[ir.ActionRef],
-        env: Env,
+        self, node: ast.PropertyNode | None, keys: Sequence[ir.Key], actions: Sequence[ir.ActionRef], env: Env
     ) -> tuple[ir.Entry, ...]:
         if node is None:
             return ()

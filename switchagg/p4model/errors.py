@@ -40,11 +40,7 @@ class P4Error(UsageError):
     """
 
     def __init__(
-        self,
-        reason: str,
-        location: Location,
-        *notes: tuple[str, Location],
-        unsupported: bool = False,
+        self, reason: str, location: Location, *notes: tuple[str, Location], unsupported: bool = False
     ) -> None:
         self.reason = reason
         self.location = location

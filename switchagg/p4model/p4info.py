@@ -390,10 +390,7 @@ class _Generator:
     def _counter_head(self, instance: ir.ExternInstance, kind: Kind) -> Message:
         unit = instance.args.get("type")
         assert isinstance(unit, ir.EnumLiteral)
-        return Message(
-            preamble=self._preamble_of(kind, instance),
-            spec=Message(unit=Enum(_UNITS[unit.name])),
-        )
+        return Message(preamble=self._preamble_of(kind, instance), spec=Message(unit=Enum(_UNITS[unit.name])))
 
     def _index_type(self, instance: ir.ExternInstance, kind: Kind) -> Message | None:
         args = instance.type.type_args

@@ -202,11 +202,7 @@ class _Worker(pcpp.Preprocessor):  # type: ignore[misc]
         return io.StringIO(self.read(includepath, self.here))
 
     def on_include_not_found(
-        self,
-        is_malformed: bool,
-        is_system_include: bool,
-        curdir: str,
-        includepath: str,
+        self, is_malformed: bool, is_system_include: bool, curdir: str, includepath: str
     ) -> None:
         if is_malformed:
             raise P4Error(f'{includepath} is no file name: write <file> or "file"', self.here)

@@ -13,8 +13,19 @@ from switchagg.p4model.types import BlockType, ExternType, Method, Parameter, Ty
 FrameKind: TypeAlias = Literal["top", "parser", "control", "action", "function", "method", "table"]
 
 
+class _Declared:
+    """Base of symbols with a declaration, whose place is theirs."""
+
+    __slots__ = ()
+    decl: ast.Decl
+
+    @property
+    def location(self) -> Location:
+        return self.decl.location
+
+
 @dataclass(slots=True, eq=False)
-class Generic:
+class Generic(_Declared):
     """A declaration with type parameters; `cache` holds the types made of it so far, by their arguments."""
 
     decl: ast.FieldsDecl | ast.ExternDecl | ast.BlockTypeDecl | ast.PackageDecl
@@ -22,13 +33,9 @@ class Generic:
     type_params: tuple[str, ...]
     cache: dict[tuple[Type, ...], Type] = field(default_factory=dict)
 
-    @property
-    def location(self) -> Location:
-        return self.decl.location
-
 
 @dataclass(slots=True, eq=False)
-class Block:
+class Block(_Declared):
     """A parser or control with a body, of which instances are made."""
 
     type: BlockType
@@ -36,13 +43,9 @@ class Block:
     env: Env
     instantiated: bool = False
 
-    @property
-    def location(self) -> Location:
-        return self.decl.location
-
 
 @dataclass(slots=True, eq=False)
-class UserFunction:
+class UserFunction(_Declared):
     """A function with a body; `cache` holds its instances, by type arguments."""
 
     decl: ast.FunctionDecl
@@ -55,10 +58,6 @@ class UserFunction:
     @property
     def name(self) -> str:
         return self.decl.name
-
-    @property
-    def location(self) -> Location:
-        return self.decl.location
 
 
 @dataclass(slots=True, eq=False)

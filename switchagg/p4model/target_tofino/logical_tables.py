@@ -211,13 +211,7 @@ class Flow:
 
     def _unit(self, name: str, kind: TableKind, location: Location, where: Where) -> LogicalTable:
         logical = LogicalTable(
-            name,
-            kind,
-            self._gress,
-            location,
-            where.guards,
-            decided_by=where.deciders,
-            given=where.given,
+            name, kind, self._gress, location, where.guards, decided_by=where.deciders, given=where.given
         )
         self.tables.append(logical)
         return logical

@@ -166,8 +166,7 @@ def check(program: ir.Program) -> Estimate:
                 blocks = [pipe.args.get(role) for role in roles]
                 found.setdefault(gress, 0)
                 found[gress] = max(
-                    found[gress],
-                    phv_bits(each for each in blocks if isinstance(each, ir.BlockInstance)),
+                    found[gress], phv_bits(each for each in blocks if isinstance(each, ir.BlockInstance))
                 )
     placed = place(tables)
     used = {register for logical in tables for register in logical.registers}
