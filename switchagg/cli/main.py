@@ -19,6 +19,7 @@ COMMANDS: Final = {
     "bench": ("bench", "measure this project's all-reduce beside gloo's and OpenMPI's"),
     "experiment": ("experiment", "check claims of papers through the switch, and write a report"),
     "switch": ("switch", "run a software switch"),
+    "shell": ("shell", "open p4runtime-shell on a switch"),
     "p4": ("p4", "check, describe and run P4 programs"),
     "host": ("host", "run a software switch and its controller in one process"),
     "controller": ("controller", "run the controller of one or several switches"),

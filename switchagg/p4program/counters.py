@@ -1,4 +1,4 @@
-"""What the P4 programs count, under the names that every engine reports (`switchagg.wire.header.COUNTERS`).
+"""Counters of the P4 programs, under the names that every engine reports (`switchagg.wire.header.COUNTERS`).
 
 Refused packets count at the entry of the admission table that refused them; admitted ones by job and
 `Outcome`, and by job, worker and whether they were sent before.
@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
 
 from switchagg.p4program.program import (
     COMPLETING,
@@ -23,13 +24,41 @@ from switchagg.p4program.program import (
     Outcome,
     TableEntry,
 )
-from switchagg.rules.slots import JobEntry
 from switchagg.wire.header import COUNTERS, DropReason, Event
+
+if TYPE_CHECKING:
+    from switchagg.rules.slots import JobEntry
+
+
+def _cells(*outcomes: Outcome) -> tuple[int, ...]:
+    """The cells of outcomes that are counted apart where they complete a slot."""
+    return tuple(outcome + completing for outcome in outcomes for completing in (0, COMPLETING))
+
+
+_ACCEPTED: Final = tuple(outcome for outcome in Outcome if outcome >= Outcome.SKIP)
+COUNTED_CELLS: Final[Mapping[str, tuple[int, ...]]] = {
+    DropReason.stale: (Outcome.STALE,),
+    DropReason.duplicate: (Outcome.DUPLICATE,),
+    DropReason.slot: (Outcome.MISPLACED,),
+    Event.duplicates_answered: (Outcome.ANSWERED,),
+    Event.inits: (Outcome.INITIALISED,),
+    Event.fresh: _cells(Outcome.FRESH_SKIP, Outcome.FRESH_STORED),
+    Event.stored: _cells(Outcome.STORED, Outcome.FRESH_STORED),
+    Event.added: _cells(Outcome.ADDED),
+    Event.ored: _cells(Outcome.ORED),
+    Event.skips: _cells(Outcome.SKIP, Outcome.EMPTY_SKIP, Outcome.FRESH_SKIP),
+    Event.accepted: _cells(*_ACCEPTED),
+    Event.results: tuple(outcome + COMPLETING for outcome in _ACCEPTED),
+    Event.empty_results: (Outcome.EMPTY_SKIP + COMPLETING, Outcome.FRESH_SKIP + COMPLETING),
+}
+"""The cells of a job's part of `OUTCOMES` that add up to a counter."""
+RECEIVED: Final = (*DropReason, Event.accepted, Event.duplicates_answered, Event.inits, Event.delivered)
+"""The counters that add up to the packets received."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """How to read a switch's counters: packets of an entry, and of a cell of an indirect counter."""
+    """Reads a switch's counters: packets of an entry, and of a cell of an indirect counter."""
 
     entry: Callable[[TableEntry], int]
     cell: Callable[[str, int], int]
@@ -61,28 +90,9 @@ def job_counters(
     """
     first = place.index * OUTCOMES_PER_JOB
     cells = {i: reader.cell(OUTCOMES, first + i) for i in range(OUTCOMES_PER_JOB)}
-
-    def both(*outcomes: Outcome) -> int:
-        return sum(cells[outcome] + cells[outcome + COMPLETING] for outcome in outcomes)
-
     counts = refusals(entries, reader)
     counts.update(removed)
-    counts[DropReason.stale] += cells[Outcome.STALE]
-    counts[DropReason.duplicate] += cells[Outcome.DUPLICATE]
-    counts[DropReason.slot] += cells[Outcome.MISPLACED]
-    counts[Event.duplicates_answered] = cells[Outcome.ANSWERED]
-    counts[Event.inits] = cells[Outcome.INITIALISED]
-    counts[Event.fresh] = both(Outcome.FRESH_SKIP, Outcome.FRESH_STORED)
-    counts[Event.stored] = both(Outcome.STORED, Outcome.FRESH_STORED)
-    counts[Event.added] = both(Outcome.ADDED)
-    counts[Event.ored] = both(Outcome.ORED)
-    counts[Event.skips] = both(Outcome.SKIP, Outcome.EMPTY_SKIP, Outcome.FRESH_SKIP)
-    counts[Event.accepted] = both(*(outcome for outcome in Outcome if outcome >= Outcome.SKIP))
-    completing = [outcome + COMPLETING for outcome in Outcome if outcome >= Outcome.SKIP]
-    counts[Event.results] = sum(cells[cell] for cell in completing)
-    counts[Event.empty_results] = (
-        cells[Outcome.EMPTY_SKIP + COMPLETING] + cells[Outcome.FRESH_SKIP + COMPLETING]
-    )
+    counts.update({name: sum(cells[i] for i in counted) for name, counted in COUNTED_CELLS.items()})
     named = {}
     for worker in job.workers:
         cell = place.index * WORKERS_PER_JOB + worker.bit
@@ -91,6 +101,5 @@ def job_counters(
     counts[Event.delivered] = sum(
         reader.entry(entry) for entry in entries.tables if entry.action in ("deliver_all", "deliver_one")
     )
-    taken = (Event.accepted, Event.duplicates_answered, Event.inits, Event.delivered)
-    counts[Event.received] = sum(counts[name] for name in (*DropReason, *taken))
+    counts[Event.received] = sum(counts[name] for name in RECEIVED)
     return {name: counts[name] for name in COUNTERS} | named

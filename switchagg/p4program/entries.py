@@ -1,17 +1,17 @@
-"""What goes into the P4 programs' tables: pure functions from a switch's or a job's records to entries.
+"""Entries of the P4 programs' tables, as pure functions of a switch's or a job's records.
 
     SwitchAddress --------> switch_entries --+
     JobEntry, JobPlace ---> job_entries -----+--> TableEntry, MulticastGroup
 
-One set serves both programs. Whoever drives a switch (P4Runtime, bmv2's own protocol, the P4 model) writes
-what these functions return; removing what `job_entries` returned removes the job.
+One set serves both programs. Every driver of a switch (P4Runtime, bmv2's own protocol, the P4 model) writes
+the entries that these functions return; removing those of `job_entries` removes the job.
 """
 
 from __future__ import annotations
 
 import ipaddress
 from collections.abc import Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from switchagg.errors import UsageError
 from switchagg.p4program.program import (
@@ -43,8 +43,10 @@ from switchagg.p4program.program import (
     Ternary,
     Traffic,
 )
-from switchagg.rules.slots import JobEntry
 from switchagg.wire.header import VERSION, DropReason, Op
+
+if TYPE_CHECKING:
+    from switchagg.rules.slots import JobEntry
 
 
 def _ip(address: str) -> int:
@@ -64,16 +66,24 @@ _TAG_TYPE: Final = "tag_type"
 _IPV4: Final = 0x0800
 _ARP: Final = 0x0806
 _TAGS: Final = (0x8100, 0x88A8)
-_INGRESS_PORT: Final = "ingress_port"
+INGRESS_PORT_KEY: Final = "ingress_port"
 _FORM: Final = "meta.form"
 _VERSION: Final = "hdr.agg.version"
 _OP: Final = "hdr.agg.op"
-_SOURCE: Final = "ipv4_source"
-_SOURCE_PORT: Final = "udp_source"
+SOURCE_KEY: Final = "ipv4_source"
+SOURCE_PORT_KEY: Final = "udp_source"
 JOB_KEY: Final = "hdr.agg.job"
 _TOKEN: Final = "hdr.agg.token"
-_SLOT: Final = "hdr.agg.slot"
+SLOT_KEY: Final = "hdr.agg.slot"
 _REPLY: Final = "hdr.agg.reply"
+
+JOB_REFUSALS: Final = {
+    80: DropReason.slot,
+    70: DropReason.token,
+    60: DropReason.source,
+    50: DropReason.length,
+}
+"""Reasons of a job's refusing entries of `ADMISSION`, by priority."""
 
 _WELL_FORMED: Final = Ternary(4, 4)
 _CONTRIBUTION: Final = Ternary(0, 0b1110)  # SUM or OR
@@ -99,7 +109,7 @@ def switch_entries(target: Target, address: SwitchAddress, ports: tuple[int, ...
     mac = _is(address.mac, 48)
     init = _is(target.init_port, 9)
     contribution = {_VERSION: _THIS_VERSION, _OP: _CONTRIBUTION}
-    initialisation = {_INGRESS_PORT: init, _VERSION: _THIS_VERSION, _OP: _is(Op.INIT, 4)}
+    initialisation = {INGRESS_PORT_KEY: init, _VERSION: _THIS_VERSION, _OP: _is(Op.INIT, 4)}
     other_words = _is(Form.OTHER_WORDS, 3)
     tables = (
         TableEntry(OWN_SOURCE, {"ethernet_source": mac}, "drop_own_source", {}, 3),
@@ -107,7 +117,7 @@ def switch_entries(target: Target, address: SwitchAddress, ports: tuple[int, ...
             TableEntry(OWN_SOURCE, types | sender, "drop_own_source", {}, priority)
             for kind, sender, priority in (
                 (_ARP, {"hdr.arp.sender_ip": _is(ip, 32)}, 2),
-                (_IPV4, {_SOURCE: _is(ip, 32)}, 1),
+                (_IPV4, {SOURCE_KEY: _is(ip, 32)}, 1),
             )
             for types in (
                 {_ETHER_TYPE: _is(kind, 16)},
@@ -139,7 +149,7 @@ def switch_entries(target: Target, address: SwitchAddress, ports: tuple[int, ...
             )
         ),
         TableEntry(LOCAL, {"ethernet_destination": mac}, "drop_local", {}, 1),
-        # Whose frame it is, is told behind one tag only.
+        # Frames are classified behind at most one VLAN tag.
         TableEntry(LOCAL, {"meta.traffic": _is(Traffic.TAGS, 3)}, "drop_local", {}, 5),
         *(TableEntry(LOCAL, {"ethernet_destination": group}, "drop_local", {}, 1) for group in _LINK_GROUPS),
         TableEntry(
@@ -149,7 +159,7 @@ def switch_entries(target: Target, address: SwitchAddress, ports: tuple[int, ...
             {"mac": address.mac},
         ),
         _refuse(DropReason.truncated, 100, {_FORM: _is(Form.TRUNCATED, 3)}),
-        _refuse(DropReason.op, 95, {_INGRESS_PORT: init, **contribution}),
+        _refuse(DropReason.op, 95, {INGRESS_PORT_KEY: init, **contribution}),
         _refuse(DropReason.job, 45, {_FORM: _WELL_FORMED, **contribution}),
         _refuse(DropReason.job, 44, {_FORM: other_words, **contribution}),
         _refuse(DropReason.job, 43, {_FORM: _is(Form.SKIP, 3), **initialisation}),
@@ -175,7 +185,7 @@ def job_entries(target: Target, job: JobEntry, place: JobPlace) -> Entries:
     contribution = {_VERSION: _THIS_VERSION, _OP: _CONTRIBUTION, JOB_KEY: this_job}
     well_formed = {_FORM: _WELL_FORMED, **contribution}
     initialisation = {
-        _INGRESS_PORT: _is(target.init_port, 9),
+        INGRESS_PORT_KEY: _is(target.init_port, 9),
         _FORM: _is(Form.SKIP, 3),
         _VERSION: _THIS_VERSION,
         _OP: _is(Op.INIT, 4),
@@ -187,7 +197,7 @@ def job_entries(target: Target, job: JobEntry, place: JobPlace) -> Entries:
     tables = [
         TableEntry(
             ADMISSION,
-            initialisation | {_SLOT: slots},
+            initialisation | {SLOT_KEY: slots},
             "initialise",
             {"slots_log": slots_log, "port": target.controller_port, "tally": tally},
             90,
@@ -199,9 +209,9 @@ def job_entries(target: Target, job: JobEntry, place: JobPlace) -> Entries:
     for worker in job.workers:
         station = place.stations[worker.bit]
         known = {
-            _INGRESS_PORT: _is(station.port, 9),
-            _SOURCE: _is(_ip(worker.ip), 32),
-            _SOURCE_PORT: _is(worker.port, 16),
+            INGRESS_PORT_KEY: _is(station.port, 9),
+            SOURCE_KEY: _is(_ip(worker.ip), 32),
+            SOURCE_PORT_KEY: _is(worker.port, 16),
             **well_formed,
         }
         right_token = known | {_TOKEN: _is(worker.token, 32)}
@@ -229,7 +239,7 @@ def job_entries(target: Target, job: JobEntry, place: JobPlace) -> Entries:
                 "reply": worker.bit + 1,
             }
         tables += [
-            TableEntry(ADMISSION, right_token | {_SLOT: slots}, action, params, 90),
+            TableEntry(ADMISSION, right_token | {SLOT_KEY: slots}, action, params, 90),
             _refuse(DropReason.slot, 80, right_token),
             _refuse(DropReason.token, 70, known),
             TableEntry(
@@ -265,7 +275,7 @@ def worker_entries(entries: Entries, job: JobEntry, bits: int) -> tuple[TableEnt
         entry
         for entry in entries.tables
         if entry.table == ADMISSION
-        and (entry.matches.get(_SOURCE), entry.matches.get(_SOURCE_PORT)) in sources
+        and (entry.matches.get(SOURCE_KEY), entry.matches.get(SOURCE_PORT_KEY)) in sources
     )
 
 
@@ -294,15 +304,15 @@ def _check(target: Target, job: JobEntry, place: JobPlace) -> None:
 def _below(job: JobEntry, place: JobPlace, parent: Parent) -> list[TableEntry]:
     """The entries that tie a leaf to its parent."""
     result = {
-        _INGRESS_PORT: _is(parent.station.port, 9),
+        INGRESS_PORT_KEY: _is(parent.station.port, 9),
         _FORM: _WELL_FORMED,
         _VERSION: _THIS_VERSION,
         _OP: _is(Op.RESULT, 4),
-        _SOURCE: _is(_ip(parent.ip), 32),
-        _SOURCE_PORT: _is(parent.udp_port, 16),
+        SOURCE_KEY: _is(_ip(parent.ip), 32),
+        SOURCE_PORT_KEY: _is(parent.udp_port, 16),
         JOB_KEY: _is(job.job, 16),
         _TOKEN: _is(parent.result_token, 32),
-        _SLOT: Ternary(parent.base, _all(16) & ~(job.slots - 1)),
+        SLOT_KEY: Ternary(parent.base, _all(16) & ~(job.slots - 1)),
     }
     entries = [
         TableEntry(DELIVERIES, result | {_REPLY: _is(0, 16)}, "deliver_all", {"group": group_of(place)}, 3),

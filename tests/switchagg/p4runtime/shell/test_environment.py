@@ -1,23 +1,16 @@
-"""p4runtime-shell itself, unmodified: what its README and its usage pages do, done with our program."""
+"""p4runtime-shell itself, unmodified, in its environment: the steps of its README with our program."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import subprocess
-import sys
 import textwrap
-from collections.abc import Iterator
-from typing import Any
+from pathlib import Path
 
 import pytest
 
-from switchagg.emulator.switch import Switch
-from switchagg.p4runtime.server.native.device import NativeDevice
-from switchagg.p4runtime.server.server import P4RuntimeServer
-from tests.switchagg.p4runtime.server import harness
-
-pytest.importorskip("p4runtime_sh", reason="p4runtime-shell is not installed")
+from switchagg.cli.main import main
+from tests.switchagg.p4runtime.shell.conftest import served_engine
 
 # The shell keeps one connection for the whole process, and leaves by sys.exit: a process of its own.
 SCRIPT = r"""
@@ -138,26 +131,15 @@ except BaseException:
 """
 
 
-@contextlib.contextmanager
-def _native() -> Iterator[P4RuntimeServer[NativeDevice]]:
-    with Switch(port=0) as switch, P4RuntimeServer(NativeDevice(switch, 65536), "127.0.0.1:0") as server:
-        yield server
-
-
 @pytest.mark.parametrize("engine", ["p4", "native"])
-def test_what_the_readme_does(engine: str) -> None:
-    with contextlib.ExitStack() as stack:
-        made: P4RuntimeServer[Any]
-        if engine == "p4":
-            made = stack.enter_context(harness.served(harness.V1MODEL))
-        else:
-            made = stack.enter_context(_native())
-        _check(made.address, engine)
+def test_the_steps_of_its_readme(engine: str, shell_python: Path) -> None:
+    with served_engine(engine) as server:
+        _check(shell_python, server.address, engine)
 
 
-def _check(server: str, engine: str) -> None:
+def _check(python: Path, server: str, engine: str) -> None:
     run = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(SCRIPT), server],
+        [python, "-c", textwrap.dedent(SCRIPT), server],
         capture_output=True,
         text=True,
         check=False,
@@ -185,3 +167,24 @@ def _check(server: str, engine: str) -> None:
         # The native engine answers no ARP, and has only INITs to give back.
         "packets": [] if engine == "native" else ["0200000000fe080600010800060400020200000000fe0a0000fe"],
     }
+
+
+def test_pip_that_finds_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
+    assert main(["shell", "127.0.0.1:9"]) == 1
+    said = capsys.readouterr().err
+    assert "no environment" in said or "pip cannot install p4runtime-shell" in said
+    assert not list((tmp_path / "switchagg").iterdir())
+
+
+def test_a_cache_folder_that_cannot_be_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert main(["shell", "127.0.0.1:9"]) == 1
+    assert "has to be a folder that can be written" in capsys.readouterr().err
