@@ -22,10 +22,9 @@ Exit status: that of the shell or of CODE, 1 where no session can be opened, 2 a
 
 
 def add_parser(subparsers: Any) -> None:
-    """Add `shell` to the commands of an argparse parser."""
+    """Adds `shell` to the commands of an argparse parser."""
     parser = subparsers.add_parser(
         "shell",
-        help="open p4runtime-shell on a switch",
         description=__doc__,
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
