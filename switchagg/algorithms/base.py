@@ -1,9 +1,9 @@
-"""What all methods share: the problem as one worker sees it, and the log of what a run cost.
+"""The common parts of all methods: one worker's problem, arguments, and the log of a run's cost.
 
     problem   f_i, one worker's share of   F(x) = (1/n) sum_i f_i(x) + R(x)
     session   the other workers (a `worker_lib.Session`)
-    steps     how many; every worker takes the same number
-    log       what was reached after each step, and what had been sent by then
+    steps     their number, the same at every worker
+    log       loss, distance and traffic after each step
 
 A method is a module with ``run(problem, session, *, steps, ..., log=None, x0=None) -> NDArray``. Every worker
 calls it with its own problem and otherwise equal arguments; where the method's docstring says so, the result
@@ -41,7 +41,7 @@ class Problem(Protocol):
 
     Attributes:
         dim: d, length of x.
-        samples: how many the worker holds.
+        samples: the number that the worker holds.
         smoothness: L_i, Lipschitz constant of f_i's gradient.
         sample_smoothness: the largest such constant of a single sample's loss (with its l2).
         strong_convexity: mu_i >= 0.
@@ -82,11 +82,11 @@ class Problem(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What a run has reached and spent when `step` steps are done.
+    """Result and cost of a run after `step` steps.
 
     Attributes:
         step: steps done.
-        loss: what the log's objective gives; None without one.
+        loss: value of the log's objective; None without one.
         distance: ||x - x*||, x* being the log's optimum; None without one.
         payload_bits: bits of the messages that this worker gave to the switch, without headers and padding.
         wire_bytes: sent and received by this worker, with all headers, Ethernet's preamble and gap included.
@@ -106,7 +106,7 @@ class Record:
 
 
 class Measured(Protocol):
-    """What a log asks of a session."""
+    """The part of a session that a log uses."""
 
     def stats(self) -> dict[str, Any]:
         """See `worker_lib.Session.stats`."""
@@ -115,8 +115,8 @@ class Measured(Protocol):
 def wire_bytes(stats: dict[str, Any]) -> tuple[int, int]:
     """Bytes (sent, received) on the wire, from a session's counters.
 
-    A packet without words fills an Ethernet frame only with padding, which is counted; nothing comes back
-    shorter than it went, so received packets are taken to be padded as sent ones are.
+    A packet without words is padded to the least Ethernet frame, which is counted. Received packets are taken
+    to be padded as sent ones are.
     """
     each = IP_UDP_BYTES + ETHERNET_BYTES
     padding = max(0, _LEAST_FRAME - IP_UDP_BYTES - HEADER_BYTES)
@@ -165,7 +165,7 @@ class Log:
         self._began: float | None = None
         self._reached = False
 
-    # -- what a method calls
+    # -- called by a method
 
     def begin(self, x: Array, *sessions: Measured) -> None:
         """Starts the clock and the counters, and records step 0. Sessions met later: `watch`."""
@@ -186,21 +186,23 @@ class Log:
         """Notes that `step` steps are done, x being the result.
 
         Returns:
-            Whether the target is reached, so that the method should end.
+            True if the target is reached, so that the method should end.
         """
         if last or step % self._every == 0 or (self._target is not None and self._check(x)):
             self._record(step, x)
         return self._reached
 
-    # -- what people call
+    # -- called by users
 
     @property
     def reached(self) -> bool:
-        """Whether the target was reached."""
+        """True once the target was reached."""
         return self._reached
 
     def first(self, *, distance: float | None = None, loss: float | None = None) -> Record | None:
-        """The first record that is no farther from the optimum, or no higher, than this; None if none is."""
+        """Returns the first record at most this far from the optimum, or at most this high; None if there is
+        none.
+        """
         for record in self.records:
             if distance is not None and (record.distance is None or record.distance > distance):
                 continue
@@ -210,7 +212,7 @@ class Log:
         return None
 
     def to_json(self) -> str:
-        """The records, as a JSON list of objects."""
+        """Returns the records as a JSON list of objects."""
         return json.dumps([asdict(record) for record in self.records])
 
     def save(self, path: Path) -> None:
@@ -219,7 +221,7 @@ class Log:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """A log with the records that `to_json` wrote, to look at."""
+        """Returns a log with the records that `to_json` wrote, for reading."""
         log = cls()
         log.records = [Record(**fields) for fields in json.loads(text)]
         return log
@@ -234,7 +236,7 @@ class Log:
         return self._reached
 
     def _distance(self, x: Array) -> float:
-        # math.fsum rounds once: no worker's processor or memory layout has a say in it.
+        # math.fsum rounds once, so the result is the same on every processor.
         assert self._optimum is not None
         return math.sqrt(math.fsum(np.square(x.reshape(-1) - self._optimum.reshape(-1)).tolist()))
 
@@ -291,7 +293,7 @@ def checked_share(name: str, value: float) -> float:
 
 def checked_step(name: str, value: float, bound: float, why: str) -> float:
     """A step size or rate in (0, bound]."""
-    # A caller who computes the bound in another order of operations must not be refused for the last bit.
+    # The tolerance admits a bound computed in another order of operations.
     if not 0 < value <= bound * (1 + 1e-12):
         raise UsageError(f"{name} is {value!r}; accepted: greater than 0, at most {bound:.6g} ({why})")
     return float(value)
@@ -310,7 +312,7 @@ def checked_start(problem: Problem, x0: ArrayLike | None) -> Array:
 
 
 def objective(problems: Sequence[Problem]) -> Callable[[Array], float]:
-    """F of all workers' problems together, for whoever holds them all (a check, a log)."""
+    """Returns F of all workers' problems together, for a check or a log that holds them all."""
     checked_at_least("number of problems", len(problems), 1)
 
     def value(x: Array) -> float:
@@ -320,7 +322,7 @@ def objective(problems: Sequence[Problem]) -> Callable[[Array], float]:
 
 
 def mean_gradient(problems: Iterable[Problem], x: Array) -> Array:
-    """Gradient of F's smooth part, for whoever holds all problems."""
+    """Returns the gradient of F's smooth part from all problems."""
     rows = np.stack([p.gradient(x) for p in problems])
     return np.asarray(rows.mean(axis=0))
 
@@ -357,7 +359,7 @@ def drive(method: Method, session: Session, steps: int, log: Log | None) -> Arra
 
 @dataclass(frozen=True, slots=True)
 class Constants:
-    """What all workers know of the problem after one exchange before the first step.
+    """Constants of the problem that all workers learn by one exchange before the first step.
 
     Attributes:
         smoothness: the largest L_i.

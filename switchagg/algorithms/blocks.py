@@ -66,7 +66,7 @@ class BlockDraws:
         return mask
 
     def elements(self, mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Which elements lie in those blocks; bool, shape (d,)."""
+        """Returns a mask of the elements in those blocks; bool, shape (d,)."""
         return np.repeat(mask, self.block)[: self.dim]
 
 

@@ -1,4 +1,4 @@
-"""What it costs to send so many blocks of a vector in lanes of some width: the denominators of `adaptive`.
+"""The cost of sending blocks of a vector in lanes of some width: the denominators of `adaptive`.
 
     PayloadBits   lanes, and an index for each block where the receiver does not know it
     Packets       a price for every packet that is begun, and one for the message

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from numpy.typing import ArrayLike
 
 from switchagg.algorithms.base import Array, Log, Problem, checked_at_least, checked_start
-from switchagg.algorithms.neighbours import Chain
+from switchagg.algorithms.chain import Chain
 from switchagg.algorithms.proximal import minimize
 from switchagg.errors import UsageError
 
@@ -37,7 +37,7 @@ class Quantizer:
     """Q-GADMM's: a message is the difference to the one before, in 2^bits - 1 steps over its range.
 
     The range R is the largest difference; a difference lies between two of the levels -R, ..., R and is
-    rounded to either at random, so that the result is right on average. Each coordinate is off by less than
+    rounded to either at random, unbiased. Each coordinate is off by less than
     a step, 2 R / (2^bits - 1), and its variance is at most a quarter of a step squared.
 
     Args:
@@ -46,7 +46,7 @@ class Quantizer:
         random: this worker's own.
 
     Attributes:
-        sent: what all who got the messages hold; (d,).
+        sent: the vector as its receivers hold it; (d,).
     """
 
     def __init__(self, size: int, bits: int, random: np.random.Generator) -> None:
@@ -58,7 +58,7 @@ class Quantizer:
         self._random = random
 
     def encode(self, x: Array) -> npt.NDArray[np.uint8]:
-        """The message that brings `sent` near x, and `sent` as it is then."""
+        """Returns the message that brings `sent` near x, and updates `sent`."""
         difference = x - self.sent
         reach = float(np.abs(difference).max(initial=0.0))
         places = np.zeros(x.size)
@@ -73,7 +73,7 @@ class Quantizer:
 
 
 def decode(message: npt.NDArray[np.uint8], before: Array, bits: int) -> Array:
-    """What a neighbour's message makes of what it had sent before."""
+    """Returns a neighbour's vector from its message and its vector before."""
     reach = float(message[:8].view(np.float64)[0])
     places = unpack(message[8:], before.size, bits)
     return np.asarray(before + (places * (2 * reach / ((1 << bits) - 1)) - reach))
@@ -86,7 +86,7 @@ def pack(values: npt.NDArray[np.uint32], bits: int) -> npt.NDArray[np.uint8]:
 
 
 def unpack(data: npt.NDArray[np.uint8], count: int, bits: int) -> npt.NDArray[np.int64]:
-    """What `pack` packed."""
+    """Returns the numbers that `pack` packed."""
     flags = np.unpackbits(data, count=count * bits, bitorder="little").reshape(count, bits)
     return np.asarray(flags.astype(np.int64) @ (1 << np.arange(bits, dtype=np.int64)))
 
@@ -168,7 +168,7 @@ class _Worker:
         self.x = x
         self._problem, self._session, self._rho, self._bits, self._log = problem, session, rho, bits, log
         self._price = np.zeros(x.size)  # p_i
-        self._theirs: dict[int, Array] = {}  # what neighbours have last sent, decoded
+        self._theirs: dict[int, Array] = {}  # the last models of neighbours, decoded
         self._quantizer: Quantizer | None = None
         if bits is not None:
             self._quantizer = Quantizer(x.size, bits, np.random.default_rng((seed, 2, session.rank)))
@@ -182,7 +182,7 @@ class _Worker:
         return chain
 
     def meet(self, chain: Chain) -> None:
-        """New neighbours tell each other where they are."""
+        """Exchanges models with new neighbours."""
         mine = self._shown
         for heads in (True, False):
             self._theirs.update(chain.exchange(mine, heads=heads))

@@ -1,4 +1,4 @@
-"""How many blocks to send: the level that promises most progress for its cost. No I/O.
+"""The number of blocks to send: the level that promises most progress for its cost. No I/O.
 
 Khirirat, Magnusson, Aytekin, Johansson (arXiv 2003.06377). A step along a compressed gradient Q of level T is
 certain (or, for random Q, expected) to gain F(x) - F(x+) >= gain(T) / 2:
@@ -33,7 +33,7 @@ _GRID: Final = 24  # levels of stochastic sparsification that are tried
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Blocks:
-    """A vector in m blocks, and what is known of F along them.
+    """A vector in m blocks, and the smoothness of F along them.
 
     Attributes:
         sizes: elements of each block, (m,).
@@ -71,7 +71,7 @@ class Level:
 
 
 def largest(energies: Array) -> NDArray[np.int64]:
-    """Blocks by falling energy; equal ones by number, so that all workers agree."""
+    """Returns blocks by falling energy; equal ones by number, so that all workers agree."""
     return np.argsort(-energies, kind="stable")
 
 
@@ -87,7 +87,7 @@ def sparse(
 
     Args:
         energies: e, (m,), not all zero.
-        cost: what a level costs.
+        cost: the cost of a level.
         bits: lanes, wide enough for their rounding not to matter.
         counts: levels to choose from; all of 1 to m by default.
     """
@@ -157,7 +157,7 @@ def stochastic(
 
 
 def probabilities(weights: Array, count: int) -> Array:
-    """p_j = min(1, c sqrt(w_j)) with sum `count`: what makes sum w_j / p_j least.
+    """Returns p_j = min(1, c sqrt(w_j)) with sum `count`, which minimize sum w_j / p_j.
 
     Args:
         weights: all greater than 0.

@@ -25,7 +25,7 @@ ORDERS: Final = ("shuffled", "sorted")
 
 @dataclass(frozen=True, eq=False)
 class _Linear:
-    """What both regressions share: samples, regularizers and what is computed from them.
+    """The common part of both regressions: samples, regularizers and constants derived from them.
 
     Args:
         features: (N, d), float64.

@@ -1,4 +1,4 @@
-"""argmin of a worker's share with a quadratic around it: what GADMM's workers solve between two messages.
+"""The local problem of GADMM: the argmin of a worker's share with a quadratic around it.
 
     minimize over x:   f_i(x) - <linear, x> + weight/2 ||x||^2
 
@@ -26,11 +26,11 @@ def minimize(problem: Problem, linear: Array, weight: float, x: Array) -> Array:
     Args:
         problem: with f_i's loss, gradient and Hessian products.
         linear: (d,). weight: 0 and up; over 0 unless f_i is strongly convex.
-        x: where to start; not changed.
+        x: the start; not changed.
 
     Raises:
-        UsageError: nothing makes the minimizer unique.
-        SwitchAggError: it was not found, as where a loss or its gradient is not finite.
+        UsageError: the minimizer is not unique.
+        SwitchAggError: it was not found, for example because a loss or its gradient is not finite.
     """
     if not problem.strong_convexity + weight > 0:
         raise UsageError(
@@ -57,7 +57,7 @@ def minimize(problem: Problem, linear: Array, weight: float, x: Array) -> Array:
                 break
             step /= 2
         else:
-            # What a step would gain cannot be told from rounding: the minimum, as far as float64 goes.
+            # The gain of a step is within rounding: this is the minimum in float64.
             if float(slope @ direction) <= 1e-11 * (abs(here) + scale * float(np.linalg.norm(x))):
                 return np.asarray(x - direction)
             break

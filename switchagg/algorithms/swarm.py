@@ -8,44 +8,44 @@ Local Updates*, NeurIPS 2021, arXiv 1910.12308.
             d = theirs - mine, from the sum;  x += unit d / 2
 
 A pair is a group with slots of its own. In one collective of all workers a slot would wait for everybody, and
-each would be sent every pair's sum; a pair's slot is full when two packets have come, and its result goes to
-two. Nobody waits for a third, which is what the method is about.
+each would be sent every pair's sum; a pair's slot is full after two packets, and its RESULT goes to two
+ranks. Nobody waits for a third, which is the point of the method.
 
 A pair's models are near each other, not near zero, so their difference needs few bits: coordinates are sent
 modulo 2^bits and decoded next to one's own model (as in the paper, after Davies et al., arXiv 2002.09268).
-That is right while no coordinate is farther apart than `spread`. Two more words, sums of all q with random
-weights, tell a pair where one is: both find out alike, and average in full precision instead. As both move by
+That is right while no coordinate is farther apart than `spread`. Check words tell
+a pair if one is: both find out alike, and average in full precision instead. As both move by
 the same d, one up and one down, rounding does not move the mean of all models.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
 from numpy.typing import ArrayLike
 
 from switchagg.algorithms.base import Array, Log, Problem, checked_at_least, checked_start
-from switchagg.algorithms.groups import group_for
+from switchagg.algorithms.chain import group_for
 from switchagg.errors import UsageError
+from worker_lib.compress import lanes
 
 if TYPE_CHECKING:
     from worker_lib.session import Session, Work
 
 BITS: Final = (4, 8, 16)
 _FULL_BITS: Final = 64
-_CHECKS: Final = 2  # words
 
 
 @dataclass(slots=True)
 class Meetings:
-    """What became of a run's averagings, at this worker.
+    """The averagings of a run at this worker.
 
     Attributes:
-        pairs: how many.
-        misses: of them, how many were done in full precision since models were too far apart.
+        pairs: number of averagings.
+        misses: the number done in full precision because models were too far apart.
     """
 
     pairs: int = 0
@@ -53,14 +53,14 @@ class Meetings:
 
 
 class PairCodec:
-    """A pair's messages: coordinates modulo 2^bits, several to a word, and the check.
+    """A pair's messages: coordinates modulo 2^bits in lanes, with checks (`worker_lib.compress.lanes`).
 
-    Both have the same `bits`, `unit` and number of coordinates.
+    Both ranks have the same `bits`, `unit` and number of coordinates.
 
     Args:
-        size: coordinates.
-        bits: of one on the wire: 4, 8 or 16.
-        unit: of the grid.
+        size: number of coordinates.
+        bits: width of a coordinate on the wire: 4, 8 or 16.
+        unit: distance of the grid.
 
     Raises:
         UsageError: bits or unit out of range.
@@ -72,50 +72,38 @@ class PairCodec:
         if not 0 < unit < np.inf:
             raise UsageError(f"unit is {unit!r}; accepted: greater than 0, finite")
         self.size, self.bits, self.unit = size, bits, unit
-        self._lanes = 32 // bits
-        self._words = -(-size // self._lanes)
-        self._weights = np.random.default_rng(0x5AFE).integers(0, 2**32, (_CHECKS, size), np.uint32) | 1
 
     @property
     def reach(self) -> int:
-        """How many units apart two coordinates may be."""
+        """The largest distance of two coordinates, in units, that a pair can tell."""
         return (1 << (self.bits - 1)) - 1
 
-    def encode(self, y: Array, random: np.random.Generator) -> tuple[npt.NDArray[np.int64], Any]:
-        """Places on the grid, rounded to either neighbour so that they are right on average; the words."""
-        places = np.floor(y / self.unit + random.random(y.size)).astype(np.int64)
-        lanes = np.zeros(self._words * self._lanes, np.uint32)
-        lanes[: self.size] = places & ((1 << self.bits) - 1)
-        shifts = (np.arange(self._lanes) * self.bits).astype(np.uint32)
-        words = np.bitwise_or.reduce(lanes.reshape(self._words, self._lanes) << shifts, axis=1)
-        return places, np.concatenate([words, self._check(places)]).view(np.int32)
+    @property
+    def payload_bits(self) -> int:
+        """Bits of one message."""
+        return self.bits * self.size + 32 * -(-self.size // lanes.CHECK_BLOCK)
 
-    def difference(
-        self, places: npt.NDArray[np.int64], words: Any, total: Any, *, first: bool
-    ) -> npt.NDArray[np.int64] | None:
-        """The other's places less one's own.
+    def encode(self, y: Array, random: np.random.Generator) -> tuple[Array, npt.NDArray[np.int32]]:
+        """Returns y rounded at random to the grid, in units and unbiased; and its words."""
+        key = lanes.new_key(random)
+        words, _ = lanes.to_residues(y, self.unit, self.bits, key)
+        return np.rint(lanes.own_values(y, self.unit, key) / self.unit), words
+
+    def difference(self, places: Array, total: npt.NDArray[np.int32]) -> Array | None:
+        """Returns the other rank's places less one's own, in units.
 
         Args:
-            places, words: one's own. total: the sum of both ranks' words. first: whether this is the pair's
-                first rank, so that both read a difference of half the range alike.
+            places: one's own, from `encode`.
+            total: the sum of both ranks' words.
 
         Returns:
-            None where some coordinate is more than `reach` apart; both get None then.
+            None if some coordinate is more than `reach` apart; then both ranks get None.
         """
-        theirs = (total - words).view(np.uint32)  # modulo 2^32: no lane has lent to another
-        shifts = (np.arange(self._lanes) * self.bits).astype(np.uint32)
-        lanes = (theirs[: self._words, None] >> shifts).reshape(-1)[: self.size].astype(np.int64)
-        half = 1 << (self.bits - 1)
-        apart = (lanes - places) & ((1 << self.bits) - 1)
-        apart = np.where(apart >= half if first else apart > half, apart - 2 * half, apart)
-        if not np.array_equal(self._check(places + apart), theirs[self._words :]):
+        dtype = np.dtype(np.float64)
+        found = lanes.to_sums(total, self.unit, self.bits, places * self.unit, 2, dtype)
+        if found.wrong.size or found.farthest > self.reach:
             return None
-        return np.asarray(apart)
-
-    def _check(self, places: npt.NDArray[np.int64]) -> npt.NDArray[np.uint32]:
-        # Linear: both ranks' sums differ from the truth by the same amount, up to its sign.
-        folded = (places & 0xFFFFFFFF).astype(np.uint32)
-        return np.asarray((self._weights * folded).sum(axis=1, dtype=np.uint32))
+        return np.asarray(np.rint(found.sums / self.unit) - 2 * places)
 
 
 def run(
@@ -142,10 +130,10 @@ def run(
         steps: rounds. In each the workers are paired at random, the same way at all (with an odd number one
             goes without), and take `local_steps` steps.
         rate: of a local step, over 0.
-        local_steps: between two averagings, 1 and up.
+        local_steps: steps between two averagings, 1 and up.
         batch: samples of a step's gradient, drawn with `seed` and the rank; None for all.
-        bits: of a coordinate on the wire, 4, 8 or 16; None for float64, with no grid.
-        spread: how far apart a coordinate of two models may be; the grid's unit is this over
+        bits: width of a coordinate on the wire, 4, 8 or 16; None for float64, with no grid.
+        spread: the largest distance of a coordinate of two models; the grid's unit is this over
             2^(bits - 1) - 1. By default 4 * rate * local_steps * the mean over workers of the largest
             coordinate of their first gradient.
         non_blocking: models are sent as they are before the local steps, which go on meanwhile; otherwise as
@@ -153,7 +141,7 @@ def run(
         seed: the same at all workers.
         log: of this worker's model. All steps are taken, whatever its target.
         x0: start, the same at all workers.
-        meetings: takes the numbers of averagings.
+        meetings: counts the averagings.
 
     Returns:
         The mean of all workers' models, the same to the bit at every worker.
@@ -198,7 +186,7 @@ def run(
 
 
 class _Worker:
-    """One worker's model, and how it steps."""
+    """One worker's model and its steps."""
 
     def __init__(
         self,
@@ -216,7 +204,7 @@ class _Worker:
         self._random = np.random.default_rng((seed, 3, session.rank))
 
     def unit(self, bits: int, spread: float | None) -> float:
-        """Of the grid, the same at all workers."""
+        """Returns the unit of the grid, the same at all workers."""
         if spread is None:
             largest = np.array([np.abs(self._slope()).max()])
             mean = float(self._session.allreduce(largest, op="avg")[0])
@@ -241,12 +229,11 @@ class _Pending:
     group: Session
     work: Work
     y: Array
-    words: Any = None
-    places: Any = None
+    places: Array | None = None
 
 
 class _Swarm:
-    """Who meets whom, and what they send."""
+    """The pairings of a run, and their exchanges."""
 
     def __init__(
         self,
@@ -270,7 +257,7 @@ class _Swarm:
             pairs.update(dict.fromkeys(sorted(met)))
             mine = [pair for pair in met if session.rank in pair]
             self._partners.append(sum(mine[0]) - session.rank if mine else None)
-        nbytes = size * 8 if codec is None else size * codec.bits // 8 + 4 * _CHECKS
+        nbytes = size * 8 if codec is None else codec.payload_bits // 8
         self._groups: dict[int, Session] = {}
         for pair in pairs:
             group = group_for(session, pair, nbytes)
@@ -280,7 +267,7 @@ class _Swarm:
                     log.watch(group)
 
     def send(self, step: int, y: Array) -> _Pending | None:
-        """Starts the averaging of a step; None for who has no partner."""
+        """Starts the averaging of a step; returns None without a partner."""
         partner = self._partners[step - 1]
         if partner is None:
             return None
@@ -290,17 +277,17 @@ class _Swarm:
             self._sent(_FULL_BITS * y.size)
             return _Pending(group, group.allreduce_async(y.copy(), op="avg"), y)
         places, words = self._codec.encode(y, self._random)
-        self._sent(self._codec.bits * y.size + 32 * _CHECKS)
-        return _Pending(group, group.allreduce_async(words.copy(), blocks="dense"), y, words, places)
+        self._sent(self._codec.payload_bits)
+        return _Pending(group, group.allreduce_async(words, blocks="dense"), y, places)
 
     def move(self, pending: _Pending | None) -> Array | float:
-        """What the averaging adds to this worker's model."""
+        """Returns the averaging's change of this worker's model."""
         if pending is None:
             return 0.0
         total = pending.work.wait()
-        if self._codec is None:
+        if self._codec is None or pending.places is None:
             return np.asarray(total - pending.y)
-        apart = self._codec.difference(pending.places, pending.words, total, first=pending.group.rank == 0)
+        apart = self._codec.difference(pending.places, total)
         if apart is None:
             self._meetings.misses += 1
             self._sent(_FULL_BITS * pending.y.size)

@@ -12,8 +12,8 @@ import pytest
 import worker_lib
 from switchagg.algorithms import gadmm
 from switchagg.algorithms.base import Array, Log
+from switchagg.algorithms.chain import Chain
 from switchagg.algorithms.gadmm import Quantizer, decode, pack, unpack
-from switchagg.algorithms.neighbours import Chain
 from switchagg.algorithms.problems import RidgeRegression
 from switchagg.algorithms.proximal import minimize
 from switchagg.control.client import ControllerClient

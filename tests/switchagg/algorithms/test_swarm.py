@@ -34,8 +34,8 @@ def test_both_read_the_same_difference_or_both_know_that_they_cannot(bits: int, 
         apart = rng.uniform(-1, 1, size) * there * codec.reach * codec.unit / 2
         a, b = codec.encode(middle - apart, rng), codec.encode(middle + apart, rng)
         total = a[1] + b[1]
-        up = codec.difference(a[0], a[1], total, first=True)
-        down = codec.difference(b[0], b[1], total, first=False)
+        up = codec.difference(a[0], total)
+        down = codec.difference(b[0], total)
         true = b[0] - a[0]
         if np.abs(true).max() <= codec.reach:
             assert up is not None
@@ -52,11 +52,10 @@ def test_both_read_the_same_difference_or_both_know_that_they_cannot(bits: int, 
 
 def test_half_the_range_is_read_alike() -> None:
     codec = PairCodec(1, 4, 1.0)
-    low, high = np.array([0]), np.array([8])
-    words = [np.concatenate([p.astype(np.uint32) & 15, codec._check(p)]).view(np.int32) for p in (low, high)]
-    total = words[0] + words[1]
-    first = codec.difference(low, words[0], total, first=True)
-    second = codec.difference(high, words[1], total, first=False)
+    rng = np.random.default_rng(seed_of_this_run())
+    low, high = codec.encode(np.array([0.0]), rng), codec.encode(np.array([8.0]), rng)
+    first = codec.difference(low[0], low[1] + high[1])
+    second = codec.difference(high[0], low[1] + high[1])
     assert (first is None) == (second is None)
 
 

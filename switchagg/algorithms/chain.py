@@ -1,4 +1,5 @@
-"""Workers in a chain, each a group with its neighbours, so that what it sends goes to these and nobody else.
+"""Workers in groups: small groups for small messages, and a chain whose members each talk to their neighbours
+only.
 
     chain      3 - 0 - 2 - 1                  groups   {3 0}  {3 0 2}  {0 2 1}  {2 1}
     heads      3       2                       a message: once up, and once down to each of its sender's group
@@ -11,17 +12,34 @@ neighbours sends once. Groups overlap; heads all send before tails do, so nobody
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from switchagg.algorithms.base import Log
-from switchagg.algorithms.groups import group_for
 from switchagg.errors import UsageError
 
 if TYPE_CHECKING:
     from worker_lib.session import Session
+
+_SMALL: Final = 64 << 10  # bytes of a message up to which few slots, and small packets, do
+_SLOTS: Final = 16
+_WORDS: Final = (16, 256)  # a packet: always filled, so no larger than a small message needs
+
+
+def group_for(session: Session, ranks: Sequence[int], nbytes: int) -> Session | None:
+    """`Session.group` for messages of about so many bytes; every rank calls it.
+
+    Returns:
+        The group's session; None on ranks that are not in it.
+
+    Raises:
+        SwitchError: the switch has no room for it.
+    """
+    if nbytes > _SMALL:
+        return session.group(ranks)
+    return session.group(ranks, slots=_SLOTS, words=min(max(-(-nbytes // 4), _WORDS[0]), _WORDS[1]))
 
 
 class Chain:
@@ -34,7 +52,7 @@ class Chain:
         log: counts the groups' traffic too.
 
     Attributes:
-        head: whether this worker sends first.
+        head: true if this worker sends first.
         neighbours: their ranks, one or two; none in a session of one.
 
     Raises:
@@ -85,7 +103,7 @@ class Chain:
         return {rank: work.wait() for rank, work in works}
 
     def close(self) -> None:
-        """Gives the groups' slots back."""
+        """Frees the groups' slots."""
         for group, _ in self._groups.values():
             group.close()
 
