@@ -139,7 +139,7 @@ def test_it_comes_near_the_optimum(host: EmbeddedController, bits: int | None, n
         assert x.tobytes() == results[0][0].tobytes()
         # Each f_i pulls its worker its own way; pairs that average now and then agree only so far.
         assert np.linalg.norm(x - best) < 0.15 * np.linalg.norm(best)
-        each = 64 * best.size if bits is None else bits * best.size + 64
+        each = 64 * best.size if bits is None else bits * best.size + 32  # a check word
         assert payload == 150 * each + misses * 64 * best.size
         assert misses <= 15
 
