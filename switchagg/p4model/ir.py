@@ -1,21 +1,18 @@
-"""The typed program: what `load()` returns and what the runtime executes. This page is the contract between
-them.
+"""The typed program: `load()` returns it, the runtime executes it, and this docstring is their contract.
 
-`load()` resolves, checks and *elaborates*: it starts from `main` and evaluates every constructor, so that a
-parser or control with constructor parameters appears once for each instance, with the constants in place. So
+`load()` resolves, checks and *elaborates*: it starts from `main` and evaluates every constructor. A parser or
+control with constructor parameters appears once for each instance, with the constants in place. Therefore:
 
 - names are resolved: an expression holds the `Variable`, `Action`, `Table`, ... object itself, and these
   compare by identity; a name in this tree is for messages and for the control plane only;
 - every expression has its type; typedefs are gone; type arguments are explicit in types and calls;
-- every implicit cast is a `Cast`; what is known at compile time is a literal. The type `int` remains only in
+- every implicit cast is a `Cast`; values known at compile time are literals. The type `int` remains only in
   arguments of externs whose parameter is generic or `int` itself;
-- arguments are in the order of the parameters, whether the source named them or not, with one `Argument`
-  for each parameter; defaults are filled in; one that is missing (@optional), or `_` for an out parameter,
-  has value None;
-- operands of arithmetic have equal types; shifts may have any right operand, which is not negative;
-- `a += b` and its like are `Assign(a, a + b)` with a side-effect-free `a` (an index with a side effect is
-  refused);
-- `minSizeInBits()` and its like and the `size` of a stack are literals.
+- there is one `Argument` for each parameter, in the order of the parameters; defaults are filled in; a
+  missing one (@optional) and `_` for an out parameter have value None;
+- operands of arithmetic have equal types; the right one of a shift may have another, and is not negative;
+- `a += b` and similar are `Assign(a, a + b)`; `a` has no side effects;
+- `minSizeInBits()` and similar and the `size` of a stack are literals.
 
     Program ─ main: PackageInstance ─ args ─ ParserInstance ─ states ─ statements ─ expressions
             │                              └ ControlInstance ─ actions, tables, instances, body
@@ -23,22 +20,21 @@ parser or control with constructor parameters appears once for each instance, wi
             ├ actions       actions of the top level
             └ types, errors, match_kinds
 
-Two `ControlInstance` objects of one control share no node. A function (`Function`) appears once for each
-list of type arguments; functions of the top level refer to no variables but their own.
+Two `ControlInstance` objects of one control share no node. A `Function` appears once for each list of type
+arguments; functions of the top level refer only to their own variables.
 
-Control-plane names. `control_name` is what P4Runtime, STF and our table API know a table, action, extern
-instance or value set by: the path of instances below the control's own name (`MyIngress.sub.table`), with
-@name replacing the last part and a @name that begins with a dot replacing it all. Keys: `Key.control_name`
-is @name or the expression as written, with `.isValid()` as `$valid$`, as p4c names it.
+Control-plane names. `control_name` is the name of a table, action, extern instance or value set in P4Runtime,
+STF and our table API: the path of instances below the control's own name (`MyIngress.sub.table`). @name
+replaces the last part, a @name that begins with a dot all of it. `Key.control_name` is @name or the
+expression as written, with `.isValid()` as `$valid$`, as in p4c.
 
 Scopes at run time. Variables with `scope` local of a control or parser live for one execution of it
 (`apply`); an initializer runs in the order of declaration, before the body or the start state. Bodies of
 actions and of an extern instance's abstract methods (Register actions) may refer to variables and
-parameters of the block round them.
+parameters of the enclosing block.
 
-Values at compile time (`Value`), which constructors and table properties take: int, bool, str, `EnumLiteral`,
-`ErrorLiteral`, tuples of values (from tuples and lists), `StructValue`, instances, and None for a missing
-argument.
+Values at compile time (`Value`), for constructors and table properties: int, bool, str, `EnumLiteral`,
+`ErrorLiteral`, tuples of values (from tuples and lists), `StructValue`, instances, and None where missing.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from switchagg.p4model import ir
 from switchagg.p4model import types as ty
 from switchagg.p4model.constants import (
@@ -98,33 +100,16 @@ def _implicit(expr: ir.Expr, type_: Type) -> ir.Expr | None:
         return _from_tuple(expr, type_)
     if isinstance(source, ty.StructType) and not source.name and isinstance(type_, ty.FieldsType):
         return _from_unnamed(expr, type_)
-    if (
-        isinstance(expr, ir.StructLiteral)
-        and _same_generic(source, type_)
-        and isinstance(type_, ty.FieldsType)
-    ):
-        pairs = zip(expr.elements, type_.fields, strict=True)
-        return _fields_literal(tuple(coerce(each, field.type) for each, field in pairs), type_, expr.location)
+    generic = source.generic if isinstance(source, ty.FieldsType) else ""
+    if generic and isinstance(expr, ir.StructLiteral) and isinstance(type_, ty.FieldsType):
+        return _fields_literal(expr.elements, type_, expr.location) if generic == type_.generic else None
     if isinstance(expr, ir.Ternary):
-        yes, no = _implicit_or_same(expr.yes, type_), _implicit_or_same(expr.no, type_)
+        yes, no = (each if each.type == type_ else _implicit(each, type_) for each in (expr.yes, expr.no))
         if yes is not None and no is not None:
             return ir.Ternary(type_, expr.location, expr.condition, yes, no)
     if isinstance(expr, ir.InvalidHeader) and isinstance(type_, ty.HeaderType | ty.UnionType):
         return ir.InvalidHeader(type_, expr.location)
     return None
-
-
-def _implicit_or_same(expr: ir.Expr, type_: Type) -> ir.Expr | None:
-    return expr if expr.type == type_ else _implicit(expr, type_)
-
-
-def _same_generic(source: Type, type_: Type) -> bool:
-    return (
-        isinstance(source, ty.FieldsType)
-        and isinstance(type_, ty.FieldsType)
-        and bool(source.generic)
-        and source.generic == type_.generic
-    )
 
 
 def number_as(expr: ir.Expr, type_: ty.BitType | ty.IntType) -> ir.Expr:
@@ -150,12 +135,7 @@ def _from_tuple(expr: ir.TupleLiteral, type_: Type) -> ir.Expr | None:
                     f"`{type_}` has {len(type_.fields)} fields, and here are {len(elements)} values",
                     expr.location,
                 )
-            fields = zip(elements, type_.fields, strict=True)
-            return _fields_literal(
-                tuple(coerce(each, field.type, f"field `{field.name}`") for each, field in fields),
-                type_,
-                expr.location,
-            )
+            return _fields_literal(elements, type_, expr.location)
         case ty.StackType(element, size):
             if len(elements) > size:
                 raise P4Error(f"`{type_}` has {size} elements, and here are {len(elements)}", expr.location)
@@ -175,8 +155,10 @@ def _from_tuple(expr: ir.TupleLiteral, type_: Type) -> ir.Expr | None:
             return None
 
 
-def _fields_literal(elements: tuple[ir.Expr, ...], type_: ty.FieldsType, location: Location) -> ir.Expr:
-    return ir.StructLiteral(type_, location, elements)
+def _fields_literal(values: Iterable[ir.Expr], type_: ty.FieldsType, location: Location) -> ir.Expr:
+    pairs = zip(values, type_.fields, strict=True)
+    parts = tuple(coerce(each, field.type, f"field `{field.name}`") for each, field in pairs)
+    return ir.StructLiteral(type_, location, parts)
 
 
 def _from_unnamed(expr: ir.Expr, type_: ty.FieldsType) -> ir.Expr | None:
@@ -195,8 +177,7 @@ def _from_unnamed(expr: ir.Expr, type_: ty.FieldsType) -> ir.Expr | None:
         }
     else:
         return None
-    elements = tuple(coerce(given[field.name], field.type, f"field `{field.name}`") for field in type_.fields)
-    return _fields_literal(elements, type_, expr.location)
+    return _fields_literal((given[field.name] for field in type_.fields), type_, expr.location)
 
 
 def explicit(expr: ir.Expr, type_: Type, location: Location) -> ir.Expr:

@@ -11,10 +11,11 @@ of core.p4, v1model.p4 and tna.p4.
 from __future__ import annotations
 
 import io
+import itertools
 import os
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -91,9 +92,8 @@ def preprocess(
     except P4Error as error:
         raise error.with_sources(worker.texts) from None
     except RecursionError:
-        raise P4Error("files include each other without end", worker.here).with_sources(
-            worker.texts
-        ) from None
+        endless = P4Error("files include each other without end", worker.here)
+        raise endless.with_sources(worker.texts) from None
     except (IndexError, AttributeError, ValueError, TypeError):
         # pcpp fails so on a directive without its argument, such as a bare `#ifdef`.
         raise P4Error("malformed directive", worker.here).with_sources(worker.texts) from None
@@ -102,30 +102,12 @@ def preprocess(
 
 def _display(path: str) -> str:
     """A file's name for messages: relative where it is below the current folder."""
-    path = os.path.abspath(path)
-    here = os.getcwd() + os.sep
-    return path.removeprefix(here)
+    return os.path.abspath(path).removeprefix(os.getcwd() + os.sep)
 
 
 def _lines(worker: _Worker) -> list[Line]:
-    lines: list[Line] = []
-    collected: list[str] = []
-    place: tuple[str, int] | None = None
-    for token in _tokens(worker):
-        here = (token.source, token.lineno)
-        if here != place:
-            if place is not None:
-                lines.append(_line(worker, place, collected))
-            place, collected = here, []
-        collected.append(token.value)
-    if place is not None:
-        lines.append(_line(worker, place, collected))
-    return lines
-
-
-def _tokens(worker: _Worker) -> Iterable[Any]:
-    while (token := worker.token()) is not None:
-        yield token
+    tokens = itertools.groupby(iter(worker.token, None), lambda token: (token.source, token.lineno))
+    return [_line(worker, place, [each.value for each in group]) for place, group in tokens]
 
 
 def _line(worker: _Worker, place: tuple[str, int], values: list[str]) -> Line:
@@ -136,9 +118,7 @@ def _line(worker: _Worker, place: tuple[str, int], values: list[str]) -> Line:
     if source.startswith(text.rstrip()):
         return Line(text, file, place[1], (0,), (0,))
     columns = _align(values, source)
-    offsets = [0]
-    for value in values[:-1]:
-        offsets.append(offsets[-1] + len(value))
+    offsets = itertools.accumulate(map(len, values[:-1]), initial=0)
     return Line(text, file, place[1], tuple(offsets), tuple(columns))
 
 

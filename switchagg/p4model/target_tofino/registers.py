@@ -252,22 +252,19 @@ class _Program:
             case ir.Unary(operand=operand):
                 self._plain(operand, _ONE_OPERATION)
             case ir.ExternCall(method=method) if method.name in ("min", "max"):
-                for argument in expr.args:
-                    if argument.value is not None:
-                        self._plain(argument.value, _ONE_OPERATION)
+                for value in _values(expr.args):
+                    self._plain(value, _ONE_OPERATION)
             case ir.MethodCall(method=method) if method.owner == "MathUnit":
-                for argument in expr.args:
-                    if argument.value is not None:
-                        self._plain(argument.value, "a math logical takes one operand")
+                for value in _values(expr.args):
+                    self._plain(value, "a math unit takes one operand")
             case _:
                 self._plain(expr, _ONE_OPERATION)
 
     def _given_out(self, expr: ir.Expr) -> None:
         match expr:
             case ir.MethodCall(target=ir.This(), method=method) if method.name == "predicate":
-                for argument in expr.args:
-                    if argument.value is not None:
-                        self._condition(argument.value)
+                for value in _values(expr.args):
+                    self._condition(value)
             case ir.Binary() | ir.Unary() if isinstance(expr.type, BoolType):
                 self._condition(expr)
             case ir.Ternary(yes=ir.Literal(), no=ir.Literal()):
@@ -311,14 +308,12 @@ class _Program:
                 self._operand(expr)
 
     def _operand(self, expr: ir.Expr) -> None:
-        if isinstance(expr, ir.Literal | ir.EnumLiteral | ir.MethodCall) or self._half(expr) is not None:
-            return
         if isinstance(expr, ir.Cast):
             self._operand(expr.operand)
-            return
-        if isinstance(expr, ir.VarRef) and expr.variable in (self.word, self.output):
-            return
-        self.operands.setdefault(self._text(expr), expr.location)
+        elif isinstance(expr, ir.Literal | ir.EnumLiteral | ir.MethodCall) or self._half(expr) is not None:
+            pass
+        elif not (isinstance(expr, ir.VarRef) and expr.variable is self.output):
+            self.operands.setdefault(self._text(expr), expr.location)
 
     def _source(self, expr: ir.Expr) -> str:
         """The source of an output value; `0` for a constant zero, which needs no source."""
@@ -351,6 +346,10 @@ class _Program:
             case _:
                 inner = ", ".join(self._text(each) for each in walk.parts(expr) if isinstance(each, ir.Expr))
                 return f"{type(expr).__name__}@{expr.location.line}({inner})"
+
+
+def _values(args: Iterable[ir.Argument]) -> list[ir.Expr]:
+    return [each.value for each in args if each.value is not None]
 
 
 def check_accesses(flow: Flow, instances: Sequence[ir.ExternInstance]) -> Iterator[Finding]:

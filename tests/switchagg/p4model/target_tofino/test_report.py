@@ -1,4 +1,4 @@
-"""What a Tofino 1 cannot do, and the estimate of what it takes."""
+"""Rules of a Tofino 1, and the estimate of the resources that a program takes."""
 
 from __future__ import annotations
 
