@@ -33,11 +33,12 @@ def serve(args: argparse.Namespace, wait: Callable[[float], bool]) -> int:
     """
     from switchagg.cli.static_jobs import load_jobs
     from switchagg.emulator.ether_switch import EtherSwitch
+    from switchagg.p4program.program import V1MODEL_CPU_PORT
 
     if args.program is not None or args.defines or args.include_dirs or args.entries is not None:
         raise UsageError("--program, --entries, -D and -I are for --engine p4")
     ports = interfaces(args.interface, args.bmv2_interface)
-    controller_port = 510 if args.cpu_port is None else args.cpu_port
+    controller_port = V1MODEL_CPU_PORT if args.cpu_port is None else args.cpu_port
     jobs = [job for path in args.job for job in load_jobs(path)]
     spec = _spec(args)
     switch = EtherSwitch(

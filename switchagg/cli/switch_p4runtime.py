@@ -43,8 +43,8 @@ def serve(args: argparse.Namespace, wait: Callable[[float], bool]) -> int:
 
 
 def _server(args: argparse.Namespace, interfaces: dict[int, str]) -> P4RuntimeServer[Device]:
+    from switchagg.p4runtime.program_source import source_of
     from switchagg.p4runtime.server.device import Device
-    from switchagg.p4runtime.server.pipeline import source_of
     from switchagg.p4runtime.server.server import P4RuntimeServer
 
     own = None

@@ -22,6 +22,7 @@ from switchagg.emulator.faults import Faults
 from switchagg.emulator.native_switch import NativeFace, create_capture, fault_settings, rate_settings
 from switchagg.emulator.rates import Rate
 from switchagg.errors import SwitchError, UsageError
+from switchagg.p4program.program import V1MODEL_CPU_PORT
 from switchagg.rules.slots import Address, JobEntry
 from switchagg.wire.header import DEFAULT_PORT
 
@@ -61,7 +62,7 @@ class EtherSwitch(NativeFace):
         *,
         ports: tuple[int, ...] = (),
         udp_port: int = DEFAULT_PORT,
-        controller_port: int = 510,
+        controller_port: int = V1MODEL_CPU_PORT,
         capacity: int = 65536,
         rate: Rate | None = None,
         faults: Faults | None = None,

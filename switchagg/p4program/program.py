@@ -15,6 +15,10 @@ from switchagg.wire.header import DEFAULT_PORT, DropReason
 
 MAX_JOBS: Final = 256
 FLOOD_GROUP: Final = 0x1000
+V1MODEL_CPU_PORT: Final = 510
+"""The controller's port of `switchagg_v1model.p4` (`AGG_CONTROLLER_PORT`), bmv2's ``--cpu-port``."""
+TNA_CPU_PORT: Final = 192
+"""The controller's port of `switchagg_tna.p4`: that of the Tofino's CPU."""
 
 _FRAMES: Final = "SwitchIngress.frames."
 OWN_SOURCE: Final = _FRAMES + "own_source"
@@ -102,12 +106,12 @@ class Target:
     slots: int = 16384
 
 
-def v1model(*, words: int = 64, slots: int = 16384, controller_port: int = 510) -> Target:
+def v1model(*, words: int = 64, slots: int = 16384, controller_port: int = V1MODEL_CPU_PORT) -> Target:
     """Returns the target of `switchagg_v1model.p4`, compiled with these macros."""
     return Target(controller_port, controller_port, 0, words, slots)
 
 
-def tna(*, words: int = 64, slots: int = 16384, controller_port: int = 192, pipe: int = 0) -> Target:
+def tna(*, words: int = 64, slots: int = 16384, controller_port: int = TNA_CPU_PORT, pipe: int = 0) -> Target:
     """Returns the target of `switchagg_tna.p4` for jobs in a pipe, 0..3; INITs recirculate into it."""
     recirculation = pipe << 7 | 68
     return Target(controller_port, recirculation, recirculation, words, slots)

@@ -91,7 +91,7 @@ def wanted_pipeline(spec: P4RuntimeSpec) -> Pipeline | None:
     Raises `UsageError` for files that are missing or hold something else.
     """
     if spec.program is not None:
-        from switchagg.p4runtime.server.pipeline import source_of
+        from switchagg.p4runtime.program_source import source_of
 
         defines = list(spec.defines)
         if not any(each.split("=")[0] == "AGG_P4RUNTIME" for each in defines):
@@ -207,10 +207,10 @@ def _of(default: Program, words: int, slots: int) -> Program:
 def _default(spec: P4RuntimeSpec, *, tna: bool) -> Program:
     if tna:
         pipe = min((station.port >> 7 for station in spec.stations.values()), default=0)
-        made = p4_program.tna(controller_port=_or(spec.controller_port, 192), pipe=pipe)
+        made = p4_program.tna(controller_port=_or(spec.controller_port, p4_program.TNA_CPU_PORT), pipe=pipe)
         target = "p4" if spec.target == "p4" or spec.program is not None else "tofino"
     else:
-        made = p4_program.v1model(controller_port=_or(spec.controller_port, 510))
+        made = p4_program.v1model(controller_port=_or(spec.controller_port, p4_program.V1MODEL_CPU_PORT))
         if spec.target != "auto":
             target = spec.target
         else:
@@ -236,7 +236,8 @@ def _native(spec: P4RuntimeSpec, notes: Iterable[str]) -> Program:
     except ValueError:
         raise SwitchError(f"it describes itself by {said}, which cannot be read") from None
     ports = p4_program.v1model(
-        slots=min(slots, spec.slots or slots), controller_port=_or(spec.controller_port, 510)
+        slots=min(slots, spec.slots or slots),
+        controller_port=_or(spec.controller_port, p4_program.V1MODEL_CPU_PORT),
     )
     return Program(
         "native",

@@ -15,9 +15,10 @@ from typing import Any
 from switchagg.errors import SwitchAggError, UsageError
 from switchagg.p4program import program as p4_program
 from switchagg.p4runtime.p4info_diff import difference
+from switchagg.p4runtime.program_source import Source
 from switchagg.p4runtime.server.base import BaseDevice, Out
 from switchagg.p4runtime.server.errors import Code, Refused, invalid
-from switchagg.p4runtime.server.pipeline import Pipeline, Source, build, resolve
+from switchagg.p4runtime.server.pipeline import Pipeline, build, resolve
 
 
 class Device(BaseDevice[Pipeline]):

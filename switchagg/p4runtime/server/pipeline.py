@@ -12,36 +12,23 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from google.protobuf import text_format
-
 from switchagg.errors import UsageError
 from switchagg.p4entities.tables import Entry
 from switchagg.p4model import ir, walk
-from switchagg.p4model.check import load
-from switchagg.p4model.p4info import generate
 from switchagg.p4model.runtime.switch import ModelSwitch, open_switch
 from switchagg.p4runtime.p4info_diff import difference
-from switchagg.p4runtime.protos import p4info_pb2
+from switchagg.p4runtime.program_source import Source, source_of
 from switchagg.p4runtime.server.entities import Entities
 from switchagg.p4runtime.server.errors import Refused, invalid, unimplemented
 from switchagg.p4runtime.server.packet_io import PacketIo
 from switchagg.p4runtime.server.schema import Schema
 
 _KEYS = {"source", "program", "defines", "include_dirs"}
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """A program that was checked, with its P4Info and the config that names it."""
-
-    program: ir.Program
-    p4info: Any
-    config: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,18 +54,6 @@ class Pipeline:
     def config(self) -> bytes:
         """What names the program."""
         return self.source.config
-
-
-def source_of(
-    path: Path, include_dirs: Sequence[str] = (), defines: Sequence[str] = (), *, config: bytes | None = None
-) -> Source:
-    """Reads a program. Raises `UsageError` for one that cannot be used."""
-    program = load(path, include_dirs, defines)
-    p4info = text_format.Parse(generate(program).to_text(), p4info_pb2.P4Info())
-    if config is None:
-        described = {"program": str(path.absolute()), "defines": list(defines)}
-        config = json.dumps(described | {"include_dirs": list(include_dirs)}).encode()
-    return Source(program, p4info, config)
 
 
 def build(source: Source, now: Callable[[], float], *, seed: int = 0, cookie: int | None = None) -> Pipeline:

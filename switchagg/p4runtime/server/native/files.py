@@ -24,8 +24,8 @@ SIZES: Final = ("AGG_ADMISSIONS=32768", "AGG_STATIONS=65536")
 
 def contents(program: Path) -> dict[Path, str]:
     """What the files hold, by path, for the v1model program."""
+    from switchagg.p4runtime.program_source import source_of
     from switchagg.p4runtime.server.device import Device
-    from switchagg.p4runtime.server.pipeline import source_of
 
     source = source_of(program, defines=SIZES)
     device = Device(source)

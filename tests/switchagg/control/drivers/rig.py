@@ -16,8 +16,8 @@ from switchagg.control.drivers.p4runtime import P4RuntimeDriver
 from switchagg.p4program import frames as p4_frames
 from switchagg.p4program.program import Station, SwitchAddress
 from switchagg.p4runtime.client.spec import P4RuntimeSpec, from_table
+from switchagg.p4runtime.program_source import Source, source_of
 from switchagg.p4runtime.server.device import Device
-from switchagg.p4runtime.server.pipeline import Source, source_of
 from switchagg.p4runtime.server.server import P4RuntimeServer, Tls
 from switchagg.rules.slots import JobEntry, WorkerEntry
 from switchagg.rules.switch import ChangeKind, SwitchChange

@@ -388,8 +388,8 @@ def test_a_switch_that_is_not_there_at_first() -> None:
         assert (driver.capacity.slots, driver.capacity.exact_words) == (1024, WORDS)
         with pytest.raises(SwitchError, match=rf"switch rack1 \({address}\), installing a job: UNAVAILABLE"):
             driver.install_job(job(1))
+        from switchagg.p4runtime.program_source import source_of
         from switchagg.p4runtime.server.device import Device
-        from switchagg.p4runtime.server.pipeline import source_of
         from switchagg.p4runtime.server.server import P4RuntimeServer
 
         # Another program than it was taken for, then the right one.

@@ -15,9 +15,9 @@ from switchagg.p4runtime.client.pipeline import (
     must_push,
 )
 from switchagg.p4runtime.client.spec import from_url
+from switchagg.p4runtime.program_source import source_of
 from switchagg.p4runtime.protos import p4info_pb2, p4runtime_pb2
 from switchagg.p4runtime.server.native.tables import own_p4info
-from switchagg.p4runtime.server.pipeline import source_of
 from tests.switchagg.control.drivers import rig
 from tests.switchagg.control.drivers.rig import TNA, V1MODEL
 

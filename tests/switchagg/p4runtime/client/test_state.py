@@ -14,7 +14,7 @@ from switchagg.p4program.program import MAX_JOBS, MulticastGroup, Station
 from switchagg.p4runtime.client.pipeline import describe
 from switchagg.p4runtime.client.rows import Row, Schema
 from switchagg.p4runtime.client.state import Difference, Found, Layout
-from switchagg.p4runtime.server.pipeline import source_of
+from switchagg.p4runtime.program_source import source_of
 from switchagg.rules.switch import Reconciled
 from tests.switchagg.control.drivers import rig
 from tests.switchagg.control.drivers.rig import STATIONS, TNA, V1MODEL, job

@@ -13,10 +13,10 @@ import grpc
 import pytest
 
 from switchagg.p4program import program as p4_program
+from switchagg.p4runtime.program_source import Source, source_of
 from switchagg.p4runtime.protos import p4runtime_pb2, status_pb2
 from switchagg.p4runtime.server.device import Device
 from switchagg.p4runtime.server.errors import Code
-from switchagg.p4runtime.server.pipeline import Source, source_of
 from switchagg.p4runtime.server.server import P4RuntimeServer
 from tests.switchagg.p4runtime.plain_client import PlainClient
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from switchagg.p4program import program as p4_program
+from switchagg.p4runtime.program_source import source_of
 from switchagg.p4runtime.server.device import Device
-from switchagg.p4runtime.server.pipeline import source_of
 from switchagg.p4runtime.server.server import P4RuntimeServer
 from tests.p4.board import Board
 from tests.p4.engine import P4Engine, install_switch

@@ -10,10 +10,10 @@ import grpc
 import pytest
 
 from switchagg.p4program.program import Exact, Range, Ternary
+from switchagg.p4runtime.program_source import Source, source_of
 from switchagg.p4runtime.protos import p4runtime_pb2
 from switchagg.p4runtime.server.device import Device
 from switchagg.p4runtime.server.errors import Code
-from switchagg.p4runtime.server.pipeline import Source, source_of
 from tests.switchagg.p4model.sources import TNA as TNA_SOURCE
 from tests.switchagg.p4runtime.plain_client import PlainClient
 from tests.switchagg.p4runtime.server import harness

@@ -11,7 +11,7 @@ import finsy
 import pytest
 
 from switchagg.p4program import program
-from switchagg.p4runtime.server.pipeline import source_of
+from switchagg.p4runtime.program_source import source_of
 from tests.switchagg.p4runtime.server import harness
 from tests.switchagg.p4runtime.shell.conftest import served_engine
 

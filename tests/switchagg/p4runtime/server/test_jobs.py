@@ -11,8 +11,8 @@ from switchagg.p4program import counters as p4_counters
 from switchagg.p4program import entries as p4_entries
 from switchagg.p4program import frames as p4_frames
 from switchagg.p4program import program as p4_program
+from switchagg.p4runtime.program_source import source_of
 from switchagg.p4runtime.server.device import Device
-from switchagg.p4runtime.server.pipeline import source_of
 from switchagg.rules.slots import JobEntry, WorkerEntry
 from switchagg.wire.header import Event, Header, Op, decode, encode
 from tests.switchagg.p4runtime.server import harness

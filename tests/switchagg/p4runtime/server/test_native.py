@@ -19,12 +19,12 @@ from switchagg.control.jobs.job import init_packets
 from switchagg.p4program import entries as p4_entries
 from switchagg.p4program import frames as p4_frames
 from switchagg.p4program import program as p4_program
+from switchagg.p4runtime.program_source import source_of
 from switchagg.p4runtime.protos import p4info_pb2
 from switchagg.p4runtime.server.errors import Code
 from switchagg.p4runtime.server.native import files as native_files
 from switchagg.p4runtime.server.native.device import NativeDevice
 from switchagg.p4runtime.server.native.jobs import Running
-from switchagg.p4runtime.server.pipeline import source_of
 from switchagg.p4runtime.server.server import P4RuntimeServer
 from switchagg.rules.slots import JobEntry, ParentEntry, WorkerEntry
 from switchagg.wire.header import Header, Op, encode

@@ -9,11 +9,11 @@ from typing import Any
 
 from google.protobuf.descriptor import FieldDescriptor
 
+from switchagg.p4runtime.program_source import source_of
 from switchagg.p4runtime.protos import p4runtime_pb2
 from switchagg.p4runtime.server.device import Device
 from switchagg.p4runtime.server.entities import Entities
 from switchagg.p4runtime.server.errors import Code, Refused
-from switchagg.p4runtime.server.pipeline import source_of
 from tests.seeds import seed_of_this_run
 from tests.switchagg.p4runtime.server.programs import EVERYTHING
 

@@ -14,10 +14,10 @@ import pytest
 
 from switchagg.errors import SwitchError, UsageError
 from switchagg.p4program.program import Exact
+from switchagg.p4runtime.program_source import Source, source_of
 from switchagg.p4runtime.protos import p4runtime_pb2, p4runtime_pb2_grpc
 from switchagg.p4runtime.server.device import Device
 from switchagg.p4runtime.server.errors import Code
-from switchagg.p4runtime.server.pipeline import Source, source_of
 from switchagg.p4runtime.server.server import P4RuntimeServer
 from tests.switchagg.p4runtime.plain_client import PlainClient
 from tests.switchagg.p4runtime.server import harness
