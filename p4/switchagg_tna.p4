@@ -421,7 +421,7 @@ control SwitchEgress(inout headers_t hdr, inout egress_metadata_t meta, in egres
             hdr.packet_in.padding = 0;
             hdr.packet_in.port = hdr.bridge.from;
         }
-        /* What goes round keeps its bridge, for the ingress parser to find. */
+        /* A recirculated packet keeps its bridge, for the ingress parser to find. */
         if (intrinsic.egress_port[6:0] != RECIRCULATION) {
             hdr.bridge.setInvalid();
         }

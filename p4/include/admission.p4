@@ -1,4 +1,4 @@
-/* Who may touch which slots.
+/* Admission: the slots that each packet may touch.
 
    `admission` holds, from high to low priority: a worker's packets with all that must be right about them; the
    same without the slot, then without the token; a job's packets from anybody; and the packets that are wrong in

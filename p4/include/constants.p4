@@ -1,4 +1,4 @@
-/* What both programs agree on: sizes, codes of the wire, and codes between tables.
+/* Constants of both programs: sizes, codes of the wire, and codes between tables.
 
    The wire's own numbers (version, ops, flags, lengths) repeat switchagg/wire/header.py, and the codes of tables and
    counters repeat switchagg/p4program/entries.py; tests hold them together. */
@@ -68,7 +68,7 @@ const bit<4> OP_INIT = 3;
 #define IPV4_BYTES_BARE 44
 #define IPV4_BYTES_FULL (44 + 4 * AGG_WORDS)
 
-/* What the parser found: is it for us, and has it the form of a packet of the protocol? */
+/* The parser's verdict: is the packet for us, and has it the form of the protocol? */
 typedef bit<3> traffic_t;
 const traffic_t TRAFFIC_OTHER = 0;
 const traffic_t TRAFFIC_ARP = 1;            /* an ARP request */
@@ -83,7 +83,7 @@ const form_t FORM_OTHER_WORDS = 2;          /* words, but not K of them */
 const form_t FORM_SKIP = 4;
 const form_t FORM_WORDS = 5;
 
-/* What to do with a packet of the protocol, as admission says. */
+/* Admission's verdict on a packet of the protocol. */
 typedef bit<3> task_t;
 const task_t TASK_NONE = 0;
 const task_t TASK_CONTRIBUTE = 1;           /* a worker's packet */
@@ -98,13 +98,13 @@ const verdict_t VERDICT_STALE = 1;
 const verdict_t VERDICT_FRESH = 2;          /* seq = slot.seq + P */
 const verdict_t VERDICT_SAME = 4;           /* seq = slot.seq */
 
-/* Who is missing from a slot's round before this packet, likewise. */
+/* The workers missing from a slot's round before this packet, likewise. */
 typedef bit<4> standing_t;
 const standing_t STANDING_OTHERS = 1;       /* others, or others and this worker */
 const standing_t STANDING_FULL = 2;         /* nobody */
 const standing_t STANDING_LAST = 4;         /* this worker alone */
 
-/* What to do with a slot's words. */
+/* Operations on a slot's words. */
 typedef bit<3> step_t;
 const step_t STEP_NONE = 0;
 const step_t STEP_STORE = 1;                /* the packet's become the slot's */
@@ -113,13 +113,13 @@ const step_t STEP_OR = 3;                   /* likewise with bitwise or */
 const step_t STEP_READ = 4;                 /* the slot's become the packet's */
 const step_t STEP_READ_SECOND = 5;          /* the same for the odd half (TNA only) */
 
-/* Where a packet goes once the slot rules have spoken. */
+/* Destinations of a packet, as the slot rules decide. */
 typedef bit<2> audience_t;
 const audience_t AUDIENCE_NOBODY = 0;
 const audience_t AUDIENCE_SENDER = 1;       /* the worker that asked again */
 const audience_t AUDIENCE_ALL = 2;          /* every worker: the slot became full */
 
-/* Which words it carries. */
+/* The words that a packet carries. */
 typedef bit<2> source_t;
 const source_t WORDS_NONE = 0;
 const source_t WORDS_OWN = 1;               /* those that it came with: no register has others */
@@ -141,7 +141,7 @@ const outcome_t OUTCOME_FRESH_SKIP = 21;
 const outcome_t OUTCOME_FRESH_STORED = 22;
 const outcome_t COMPLETING = 8;
 
-/* What the egress has to make of a packet. */
+/* Bridged next hop: the egress rewrites the packet for it. */
 typedef bit<4> errand_t;
 const errand_t ERRAND_FORWARD = 0;          /* nothing: it only passes through */
 const errand_t ERRAND_STATION = 1;          /* nothing, but not back where it came from */
@@ -151,7 +151,7 @@ const errand_t ERRAND_RESULT = 4;           /* a RESULT to a worker */
 const errand_t ERRAND_RAISE = 5;            /* a contribution to the parent */
 const errand_t ERRAND_NOBODY = 6;           /* nothing: nobody is known who should get it */
 
-/* How a packet leaves ingress. */
+/* Ways for a packet to leave ingress. */
 typedef bit<2> way_t;
 const way_t WAY_NONE = 0;                   /* it ends here */
 const way_t WAY_PORT = 1;                   /* by bridge.port */

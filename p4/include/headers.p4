@@ -67,7 +67,7 @@ header packet_in_h {
     port_t port;            /* where it came in */
 }
 
-/* What ingress tells egress, and on a Tofino the first pass the second. It leaves the switch with no packet.
+/* Bridged metadata: from ingress to egress, and on a Tofino from the first pass to the second. It stays inside.
    What one action writes and another leaves has bytes of its own, because a Tofino writes whole containers. */
 header bridge_h {
     bit<4> errand_padding;
@@ -152,7 +152,7 @@ header words_h {
     AGG_FOR_EACH_PAIR(AGG_WORD_FIELDS)
 }
 
-/* What follows a MAC header that nobody looks into: a Tofino's egress parser must read 65 bytes of every packet, its
+/* Bytes after a MAC header that no table reads: a Tofino's egress parser must read 65 bytes of every packet, its
    own metadata included. */
 header rest_h {
     bit<128> bytes;

@@ -1,4 +1,4 @@
-/* What a pipeline knows about a packet besides its headers. */
+/* Metadata of a packet in a pipeline. */
 
 #ifndef SWITCHAGG_METADATA_P4
 #define SWITCHAGG_METADATA_P4

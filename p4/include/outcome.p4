@@ -1,4 +1,4 @@
-/* What the slot rules make of an admitted packet: who gets what, and how it counts.
+/* The outcome of an admitted packet under the slot rules: its receivers, and the counters that it adds to.
 
    One table of constants, the same on every target. It is read from the top:
 

@@ -104,7 +104,7 @@ def _native_ready(args: argparse.Namespace, server: P4RuntimeServer[NativeDevice
 
 
 def tls(args: argparse.Namespace) -> Tls | None:
-    """What the options say of encryption. Raises `UsageError`."""
+    """Returns the TLS files that the options name, None for no encryption. Raises `UsageError`."""
     files = args.grpc_server_cert, args.grpc_server_key, args.grpc_server_cacert
     if not args.grpc_server_ssl:
         if any(files) or args.grpc_server_with_client_auth:

@@ -121,7 +121,7 @@ class EtherSwitch(NativeFace):
 
     @property
     def address(self) -> Address:
-        """Where packets are taken: what the tables for frames say; the UDP port is known."""
+        """0.0.0.0 and the UDP port: the frame tables hold the IP address."""
         return "0.0.0.0", self.udp_port
 
     @property
@@ -136,7 +136,7 @@ class EtherSwitch(NativeFace):
 
     @property
     def warnings(self) -> list[str]:
-        """What a person should know: interfaces that are down, frames that no cable carries, a failure."""
+        """Warnings for the operator: interfaces that are down, frames that no cable carries, a failure."""
         return [
             f"interface {each['name']} (port {each['port']}) is down or away: ip link set {each['name']} up; "
             "its frames are dropped until it is back"

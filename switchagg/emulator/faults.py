@@ -1,4 +1,4 @@
-"""What a bad network does to a switch's packets: the settings of the fault device.
+"""`Faults`: the settings of the fault device, which treats a switch's packets as a bad network does.
 
 The device itself is in C++ (`native/fault_port.h`), between the packet loop and the socket.
 """
@@ -52,7 +52,7 @@ class Faults:
 
     @property
     def any(self) -> bool:
-        """Whether there is any fault to inject."""
+        """True if there is any fault to inject."""
         return any((self.loss, self.duplicate, self.reorder, self.delay, self.corrupt, self.jitter))
 
     def options(self) -> list[str]:

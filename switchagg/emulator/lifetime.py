@@ -1,4 +1,4 @@
-"""What serves from `start()` to `close()` is a context manager in between."""
+"""`Lifetime`: a context manager that starts a server and closes it."""
 
 from __future__ import annotations
 

@@ -42,9 +42,9 @@ class NativeFace(Lifetime):
         self._pcap = pcap
         self._state = "not started"
         self.rate: Rate | None = rate
-        """How fast each link is; None where nothing limits it."""
+        """The speed of each link; None for no limit."""
         self.faults: Faults | None = None
-        """What is injected, with the seed that is used; None for nothing."""
+        """The faults that are injected, with the seed in use; None for none."""
         if faults is not None and faults.any:
             self.faults = faults if faults.seed is not None else replace(faults, seed=secrets.randbits(63))
 
@@ -61,7 +61,7 @@ class NativeFace(Lifetime):
 
     @property
     def failure(self) -> str | None:
-        """Why the switch ended by itself, which no packet can make it do; None while all is well."""
+        """The error that ended the switch, which no packet can cause; None while it serves."""
         return self._here().failure or None
 
     @property

@@ -1,4 +1,4 @@
-"""What the native switch counts of a job, finer than the counters of `switchagg.wire.header`.
+"""The native switch's counts of a job by outcome, finer than the counters of `switchagg.wire.header`.
 
 It is what the P4 programs count: packets by what became of them (`p4_program.Outcome`), and by worker. So a
 client that reads a P4 program's counters can read the native switch's.

@@ -25,7 +25,7 @@ from switchagg.errors import SwitchAggError, SwitchError, UsageError
 
 @runtime_checkable
 class Processor(Protocol):
-    """What packets go through: a `ModelSwitch`, or what stands before one."""
+    """Processes packets: a `ModelSwitch`, or a wrapper of one."""
 
     def process(self, port: int, data: bytes, now: float) -> list[tuple[int, bytes]]:
         """Runs one packet; the (port, packet) that go out, in order. Raises `SwitchAggError`."""
@@ -51,7 +51,7 @@ class P4Interfaces(Lifetime):
         self._traffic: Counter[str] = Counter()
         self._sending = threading.Lock()
         self.failure: str | None = None
-        """Why the switch ended by itself; None while all is well."""
+        """The error that ended the switch; None while it serves."""
 
     def start(self) -> None:
         """Serves from now on.

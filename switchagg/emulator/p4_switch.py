@@ -68,7 +68,7 @@ class P4Switch(Lifetime):
         self._socket: socket.socket | None = None
         self._thread: threading.Thread | None = None
         self.failure: str | None = None
-        """Why the switch ended by itself; None while all is well."""
+        """The error that ended the switch; None while it serves."""
 
     def start(self) -> None:
         """Binds the socket and serves packets from now on.
@@ -157,7 +157,7 @@ class P4Switch(Lifetime):
 
     @property
     def warnings(self) -> list[str]:
-        """What a person should know."""
+        """Warnings for the operator."""
         return [f"the switch has stopped: {self.failure}"] if self.failure else []
 
     def add_job(self, job: JobEntry) -> None:
@@ -196,7 +196,7 @@ class P4Switch(Lifetime):
             return self._jobs.slot(index)
 
     def port_counters(self) -> dict[str, int]:
-        """What passed the socket: packets_in, bytes_in, packets_out, bytes_out, send_errors."""
+        """Returns the socket's traffic: packets_in, bytes_in, packets_out, bytes_out, send_errors."""
         return {name: self._traffic[name] for name in _PORT_COUNTERS}
 
     def rate_counters(self) -> dict[str, int]:

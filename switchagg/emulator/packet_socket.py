@@ -110,7 +110,7 @@ def complete_checksum(frame: bytes) -> bytes:
 
 
 def _segment(frame: bytes) -> tuple[int, int, int] | None:
-    """Where the TCP or UDP segment of a frame begins and ends, and which it is."""
+    """Returns begin, end and IP protocol of a frame's TCP or UDP segment; None for other frames."""
     at = 12
     while (ether_type := _number(frame, at)) in _TAGS:
         at += 4

@@ -1,4 +1,4 @@
-"""How fast a switch's links are: the settings of the rate device.
+"""`Rate`: the speed of a switch's links, as the settings of the rate device.
 
 The device itself is in C++ (`native/rate_port.h`), round the socket and the links through shared memory.
 """
@@ -67,7 +67,7 @@ class Rate:
 
 
 def wire_bytes(payload: int) -> int:
-    """What a UDP payload of so many bytes takes of an Ethernet link, in bytes.
+    """Returns the bytes of an Ethernet link that a UDP payload of `payload` bytes takes.
 
     Headers of UDP, IPv4 and Ethernet (8, 20, 14), checksum (4), at least 64 in all, preamble (8), gap (12).
     """

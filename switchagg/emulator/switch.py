@@ -118,17 +118,17 @@ class Switch(NativeFace):
 
     @property
     def gso(self) -> bool:
-        """Whether the kernel cuts what is sent into datagrams (UDP_SEGMENT)."""
+        """True if the kernel segments what is sent into datagrams (UDP_SEGMENT)."""
         return self._opened().gso
 
     @property
     def gro(self) -> bool:
-        """Whether the kernel hands over what comes in as trains of datagrams (UDP_GRO)."""
+        """True if the kernel coalesces received datagrams (UDP_GRO)."""
         return self._opened().gro
 
     @property
     def warnings(self) -> list[str]:
-        """What a person should know: a small buffer, no offload, a capture that is not whole, a failure."""
+        """Warnings for the operator: a small buffer, no offload, a capture that is not whole, a failure."""
         native = self._opened()
         found = []
         if native.receive_buffer < self._asked_buffer:

@@ -1,4 +1,4 @@
-"""What the P4 programs and their control plane agree on, and the records that cross between them. No I/O.
+"""Names, constants and records that the P4 programs and their control plane share. No I/O.
 
 `p4/switchagg_v1model.p4` and `p4/switchagg_tna.p4` have the same tables, actions and counters; a `Target`
 holds what differs. The enums repeat `p4/include/constants.p4`, the names those that p4c gives.
@@ -36,7 +36,7 @@ WORKER_REPEATS: Final = "SwitchIngress.worker_repeats"
 
 
 class Traffic(IntEnum):
-    """What the parser takes a frame for."""
+    """The parser's classes of frames."""
 
     OTHER = 0
     ARP = 1
@@ -46,7 +46,7 @@ class Traffic(IntEnum):
 
 
 class Form(IntEnum):
-    """Whether a packet's length, flag and K agree."""
+    """The parser's verdict on a packet's length, flag and K."""
 
     TRUNCATED = 0
     RAGGED = 1
@@ -56,7 +56,7 @@ class Form(IntEnum):
 
 
 class Errand(IntEnum):
-    """What egress makes of a packet."""
+    """A packet's next hop, which ingress bridges to egress."""
 
     FORWARD = 0
     STATION = 1
@@ -68,7 +68,7 @@ class Errand(IntEnum):
 
 
 class Outcome(IntEnum):
-    """How an admitted packet counts; accepted and completing a slot, under it + `COMPLETING`."""
+    """Outcomes of admitted packets; one that completes a slot counts under outcome + `COMPLETING`."""
 
     STALE = 0
     DUPLICATE = 1
@@ -91,7 +91,7 @@ WORKERS_PER_JOB: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What differs between the switches that run the programs.
+    """The differences between the switches that run the programs.
 
     Attributes:
         controller_port: where packets for the controller leave, with a packet-in header in front.
@@ -184,7 +184,7 @@ class SwitchAddress:
 
 @dataclass(frozen=True, slots=True)
 class Station:
-    """Where a worker is: its port and its MAC, 48 bits."""
+    """A host or a neighbouring switch: its port and its MAC, 48 bits."""
 
     port: int
     mac: int
@@ -210,7 +210,7 @@ class Parent:
 
 @dataclass(frozen=True, slots=True)
 class JobPlace:
-    """Where a job is on a switch: its index among the jobs, 0..255, and its workers' stations by bit."""
+    """A job's index on a switch, 0..255, and its workers' stations by bit."""
 
     index: int
     stations: Mapping[int, Station]
@@ -219,7 +219,7 @@ class JobPlace:
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """What to write into a switch."""
+    """Table entries and multicast groups to write into a switch."""
 
     tables: tuple[TableEntry, ...]
     groups: tuple[MulticastGroup, ...]

@@ -1,4 +1,4 @@
-"""What differs between two P4Infos, as a person should hear it."""
+"""The first difference between two P4Infos, as a message."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def difference(given: Any, ours: Any, *, ignored: Collection[str] = ()) -> str | None:
-    """What differs first; None where nothing does. The order of objects and pkg_info do not matter.
+    """Returns the first difference; None without any. The order of objects and pkg_info do not matter.
 
     Args:
         ignored: kinds of objects, such as "registers"; or "size", of all objects.

@@ -66,7 +66,7 @@ def lanes_code(bits: int | None) -> int:
 
 @dataclass(frozen=True, slots=True)
 class SkipPolicy:
-    """What the workers of a job skip: the control plane's decision, changed between collectives only.
+    """The elements that a job's workers skip: the control plane's decision, changed between collectives only.
 
     Attributes:
         block: elements that are sent or skipped together, 1 to 65,536.

@@ -127,7 +127,7 @@ class SkipTuner:
 
     @property
     def densities(self) -> Densities | None:
-        """What is known of the job's tensors."""
+        """The known facts of the job's tensors."""
         return self._sampled.densities()
 
     def observe(self, now: float, reports: Mapping[int, Report]) -> Decision | None:

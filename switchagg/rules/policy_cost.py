@@ -1,4 +1,4 @@
-"""What a tensor's densities are, and what an element costs under any skip policy; see `rules.policy`.
+"""Densities of a tensor, and the cost of an element under any skip policy; see `rules.policy`.
 
 The filter: R. E. Kalman, *A New Approach to Linear Filtering and Prediction Problems*, 1960. No I/O.
 """
@@ -59,7 +59,7 @@ _RUN: Final = 40.0  # elements that cost as much as a border between runs
 
 
 class CostModel:
-    """What an element costs under any policy, learned from what it costs under those that were in force.
+    """The cost of an element under any policy, learned from its cost under those that were in force.
 
         cost = (scan + wire * words + arithmetic * union + runs * borders) * (1 + what is special to a policy)
 
@@ -77,7 +77,7 @@ class CostModel:
 
     @property
     def ready(self) -> bool:
-        """Whether anything has been learned."""
+        """True if anything has been learned."""
         return self._mean is not None
 
     def learn(self, policy: SkipPolicy, densities: Densities, cost: float) -> None:
@@ -146,7 +146,7 @@ class CostModel:
 
 
 def _shape(policy: SkipPolicy, densities: Densities) -> Vector:
-    """What multiplies each base coefficient, an element."""
+    """The factors of the base coefficients, per element."""
     narrow = 1.0 if policy.bits is None else policy.bits / 32
     if policy.dense:
         return np.array([1.0, narrow, 1.0, 0.0])

@@ -163,7 +163,7 @@ class ParentEntry:
 
 @dataclass(frozen=True, slots=True)
 class JobEntry:
-    """What a switch knows of a job.
+    """A job as a switch knows it.
 
     Raises `UsageError` for a value out of range, `slots` that is no power of two, a `base` here or at the
     parent that is not a multiple of it, no workers or more than 32, two workers with the same bit or the same
@@ -209,7 +209,7 @@ class JobEntry:
 
 @dataclass(frozen=True, slots=True)
 class SlotState:
-    """What a slot holds now. `words` is uint32 of shape (K,) in host order, None where not filled."""
+    """The contents of a slot. `words` is uint32 of shape (K,) in host order, None where not filled."""
 
     seq: int
     seen: int
@@ -462,7 +462,7 @@ class SlotTable:
 
     @staticmethod
     def _contribution(job: _Job, parent: ParentEntry, cause: Header, reply: int) -> Out:
-        """What a full slot is to the parent."""
+        """Returns a full slot's contribution to the parent."""
         index = cause.slot - job.entry.base
         slot = job.slots[index]
         flags = cause.flags & Flag.RETRANSMISSION

@@ -45,7 +45,7 @@ MAX_WORDS: Final = (MAX_UDP_PAYLOAD - HEADER_BYTES) // 4
 
 
 class Op(IntEnum):
-    """What a packet asks for, or is."""
+    """The type of a packet."""
 
     SUM = 0  # add the words, modulo 2^32
     OR = 1  # combine the words with bitwise or
@@ -61,7 +61,7 @@ class Flag(IntFlag):
 
 
 class DropReason(StrEnum):
-    """Why a switch dropped a packet, in the order in which it checks."""
+    """Reasons for a switch to drop a packet, in the order in which it checks."""
 
     truncated = "truncated"  # shorter than a header
     version = "version"  # not version 1
@@ -76,7 +76,7 @@ class DropReason(StrEnum):
 
 
 class Event(StrEnum):
-    """What a switch counts besides drops.
+    """A switch's counters besides drops.
 
     ``received = accepted + duplicates_answered + inits + delivered + the sum over all drop reasons`` and
     ``accepted = stored + added + ored + skips``.

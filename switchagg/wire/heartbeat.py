@@ -37,7 +37,7 @@ class HeartbeatError(SwitchAggError):
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a member has done since it joined. Times are nanoseconds; all but those of `NOW` only grow.
+    """A member's counters since it joined. Times are nanoseconds; all but those of `NOW` only grow.
 
     Attributes:
         collectives: that are complete. elements, bytes_reduced: of their tensors, as the caller sees them.
@@ -115,7 +115,7 @@ class Report:
         return self.sampled_sum, *(getattr(self, f"sampled_sum_{size}") for size in SAMPLED_SIZES[1:])
 
     def since(self, before: Report) -> Report:
-        """What has come since an earlier report of the same member; `NOW` as it is."""
+        """Returns the difference from an earlier report of the same member; `NOW` as it is."""
         return Report(
             *(
                 now if name in NOW else max(0, now - then)

@@ -147,7 +147,7 @@ class P4Engine:
             self._board.delete_group(group)
 
     def installed(self, job_id: int) -> Installed:
-        """What is on the board of a job."""
+        """The entries of a job on the board."""
         return self._jobs[job_id]
 
     def fence(self, job_id: int, bits: int) -> None:

@@ -1,1 +1,1 @@
-"""How the controller reaches a switch: one interface, one file per way."""
+"""Drivers: `base.SwitchDriver` is the interface, with one file per kind of switch."""

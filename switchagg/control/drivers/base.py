@@ -1,4 +1,4 @@
-"""What the controller needs from a switch, whatever it is and however it is reached."""
+"""`SwitchDriver`: the operations on a switch that the controller needs."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ class SwitchDriver(Protocol):
 
     @property
     def name(self) -> str:
-        """What people call this switch; unique in one controller."""
+        """The switch's name; unique in one controller."""
         ...
 
     @property
     def target(self) -> str:
-        """What it is: ``native``, ``p4``, ``bmv2``, ``tofino``, …"""
+        """The kind of switch: ``native``, ``p4``, ``bmv2``, ``tofino``, …"""
         ...
 
     @property
     def capacity(self) -> Capacity:
-        """What the switch has room for."""
+        """Its slots, words and memory."""
         ...
 
     @property
@@ -47,7 +47,7 @@ class SwitchDriver(Protocol):
 
     @property
     def warnings(self) -> list[str]:
-        """What a person should know about how this switch runs, a sentence each."""
+        """Warnings for the operator about how this switch runs, a sentence each."""
         ...
 
     def install_job(self, entry: JobEntry) -> None:

@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Who the server says is primary: us, another, or nobody; and the highest election id that it knows."""
+    """The server's answer to arbitration: the primary is us, another or nobody; the highest election id."""
 
     primary: bool
     vacant: bool
@@ -42,7 +42,7 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """Who hears of what comes by the stream. Called in its thread; must not block.
+    """Callbacks for the stream's messages. Called in its thread; must not block.
 
     Attributes:
         standing: the server said who is primary.

@@ -73,7 +73,7 @@ class Link:
 
     @property
     def up(self) -> bool:
-        """Whether the switch can be used."""
+        """True if the switch can be used."""
         return self._client is not None
 
     def suspect(self) -> None:

@@ -1,4 +1,4 @@
-"""Which program a P4Runtime switch should run, whether it does, and what it is.
+"""The program of a P4Runtime switch: the one that its spec names, against the one that it runs.
 
     spec: program | p4info and config ---> Pipeline --+
                                                       +--> push, or leave alone
@@ -51,7 +51,7 @@ class Pipeline:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What a switch runs.
+    """The program that a switch runs.
 
     Attributes:
         target: ``native``, ``p4``, ``bmv2`` or ``tofino``.
@@ -75,12 +75,12 @@ class Program:
 
     @property
     def native(self) -> bool:
-        """Whether the native engine runs it, to which a job says its K."""
+        """True if the native engine runs it, whose jobs choose their K."""
         return self.target == "native"
 
     @property
     def capacity(self) -> Capacity:
-        """What it has room for."""
+        """Its slots, words and memory."""
         memory = self.memory or Capacity.bytes_of(self.ports.slots, self.max_words)
         return Capacity(self.ports.slots, self.max_words, memory, MAX_WORKERS, MAX_JOBS, self.exact_words)
 
@@ -130,7 +130,7 @@ def _read(path: Path) -> bytes:
 
 
 def must_push(running: Any, wanted: Pipeline | None) -> bool:
-    """Whether the wanted program has to be started, for which all tables are emptied.
+    """Returns True if the wanted program has to be started, which empties all tables.
 
     Args:
         running: the switch's `ForwardingPipelineConfig`; None where there is none.
@@ -184,7 +184,7 @@ def describe(spec: P4RuntimeSpec, p4info: Any) -> Program:
 
 
 def expected(spec: P4RuntimeSpec, wanted: Pipeline | None) -> Program:
-    """What a switch is taken for before it can be asked: its program, or what the spec says.
+    """Returns the program that a switch is assumed to run until it can be asked, by its spec.
 
     Raises `UsageError` where the program is none that the spec can mean.
     """

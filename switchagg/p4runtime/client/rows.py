@@ -30,7 +30,7 @@ DELETE: Final = p4runtime_pb2.Update.DELETE
 
 T = TypeVar("T")
 Key = tuple[int, tuple[tuple[int, Match], ...], int]
-"""What names an entry: table, matches by field, priority."""
+"""An entry's key: table, matches by field, priority."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +46,11 @@ class Row:
 
     @property
     def key(self) -> Key:
-        """What names the entry in its switch."""
+        """The entry's key in its switch."""
         return self.table, self.matches, self.priority
 
     def field(self, number: int) -> Match | None:
-        """What the entry wants of a field; None for anything."""
+        """The entry's match of a field; None for a wildcard."""
         return next((match for each, match in self.matches if each == number), None)
 
     def param(self, number: int) -> int | None:
@@ -69,7 +69,7 @@ class Schema:
         self._packets = _by_name(p4info.controller_packet_metadata)
 
     def has_table(self, name: str) -> bool:
-        """Whether the program has this table."""
+        """Returns True if the program has this table."""
         return _found(self._tables, name) is not None
 
     def table(self, name: str) -> int:

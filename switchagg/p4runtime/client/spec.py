@@ -1,4 +1,4 @@
-"""How an operator names a switch that is reached over P4Runtime: a URL, or a table of the configuration file.
+"""The specification of a switch reached over P4Runtime: a URL, or a table of the configuration file.
 
     p4runtime://10.0.0.2:9559?address=10.1.0.254&station=10.1.0.1,02:00:00:00:00:01,1&station=...
 

@@ -1,4 +1,4 @@
-"""What a P4 switch should hold, against what it holds. No I/O.
+"""The wanted contents of a P4 switch, and their difference from those read back. No I/O.
 
     spec, program, P4Info -> `Layout`: rows and group of a job, and of the switch itself
     Layout, jobs that belong there, what was read back -> `Difference`: what to write, and nothing else
@@ -81,7 +81,7 @@ class Holding:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What was read back: rows of our tables, groups, and the default action of `stations`."""
+    """The contents read back: rows of our tables, groups, and the default action of `stations`."""
 
     rows: Mapping[Key, Row]
     groups: Mapping[int, MulticastGroup]
@@ -90,7 +90,7 @@ class Found:
 
 @dataclass(slots=True)
 class Difference:
-    """What to write, in the order of the fields.
+    """Writes that bring a switch to the wanted contents, in the order of the fields.
 
     Attributes:
         default: whether the default action of `stations` has to be set.
@@ -110,7 +110,7 @@ class Difference:
 
 
 class Layout:
-    """Where things lie on one switch."""
+    """The wanted contents of one switch."""
 
     def __init__(self, spec: P4RuntimeSpec, program: Program, schema: Schema) -> None:
         self._spec, self._program, self._schema = spec, program, schema
@@ -133,7 +133,7 @@ class Layout:
 
     @property
     def floods(self) -> bool:
-        """Whether the program forwards frames by station."""
+        """True if the program forwards frames by station."""
         return self._stations is not None
 
     def free_index(self, used: Iterable[int]) -> int:
@@ -206,7 +206,7 @@ class Layout:
         return found
 
     def difference(self, found: Found, entries: Sequence[JobEntry], fenced: Mapping[int, int]) -> Difference:
-        """What to write so that the switch holds these jobs and no others.
+        """Returns the writes after which the switch holds these jobs and no others.
 
         Raises `SwitchError` or `UsageError` for a job that it cannot hold.
         """
@@ -244,7 +244,7 @@ class Layout:
         return made
 
     def common_difference(self, found: Found) -> Difference:
-        """What is missing of what the switch needs before any job. Jobs that are there stay."""
+        """Returns the writes for what the switch needs before any job. Jobs that are there stay."""
         made = Difference(default=self.floods and not self._floods_already(found))
         self._compare_rows(made, found, self.common_rows)
         made.delete.clear()

@@ -46,7 +46,7 @@ _log = logging.getLogger(__name__)
 
 
 class Tables:
-    """What a client sees of a switch.
+    """A switch's tables, groups and counters, through one client.
 
     Args:
         writes: counts the updates that are sent, by kind: insert, modify, delete, clear (a counter's cell).
@@ -85,7 +85,7 @@ class Tables:
         return Found(rows, found_groups, miss)
 
     def admission_keys(self) -> set[Key]:
-        """What names the entries of the admission table."""
+        """Reads the keys of the admission table's entries."""
         asked = p4runtime_pb2.Entity()
         asked.table_entry.table_id = self._schema.table(ADMISSION)
         return {row_of(each.table_entry).key for each in self._client.read_all([asked])}

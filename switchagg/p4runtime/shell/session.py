@@ -145,7 +145,7 @@ def _text(error: Any) -> str:
 
 
 class Helpers:
-    """What the shell adds: jobs, slots, admissions, counters.
+    """The shell's helpers: jobs, slots, admissions, counters.
 
     Args:
         facts: names and numbers of our P4 programs.

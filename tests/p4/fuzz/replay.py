@@ -24,7 +24,7 @@ from .devices import Varied
 from .steps import Admit, Connect, Cross, Send, Step
 
 ELSEWHERE: Final = ("203.0.113.1", 1)
-"""Whom a packet comes from that came in at another port than its source's: to the native table, nobody."""
+"""The native table's source of a packet that came in at another port than its source's: no worker."""
 
 
 class Differs(Exception):

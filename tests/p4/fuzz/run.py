@@ -66,7 +66,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a run did.
+    """The result of a run.
 
     Attributes:
         following: packets of workers that follow the window rule.

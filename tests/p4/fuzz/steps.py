@@ -1,4 +1,4 @@
-"""What happens to a switch while it is fuzzed, as records that can be kept, left out and printed."""
+"""Steps of fuzzing a switch, as records that can be kept, left out and printed."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def show(step: Step) -> str:
 
 
 def _expression(value: object) -> str:
-    """What makes a value. Unlike its repr it shows secrets, without which a job is none."""
+    """Python source of a value. Unlike its repr it shows secrets, without which a job is none."""
     if isinstance(value, tuple):
         return f"({''.join(f'{_expression(each)}, ' for each in value)})"
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""What `test_ether_switch` looks at, acted out between real interfaces: a process of a namespace of its own.
+"""Scenarios of `test_ether_switch` between real interfaces: a process of a namespace of its own.
 
     python -m tests.switchagg.emulator.ether_acts FOLDER     prints what was seen, as JSON
 

@@ -91,7 +91,7 @@ class PlainWorkers:
         return header, words
 
     def pending(self, bit: int) -> int:
-        """How many packets wait at this socket; they are thrown away."""
+        """Discards the packets that wait at this socket, and returns their number."""
         self.sockets[bit].setblocking(False)
         count = 0
         try:

@@ -26,7 +26,7 @@ COMMAND = [sys.executable, "-m", "switchagg.cli.main", "switch", "--engine", "na
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What was seen between interfaces."""
+    """The observations between interfaces."""
     if not has_namespaces():
         pytest.skip("no network namespaces here (unshare, nsenter, ip, ethtool)")
     folder = tmp_path_factory.mktemp("acts")

@@ -61,7 +61,7 @@ def test_a_link_carries_its_rate_and_loses_nothing_that_its_queue_bears(offload:
 
 
 def test_in_a_second_within_the_rate() -> None:
-    """What has come out by any moment is within what the rate allows by then, and most of that has come."""
+    """At any moment the output is within the rate, and most of the allowed bytes have come."""
     rate = Rate(4e6)
     with Switch(rate=rate) as switch, PlainWorkers(1).join(switch) as workers:
         finish_a_slot(workers)

@@ -43,7 +43,7 @@ class Data:
 
 @dataclass
 class Machine:
-    """What an element costs, in nanoseconds, with coefficients and quirks of its own."""
+    """The cost of an element, in nanoseconds, with coefficients and quirks of its own."""
 
     scan: float = 1.5
     wire: float = 1.5

@@ -1,4 +1,4 @@
-"""How switches are wired, as operators say it."""
+"""The wiring of switches in an operator's words."""
 
 from __future__ import annotations
 

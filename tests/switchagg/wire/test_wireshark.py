@@ -24,7 +24,7 @@ OTHERS = [SKIP[:15], b"\x20" + SKIP[1:]]  # not ours: too short, version 2
 
 @pytest.fixture(scope="module")
 def packets(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """What tshark sees: the layers of each packet, by field name."""
+    """tshark's view: the layers of each packet, by field name."""
     if shutil.which("tshark") is None:
         pytest.skip("tshark is not installed: the Wireshark dissector is not exercised")
     pytest.importorskip("scapy", reason="scapy is not installed: it writes the capture that tshark reads")

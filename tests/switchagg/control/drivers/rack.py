@@ -37,7 +37,7 @@ _ALONE = ("-rnpf", "--mount-proc", "--kill-child")
 
 @functools.cache
 def has_namespaces() -> bool:
-    """Whether an unprivileged namespace can have veth pairs and a bridge here."""
+    """True if an unprivileged namespace can have veth pairs and a bridge here."""
     if not all(shutil.which(each) for each in ("unshare", "nsenter", "ip", "ethtool")):
         return False
     line = "ip link add wire0 type veth peer name wire1 && ip link add bridge0 type bridge"

@@ -1,4 +1,4 @@
-"""What happens in a rack with real workers, each on its own host. Run by `rack.in_namespace`.
+"""Scenarios in a rack with real workers, each on its own host. Run by `rack.in_namespace`.
 
     python -m tests.switchagg.control.drivers.rack_jobs p4|bmv2 FOLDER
 
@@ -89,7 +89,7 @@ class Play:
 
 
 class Talk:
-    """What a worker says."""
+    """The messages of a worker."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process

@@ -90,7 +90,7 @@ class Rig:
 
     @property
     def address(self) -> str:
-        """Where it serves."""
+        """HOST:PORT of its server."""
         return self.server.address
 
     @property
@@ -182,7 +182,7 @@ def parts(rng: np.random.Generator, entry: JobEntry) -> list[Words]:
 
 
 class Changes:
-    """What a driver says of its switch, in order."""
+    """The changes that a driver reports, in order."""
 
     def __init__(self, driver: P4RuntimeDriver) -> None:
         self._heard: queue.Queue[SwitchChange] = queue.Queue()
@@ -199,7 +199,7 @@ class Changes:
         return change
 
     def none(self) -> bool:
-        """Whether there is nothing else."""
+        """True if no other change was reported."""
         return self._heard.empty()
 
 

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(
 def seen(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, list[list[dict[str, Any]]]]:
-    """What the workers of each act said."""
+    """The output of each scenario's workers."""
     folder: Path = tmp_path_factory.mktemp("rack")
     if request.param == "bmv2":
         if not (shutil.which("simple_switch_grpc") and shutil.which("p4c-bm2-ss")):
@@ -34,7 +34,7 @@ def seen(
 
 
 def _turns(said: list[dict[str, Any]]) -> int:
-    """How many sums a worker has had, all of them exact."""
+    """Returns the number of a worker's sums, all of them exact."""
     turns = [each for each in said if "turn" in each]
     assert all(each["exact"] for each in turns)
     return len(turns)

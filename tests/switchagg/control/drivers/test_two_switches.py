@@ -69,7 +69,7 @@ class Site:
         self._controller.communicate()
 
     def get(self, path: str) -> Any:
-        """What the controller answers."""
+        """The controller's answer."""
         with urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=10) as answer:
             found = json.load(answer)
         (inner,) = found.values() if isinstance(found, dict) and len(found) == 1 else (found,)

@@ -1,4 +1,4 @@
-"""Which program a switch should run, and what it is taken for."""
+"""The program that a switch should run, and the one that it is assumed to run."""
 
 from __future__ import annotations
 

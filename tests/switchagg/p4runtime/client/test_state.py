@@ -1,4 +1,4 @@
-"""What a switch should hold against what it holds, without a switch."""
+"""Wanted against present contents of a switch, without a switch."""
 
 from __future__ import annotations
 
