@@ -11,7 +11,7 @@ from switchagg.p4model import types as ty
 from switchagg.p4model.ast import control_name
 from switchagg.p4model.check_calls import accepts, declare_parameters, match_arguments
 from switchagg.p4model.constants import Symbolic, is_constant, to_value
-from switchagg.p4model.errors import NOWHERE, Location, P4Error
+from switchagg.p4model.errors import NOWHERE, Location, P4Error, declared_twice, misused
 from switchagg.p4model.operators import fit
 from switchagg.p4model.symbols import Block, Constant, Env, Frame
 from switchagg.p4model.types import Type, has_variables, substitute, underlying
@@ -186,11 +186,7 @@ def _state_names(decl: ast.ParserDecl) -> set[str]:
         if each.name in seen:
             if seen[each.name] is NOWHERE:
                 raise P4Error(f"state `{each.name}` cannot be declared; every parser has it", each.location)
-            raise P4Error(
-                f"state `{each.name}` is declared twice",
-                each.location,
-                ("the first declaration is here", seen[each.name]),
-            )
+            raise declared_twice(f"state `{each.name}` is declared twice", each.location, seen[each.name])
         seen[each.name] = each.location
     if "start" not in seen:
         raise P4Error(f"parser `{decl.name}` has no state `start`", decl.location)
@@ -286,10 +282,8 @@ class Instances:
                     raise P4Error(f"an instance of package `{type_}` has no initializer", location)
                 return self._package(type_, made)
             case ty.BlockType():
-                raise P4Error(
-                    f"`{type_}` has no body that an instance could be made of",
-                    location,
-                    ("it is declared here", type_.location),
+                raise misused(
+                    f"`{type_}` has no body that an instance could be made of", location, type_.location
                 )
             case _:
                 raise P4Error(f"no instance can be made of `{type_}`", location)

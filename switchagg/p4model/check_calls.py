@@ -10,7 +10,7 @@ from switchagg.p4model import ast, ir
 from switchagg.p4model import types as ty
 from switchagg.p4model.ast import control_name
 from switchagg.p4model.constants import is_constant
-from switchagg.p4model.errors import Location, P4Error
+from switchagg.p4model.errors import Location, P4Error, misused
 from switchagg.p4model.operators import coerce
 from switchagg.p4model.symbols import Env, Frame, NamedType, Overloads, UserFunction
 from switchagg.p4model.types import Type, has_varbit, has_variables, substitute, unify, width_of
@@ -58,11 +58,7 @@ class Calls:
                     return self._function(function, node, env, expected)
                 return self._extern_function(function, node, env, expected)
             case _:
-                raise P4Error(
-                    f"`{callee.name}` cannot be called",
-                    callee.location,
-                    ("it is declared here", symbol.location),
-                )
+                raise misused(f"`{callee.name}` cannot be called", callee.location, symbol.location)
 
     def _choose(
         self, members: Sequence[UserFunction | ty.Method], node: ast.CallExpr, name: str, env: Env
@@ -182,10 +178,8 @@ class Calls:
     ) -> ir.Expr:
         methods = type_.find(callee.member)
         if not methods:
-            raise P4Error(
-                f"extern `{type_}` has no method `{callee.member}`",
-                callee.location,
-                ("it is declared here", type_.location),
+            raise misused(
+                f"extern `{type_}` has no method `{callee.member}`", callee.location, type_.location
             )
         method = self._choose(methods, node, f"{type_.name}.{callee.member}", env)
         assert isinstance(method, ty.Method)
@@ -481,10 +475,8 @@ class Functions:
                 raise P4Error("only methods can be defined here", decl.location)
             method = abstract.get(decl.name)
             if method is None:
-                raise P4Error(
-                    f"extern `{type_}` has no abstract method `{decl.name}`",
-                    decl.location,
-                    ("it is declared here", type_.location),
+                raise misused(
+                    f"extern `{type_}` has no abstract method `{decl.name}`", decl.location, type_.location
                 )
             if decl.name in made:
                 raise P4Error(f"method `{decl.name}` is defined twice", decl.location)
@@ -495,10 +487,10 @@ class Functions:
         for missing in abstract.keys() - made.keys():
             optional = any(note.name == "optional" for note in abstract[missing].annotations)
             if not optional:
-                raise P4Error(
+                raise misused(
                     f"`{name}` does not define the abstract method `{missing}` of `{type_}`",
                     location,
-                    ("it is declared here", abstract[missing].location),
+                    abstract[missing].location,
                 )
         return made
 

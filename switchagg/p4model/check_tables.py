@@ -14,7 +14,7 @@ from switchagg.p4model import types as ty
 from switchagg.p4model.ast import control_name, find_annotation, own_name
 from switchagg.p4model.check_calls import linked, match_arguments
 from switchagg.p4model.constants import is_constant, to_value
-from switchagg.p4model.errors import Location, P4Error
+from switchagg.p4model.errors import Location, P4Error, misused
 from switchagg.p4model.operators import coerce
 from switchagg.p4model.symbols import Env, Frame
 from switchagg.p4model.types import Type, underlying, width_of
@@ -104,9 +104,7 @@ class Tables:
         if symbol is None:
             raise P4Error(f"action `{path.name}` is not declared", path.location)
         if not isinstance(symbol, ir.Action):
-            raise P4Error(
-                f"`{path.name}` is not an action", path.location, ("it is declared here", symbol.location)
-            )
+            raise misused(f"`{path.name}` is not an action", path.location, symbol.location)
         return symbol
 
     def _bound(self, action: ir.Action, node: ast.ActionRefNode, env: Env) -> tuple[ir.Argument, ...]:

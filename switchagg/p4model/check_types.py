@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from switchagg.p4model import ast
 from switchagg.p4model import types as ty
 from switchagg.p4model.ast import find_annotation
-from switchagg.p4model.errors import Location, P4Error, unsupported
+from switchagg.p4model.errors import Location, P4Error, declared_twice, misused, unsupported
 from switchagg.p4model.symbols import Block, Env, Generic, NamedType
 from switchagg.p4model.types import Type, has_variables, underlying
 
@@ -85,30 +85,24 @@ class Types:
         if symbol is None:
             raise P4Error(f"type `{node.name}` is not declared", node.location)
         if not isinstance(symbol, NamedType | Generic | Block):
-            raise P4Error(
-                f"`{node.name}` is not a type", node.location, ("it is declared here", symbol.location)
-            )
+            raise misused(f"`{node.name}` is not a type", node.location, symbol.location)
         return symbol
 
     def _named(self, node: ast.NamedType, env: Env) -> Type:
         symbol = self._symbol(node, env)
         if isinstance(symbol, Generic):
-            raise P4Error(
+            raise misused(
                 f"`{node.name}` needs {len(symbol.type_params)} type argument(s), as in "
                 f"`{node.name}<{', '.join(symbol.type_params)}>`",
                 node.location,
-                ("it is declared here", symbol.location),
+                symbol.location,
             )
         return symbol.type
 
     def _specialized(self, node: ast.SpecializedType, env: Env) -> Type:
         symbol = self._symbol(node.base, env)
         if not isinstance(symbol, Generic):
-            raise P4Error(
-                f"`{node.base.name}` takes no type arguments",
-                node.location,
-                ("it is declared here", symbol.location),
-            )
+            raise misused(f"`{node.base.name}` takes no type arguments", node.location, symbol.location)
         args = tuple(self.resolve(each, env) for each in node.args)
         return self.instantiate(symbol, args, node.location)
 
@@ -153,10 +147,10 @@ class Types:
     def instantiate(self, generic: Generic, args: tuple[Type, ...], location: Location) -> Type:
         """The type of a generic declaration for these arguments. Equal arguments give the same object."""
         if len(args) != len(generic.type_params):
-            raise P4Error(
+            raise misused(
                 f"`{generic.decl.name}` needs {len(generic.type_params)} type argument(s), not {len(args)}",
                 location,
-                ("it is declared here", generic.location),
+                generic.location,
             )
         there = generic.cache.get(args)
         if there is not None:
@@ -348,11 +342,7 @@ def _no_duplicates(decls: tuple[ast.Decl, ...] | tuple[ast.Name, ...], what: str
     for each in decls:
         name = each.text if isinstance(each, ast.Name) else each.name
         if name in seen:
-            raise P4Error(
-                f"{what} `{name}` is declared twice",
-                each.location,
-                ("the first declaration is here", seen[name]),
-            )
+            raise declared_twice(f"{what} `{name}` is declared twice", each.location, seen[name])
         seen[name] = each.location
 
 
@@ -361,10 +351,8 @@ def _no_equal_overloads(methods: list[ty.Method]) -> None:
         for old in methods[:index]:
             same = [each.name for each in new.params] == [each.name for each in old.params]
             if new.name == old.name and same:
-                raise P4Error(
-                    f"`{new}` is declared twice with the same parameters",
-                    new.location,
-                    ("the first declaration is here", old.location),
+                raise declared_twice(
+                    f"`{new}` is declared twice with the same parameters", new.location, old.location
                 )
 
 

@@ -72,3 +72,13 @@ class P4Error(UsageError):
 def unsupported(construct: str, location: Location) -> P4Error:
     """The error for a construct of the language or of an architecture that the model does not have."""
     return P4Error(f"{construct} is not supported", location, unsupported=True)
+
+
+def misused(reason: str, location: Location, declaration: Location) -> P4Error:
+    """The error for a name that cannot be used so, with a note that points to its declaration."""
+    return P4Error(reason, location, ("it is declared here", declaration))
+
+
+def declared_twice(reason: str, location: Location, first: Location) -> P4Error:
+    """The error for a second declaration, with a note that points to the first one."""
+    return P4Error(reason, location, ("the first declaration is here", first))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from switchagg.p4model import ast, ir
-from switchagg.p4model.errors import Location, P4Error
+from switchagg.p4model.errors import Location, declared_twice
 from switchagg.p4model.types import BlockType, ExternType, Method, Parameter, Type, TypeVar
 
 FrameKind: TypeAlias = Literal["top", "parser", "control", "action", "function", "method", "table"]
@@ -155,11 +155,7 @@ class Env:
             _join(there, symbol)
             return
         if there is not None:
-            raise P4Error(
-                f"`{name}` is declared twice",
-                symbol.location,
-                ("the first declaration is here", there.location),
-            )
+            raise declared_twice(f"`{name}` is declared twice", symbol.location, there.location)
         self._order[name] = len(self._order)
         self._names[name] = symbol
 
@@ -195,9 +191,7 @@ def _join(there: Overloads, added: Overloads) -> None:
         for old in there.members:
             same_count = len(old.params) == len(new.params)
             if same_count and [each.name for each in old.params] == [each.name for each in new.params]:
-                raise P4Error(
-                    f"`{new.name}` is declared twice with the same parameters",
-                    new.location,
-                    ("the first declaration is here", old.location),
+                raise declared_twice(
+                    f"`{new.name}` is declared twice with the same parameters", new.location, old.location
                 )
         there.members.append(new)
