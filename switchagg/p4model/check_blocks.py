@@ -174,7 +174,7 @@ class Blocks:
         types = [each.type for each in exprs]
         cases = []
         for case in nodes:
-            keys = self.checker.keysets.select(case.keys, types, env, case.location)
+            keys = self.checker.keysets.check(case.keys, types, env, case.location)
             _check_target(case.state.text, case.state.location, env)
             cases.append(ir.SelectCase(keys, case.state.text, case.location))
         return ir.Select(tuple(exprs), tuple(cases), node.location)

@@ -44,6 +44,7 @@ class Tables:
         default_node = properties.get("default_action")
         entries_node = properties.get("entries")
         priorities = _Priorities(self.checker, properties, env)
+        size = properties["size"].value if "size" in properties else None
         return ir.Table(
             decl.name,
             name,
@@ -55,7 +56,7 @@ class Tables:
             default_node is not None and default_node.const,
             priorities.assign(self._entries(entries_node, keys, actions, env), keys),
             entries_node is not None and entries_node.const,
-            self._size(properties.get("size"), env),
+            self.checker.exprs.constant_int(size, env) if isinstance(size, ast.Expr) else None,
             priorities.largest_wins,
             priorities.delta,
             self._others(properties, env, name),
@@ -200,12 +201,6 @@ class Tables:
         return tuple(entries)
 
     # ---- other properties
-
-    def _size(self, node: ast.PropertyNode | None, env: Env) -> int | None:
-        if node is None:
-            return None
-        assert isinstance(node.value, ast.Expr)
-        return self.checker.exprs.constant_int(node.value, env)
 
     def _others(self, properties: dict[str, ast.PropertyNode], env: Env, table: str) -> dict[str, ir.Value]:
         known = {
@@ -400,28 +395,24 @@ class Keysets:
     def check(
         self, nodes: Sequence[ast.Expr], types: Sequence[Type], env: Env, location: Location
     ) -> tuple[ir.Keyset, ...]:
-        """One keyset for each type, or a value set alone. Raises `P4Error`."""
+        """One keyset for each type, or a value set alone; all are known at compile time. Raises `P4Error`."""
         if len(nodes) == 1 and len(types) != 1:
             node = nodes[0]
             if isinstance(node, ast.DefaultExpr | ast.DontCareExpr):
                 return tuple(ir.AnySet(node.location) for _ in types)
-            value_set = self._value_set(node, env)
+            value_set = self._value_set(node, types, env)
             if value_set is not None:
-                self._check_value_set(value_set, types, node.location)
-                return (ir.ValueSetRef(value_set, node.location),)
+                return (value_set,)
         if len(nodes) == 1 and isinstance(nodes[0], ast.ListExpr):
             whole = len(types) == 1 and isinstance(types[0], ty.TupleType | ty.StructType)
             nodes = nodes if whole else nodes[0].elements
         if len(nodes) != len(types):
             raise P4Error(f"{len(nodes)} value(s) for a key of {len(types)}", location)
-        return tuple(self._one(node, type_, env) for node, type_ in zip(nodes, types, strict=True))
-
-    def select(
-        self, nodes: Sequence[ast.Expr], types: Sequence[Type], env: Env, location: Location
-    ) -> tuple[ir.Keyset, ...]:
-        """The keysets of a case of a select."""
-        keysets = self.check(nodes, types, env, location)
-        _require_constants(keysets)
+        keysets = tuple(self._one(node, type_, env) for node, type_ in zip(nodes, types, strict=True))
+        for each in keysets:
+            for part in (getattr(each, name, None) for name in ("value", "mask", "low", "high")):
+                if part is not None and not is_constant(part):
+                    raise P4Error("a key to compare with must be known at compile time", part.location)
         return keysets
 
     def _one(self, node: ast.Expr, type_: Type, env: Env) -> ir.Keyset:
@@ -435,10 +426,9 @@ class Keysets:
                 low = self._number(node.low, type_, env, "a range")
                 return ir.RangeSet(low, self._number(node.high, type_, env, "a range"), node.location)
             case _:
-                value_set = self._value_set(node, env)
+                value_set = self._value_set(node, (type_,), env)
                 if value_set is not None:
-                    self._check_value_set(value_set, (type_,), node.location)
-                    return ir.ValueSetRef(value_set, node.location)
+                    return value_set
                 value = self.checker.exprs.value(node, env)
                 return ir.ExactSet(self._converted(value, type_, "this key"), node.location)
 
@@ -455,32 +445,26 @@ class Keysets:
         if isinstance(value.type, ty.SerEnumType) and value.type != type_:
             value = coerce(value, value.type.underlying)
         if value.type != type_ and underlying(type_) == value.type:
-            return (
-                ir.Cast(type_, value.location, value)
-                if not isinstance(value, ir.Literal)
-                else _retype(value, type_)
-            )
+            if isinstance(value, ir.Literal):
+                return ir.Literal(type_, value.location, value.value)
+            return ir.Cast(type_, value.location, value)
         return coerce(value, type_, what)
 
     def entry(
         self, nodes: Sequence[ast.Expr], types: Sequence[Type], env: Env, location: Location
     ) -> tuple[ir.Keyset, ...]:
-        """The keysets of a table's entry, which must be known at compile time."""
+        """The keysets of a table's entry, which cannot be value sets."""
         keysets = self.check(nodes, types, env, location)
         for each in keysets:
             if isinstance(each, ir.ValueSetRef):
                 raise P4Error("a value set in a table's entry", each.location)
-        _require_constants(keysets)
         return keysets
 
-    def _value_set(self, node: ast.Expr, env: Env) -> ir.ValueSet | None:
-        if not isinstance(node, ast.PathExpr):
+    def _value_set(self, node: ast.Expr, types: Sequence[Type], env: Env) -> ir.ValueSetRef | None:
+        symbol = env.lookup(node.name, top=node.absolute) if isinstance(node, ast.PathExpr) else None
+        if not isinstance(symbol, ir.ValueSet):
             return None
-        symbol = env.lookup(node.name, top=node.absolute)
-        return symbol if isinstance(symbol, ir.ValueSet) else None
-
-    def _check_value_set(self, value_set: ir.ValueSet, types: Sequence[Type], location: Location) -> None:
-        element = value_set.element
+        element = symbol.element
         given: tuple[Type, ...] = (element,)
         if isinstance(element, ty.TupleType):
             given = element.elements
@@ -490,27 +474,10 @@ class Keysets:
             underlying(left) != underlying(right) for left, right in zip(given, types, strict=True)
         ):
             wanted = ", ".join(map(str, types))
-            raise P4Error(f"value set `{value_set.name}` is of `{element}`, the key of `{wanted}`", location)
-
-
-def _require_constants(keysets: Sequence[ir.Keyset]) -> None:
-    for each in keysets:
-        match each:
-            case ir.ExactSet(value=value):
-                parts: tuple[ir.Expr, ...] = (value,)
-            case ir.MaskSet():
-                parts = (each.value, each.mask)
-            case ir.RangeSet():
-                parts = (each.low, each.high)
-            case _:
-                parts = ()
-        for part in parts:
-            if not is_constant(part):
-                raise P4Error("a key to compare with must be known at compile time", part.location)
-
-
-def _retype(value: ir.Literal, type_: Type) -> ir.Expr:
-    return ir.Literal(type_, value.location, value.value)
+            raise P4Error(
+                f"value set `{symbol.name}` is of `{element}`, the key of `{wanted}`", node.location
+            )
+        return ir.ValueSetRef(symbol, node.location)
 
 
 def check_control_plane_data(action: ir.Action, location: Location) -> None:

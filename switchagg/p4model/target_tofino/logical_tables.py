@@ -73,7 +73,7 @@ PossibleActions = tuple[tuple[LogicalTable, frozenset[ir.Action]], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Where:
+class Context:
     """The context of a statement.
 
     Attributes:
@@ -92,7 +92,7 @@ class Where:
 
     def inside(
         self, guard: Guard, decider: LogicalTable, *given: tuple[LogicalTable, frozenset[ir.Action]]
-    ) -> Where:
+    ) -> Context:
         """One side of a branch."""
         return replace(
             self,
@@ -119,7 +119,7 @@ class Flow:
         self.tables: list[LogicalTable] = []
         self._gress = gress
         self._branches = 0
-        where = Where({each: each.name for each in control.params}, control.name)
+        where = Context({each: each.name for each in control.params}, control.name)
         self._body((*control.prologue, *control.body.body), where)
 
     # ---- names
@@ -162,7 +162,7 @@ class Flow:
 
     # ---- statements
 
-    def _body(self, statements: Sequence[ir.Stmt], where: Where) -> None:
+    def _body(self, statements: Sequence[ir.Stmt], where: Context) -> None:
         for index, statement in enumerate(statements):
             match statement:
                 case ir.Block(body=body):
@@ -197,7 +197,7 @@ class Flow:
                     logical = self._unit(where.path, TableKind.STATEMENT, statement.location, where)
                     self._effects(logical, (statement,), where.names)
 
-    def _action_switch(self, statement: ir.ActionSwitch, where: Where) -> None:
+    def _action_switch(self, statement: ir.ActionSwitch, where: Context) -> None:
         table = statement.apply.table
         logical = self._table(table, where)
         self._branches += 1
@@ -209,7 +209,7 @@ class Flow:
                 inner = where.inside((self._branches, side), logical, (logical, possible))
                 self._body((case.body,), inner)
 
-    def _unit(self, name: str, kind: TableKind, location: Location, where: Where) -> LogicalTable:
+    def _unit(self, name: str, kind: TableKind, location: Location, where: Context) -> LogicalTable:
         logical = LogicalTable(
             name, kind, self._gress, location, where.guards, decided_by=where.deciders, given=where.given
         )
@@ -217,7 +217,7 @@ class Flow:
         return logical
 
     def _gateway(
-        self, statement: ir.If, where: Where
+        self, statement: ir.If, where: Context
     ) -> tuple[LogicalTable, PossibleActions, PossibleActions]:
         """The table or gateway that decides, and the actions it can have run on either side."""
         applied = [each for each in walk.nodes(statement.condition) if isinstance(each, ir.TableApply)]
@@ -231,7 +231,7 @@ class Flow:
         logical.matches |= fields
         return logical, (), ()
 
-    def _table(self, table: ir.Table, where: Where) -> LogicalTable:
+    def _table(self, table: ir.Table, where: Context) -> LogicalTable:
         logical = self._unit(table.control_name, TableKind.TABLE, table.location, where)
         logical.table = table
         logical.matches |= self.fields(where.names, [key.expr for key in table.keys])
@@ -241,7 +241,7 @@ class Flow:
             self._action(logical, table.default.action, table.default.args, where.names)
         return logical
 
-    def _sub_control(self, call: ir.BlockApply, where: Where) -> None:
+    def _sub_control(self, call: ir.BlockApply, where: Context) -> None:
         control = call.instance
         assert isinstance(control, ir.ControlInstance)
         inner: dict[ir.Variable, str] = dict(where.names)
