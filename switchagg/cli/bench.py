@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from switchagg.cli.options import chosen
 from switchagg.errors import UsageError
 from switchagg.launch.signals import stop_signals_exit
 
@@ -59,9 +60,7 @@ def _add_allreduce(kinds: Any) -> argparse.ArgumentParser:
     )
     lists.add_argument("--loss", default="0", help="share of packets lost, either way (%(default)s)")
     lists.add_argument(
-        "--dtype",
-        default="float32",
-        help="float32, float64, float16, bfloat16, int32, int64 (%(default)s)",
+        "--dtype", default="float32", help="float32, float64, float16, bfloat16, int32, int64 (%(default)s)"
     )
     lists.add_argument(
         "--compare",
@@ -185,17 +184,8 @@ def settings_from(args: argparse.Namespace) -> Settings:
         transports=parse_list(args.transport, "transport", str),
         dtypes=parse_list(args.dtype, "dtype", str),
         compare=compare,
-        repeat=args.repeat,
-        warmup=args.warmup,
-        mask=args.mask,
-        block_size=args.block_size,
-        words=args.words,
-        slots=args.slots,
-        duplicate=args.duplicate,
-        reorder=args.reorder,
-        rate=args.rate,
-        seed=args.seed,
-        timeout=args.timeout,
+        **chosen(args, "repeat", "warmup", "mask", "block_size", "words", "slots"),
+        **chosen(args, "duplicate", "reorder", "rate", "seed", "timeout"),
     )
 
 
@@ -234,12 +224,7 @@ def _ddp(args: argparse.Namespace) -> int:
         workers=parse_list(args.workers, "workers", int),
         models=parse_list(args.model, "model", str),
         systems=parse_list(args.system, "system", str),
-        steps=args.steps,
-        repeat=args.repeat,
-        warmup=args.warmup,
-        parameters=args.parameters,
-        batch=args.batch,
-        timeout=args.timeout,
+        **chosen(args, "steps", "repeat", "warmup", "parameters", "batch", "timeout"),
     )
     _check_folder(args)
 
@@ -274,11 +259,7 @@ def _policy(args: argparse.Namespace) -> int:
         layouts=parse_list(args.layout, "layout (accepted are random, clustered)", Layout),
         blocks=parse_list(args.blocks, "blocks", int),
         seconds=args.phase_seconds,
-        share=args.share,
-        deadline=args.deadline,
-        transport=args.transport,
-        seed=args.seed,
-        timeout=args.timeout,
+        **chosen(args, "share", "deadline", "transport", "seed", "timeout"),
     )
     _check_folder(args)
 

@@ -35,12 +35,7 @@ _IGNORED: Final = {
     "--max-l1-entries": "N",
     "--max-l2-entries": "N",
 }
-_IGNORED_FLAGS: Final = (
-    "--log-console",
-    "--log-flush",
-    "--debugger",
-    "--disable-swap",
-)
+_IGNORED_FLAGS: Final = ("--log-console", "--log-flush", "--debugger", "--disable-swap")
 _REFUSED: Final = {
     "--packet-in": "packets come by interfaces (-i), not by a nanomsg socket",
     "--use-files": "packets come by interfaces (-i); `switchagg p4 run` takes files",

@@ -10,7 +10,6 @@ import argparse
 import contextlib
 import json
 import os
-import resource
 import select
 import socket
 from collections.abc import Callable, Iterator, Mapping
@@ -19,13 +18,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from switchagg.cli.logs import FORMATS, LEVELS, log_to_stderr
+from switchagg.cli.options import chosen
 from switchagg.cli.serving import extras
 from switchagg.errors import UsageError
+from switchagg.launch.processes import raise_descriptor_limit
 from switchagg.launch.signals import stop_signals
 
 if TYPE_CHECKING:
     from switchagg.control.drivers.base import SwitchDriver
-    from switchagg.control.store import Store
     from switchagg.control.switch_specs import Configuration, NativeSpec
     from switchagg.p4runtime.client.spec import P4RuntimeSpec
 
@@ -87,12 +87,13 @@ def run(args: argparse.Namespace) -> int:
     tls = None
     if settings.tls_cert is not None and settings.tls_key is not None:
         tls = TlsFiles(settings.tls_cert, settings.tls_key)
-    _allow_connections()
+    raise_descriptor_limit()  # each member has a connection
     with stop_signals() as stop, contextlib.ExitStack() as stack:
         from switchagg.control.controller import Controller
         from switchagg.control.service import ControlServer
+        from switchagg.control.store import MemoryStore, SqliteStore
 
-        store = _store(settings.state)
+        store = MemoryStore() if settings.state is None else SqliteStore(settings.state)
         stack.callback(store.close)
         tenants = bool(store.tenants())
         if not tenants and not is_loopback(host):
@@ -112,7 +113,9 @@ def run(args: argparse.Namespace) -> int:
         server.start()
         warnings = _warnings(settings.state, tls is not None, host, drivers)
         _announce(server.url, drivers, warnings, as_json=args.json)
-        _wait(stop)
+        poll = select.poll()  # select() takes no descriptor above 1023
+        poll.register(stop, select.POLLIN)
+        poll.poll()
     return 0
 
 
@@ -120,18 +123,9 @@ def _configuration(args: argparse.Namespace) -> Configuration:
     from switchagg.control.switch_specs import Configuration, parse_switch, read_configuration
 
     configuration = Configuration() if args.config is None else read_configuration(args.config)
-    given = {
-        "listen": args.listen,
-        "state": args.state,
-        "tls_cert": args.tls_cert,
-        "tls_key": args.tls_key,
-        "log_format": args.log_format,
-        "words": args.words,
-        "slots": args.slots,
-    }
-    settings = replace(
-        configuration.settings, **{name: value for name, value in given.items() if value is not None}
-    )
+    names = ("listen", "state", "tls_cert", "tls_key", "log_format", "words", "slots")
+    given = {name: value for name, value in chosen(args, *names).items() if value is not None}
+    settings = replace(configuration.settings, **given)
     if settings.log_format not in (None, *FORMATS):
         raise UsageError(f"log_format is {settings.log_format!r}; accepted: {', '.join(FORMATS)}")
     if settings.state is None and (from_systemd := os.environ.get(STATE_VARIABLE)):
@@ -147,12 +141,6 @@ def _configuration(args: argparse.Namespace) -> Configuration:
     return Configuration(settings, switches)
 
 
-def _allow_connections() -> None:
-    """Raises the limit of descriptors: each member has a connection, and 1024 is for users of `select`."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-
-
 def _listen(text: str) -> tuple[str, int]:
     host, colon, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
@@ -164,12 +152,6 @@ def _listen(text: str) -> tuple[str, int]:
     except (OSError, UnicodeError) as error:
         raise UsageError(f"listen is {text!r}: {error}; accepted: HOST:PORT") from None
     return str(found[0][4][0]), int(port)
-
-
-def _store(state: Path | None) -> Store:
-    from switchagg.control.store import MemoryStore, SqliteStore
-
-    return MemoryStore() if state is None else SqliteStore(state)
 
 
 def _open(
@@ -219,9 +201,3 @@ def _announce(url: str, drivers: list[SwitchDriver], warnings: Iterator[str], *,
     print(f"controller at {url}, switches: {named}", flush=True)
     for warning in warnings:
         print(f"warning: {warning}", flush=True)
-
-
-def _wait(stop: int) -> None:
-    poll = select.poll()
-    poll.register(stop, select.POLLIN)
-    poll.poll()

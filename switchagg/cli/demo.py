@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from switchagg.cli.options import chosen
 from switchagg.launch.signals import stop_signals_exit
 
 if TYPE_CHECKING:
@@ -72,19 +73,12 @@ def settings_from(args: argparse.Namespace) -> Settings:
 
     rows, dimension = parse_embedding(args.embedding)
     return Settings(
-        workers=args.workers,
-        steps=args.steps,
-        bits=args.bits,
         packet_loss=args.loss,
         packet_duplicate=args.duplicate,
         packet_reorder=args.reorder,
-        seed=args.seed,
         rows=rows,
         dimension=dimension,
-        batch=args.batch,
-        rate=args.rate,
-        learning_rate=args.learning_rate,
-        corpus_bytes=args.corpus_bytes,
+        **chosen(args, "workers", "steps", "bits", "seed", "batch", "rate", "learning_rate", "corpus_bytes"),
     )
 
 

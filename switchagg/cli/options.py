@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from switchagg.errors import UsageError
 
@@ -115,6 +115,11 @@ def client_from(args: argparse.Namespace, timeout: float = 10.0) -> ControllerCl
     from switchagg.control.client import ControllerClient, controller_url
 
     return ControllerClient(controller_url(args.controller), timeout, ca=args.ca)
+
+
+def chosen(args: argparse.Namespace, *names: str) -> dict[str, Any]:
+    """Returns the values of some options by name, for settings with the same names."""
+    return {name: getattr(args, name) for name in names}
 
 
 def print_answer(args: argparse.Namespace, answer: object, text: str) -> int:

@@ -17,7 +17,7 @@ import json
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from switchagg.control.jobs.job import init_packets
 from switchagg.errors import SwitchError, UsageError
@@ -41,34 +41,18 @@ class StaticJob:
             raise UsageError(f"first_seq is {self.first_seq}; accepted: 0..{2**32 - 1}")
 
 
-class _Admitting(Protocol):
-    def add_job(self, job: JobEntry) -> None: ...
-    def packet_out(self, packet: bytes) -> list[bytes]: ...
-
-
-class _Placing(Protocol):
-    def add_job(self, job: JobEntry, place: JobPlace) -> None: ...
-    def packet_out(self, packet: bytes) -> list[bytes]: ...
-
-
-@overload
-def admit(switch: _Admitting, job: StaticJob) -> None: ...
-@overload
-def admit(switch: _Placing, job: StaticJob, place: JobPlace) -> None: ...
-def admit(switch: Any, job: StaticJob, place: JobPlace | None = None) -> None:
+def admit(switch: Any, job: StaticJob, *place: JobPlace) -> None:
     """Adds a job to a switch and initialises its slots.
 
     Args:
-        place: where its workers are, on Ethernet.
+        switch: has `add_job(entry, *place)` and `packet_out(packet)`, which returns the answers.
+        place: on Ethernet, the ports and addresses of the workers.
 
     Raises:
         UsageError: the job does not fit the switch or its other jobs.
         SwitchError: the switch did not echo an INIT.
     """
-    if place is None:
-        switch.add_job(job.entry)
-    else:
-        switch.add_job(job.entry, place)
+    switch.add_job(job.entry, *place)
     for packet in init_packets(job.entry, job.first_seq).values():
         if switch.packet_out(packet) != [packet]:
             raise SwitchError(f"the switch did not initialise a slot of job {job.entry.job}")

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
 from collections.abc import Iterator
+from dataclasses import asdict, astuple
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from switchagg.cli.controller import STATE_VARIABLE
+from switchagg.cli.options import print_answer
 from switchagg.errors import UsageError
 from switchagg.report.table import listing
 
@@ -53,14 +54,10 @@ def run(args: argparse.Namespace) -> int:
                 if not any(tenant.name == args.name for tenant in tenants.list()):
                     raise UsageError(f"there is no tenant {args.name!r}")
                 quota = _quota(args, tenants.get(args.name).quota)
-                print(_line([tenants.change(args.name, admin=args.admin, quota=quota)]))
+                print(_table([tenants.change(args.name, admin=args.admin, quota=quota)]))
             case "list":
                 found = tenants.list()
-                print(
-                    json.dumps({"tenants": [_json(each) for each in found]}, indent=1)
-                    if args.json
-                    else _line(found)
-                )
+                return print_answer(args, {"tenants": [_json(each) for each in found]}, _table(found))
             case "remove":
                 tenants.remove(args.name)
             case "token":
@@ -123,31 +120,14 @@ def _quota(args: argparse.Namespace, before: Quota | None) -> Quota:
 
 
 def _json(tenant: Tenant) -> dict[str, Any]:
-    quota = tenant.quota
-    return {
-        "name": tenant.name,
-        "admin": tenant.admin,
-        "jobs": quota.jobs,
-        "slots": quota.slots,
-        "memory": quota.memory,
-    }
+    return {"name": tenant.name, "admin": tenant.admin, **asdict(tenant.quota)}
 
 
-def _line(tenants: list[Tenant]) -> str:
+def _table(tenants: list[Tenant]) -> str:
     if not tenants:
         return "no tenants: everybody on this computer may use the controller, and nobody else"
-
-    def shown(limit: int | None) -> str | int:
-        return "-" if limit is None else limit
-
     rows = [
-        (
-            each.name,
-            "yes" if each.admin else "no",
-            shown(each.quota.jobs),
-            shown(each.quota.slots),
-            shown(each.quota.memory),
-        )
+        [each.name, "yes" if each.admin else "no", *("-" if x is None else x for x in astuple(each.quota))]
         for each in tenants
     ]
     return listing(("tenant", "admin", "jobs", "slots", "memory"), rows)

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import selectors
 import signal
 import subprocess
@@ -62,6 +63,12 @@ class Output(Enum):
     KEPT = auto()  # both are kept for `Child.last_lines`
     MARKED = auto()  # both are passed on to this process's streams, each line behind a prefix
     INHERITED = auto()  # both are this process's own streams
+
+
+def raise_descriptor_limit() -> None:
+    """Raises the limit of open descriptors, usually 1024, as far as this process may."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def ending(status: int) -> str:

@@ -55,10 +55,8 @@ class Tap:
         for turn in range(_BATCH):
             try:
                 frame, ancillary, _, _ = self.socket.recvmsg(1 << 17, 256)
-            except BlockingIOError:
+            except OSError:  # no more frames, or the interface went down
                 return turn > 0
-            except OSError:
-                return turn > 0  # the interface went down
             seconds = nanoseconds = 0
             for level, kind, data in ancillary:
                 if (level, kind) == (socket.SOL_SOCKET, _SO_TIMESTAMPNS):
@@ -109,10 +107,7 @@ def captured(folder: Path, interfaces: Sequence[str]) -> Iterator[None]:
         process.wait()
         missed = {name: each["missed"] for name, each in said.items() if each["missed"]}
         if missed:
-            print(
-                f"switchagg topo: the captures lack frames that came too fast: {missed}",
-                file=sys.stderr,
-            )
+            print(f"switchagg topo: the captures lack frames that came too fast: {missed}", file=sys.stderr)
 
 
 def main(folder: Path, names: list[str]) -> None:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import resource
 import shutil
 import signal
 import sys
@@ -23,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from switchagg.errors import SwitchError, UsageError
+from switchagg.launch.processes import raise_descriptor_limit
 from switchagg.launch.ranks import STOP_SIGNALS, run_ranks
 from switchagg.launch.signals import stop_signals, stop_signals_exit
 from switchagg.topo import mininet_module
@@ -151,7 +151,7 @@ def running_network(plan: NetworkSettings, *, verbose: bool = False) -> Iterator
     switch = _named("switch", plan.switch, switches, customClass)
     _check_options(plan.switch, switches)
     _free(_names(topology))
-    _allow_files()
+    raise_descriptor_limit()  # a host has a pseudo-terminal, a link two sockets
     # Mininet would change limits of the whole computer, for good.
     Mininet.inited = True
     net = None
@@ -238,12 +238,6 @@ def _free(names: set[str]) -> None:
         f"interface {name} is there already {whose}. Stop what uses it, or build this network beside it in a "
         "namespace of its own: `unshare -npfm --mount-proc switchagg topo ...`"
     )
-
-
-def _allow_files() -> None:
-    """Raises the limit of descriptors, usually 1024: a host has a pseudo-terminal, a link two sockets."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _remove(net: Any) -> None:

@@ -7,10 +7,10 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class InterfaceCounts:
+class InterfaceCounts(NamedTuple):
     """Frames and bytes of an interface, in and out, without preamble and frame check sequence."""
 
     packets_in: int = 0
@@ -20,12 +20,7 @@ class InterfaceCounts:
 
     def since(self, before: InterfaceCounts) -> InterfaceCounts:
         """Returns the growth since earlier counts."""
-        return InterfaceCounts(
-            self.packets_in - before.packets_in,
-            self.bytes_in - before.bytes_in,
-            self.packets_out - before.packets_out,
-            self.bytes_out - before.bytes_out,
-        )
+        return InterfaceCounts(*(now - then for now, then in zip(self, before, strict=True)))
 
 
 @dataclass(frozen=True, slots=True)

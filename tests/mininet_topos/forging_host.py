@@ -59,5 +59,6 @@ def _whole(headers: bytes, datagram: bytes) -> bytes:
 if __name__ == "__main__":
     with socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as out:
         out.bind((sys.argv[1], 0))
+        print("ready", flush=True)
         for line in sys.stdin:
             out.send(bytes.fromhex(line))

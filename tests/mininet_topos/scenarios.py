@@ -136,19 +136,28 @@ INTRUDER = [sys.executable, "-m", "tests.mininet_topos.forging_host"]
 
 
 def intrude(
-    network: Network, host: str, interface: str, seed: int, done: threading.Event, found: dict[str, Any]
+    network: Network,
+    host: str,
+    interface: str,
+    seed: int,
+    ready: threading.Event,
+    done: threading.Event,
+    found: dict[str, Any],
 ) -> None:
     """Sends forged packets from a host, made from all frames of a switch's interface, until done."""
     random = np.random.default_rng(seed)
     node = network.net.get(host)
     words = ["mnexec", "-a", str(node.pid), *INTRUDER, f"{host}-eth0"]
     with (
-        subprocess.Popen(words, stdin=subprocess.PIPE, text=True) as out,
+        subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as out,
         socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3)) as tap,
     ):
         assert out.stdin is not None
+        assert out.stdout is not None
         tap.bind((interface, 0))
         tap.settimeout(0.1)
+        out.stdout.readline()
+        ready.set()
         while not done.is_set():
             with contextlib.suppress(TimeoutError):
                 frame, source = tap.recvfrom(1 << 16)
@@ -162,7 +171,7 @@ def intrude(
 
 def attacked(network: Network, host: str, elements: int, seed: int) -> dict[str, Any]:
     """Runs a job while a host forges. Returns its result, and whether a forged contribution was accepted."""
-    done = threading.Event()
+    ready, done = threading.Event(), threading.Event()
     sent: dict[str, int] = {}
 
     def refused() -> int:
@@ -170,7 +179,8 @@ def attacked(network: Network, host: str, elements: int, seed: int) -> dict[str,
         return int(counters["job"] + counters["source"] + counters["token"])
 
     before = refused()
-    beside = meanwhile(partial(intrude, network, host, "s1-eth1", seed, done, sent))
+    beside = meanwhile(partial(intrude, network, host, "s1-eth1", seed, ready, done, sent))
+    assert ready.wait(60)
     try:
         came = checked(check(network, elements, 2))
     finally:
