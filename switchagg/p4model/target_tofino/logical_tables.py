@@ -181,7 +181,7 @@ class Flow:
                 case ir.ActionSwitch():
                     self._action_switch(statement, where)
                 case ir.ValueSwitch():
-                    logical = self._unit("switch", TableKind.GATEWAY, statement.location, where)
+                    logical = self._new_table("switch", TableKind.GATEWAY, statement.location, where)
                     logical.matches |= self.fields(where.names, statement.subject)
                     self._branches += 1
                     for side, case in enumerate(statement.cases):
@@ -194,7 +194,7 @@ class Flow:
                 case ir.Declare(init=None) | ir.Empty() | ir.Return() | ir.Exit():
                     pass
                 case _:
-                    logical = self._unit(where.path, TableKind.STATEMENT, statement.location, where)
+                    logical = self._new_table(where.path, TableKind.STATEMENT, statement.location, where)
                     self._effects(logical, (statement,), where.names)
 
     def _action_switch(self, statement: ir.ActionSwitch, where: Context) -> None:
@@ -209,7 +209,7 @@ class Flow:
                 inner = where.inside((self._branches, side), logical, (logical, possible))
                 self._body((case.body,), inner)
 
-    def _unit(self, name: str, kind: TableKind, location: Location, where: Context) -> LogicalTable:
+    def _new_table(self, name: str, kind: TableKind, location: Location, where: Context) -> LogicalTable:
         logical = LogicalTable(
             name, kind, self._gress, location, where.guards, decided_by=where.deciders, given=where.given
         )
@@ -227,12 +227,12 @@ class Flow:
             # `if (t.apply().hit)` is decided by the table itself.
             return tables[-1], *_known(statement.condition, tables[-1])
         deciders = replace(where, deciders=(*where.deciders, *tables))
-        logical = self._unit(f"{where.path}: if", TableKind.GATEWAY, statement.location, deciders)
+        logical = self._new_table(f"{where.path}: if", TableKind.GATEWAY, statement.location, deciders)
         logical.matches |= fields
         return logical, (), ()
 
     def _table(self, table: ir.Table, where: Context) -> LogicalTable:
-        logical = self._unit(table.control_name, TableKind.TABLE, table.location, where)
+        logical = self._new_table(table.control_name, TableKind.TABLE, table.location, where)
         logical.table = table
         logical.matches |= self.fields(where.names, [key.expr for key in table.keys])
         for ref in table.actions:
@@ -251,7 +251,7 @@ class Flow:
             inner[argument.param] = key or f"{control.control_name}.{argument.param.name}"
             if key is None and argument.value is not None:
                 # A value that is computed for a parameter costs a statement.
-                logical = self._unit(control.control_name, TableKind.STATEMENT, call.location, where)
+                logical = self._new_table(control.control_name, TableKind.STATEMENT, call.location, where)
                 logical.reads |= self.fields(where.names, argument.value)
                 logical.writes.add(inner[argument.param])
         statements = (*control.prologue, *control.body.body)
