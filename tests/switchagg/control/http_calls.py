@@ -27,7 +27,7 @@ def call(
 
 
 def asked(rank: int, world_size: int = 2, **options: Any) -> dict[str, Any]:
-    """What a rank asks for when it joins."""
+    """Returns the body of a rank's join."""
     wishes = {"words": None, "slots": None, "timeout": 20, "address": "127.0.0.1"}
     return {"rank": rank, "world_size": world_size, "port": 40000 + rank} | wishes | options
 

@@ -1,4 +1,4 @@
-"""A book of jobs for tests, with switches that do everything at once."""
+"""Books of jobs, and calls of them, with switches that carry out every effect at once."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from switchagg.errors import AdmissionError
 from switchagg.rules.switch import Capacity, Reconciled
 
 ME = Tenant("me")
-DOING = (Install, Remove, AnswerJoin)  # what a switch and a joining rank see
+DOING = (Install, Remove, AnswerJoin)  # effects that a switch and a joining rank see
 
 
 def switch(
     name: str = "s", slots: int = 64, words: int = 364, memory: int = 1 << 20, **more: Any
 ) -> SwitchResources:
-    """A switch of 8 slots a job."""
+    """Returns a switch that gives a job 8 slots by default."""
     return SwitchResources(name, Capacity(slots, words, memory, **more), slots=8)
 
 
 def book(*switches: SwitchResources, up: bool = True, **options: Any) -> JobBook:
-    """A book; with no switches named, of one."""
+    """Returns a book of these switches, or of one."""
     jobs = JobBook(switches or [switch()], **options)
     for name in jobs.pool.switches if up else ():
         jobs.switch_up(name, Reconciled())
@@ -49,7 +49,7 @@ def create(jobs: JobBook, name: str = "a", world_size: int = 2, **options: Any) 
 
 
 def carry_out(jobs: JobBook) -> list[Effect]:
-    """Does all there is to do, as a switch that does everything at once; returns it."""
+    """Carries out all effects, as switches that do everything at once; returns them."""
     done: list[Effect] = []
     while effects := jobs.poll():
         for effect in effects:
@@ -62,7 +62,7 @@ def carry_out(jobs: JobBook) -> list[Effect]:
 
 
 def doing(jobs: JobBook) -> list[Any]:
-    """Returns what switches and joining ranks see of what there is to do."""
+    """Returns the effects that switches and joining ranks see."""
     return only(jobs.poll())
 
 
@@ -71,13 +71,13 @@ def leave(jobs: JobBook, name: str, rank: int, given: int) -> None:
 
 
 def generation(member: Member) -> Generation:
-    """The one that is there now."""
+    """Returns the current generation of a member's job."""
     assert member.job.generation is not None
     return member.job.generation
 
 
 def only(effects: Sequence[Effect], *kinds: type) -> list[Any]:
-    """Returns the effects of these kinds; with none named, what switches and joining ranks see."""
+    """Returns the effects of these kinds; with none named, those that switches and joining ranks see."""
     return [effect for effect in effects if isinstance(effect, kinds or DOING)]
 
 
@@ -87,12 +87,12 @@ def told(effects: Sequence[Effect], member: Member) -> list[dict[str, Any]]:
 
 
 def answers(effects: Sequence[Effect]) -> dict[int, AnswerStep]:
-    """Returns the answers to questions, by rank."""
+    """Returns the answers in a change of membership, by rank."""
     return {effect.member.rank: effect for effect in only(effects, AnswerStep)}
 
 
 def run(jobs: JobBook, name: str = "a", world_size: int = 2, **options: Any) -> list[Member]:
-    """A job that runs."""
+    """Makes a job run and returns its members."""
     tenant = options.pop("tenant", ME)
     members = [
         join(jobs, name, request(rank, world_size, **options), tenant=tenant) for rank in range(world_size)
@@ -103,7 +103,7 @@ def run(jobs: JobBook, name: str = "a", world_size: int = 2, **options: Any) -> 
 
 
 def state(jobs: JobBook) -> object:
-    """All that a refusal must leave as it was."""
+    """Returns all that a refusal must not change."""
     return (
         [
             (job.number, job.state, sorted(job.members), sorted(job.back), job.slot_range, job.generation)
@@ -129,7 +129,7 @@ def token(member: Member) -> int:
 
 
 def free(jobs: JobBook) -> int:
-    """Slots that are free on all switches."""
+    """Returns the number of free slots on all switches."""
     return sum(each.allocator.free_slots for each in jobs.pool.switches.values())
 
 

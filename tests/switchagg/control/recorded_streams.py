@@ -1,4 +1,4 @@
-"""Controllers for tests, in front of switches that only pretend, with lines that remember."""
+"""Event streams that record what they are sent, and joins of controllers with them."""
 
 from __future__ import annotations
 
@@ -62,10 +62,10 @@ def join_all(
 
 
 def token(line: Recorder) -> int:
-    """The latest that the member was told on its line."""
+    """The latest that the member was told on its stream."""
     return int(line.of("admitted")[-1]["token"])
 
 
 def up(controller: Controller) -> None:
-    """Waits until all switches are."""
+    """Waits until all switches are up."""
     eventually(lambda: all(switch["state"] == "up" for switch in controller.queries.switches(OPEN)))

@@ -1,4 +1,4 @@
-"""A served controller in front of a switch that only pretends, for tests of the HTTP service."""
+"""A served controller with a fake switch, and HTTP calls of it."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class ServedController:
             return answer
 
     def text(self, path: str, token: str | None = None) -> tuple[int, str]:
-        """The status and the body of what is no JSON."""
+        """Returns the status and the body of an answer that is not JSON."""
         connection = self.connection()
         connection.request("GET", path, headers={} if token is None else {"Authorization": f"Bearer {token}"})
         response = connection.getresponse()

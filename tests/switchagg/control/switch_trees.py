@@ -26,7 +26,7 @@ CAPACITY = 4096
 
 @dataclass
 class SwitchTree:
-    """What is there."""
+    """A served controller with its switches, by name."""
 
     server: ControlServer
     switches: dict[str, Switch] = field(default_factory=dict)
@@ -56,12 +56,12 @@ class SwitchTree:
 
 
 def address(leaf: int, rank: int = 0) -> str:
-    """An address of a worker at leaf 1, 2, ..."""
+    """Returns the address of a worker at leaf 1, 2, ..."""
     return f"127.1.{leaf}.{rank + 1}"
 
 
 def wired(leaves: int) -> dict[str, Attachment]:
-    """How the switches of a tree are wired."""
+    """Returns the attachments of a root and its leaves."""
     return {
         "root": Attachment(None, ()),
         **{

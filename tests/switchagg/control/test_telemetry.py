@@ -1,4 +1,4 @@
-"""What a job did, from heartbeats."""
+"""Histories of jobs, made from heartbeats."""
 
 from __future__ import annotations
 

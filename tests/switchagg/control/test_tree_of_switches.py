@@ -37,7 +37,7 @@ def at_leaves(
 
 
 def _values(outcomes: list[Outcome]) -> list[Any]:
-    """What the ranks returned; who failed first is of more interest than who was left alone then."""
+    """Returns the ranks' values. Raises the error of a rank that failed first, if one did."""
     errors = [each.error for each in outcomes if each.error is not None]
     for error in sorted(errors, key=lambda error: isinstance(error, WorkerLostError)):
         raise error

@@ -1,4 +1,4 @@
-"""The skip policy of a job, from its members' heartbeats to rank 0's line."""
+"""The skip policy of a job, from its members' heartbeats to rank 0's stream."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LIMIT = 40.0  # seconds until a policy must have changed, on a machine that does
 
 
 def counts(second: int, policy: SkipPolicy, density: float = 0.01) -> dict[str, int]:
-    """What a worker has counted after so many seconds with tensors of that density in blocks of any size."""
+    """Returns a worker's counts after so many seconds with tensors of that density in blocks of any size."""
     blocks = 20_000 * second
     elements = blocks * SAMPLED_SIZES[0]
     report = Report(
