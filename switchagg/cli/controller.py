@@ -91,9 +91,9 @@ def run(args: argparse.Namespace) -> int:
     with stop_signals() as stop, contextlib.ExitStack() as stack:
         from switchagg.control.controller import Controller
         from switchagg.control.service import ControlServer
-        from switchagg.control.store import MemoryStore, SqliteStore
+        from switchagg.control.store import Store
 
-        store = MemoryStore() if settings.state is None else SqliteStore(settings.state)
+        store = Store(settings.state)
         stack.callback(store.close)
         tenants = bool(store.tenants())
         if not tenants and not is_loopback(host):

@@ -87,13 +87,13 @@ def _add_quota(parser: argparse.ArgumentParser, default: str) -> None:
 
 @contextlib.contextmanager
 def _tenants(state: Path | None) -> Iterator[Tenants]:
-    from switchagg.control.store import SqliteStore
+    from switchagg.control.store import Store
     from switchagg.control.tenants import Tenants
 
     given = state or os.environ.get(STATE_VARIABLE, "").split(":")[0]
     if not given:
         raise UsageError(f"no state folder named: give --state DIR, or set {STATE_VARIABLE}")
-    store = SqliteStore(Path(given), serving=False)
+    store = Store(Path(given), serving=False)
     try:
         yield Tenants(store)
     finally:

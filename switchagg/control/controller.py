@@ -22,7 +22,7 @@ from switchagg.control.jobs.effects import ChangeStep
 from switchagg.control.jobs.job import Job, Member
 from switchagg.control.jobs.records import EventStream, JobSpec, JobState, JoinRequest, MemberState, Tenant
 from switchagg.control.queries import Queries
-from switchagg.control.store import MemoryStore, Store
+from switchagg.control.store import Store
 from switchagg.control.tenants import Tenants
 from switchagg.errors import AdmissionError
 from switchagg.rules.planner import SkipPolicy
@@ -60,7 +60,7 @@ class Controller:
         policy: SkipPolicy | None = None,
         wiring: Mapping[str, Attachment] | None = None,
     ) -> None:
-        self.store = store or MemoryStore()
+        self.store = store or Store()
         self.tenants = Tenants(self.store)
         self._core = ControllerCore(drivers, self.store, words, slots, policy, wiring or {})
         self._book = self._core.book

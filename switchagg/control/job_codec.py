@@ -8,14 +8,17 @@ admitted is not in it: its connection ends with the controller.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
-from typing import Any
+from dataclasses import asdict, is_dataclass, replace
+from enum import Enum
+from itertools import repeat
+from types import UnionType
+from typing import Any, get_args, get_origin, get_type_hints
 
 from switchagg.control.jobs.job import Change, ChangeReason, Generation, Job, Member, Placement
-from switchagg.control.jobs.records import Admission, JobSpec, JobState, JoinRequest, MemberState, OnLoss
+from switchagg.control.jobs.records import Admission, JobSpec, JobState, JoinRequest, MemberState
 from switchagg.control.jobs.switch_resources import JobSize, SlotRange
 from switchagg.rules.planner import SkipPolicy
-from switchagg.rules.slots import JobEntry, ParentEntry, WorkerEntry
+from switchagg.rules.slots import JobEntry
 
 
 def kept(job: Job) -> bool:
@@ -87,18 +90,18 @@ def load(document: dict[str, Any], epoch: float) -> Job:
 
     Raises `KeyError`, `TypeError` or `ValueError` for a document that `dump` cannot have written.
     """
-    spec, size = document["spec"], document["shape"]
+    root = document.get("site")  # written when a job had one switch
     job = Job(
         number=document["number"],
         tenant=document["tenant"],
         name=document["name"],
         world_size=document["world_size"],
         created=document["created"] - epoch,
-        spec=None if spec is None else JobSpec(**{**spec, "on_loss": OnLoss(spec["on_loss"])}),
+        spec=_read(JobSpec, document["spec"]),
         draining=document["draining"],
-        placement=_load_placement(document),
-        size=None if size is None else JobSize(**size),
-        policy=SkipPolicy(**document["policy"]),
+        placement=_read(Placement, document.get("tree") if root is None else {"root": root}),
+        size=_read(JobSize, document["shape"]),
+        policy=_read(SkipPolicy, document["policy"]),
         policy_why=document["policy_why"],
         policy_since=document["policy_since"] - epoch,
         id=document["id"],
@@ -113,8 +116,7 @@ def load(document: dict[str, Any], epoch: float) -> Job:
         job.members[member.rank] = member
     if document["generation"] is not None and job.placement is not None:
         job.generation = _load_generation(job.ranges, document["generation"])
-    if document["change"] is not None:
-        change = document["change"]
+    if (change := document["change"]) is not None:
         job.change = Change(
             ChangeReason(change["reason"]),
             change["why"],
@@ -125,68 +127,47 @@ def load(document: dict[str, Any], epoch: float) -> Job:
 
 
 def _load_member(job: Job, saved: dict[str, Any]) -> Member:
-    request = saved["request"]
-    on_loss = request["on_loss"]
-    address, port = saved["endpoint"]
     cookie = bytes.fromhex(saved["cookie"])
+    admission = saved["admission"]
     return Member(
         job,
-        JoinRequest(**{**request, "on_loss": None if on_loss is None else OnLoss(on_loss)}),
+        _read(JoinRequest, saved["request"]),
         0.0,
-        endpoint=(address, port),
+        endpoint=tuple(saved["endpoint"]),
         token=saved["token"],
         former=saved["former"],
         cookie=cookie,
-        admission=_load_admission(saved["admission"], cookie),
+        admission=replace(_read(Admission, {"senders": admission["world_size"], **admission}), cookie=cookie),
         state=MemberState(saved["state"]),
         why=saved["why"],
     )
 
 
-def _load_placement(document: dict[str, Any]) -> Placement | None:
-    if (root := document.get("site")) is not None:
-        return Placement(SlotRange(**root))  # written when a job had one switch
-    tree = document.get("tree")
-    if tree is None:
-        return None
-    return Placement(
-        SlotRange(**tree["root"]),
-        tuple(SlotRange(**leaf) for leaf in tree["leaves"]),
-        tuple((switch, tuple(ranks)) for switch, ranks in tree["seats"]),
-    )
-
-
 def _load_generation(ranges: Sequence[SlotRange], saved: dict[str, Any]) -> Generation:
-    entry = saved["entry"]
-    parent = entry.get("parent")
-    workers = tuple(WorkerEntry(**each) for each in entry["workers"])
+    leaves = zip(ranges[1:], saved.get("leaves", ()), strict=True)
     return Generation(
         ranges[0],
-        JobEntry(
-            **{**entry, "workers": workers, "parent": None if parent is None else ParentEntry(**parent)}
-        ),
+        _read(JobEntry, saved["entry"]),
         saved["first_seq"],
         tuple(saved["places"]),
         saved["fenced"],
         ready=True,
         open=True,
-        leaves=tuple(
-            _load_generation([each], leaf)
-            for each, leaf in zip(ranges[1:], saved.get("leaves", ()), strict=True)
-        ),
+        leaves=tuple(_load_generation([each], leaf) for each, leaf in leaves),
         seats=tuple(saved.get("seats", ())),
     )
 
 
-def _load_admission(saved: dict[str, Any], cookie: bytes) -> Admission:
-    return Admission(
-        **{
-            "senders": saved["world_size"],
-            **saved,
-            "policy": SkipPolicy(**saved["policy"]),
-            "places": tuple(saved["places"]),
-            "lost": tuple((rank, why) for rank, why in saved["lost"]),
-            "on_loss": OnLoss(saved["on_loss"]),
-            "cookie": cookie,
-        }
-    )
+def _read(kind: Any, value: Any) -> Any:
+    """Returns a value of JSON's types as `kind`: a dataclass, enum, tuple, or one of these or None."""
+    kinds = get_args(kind)
+    if value is None:
+        return None
+    if get_origin(kind) is UnionType:
+        return _read(kinds[0], value)
+    if get_origin(kind) is tuple:
+        return tuple(map(_read, repeat(kinds[0]) if Ellipsis in kinds else kinds, value))
+    if is_dataclass(kind):
+        hints = get_type_hints(kind)
+        return kind(**{name: _read(hints[name], each) for name, each in value.items()})  # type: ignore[operator]
+    return kind(value) if issubclass(kind, Enum) else value

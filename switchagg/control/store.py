@@ -1,4 +1,4 @@
-"""The store of all that survives a restart of the controller: a SQLite file, or memory, where nothing does.
+"""The store of all that survives a restart of the controller, in SQLite.
 
     jobs      a document (`job_codec`) for each that is not over, with the entries that its switches hold
     tenants   names, quotas; tokens as SHA-256
@@ -35,7 +35,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from switchagg.control.jobs.records import Event, EventKind, Quota, Tenant
 from switchagg.errors import SwitchError, UsageError
@@ -90,122 +90,39 @@ class Kept:
     last_number: int = 0
 
 
-class Store(Protocol):
+class Store:
     """Keeps what must survive the controller. Methods may be called from any thread.
 
     Methods that write or read a file raise `SwitchError` if that fails; nothing is half-written then.
-    """
-
-    @property
-    def persistent(self) -> bool:
-        """True if jobs outlive the controller."""
-        ...
-
-    def load(self) -> Kept:
-        """Returns the state that an earlier controller left."""
-        ...
-
-    def write(self, changes: Changes) -> None:
-        """Makes changes, all or none."""
-        ...
-
-    def tenants(self) -> list[Tenant]:
-        """Returns the tenants, by name."""
-        ...
-
-    def put_tenant(self, tenant: Tenant) -> None:
-        """Adds or changes a tenant."""
-        ...
-
-    def drop_tenant(self, name: str) -> bool:
-        """Deletes a tenant and its tokens. Returns False if there was none."""
-        ...
-
-    def put_token(self, tenant: str, hashed: str) -> None:
-        """Adds a token of a tenant, as its hash."""
-        ...
-
-    def drop_tokens(self, tenant: str) -> int:
-        """Deletes all tokens of a tenant. Returns their number."""
-        ...
-
-    def tenant_of(self, hashed: str) -> Tenant | None:
-        """Returns the tenant with this token; None if there is none."""
-        ...
-
-    def close(self) -> None:
-        """Closes the file. Safe to call twice."""
-        ...
-
-
-class MemoryStore:
-    """A `Store` that keeps tenants in memory, and no jobs."""
-
-    persistent: Final = False
-
-    def __init__(self) -> None:
-        self._tenants: dict[str, Tenant] = {}
-        self._tokens: dict[str, str] = {}
-
-    def load(self) -> Kept:
-        return Kept()
-
-    def write(self, changes: Changes) -> None:
-        pass
-
-    def tenants(self) -> list[Tenant]:
-        return [self._tenants[name] for name in sorted(self._tenants)]
-
-    def put_tenant(self, tenant: Tenant) -> None:
-        self._tenants[tenant.name] = tenant
-
-    def drop_tenant(self, name: str) -> bool:
-        self.drop_tokens(name)
-        return self._tenants.pop(name, None) is not None
-
-    def put_token(self, tenant: str, hashed: str) -> None:
-        self._tokens[hashed] = tenant
-
-    def drop_tokens(self, tenant: str) -> int:
-        mine = [hashed for hashed, owner in self._tokens.items() if owner == tenant]
-        for hashed in mine:
-            del self._tokens[hashed]
-        return len(mine)
-
-    def tenant_of(self, hashed: str) -> Tenant | None:
-        return self._tenants.get(self._tokens.get(hashed, ""))
-
-    def close(self) -> None:
-        pass
-
-
-class SqliteStore:
-    """A `Store` in a directory.
 
     Args:
-        directory: created if missing, readable by its owner only.
+        directory: created if missing, readable by its owner only. None keeps tenants in memory, and no jobs.
         serving: for the controller itself, one a directory; other processes may read and add tenants.
+
+    Attributes:
+        persistent: True if jobs outlive the controller.
 
     Raises:
         UsageError: the directory cannot be created or opened.
         SwitchError: another controller uses it, or a newer version wrote it, or it holds no database.
     """
 
-    persistent: Final = True
-
-    def __init__(self, directory: Path, *, serving: bool = True) -> None:
-        self.directory = directory
+    def __init__(self, directory: Path | None = None, *, serving: bool = True) -> None:
+        self._where = "memory" if directory is None else f"state directory {directory}"
         self._lock = threading.Lock()
         self._held: int | None = None
+        self.persistent = directory is not None
+        path = Path(":memory:")
         try:
-            directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-            if serving:
-                self._held = _claim(directory / _LOCK)
-            path = directory / _FILE
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            if directory is not None:
+                path = directory / _FILE
+                directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+                if serving:
+                    self._held = _claim(directory / _LOCK)
+                os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         except OSError as error:
             self._release()
-            raise UsageError(f"state directory {directory}: {error.strerror or error}") from None
+            raise UsageError(f"{self._where}: {error.strerror or error}") from None
         except BaseException:
             self._release()
             raise
@@ -214,7 +131,7 @@ class SqliteStore:
             self._prepare()
         except (sqlite3.Error, SwitchError) as error:
             self._release()
-            raise SwitchError(f"state directory {directory}: {error}") from error
+            raise SwitchError(f"{self._where}: {error}") from error
 
     def _prepare(self) -> None:
         database = self._database
@@ -236,6 +153,7 @@ class SqliteStore:
             raise
 
     def load(self) -> Kept:
+        """Returns the state that an earlier controller left."""
         with self._transaction() as database:
             meta = dict(database.execute("SELECT name, value FROM meta"))
             rows = database.execute("SELECT * FROM events ORDER BY number DESC LIMIT ?", (IN_MEMORY,))
@@ -251,6 +169,9 @@ class SqliteStore:
             )
 
     def write(self, changes: Changes) -> None:
+        """Makes changes, all or none; without a directory none."""
+        if not self.persistent:
+            return
         with self._transaction(writing=True) as database:
             for number, document in changes.jobs.items():
                 if document is None:
@@ -275,10 +196,12 @@ class SqliteStore:
                 database.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, value))
 
     def tenants(self) -> list[Tenant]:
+        """Returns the tenants, by name."""
         with self._transaction() as database:
             return [_tenant(row) for row in database.execute("SELECT * FROM tenants ORDER BY name")]
 
     def put_tenant(self, tenant: Tenant) -> None:
+        """Adds or changes a tenant."""
         quota = tenant.quota
         with self._transaction(writing=True) as database:
             database.execute(
@@ -289,18 +212,22 @@ class SqliteStore:
             )
 
     def drop_tenant(self, name: str) -> bool:
+        """Deletes a tenant and its tokens. Returns False if there was none."""
         with self._transaction(writing=True) as database:
             return bool(database.execute("DELETE FROM tenants WHERE name = ?", (name,)).rowcount)
 
     def put_token(self, tenant: str, hashed: str) -> None:
+        """Adds a token of a tenant, as its hash."""
         with self._transaction(writing=True) as database:
             database.execute("INSERT OR REPLACE INTO tokens VALUES (?, ?)", (hashed, tenant))
 
     def drop_tokens(self, tenant: str) -> int:
+        """Deletes all tokens of a tenant. Returns their number."""
         with self._transaction(writing=True) as database:
             return int(database.execute("DELETE FROM tokens WHERE tenant = ?", (tenant,)).rowcount)
 
     def tenant_of(self, hashed: str) -> Tenant | None:
+        """Returns the tenant with this token; None if there is none."""
         with self._transaction() as database:
             row = database.execute(
                 "SELECT tenants.* FROM tokens JOIN tenants ON tenants.name = tokens.tenant WHERE hash = ?",
@@ -309,6 +236,7 @@ class SqliteStore:
             return None if row is None else _tenant(row)
 
     def close(self) -> None:
+        """Closes the database. Safe to call twice."""
         with self._lock:
             self._database.close()
         self._release()
@@ -325,7 +253,7 @@ class SqliteStore:
                     raise
                 self._database.execute("COMMIT")
             except (sqlite3.Error, ValueError) as error:
-                raise SwitchError(f"state directory {self.directory}: {error}") from error
+                raise SwitchError(f"{self._where}: {error}") from error
 
     def _release(self) -> None:
         held, self._held = self._held, None

@@ -14,7 +14,7 @@ import pytest
 
 from switchagg.control.controller import Controller
 from switchagg.control.service import ControlServer
-from switchagg.control.store import MemoryStore
+from switchagg.control.store import Store
 from tests.switchagg.control import http_calls
 from tests.switchagg.control.fake_driver import FakeDriver
 from tests.switchagg.control.http_calls import Joined, Refused, asked, call
@@ -99,7 +99,7 @@ def serving(**options: Any) -> Iterator[ServedController]:
     """
     threads = set(threading.enumerate())
     driver = FakeDriver()
-    server = ControlServer(Controller([driver], store=MemoryStore(), slots=16), **options)
+    server = ControlServer(Controller([driver], store=Store(), slots=16), **options)
     server.start()
     try:
         yield ServedController(server, driver)

@@ -16,7 +16,7 @@ import pytest
 
 from switchagg.control.controller import Controller
 from switchagg.control.jobs.records import OPEN, JobSpec, OnLoss
-from switchagg.control.store import SqliteStore
+from switchagg.control.store import Store
 from switchagg.errors import AdmissionError, SwitchError
 from switchagg.rules.slots import JobEntry
 from tests.switchagg.control.fake_driver import FakeDriver
@@ -32,7 +32,7 @@ def driver() -> FakeDriver:
 
 
 def test_a_controller_takes_up_what_the_last_one_left(tmp_path: Path, driver: FakeDriver) -> None:
-    first = Controller([driver], store=SqliteStore(tmp_path), slots=16)
+    first = Controller([driver], store=Store(tmp_path), slots=16)
     first.start()
     up(first)
     lines = join_all(first, "runs", on_loss=OnLoss.shrink)
@@ -41,7 +41,7 @@ def test_a_controller_takes_up_what_the_last_one_left(tmp_path: Path, driver: Fa
     first.join(OPEN, "waits", asked(0), waiting)
     slots = first.queries.slots(OPEN)["ranges"]
     with pytest.raises(SwitchError, match="another controller has the state directory"):
-        SqliteStore(tmp_path)
+        Store(tmp_path)
     first.close()
     first.store.close()
     assert lines[0].of("stopping") == [{"event": "stopping", "jobs": "stay"}]
@@ -50,7 +50,7 @@ def test_a_controller_takes_up_what_the_last_one_left(tmp_path: Path, driver: Fa
     (job_id,) = driver.jobs
     installed = driver.installed
 
-    second = Controller([driver], store=SqliteStore(tmp_path), slots=16)
+    second = Controller([driver], store=Store(tmp_path), slots=16)
     second.start()
     try:
         up(second)
@@ -85,13 +85,13 @@ def test_members_that_do_not_come_back_are_lost(
     tmp_path: Path, driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("switchagg.control.jobs.book.GRACE", 1.5)
-    first = Controller([driver], store=SqliteStore(tmp_path), slots=16)
+    first = Controller([driver], store=Store(tmp_path), slots=16)
     first.start()
     up(first)
     lines = join_all(first, deadline=1.0)
     first.close()
     first.store.close()
-    second = Controller([driver], store=SqliteStore(tmp_path), slots=16)
+    second = Controller([driver], store=Store(tmp_path), slots=16)
     second.start()
     try:
         up(second)
@@ -117,7 +117,7 @@ def restarted(first: Controller, tmp_path: Path, driver: FakeDriver) -> Iterator
     """The controller that comes after `first`."""
     first.close()
     first.store.close()
-    second = Controller([driver], store=SqliteStore(tmp_path), slots=16)
+    second = Controller([driver], store=Store(tmp_path), slots=16)
     second.start()
     try:
         up(second)
@@ -128,7 +128,7 @@ def restarted(first: Controller, tmp_path: Path, driver: FakeDriver) -> Iterator
 
 
 def test_who_attaches_hears_that_its_job_has_failed(tmp_path: Path, driver: FakeDriver) -> None:
-    first = Controller([driver], store=SqliteStore(tmp_path), slots=16)
+    first = Controller([driver], store=Store(tmp_path), slots=16)
     first.start()
     up(first)
     lines = join_all(first)
@@ -142,7 +142,7 @@ def test_who_attaches_hears_that_its_job_has_failed(tmp_path: Path, driver: Fake
 
 
 def test_who_attaches_hears_whom_it_has_lost_meanwhile(tmp_path: Path, driver: FakeDriver) -> None:
-    first = Controller([driver], store=SqliteStore(tmp_path), slots=16)
+    first = Controller([driver], store=Store(tmp_path), slots=16)
     first.start()
     up(first)
     lines = join_all(first, world_size=4, on_loss=OnLoss.shrink)
@@ -170,14 +170,14 @@ def test_who_attaches_hears_whom_it_has_lost_meanwhile(tmp_path: Path, driver: F
 
 
 def test_a_drained_switch_stays_drained(tmp_path: Path, driver: FakeDriver) -> None:
-    first = Controller([driver], store=SqliteStore(tmp_path), slots=16)
+    first = Controller([driver], store=Store(tmp_path), slots=16)
     first.start()
     up(first)
     assert first.create(OPEN, JobSpec("a", 2))["state"] == "created"
     assert first.drain_switch(OPEN, "fake")["free"] == 4096
     first.close()
     first.store.close()
-    second = Controller([driver], store=SqliteStore(tmp_path), slots=16)
+    second = Controller([driver], store=Store(tmp_path), slots=16)
     second.start()
     try:
         eventually(lambda: second.queries.switches(OPEN)[0]["state"] == "draining")
@@ -190,14 +190,14 @@ def test_a_drained_switch_stays_drained(tmp_path: Path, driver: FakeDriver) -> N
 
 
 def test_slots_that_were_lost_meanwhile(tmp_path: Path, driver: FakeDriver) -> None:
-    first = Controller([driver], store=SqliteStore(tmp_path), slots=16)
+    first = Controller([driver], store=Store(tmp_path), slots=16)
     first.start()
     up(first)
     lines = join_all(first)
     first.close()
     first.store.close()
     driver.jobs.clear()
-    second = Controller([driver], store=SqliteStore(tmp_path), slots=16)
+    second = Controller([driver], store=Store(tmp_path), slots=16)
     second.start()
     try:
         eventually(lambda: [job["state"] for job in second.queries.jobs(OPEN)] == ["failed"])
@@ -231,7 +231,7 @@ class Mortal:
                 raise Killed
 
 
-class MortalStore(SqliteStore):
+class MortalStore(Store):
     def __init__(self, directory: Path, mortal: Mortal) -> None:
         super().__init__(directory)
         self._mortal = mortal
@@ -360,7 +360,7 @@ def test_killed_at_every_step(tmp_path: Path) -> None:
         store.close()
 
         driver.mortal = Mortal(10**9)
-        second = Controller([driver], store=SqliteStore(directory), slots=16)
+        second = Controller([driver], store=Store(directory), slots=16)
         second.start()
         up(second)
         known = {job["id"]: job for job in second.queries.jobs(OPEN) if job["base"] is not None}
@@ -397,7 +397,7 @@ def test_killed_at_every_step(tmp_path: Path) -> None:
 
 
 def test_a_store_that_fails_for_a_while(tmp_path: Path, driver: FakeDriver) -> None:
-    store = SqliteStore(tmp_path)
+    store = Store(tmp_path)
     controller = Controller([driver], store=store, slots=16)
     controller.start()
     try:
@@ -422,7 +422,7 @@ def test_a_store_that_fails_for_a_while(tmp_path: Path, driver: FakeDriver) -> N
 
 def test_1000_jobs_leave_nothing_behind(tmp_path: Path, driver: FakeDriver) -> None:
     process = psutil.Process()
-    store = SqliteStore(tmp_path)
+    store = Store(tmp_path)
     controller = Controller([driver], store=store, slots=16)
     controller.start()
     try:
@@ -462,7 +462,7 @@ def test_a_store_that_fails_for_long_fills_no_memory(
     tmp_path: Path, driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("switchagg.control.journal.IN_STORE", 20)
-    store = SqliteStore(tmp_path)
+    store = Store(tmp_path)
     controller = Controller([driver], store=store, slots=16)
     controller.start()
     try:

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from switchagg.control.jobs.records import Quota, Tenant
-from switchagg.control.store import MemoryStore, SqliteStore, Store
+from switchagg.control.store import Store
 from switchagg.control.tenants import Tenants
 from switchagg.errors import AdmissionError, UsageError
 
 
 @pytest.fixture(params=["memory", "file"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
-    return MemoryStore() if request.param == "memory" else SqliteStore(tmp_path)
+    return Store() if request.param == "memory" else Store(tmp_path)
 
 
 def test_tokens_say_who_asks(store: Store) -> None:
@@ -56,9 +56,9 @@ def test_what_cannot_be(store: Store) -> None:
 
 
 def test_the_file_holds_no_token(tmp_path: Path) -> None:
-    store = SqliteStore(tmp_path)
+    store = Store(tmp_path)
     token = Tenants(store).add("a")
-    looking = SqliteStore(tmp_path, serving=False)  # the command line, meanwhile
+    looking = Store(tmp_path, serving=False)  # the command line, meanwhile
     assert Tenants(looking).authenticate(token) == Tenant("a")
     more = Tenants(looking).issue("a")
     assert Tenants(store).authenticate(more) == Tenant("a")

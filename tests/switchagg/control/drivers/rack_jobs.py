@@ -18,7 +18,7 @@ from switchagg.control.controller import Controller
 from switchagg.control.drivers.p4runtime import P4RuntimeDriver
 from switchagg.control.jobs.records import OPEN
 from switchagg.control.service import ControlServer
-from switchagg.control.store import SqliteStore
+from switchagg.control.store import Store
 from tests.switchagg.control.drivers.rack import MGMT_IP, Rack
 from tests.switchagg.control.drivers.rig import counted, until
 
@@ -66,7 +66,7 @@ class Play:
     def open(self) -> None:
         """Starts a controller."""
         self.driver = P4RuntimeDriver(self.rack.spec())
-        self.store = SqliteStore(self._folder / "state.db")
+        self.store = Store(self._folder / "state.db")
         self.controller = Controller([self.driver], store=self.store)
         self.server = ControlServer(self.controller, MGMT_IP, 0)
         self.server.start()
