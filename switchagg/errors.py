@@ -71,3 +71,9 @@ class AdmissionError(SwitchError):
 
 class SessionBrokenError(SwitchAggError):
     """An earlier error left this session unusable; connect again."""
+
+
+def require(condition: bool, name: str, value: object, accepted: str) -> None:
+    """Raises UsageError with name, value and what is accepted, unless the condition holds."""
+    if not condition:
+        raise UsageError(f"{name} is {value}; accepted: {accepted}")

@@ -1,8 +1,8 @@
 """The all-reduce benchmark: every system on every cell of the grid, in turn, results checked.
 
 A round draws new tensors; each system then reduces the same ones, the order moving on by one from round to
-round, so that no system always runs in the shadow of the same other. A sample's time is the largest over
-the ranks, from an instant agreed on beforehand to the return of the rank's last call.
+round, so that no system always runs after the same other one. A sample's time is the largest over the ranks,
+from an instant agreed on beforehand to the return of the rank's last call.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ import mmap
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import groupby
 from typing import Any, Protocol
 
@@ -24,8 +25,8 @@ from switchagg.bench.check import decibels, judge
 from switchagg.bench.data import Distribution, Draw, Reference, reference
 from switchagg.bench.grid import Cell, Settings, Variant, is_float, numpy_dtype
 from switchagg.bench.group import Group
-from switchagg.bench.messages import Digest, Fill, Measured, Run, Show
 from switchagg.bench.peers.registry import Lineup, line_up
+from switchagg.bench.rank import AllReduceRank, Digest, Fill, Measured, Run, Show
 from switchagg.emulator.rates import Rate
 from switchagg.errors import SwitchAggError
 
@@ -36,7 +37,7 @@ _LEAD_SECONDS_A_WORKER = 0.001
 
 
 class Progress(Protocol):
-    """Where a run says what it is doing."""
+    """Takes the progress of a run."""
 
     def begin(self, samples: int) -> None:
         """`samples` will be taken in all."""
@@ -48,21 +49,20 @@ class Progress(Protocol):
         """This sample comes next."""
 
     def note(self, line: str) -> None:
-        """Something that the user should know."""
+        """A line for the user."""
 
 
 @dataclass(slots=True)
-class Tally:
-    """What is known about one variant on one cell.
+class Measurement:
+    """Figures of one variant on one cell.
 
     Attributes:
         seconds: of a call, one number a timed round.
-        late: how much after the common start the last rank woke, likewise.
+        late: seconds from the common start until the last rank woke, one number a timed round.
         counters: growth over all timed calls, summed over ranks.
         cpu_seconds: processor time of all ranks, and of the switch where there is one, over all timed calls.
-        checked: whether there is a result to check: the floor has none.
-        complaint: the first thing wrong with a result; empty when every result was right.
-        failure: why it could not be measured to the end; empty when it was.
+        complaint: the first error of a result; empty when every result was right.
+        failure: the error that ended the measurement; empty when there was none.
         worst: the largest error seen in units of its bound.
         power: sums of squares of signal and noise for each distribution.
     """
@@ -73,11 +73,15 @@ class Tally:
     late: list[float] = field(default_factory=list)
     counters: dict[str, float] = field(default_factory=dict)
     cpu_seconds: float = 0.0
-    checked: bool = True
     complaint: str = ""
     failure: str = ""
     worst: float = 0.0
     power: dict[Distribution, tuple[float, float]] = field(default_factory=dict)
+
+    @property
+    def checked(self) -> bool:
+        """False for the no-op baseline, which has no result to check."""
+        return self.variant.system != "udp-floor"
 
     @property
     def timed_calls(self) -> int:
@@ -86,7 +90,7 @@ class Tally:
 
     @property
     def exact(self) -> bool | None:
-        """Every result within its bound and the same to the bit on all ranks; None where there is none."""
+        """True if every result was within its bound and the same on all ranks; None where there is none."""
         return not self.complaint if self.checked else None
 
     @property
@@ -103,22 +107,53 @@ class Tally:
         """Signal-to-noise ratio of the results in dB, by distribution of the data."""
         return {str(name): decibels(*power) for name, power in self.power.items()}
 
+    def add(self, measured: Sequence[Measured], others_cpu_seconds: float) -> None:
+        """Adds all ranks' measurements of one timed round, and processor time of other processes."""
+        self.seconds.append(max(one.seconds for one in measured) / self.cell.calls)
+        self.late.append(max(one.late for one in measured))
+        self.cpu_seconds += sum(one.cpu_seconds for one in measured) + others_cpu_seconds
+        for one in measured:
+            for key, value in one.counters.items():
+                if key not in _GAUGES:
+                    self.counters[key] = self.counters.get(key, 0.0) + value
+
+    def check(
+        self,
+        distribution: Distribution,
+        references: Sequence[Reference],
+        digests: Sequence[tuple[int, ...]],
+        results: Sequence[NDArray[Any]],
+    ) -> None:
+        """Compares rank 0's results, one a call, with the references, and all ranks' digests of theirs."""
+        if len(set(digests)) > 1 and not self.complaint:
+            odd = [rank for rank, digest in enumerate(digests) if digest != digests[0]]
+            self.complaint = f"ranks {odd} have other results than rank 0"
+        for answer, result in zip(references, results, strict=True):
+            verdict = judge(self.cell, self.variant, answer, result)
+            self.worst = max(self.worst, verdict.worst)
+            self.complaint = self.complaint or verdict.complaint
+            if is_float(self.cell.dtype):
+                signal, noise = self.power.get(distribution, (0.0, 0.0))
+                self.power[distribution] = (signal + verdict.signal, noise + verdict.noise)
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A whole run: tallies in the order of the grid, and lines on what was left out."""
+    """A whole run: measurements in the order of the grid, and lines on all that was left out."""
 
-    tallies: tuple[Tally, ...]
+    measurements: tuple[Measurement, ...]
     notes: tuple[str, ...]
 
     @property
     def ok(self) -> bool:
-        """Whether everything in the line-up was measured and every result was right."""
-        return all(not tally.failure and tally.exact is not False for tally in self.tallies)
+        """True if everything in the line-up was measured and every result was right."""
+        return all(
+            not measurement.failure and measurement.exact is not False for measurement in self.measurements
+        )
 
 
 def run(settings: Settings, progress: Progress) -> Outcome:
-    """Measure the grid.
+    """Measures the grid.
 
     Raises:
         UsageError: nothing of what was asked for can run here.
@@ -142,21 +177,21 @@ def run(settings: Settings, progress: Progress) -> Outcome:
             note(line)
     rounds = settings.warmup + settings.repeat
     progress.begin(sum(len(variants) for _, (variants, _) in plans) * rounds)
-    tallies: list[Tally] = []
+    measurements: list[Measurement] = []
     for workers, same_workers in groupby(plans, key=lambda plan: plan[0].workers):
-        with _Stage(settings, lineup, workers, note) as stage:
+        with _Groups(settings, lineup, workers, note) as groups:
             for cell, (variants, _) in same_workers:
                 progress.cell(cell)
-                done = stage.measure(cell, variants, progress)
-                for tally in done:
-                    for trouble in filter(None, (tally.failure, tally.complaint)):
-                        note(f"{tally.variant.describe()}: {trouble}")
-                tallies += done
-    return Outcome(tuple(tallies), tuple(notes))
+                done = groups.measure(cell, variants, progress)
+                for measurement in done:
+                    for trouble in filter(None, (measurement.failure, measurement.complaint)):
+                        note(f"{measurement.variant.describe()}: {trouble}")
+                measurements += done
+    return Outcome(tuple(measurements), tuple(notes))
 
 
-class _Stage:
-    """All groups of one number of workers, started when first used. A group that fails stays out."""
+class _Groups:
+    """The groups of one number of workers, each started at its first use. A group that fails stays out."""
 
     def __init__(self, settings: Settings, lineup: Lineup, workers: int, note: Callable[[str], None]) -> None:
         self._settings = settings
@@ -164,9 +199,9 @@ class _Stage:
         self._lineup = lineup
         self._workers = workers
         self._groups: dict[str, Group] = {}
-        self._lost: dict[str, str] = {}
+        self._failures: dict[str, str] = {}
 
-    def __enter__(self) -> _Stage:
+    def __enter__(self) -> _Groups:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -174,131 +209,88 @@ class _Stage:
             for group in self._groups.values():
                 stack.callback(group.close, gently=kind is None)
 
-    @contextmanager
-    def _group(self, key: str, tally: Tally | None) -> Iterator[Group | None]:
-        """The group of this key, or None where it is lost; what it raises inside loses it."""
-        self._start(key)
+    def _use(self, key: str, use: Callable[[Group], object]) -> str:
+        """Calls `use` with the group of this key, unless the group has failed or cannot be started.
+
+        Returns the error that ended the group; empty where it goes on.
+        """
         try:
-            yield self._groups.get(key)
+            if key not in self._groups and key not in self._failures:
+                peer = self._lineup.groups[key]
+                self._groups[key] = Group(peer, self._workers, self._settings.timeout, AllReduceRank)
+                for line in peer.warnings():
+                    self._note(f"{peer.name}: {line}")
+            if key in self._groups:
+                use(self._groups[key])
         except (SwitchAggError, OSError) as error:
-            self._lost[key] = str(error)
+            self._failures[key] = str(error)
             if key in self._groups:
                 self._groups.pop(key).close()
-        if key in self._lost and tally is not None:
-            tally.failure = self._lost[key]
+        return self._failures.get(key, "")
 
-    def _start(self, key: str) -> None:
-        if key in self._groups or key in self._lost:
-            return
-        peer = self._lineup.groups[key]
-        try:
-            self._groups[key] = Group(peer, self._workers, self._settings.timeout)
-        except (SwitchAggError, OSError) as error:
-            self._lost[key] = str(error)
-            return
-        for line in peer.warnings():
-            self._note(f"{peer.name}: {line}")
+    def measure(
+        self, cell: Cell, variants: Sequence[tuple[str, Variant]], progress: Progress
+    ) -> list[Measurement]:
+        """Measures one cell: warm-up, timed rounds, a round of heavy-tailed data for lossy variants.
 
-    def measure(self, cell: Cell, variants: Sequence[tuple[str, Variant]], progress: Progress) -> list[Tally]:
-        """One cell: warm-up and timed rounds, then a round of heavy-tailed data for what loses precision."""
+        Args:
+            variants: with the keys of their groups.
+        """
         if not variants:  # everything was refused on this element type, and the notes say why
             return []
-        tallies = {
-            variant: Tally(cell, variant, checked=variant.system != "udp-floor") for _, variant in variants
-        }
+        found = {variant: Measurement(cell, variant) for _, variant in variants}
         for key in dict(variants):
-            with self._group(key, None) as group:
-                if group is not None:
-                    group.command(lambda _: cell, type(None), _MARGIN_SECONDS)
+            self._use(key, lambda group: group.command(lambda _: cell, type(None), _MARGIN_SECONDS))
         rounds = self._settings.warmup + self._settings.repeat
         with _ResultArea(cell) as area:
             for number in range(rounds):
-                draws = self._draws(cell, number, Distribution.NORMAL)
-                references = reference(cell, draws)
+                sample = self._sample(cell, number, Distribution.NORMAL, area)
                 turn = number % len(variants)
                 for key, variant in [*variants[turn:], *variants[:turn]]:
                     progress.sample(variant, number, rounds)
-                    with self._group(key, tallies[variant]) as group:
-                        if group is not None:
-                            timed = number >= self._settings.warmup
-                            self._sample(group, tallies[variant], draws, references, area, timed=timed)
-            lossy = [(key, v) for key, v in variants if v.bits < 32 and tallies[v].checked]
+                    take = partial(sample, found[variant], timed=number >= self._settings.warmup)
+                    found[variant].failure = self._use(key, take) or found[variant].failure
+            lossy = [(key, v) for key, v in variants if v.bits < 32 and found[v].checked]
             if lossy and is_float(cell.dtype):
-                draws = self._draws(cell, rounds, Distribution.STUDENT_T3)
-                references = reference(cell, draws)
+                sample = self._sample(cell, rounds, Distribution.STUDENT_T3, area)
                 for key, variant in lossy:
-                    with self._group(key, tallies[variant]) as group:
-                        if group is not None:
-                            self._sample(group, tallies[variant], draws, references, area, timed=False)
-        return [tallies[variant] for _, variant in variants]
-
-    def _draws(self, cell: Cell, number: int, distribution: Distribution) -> tuple[Draw, ...]:
-        return tuple(Draw(self._settings.seed, number, call, distribution) for call in range(cell.calls))
+                    take = partial(sample, found[variant], timed=False)
+                    found[variant].failure = self._use(key, take) or found[variant].failure
+        return [found[variant] for _, variant in variants]
 
     def _sample(
-        self,
-        group: Group,
-        tally: Tally,
-        draws: Sequence[Draw],
-        references: Sequence[Reference],
-        area: _ResultArea,
-        *,
-        timed: bool,
-    ) -> None:
-        cell, variant = tally.cell, tally.variant
-        command = Fill(
-            variant.system,
-            variant.bits,
-            tuple(draws),
-            self._settings.mask and variant.system == "switchagg",
-            tuple(_union_bytes(cell, answer) for answer in references),
-        )
-        group.command(lambda _: command, type(None), _MARGIN_SECONDS + self._settings.timeout)
-        cpu = group.cpu_seconds()
-        start = time.monotonic() + _LEAD_SECONDS + _LEAD_SECONDS_A_WORKER * cell.workers
+        self, cell: Cell, number: int, distribution: Distribution, area: _ResultArea
+    ) -> Callable[..., None]:
+        """A function that takes one round's sample with a group and adds it to a measurement."""
+        draws = tuple(Draw(self._settings.seed, number, call, distribution) for call in range(cell.calls))
+        references = reference(cell, draws)
         limit = cell.calls * self._settings.timeout + _MARGIN_SECONDS
-        measured = group.command(lambda _: Run(start), Measured, limit)
-        if timed:
-            tally.seconds.append(max(one.seconds for one in measured) / cell.calls)
-            tally.late.append(max(one.late for one in measured))
-            tally.cpu_seconds += sum(one.cpu_seconds for one in measured) + group.cpu_seconds() - cpu
-            _add_counters(tally.counters, measured)
-        if tally.checked:
-            shown = group.command(lambda rank: Show(area.path if rank == 0 else None), Digest, limit)
-            digests = [each.calls for each in shown]
-            _check(tally, draws[0].distribution, references, digests, area.results())
+
+        def sample(measurement: Measurement, group: Group, *, timed: bool) -> None:
+            variant = measurement.variant
+            fill = Fill(
+                variant.system,
+                variant.bits,
+                draws,
+                self._settings.mask and variant.system == "switchagg",
+                tuple(_union_bytes(cell, answer) for answer in references),
+            )
+            group.command(lambda _: fill, type(None), _MARGIN_SECONDS + self._settings.timeout)
+            cpu = group.cpu_seconds()
+            start = time.monotonic() + _LEAD_SECONDS + _LEAD_SECONDS_A_WORKER * cell.workers
+            measured = group.command(lambda _: Run(start), Measured, limit)
+            if timed:
+                measurement.add(measured, group.cpu_seconds() - cpu)
+            if measurement.checked:
+                shown = group.command(lambda rank: Show(area.path if rank == 0 else None), Digest, limit)
+                measurement.check(distribution, references, [each.calls for each in shown], area.results())
+
+        return sample
 
 
 def _union_bytes(cell: Cell, answer: Reference) -> int:
     elements = min(answer.union * cell.block_size, cell.elements)
     return elements * cell.size // cell.elements
-
-
-def _add_counters(counters: dict[str, float], measured: Sequence[Measured]) -> None:
-    for one in measured:
-        for key, value in one.counters.items():
-            if key not in _GAUGES:
-                counters[key] = counters.get(key, 0.0) + value
-
-
-def _check(
-    tally: Tally,
-    distribution: Distribution,
-    references: Sequence[Reference],
-    digests: Sequence[tuple[int, ...]],
-    results: Sequence[NDArray[Any]],
-) -> None:
-    """Judge rank 0's results, and by the digests that every other rank's are the same to the bit."""
-    if len(set(digests)) > 1 and not tally.complaint:
-        odd = [rank for rank, digest in enumerate(digests) if digest != digests[0]]
-        tally.complaint = f"ranks {odd} have other results than rank 0"
-    for answer, result in zip(references, results, strict=True):
-        verdict = judge(tally.cell, tally.variant, answer, result)
-        tally.worst = max(tally.worst, verdict.worst)
-        tally.complaint = tally.complaint or verdict.complaint
-        if is_float(tally.cell.dtype):
-            signal, noise = tally.power.get(distribution, (0.0, 0.0))
-            tally.power[distribution] = (signal + verdict.signal, noise + verdict.noise)
 
 
 class _ResultArea:

@@ -1,4 +1,4 @@
-"""Is a measured result right, and how much noise does it carry? No I/O.
+"""Checks a measured result: is it within its bounds, and how much noise does it carry. No I/O.
 
 Bounds on the error of one element, with n workers, 2^(E+1) the power of two above the chunk's largest
 magnitude at any rank, and u the unit roundoff of the tensor's type:
@@ -8,7 +8,7 @@ magnitude at any rank, and u the unit roundoff of the tensor's type:
     a ring or tree            2n roundings, each of at most n 2^(E+1) u
     always                    the last rounding to the tensor's type, n 2^(E+1) u
 
-Integers must be equal. What lies in no rank's non-zero chunk must be zero.
+Integers must be equal. Elements outside every rank's non-zero chunks must be zero.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _SUBNORMAL = {"float16": 2.0**-24}
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a check found.
+    """Result of a check.
 
     Attributes:
         right: whether every element is within its bound.
@@ -48,7 +48,7 @@ class Verdict:
 
 
 def judge(cell: Cell, variant: Variant, reference: Reference, result: NDArray[Any]) -> Verdict:
-    """Compare one call's result, (elements,), with its reference."""
+    """Compares one call's result, (elements,), with its reference."""
     if not is_float(cell.dtype):
         return _judge_integers(reference, result)
     bounds = error_bounds(cell, variant, reference.peaks)

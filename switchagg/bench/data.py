@@ -29,7 +29,7 @@ Array = NDArray[Any]
 
 
 class Distribution(StrEnum):
-    """How the values are distributed."""
+    """Distribution of the values."""
 
     NORMAL = "normal"
     STUDENT_T3 = "student_t3"
@@ -38,7 +38,7 @@ class Distribution(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """What a call's tensors are drawn from: equal draws give equal tensors in every process."""
+    """Seeds of a call's tensors: equal draws give equal tensors in every process."""
 
     seed: int
     round: int
@@ -48,7 +48,7 @@ class Draw:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """What the sum of one call should be.
+    """The right sum of one call.
 
     Attributes:
         total: (elements,) float64 for floats; int64 for integers, wrapping mod 2^64.
@@ -81,7 +81,7 @@ def _generator(draw: Draw, rank: int, purpose: int) -> np.random.Generator:
 
 
 def block_mask(cell: Cell, draw: Draw, rank: int) -> NDArray[np.bool_]:
-    """Which of a rank's blocks are non-zero: `(cell.blocks,)`, a share `cell.density` of them, at least one.
+    """Mask of a rank's non-zero blocks, `(cell.blocks,)`: a share `cell.density` of them, at least one.
 
     With `Overlap.NONE` the ranks' blocks are disjoint as far as they can be: where workers x density is
     over 1 they wrap round.
@@ -100,7 +100,7 @@ def block_mask(cell: Cell, draw: Draw, rank: int) -> NDArray[np.bool_]:
 
 
 def fill(cell: Cell, draw: Draw, rank: int, out: Array) -> NDArray[np.bool_]:
-    """Write a rank's tensor of a call into `out`, (elements,) of the cell's dtype; return its block mask."""
+    """Writes a rank's tensor of a call into `out`, (elements,) of the cell's dtype; returns its mask."""
     pool = _pool(draw.seed, rank, cell.dtype, draw.distribution)
     offset = int(_generator(draw, rank, 3).integers(POOL))
     mask = block_mask(cell, draw, rank)
@@ -129,7 +129,7 @@ def _read_pool(pool: Array, offset: int, out: Array) -> None:
 
 
 def reference(cell: Cell, draws: Sequence[Draw]) -> list[Reference]:
-    """The sums that the calls `draws` should give, from all ranks' tensors."""
+    """The right sums of the calls `draws`, from all ranks' tensors."""
     scratch = np.empty(cell.elements, dtype=numpy_dtype(cell.dtype))
     answers = []
     for draw in draws:

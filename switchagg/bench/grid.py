@@ -1,4 +1,4 @@
-"""What a benchmark measures: its parameters, their limits, and the cells that they span. No I/O.
+"""The grid of a benchmark: parameters, their limits, and the cells that they span. No I/O.
 
 A *cell* is one workload (workers, size, dtype, density, overlap); a *variant* is one way to reduce it (a
 system, and for switchagg also its lanes and the loss that its switch injects). All variants of a cell are
@@ -18,7 +18,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 
 from switchagg.emulator.rates import Rate
-from switchagg.errors import UsageError
+from switchagg.errors import UsageError, require
 from switchagg.rules.planner import MAX_BLOCK
 from switchagg.wire.header import MAX_WORKERS, MIN_WORDS
 
@@ -38,7 +38,7 @@ LANES: dict[str, tuple[int, ...]] = {
 
 
 class Overlap(StrEnum):
-    """How the non-zero blocks of different workers lie to each other."""
+    """Relation of the non-zero blocks of different workers: the same, independent, disjoint."""
 
     ALL = "all"
     RANDOM = "random"
@@ -61,7 +61,7 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
 
 
 def is_float(name: str) -> bool:
-    """Whether an element type's name is that of a floating-point type."""
+    """True for the name of a floating-point element type."""
     return "float" in name
 
 
@@ -121,7 +121,7 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Everything that `switchagg bench allreduce` is told. Lists span the grid; the rest holds for all of it.
+    """Parameters of `switchagg bench allreduce`. Lists span the grid; the rest holds for all of it.
 
     Attributes:
         sizes: bytes of one worker's tensor.
@@ -132,10 +132,10 @@ class Settings:
         block_size: elements to a block, of the data and of the job.
         words, slots: the job's words a packet and slots; None leaves them to the controller.
         duplicate, reorder: shares of packets that the switch duplicates or reorders, beside each `loss`.
-        rate: of each worker's link to the switch, each way, such as ``1Gbit``; None for as fast as it goes.
+        rate: of each worker's link to the switch, each way, such as ``1Gbit``; None for no limit.
             Other systems have no such links.
         timeout: seconds that one call may take.
-        measure_switchagg: unset by who wants the peers alone.
+        measure_switchagg: False to measure the other systems alone.
     """
 
     workers: tuple[int, ...] = (4,)
@@ -162,38 +162,38 @@ class Settings:
 
     def __post_init__(self) -> None:
         for workers in self.workers:
-            _require(2 <= workers <= MAX_WORKERS, "workers", workers, f"2 to {MAX_WORKERS}")
+            require(2 <= workers <= MAX_WORKERS, "workers", workers, f"2 to {MAX_WORKERS}")
         for dtype in self.dtypes:
-            _require(dtype in LANES, "dtype", dtype, ", ".join(LANES))
+            require(dtype in LANES, "dtype", dtype, ", ".join(LANES))
             itemsize = numpy_dtype(dtype).itemsize
             for size in self.sizes:
-                _require(size > 0, "size", size, "1 byte or more, such as 4K or 64M")
+                require(size > 0, "size", size, "1 byte or more, such as 4K or 64M")
                 accepted = f"multiples of {itemsize} bytes, the size of a {dtype}"
-                _require(size % itemsize == 0, "size", size, accepted)
+                require(size % itemsize == 0, "size", size, accepted)
             if self.bits is not None and not set(self.bits) & set(LANES[dtype]):
-                _require(False, f"bits for {dtype}", format_list(self.bits), format_list(LANES[dtype]))
+                require(False, f"bits for {dtype}", format_list(self.bits), format_list(LANES[dtype]))
         for bits in self.bits or ():
-            _require(bits in (8, 16, 32, 64), "bits", bits, "8, 16, 32, 64")
+            require(bits in (8, 16, 32, 64), "bits", bits, "8, 16, 32, 64")
         for density in self.densities:
-            _require(0 < density <= 1, "density", density, "more than 0, up to 1")
+            require(0 < density <= 1, "density", density, "more than 0, up to 1")
         for loss in self.losses:
-            _require(0 <= loss < 1, "loss", loss, "0 up to, but not including, 1")
+            require(0 <= loss < 1, "loss", loss, "0 up to, but not including, 1")
         for transport in self.transports:
-            _require(transport in ("shm", "udp"), "transport", transport, "shm, udp")
-        _require(0 <= self.duplicate < 1, "duplicate", self.duplicate, "0 up to, but not including, 1")
-        _require(0 <= self.reorder < 1, "reorder", self.reorder, "0 up to, but not including, 1")
+            require(transport in ("shm", "udp"), "transport", transport, "shm, udp")
+        require(0 <= self.duplicate < 1, "duplicate", self.duplicate, "0 up to, but not including, 1")
+        require(0 <= self.reorder < 1, "reorder", self.reorder, "0 up to, but not including, 1")
         if self.rate is not None:
             Rate.parse(self.rate)
-        _require(self.repeat >= 1, "repeat", self.repeat, "1 or more")
-        _require(self.warmup >= 0, "warmup", self.warmup, "0 or more")
-        _require(
+        require(self.repeat >= 1, "repeat", self.repeat, "1 or more")
+        require(self.warmup >= 0, "warmup", self.warmup, "0 or more")
+        require(
             1 <= self.block_size <= MAX_BLOCK, "block-size", self.block_size, f"1 to {MAX_BLOCK} elements"
         )
-        _require(self.words is None or self.words >= MIN_WORDS, "words", self.words, f"{MIN_WORDS} or more")
+        require(self.words is None or self.words >= MIN_WORDS, "words", self.words, f"{MIN_WORDS} or more")
         power = self.slots is None or (self.slots >= 2 and self.slots & (self.slots - 1) == 0)
-        _require(power, "slots", self.slots, "powers of two from 2")
-        _require(self.seed >= 0, "seed", self.seed, "0 or more")
-        _require(
+        require(power, "slots", self.slots, "powers of two from 2")
+        require(self.seed >= 0, "seed", self.seed, "0 or more")
+        require(
             self.timeout > 0 and math.isfinite(self.timeout), "timeout", self.timeout, "more than 0 seconds"
         )
 
@@ -214,11 +214,6 @@ class Settings:
             if cell not in done:
                 done.add(cell)
                 yield cell
-
-
-def _require(condition: bool, name: str, value: object, accepted: str) -> None:
-    if not condition:
-        raise UsageError(f"{name} {value}: accepted are {accepted}")
 
 
 T = TypeVar("T")
@@ -253,7 +248,7 @@ def parse_size(text: str) -> int:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMG]?)(?:i?B)?", text.strip(), re.IGNORECASE)
     size = float(match[1]) * 1024 ** " KMG".index(match[2].upper() or " ") if match else 0.5
     if size != int(size):
-        raise UsageError(f"size {text}: accepted are whole bytes, such as 4096, 4K or 64M")
+        raise UsageError(f"size is {text!r}; accepted: whole bytes, such as 4096, 4K or 64M")
     return int(size)
 
 

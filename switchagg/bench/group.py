@@ -1,81 +1,84 @@
-"""The rank processes of one system, seen from the parent: starts them, commands all at once, stops them."""
+"""The rank processes of one system: `Group` is the parent's side of them, `serve` a process's own.
+
+parent   Group: starts the ranks, commands all at once, stops them
+rank     python -m switchagg.bench.group CONFIG: joins its peers, then carries out the parent's commands
+"""
 
 from __future__ import annotations
 
+import ctypes
+import gc
+import importlib
 import json
+import os
 import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, Protocol
 
-from switchagg.bench.peers.base import Peer
-from switchagg.launch.control import RankControl
+from switchagg.bench.peers.peer import Endpoint, Peer, RankConfig
+from switchagg.launch.control import CommandedRank, RankControl
 from switchagg.launch.processes import Output, Processes
 from switchagg.processor_time import process_seconds
 
-START_SECONDS = 60.0
+START_SECONDS: Final = 60.0
+_PR_SET_TIMERSLACK: Final = 29
 
-Reply = TypeVar("Reply")
+
+class CommandRunner(Protocol):
+    """Carries out the parent's commands in a rank's process; made of rank and endpoint."""
+
+    def __init__(self, rank: int, endpoint: Endpoint) -> None: ...
+
+    def carry_out(self, command: object) -> object:
+        """Carries out one command and returns the reply."""
 
 
 class Group:
     """The ranks of one peer, waiting for commands. A context manager; leaving it ends every process.
 
     Args:
+        runner: a class of a module's top level, of which every rank makes an instance.
         timeout: seconds that a call may take.
-        program: the module that a rank's process runs.
 
     Raises:
         ProcessError: the ranks did not all get ready within START_SECONDS.
     """
 
-    def __init__(
-        self, peer: Peer, workers: int, timeout: float, *, program: str = "switchagg.bench.rank"
-    ) -> None:
+    def __init__(self, peer: Peer, workers: int, timeout: float, runner: type[CommandRunner]) -> None:
         self.peer = peer
-        self.workers = workers
         self.processes = Processes()
         # The path of a Unix socket may have 107 bytes: a short name under the system's temporary folder.
         self._directory = tempfile.TemporaryDirectory(prefix="swbench-")
         self._control = RankControl(self.processes, workers, Path(self._directory.name))
+        self.command = self._control.command
         try:
-            self._start(program, timeout)
+            self._start(workers, timeout, runner)
         except BaseException:
             self.close()
             raise
 
-    def _start(self, program: str, timeout: float) -> None:
+    def _start(self, workers: int, timeout: float, runner: type[CommandRunner]) -> None:
         config = {
             "socket": self._control.address,
+            "runner": [runner.__module__, runner.__qualname__],
             "peer": self.peer.name,
-            "workers": self.workers,
+            "workers": workers,
             "directory": self._directory.name,
             "timeout": timeout,
-            "options": self.peer.start(self.workers),
+            "options": self.peer.start(workers),
         }
         text = json.dumps(config | {"rank": 0}).replace('"rank": 0', '"rank": {rank}')
-        command = [sys.executable, "-P", "-m", program, text]
-        # TMPDIR: what a peer leaves behind goes with our folder.
+        command = [sys.executable, "-P", "-m", "switchagg.bench.group", text]
+        # TMPDIR: temporary files of a peer go with our folder.
         environment = {**self.peer.environment(), "TMPDIR": self._directory.name}
-        for index, line in enumerate(self.peer.commands(self.workers, command)):
+        for index, line in enumerate(self.peer.commands(workers, command)):
             self.processes.start(f"rank {index}", line, environment=environment, output=Output.KEPT)
         self._control.accept(START_SECONDS)
 
-    def command(self, make: Callable[[int], object], kind: type[Reply], timeout: float) -> list[Reply]:
-        """Sends `make(rank)` to every rank and returns their replies, in rank order.
-
-        Args:
-            kind: the type of the replies.
-            timeout: seconds to wait for all of them.
-
-        Raises:
-            ProcessError: a rank failed, ended or did not answer in time.
-        """
-        return self._control.command(make, kind, timeout)
-
     def cpu_seconds(self) -> float:
-        """Processor time so far of what the peer runs besides the ranks, such as the switch."""
+        """Processor time so far of the processes that the peer runs besides the ranks, such as the switch."""
         return sum(process_seconds(pid) for pid in self.peer.processes())
 
     def close(self, *, gently: bool = False) -> None:
@@ -89,3 +92,27 @@ class Group:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.close(gently=kind is None)
+
+
+def serve(config_text: str) -> None:
+    """Runs one rank until the parent closes the connection."""
+    config = json.loads(config_text)
+    rank = config["rank"] if config["rank"] >= 0 else int(os.environ["OMPI_COMM_WORLD_RANK"])
+    # The default slack of 50 microseconds would be a good part of a short call.
+    ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
+    mine = RankConfig(
+        rank, config["workers"], Path(config["directory"]), config["timeout"], config["options"]
+    )
+    module, name = config["runner"]
+    with CommandedRank(config["socket"], rank) as parent:
+        make: Callable[[int, Endpoint], CommandRunner] = getattr(importlib.import_module(module), name)
+        endpoint = importlib.import_module(f"switchagg.bench.peers.{config['peer']}").open_endpoint(mine)
+        runner = make(rank, endpoint)
+        gc.disable()
+        gc.freeze()
+        parent.serve(runner.carry_out)
+        endpoint.close()
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1])

@@ -18,15 +18,21 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
 
 from switchagg.bench.grid import Settings
 from switchagg.bench.group import Group
-from switchagg.bench.messages import Digest, Show
 from switchagg.bench.peers.switchagg import SwitchaggPeer
-from switchagg.bench.policy_messages import Layout, Prepare, Reduce, Setting, Took
-from switchagg.errors import UsageError
-from switchagg.rules.planner import MAX_BLOCK
+from switchagg.bench.rank import Digest, Show
+from switchagg.errors import UsageError, require
+from switchagg.processor_time import own_seconds
+from switchagg.report.machine import machine
+from switchagg.report.table import columns
+from switchagg.rules.planner import MAX_BLOCK, SkipPolicy
 from switchagg.wire.header import MAX_WORKERS
 from switchagg.wire.heartbeat import MAX_DEADLINE, MIN_DEADLINE
 
@@ -36,9 +42,33 @@ _TURNS: Final = 4  # in which the fixed settings run; half of them before the po
 _MARGIN_SECONDS: Final = 30.0
 
 
+class Layout(StrEnum):
+    """Layout of the non-zero elements in a tensor."""
+
+    RANDOM = "random"  # pieces of 64 elements, independent on every rank
+    CLUSTERED = "clustered"  # pieces of 4,096
+
+    @property
+    def grain(self) -> int:
+        """Elements in a piece."""
+        return 64 if self is Layout.RANDOM else 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A fixed setting, which every call names. `block` is 0 for dense."""
+
+    block: int
+
+    @property
+    def name(self) -> str:
+        """For people and JSON."""
+        return f"sparse {self.block}" if self.block else "dense"
+
+
 @dataclass(frozen=True, slots=True)
 class PolicySettings:
-    """What `switchagg bench policy` is told.
+    """Parameters of `switchagg bench policy`.
 
     Attributes:
         size: bytes of one rank's tensor, float32.
@@ -65,10 +95,6 @@ class PolicySettings:
     timeout: float = 60.0
 
     def __post_init__(self) -> None:
-        def require(condition: bool, name: str, value: object, accepted: str) -> None:
-            if not condition:
-                raise UsageError(f"{name} is {value}; accepted: {accepted}")
-
         require(2 <= self.workers <= MAX_WORKERS, "workers", self.workers, f"2 to {MAX_WORKERS}")
         require(
             self.size >= 4096 and self.size % 4 == 0, "size", self.size, "multiples of 4 bytes from 4096 on"
@@ -100,10 +126,10 @@ class Phase:
         calls: all-reduces.
         policy: seconds that they took under the job's policy.
         fixed: that they would have taken under each fixed setting.
-        policy_cpu, fixed_cpu: processor time of all ranks and the switch, likewise. Where others use the same
-            computer it says more than the clock.
-        policies: under which policy they were: (from call, seconds since the phase began, policy).
-        exact: whether all settings and all ranks had the same result, bit for bit.
+        policy_cpu, fixed_cpu: processor time of all ranks and the switch, likewise. It depends less on other
+            programs than the clock does.
+        policies: the policies in force: (from call, seconds since the phase began, policy).
+        exact: True if all settings and all ranks had the same result, bit for bit.
     """
 
     layout: Layout
@@ -152,7 +178,7 @@ class PolicyOutcome:
 
     @property
     def exact(self) -> bool:
-        """Whether every phase was."""
+        """True if every phase was."""
         return all(phase.exact for phase in self.phases)
 
     def of(self, layout: Layout) -> PolicyOutcome:
@@ -161,10 +187,10 @@ class PolicyOutcome:
 
 
 def run(settings: PolicySettings, say: Callable[[str], None]) -> PolicyOutcome:
-    """Measure.
+    """Measures.
 
     Args:
-        say: is told what comes next.
+        say: takes a line on the phase that comes next.
 
     Raises:
         UsageError: it cannot run here.
@@ -177,12 +203,111 @@ def run(settings: PolicySettings, say: Callable[[str], None]) -> PolicyOutcome:
         )
         if (why := peer.missing()) is not None:
             raise UsageError(why)
-        with Group(peer, settings.workers, settings.timeout, program="switchagg.bench.policy_rank") as group:
+        with Group(peer, settings.workers, settings.timeout, PolicyRank) as group:
             job = _Job(group, settings)
             for density in settings.densities:
                 say(f"{layout}, density {density:g}")
                 phases.append(job.phase(layout, density))
     return PolicyOutcome(tuple(phases))
+
+
+@dataclass(frozen=True, slots=True)
+class Prepare:
+    """Command: write a tensor of so many float32, of which a share is non-zero, for the phase to come."""
+
+    elements: int
+    layout: Layout
+    density: float
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reduce:
+    """Command: all-reduce it `calls` times, from `start` of the monotonic clock on.
+
+    Attributes:
+        setting: None to leave it to the job's policy.
+    """
+
+    setting: Setting | None
+    calls: int
+    start: float
+
+
+@dataclass(frozen=True, slots=True)
+class Took:
+    """Reply to `Reduce`.
+
+    Attributes:
+        seconds: from the common start until the last call returned.
+        cpu_seconds: processor time of this process meanwhile.
+        policies: in force after a call, where it changed: (call from 0, seconds since the start, policy).
+    """
+
+    seconds: float
+    cpu_seconds: float
+    policies: tuple[tuple[int, float, str], ...]
+
+
+class PolicyRank:
+    """Carries out the parent's commands on one session."""
+
+    def __init__(self, rank: int, endpoint: Any) -> None:
+        self._rank = rank
+        self._session = endpoint.session
+        self._x: NDArray[np.float32] = np.empty(0, np.float32)
+        self._out = self._x
+
+    def carry_out(self, command: object) -> object:
+        """Carries out one command and returns the reply.
+
+        Raises:
+            TypeError: there is no such command.
+        """
+        match command:
+            case Prepare():
+                self._prepare(command)
+                return None
+            case Reduce():
+                return self._reduce(command)
+            case Show():
+                return Digest.of([self._out])
+        raise TypeError(f"no such command: {command!r}")
+
+    def _prepare(self, command: Prepare) -> None:
+        grain = command.layout.grain
+        pieces = -(-command.elements // grain)
+        rng = np.random.default_rng((command.seed, self._rank, round(command.density * 1e6)))
+        count = round(command.density * pieces)
+        present = np.ones(pieces, np.bool_)
+        if count < pieces:
+            present[:] = False
+            present[rng.choice(pieces, count, replace=False)] = True
+        if self._x.size != command.elements:
+            self._x, self._out = (np.empty(command.elements, np.float32) for _ in range(2))
+            self._out.fill(0)
+        values = rng.standard_normal(grain).astype(np.float32) + np.float32(4)
+        for at in range(0, pieces, 1024):  # a slab at a time: no second tensor
+            part = self._x[at * grain : (at + 1024) * grain]
+            part[:] = (present[at : at + 1024, None] * values).reshape(-1)[: part.size]
+
+    def _reduce(self, command: Reduce) -> Took:
+        session, x, out = self._session, self._x, self._out
+        arguments: dict[str, Any] = {}
+        if command.setting is not None:
+            block = command.setting.block
+            arguments = {"blocks": "sparse", "block_size": block} if block else {"blocks": "dense"}
+        policies: list[tuple[int, float, str]] = []
+        last: SkipPolicy | None = None
+        time.sleep(max(0.0, command.start - time.monotonic()))
+        cpu = own_seconds()
+        for call in range(command.calls):
+            session.allreduce(x, out=out, **arguments)
+            if command.setting is None and (policy := session.policy) != last:
+                last = policy
+                policies.append((call, time.monotonic() - command.start, str(policy)))
+        seconds = time.monotonic() - command.start
+        return Took(seconds, own_seconds() - cpu, tuple(policies))
 
 
 class _Job:
@@ -206,11 +331,8 @@ class _Job:
         in_a_turn = max(1, math.ceil(calls * settings.share / _TURNS))
         self._fixed(measured, in_a_turn, range(_TURNS // 2), digests)
         took = self._reduce(None, calls, digests)
-        measured.policy, measured.policy_cpu, measured.policies = (
-            took.seconds,
-            took.cpu_seconds,
-            took.policies,
-        )
+        measured.policy, measured.policy_cpu = took.seconds, took.cpu_seconds
+        measured.policies = took.policies
         self._fixed(measured, in_a_turn, range(_TURNS // 2, _TURNS), digests)
         measured.exact = len(digests) == 1
         return measured
@@ -226,13 +348,13 @@ class _Job:
                 measured.fixed_cpu[each.name] += took.cpu_seconds * scale
 
     def _reduce(self, setting: Setting | None, calls: int, digests: set[int]) -> Took:
-        """What the slowest rank saw, with the processor time of all and of the switch."""
+        """The slowest rank's time, with the processor time of all and of the switch."""
         command = Reduce(setting, calls, time.monotonic() + _LEAD_SECONDS)
         limit = self._settings.timeout * calls + _MARGIN_SECONDS
         switch = self._group.cpu_seconds()
         took = self._group.command(lambda _: command, Took, limit)
         switch = self._group.cpu_seconds() - switch
-        shown = self._group.command(lambda _: Show(None), Digest, limit)
+        shown = self._group.command(lambda _: Show(), Digest, limit)
         digests.update(crc for each in shown for crc in each.calls)
         return replace(
             took[0],
@@ -241,10 +363,10 @@ class _Job:
         )
 
 
-def to_json(settings: PolicySettings, outcome: PolicyOutcome, machine: dict[str, Any]) -> dict[str, Any]:
+def to_json(settings: PolicySettings, outcome: PolicyOutcome) -> dict[str, Any]:
     """The whole outcome as JSON values. Times are seconds; `policies` are (from call, at second, policy)."""
     return {
-        "machine": machine,
+        "machine": machine(),
         "settings": {
             "workers": settings.workers,
             "bytes": settings.size,
@@ -307,8 +429,7 @@ def table(outcome: PolicyOutcome) -> str:
                 phase.policies[-1][2] if phase.policies else "-",
             ]
         )  # fmt: skip
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+    lines = [columns(rows, [True] * len(rows[0]))]
     parts: list[tuple[str, PolicyOutcome]] = [
         (str(layout), outcome.of(layout)) for layout in dict.fromkeys(p.layout for p in outcome.phases)
     ]

@@ -1,13 +1,9 @@
-"""The process of one rank: `python -m switchagg.bench.rank CONFIG`, CONFIG being JSON that `group.py` writes.
+"""Commands of the all-reduce benchmark to a rank, its replies, and the rank that carries them out.
 
-It does as the parent says over a Unix socket, one message at a time:
-
-    cell   make room for the tensors of a cell                      -> done
-    fill   write the tensors of a round, outside any timing         -> done
-    run    sleep until an agreed instant, reduce, say how long      -> measured
-    show   look at the results, when no rank is reducing any more   -> digest
-    quit   leave the group and end
-    (end of the connection)  leave at once, whatever it is doing
+    Cell   make room for the tensors of a cell                        -> None
+    Fill   write the tensors of a round, outside any timing           -> None
+    Run    sleep until an agreed instant, reduce                      -> Measured
+    Show   digest the results, when no rank is reducing any more      -> Digest
 
 The common start is an instant on the machine's monotonic clock that the parent picks some milliseconds
 ahead. Nobody spins while waiting for it, so it costs the other ranks no processor time.
@@ -15,64 +11,126 @@ ahead. Nobody spins while waiting for it, so it costs the other ranks no process
 
 from __future__ import annotations
 
-import ctypes
 import gc
-import importlib
-import json
-import os
-import sys
 import time
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any, Protocol
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from switchagg.bench.data import fill
+from switchagg.bench.data import Draw, fill
 from switchagg.bench.grid import Cell, numpy_dtype
-from switchagg.bench.messages import Digest, Fill, Measured, Run, Show
-from switchagg.bench.peers.base import Endpoint, Place, Work
-from switchagg.launch.control import CommandedRank
+from switchagg.bench.peers.peer import Endpoint, Work
 from switchagg.processor_time import own_seconds
 
-_PR_SET_TIMERSLACK = 29
+
+@dataclass(frozen=True, slots=True)
+class Fill:
+    """Get ready for one sample: write the tensors of these draws, one a call, and all else that is not timed.
+
+    Attributes:
+        pass_masks: pass the block masks to the system.
+        union_bytes: bytes of each call's blocks that are non-zero at any rank.
+    """
+
+    system: str
+    bits: int
+    draws: tuple[Draw, ...]
+    pass_masks: bool
+    union_bytes: tuple[int, ...]
 
 
-class RankProcess:
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Reduce the filled tensors, from `start` of the monotonic clock on."""
+
+    start: float
+
+
+@dataclass(frozen=True, slots=True)
+class Show:
+    """Take the digest of the last results, and write them to `result`.
+
+    A command of its own, given when all ranks have measured: a rank that works on its results while others
+    still wait for theirs takes the processor from them, for longer than a short call lasts.
+    """
+
+    result: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A rank's measurements of a run.
+
+    Attributes:
+        seconds: from the common start until this rank's last call returned.
+        late: seconds from the common start until this rank woke.
+        counters: growth of the system's counters over the run.
+        cpu_seconds: processor time of this process over the run.
+    """
+
+    seconds: float
+    late: float
+    counters: dict[str, float]
+    cpu_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Digest:
+    """CRC-32 of the bytes of each call's result."""
+
+    calls: tuple[int, ...]
+
+    @classmethod
+    def of(cls, results: Iterable[NDArray[Any]]) -> Digest:
+        """That of contiguous arrays, one a call."""
+        # Several times as fast as a cryptographic hash, and it is accidents that are looked for.
+        return cls(tuple(zlib.crc32(result.view(np.uint8).data) for result in results))
+
+
+class AllReduceRank:
     """Carries out the parent's commands on one endpoint."""
 
     def __init__(self, rank: int, endpoint: Endpoint) -> None:
         self._rank = rank
         self._endpoint = endpoint
-        self._cell: Cell | None = None
+        self._cell: Cell
         self._tensors: list[NDArray[Any]] = []
-        self._work: Work | None = None
+        self._work: Work
 
     def carry_out(self, command: object) -> object:
-        """Do one command and return the reply."""
-        if isinstance(command, Cell):
-            self._work = None
-            self._tensors.clear()
-            # Not zeros(): NumPy asks for huge pages only for what empty() returns, as for most arrays.
-            self._tensors = [
-                np.empty(command.elements, numpy_dtype(command.dtype)) for _ in range(command.calls)
-            ]
-            for tensor in self._tensors:
-                tensor.fill(0)
-            self._cell = command
-            return None
-        if isinstance(command, Fill):
-            self._fill(command)
-            return None
-        if isinstance(command, Run):
-            return self._run(command)
-        if isinstance(command, Show):
-            return self._show(command)
+        """Carries out one command and returns the reply.
+
+        Raises:
+            TypeError: there is no such command.
+        """
+        match command:
+            case Cell():
+                self._make_room(command)
+                return None
+            case Fill():
+                self._fill(command)
+                return None
+            case Run():
+                return self._run(command)
+            case Show():
+                if command.result is not None:
+                    self._write_result(command.result)
+                return Digest.of(self._tensors)
         raise TypeError(f"no such command: {command!r}")
 
+    def _make_room(self, cell: Cell) -> None:
+        self._cell = cell
+        self._tensors = []  # the old ones go first
+        # Not zeros(): NumPy asks for huge pages only in empty().
+        self._tensors = [np.empty(cell.elements, numpy_dtype(cell.dtype)) for _ in range(cell.calls)]
+        for tensor in self._tensors:
+            tensor.fill(0)
+
     def _fill(self, command: Fill) -> None:
-        assert self._cell is not None
         masks = [
             fill(self._cell, draw, self._rank, x)
             for draw, x in zip(command.draws, self._tensors, strict=True)
@@ -86,56 +144,22 @@ class RankProcess:
             command.union_bytes,
         )
         self._endpoint.prepare(self._work)
-        # By hand and here: with a framework loaded a collection takes longer than many a call.
+        # By hand and here: with a framework loaded a collection takes longer than many calls.
         gc.collect()
 
     def _run(self, command: Run) -> Measured:
-        work = self._work
-        assert work is not None
         before = self._endpoint.counters()
         cpu = own_seconds()
         time.sleep(max(0.0, command.start - time.monotonic()))
         woke = time.monotonic()
-        self._endpoint.reduce(work)
+        self._endpoint.reduce(self._work)
         end = time.monotonic()
         cpu = own_seconds() - cpu
         after = self._endpoint.counters()
         growth = {key: value - before.get(key, 0.0) for key, value in after.items()}
         return Measured(end - command.start, woke - command.start, growth, cpu)
 
-    def _show(self, command: Show) -> Digest:
-        if command.result is not None:
-            self._write_result(command.result)
-        return Digest.of(self._tensors)
-
     def _write_result(self, path: str) -> None:
         rows = np.memmap(path, np.uint8, "r+", shape=(len(self._tensors), self._tensors[0].nbytes or 1))
         for row, tensor in zip(rows, self._tensors, strict=True):
             row[:] = tensor.view(np.uint8)
-
-
-class Servant(Protocol):
-    """Carries out commands."""
-
-    def carry_out(self, command: object) -> object:
-        """Do one command and return the reply."""
-
-
-def serve(config_text: str, make: Callable[[int, Endpoint], Servant]) -> None:
-    """Run one rank until the parent closes the connection; `make` gets the rank and its endpoint."""
-    config = json.loads(config_text)
-    rank = config["rank"] if config["rank"] >= 0 else int(os.environ["OMPI_COMM_WORLD_RANK"])
-    # The default slack of 50 microseconds would be a good part of a short call.
-    ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
-    place = Place(rank, config["workers"], Path(config["directory"]), config["timeout"], config["options"])
-    with CommandedRank(config["socket"], rank) as parent:
-        endpoint = importlib.import_module(f"switchagg.bench.peers.{config['peer']}").open_endpoint(place)
-        process = make(rank, endpoint)
-        gc.disable()
-        gc.freeze()
-        parent.serve(process.carry_out)
-        endpoint.close()
-
-
-if __name__ == "__main__":
-    serve(sys.argv[1], RankProcess)

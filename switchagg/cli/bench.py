@@ -86,7 +86,7 @@ def _add_allreduce(kinds: Any) -> argparse.ArgumentParser:
 
 
 def _add_ddp(kinds: Any) -> argparse.ArgumentParser:
-    from switchagg.bench.ddp.settings import MODELS, SYSTEMS, DdpSettings
+    from switchagg.bench.ddp_settings import MODELS, SYSTEMS, DdpSettings
 
     default = DdpSettings()
     parser: argparse.ArgumentParser = kinds.add_parser(
@@ -215,9 +215,8 @@ def _ddp(args: argparse.Namespace) -> int:
     Raises:
         UsageError: a parameter that cannot work. SwitchAggError: a rank failed.
     """
-    from switchagg.bench.ddp import report
-    from switchagg.bench.ddp.run import run as measure
-    from switchagg.bench.ddp.settings import DdpSettings, Figures
+    from switchagg.bench import ddp
+    from switchagg.bench.ddp_settings import DdpSettings, Figures
     from switchagg.bench.grid import parse_list
 
     settings = DdpSettings(
@@ -233,11 +232,11 @@ def _ddp(args: argparse.Namespace) -> int:
             print(f"{figures.workers} ranks, {figures.model}, {figures.system}: measured", file=sys.stderr)
 
     with stop_signals_exit():
-        found = measure(settings, progress)
-    print(report.table(found))
+        found = ddp.run(settings, progress)
+    print(ddp.table(found))
     print()
-    print(report.LEGEND)
-    _write_figures(args, report.to_json(settings, found))
+    print(ddp.LEGEND)
+    _write_figures(args, ddp.to_json(settings, found))
     return 0 if all(figures.same is not False for figures in found) else 1
 
 
@@ -249,14 +248,12 @@ def _policy(args: argparse.Namespace) -> int:
     """
     from switchagg.bench import policy
     from switchagg.bench.grid import parse_list, parse_size
-    from switchagg.bench.policy_messages import Layout
-    from switchagg.bench.report import machine
 
     settings = policy.PolicySettings(
         workers=args.workers,
         size=parse_list(args.size, "size", parse_size)[0],
         densities=_numbers(args.density, "density"),
-        layouts=parse_list(args.layout, "layout (accepted are random, clustered)", Layout),
+        layouts=parse_list(args.layout, "layout (accepted are random, clustered)", policy.Layout),
         blocks=parse_list(args.blocks, "blocks", int),
         seconds=args.phase_seconds,
         **chosen(args, "share", "deadline", "transport", "seed", "timeout"),
@@ -269,7 +266,7 @@ def _policy(args: argparse.Namespace) -> int:
     with stop_signals_exit():
         outcome = policy.run(settings, say)
     print(policy.table(outcome))
-    _write_figures(args, policy.to_json(settings, outcome, machine()))
+    _write_figures(args, policy.to_json(settings, outcome))
     if not outcome.exact:
         print("results differed between settings or ranks", file=sys.stderr)
     return 0 if outcome.exact else 1

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from switchagg.bench.grid import Variant
-from switchagg.bench.peers.base import Endpoint, Peer, Place, Work
+from switchagg.bench.peers.peer import Endpoint, Peer, RankConfig, Work
 
 
 class GlooPeer(Peer):
@@ -42,7 +42,7 @@ class GlooPeer(Peer):
 class GlooEndpoint:
     """A rank of a gloo group."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, config: RankConfig) -> None:
         import torch
         from torch import distributed
 
@@ -51,10 +51,10 @@ class GlooEndpoint:
         self._distributed = distributed
         distributed.init_process_group(
             "gloo",
-            init_method=f"file://{place.directory / 'gloo'}",
-            rank=place.rank,
-            world_size=place.workers,
-            timeout=timedelta(seconds=place.timeout),
+            init_method=f"file://{config.directory / 'gloo'}",
+            rank=config.rank,
+            world_size=config.workers,
+            timeout=timedelta(seconds=config.timeout),
         )
 
     def prepare(self, work: Work) -> None:
@@ -81,6 +81,6 @@ class GlooEndpoint:
         self._distributed.destroy_process_group()
 
 
-def open_endpoint(place: Place) -> Endpoint:
+def open_endpoint(config: RankConfig) -> Endpoint:
     """Join the group; returns when all ranks are there."""
-    return GlooEndpoint(place)
+    return GlooEndpoint(config)

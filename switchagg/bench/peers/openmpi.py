@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from switchagg.bench.grid import Variant
-from switchagg.bench.peers.base import Endpoint, Peer, Place, Work
+from switchagg.bench.peers.peer import Endpoint, Peer, RankConfig, Work
 
 
 class OpenMpiPeer(Peer):
@@ -79,7 +79,7 @@ class OpenMpiEndpoint:
         """Nothing: mpi4py finalizes MPI when the process ends."""
 
 
-def open_endpoint(place: Place) -> Endpoint:
+def open_endpoint(config: RankConfig) -> Endpoint:
     """Join the group; returns when all ranks are there."""
-    del place
+    del config
     return OpenMpiEndpoint()

@@ -1,4 +1,4 @@
-"""Which systems there are, and the groups of ranks that serve them."""
+"""The systems that can be measured, and the groups of ranks that serve them."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from switchagg.bench.grid import Settings, Variant, format_list, numpy_dtype
-from switchagg.bench.peers.base import Peer
-from switchagg.bench.peers.floor import FloorPeer
 from switchagg.bench.peers.gloo import GlooPeer
+from switchagg.bench.peers.no_op import NoOpPeer
 from switchagg.bench.peers.openmpi import OpenMpiPeer
+from switchagg.bench.peers.peer import Peer
 from switchagg.bench.peers.switchagg import SwitchaggPeer
 from switchagg.errors import UsageError
 
@@ -19,7 +19,7 @@ COMPARABLE = ("gloo", "gloo-fp16", "openmpi-tcp", "openmpi-shm", "udp-floor")
 
 @dataclass(frozen=True, slots=True)
 class Lineup:
-    """What will be measured: groups by a key of their own, and for what cannot run, why.
+    """The systems and groups of a run, and the reasons that others are left out.
 
     Attributes:
         groups: a peer for each group of ranks; gloo's ranks serve two systems, each loss has a switch.
@@ -65,10 +65,10 @@ def _group_of(system: str) -> str:
 
 
 def line_up(settings: Settings) -> Lineup:
-    """Find out what can run here.
+    """Determines which systems can run here.
 
     Raises:
-        UsageError: `compare` names a system that there is not, or nothing at all can run.
+        UsageError: `compare` names no system of ours, or none can run.
     """
     check_names(settings.compare or ())
     systems: list[str] = []
@@ -86,7 +86,7 @@ def line_up(settings: Settings) -> Lineup:
                 for loss in settings.losses
             }
         elif system == "udp-floor":
-            candidates = {system: FloorPeer(settings)}
+            candidates = {system: NoOpPeer(settings)}
         elif system.startswith("openmpi-"):
             candidates = {system: OpenMpiPeer(system.removeprefix("openmpi-"))}
         else:
@@ -103,7 +103,7 @@ def line_up(settings: Settings) -> Lineup:
 
 
 def check_names(names: Iterable[str]) -> None:
-    """Raise UsageError for a name that is no system's."""
+    """Raises UsageError for a name that is no system's."""
     for name in names:
         if name not in COMPARABLE:
-            raise UsageError(f"compare {name}: accepted are {format_list(COMPARABLE)}, none")
+            raise UsageError(f"compare is {name}; accepted: {format_list(COMPARABLE)}, none")

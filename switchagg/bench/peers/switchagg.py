@@ -6,7 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from switchagg.bench.grid import Settings, is_float
-from switchagg.bench.peers.base import Endpoint, Peer, Place, Work
+from switchagg.bench.peers.peer import Endpoint, Peer, RankConfig, Work
 from switchagg.emulator.faults import Faults
 from switchagg.emulator.rates import Rate
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class SwitchaggPeer(Peer):
-    """One switch with one job over one transport, injecting `loss` and what else the settings say."""
+    """One switch with one job over one transport, injecting `loss` and the settings' other faults."""
 
     name = "switchagg"
 
@@ -74,21 +74,21 @@ class SwitchaggPeer(Peer):
 class SwitchaggEndpoint:
     """A rank's session."""
 
-    def __init__(self, place: Place) -> None:
-        self.session = self._connect(place)
+    def __init__(self, config: RankConfig) -> None:
+        self.session = self._connect(config)
 
-    def _connect(self, place: Place) -> Any:
+    def _connect(self, config: RankConfig) -> Any:
         worker_lib: Any = importlib.import_module("worker_lib")
         return worker_lib.connect(
-            place.options["controller"],
+            config.options["controller"],
             job="bench",
-            rank=place.rank,
-            world_size=place.workers,
-            timeout=place.timeout,
-            words=place.options["words"],
-            slots=place.options["slots"],
-            transport=place.options["transport"],
-            deadline=place.options["deadline"],
+            rank=config.rank,
+            world_size=config.workers,
+            timeout=config.timeout,
+            words=config.options["words"],
+            slots=config.options["slots"],
+            transport=config.options["transport"],
+            deadline=config.options["deadline"],
         )
 
     def prepare(self, work: Work) -> None:
@@ -120,6 +120,6 @@ def flatten(stats: dict[str, Any], prefix: str = "") -> dict[str, float]:
     return flat
 
 
-def open_endpoint(place: Place) -> Endpoint:
+def open_endpoint(config: RankConfig) -> Endpoint:
     """Join the job; returns when all ranks are there."""
-    return SwitchaggEndpoint(place)
+    return SwitchaggEndpoint(config)

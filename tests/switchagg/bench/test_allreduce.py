@@ -20,10 +20,12 @@ from switchagg.bench.peers.gloo import GlooPeer
 from switchagg.bench.peers.openmpi import OpenMpiPeer
 from switchagg.bench.peers.registry import line_up
 from switchagg.bench.peers.switchagg import SwitchaggPeer, flatten
-from switchagg.bench.report import machine, table, to_json
+from switchagg.bench.rank import AllReduceRank
+from switchagg.bench.report import table, to_json
 from switchagg.cli.main import main
 from switchagg.errors import UsageError
 from switchagg.launch.processes import ProcessError
+from switchagg.report.machine import machine
 
 SWITCHAGG_MISSING = SwitchaggPeer(Settings()).missing()
 needs_switchagg = pytest.mark.skipif(SWITCHAGG_MISSING is not None, reason=str(SWITCHAGG_MISSING))
@@ -90,7 +92,7 @@ def check_runs(outcome: Outcome, progress: Quiet) -> list[dict[str, object]]:
     assert progress.taken == progress.samples
     document = json.loads(json.dumps(to_json(Settings(), outcome)))
     assert set(document) >= {"machine", "runs"}
-    assert len(document["runs"]) == len(outcome.tallies)
+    assert len(document["runs"]) == len(outcome.measurements)
     for run in document["runs"]:
         assert set(run) >= RUN_KEYS
         assert 0 < run["seconds"]["min"] <= run["seconds"]["median"] <= run["seconds"]["max"]
@@ -156,7 +158,7 @@ def test_switchagg_on_other_types(dtype: str) -> None:
 
 
 @needs_switchagg
-def test_the_floor() -> None:
+def test_the_no_op_baseline() -> None:
     outcome, progress = measure(compare=("udp-floor",), bits=(32,), sizes=(1 << 20,))
     runs = check_runs(outcome, progress)
     assert [(run["system"], run["transport"]) for run in runs] == [
@@ -171,13 +173,13 @@ def test_a_wrong_sum_counts_as_wrong_everywhere() -> None:
     (cell,) = settings.cells()
     draws = [allreduce.Draw(1, 0, call) for call in range(cell.calls)]
     references = allreduce.reference(cell, draws)
-    tally = allreduce.Tally(cell, Variant("gloo", 32))
+    measurement = allreduce.Measurement(cell, Variant("gloo", 32))
     results = [np.ones(cell.elements, np.float32) for _ in draws]
-    allreduce._check(tally, draws[0].distribution, references, [(1,), (1,)], results)
-    assert tally.exact is False
-    assert "elements wrong" in tally.complaint
-    tally.seconds.append(1.0)
-    outcome = Outcome((tally,), ())
+    measurement.check(draws[0].distribution, references, [(1,), (1,)], results)
+    assert measurement.exact is False
+    assert "elements wrong" in measurement.complaint
+    measurement.seconds.append(1.0)
+    outcome = Outcome((measurement,), ())
     assert not outcome.ok
     assert "WRONG" in table(outcome)
     assert to_json(settings, outcome)["runs"][0]["exact"] is False
@@ -188,12 +190,12 @@ def test_ranks_that_differ_count_as_wrong() -> None:
     draws = [allreduce.Draw(1, 0, call) for call in range(cell.calls)]
     references = allreduce.reference(cell, draws)
     results = [answer.total.astype(np.float32) for answer in references]
-    tally = allreduce.Tally(cell, Variant("gloo", 32))
-    allreduce._check(tally, draws[0].distribution, references, [(1,)] * 4, results)
-    assert tally.exact is True
-    allreduce._check(tally, draws[0].distribution, references, [(1,), (1,), (2,), (1,)], results)
-    assert tally.exact is False
-    assert tally.complaint == "ranks [2] have other results than rank 0"
+    measurement = allreduce.Measurement(cell, Variant("gloo", 32))
+    measurement.check(draws[0].distribution, references, [(1,)] * 4, results)
+    assert measurement.exact is True
+    measurement.check(draws[0].distribution, references, [(1,), (1,), (2,), (1,)], results)
+    assert measurement.exact is False
+    assert measurement.complaint == "ranks [2] have other results than rank 0"
 
 
 @needs_switchagg
@@ -212,8 +214,8 @@ def test_links_of_a_rate() -> None:
 def test_a_system_that_cannot_start_is_a_failure_with_a_reason() -> None:
     outcome, progress = measure(compare=(), words=20_000, bits=(32,), transports=("udp",))
     assert not outcome.ok
-    (tally,) = outcome.tallies
-    assert "words is 20000" in tally.failure
+    (measurement,) = outcome.measurements
+    assert "words is 20000" in measurement.failure
     assert any("words is 20000" in note for note in progress.notes)
     assert "failed" in table(outcome)
 
@@ -221,13 +223,13 @@ def test_a_system_that_cannot_start_is_a_failure_with_a_reason() -> None:
 def test_a_cell_that_every_system_refuses() -> None:
     settings = Settings(workers=(2,), dtypes=("float16",))
     (cell, *_) = settings.cells()
-    with allreduce._Stage(settings, allreduce.Lineup({}, (), ()), 2, print) as stage:
-        assert stage.measure(cell, [], Quiet()) == []
+    with allreduce._Groups(settings, allreduce.Lineup({}, (), ()), 2, print) as groups:
+        assert groups.measure(cell, [], Quiet()) == []
 
 
 @needs_gloo
 def test_a_rank_that_dies_is_a_failure_with_a_reason() -> None:
-    with Group(GlooPeer(), 2, timeout=20.0) as group:
+    with Group(GlooPeer(), 2, 20.0, AllReduceRank) as group:
         os.kill(group.processes.children[1].pid, signal.SIGKILL)
         group.processes.wait(20.0)
         (cell, *_) = Settings(workers=(2,), sizes=(4096,)).cells()
@@ -238,7 +240,7 @@ def test_a_rank_that_dies_is_a_failure_with_a_reason() -> None:
 @needs_gloo
 def test_what_a_rank_raises_reaches_the_parent() -> None:
     with (
-        Group(GlooPeer(), 2, timeout=20.0) as group,
+        Group(GlooPeer(), 2, 20.0, AllReduceRank) as group,
         pytest.raises(ProcessError, match="TypeError: no such command: 'dance'"),
     ):
         group.command(lambda _: "dance", type(None), 20.0)
@@ -250,7 +252,8 @@ def test_ranks_end_when_the_parent_is_killed() -> None:
         "import time\n"
         "from switchagg.bench.group import Group\n"
         "from switchagg.bench.peers.gloo import GlooPeer\n"
-        "group = Group(GlooPeer(), 2, 20.0)\n"
+        "from switchagg.bench.rank import AllReduceRank\n"
+        "group = Group(GlooPeer(), 2, 20.0, AllReduceRank)\n"
         "print(*[process.pid for process in group.processes.children], flush=True); time.sleep(60)"
     )
     parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
@@ -330,16 +333,16 @@ def test_what_is_not_there_is_left_out_in_one_line(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--size", "0"), "size 0"),
-        (("--workers", "1"), "workers 1: accepted are 2 to 32"),
-        (("--workers", "33"), "workers 33"),
+        (("--size", "0"), "size is 0"),
+        (("--workers", "1"), "workers is 1; accepted: 2 to 32"),
+        (("--workers", "33"), "workers is 33"),
         (("--workers", "two"), "workers: cannot read 'two'"),
-        (("--density", "0"), "density 0"),
-        (("--density", "1.5"), "density 1.5"),
+        (("--density", "0"), "density is 0"),
+        (("--density", "1.5"), "density is 1.5"),
         (("--overlap", "some"), "overlap"),
         (
             ("--compare", "gloo,nccl"),
-            "compare nccl: accepted are gloo, gloo-fp16, openmpi-tcp, openmpi-shm, udp-floor, none",
+            "compare is nccl; accepted: gloo, gloo-fp16, openmpi-tcp, openmpi-shm, udp-floor, none",
         ),
         (("--bits", "7"), "bits"),
         (("--json", "/nonexistent/out.json"), "no folder"),

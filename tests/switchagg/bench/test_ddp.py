@@ -1,4 +1,4 @@
-"""`switchagg bench ddp`: a small run of everything, and what is refused."""
+"""`switchagg bench ddp`: a small run of everything, and refusals."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from switchagg.bench.ddp import report
-from switchagg.bench.ddp.settings import DdpSettings, Figures
+from switchagg.bench import ddp
+from switchagg.bench.ddp_settings import DdpSettings, Figures
 from switchagg.errors import UsageError
 
 
@@ -41,7 +41,7 @@ def test_the_table_compares_with_gloo_of_the_same_cell() -> None:
     ) -> Figures:
         return Figures(workers, "dense", system, (rate, 9 * rate, rate), (seconds,) * 3, 0.0, same, 0.5)
 
-    lines = report.table(
+    lines = ddp.table(
         [
             figures(2, "switchagg", 30, 0.001),
             figures(2, "gloo", 10, 0.004),

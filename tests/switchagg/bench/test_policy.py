@@ -1,4 +1,4 @@
-"""The policy benchmark: a short run of it, and what it makes of times."""
+"""The policy benchmark: a short run of it, and its figures of made-up times."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from switchagg.bench.policy import Phase, PolicyOutcome, PolicySettings, table
-from switchagg.bench.policy_messages import Layout
+from switchagg.bench.policy import Layout, Phase, PolicyOutcome, PolicySettings, table
 from switchagg.cli.main import main
 from switchagg.errors import UsageError
 

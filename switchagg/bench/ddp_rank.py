@@ -1,4 +1,4 @@
-"""A rank's process of `switchagg bench ddp`: `python -m switchagg.bench.ddp.rank CONFIG`, CONFIG being JSON.
+"""A rank of `switchagg bench ddp`: `python -m switchagg.bench.ddp_rank CONFIG`, CONFIG being JSON.
 
 Trains every model under every system, in turns and in the same process, on the same batches. Rank 0 prints
 a line of JSON for each system on each model.
@@ -7,6 +7,7 @@ a line of JSON for each system on each model.
 from __future__ import annotations
 
 import json
+import math
 import sys
 import threading
 import time
@@ -17,15 +18,60 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
-from switchagg.bench.ddp.models import make
-from switchagg.bench.ddp.settings import DdpSettings
+from switchagg.bench.ddp_settings import DdpSettings
+
+_WIDTH = 32  # of an embedding's row
+
+
+class Dense(nn.Module):  # type: ignore[misc]
+    """Four equal layers; every gradient is full."""
+
+    def __init__(self, parameters: int) -> None:
+        super().__init__()
+        self.width = max(16, math.isqrt(parameters // 4))
+        layers = [layer for _ in range(4) for layer in (nn.Linear(self.width, self.width), nn.ReLU())]
+        self.layers = nn.Sequential(*layers)
+        self.head = nn.Linear(self.width, 1)
+
+    def forward(self, x: Any) -> Any:
+        return self.head(self.layers(x)).squeeze(1)
+
+    def batch(self, count: int, draw: Any) -> tuple[Any, Any]:
+        x = torch.randn(count, self.width, generator=draw)
+        return x, (x[:, 0] > 0).float()
+
+
+class Embedding(nn.Module):  # type: ignore[misc]
+    """A table of which a step needs four rows a sample, and a small head."""
+
+    def __init__(self, parameters: int, *, sparse: bool) -> None:
+        super().__init__()
+        self.rows = parameters // _WIDTH
+        self.table = nn.Embedding(self.rows, _WIDTH, sparse=sparse)
+        self.head = nn.Sequential(nn.Linear(_WIDTH, _WIDTH), nn.ReLU(), nn.Linear(_WIDTH, 1))
+
+    def forward(self, x: Any) -> Any:
+        return self.head(self.table(x).sum(1)).squeeze(1)
+
+    def batch(self, count: int, draw: Any) -> tuple[Any, Any]:
+        x = (self.rows * torch.rand(count, 4, generator=draw) ** 3).long()  # some rows are popular
+        return x, (x.sum(1) % 2).float()
+
+
+def make_model(name: str, parameters: int) -> Any:
+    """A model by its name, with the same first parameters on every rank."""
+    torch.manual_seed(1)
+    if name == "dense":
+        return Dense(parameters)
+    return Embedding(parameters, sparse=name == "sparse")
 
 
 class Clock:
-    """How long at least one bucket was under way. For any thread."""
+    """Sums the seconds while at least one bucket is under way. For any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -60,7 +106,7 @@ class Trainer:
 
     def __init__(self, system: str, model: str, settings: DdpSettings) -> None:
         self.system, self.settings = system, settings
-        self.module = make(model, settings.parameters)
+        self.module = make_model(model, settings.parameters)
         self.model = DistributedDataParallel(self.module, gradient_as_bucket_view=True)
         self.optimizer = torch.optim.SGD(self.module.parameters(), lr=0.01)
         self.draw = torch.Generator().manual_seed(100 + dist.get_rank())
@@ -126,7 +172,7 @@ class Trainer:
             self.communication.append(total[1].item() / self.settings.steps)
 
     def figures(self, model: str) -> dict[str, Any]:
-        """What was found; all ranks call it."""
+        """The figures of all rounds; all ranks call it."""
         digest = 0
         for parameter in self.module.parameters():
             digest = zlib.crc32(parameter.detach().view(torch.uint8).numpy(), digest)

@@ -1,11 +1,11 @@
-"""What `switchagg bench ddp` is asked to measure, and what it finds."""
+"""Parameters and figures of `switchagg bench ddp`. Imports little: the command line reads defaults here."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Final
 
-from switchagg.errors import UsageError
+from switchagg.errors import UsageError, require
 
 MODELS: Final = ("dense", "embedding", "sparse")
 SYSTEMS: Final = (
@@ -17,7 +17,7 @@ MAX_WORKERS: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class DdpSettings:
-    """A run.
+    """Parameters of `switchagg bench ddp`.
 
     Attributes:
         workers: numbers of ranks, one group of processes each.
@@ -45,28 +45,18 @@ class DdpSettings:
     timeout: float = 60.0
 
     def __post_init__(self) -> None:
-        for n in self.workers:
-            if not 2 <= n <= MAX_WORKERS:
-                raise UsageError(f"workers is {n}; accepted: 2 to {MAX_WORKERS}")
-        for name, given, accepted in (("model", self.models, MODELS), ("system", self.systems, SYSTEMS)):
-            for each in given:
-                if each not in accepted:
-                    raise UsageError(f"{name} is {each!r}; accepted: {', '.join(accepted)}")
         if not (self.workers and self.models and self.systems):
             raise UsageError("nothing to measure: name workers, models and systems")
-        for name, value in (
-            ("steps", self.steps),
-            ("repeat", self.repeat),
-            ("batch", self.batch),
-        ):
-            if value < 1:
-                raise UsageError(f"{name} is {value}; accepted: 1 and more")
-        if self.warmup < 0:
-            raise UsageError(f"warmup is {self.warmup}; accepted: 0 and more")
-        if not 10_000 <= self.parameters <= 2**31:
-            raise UsageError(f"parameters is {self.parameters}; accepted: 10,000 to 2^31")
-        if not self.timeout > 0:
-            raise UsageError(f"timeout is {self.timeout}; accepted: seconds greater than 0")
+        for n in self.workers:
+            require(2 <= n <= MAX_WORKERS, "workers", n, f"2 to {MAX_WORKERS}")
+        for name, given, accepted in (("model", self.models, MODELS), ("system", self.systems, SYSTEMS)):
+            for each in given:
+                require(each in accepted, name, repr(each), ", ".join(accepted))
+        for name, value in (("steps", self.steps), ("repeat", self.repeat), ("batch", self.batch)):
+            require(value >= 1, name, value, "1 and more")
+        require(self.warmup >= 0, "warmup", self.warmup, "0 and more")
+        require(10_000 <= self.parameters <= 2**31, "parameters", self.parameters, "10,000 to 2^31")
+        require(self.timeout > 0, "timeout", self.timeout, "seconds greater than 0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +68,8 @@ class Figures:
         communication_seconds: of each round, a step, the mean of the ranks: from when the first bucket is
             handed over until the last one is reduced, less the times between when none is under way.
         bytes_sent: by each rank and step, UDP payload or its like through shared memory; 0 for gloo, which
-            does not tell.
-        same: whether all ranks had the same parameters to the bit at the end; None where they exchanged
+            does not count.
+        same: True if all ranks had the same parameters to the bit at the end; None where they exchanged
             nothing.
         loss: of rank 0, at the end.
     """

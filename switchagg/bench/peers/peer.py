@@ -1,4 +1,4 @@
-"""What a system under test looks like: from the parent, which starts it, and inside each rank's process."""
+"""Interfaces of a system under test: for the parent, which starts it, and for each rank's process."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from switchagg.bench.grid import Variant
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where a rank's process stands.
+class RankConfig:
+    """Parameters of a rank's process.
 
     Attributes:
         directory: a private folder that all ranks of the group share, for rendezvous files.
         timeout: seconds that a call may take.
-        options: what the parent's `Peer.start` found out, such as a controller's address.
+        options: as the parent's `Peer.start` returned them, such as a controller's address.
     """
 
     rank: int
@@ -33,10 +33,10 @@ class Place:
 
 @dataclass(slots=True)
 class Work:
-    """One rank's part of one sample: what to reduce, and how.
+    """One rank's part of one sample.
 
     Attributes:
-        tensors: one tensor a call, (elements,) each, reduced in place.
+        tensors: one tensor a call, (elements,) each, reduced in config.
         masks: the block masks to pass, one a call; None where the system should find the zero blocks itself.
         block_size: elements to a block.
         union_bytes: bytes of each call's blocks that are non-zero at any rank.
@@ -55,16 +55,16 @@ class Endpoint(Protocol):
     """A rank's handle on the system."""
 
     def prepare(self, work: Work) -> None:
-        """What a program does once for a tensor that it keeps: wrap it, say. Not timed."""
+        """Does what a program does once for a tensor that it keeps, such as wrapping it. Not timed."""
 
     def reduce(self, work: Work) -> None:
-        """Sum every tensor of the work over all ranks, in place, one call after the other. Timed."""
+        """Sums every tensor of the work over all ranks, in config, one call after the other. Timed."""
 
     def counters(self) -> dict[str, float]:
         """Counters since the start; the parent reports their growth a call."""
 
     def close(self) -> None:
-        """Leave the group."""
+        """Leaves the group."""
 
 
 class Peer(ABC):
@@ -75,11 +75,11 @@ class Peer(ABC):
 
     @abstractmethod
     def missing(self) -> str | None:
-        """Why it cannot run here, in one line; None where it can."""
+        """The reason that it cannot run here, in one line; None where it can."""
 
     @abstractmethod
     def start(self, workers: int) -> dict[str, Any]:
-        """Start what the ranks need besides each other; return the options for their `Place`."""
+        """Starts the processes that the ranks need besides each other; returns the options for the ranks."""
 
     def commands(self, workers: int, rank_command: Sequence[str]) -> list[list[str]]:
         """The command lines that start the ranks; `{rank}` in an argument stands for the rank."""
@@ -90,17 +90,17 @@ class Peer(ABC):
         return {**os.environ, "OMP_NUM_THREADS": "1"}
 
     def processes(self) -> list[int]:
-        """Process ids of what `start` started, for accounting of processor time."""
+        """Ids of the processes that `start` started, for accounting of processor time."""
         return []
 
     def warnings(self) -> list[str]:
-        """What a user should know about how it runs here, once it is started."""
+        """Lines for the user on conditions here, once it is started."""
         return []
 
     def stop(self) -> None:  # noqa: B027
-        """Stop what `start` started. Safe to call twice."""
+        """Stops the processes that `start` started. Safe to call twice."""
 
     def refuses(self, variant: Variant, dtype: str) -> str | None:
-        """Why it cannot measure this variant on this element type; None where it can."""
+        """The reason that it cannot measure this variant on this element type; None where it can."""
         del variant, dtype
         return None

@@ -1,6 +1,6 @@
-"""The floor: switchagg's processes, datagrams, window and GSO batches both ways, the words untouched.
+"""The no-op baseline `udp-floor`: switchagg's processes, datagrams, window and GSO batches, words untouched.
 
-Nothing is quantized, added or decoded, so the floor is what the kernel's UDP costs. It carries the bytes of
+Nothing is quantized, added or decoded, so its time is the cost of the kernel's UDP. It carries the bytes of
 the blocks that are non-zero at any worker, as data from every worker: at density 1 exactly what a 32-bit
 all-reduce carries; below it more, because a worker sends no data for blocks that are zero at itself.
 """
@@ -11,14 +11,14 @@ import importlib
 from typing import Any
 
 from switchagg.bench.grid import Settings
-from switchagg.bench.peers.base import Endpoint, Place, Work
+from switchagg.bench.peers.peer import Endpoint, RankConfig, Work
 from switchagg.bench.peers.switchagg import SwitchaggEndpoint, SwitchaggPeer
 
 
-class FloorPeer(SwitchaggPeer):
+class NoOpPeer(SwitchaggPeer):
     """A switch of its own that loses nothing, whose job leaves the words alone."""
 
-    name = "floor"
+    name = "no_op"
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings, transport="udp")
@@ -33,24 +33,24 @@ class FloorPeer(SwitchaggPeer):
         return None
 
 
-class FloorEndpoint(SwitchaggEndpoint):
+class NoOpEndpoint(SwitchaggEndpoint):
     """A rank's session in a job whose payloads the switch neither stores nor adds."""
 
-    def _connect(self, place: Place) -> Any:
+    def _connect(self, config: RankConfig) -> Any:
         # The module, not the function of the same name that the package exports. No user asks for such a job,
         # so the public connect() has no word for it.
         joining: Any = importlib.import_module("worker_lib.connect")
         return joining._join(
-            place.options["controller"],
+            config.options["controller"],
             "bench",
-            place.rank,
-            place.workers,
+            config.rank,
+            config.workers,
             address=None,
-            timeout=place.timeout,
-            patience=place.timeout,
-            words=place.options["words"],
-            slots=place.options["slots"],
-            transport=place.options["transport"],
+            timeout=config.timeout,
+            patience=config.timeout,
+            words=config.options["words"],
+            slots=config.options["slots"],
+            transport=config.options["transport"],
             retry=False,
             may_group=False,
             touch=False,
@@ -62,6 +62,6 @@ class FloorEndpoint(SwitchaggEndpoint):
             move(size)
 
 
-def open_endpoint(place: Place) -> Endpoint:
+def open_endpoint(config: RankConfig) -> Endpoint:
     """Join the job; returns when all ranks are there."""
-    return FloorEndpoint(place)
+    return NoOpEndpoint(config)

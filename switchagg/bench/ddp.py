@@ -1,0 +1,126 @@
+"""`switchagg bench ddp`: training under DistributedDataParallel, through the switch and through gloo.
+
+This is the parent: it starts a switch and the ranks (`ddp_rank.py`), gathers their figures, and makes a table
+and JSON of them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict
+from importlib.util import find_spec
+from typing import Any, Final
+
+from switchagg.bench.ddp_settings import DdpSettings, Figures
+from switchagg.errors import UsageError
+from switchagg.launch.processes import Ended, Line, ProcessError, Processes
+from switchagg.report.machine import machine
+from switchagg.report.table import columns
+
+
+def run(settings: DdpSettings, found: Callable[[Figures], None]) -> list[Figures]:
+    """Measures; calls `found` with each system's figures as they come.
+
+    Raises:
+        UsageError: torch is not installed. ProcessError: a rank failed; the message has its last lines.
+    """
+    if find_spec("torch") is None:
+        raise UsageError("bench ddp needs torch: pip install 'switchagg[torch]'")
+    from worker_lib.embedded import start_embedded
+
+    figures: list[Figures] = []
+
+    def collect(line: str) -> None:
+        values = json.loads(line)
+        for key in ("steps_per_second", "communication_seconds"):
+            values[key] = tuple(values[key])
+        figures.append(Figures(**values))
+        found(figures[-1])
+
+    with start_embedded(quiet=True) as host:
+        for workers in settings.workers:
+            _group(settings, workers, host.controller, collect)
+    return figures
+
+
+def _group(settings: DdpSettings, workers: int, controller: str, collect: Callable[[str], None]) -> None:
+    """Runs the ranks to their end and hands on rank 0's lines."""
+    environment = {
+        **os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "SWITCHAGG_CONTROLLER": controller,
+    }  # fmt: skip
+    with tempfile.TemporaryDirectory(prefix="swbench-") as folder, Processes() as processes:
+        config = {"settings": asdict(settings), "workers": workers, "store": f"{folder}/store"}
+        command = [sys.executable, "-P", "-m", "switchagg.bench.ddp_rank"]
+        for rank in range(workers):
+            text = json.dumps(config | {"rank": rank})
+            processes.start(f"rank {rank} of {workers}", [*command, text], environment=environment)
+        for event in processes.events():
+            match event:
+                case Line(child, text) if child is processes.children[0]:
+                    collect(text)
+                case Ended(child) if child.status:
+                    raise ProcessError(child.ending(lines=20, characters=2000))
+                case Ended() if not processes.running():
+                    return
+
+
+_HEAD: Final = (
+    "ranks", "model", "system", "steps/s", "x gloo", "comm. ms", "of gloo's", "added ms", "of gloo's",
+    "sent MB", "same", "loss",
+)  # fmt: skip
+LEGEND: Final = """\
+steps/s   median of the rounds; x gloo: as a multiple of gloo's in the same run
+comm. ms  a step: while at least one bucket was under way; it overlaps with the backward pass
+added ms  what a step takes longer than with "none": communication as training feels it
+sent MB   by each rank and step
+same      whether all ranks had the same parameters to the bit at the end
+none      exchanges nothing: its steps/s are what no system can pass"""
+
+
+def _row(figures: Figures, gloo: Figures | None, none: Figures | None) -> tuple[str, ...]:
+    """A line of the table; `gloo` and `none` did the same model with as many ranks."""
+    communication = statistics.median(figures.communication_seconds)
+    added = _added(figures, none)
+    times, share, added_share = "-", "-", "-"
+    if gloo is not None:
+        times = f"{_rate(figures) / _rate(gloo):.2f}"
+        if figures.system != "none":
+            share = f"{communication / statistics.median(gloo.communication_seconds):.2f}"
+        if added is not None and (theirs := _added(gloo, none)) is not None and theirs > 0:
+            added_share = f"{added / theirs:.2f}"
+    return (
+        str(figures.workers), figures.model, figures.system, f"{_rate(figures):.1f}", times,
+        f"{1000 * communication:.1f}", share, "-" if added is None else f"{1000 * added:.1f}", added_share,
+        f"{figures.bytes_sent / 1e6:.2f}" if figures.bytes_sent else "-",
+        {True: "yes", False: "NO", None: "-"}[figures.same], f"{figures.loss:.4f}",
+    )  # fmt: skip
+
+
+def _rate(figures: Figures) -> float:
+    return statistics.median(figures.steps_per_second)
+
+
+def _added(figures: Figures, none: Figures | None) -> float | None:
+    """Seconds that communication adds to a step; None where it is unknown."""
+    if none is None or figures.system == "none":
+        return None
+    return 1 / _rate(figures) - 1 / _rate(none)
+
+
+def table(found: list[Figures]) -> str:
+    """All lines, under a head."""
+    beside = {(f.workers, f.model): f for f in found if f.system == "gloo"}
+    alone = {(f.workers, f.model): f for f in found if f.system == "none"}
+    of = [(f, (f.workers, f.model)) for f in found]
+    rows = [_HEAD, *(_row(f, beside.get(key), alone.get(key)) for f, key in of)]
+    return columns(rows, [heading not in ("model", "system") for heading in _HEAD])
+
+
+def to_json(settings: DdpSettings, found: list[Figures]) -> dict[str, Any]:
+    """Everything as JSON values."""
+    return {"machine": machine(), "settings": asdict(settings), "runs": [asdict(f) for f in found]}

@@ -1,1 +1,0 @@
-"""`switchagg bench ddp`: training under DistributedDataParallel, through the switch and through gloo."""
