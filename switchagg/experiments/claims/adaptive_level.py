@@ -153,9 +153,8 @@ def run(runner: Runner) -> Outcome:
         tables=[
             Table(
                 f"To {ACCURACY:g} of the first distance: ridge regression on digits, {task.dim} unknowns, "
-                f"condition {task.condition:.0f}, {WORKERS} workers, {most} blocks of {BLOCK}, "
-                f"packets of {WORDS} "
-                "words",
+                f"condition {task.condition:.0f}, {WORKERS} workers, {most} blocks of {BLOCK}, packets of "
+                f"{WORDS} words",
                 (
                     "variant",
                     "price",
@@ -194,10 +193,9 @@ def run(runner: Runner) -> Outcome:
             "Few blocks may take longer steps, by F's smoothness along them. That makes the price "
             "of packets flat "
             "for the sparse variant: a packet holds 8 blocks, but 8 blocks have to go slower than one.",
-            "Support and level come from the last aggregate of each block, which all workers have; "
-            "so they agree "
-            "without a message, and the union is the support. The paper's workers choose from "
-            "their own gradients.",
+            "Support and level come from the last aggregate of each block, which all workers have; so they "
+            "agree without a message, and the union is the support. The paper's workers choose from their "
+            "own gradients.",
         ],
     )
 
@@ -205,14 +203,11 @@ def run(runner: Runner) -> Outcome:
 EXPERIMENT = Experiment(
     name="adaptive-level",
     title="The level of compression that suits the price",
-    claim="The level chosen at each step for the most guaranteed improvement per cost reaches the "
-    "accuracy of "
-    "the best fixed level, found by sweep, within 10 % of its cost under each cost model, without "
-    "the sweep; and "
-    "the level that is best under payload bits is far from the best under packets.",
-    source="Khirirat, Magnusson, Aytekin, Johansson, A Flexible Framework for "
-    "Communication-Efficient Machine "
-    "Learning: from HPC to IoT, arXiv 2003.06377",
+    claim="The level chosen at each step for the most guaranteed improvement per cost reaches the accuracy "
+    "of the best fixed level, found by sweep, within 10 % of its cost under each cost model, without the "
+    "sweep; and the level that is best under payload bits is far from the best under packets.",
+    source="Khirirat, Magnusson, Aytekin, Johansson, A Flexible Framework for Communication-Efficient "
+    "Machine Learning: from HPC to IoT, arXiv 2003.06377",
     run=run,
     needs=("sklearn",),
     order=130,

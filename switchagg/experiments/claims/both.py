@@ -90,10 +90,9 @@ def run(runner: Runner) -> Outcome:
                     )
                     for name, each in found.items()
                 ],
-                "s: levels each way, in the narrowest lanes that hold the sum of all workers; tau: share of "
-                f"the blocks of {BLOCK}, the same at all workers; without s, lanes of 32 bits. "
-                "Payload counts "
-                "the 256 bits of the shared norm. One worker's figures.",
+                "s: levels each way, in the narrowest lanes that hold the sum of all workers; tau: share "
+                f"of the blocks of {BLOCK}, the same at all workers; without s, lanes of 32 bits. Payload "
+                "counts the 256 bits of the shared norm. One worker's figures.",
             )
         ],
         plots=[
@@ -134,9 +133,8 @@ EXPERIMENT = Experiment(
     title="Quantizing and sparsifying differences at once",
     claim="Combining quantization with sparsification on gradient differences reaches a given accuracy in "
     "fewer bits than either alone.",
-    source="Horvath et al., Stochastic Distributed Learning with Gradient Quantization and "
-    "Variance Reduction, "
-    "arXiv 1904.05115, section 2; Mishchenko et al., arXiv 1901.09269",
+    source="Horvath et al., Stochastic Distributed Learning with Gradient Quantization and Variance "
+    "Reduction, arXiv 1904.05115, section 2; Mishchenko et al., arXiv 1901.09269",
     run=run,
     needs=("sklearn",),
     order=110,

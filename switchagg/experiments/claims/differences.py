@@ -172,10 +172,8 @@ EXPERIMENT = Experiment(
     "heterogeneity; DIANA, which sends quantized differences to a memory with the same bits, converges "
     "linearly to it, and VR-DIANA does so with stochastic gradients.",
     source="Mishchenko, Gorbunov, Takac, Richtarik, Distributed Learning with Compressed Gradient "
-    "Differences, "
-    "arXiv 1901.09269; Horvath et al., Stochastic Distributed Learning with Gradient Quantization "
-    "and Variance "
-    "Reduction, arXiv 1904.05115",
+    "Differences, arXiv 1901.09269; Horvath et al., Stochastic Distributed Learning with Gradient "
+    "Quantization and Variance Reduction, arXiv 1904.05115",
     run=run,
     needs=("sklearn",),
     order=100,

@@ -24,7 +24,7 @@ Curve = list[tuple[int, float, float, float]]  # step; farthest worker's distanc
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A problem; GADMM's rho for it as a multiple of sqrt(L mu), its steps; whether the claim is checked."""
+    """A problem; `factor` gives GADMM's rho for it, as a multiple of sqrt(L mu)."""
 
     data: str
     loss: str
@@ -108,7 +108,7 @@ def _descent(
 
 
 def _chain(session: Any, problem: Any, best: Any, **settings: Any) -> list[Any]:
-    """GADMM or one of its kin."""
+    """GADMM or one of its variants."""
     from switchagg.algorithms import gadmm
     from switchagg.algorithms.base import Log
 
@@ -194,7 +194,7 @@ Needed = tuple[int, float, float]  # steps, bits, wire bytes
 
 
 def together(ranks: list[list[list[Any]]]) -> Curve:
-    """Of all workers at each step: the farthest distance, and what all have sent."""
+    """Combines all workers' records: at each step the farthest distance, and the sums of bits and bytes."""
     out: Curve = []
     for records in zip(*ranks, strict=True):
         farthest = max(r[1] for r in records)

@@ -83,10 +83,10 @@ METHODS: Final[Mapping[str, Callable[[int], Reduce]]] = {
         lambda c, seed: c.ErrorFeedback(c.chain(c.TopBlocks(tau=0.05, seed=seed), c.SharedExponent(bits=8)))
     ),
 }
-"""Ways of reducing a gradient, by the name that is shown: from a seed to what does it."""
+"""Functions that make a way of reducing a gradient from a seed, by its name in the report."""
 
 COMPRESSORS: Final = tuple(name for name in METHODS if not name.startswith(("dense", "zero-skip")))
-"""Those that compress before the session does."""
+"""The ways that compress before the session does."""
 
 
 @dataclass(slots=True)
@@ -169,7 +169,7 @@ def _train(
     first = session.rank * settings.batch
 
     def look() -> bool:
-        """Off the clock: whether rank 0 has seen enough."""
+        """Looks at the loss, off the clock; returns True once rank 0 has seen enough."""
         enough = np.zeros(1, np.int32)
         if session.rank == 0:
             loss = model.loss(parameters, held_out)
@@ -270,7 +270,7 @@ def _seconds(runs: Runs, rate: str, method: str) -> float | None:
 
 
 def _gain(runs: Runs, rate: str, method: str) -> float:
-    """How many times as fast as dense float32; 0 where the loss was not reached."""
+    """Speed as a multiple of dense float32's; 0 where the loss was not reached."""
     dense, seconds = _seconds(runs, rate, DENSE), _seconds(runs, rate, method)
     return dense / seconds if dense and seconds else 0.0
 
@@ -358,7 +358,7 @@ def _busy(one: dict[str, Any], bits: float) -> float:
 
 
 def _bound(runs: Runs, rate: str, bits: float) -> str:
-    """Who set the pace."""
+    """A sentence on the resource that was the limit: links, or cores."""
     busy = {name: _busy(one, bits) for name, one in runs[rate].items()}
     seconds = sum(one["seconds"] for one in runs[rate].values())
     carried = sum(busy[name] * one["seconds"] for name, one in runs[rate].items())

@@ -1,4 +1,4 @@
-"""One n-th of the blocks is enough, if minimizers are shared or differences are sent; and who draws them."""
+"""One n-th of the blocks is enough if minimizers are shared or differences are sent; drawn apart or alike."""
 
 from __future__ import annotations
 
@@ -60,8 +60,7 @@ def run(runner: Runner) -> Outcome:
                 f"Shared minimizer: tau = 1/{WORKERS} takes at most twice the steps of all blocks",
                 _both(first, "independent", "all blocks") and ratio <= 2.0,
                 f"{first['independent'].last['step']} steps for {first['all blocks'].last['step']}, "
-                f"{ratio:.2f} "
-                f"times as many; the bound says {predicted:.2f}",
+                f"{ratio:.2f} times as many; the bound says {predicted:.2f}",
             ),
             Check(
                 "Without a shared minimizer IBCD stalls",
@@ -107,17 +106,15 @@ def run(runner: Runner) -> Outcome:
         notes=[
             f"The optimum was found by Newton's method to {OPTIMUM_TOLERANCE:g}, or is known by "
             "construction.",
-            "Independent blocks cost "
-            f"{to_near[1] / first['all blocks'].last['wire_bytes']:.2f} times the bytes of sending "
-            "all blocks, to "
-            f"{NEAR:g} with a shared minimizer: a worker sends few, but the union comes back, with bitmaps.",
+            f"Independent blocks cost {to_near[1] / first['all blocks'].last['wire_bytes']:.2f} times the "
+            f"bytes of sending all blocks, to {NEAR:g} with a shared minimizer: a worker sends few, but "
+            "the union comes back, with bitmaps.",
             "Every run takes the largest step size with a guarantee. With a shared seed IBCD is "
             "block descent "
             "on F: it needs no shared minimizer, and its step can go by F's smoothness along blocks.",
-            "Lanes have 32 bits in the first table, and 64, three words, in the second, since "
-            "ISEGA's memories "
-            "have to agree. ISEGA with a shared seed has no averaging over workers to help it; it is run to "
-            f"{NEAR:g} only.",
+            "Lanes have 32 bits in the first table, and 64, three words, in the second, since ISEGA's "
+            "memories have to agree. ISEGA with a shared seed has no averaging over workers to help it; it "
+            f"is run to {NEAR:g} only.",
         ],
     )
 
@@ -173,12 +170,10 @@ def _plot(name: str, title: str, found: dict[str, Solution], task: Task, x: str)
 EXPERIMENT = Experiment(
     name="random-blocks",
     title="One n-th of the blocks, drawn by each worker or by all",
-    claim="With shared minimizers, sending tau = 1/n of the blocks costs little; without, IBCD "
-    "stalls and ISEGA "
-    "does not. On a switch, blocks from a shared seed beat independent ones in bytes on the wire.",
-    source="Mishchenko, Hanzely, Richtarik, 99% of Worker-Master Communication in Distributed "
-    "Optimization Is "
-    "Not Needed, arXiv 1901.09437; the second half is ours",
+    claim="With shared minimizers, sending tau = 1/n of the blocks costs little; without, IBCD stalls and "
+    "ISEGA does not. On a switch, blocks from a shared seed beat independent ones in bytes on the wire.",
+    source="Mishchenko, Hanzely, Richtarik, 99% of Worker-Master Communication in Distributed Optimization "
+    "Is Not Needed, arXiv 1901.09437; the second half is ours",
     run=run,
     needs=("sklearn",),
     order=120,

@@ -1,4 +1,4 @@
-"""Where a sparse sum stops paying: the share of rows that the cost model says, and the measured one."""
+"""The share of rows from which a dense sum is faster than a sparse one: by the cost model, and measured."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the terminal shows: the live panel, and the lines where there is none."""
+"""Progress on a terminal: the live panel; plain lines elsewhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An exact stand-in for `worker_lib.Session`: ranks are threads of one process, sums are made in float64."""
+"""A substitute for `worker_lib.Session`: ranks are threads of one process, sums are exact."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 
 class Hub:
-    """What the sessions of one job share."""
+    """State that the sessions of one job share."""
 
     def __init__(self, ranks: int) -> None:
         self.ranks = ranks
