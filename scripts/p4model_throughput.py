@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from switchagg.control.jobs.job import init_packets
-from switchagg.emulator.p4_entries import install
+from switchagg.emulator.p4_jobs import install
 from switchagg.errors import SwitchAggError
 from switchagg.p4model.runtime.switch import ModelSwitch, open_switch
 from switchagg.p4program import entries as p4_entries

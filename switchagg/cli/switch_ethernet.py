@@ -110,7 +110,7 @@ def _spec(args: argparse.Namespace) -> P4RuntimeSpec:
 def _fill(switch: EtherSwitch, spec: P4RuntimeSpec, jobs: list[StaticJob]) -> None:
     """Tables for frames, and jobs."""
     from switchagg.cli.static_jobs import admit
-    from switchagg.emulator.ether_tables import install
+    from switchagg.emulator.ether_switch import fill_frame_tables
     from switchagg.p4program import entries as p4_entries
     from switchagg.p4program import program as p4_program
     from switchagg.p4program.program import Entries, JobPlace, Parent
@@ -126,7 +126,7 @@ def _fill(switch: EtherSwitch, spec: P4RuntimeSpec, jobs: list[StaticJob]) -> No
         entries = p4_entries.switch_entries(target, spec.own, switch.ports)
     elif jobs:
         raise UsageError("--job needs --address, to which workers send")
-    install(switch, entries, spec.stations.values())
+    fill_frame_tables(switch, entries, spec.stations.values())
     for job in jobs:
         unknown = [each.ip for each in job.entry.workers if each.ip not in spec.stations]
         if job.entry.parent is not None and job.entry.parent.ip not in spec.stations:

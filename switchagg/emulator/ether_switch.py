@@ -14,21 +14,40 @@ import errno
 import fcntl
 import socket
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from switchagg.emulator.faults import Faults
 from switchagg.emulator.native_switch import NativeFace, create_capture, fault_settings, rate_settings
 from switchagg.emulator.rates import Rate
 from switchagg.errors import SwitchError, UsageError
-from switchagg.p4program.program import V1MODEL_CPU_PORT
+from switchagg.p4program.program import (
+    ARPS,
+    FLOOD_GROUP,
+    LOCAL,
+    OWN_SOURCE,
+    V1MODEL_CPU_PORT,
+    Entries,
+    Exact,
+    JobPlace,
+    Range,
+    Station,
+    TableEntry,
+)
 from switchagg.rules.slots import Address, JobEntry
 from switchagg.wire.header import DEFAULT_PORT
 
-if TYPE_CHECKING:
-    from switchagg.p4program.program import JobPlace
-
+OWN_SOURCE_KEYS: Final = (
+    "ethernet_source",
+    "ethernet_type",
+    "tag_type",
+    "hdr.arp.sender_ip",
+    "ipv4_source",
+)
+LOCAL_KEYS: Final = ("ethernet_destination", "meta.traffic", "hdr.arp.target_ip", "ipv4_destination")
+LOCAL_ACTIONS: Final = {"pass": 0, "answer_arp": 1, "answer_echo": 2, "admit": 3, "drop_local": 4}
+"""The engine's numbers of the actions of `local`."""
 DROP: Final = 0
 FORWARD: Final = 1
 FLOOD: Final = 2
@@ -279,6 +298,51 @@ class EtherSwitch(NativeFace):
 
     def _named(self) -> str:
         return ", ".join(f"{port}={name}" for port, name in sorted(self.interfaces.items()))
+
+
+def fill_frame_tables(switch: EtherSwitch, entries: Entries, stations: Iterable[Station]) -> None:
+    """Fills a started switch's tables for frames; frames for unknown stations are flooded by all ports.
+
+    Args:
+        entries: those of a switch; what is in other tables is left out.
+    """
+    ordered = sorted(entries.tables, key=lambda entry: -entry.priority)
+    own_source = [each for each in ordered if each.table == OWN_SOURCE]
+    local = [each for each in ordered if each.table == LOCAL]
+    switch.set_own_source(
+        [(number, _values_and_masks(each, OWN_SOURCE_KEYS)) for number, each in enumerate(own_source, 1)]
+    )
+    switch.set_local(
+        [
+            (number, _values_and_masks(each, LOCAL_KEYS), LOCAL_ACTIONS[each.action])
+            for number, each in enumerate(local, 1 + len(own_source))
+        ]
+    )
+    switch.set_arps(
+        {
+            key.value: each.params["mac"]
+            for each in ordered
+            if each.table == ARPS and isinstance(key := each.matches["hdr.arp.target_ip"], Exact)
+        }
+    )
+    switch.set_group(FLOOD_GROUP, list(switch.ports))
+    switch.set_default_station(FLOOD, FLOOD_GROUP)
+    for station in stations:
+        switch.set_station(station.mac, FORWARD, station.port)
+
+
+def _values_and_masks(entry: TableEntry, keys: tuple[str, ...]) -> tuple[tuple[int, int], ...]:
+    found = []
+    for key in keys:
+        match = entry.matches.get(key)
+        assert not isinstance(match, Range), "tables for frames have no ranges"
+        if match is None:
+            found.append((0, 0))
+        elif isinstance(match, Exact):
+            found.append((match.value, (1 << 64) - 1))
+        else:
+            found.append((match.value, match.mask))
+    return tuple(found)
 
 
 def _mtu(name: str) -> int:

@@ -18,9 +18,10 @@ from typing import Final
 
 import numpy as np
 
-from switchagg.emulator.p4_entries import Installed, install, remove
 from switchagg.errors import UsageError
+from switchagg.p4entities import matches
 from switchagg.p4entities.counters import CounterArray
+from switchagg.p4entities.tables import Entry
 from switchagg.p4model.runtime.switch import ModelSwitch, open_switch
 from switchagg.p4program import counters as p4_counters
 from switchagg.p4program import entries as p4_entries
@@ -33,6 +34,38 @@ from switchagg.wire.header import COUNTERS
 ADDRESS: Final = p4_program.SwitchAddress(0x0200000000FE, "192.0.2.1")
 PORTS: Final = tuple(range(48))
 _STRANGER: Final = PORTS[-1]
+
+Installed = list[tuple[p4_program.TableEntry, Entry]]
+
+
+def install(switch: ModelSwitch, entries: p4_program.Entries) -> Installed:
+    """Adds all entries and groups; each entry with what it became. Raises TableError if one does not fit."""
+    made = [(entry, insert(switch, entry)) for entry in entries.tables]
+    for group in entries.groups:
+        switch.replication.set_group(group.group, [(rid, port) for port, rid in group.replicas])
+    return made
+
+
+def remove(switch: ModelSwitch, entries: p4_program.Entries, made: Installed) -> None:
+    """Takes off what `install` added."""
+    for entry, installed in made:
+        switch.table(entry.table).remove(installed)
+    for group in entries.groups:
+        switch.replication.remove_group(group.group)
+
+
+def insert(switch: ModelSwitch, entry: p4_program.TableEntry) -> Entry:
+    """Adds one entry. Raises TableError if it does not fit."""
+    keys = {name: _match(match) for name, match in entry.matches.items()}
+    return switch.table(entry.table).add(keys, entry.action, entry.params, entry.priority)
+
+
+def _match(match: p4_program.Match) -> matches.Match:
+    if isinstance(match, p4_program.Exact):
+        return matches.Exact(match.value)
+    if isinstance(match, p4_program.Range):
+        return matches.Range(match.low, match.high)
+    return matches.Ternary(match.value, match.mask)
 
 
 @dataclass(slots=True)

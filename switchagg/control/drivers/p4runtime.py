@@ -22,8 +22,7 @@ from typing import Final, Self
 from switchagg.errors import SwitchAggError, SwitchError, UsageError
 from switchagg.p4program import frames as p4_frames
 from switchagg.p4runtime.client import pipeline as p4rt_pipeline
-from switchagg.p4runtime.client.connection import Client
-from switchagg.p4runtime.client.link import Link
+from switchagg.p4runtime.client.connection import Client, Link
 from switchagg.p4runtime.client.pipeline import Program
 from switchagg.p4runtime.client.rows import Schema
 from switchagg.p4runtime.client.spec import P4RuntimeSpec

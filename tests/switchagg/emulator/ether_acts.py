@@ -21,8 +21,7 @@ from typing import Any, Final
 import numpy as np
 
 from switchagg.control.jobs.job import init_packets
-from switchagg.emulator.ether_switch import EtherSwitch
-from switchagg.emulator.ether_tables import install
+from switchagg.emulator.ether_switch import EtherSwitch, fill_frame_tables
 from switchagg.emulator.faults import Faults
 from switchagg.emulator.packet_socket import open_interface, receive
 from switchagg.p4program import entries as p4_entries
@@ -95,7 +94,7 @@ def _rack(**options: Any) -> Iterator[tuple[EtherSwitch, dict[int, Far]]]:
     """A switch that knows hosts 1 and 2, and the far ends of all its ports."""
     with EtherSwitch({host: f"sw{host}" for host in HOSTS}, **options) as switch:
         entries = p4_entries.switch_entries(p4_program.v1model(), OWN, switch.ports)
-        install(switch, entries, [Station(host, mac(host)) for host in (1, 2)])
+        fill_frame_tables(switch, entries, [Station(host, mac(host)) for host in (1, 2)])
         far = {host: Far(host) for host in HOSTS}
         yield switch, far
         for each in far.values():

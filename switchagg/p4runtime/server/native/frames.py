@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from switchagg.emulator.ether_switch import DROP, FLOOD, FORWARD
-from switchagg.emulator.ether_tables import LOCAL_ACTIONS, LOCAL_KEYS, OWN_SOURCE_KEYS
+from switchagg.emulator.ether_switch import DROP, FLOOD, FORWARD, LOCAL_ACTIONS, LOCAL_KEYS, OWN_SOURCE_KEYS
 from switchagg.p4entities.tables import Entry
 from switchagg.p4program.program import ARPS, LOCAL, OWN_SOURCE, STATIONS
 from switchagg.p4runtime.server.errors import unimplemented
