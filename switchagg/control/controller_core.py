@@ -22,21 +22,8 @@ from switchagg.control import job_codec, views
 from switchagg.control.agent import Agent
 from switchagg.control.answers import AdmittedView, JobView, SwitchView
 from switchagg.control.drivers.base import SwitchDriver
+from switchagg.control.jobs import effects
 from switchagg.control.jobs.book import JobBook
-from switchagg.control.jobs.effects import (
-    AnswerJoin,
-    AnswerStep,
-    ChangeStep,
-    CloseStream,
-    Effect,
-    Fence,
-    ForgetJob,
-    Install,
-    LogEvent,
-    Remove,
-    SaveJob,
-    SendEvent,
-)
 from switchagg.control.jobs.job import Generation, Job, Member
 from switchagg.control.jobs.records import JobState, Tenant
 from switchagg.control.jobs.switch_resources import SwitchResources
@@ -231,47 +218,47 @@ class ControllerCore:
 
     def _carry_out(self) -> None:
         """Carries out the book's effects: the store first, then switches and members in order."""
-        effects = self.book.poll()
-        if effects:
-            self._record(effects)
-            for effect in effects:
+        pending = self.book.poll()
+        if pending:
+            self._record(pending)
+            for effect in pending:
                 self._do(effect)
 
-    def _record(self, effects: Sequence[Effect]) -> None:
+    def _record(self, pending: Sequence[effects.Effect]) -> None:
         jobs: dict[int, dict[str, Any] | None] = {}
         events = []
-        for effect in effects:
+        for effect in pending:
             match effect:
-                case SaveJob(job) | ForgetJob(job):
+                case effects.SaveJob(job) | effects.ForgetJob(job):
                     keep = job_codec.kept(job) and self.journal.store.persistent
                     jobs[job.number] = job_codec.dump(job, self.epoch) if keep else None
                     if job.state is JobState.ended:
                         self.telemetry.forget_job(job)
-                case LogEvent():
+                case effects.LogEvent():
                     events.append(self.journal.events.add(effect, time.time()))
                     _log.info("%s", effect.text, extra={"event": effect})
         self.keep(jobs=jobs, events=events)
 
-    def _do(self, effect: Effect) -> None:
+    def _do(self, effect: effects.Effect) -> None:
         match effect:
-            case Install(_, generation) | Remove(generation) | Fence(generation, _):
+            case effects.Install(_, generation) | effects.Remove(generation) | effects.Fence(generation, _):
                 self.agents[generation.slot_range.switch].queue(effect)
-            case AnswerJoin(member) if member in self.streams:
+            case effects.AnswerJoin(member) if member in self.streams:
                 if member.refusal is None:
                     self.outcomes["admitted"] += 1
                     self.streams.send(member, self.admitted(member))
                 else:
                     self.outcomes[member.refusal.code] += 1
                     self.streams.refuse(member, member.refusal)
-            case SendEvent(member, event):
+            case effects.SendEvent(member, event):
                 self.streams.send(member, event)
-            case AnswerStep(member, step, complete_to, refusal, code):
+            case effects.AnswerStep(member, step, complete_to, refusal, code):
                 if refusal:
                     self.streams.fail(member, step, AdmissionError(refusal, code))
                 else:
-                    progress = step is ChangeStep.progress
+                    progress = step is effects.ChangeStep.progress
                     self.streams.answer(member, step, complete_to if progress else self.admitted(member))
-            case CloseStream(member):
+            case effects.CloseStream(member):
                 self.streams.end(member)
                 self.telemetry.forget_member(member)
 

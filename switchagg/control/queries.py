@@ -8,20 +8,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
 
-from switchagg.control import views
-from switchagg.control.answers import (
-    EventView,
-    Health,
-    HistoryView,
-    JobCounters,
-    JobView,
-    SlotsView,
-    Snapshot,
-    StatsView,
-    SwitchSlots,
-    SwitchView,
-    WaitingView,
-)
+from switchagg.control import answers, views
 from switchagg.control.controller_core import ControllerCore
 from switchagg.control.drivers.base import SwitchDriver
 from switchagg.control.jobs.job import Generation
@@ -41,29 +28,29 @@ class Queries:
     def __init__(self, core: ControllerCore) -> None:
         self._core = core
 
-    def jobs(self, tenant: Tenant) -> list[JobView]:
+    def jobs(self, tenant: Tenant) -> list[answers.JobView]:
         """Returns every job that has not ended."""
         self._refresh()
         with self._core.lock:
             return self._jobs(tenant)
 
-    def job(self, tenant: Tenant, name: str, job_id: int | None = None) -> JobView | None:
+    def job(self, tenant: Tenant, name: str, job_id: int | None = None) -> answers.JobView | None:
         """Returns the newest job of that name, or the one with this id; None if there is none."""
         self._refresh()
         with self._core.lock:
             job = self._core.find(tenant, name, job_id)
             return None if job is None else self._core.job_view(job)
 
-    def switches(self, tenant: Tenant) -> list[SwitchView]:
+    def switches(self, tenant: Tenant) -> list[answers.SwitchView]:
         """Returns the switches with the owners of their slots."""
         self._refresh()
         with self._core.lock:
             return self._switches(tenant)
 
-    def slots(self, tenant: Tenant) -> SlotsView:
+    def slots(self, tenant: Tenant) -> answers.SlotsView:
         """Returns the owners of slots, of all switches together and of each."""
         with self._core.lock:
-            switches: list[SwitchSlots] = [
+            switches: list[answers.SwitchSlots] = [
                 {
                     "name": switch.name,
                     "capacity": switch.capacity.slots,
@@ -87,7 +74,9 @@ class Queries:
             "switches": switches,
         }
 
-    def waiting_slots(self, tenant: Tenant, name: str, job_id: int | None = None) -> WaitingView | None:
+    def waiting_slots(
+        self, tenant: Tenant, name: str, job_id: int | None = None
+    ) -> answers.WaitingView | None:
         """Returns the slots of a job that wait for some ranks; None if there is no such job.
 
         For a job that hangs it names the ranks whose packets are missing. `slots` is None if the switch does
@@ -112,7 +101,7 @@ class Queries:
             waiting = [each for part, states in found for each in views.waiting(states, part, generation)]
             return {"job": name, "slots": waiting}
 
-    def stats(self, tenant: Tenant) -> StatsView:
+    def stats(self, tenant: Tenant) -> answers.StatsView:
         """Returns the counters of the switches, their sums, and those of every job that the tenant may see.
 
         A switch that does not answer has ``error`` instead.
@@ -125,7 +114,7 @@ class Queries:
                 for part in job.generation.parts
             ]
         switches: dict[str, dict[str, Any]] = {}
-        jobs: list[JobCounters] = []
+        jobs: list[answers.JobCounters] = []
         total: Counter[str] = Counter()
         for name, agent in self._core.agents.items():
             mine = [job_id for _, job_id, _, switch in there if switch == name]
@@ -143,12 +132,12 @@ class Queries:
             ]
         return {"switch": dict(total), "switches": switches, "jobs": jobs}
 
-    def events(self, tenant: Tenant, since: int = 0, limit: int = 200) -> list[EventView]:
+    def events(self, tenant: Tenant, since: int = 0, limit: int = 200) -> list[answers.EventView]:
         """Returns events after number `since`, oldest first; with 0 the newest."""
         with self._core.lock:
             return self._events(tenant, since, limit)
 
-    def history(self, tenant: Tenant, name: str, job_id: int | None = None) -> HistoryView | None:
+    def history(self, tenant: Tenant, name: str, job_id: int | None = None) -> answers.HistoryView | None:
         """Returns a job's rates over the last ten minutes; None if there is no such job."""
         with self._core.lock:
             job = self._core.find(tenant, name, job_id)
@@ -158,7 +147,7 @@ class Queries:
             points = [] if history is None else history.points()
             return {"job": name, "interval": INTERVAL, "points": points}
 
-    def snapshot(self, tenant: Tenant, since: int = 0) -> Snapshot:
+    def snapshot(self, tenant: Tenant, since: int = 0) -> answers.Snapshot:
         """Returns all that a page shows, with counters as of a second ago."""
         self._refresh()
         with self._core.lock:
@@ -169,7 +158,7 @@ class Queries:
                 "events": self._events(tenant, since, 200),
             }
 
-    def health(self) -> Health:
+    def health(self) -> answers.Health:
         """Returns the states of the switches, and warnings for people."""
         drivers = self._core.drivers.values()
         warnings = [warning for driver in drivers for warning in driver.warnings]
@@ -204,14 +193,14 @@ class Queries:
 
     # With the lock held.
 
-    def _jobs(self, tenant: Tenant) -> list[JobView]:
+    def _jobs(self, tenant: Tenant) -> list[answers.JobView]:
         jobs = self._core.book.table.jobs()
         return [self._core.job_view(job) for job in jobs if views.sees(tenant, job.tenant)]
 
-    def _switches(self, tenant: Tenant) -> list[SwitchView]:
+    def _switches(self, tenant: Tenant) -> list[answers.SwitchView]:
         return [self._core.switch_view(name, tenant) for name in self._core.drivers]
 
-    def _events(self, tenant: Tenant, since: int, limit: int) -> list[EventView]:
+    def _events(self, tenant: Tenant, since: int, limit: int) -> list[answers.EventView]:
         return [describe(event) for event in self._core.journal.events.since(since, limit, tenant)]
 
 

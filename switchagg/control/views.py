@@ -5,16 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from switchagg.control.answers import (
-    AdmittedView,
-    Endpoint,
-    JobView,
-    LeafView,
-    MemberView,
-    RangeView,
-    SwitchView,
-    WaitingSlot,
-)
+from switchagg.control import answers
 from switchagg.control.drivers.base import SwitchDriver
 from switchagg.control.jobs.book import JobBook
 from switchagg.control.jobs.job import Generation, Job, Member
@@ -29,7 +20,9 @@ def sees(tenant: Tenant, owner: str | None) -> bool:
     return tenant.admin or tenant.name == owner
 
 
-def admitted(admission: Admission, driver: SwitchDriver, heartbeat: tuple[str, int] | None) -> AdmittedView:
+def admitted(
+    admission: Admission, driver: SwitchDriver, heartbeat: tuple[str, int] | None
+) -> answers.AdmittedView:
     """Returns the first event of a member's stream."""
     return {
         "event": "admitted",
@@ -63,7 +56,7 @@ def admitted(admission: Admission, driver: SwitchDriver, heartbeat: tuple[str, i
     }
 
 
-def endpoint(driver: SwitchDriver) -> Endpoint:
+def endpoint(driver: SwitchDriver) -> answers.Endpoint:
     """Returns a switch's address and port for workers, and the parameters of the way there."""
     host, port = driver.address
     return {"address": host, "port": port, "receive_buffer": driver.receive_buffer, "link": driver.link}
@@ -76,7 +69,7 @@ def job_view(
     counters: Mapping[str, Mapping[str, int]],
     now: float,
     epoch: float,
-) -> JobView:
+) -> answers.JobView:
     """Returns a job.
 
     Args:
@@ -128,7 +121,7 @@ def _trouble(job: Job, book: JobBook) -> str:
     return "; ".join(f"switch {each.name!r} is down: {each.why}" for each in switches if not each.up)
 
 
-def _leaves(job: Job) -> list[LeafView]:
+def _leaves(job: Job) -> list[answers.LeafView]:
     seats = {} if job.placement is None else dict(job.placement.seats)
     return [
         {"switch": leaf.switch, "base": leaf.base, "ranks": list(seats[leaf.switch])}
@@ -142,7 +135,7 @@ def _member(
     generation: Generation | None,
     counters: Mapping[str, Mapping[str, int]],
     now: float,
-) -> MemberView:
+) -> answers.MemberView:
     silent = book.table.liveness.silent(member.cookie, now)
     switch = packets = None
     if generation is not None and member.rank in generation.places:
@@ -167,7 +160,7 @@ def switch_view(
     book: JobBook,
     counters: Mapping[str, int],
     tenant: Tenant,
-) -> SwitchView:
+) -> answers.SwitchView:
     """Returns a switch with the owners of its slots."""
     capacity = switch.capacity
     return {
@@ -198,9 +191,9 @@ def switch_view(
     }
 
 
-def ranges(switch: SwitchResources, book: JobBook, tenant: Tenant) -> list[RangeView]:
+def ranges(switch: SwitchResources, book: JobBook, tenant: Tenant) -> list[answers.RangeView]:
     """Returns the ranges of a switch, by base; other tenants' ranges without names."""
-    found: list[RangeView] = []
+    found: list[answers.RangeView] = []
     for job in book.table.jobs():
         reserved = job.ranges
         if job.change is not None and job.change.target is not None:
@@ -221,7 +214,7 @@ def ranges(switch: SwitchResources, book: JobBook, tenant: Tenant) -> list[Range
     return sorted(found, key=lambda each: each["base"])
 
 
-def waiting(slots: Mapping[int, Any], part: Generation, generation: Generation) -> list[WaitingSlot]:
+def waiting(slots: Mapping[int, Any], part: Generation, generation: Generation) -> list[answers.WaitingSlot]:
     """Returns the slots of a job on one switch that wait for some ranks.
 
     Args:

@@ -5,16 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from switchagg.control.jobs.effects import (
-    AnswerJoin,
-    AnswerStep,
-    ChangeStep,
-    CloseStream,
-    Effects,
-    ForgetJob,
-    Install,
-    Remove,
-)
+from switchagg.control.jobs import effects
 from switchagg.control.jobs.job import Generation, Job, Member, Placement
 from switchagg.control.jobs.job_table import JobTable
 from switchagg.control.jobs.records import Admission, EventKind, JobState, MemberState
@@ -36,13 +27,13 @@ class JobLifecycle:
         self,
         table: JobTable,
         pool: SwitchPool,
-        effects: Effects,
+        queue: effects.Effects,
         draw: Callable[[], int],
         draw_cookie: Callable[[], bytes],
     ) -> None:
         self._table = table
         self._pool = pool
-        self._effects = effects
+        self._effects = queue
         self._draw = draw
         self._draw_cookie = draw_cookie
 
@@ -62,7 +53,7 @@ class JobLifecycle:
         job.generation = self._generation(job, placement, members, taken)
         job.generation.prepare()
         for part in job.generation.parts:
-            self._effects.add(Install(job, part))
+            self._effects.add(effects.Install(job, part))
 
     def _generation(
         self, job: Job, placement: Placement, members: list[Member], taken: set[int]
@@ -147,17 +138,17 @@ class JobLifecycle:
             )
             if former is None:
                 self._table.liveness.watch(member.cookie, job.deadline, now)
-                self._effects.add(AnswerJoin(member))
+                self._effects.add(effects.AnswerJoin(member))
             else:
                 member.former = former.token
-                self._effects.add(AnswerStep(member, ChangeStep.proceed))
+                self._effects.add(effects.AnswerStep(member, effects.ChangeStep.proceed))
 
     def remove_generation(self, job: Job) -> None:
         """Removes a job from its switches; its slots stay reserved for it."""
         if job.generation is not None:
             self._table.release_id(job.generation.id)
             for part in job.generation.parts:
-                self._effects.add(Remove(part))
+                self._effects.add(effects.Remove(part))
             job.generation = None
 
     def free_ranges(self, job: Job) -> None:
@@ -179,14 +170,14 @@ class JobLifecycle:
         """Ends a membership: the member has left or is lost."""
         member.state = state
         self._table.unregister(member)
-        self._effects.add(CloseStream(member))
+        self._effects.add(effects.CloseStream(member))
 
     def refuse(self, members: Iterable[Member], error: AdmissionError) -> None:
         """Refuses those of these members that are not admitted yet."""
         for member in list(members):
             if member.admission is None and member.refusal is None:
                 member.refusal = error
-                self._effects.add(AnswerJoin(member))
+                self._effects.add(effects.AnswerJoin(member))
                 self.end_member(member, MemberState.lost)
 
     def refuse_returning(self, job: Job, error: AdmissionError) -> None:
@@ -207,7 +198,7 @@ class JobLifecycle:
         self.free_ranges(job)
         job.state = JobState.failed
         self._effects.send_all(job, {**event, "job": job.id})
-        self._effects.add(ForgetJob(job))
+        self._effects.add(effects.ForgetJob(job))
         self._effects.log(EventKind.failed, f"job {job.name!r} has failed: {why}", job)
 
     def end(self, job: Job, why: str = "all its members are gone") -> None:
@@ -218,7 +209,7 @@ class JobLifecycle:
         self.free_ranges(job)
         job.state = JobState.ended
         self._table.remove(job)
-        self._effects.add(ForgetJob(job))
+        self._effects.add(effects.ForgetJob(job))
         self._effects.log(EventKind.ended, f"job {job.name!r} has ended: {why}", job)
 
     def _release(self, job: Job, error: AdmissionError) -> None:
@@ -228,7 +219,7 @@ class JobLifecycle:
             if change.target is not None:
                 self._pool.release(change.target, job.placement)
             for member in job.joined():
-                for step in ChangeStep:
-                    self._effects.add(AnswerStep(member, step, 0, str(error), error.code))
+                for step in effects.ChangeStep:
+                    self._effects.add(effects.AnswerStep(member, step, 0, str(error), error.code))
         self.refuse_returning(job, error)
         self.refuse(job.members.values(), error)
