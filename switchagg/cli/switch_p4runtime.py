@@ -17,7 +17,7 @@ from switchagg.errors import UsageError
 
 if TYPE_CHECKING:
     from switchagg.emulator.switch import Switch
-    from switchagg.p4runtime.server.device import Device
+    from switchagg.p4runtime.server.model_device import ModelDevice
     from switchagg.p4runtime.server.native.device import NativeDevice
     from switchagg.p4runtime.server.server import P4RuntimeServer, Tls
 
@@ -42,15 +42,15 @@ def serve(args: argparse.Namespace, wait: Callable[[float], bool]) -> int:
     return 1 if server.failure else 0
 
 
-def _server(args: argparse.Namespace, interfaces: dict[int, str]) -> P4RuntimeServer[Device]:
+def _server(args: argparse.Namespace, interfaces: dict[int, str]) -> P4RuntimeServer[ModelDevice]:
     from switchagg.p4runtime.program_source import source_of
-    from switchagg.p4runtime.server.device import Device
+    from switchagg.p4runtime.server.model_device import ModelDevice
     from switchagg.p4runtime.server.server import P4RuntimeServer
 
     own = None
     if args.program is not None:
         own = source_of(args.program, args.include_dirs, args.defines)
-    device = Device(own, device_id=args.device_id, cpu_port=args.cpu_port, seed=args.seed or 0)
+    device = ModelDevice(own, device_id=args.device_id, cpu_port=args.cpu_port, seed=args.seed or 0)
     return P4RuntimeServer(device, args.p4runtime, interfaces, tls=tls(args))
 
 
@@ -137,7 +137,9 @@ def check_both(args: argparse.Namespace) -> None:
         raise UsageError(f"cpu-port is {args.cpu_port}; accepted: 0 to 511")
 
 
-def _ready(args: argparse.Namespace, server: P4RuntimeServer[Device], interfaces: dict[int, str]) -> None:
+def _ready(
+    args: argparse.Namespace, server: P4RuntimeServer[ModelDevice], interfaces: dict[int, str]
+) -> None:
     device = server.device
     if args.json:
         event = {

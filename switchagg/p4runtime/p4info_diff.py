@@ -1,4 +1,4 @@
-"""The first difference between two P4Infos, as a message."""
+"""The first difference between two P4Infos, in words."""
 
 from __future__ import annotations
 
@@ -7,22 +7,17 @@ from typing import Any
 
 
 def difference(given: Any, ours: Any, *, ignored: Collection[str] = ()) -> str | None:
-    """Returns the first difference; None without any. The order of objects and pkg_info do not matter.
+    """Returns the first difference; None if there is none. The order of objects and pkg_info do not matter.
 
     Args:
         ignored: kinds of objects, such as "registers"; or "size", of all objects.
     """
-    for field in given.DESCRIPTOR.fields:
-        name = field.name
+    for name in (field.name for field in given.DESCRIPTOR.fields):
         if name == "pkg_info" or name in ignored:
             continue
-        if name == "type_info":
-            if given.type_info != ours.type_info:
-                return "types differ"
-            continue
-        if name == "externs":
-            if list(given.externs) != list(ours.externs):
-                return "externs differ"
+        if name in ("type_info", "externs"):
+            if getattr(given, name) != getattr(ours, name):
+                return f"{name.removesuffix('_info').removesuffix('s')}s differ"
             continue
         theirs = {each.preamble.id: each for each in getattr(given, name)}
         here = {each.preamble.id: each for each in getattr(ours, name)}
@@ -31,17 +26,15 @@ def difference(given: Any, ours: Any, *, ignored: Collection[str] = ()) -> str |
                 return f"it lacks {here[number].preamble.name} ({name})"
             if number not in here:
                 return f"the program has no {theirs[number].preamble.name} ({name}, id {number:#x})"
-            if not _same(theirs[number], here[number], ignored):
+            if _compared(theirs[number], ignored) != _compared(here[number], ignored):
                 return f"{here[number].preamble.name} ({name}) differs"
     return None
 
 
-def _same(one: Any, other: Any, ignored: Collection[str]) -> bool:
-    if "size" in ignored and "size" in one.DESCRIPTOR.fields_by_name:
-        copies = []
-        for each in (one, other):
-            copies.append(type(each)())
-            copies[-1].CopyFrom(each)
-            copies[-1].ClearField("size")
-        one, other = copies
-    return bool(one == other)
+def _compared(message: Any, ignored: Collection[str]) -> Any:
+    if "size" not in ignored or "size" not in message.DESCRIPTOR.fields_by_name:
+        return message
+    copy = type(message)()
+    copy.CopyFrom(message)
+    copy.ClearField("size")
+    return copy

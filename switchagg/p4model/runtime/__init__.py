@@ -1,14 +1,17 @@
 """Runs typed P4 programs: each is translated once to Python functions, which then take packets.
 
-    ir.Program ─► emit.Module                    one Python module a program
-                    layouts                      headers and structs as classes with slots
-                    expressions, bit_strings, lvalues, calls, statements
-                    blocks, parsers, table_code  controls, parsers and tables as functions
-                    lowering_*                   how calls of externs are written
-                  v1model, tna                   the switch round them (and *_target: externs)
-                    tables, profiles, externs, replication, hashes    state, as the control plane sees it
+    ir.Program ─► emit.Module                  one Python module a program
+                    header_classes             headers and structs as classes with slots
+                    blocks, expressions        parsers, controls, tables, statements, expressions as functions
+                    extern_calls               calls of externs; v1model_calls, tna_calls: of an architecture
+                    tables                     tables and value sets, filled with the source's entries
+                  switch                       the switch; v1model, tna: what an architecture does with a
+                  packet
+                    values                     packets, header stacks, numbers in translated code
+                    v1model_externs, tna_externs, hashes    objects behind externs
 
-    stf, stf_run                                 p4c's test format
+    stf      p4c's test format
+    pcap     packets of a capture
 
-`switch.open_switch` is where to begin.
+Tables, counters and groups are in `p4entities`. `switch.open_switch` is the place to begin.
 """

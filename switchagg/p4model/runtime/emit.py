@@ -1,7 +1,7 @@
-"""Python functions being written: lines, names of variables, temporaries, and the module that they end up in.
+"""Python functions while they are written: lines, names, temporaries, and the module that they belong to.
 
-Module      what the whole program shares: namespace, classes of headers, the functions written so far
-Block       a parser or control instance while its functions are written: where its variables live
+Module      shared by the whole program: namespace, classes of headers, the functions written so far
+Block       a parser or control instance while its functions are written
 Body        one Python function
 """
 
@@ -23,7 +23,7 @@ from switchagg.p4model.runtime.tables import build_value_set
 from switchagg.p4model.runtime.values import ParserReject
 from switchagg.p4model.walk import nodes
 
-# Codes whose value no later statement changes; the empty one stands for no value.
+# Expressions that need no temporary: constants, temporaries, or empty.
 _SIMPLE = re.compile(r"-?\d\w*|t\d+|True|False|None|")
 
 
@@ -32,7 +32,7 @@ _PREFIXES: Final = {ir.Function: "fn_", ir.Action: "a_", ir.ControlInstance: "c_
 
 
 def identifier(text: str) -> str:
-    """`text` as a part of a Python name."""
+    """Returns `text` as a part of a Python name."""
     cleaned = re.sub(r"\W", "_", text)
     return cleaned + "_" if keyword.iskeyword(cleaned) else cleaned
 
@@ -149,7 +149,7 @@ class Module:
         self.extern_objects: dict[str, Any] = {}
         self.tables: dict[str, Table] = {}
         self.value_sets: dict[str, ValueSet] = {}
-        # Before the names of what is found next: of several pipelines each has its own.
+        # Put before control-plane names: each of several pipelines has its own.
         self.prefix = ""
         self.runs: list[tuple[Action, str]] = []
         self._bound: dict[int, str] = {}
@@ -157,12 +157,12 @@ class Module:
         self._count = 0
 
     def fresh(self, hint: str) -> str:
-        """A name that nothing else has."""
+        """Returns a name that is not in use."""
         self._count += 1
         return f"{identifier(hint)}_{self._count}"
 
     def bind(self, value: Any, hint: str) -> str:
-        """A global of the module that holds this very object."""
+        """Returns the name of a global that holds this object."""
         known = self._bound.get(id(value))
         if known is None:
             known = self._bound[id(value)] = self.fresh("g_" + hint)
@@ -171,7 +171,7 @@ class Module:
         return known
 
     def extern(self, instance: ir.ExternInstance) -> str:
-        """The global that holds the runtime object of an extern instance."""
+        """Returns the name of the global with the runtime object of an extern instance."""
         known = self.externs.get(id(instance))
         if known is None:
             made = self.target.construct(instance, self)
@@ -180,7 +180,7 @@ class Module:
         return known
 
     def value_set(self, declared: ir.ValueSet) -> ValueSet:
-        """The runtime object of a parser's value set."""
+        """Returns the runtime object of a parser's value set."""
         name = self.prefix + declared.control_name
         known = self.value_sets.get(name)
         if known is None:
@@ -189,11 +189,11 @@ class Module:
 
     @property
     def source(self) -> str:
-        """The text of all functions, for a reader."""
+        """The text of all classes and functions, for a reader."""
         return "\n".join(self.classes.source) + "\n" + "\n".join(self.lines) + "\n"
 
     def compile(self) -> None:
-        """Defines all functions that were written."""
+        """Defines all functions, and gives actions and entries theirs."""
         text = "\n".join(self.lines) + "\n"
         exec(compile(text, f"<{self.program.path}>", "exec"), self.namespace)
         for action, name in self.runs:
@@ -227,7 +227,7 @@ class Block:
 
 
 class Body:
-    """One Python function. Names of its own first, then those of the block's frame `f`."""
+    """A Python function. A name is its own, or else one of the block's frame `f`."""
 
     def __init__(self, block: Block, *, parser: bool = False) -> None:
         self.block = block
@@ -248,12 +248,12 @@ class Body:
         self.lines.append("    " * self.depth + line)
 
     def temp(self) -> str:
-        """A new temporary."""
+        """Returns the name of a new temporary."""
         self._temporaries += 1
         return f"t{self._temporaries}"
 
     def hold(self, code: str) -> str:
-        """Evaluates `code` now; the temporary that has its value, or `code` itself if it is constant."""
+        """Evaluates `code` now. Returns the temporary with its value, or `code` itself if it is constant."""
         if _SIMPLE.fullmatch(code):
             return code
         name = self.temp()
@@ -261,7 +261,7 @@ class Body:
         return name
 
     def capture(self, write: Callable[[], str]) -> tuple[str, list[str]]:
-        """What `write` returns, and the lines that it emitted, one level deeper, taken off again."""
+        """Returns the result of `write`, and removes and returns the lines that it emitted."""
         mark = len(self.lines)
         self.depth += 1
         code = write()
@@ -271,9 +271,9 @@ class Body:
         return code, lines
 
     def ordered(self, writers: Sequence[Callable[[], str]]) -> list[str]:
-        """Codes of expressions that must be evaluated in this order.
+        """Returns codes of expressions that must be evaluated in this order.
 
-        Where a later one needs statements of its own, the earlier ones are evaluated before these.
+        If a later one emits statements, the earlier ones are evaluated before these.
         """
         codes: list[str] = []
         for write in writers:
@@ -292,12 +292,12 @@ class Body:
     # ---- variables ----
 
     def local(self, variable: ir.Variable) -> str:
-        """Declares a variable of this function; the Python name that it gets."""
+        """Declares a variable of this function. Returns its Python name."""
         name = self.names[variable] = self.module.fresh("v_" + variable.name)
         return name
 
     def place(self, variable: ir.Variable, location: Location) -> str:
-        """Code that reads a variable and, unless it is an aggregate, can be assigned to."""
+        """Returns code that reads a variable and, unless it is an aggregate, can be assigned to."""
         name = self.names.get(variable)
         if name is not None:
             return name
@@ -306,12 +306,12 @@ class Body:
             raise unsupported(f"the use of {variable.name} outside its block", location)
         if not is_aggregate(variable.type):
             return f"f.{slot}"
-        # The object never changes while the frame lives: one look-up a function will do.
+        # The object stays the same while the frame lives: one look-up a function is enough.
         self._aliases[slot] = f"f.{slot}"
         return slot
 
     def returned(self, value: str | None) -> str:
-        """Code of what the function gives back: its value, if it has one, and its out parameters."""
+        """Returns code of the function's result: its value, if it has one, and its out parameters."""
         parts = [] if value is None else [value]
         parts += [self.place(variable, variable.location) for variable in self.outs]
         if not parts:

@@ -1,4 +1,10 @@
-"""Expressions of P4 as Python expressions; what needs statements of its own is emitted before."""
+"""Expressions, assignable places and calls as Python code; their statements are emitted before it.
+
+Python functions take what P4 passes in and return what it passes out. Scalars travel as values: an `in` or
+`inout` one as an argument, an `out` or `inout` one in the result, after the function's own value. Headers,
+structs and stacks travel as objects: if the callee could reach the same storage in another way, it gets a
+copy, which is assigned back.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +44,7 @@ _WRAPPING = {ir.BinaryOp.ADD: "+", ir.BinaryOp.SUB: "-", ir.BinaryOp.MUL: "*"}
 
 
 def expression(body: Body, expr: ir.Expr) -> str:
-    """Code of the value. Raises P4Error for what is not supported."""
+    """Returns code of the value. Raises P4Error for an unsupported expression."""
     match expr:
         case ir.Literal():
             return repr(expr.value)
@@ -94,7 +100,7 @@ def expression(body: Body, expr: ir.Expr) -> str:
 
 
 def is_fresh(expr: ir.Expr) -> bool:
-    """Whether an aggregate is a new object that nothing else names."""
+    """Returns True if an aggregate is a new object that nothing else names."""
     return not isinstance(
         expr,
         ir.VarRef | ir.FieldAccess | ir.Index | ir.StackNext | ir.StackLast | ir.Ternary | ir.Cast,
@@ -112,7 +118,7 @@ def _elements(body: Body, exprs: tuple[ir.Expr, ...]) -> list[str]:
 
 
 def wrapped(type_: Type, code: str) -> str:
-    """Code that brings a number back into the range of bit<N> or int<N>."""
+    """Returns code that wraps a number to the range of bit<N> or int<N>."""
     base = underlying(type_)
     if isinstance(base, BitType):
         return f"({code} & {mask(base.width)})"
@@ -263,7 +269,7 @@ def _reshape(body: Body, expr: ir.Cast, to: FieldsType | TupleType, of: Type) ->
 
 
 def from_bits(body: Body, type_: Type, code: str) -> str:
-    """Code that reads the number `code` as a value of any type of fixed size."""
+    """Returns code that reads the number `code` as a value of any type of fixed size."""
     base = underlying(type_)
     if isinstance(base, FieldsType | TupleType | StackType):
         whole = body.hold(code)
@@ -290,7 +296,7 @@ def from_bits(body: Body, type_: Type, code: str) -> str:
 
 @dataclass(slots=True)
 class LValue:
-    """`read` is code of the value, or of the object that an aggregate is; `store` emits an assignment."""
+    """A place. `read` is code of its value or, of an aggregate, object; `store` emits an assignment."""
 
     read: str
     store: Callable[[str], None]
@@ -298,7 +304,7 @@ class LValue:
 
 
 def reference(body: Body, expr: ir.Expr) -> str:
-    """Code of a variable, field or element, for reading it or for changing the object that it is."""
+    """Returns code of a variable, field or element, to read it or to change the object that it is."""
     match expr:
         case ir.VarRef():
             return body.place(expr.variable, expr.location)
@@ -326,7 +332,7 @@ def reference(body: Body, expr: ir.Expr) -> str:
 
 
 def settled(body: Body, expr: ir.Expr) -> str:
-    """As `reference`, with every computed index evaluated now."""
+    """Returns code as `reference` does, with every computed index evaluated now."""
     match expr:
         case ir.FieldAccess(base=base):
             return f"{settled(body, base)}.f_{expr.name}"
@@ -340,7 +346,7 @@ def settled(body: Body, expr: ir.Expr) -> str:
 
 
 def lvalue(body: Body, expr: ir.Expr) -> LValue:
-    """The place that `expr` names; indices in it are evaluated now. Raises P4Error if it is no place."""
+    """Returns the place that `expr` names, its indices evaluated now. Raises P4Error if it is no place."""
     if isinstance(expr, ir.Slice):
         return _slice(body, expr)
     if not isinstance(expr, ir.VarRef | ir.FieldAccess | ir.Index | ir.StackNext | ir.StackLast):
@@ -507,7 +513,10 @@ def _collect(
     has_value: bool,
     exits: bool,
 ) -> str:
-    """Calls, assigns what came out, also if the callee ended by `exit`; the value, if there is one."""
+    """Emits the call and assigns its results, also after `exit`.
+
+    Returns code of the value, if there is one.
+    """
     value = body.temp() if has_value else ""
     temps = [body.temp() for _ in results]
     targets = ([value] if value else []) + temps
@@ -542,9 +551,9 @@ def _collect(
 
 
 def path(expr: ir.Expr) -> tuple[object, ...]:
-    """The storage that an expression names: its variable, then fields and indices; empty if it names none.
+    """Returns the storage that an expression names: variable, fields, indices; empty if it names none.
 
-    A computed index is None: it may be any.
+    A computed index is None, for any.
     """
     match expr:
         case ir.VarRef():
@@ -566,7 +575,7 @@ def path(expr: ir.Expr) -> tuple[object, ...]:
 
 
 def overlap(first: tuple[object, ...], second: tuple[object, ...]) -> bool:
-    """Whether two paths may name storage that is partly the same."""
+    """Returns True if two paths may name storage that overlaps."""
     if not first or not second:
         return False
     for one, other in zip(first, second, strict=False):

@@ -45,17 +45,17 @@ _WIDEST_UNIT = 128
 
 
 def is_aggregate(type_: Type) -> bool:
-    """Whether values are objects that are assigned by copy."""
+    """Returns True if values are objects that are assigned by copy."""
     return isinstance(underlying(type_), FieldsType | StackType)
 
 
 def mask(width: int) -> str:
-    """The literal with `width` ones."""
+    """Returns the literal with `width` ones."""
     return hex((1 << width) - 1)
 
 
 def from_pattern(type_: Type, code: str) -> str:
-    """Code that reads a bit pattern (of the right width) as a value of a scalar type."""
+    """Returns code that reads a bit pattern of the right width as a value of a scalar type."""
     base = underlying(type_)
     if isinstance(base, IntType):
         half = 1 << (base.width - 1)
@@ -66,7 +66,7 @@ def from_pattern(type_: Type, code: str) -> str:
 
 
 def to_pattern(type_: Type, code: str) -> str:
-    """Code that gives the bit pattern of a scalar value."""
+    """Returns code of the bit pattern of a scalar value."""
     base = underlying(type_)
     if isinstance(base, IntType):
         return f"({code} & {mask(base.width)})"
@@ -85,7 +85,7 @@ class Leaf:
 
 
 def leaves(type_: Type, path: str = "") -> list[Leaf]:
-    """All scalars of a header or of a struct inside of one, in order."""
+    """Returns all scalars of a header or of a struct inside of one, in order."""
     base = underlying(type_)
     if isinstance(base, FieldsType):
         return [leaf for each in base.fields for leaf in leaves(each.type, f"{path}.f_{each.name}")]
@@ -94,12 +94,7 @@ def leaves(type_: Type, path: str = "") -> list[Leaf]:
 
 
 class HeaderClasses:
-    """Makes the classes on demand, in `namespace`.
-
-    `clear_on_valid`: a header that becomes valid by setValid holds zeros, as in bmv2. Without, it holds what
-    it held before, as in a Tofino. `on_length` is a function called with the bytes that setValid adds to a
-    packet, or setInvalid takes off.
-    """
+    """Makes the classes on demand, in `namespace`; `emit.Target` explains the options."""
 
     def __init__(self, namespace: dict[str, Any], *, clear_on_valid: bool, on_length: bool) -> None:
         self._namespace = namespace
@@ -115,7 +110,7 @@ class HeaderClasses:
         self.source: list[str] = []
 
     def name(self, type_: FieldsType) -> str:
-        """The class of this type, by its name in the namespace."""
+        """Returns the name of this type's class in the namespace."""
         known = self._names.get(id(type_))
         if known is not None:
             return known
@@ -136,11 +131,11 @@ class HeaderClasses:
         return name
 
     def cls(self, type_: FieldsType) -> Any:
-        """The class itself."""
+        """Returns the class of this type."""
         return self._namespace[self.name(type_)]
 
     def default(self, type_: Type) -> str:
-        """Code for a value as a variable without initializer has it: zero, invalid."""
+        """Returns code for the value of a variable without initializer: zero, invalid."""
         base = underlying(type_)
         if isinstance(base, FieldsType):
             return f"{self.name(base)}()"
@@ -215,7 +210,7 @@ class HeaderClasses:
         lines += ["    def assign(self, o):", *self._copies(type_, "        ")]
         lines += ["    @property", "    def valid(self):"]
         lines += [f"        return {' or '.join(f'self.f_{each}.valid' for each in fields) or 'False'}"]
-        # All that makes one header valid makes the others invalid.
+        # Making one header valid makes the others invalid.
         for each in fields:
             others = [f"        self.f_{other}.valid = False" for other in fields if other != each]
             lines += [f"    def only_{each}(self):", *others, f"        return self.f_{each}"]
@@ -290,7 +285,7 @@ class HeaderClasses:
 
 
 def _placed(cells: list[Leaf]) -> list[str]:
-    """The leaves' patterns, each shifted to its place in one number."""
+    """Returns the leaves' patterns, each shifted to its place in one number."""
     total, terms = sum(leaf.width for leaf in cells), []
     for leaf in cells:
         total -= leaf.width
@@ -300,7 +295,7 @@ def _placed(cells: list[Leaf]) -> list[str]:
 
 
 def _numbered(cells: list[Leaf], owner: str) -> list[str]:
-    """Assignments that take the leaves out of the number `v`."""
+    """Returns assignments that take the leaves out of the number `v`."""
     total, lines = sum(leaf.width for leaf in cells), []
     for leaf in cells:
         total -= leaf.width
@@ -335,7 +330,7 @@ class _Unit:
 
     @property
     def plain(self) -> bool:
-        """Whether the one leaf is exactly what `struct` gives."""
+        """True if there is one leaf, exactly as `struct` gives it."""
         return (
             len(self.cells) == 1
             and self.width in _CODES

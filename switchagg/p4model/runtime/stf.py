@@ -1,4 +1,4 @@
-"""The STF format: small tests of P4 programs, as p4c has them beside its own. This module reads it.
+"""The STF format, p4c's small tests of P4 programs: reads it and runs it against a switch.
 
     add table [priority] key:value ... action(arg:value, ...) [= name]     value: number, 0x**ff, 0x0a000000/8
     setdefault table action(arg:value, ...)
@@ -128,7 +128,7 @@ _CHECK = re.compile(rf"({_NAME})\s*\(\s*(\$?\w+)\s*\)\s*(?:(\w+)\s*)?(==|!=|<=|>
 
 
 def number(text: str) -> int:
-    """A decimal, 0x or 0b number. Raises ValueError."""
+    """Returns a decimal, 0x or 0b number. Raises ValueError."""
     text = text.strip()
     try:
         return int(text) if re.fullmatch(r"-?[0-9]+", text) else int(text, 0)
@@ -137,7 +137,7 @@ def number(text: str) -> int:
 
 
 def parse_stf(text: str, name: str) -> list[Statement]:
-    """The statements of a file. Raises StfError naming file and line."""
+    """Returns the statements of a file. Raises StfError naming file and line."""
     statements = []
     held = ""
     for place, line in enumerate(text.splitlines(), 1):
@@ -255,14 +255,14 @@ _DIGIT_BITS = {"0x": 4, "0b": 1, "0o": 3}
 
 @dataclass(slots=True)
 class StfReport:
-    """What a test found. Every problem begins with the test's file and line."""
+    """The findings of a test. Every problem begins with the test's file and line."""
 
     packets: int = 0
     problems: list[str] = field(default_factory=list)
 
     @property
     def passed(self) -> bool:
-        """Whether all was as expected."""
+        """True if all packets and counters were as expected."""
         return not self.problems
 
 
@@ -506,7 +506,7 @@ class StfRunner:
 
 
 def mismatch(expected: str, received: bytes) -> str | None:
-    """How a packet differs from what was expected; None if it does not."""
+    """Returns the difference of a packet from the expected one; None if there is none."""
     digits = expected.lower()
     exact = digits.endswith("$")
     digits = digits.rstrip("$")
@@ -521,7 +521,7 @@ def mismatch(expected: str, received: bytes) -> str | None:
 
 
 def resolve(things: dict[str, _T], name: str, what: str) -> _T:
-    """The thing of this name, or the only one whose name ends with it. Raises UsageError."""
+    """Returns the thing of this name, or the only one whose name ends with it. Raises UsageError."""
     if name in things:
         return things[name]
     for ending in ("." + name, name):
@@ -540,5 +540,5 @@ def _half(cell: Any, what: str | None) -> int:
 
 
 def run_stf(switch: ModelSwitch, text: str, name: str) -> StfReport:
-    """Runs a test on a fresh switch. Raises StfError for a test that makes no sense to this program."""
+    """Runs a test on a fresh switch. Raises StfError for a test that does not suit this program."""
     return StfRunner(switch, name).run(text)

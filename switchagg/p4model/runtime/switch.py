@@ -1,7 +1,13 @@
-"""A switch that runs a P4 program: packets in, packets out, and the control plane's view of what is inside.
+"""A switch that runs a P4 program: packets in, packets out, and the control plane's view of its state.
 
-`open_switch` loads and translates a program for the architecture that its `main` names. Time comes in with
-each packet and is never read from a clock.
+    process ─► arrivals ─► ingress ─► departures ─► egress ─► out
+                  ▲           │                        │
+                  └───────────┴── resubmitted, recirculated
+
+Departures go first, so that a packet is through before a packet that it sent round again begins. An
+architecture defines what its ingress and egress do with one packet. `open_switch` loads and translates a
+program for the architecture that its `main` names. Time comes in with each packet and is never read from a
+clock.
 """
 
 from __future__ import annotations
@@ -12,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from switchagg.errors import SwitchError, UsageError
 from switchagg.p4entities.counters import CounterArray, MeterArray, Register
@@ -20,6 +26,7 @@ from switchagg.p4entities.matches import TableError, ValueSet
 from switchagg.p4entities.replication import Replication
 from switchagg.p4entities.tables import ActionProfile, Table
 from switchagg.p4model import ir
+from switchagg.p4model.check import load
 from switchagg.p4model.errors import P4Error, unsupported
 from switchagg.p4model.runtime.emit import Module
 from switchagg.p4model.runtime.header_classes import HeaderClasses
@@ -29,144 +36,23 @@ _T = TypeVar("_T")
 
 PORTS: Final = 512
 """Both architectures number their ports with 9 bits."""
+MAX_PASSES: Final = 4096
 
 
 def check_port(port: int) -> int:
-    """Returns the port. Raises `UsageError` where no switch has one of this number."""
+    """Returns the port. Raises `UsageError` for a number that no switch has."""
     if not 0 <= port < PORTS:
         raise UsageError(f"port is {port}; accepted: 0..{PORTS - 1}")
     return port
 
 
 class ModelError(SwitchError):
-    """A packet made the program do what no switch can go on after: a failed assert, an endless loop."""
-
-
-class ModelSwitch(abc.ABC):
-    """A switch with a program in it. Names are those of the control plane, in full or from any dot on."""
-
-    def __init__(self, program: ir.Program, *, seed: int = 0, traced: bool = False) -> None:
-        self.program = program
-        self.random = random.Random(seed)
-        self.trace = Trace()
-        self.traced = traced
-        self.replication = Replication()
-        self.module: Module
-        self.tables: dict[str, Table] = {}
-        self.value_sets: dict[str, ValueSet] = {}
-        self.externs: dict[str, Any] = {}
-        self.now = 0.0
-
-    @abc.abstractmethod
-    def process(self, port: int, data: bytes, now: float = 0.0) -> list[tuple[int, bytes]]:
-        """Runs one packet that came in at `port`, at `now` seconds; the (port, packet) that go out, in order.
-
-        With `traced`, `trace` tells of this packet afterwards.
-
-        Raises:
-            ModelError: the program failed an assert, or sent a packet round without end.
-        """
-
-    def table(self, name: str) -> Table:
-        """The table of this name. Raises TableError."""
-        return named(self.tables, name, "table")
-
-    def value_set(self, name: str) -> ValueSet:
-        """The value set of this name. Raises TableError."""
-        return named(self.value_sets, name, "value set")
-
-    def counter(self, name: str) -> CounterArray:
-        """The indirect counter of this name. Raises TableError."""
-        return self._extern(name, "counter", CounterArray)
-
-    def meter(self, name: str) -> MeterArray:
-        """The indirect meter of this name. Raises TableError."""
-        return self._extern(name, "meter", MeterArray)
-
-    def register(self, name: str) -> Register:
-        """The register of this name. Raises TableError."""
-        return self._extern(name, "register", Register)
-
-    def profile(self, name: str) -> ActionProfile:
-        """The action profile or selector of this name. Raises TableError."""
-        return self._extern(name, "action profile", ActionProfile)
-
-    def _extern(self, name: str, what: str, kind: type[_T]) -> _T:
-        chosen = {key: value for key, value in self.externs.items() if isinstance(value, kind)}
-        return named(chosen, name, what)
-
-    def _finish(self, module: Module) -> None:
-        """Takes up what translation has made."""
-        module.namespace["TR"] = self.trace
-        module.compile()
-        self.module = module
-        self.tables = module.tables
-        self.value_sets = module.value_sets
-        self.externs = module.extern_objects
-
-    @property
-    def source(self) -> str:
-        """The Python text that the program was translated to."""
-        return self.module.source
-
-
-def named(things: Mapping[str, _T], name: str, what: str) -> _T:
-    """The thing of this name, or the only one whose name ends in it. Raises TableError."""
-    if name in things:
-        return things[name]
-    ending = [full for full in things if full.endswith("." + name)]
-    if len(ending) == 1:
-        return things[ending[0]]
-    if ending:
-        raise TableError(f"{what} {name} may be any of {', '.join(sorted(ending))}")
-    raise TableError(f"there is no {what} {name}; there is {', '.join(sorted(things)) or 'none'}")
-
-
-def fields_class(classes: HeaderClasses, variable: ir.Variable) -> Callable[[], Any]:
-    """The class of a block's parameter. Raises P4Error if it is no struct."""
-    if not isinstance(variable.type, FieldsType):
-        raise unsupported(f"a {variable.type} as the parameter {variable.name}", variable.location)
-    made: Callable[[], Any] = classes.cls(variable.type)
-    return made
-
-
-def open_switch(
-    source: ir.Program | str | Path,
-    *,
-    include_dirs: Sequence[str] = (),
-    defines: Sequence[str] = (),
-    seed: int = 0,
-    traced: bool = False,
-) -> ModelSwitch:
-    """A switch that runs this program.
-
-    Raises:
-        P4Error: the program is wrong, or uses what the model does not support.
-        UsageError: its architecture is none that the model has.
-    """
-    from switchagg.p4model.check import load
-
-    program = source if isinstance(source, ir.Program) else load(source, include_dirs, defines)
-    try:
-        if program.architecture == "v1model":
-            from switchagg.p4model.runtime.v1model import V1Switch
-
-            return V1Switch(program, seed=seed, traced=traced)
-        if program.architecture == "tna":
-            from switchagg.p4model.runtime.tna import TofinoSwitch
-
-            return TofinoSwitch(program, seed=seed, traced=traced)
-    except P4Error as error:
-        raise error.with_sources(program.sources) from None
-    raise UsageError(
-        f"{program.path}: the architecture {program.architecture or 'of main'} is not supported; "
-        "v1model and tna are"
-    )
+    """A packet led the program to a state that no switch can go on from: a failed assert, an endless loop."""
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One step. `kind` is one of packet, state, extract, error, table, action, message, drop, send."""
+    """A step. `kind` is one of packet, state, extract, error, table, action, message, drop, send."""
 
     kind: str
     text: str
@@ -177,7 +63,7 @@ class Event:
 
 @dataclass(slots=True)
 class Trace:
-    """The steps of one packet, copies and all."""
+    """The steps of one packet, copies and all, in order: for people, and for tests."""
 
     events: list[Event] = field(default_factory=list)
 
@@ -186,19 +72,19 @@ class Trace:
         self.events.append(Event(kind, text))
 
     def state(self, name: str) -> None:
-        """A parser entered a state."""
+        """Adds the state that a parser enters."""
         self.add("state", name)
 
     def extract(self, name: str, header: Any) -> None:
-        """A header was extracted."""
-        self.add("extract", f"{name} {show(header)}")
+        """Adds a header that was extracted."""
+        self.add("extract", f"{name} {_shown(header)}")
 
     def table(self, table: Any, key: tuple[Any, ...], entry: Any, chosen: Any) -> None:
-        """A table was applied."""
-        shown = ", ".join(
+        """Adds the look-up of a table, and the action that runs."""
+        keys = ", ".join(
             f"{spec.name}={value:#x}" for spec, value in zip(table.keys, map(int, key), strict=False)
         )
-        self.add("table", f"{table.name} ({shown}) {'hit' if entry.hit else 'miss'}")
+        self.add("table", f"{table.name} ({keys}) {'hit' if entry.hit else 'miss'}")
         arguments = ", ".join(
             f"{parameter.name}={int(value):#x}"
             for parameter, value in zip(chosen.action.parameters, chosen.args, strict=False)
@@ -209,8 +95,8 @@ class Trace:
         return "\n".join(map(str, self.events))
 
 
-def show(value: Any) -> str:
-    """A header or struct by its fields, a number in hexadecimal."""
+def _shown(value: Any) -> str:
+    """Returns a header or struct by its fields, a number in hexadecimal."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int):
@@ -219,41 +105,49 @@ def show(value: Any) -> str:
     if slots is None or isinstance(value, tuple):
         return str(value)
     fields = [name for name in slots if name.startswith("f_")]
-    inside = ", ".join(f"{name[2:]}={show(getattr(value, name))}" for name in fields)
-    return f"{{{inside}}}"
-
-
-MAX_PASSES: Final = 4096
-
-ArrivalT = TypeVar("ArrivalT")
-DepartureT = TypeVar("DepartureT")
+    return f"{{{', '.join(f'{name[2:]}={_shown(getattr(value, name))}' for name in fields)}}}"
 
 
 class State(Protocol):
-    """What an architecture's externs share while a packet is under way."""
+    """The state that an architecture's externs share while a packet is under way."""
 
     now: float
-    digests: list[tuple[str, dict[str, Any]]]
 
 
-class TwoPipelineSwitch(ModelSwitch, Generic[ArrivalT, DepartureT]):
-    """A `ModelSwitch` with ingress and egress. An architecture sets `_state`, which its externs use."""
+class ModelSwitch(abc.ABC):
+    """A switch with a program in it. Names are those of the control plane, in full or from any dot on.
+
+    Attributes:
+        digests: the digests since this list was last cleared: (name, values).
+        messages: the messages of log_msg since this list was last cleared.
+        trace: the steps of the last packet, if `traced`.
+    """
 
     _state: State
 
     def __init__(self, program: ir.Program, *, seed: int = 0, traced: bool = False) -> None:
-        super().__init__(program, seed=seed, traced=traced)
+        self.program = program
+        self.random = random.Random(seed)
+        self.trace = Trace()
+        self.traced = traced
+        self.replication = Replication()
+        self.digests: list[tuple[str, dict[str, Any]]] = []
+        self.messages: list[str] = []
+        self.module: Module
+        self.tables: dict[str, Table] = {}
+        self.value_sets: dict[str, ValueSet] = {}
+        self.externs: dict[str, Any] = {}
+        self.now = 0.0
         self._out: list[tuple[int, bytes]] = []
-        self._arrivals: deque[ArrivalT] = deque()
-        self._departures: deque[DepartureT] = deque()
-
-    @property
-    def digests(self) -> list[tuple[str, dict[str, Any]]]:
-        """The digests since this list was last cleared: (name, values)."""
-        return self._state.digests
+        self._arrivals: deque[Any] = deque()
+        self._departures: deque[Any] = deque()
 
     def process(self, port: int, data: bytes, now: float = 0.0) -> list[tuple[int, bytes]]:
-        """Runs one packet; see `ModelSwitch.process`."""
+        """Runs one packet that came in at `port`, at `now` seconds. Returns the (port, packet) that go out.
+
+        Raises:
+            ModelError: the program failed an assert, or sent a packet round without end.
+        """
         self.now = self._state.now = now
         self._out = []
         self._arrivals = deque([self._arrival(port, data)])
@@ -270,17 +164,111 @@ class TwoPipelineSwitch(ModelSwitch, Generic[ArrivalT, DepartureT]):
         raise ModelError(f"{self.program.path}: one packet went through more than {MAX_PASSES} passes")
 
     @abc.abstractmethod
-    def _arrival(self, port: int, data: bytes) -> ArrivalT:
-        """A packet that comes in from outside."""
+    def _arrival(self, port: int, data: bytes) -> Any:
+        """Returns a packet that comes in from outside, as `_run_ingress` takes it."""
 
     @abc.abstractmethod
-    def _run_ingress(self, arrival: ArrivalT) -> None:
-        """Parser to traffic manager."""
+    def _run_ingress(self, arrival: Any) -> None:
+        """Runs parser to traffic manager; adds to `_departures` and `_arrivals`."""
 
     @abc.abstractmethod
-    def _run_egress(self, packet: DepartureT) -> None:
-        """Traffic manager to port."""
+    def _run_egress(self, packet: Any) -> None:
+        """Runs traffic manager to port; adds to `_out` and `_arrivals`."""
 
     def _note(self, kind: str, text: str) -> None:
         if self.traced:
             self.trace.add(kind, text)
+
+    def _finish(self, module: Module) -> None:
+        """Compiles the translated program and takes its tables and externs."""
+        module.namespace["TR"] = self.trace
+        module.compile()
+        self.module = module
+        self.tables = module.tables
+        self.value_sets = module.value_sets
+        self.externs = module.extern_objects
+
+    def table(self, name: str) -> Table:
+        """Returns the table of this name. Raises TableError."""
+        return _named(self.tables, name, "table")
+
+    def value_set(self, name: str) -> ValueSet:
+        """Returns the value set of this name. Raises TableError."""
+        return _named(self.value_sets, name, "value set")
+
+    def counter(self, name: str) -> CounterArray:
+        """Returns the indirect counter of this name. Raises TableError."""
+        return self._extern(name, "counter", CounterArray)
+
+    def meter(self, name: str) -> MeterArray:
+        """Returns the indirect meter of this name. Raises TableError."""
+        return self._extern(name, "meter", MeterArray)
+
+    def register(self, name: str) -> Register:
+        """Returns the register of this name. Raises TableError."""
+        return self._extern(name, "register", Register)
+
+    def profile(self, name: str) -> ActionProfile:
+        """Returns the action profile or selector of this name. Raises TableError."""
+        return self._extern(name, "action profile", ActionProfile)
+
+    def _extern(self, name: str, what: str, kind: type[_T]) -> _T:
+        chosen = {key: value for key, value in self.externs.items() if isinstance(value, kind)}
+        return _named(chosen, name, what)
+
+    @property
+    def source(self) -> str:
+        """The Python text that the program was translated to."""
+        return self.module.source
+
+
+def _named(things: Mapping[str, _T], name: str, what: str) -> _T:
+    """Returns the thing of this name, or the only one whose name ends in it. Raises TableError."""
+    if name in things:
+        return things[name]
+    ending = [full for full in things if full.endswith("." + name)]
+    if len(ending) == 1:
+        return things[ending[0]]
+    if ending:
+        raise TableError(f"{what} {name} may be any of {', '.join(sorted(ending))}")
+    raise TableError(f"there is no {what} {name}; there is {', '.join(sorted(things)) or 'none'}")
+
+
+def fields_class(classes: HeaderClasses, variable: ir.Variable) -> Callable[[], Any]:
+    """Returns the class of a block's parameter. Raises P4Error if it is no struct."""
+    if not isinstance(variable.type, FieldsType):
+        raise unsupported(f"a {variable.type} as the parameter {variable.name}", variable.location)
+    made: Callable[[], Any] = classes.cls(variable.type)
+    return made
+
+
+def open_switch(
+    source: ir.Program | str | Path,
+    *,
+    include_dirs: Sequence[str] = (),
+    defines: Sequence[str] = (),
+    seed: int = 0,
+    traced: bool = False,
+) -> ModelSwitch:
+    """Returns a switch that runs this program.
+
+    Raises:
+        P4Error: the program is wrong, or uses what the model does not support.
+        UsageError: its architecture is none that the model has.
+    """
+    program = source if isinstance(source, ir.Program) else load(source, include_dirs, defines)
+    try:
+        if program.architecture == "v1model":
+            from switchagg.p4model.runtime.v1model import V1Switch
+
+            return V1Switch(program, seed=seed, traced=traced)
+        if program.architecture == "tna":
+            from switchagg.p4model.runtime.tna import TofinoSwitch
+
+            return TofinoSwitch(program, seed=seed, traced=traced)
+    except P4Error as error:
+        raise error.with_sources(program.sources) from None
+    raise UsageError(
+        f"{program.path}: the architecture {program.architecture or 'of main'} is not supported; "
+        "v1model and tna are"
+    )

@@ -26,7 +26,7 @@ from switchagg.p4model import ir, walk
 from switchagg.p4model.errors import P4Error, unsupported
 from switchagg.p4model.runtime.blocks import translate
 from switchagg.p4model.runtime.emit import Module
-from switchagg.p4model.runtime.switch import TwoPipelineSwitch
+from switchagg.p4model.runtime.switch import ModelSwitch
 from switchagg.p4model.runtime.tna_externs import PacketState, TofinoTarget, checksum_update
 from switchagg.p4model.runtime.values import Exit, PacketIn, PacketOut, ParserReject
 from switchagg.p4model.types import FieldsType
@@ -66,7 +66,7 @@ class _Departure:
     fields: dict[str, int] = field(default_factory=dict)
 
 
-class TofinoSwitch(TwoPipelineSwitch[_Arrival, _Departure]):
+class TofinoSwitch(ModelSwitch):
     """A Tofino 1.
 
     Attributes:
@@ -74,7 +74,6 @@ class TofinoSwitch(TwoPipelineSwitch[_Arrival, _Departure]):
         recirculation_ports: ports whose packets come in again.
         cpu_port: where `copy_to_cpu` sends.
         pruned: for each level-2 exclusion id, the ports that get no copy of nodes whose rid the packet names.
-        digests: what Digest.pack gave since this list was last cleared: (instance, values).
     """
 
     _state: PacketState
@@ -85,7 +84,7 @@ class TofinoSwitch(TwoPipelineSwitch[_Arrival, _Departure]):
         self.recirculation_ports = set(RECIRCULATION_PORTS)
         self.cpu_port = CPU_PORT
         self.pruned: dict[int, set[int]] = {}
-        self._state = PacketState(self.random)
+        self._state = PacketState(self.random, self.digests)
         self._target = TofinoTarget()
         module = Module(program, self._target, traced=traced)
         module.namespace |= {"RT": self._state, "checksum_update": checksum_update}

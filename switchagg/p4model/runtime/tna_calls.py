@@ -1,4 +1,4 @@
-"""How calls of tna.p4's externs are written. `RT` in translated code is `tna_target.PacketState`."""
+"""Calls of tna.p4's externs as code. `RT` in translated code is `tna_target.PacketState`."""
 
 from __future__ import annotations
 

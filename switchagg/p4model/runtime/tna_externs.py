@@ -1,4 +1,4 @@
-"""The Tofino 1 architecture for the translator: its externs' objects and what they leave for the switch."""
+"""The Tofino 1 architecture for the translator: the objects behind its externs, and their shared state."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ _KINDS: Final = {
 
 
 class PacketState:
-    """What externs leave for the switch, and what they need of it. One object, for the packet that runs."""
+    """State that externs share with the switch: one object, for the packet that runs."""
 
     __slots__ = ("_deposits", "digests", "length", "mirrors", "now", "packet", "random", "resubmit")
 
-    def __init__(self, generator: random.Random) -> None:
+    def __init__(self, generator: random.Random, digests: list[tuple[str, dict[str, Any]]]) -> None:
         self.random = generator
-        self.digests: list[tuple[str, dict[str, Any]]] = []
+        self.digests = digests
         self.now = 0.0
         self.begin(PacketIn(b""), 0)
 
     def begin(self, packet: PacketIn, length: int) -> None:
-        """Clears what the last packet left."""
+        """Clears the state for a new packet."""
         self.packet = packet
         self.length = length
         self.mirrors: list[tuple[int, tuple[int, int]]] = []
@@ -51,18 +51,18 @@ class PacketState:
         self._deposits: list[tuple[int, Any, str, int]] = []
 
     def deposit(self, unit: ChecksumUnit, owner: Any, name: str) -> None:
-        """subtract_all_and_deposit: the value is known when the parser has ended."""
+        """Notes a subtract_all_and_deposit; its value is known at the end of the parser."""
         self._deposits.append((unit.total, owner, name, self.packet.position))
 
     def parsed(self) -> None:
-        """The parser has ended."""
+        """Computes the deposits at the end of the parser."""
         packet = self.packet
         for total, owner, name, start in self._deposits:
             setattr(owner, name, residual(total, packet.data[start >> 3 : packet.position >> 3]))
         self._deposits = []
 
     def outside(self, place: str, index: int, size: int) -> None:
-        """A register index that the hardware does not have."""
+        """Raises ModelError for a register index that the hardware does not have."""
         raise ModelError(f"{place}: register index {index} is outside of {size} cells")
 
 
@@ -93,7 +93,7 @@ class DirectRegister:
 
 @dataclass(slots=True)
 class Marker:
-    """An extern that says how hardware is used and changes nothing of what a packet sees."""
+    """An extern that configures hardware without an effect on packets."""
 
     name: str
 
@@ -308,7 +308,7 @@ class ChecksumUnit:
         self.total = _plus(self.total, hashes.ones_complement_sum(hashes.to_bytes(value, bits)) ^ 0xFFFF)
 
     def verify(self) -> bool:
-        """Whether what was added is wrong: true for an error, as Tofino programs use it."""
+        """Returns True for a wrong sum, as Tofino programs use it."""
         return self.total != 0xFFFF
 
     def get(self) -> int:
@@ -358,11 +358,11 @@ class ParserCounter:
         self.value = _signed8(value)
 
     def is_zero(self) -> bool:
-        """Whether it is 0."""
+        """Returns True at 0."""
         return self.value == 0
 
     def is_negative(self) -> bool:
-        """Whether it is below 0."""
+        """Returns True below 0."""
         return self.value < 0
 
     def add(self, value: int) -> None:

@@ -24,7 +24,7 @@ from switchagg.p4model import ir
 from switchagg.p4model.errors import P4Error
 from switchagg.p4model.runtime.blocks import translate
 from switchagg.p4model.runtime.emit import Module
-from switchagg.p4model.runtime.switch import TwoPipelineSwitch, fields_class
+from switchagg.p4model.runtime.switch import ModelSwitch, fields_class
 from switchagg.p4model.runtime.v1model_externs import PacketState, V1Target
 from switchagg.p4model.runtime.values import NO_ERROR, Exit, PacketIn, PacketOut, ParserReject
 from switchagg.p4model.types import FieldsType, underlying
@@ -58,14 +58,14 @@ class _Departure:
     truncate: int | None = None
 
 
-class V1Switch(TwoPipelineSwitch[_Arrival, _Departure]):
-    """A simple_switch. `digests` and `messages` collect what `digest` and `log_msg` gave."""
+class V1Switch(ModelSwitch):
+    """A simple_switch."""
 
     _state: PacketState
 
     def __init__(self, program: ir.Program, *, seed: int = 0, traced: bool = False) -> None:
         super().__init__(program, seed=seed, traced=traced)
-        self._state = PacketState(self.random)
+        self._state = PacketState(self.random, self.digests, self.messages)
         module = Module(program, V1Target(self._state), traced=traced)
         module.namespace["RT"] = self._state
         blocks = list(program.main.args.values())
@@ -86,11 +86,6 @@ class V1Switch(TwoPipelineSwitch[_Arrival, _Departure]):
         self._finish(module)
         functions = [module.namespace[name] for name in names]
         self._parse, self._verify, self._ingress, self._egress, self._update, self._deparse = functions
-
-    @property
-    def messages(self) -> list[str]:
-        """The messages since this list was last cleared."""
-        return self._state.messages
 
     # ---- ingress ----
 

@@ -1,4 +1,4 @@
-"""How calls of v1model.p4's externs are written. `RT` in translated code is `v1model_target.PacketState`."""
+"""Calls of v1model.p4's externs as code. `RT` in translated code is `v1model_target.PacketState`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ALGORITHMS: Final[dict[str, Hash]] = {
 
 
 def _algorithm(call: Call) -> str:
-    """Code of the hash function: bytes to number."""
+    """Returns code of the hash function: bytes to number."""
     chosen = call.required("algo")
     if not isinstance(chosen, ir.EnumLiteral):
         raise unsupported("a hash algorithm that is not a constant", chosen.location)
@@ -197,7 +197,7 @@ def _read_meter(call: Call) -> str:
 
 
 def _cells(call: Call, register: str) -> str:
-    """How many cells a register has; one that came as an argument must be asked when it is used."""
+    """Returns code of a register's size; one that is passed as an argument is asked at run time."""
     made = call.module.namespace.get(register)
     return f"len({register}.cells)" if made is None else str(len(made.cells))
 

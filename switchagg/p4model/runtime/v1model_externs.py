@@ -1,4 +1,4 @@
-"""The v1model architecture for the translator: its externs' objects and what they leave for the switch."""
+"""The v1model architecture for the translator: the objects behind its externs, and their shared state."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _KINDS = {kind.value: kind for kind in MatchKind}
 
 
 class PacketState:
-    """What externs leave for the switch, and what they need of it. One object, for the packet that runs."""
+    """State that externs share with the switch: one object, for the packet that runs."""
 
     __slots__ = (
         "checksum_error",
@@ -42,15 +42,17 @@ class PacketState:
         "truncate",
     )
 
-    def __init__(self, generator: random.Random) -> None:
+    def __init__(
+        self, generator: random.Random, digests: list[tuple[str, dict[str, Any]]], messages: list[str]
+    ) -> None:
         self.random = generator
-        self.digests: list[tuple[str, dict[str, Any]]] = []
-        self.messages: list[str] = []
+        self.digests = digests
+        self.messages = messages
         self.now = 0.0
         self.begin(0)
 
     def begin(self, length: int) -> None:
-        """Clears what the last packet left."""
+        """Clears the state for a new packet."""
         self.checksum_error = 0
         self.clone: tuple[int, int | None] | None = None
         self.resubmit: tuple[int | None] | None = None
@@ -62,7 +64,7 @@ class PacketState:
         self.metadata: Any = None
 
     def log(self, message: str, values: tuple[Any, ...]) -> None:
-        """log_msg."""
+        """Collects a message of log_msg."""
         parts = message.split("{}")
         text = parts[0]
         for part, value in zip(parts[1:], [*values, *[""] * len(parts)], strict=False):
@@ -70,7 +72,7 @@ class PacketState:
         self.messages.append(text)
 
     def failed(self, place: str, what: str) -> None:
-        """An assert or assume whose condition is false."""
+        """Raises ModelError for an assert or assume whose condition is false."""
         raise ModelError(f"{place}: {what} failed")
 
 

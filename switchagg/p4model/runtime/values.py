@@ -1,4 +1,4 @@
-"""What translated code works with besides plain numbers: header stacks, `exit`, shifts by unknown amounts.
+"""Values in translated code: packets, header stacks, `exit`, numbers.
 
 Values of P4 types in translated code:
 
@@ -7,7 +7,7 @@ Values of P4 types in translated code:
     enum, error            int: the member's position; of a serializable enum, its number
     varbit                 (bits, value)
     tuple                  tuple
-    header, struct, union  an object of a generated class (see layouts.py), assigned by copy
+    header, struct, union  an object of a generated class (see header_classes.py), assigned by copy
     stack                  Stack
 """
 
@@ -165,7 +165,7 @@ class PacketIn:
         self.end = len(data) * 8
 
     def peek(self, width: int) -> int:
-        """The next `width` bits, which stay. Raises ParserReject if there are not as many."""
+        """Returns the next `width` bits without taking them. Raises ParserReject if there are fewer."""
         start = self.position
         end = start + width
         if end > self.end:
@@ -174,13 +174,13 @@ class PacketIn:
         return chunk >> (-end & 7) & ((1 << width) - 1)
 
     def take(self, width: int) -> int:
-        """The next `width` bits. Raises ParserReject if there are not as many."""
+        """Takes the next `width` bits. Raises ParserReject if there are fewer."""
         value = self.peek(width)
         self.position += width
         return value
 
     def advance(self, width: int) -> None:
-        """Skips `width` bits. Raises ParserReject if there are not as many."""
+        """Skips `width` bits. Raises ParserReject if there are fewer."""
         if self.position + width > self.end:
             raise ParserReject(PACKET_TOO_SHORT)
         self.position += width
@@ -190,7 +190,7 @@ class PacketIn:
         return len(self.data)
 
     def rest(self) -> bytes:
-        """What has not been parsed, from the next whole byte on."""
+        """Returns the rest of the packet, from the next whole byte on."""
         return self.data[(self.position + 7) >> 3 :]
 
 
@@ -206,7 +206,7 @@ class PacketOut:
 
     @property
     def aligned(self) -> bool:
-        """Whether what was emitted so far is whole bytes."""
+        """True while whole bytes were emitted."""
         return self._bits == 0
 
     def put_bytes(self, data: bytes) -> None:
@@ -226,7 +226,7 @@ class PacketOut:
             self.parts.append((value >> self._bits).to_bytes(width >> 3, "big"))
 
     def finish(self, payload: bytes = b"") -> bytes:
-        """What was emitted, filled up to a whole byte with zeros, and then `payload`."""
+        """Returns the emitted bits, filled up to a whole byte with zeros, and `payload`."""
         if self._bits:
             self.put(0, 8 - self._bits)
         self.parts.append(payload)

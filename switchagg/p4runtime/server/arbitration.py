@@ -1,4 +1,4 @@
-"""Who may write: the rules of client arbitration (P4Runtime 1.4, section 5). No I/O.
+"""Client arbitration, the election of the client that may write (P4Runtime 1.4, section 5). No I/O.
 
     stream ─ election id ─► update ─┐
     stream gone ──────────► leave ──┴─► notices: (stream, OK | ALREADY_EXISTS | NOT_FOUND, election id)
@@ -18,7 +18,7 @@ from switchagg.p4runtime.server.errors import Code, invalid
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """What a stream is to be told: OK it is primary, ALREADY_EXISTS another is, NOT_FOUND nobody is."""
+    """An answer for a stream: OK it is primary, ALREADY_EXISTS another is, NOT_FOUND nobody is."""
 
     stream: Hashable
     status: Code
@@ -40,11 +40,11 @@ class Arbitration:
 
     @property
     def count(self) -> int:
-        """How many streams there are."""
+        """The number of streams."""
         return len(self._streams)
 
     def is_primary(self, election_id: int | None) -> bool:
-        """Whether this is the election id of the primary."""
+        """Returns True for the election id of the primary."""
         return (
             self._primary is not None
             and election_id is not None
@@ -52,7 +52,7 @@ class Arbitration:
         )
 
     def update(self, stream: Hashable, election_id: int | None) -> list[Notice]:
-        """A stream names its election id, at first or anew. Raises `Refused` for one that another has."""
+        """Takes the election id of a stream, new or known. Raises `StatusError` for one that another has."""
         if election_id is not None:
             for other, theirs in self._streams.items():
                 if other != stream and theirs == election_id:
@@ -69,7 +69,7 @@ class Arbitration:
         return [self._notice(stream)]
 
     def leave(self, stream: Hashable) -> list[Notice]:
-        """A stream is gone."""
+        """Takes a stream away."""
         self._streams.pop(stream, None)
         if self._primary != stream:
             return []

@@ -1,48 +1,51 @@
-"""Indirect counters: `CounterEntry`."""
+"""Indirect counters and meters: `CounterEntry`, `MeterEntry`; and meter configurations."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from switchagg.p4entities.counters import CounterArray
+from switchagg.p4entities.counters import CounterArray, Meter, MeterArray, Rate
 from switchagg.p4entities.matches import TableError
 from switchagg.p4runtime.protos import p4runtime_pb2
-from switchagg.p4runtime.server.errors import Code, Refused, unimplemented
-from switchagg.p4runtime.server.handlers import Change, only_modify
+from switchagg.p4runtime.server.codec import Change, only_modify
+from switchagg.p4runtime.server.errors import Code, StatusError, invalid, unimplemented
+from switchagg.p4runtime.server.listener import EntityListener
 from switchagg.p4runtime.server.schema import Schema, counted
 
 
-def indices(message: Any, size: int, where: str) -> range:
-    """The index that a message names, or all. Raises `Refused` for one that is not there."""
+def _indices(message: Any, size: int, where: str) -> range:
+    """Returns the index that a message names, or all. Raises `StatusError` for one out of range."""
     if not message.HasField("index"):
         return range(size)
     index = message.index.index
     if not 0 <= index < size:
-        raise Refused(Code.OUT_OF_RANGE, f"{where}: there is no index {index}; there is 0..{size - 1}")
+        raise StatusError(Code.OUT_OF_RANGE, f"{where}: there is no index {index}; there is 0..{size - 1}")
     return range(index, index + 1)
 
 
 class Counters:
-    """The indirect counters of a switch."""
+    """Reads and writes the indirect counters of a switch. `listener` brings them up to date before each."""
 
-    def __init__(self, schema: Schema) -> None:
+    def __init__(self, schema: Schema, listener: EntityListener) -> None:
         self._schema = schema
+        self._listener = listener
 
     def write(self, change: Change, message: Any) -> None:
-        """Sets the counts at an index, or at all of them. Raises `Refused`."""
+        """Sets the counts at an index, or at all of them. Raises `StatusError`."""
+        self._listener.before_read()
         name, counter = self._counter(message.counter_id)
         only_modify(change, f"counter {name}")
-        for index in indices(message, len(counter.packets), f"counter {name}"):
+        for index in _indices(message, len(counter.packets), f"counter {name}"):
             counter.write(index, message.data.packet_count, message.data.byte_count)
 
     def read(self, message: Any) -> Iterator[Any]:
-        """The counts that a `CounterEntry` asks for. Raises `Refused`."""
-        numbers = [message.counter_id] if message.counter_id else self._schema.counter_ids()
-        for number in numbers:
-            packets, length = counted(self._schema.counter(number))
+        """Yields the counts that a `CounterEntry` asks for. Raises `StatusError`."""
+        self._listener.before_read()
+        for number in self._schema.asked("counters", message.counter_id):
             name, counter = self._counter(number)
-            for index in indices(message, len(counter.packets), f"counter {name}"):
+            packets, length = counted(self._schema.info("counters", number))
+            for index in _indices(message, len(counter.packets), f"counter {name}"):
                 answer = p4runtime_pb2.Entity()
                 answer.counter_entry.counter_id = number
                 answer.counter_entry.index.index = index
@@ -51,8 +54,76 @@ class Counters:
                 yield answer
 
     def _counter(self, number: int) -> tuple[str, CounterArray]:
-        name = self._schema.counter(number).preamble.name
+        name = self._schema.info("counters", number).preamble.name
         try:
             return name, self._schema.switch.counter(name)
+        except TableError as error:
+            raise unimplemented(str(error)) from None
+
+
+def decode_config(message: Any, where: str) -> tuple[Rate, Rate]:
+    """Returns committed and peak rate of a `MeterConfig`. Raises `StatusError`."""
+    for name in ("cir", "cburst", "pir", "pburst"):
+        if getattr(message, name) < 0:
+            raise invalid(f"{where}: the meter's {name} is {getattr(message, name)}; accepted: 0 or more")
+    if message.cir > message.pir:
+        raise invalid(
+            f"{where}: the meter's committed rate {message.cir} is above its peak rate {message.pir}"
+        )
+    if message.eburst:
+        raise unimplemented(f"{where}: meters have two rates and no excess burst (eburst)")
+    return Rate(message.cir, message.cburst), Rate(message.pir, message.pburst)
+
+
+def copy_config(meter: Meter | None, to: Any) -> None:
+    """Writes the rates of a meter into the `config` or `meter_config` field `to`, unless it has none."""
+    if meter is not None and meter.rates is not None:
+        committed, peak = meter.rates
+        to.cir, to.cburst, to.pir, to.pburst = (
+            int(committed.rate),
+            committed.burst,
+            int(peak.rate),
+            peak.burst,
+        )
+        to.SetInParent()
+
+
+class Meters:
+    """Reads and writes the indirect meters of a switch. `now` is its time."""
+
+    def __init__(self, schema: Schema, now: Callable[[], float]) -> None:
+        self._schema = schema
+        self._now = now
+
+    def write(self, change: Change, message: Any) -> None:
+        """Sets the meter at an index, or all of them; without a config they are green.
+
+        Raises `StatusError`.
+        """
+        name, meter = self._meter(message.meter_id)
+        only_modify(change, f"meter {name}")
+        if message.HasField("counter_data"):
+            raise unimplemented(f"meter {name} does not count by colour")
+        committed = peak = None
+        if message.HasField("config"):
+            committed, peak = decode_config(message.config, f"meter {name}")
+        for index in _indices(message, len(meter.cells), f"meter {name}"):
+            meter.cells[index].set_rates(committed, peak, self._now())
+
+    def read(self, message: Any) -> Iterator[Any]:
+        """Yields the meters that a `MeterEntry` asks for. Raises `StatusError`."""
+        for number in self._schema.asked("meters", message.meter_id):
+            name, meter = self._meter(number)
+            for index in _indices(message, len(meter.cells), f"meter {name}"):
+                answer = p4runtime_pb2.Entity()
+                answer.meter_entry.meter_id = number
+                answer.meter_entry.index.index = index
+                copy_config(meter.cells[index], answer.meter_entry.config)
+                yield answer
+
+    def _meter(self, number: int) -> tuple[str, MeterArray]:
+        name = self._schema.info("meters", number).preamble.name
+        try:
+            return name, self._schema.switch.meter(name)
         except TableError as error:
             raise unimplemented(str(error)) from None

@@ -11,10 +11,9 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from switchagg.p4runtime.protos import p4data_pb2, p4runtime_pb2
-from switchagg.p4runtime.server.errors import Code, Refused, not_found, unimplemented
-from switchagg.p4runtime.server.handlers import Change
+from switchagg.p4runtime.server.codec import Change, encode
+from switchagg.p4runtime.server.errors import Code, StatusError, not_found, unimplemented
 from switchagg.p4runtime.server.schema import Schema
-from switchagg.p4runtime.server.values import encode
 
 
 class Digests:
@@ -29,13 +28,13 @@ class Digests:
         self._next = 1
 
     def write(self, change: Change, message: Any) -> None:
-        """Switches a digest on, changes how it is sent, or switches it off. Raises `Refused`."""
-        info = self._schema.digest(message.digest_id)
+        """Switches a digest on, changes how it is sent, or switches it off. Raises `StatusError`."""
+        info = self._schema.info("digests", message.digest_id)
         name = info.preamble.name
         _members(self._schema.p4info, info)
         there = message.digest_id in self._entries
         if change is Change.INSERT and there:
-            raise Refused(Code.ALREADY_EXISTS, f"digest {name} is switched on already")
+            raise StatusError(Code.ALREADY_EXISTS, f"digest {name} is switched on already")
         if change is not Change.INSERT and not there:
             raise not_found(f"digest {name} is not switched on")
         self._forget(message.digest_id)
@@ -47,9 +46,9 @@ class Digests:
         self._entries[message.digest_id] = made
 
     def read(self, message: Any) -> Iterator[Any]:
-        """The digests that are switched on, of those that are asked for. Raises `Refused`."""
+        """The digests that are switched on, of those that are asked for. Raises `StatusError`."""
         if message.digest_id:
-            self._schema.digest(message.digest_id)
+            self._schema.info("digests", message.digest_id)
         for number, entry in self._entries.items():
             if message.digest_id in (0, number):
                 yield p4runtime_pb2.Entity(digest_entry=entry)
@@ -111,7 +110,7 @@ _FLAT = ("bitstring", "bool", "serializable_enum", "new_type", "error")
 
 
 def _members(p4info: Any, info: Any) -> list[Any]:
-    """The types of a digest's members. Raises `Refused` for members that have members."""
+    """The types of a digest's members. Raises `StatusError` for members that have members."""
     kind = info.type_spec.WhichOneof("type_spec")
     if kind == "struct":
         specs = [each.type_spec for each in p4info.type_info.structs[info.type_spec.struct.name].members]

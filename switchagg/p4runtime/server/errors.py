@@ -1,4 +1,4 @@
-"""What a P4Runtime server answers when it refuses: a canonical code and a message, as an exception."""
+"""Errors of a P4Runtime server: a canonical code and a message, as an exception."""
 
 from __future__ import annotations
 
@@ -23,28 +23,29 @@ class Code(enum.IntEnum):
     INTERNAL = 13
 
 
-class Refused(SwitchAggError):
-    """A request that is refused.
-
-    Attributes:
-        code: the canonical code.
-    """
+class StatusError(SwitchAggError):
+    """A request fails with the canonical code `code`."""
 
     def __init__(self, code: Code, message: str) -> None:
         super().__init__(message)
         self.code = code
 
 
-def invalid(message: str) -> Refused:
+def invalid(message: str) -> StatusError:
     """INVALID_ARGUMENT."""
-    return Refused(Code.INVALID_ARGUMENT, message)
+    return StatusError(Code.INVALID_ARGUMENT, message)
 
 
-def not_found(message: str) -> Refused:
+def not_found(message: str) -> StatusError:
     """NOT_FOUND."""
-    return Refused(Code.NOT_FOUND, message)
+    return StatusError(Code.NOT_FOUND, message)
 
 
-def unimplemented(message: str) -> Refused:
+def unimplemented(message: str) -> StatusError:
     """UNIMPLEMENTED."""
-    return Refused(Code.UNIMPLEMENTED, message)
+    return StatusError(Code.UNIMPLEMENTED, message)
+
+
+def failed_precondition(message: str) -> StatusError:
+    """FAILED_PRECONDITION."""
+    return StatusError(Code.FAILED_PRECONDITION, message)

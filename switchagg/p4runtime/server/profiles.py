@@ -8,30 +8,25 @@ from typing import Any, Final
 
 from switchagg.p4entities.tables import ActionProfile
 from switchagg.p4runtime.protos import p4runtime_pb2
-from switchagg.p4runtime.server.errors import Code, Refused, invalid, not_found, unimplemented
-from switchagg.p4runtime.server.handlers import Change
-from switchagg.p4runtime.server.matching import decode_action, encode_action
+from switchagg.p4runtime.server.codec import Change, check_presence, decode_action, encode_action
+from switchagg.p4runtime.server.errors import Code, StatusError, invalid, not_found, unimplemented
 from switchagg.p4runtime.server.schema import Schema, TableView
 
 _MOST_WEIGHT: Final = 65536
 
 
 class Members:
-    """The members of a switch's action profiles."""
+    """Reads and writes the members of a switch's action profiles."""
 
     def __init__(self, schema: Schema) -> None:
         self._schema = schema
 
     def write(self, change: Change, message: Any) -> None:
-        """Does one update. Raises `Refused`."""
-        name, profile, tables = opened(self._schema, message.action_profile_id)
+        """Does one update. Raises `StatusError`."""
+        name, profile, tables = _opened(self._schema, message.action_profile_id)
         number = message.member_id
         what = f"action profile {name}: member {number}"
-        there = number in profile.members
-        if change is Change.INSERT and there:
-            raise Refused(Code.ALREADY_EXISTS, f"{what} is there already")
-        if change is not Change.INSERT and not there:
-            raise not_found(f"{what} is not there")
+        check_presence(change, number in profile.members, what)
         if change is Change.DELETE:
             self._refuse_used(profile, tables, number, what)
             profile.remove_member(number)
@@ -45,13 +40,15 @@ class Members:
             profile.modify_member(number, action.name, arguments)
             return
         if len(profile.members) >= profile.size > 0:
-            raise Refused(Code.RESOURCE_EXHAUSTED, f"action profile {name} is full: it holds {profile.size}")
+            raise StatusError(
+                Code.RESOURCE_EXHAUSTED, f"action profile {name} is full: it holds {profile.size}"
+            )
         profile.add_member(number, action.name, arguments)
 
     def read(self, message: Any) -> Iterator[Any]:
-        """The members that are asked for. Raises `Refused`."""
+        """Yields the members that are asked for. Raises `StatusError`."""
         for identity in _asked(self._schema, message.action_profile_id):
-            _, profile, _ = opened(self._schema, identity)
+            _, profile, _ = _opened(self._schema, identity)
             for number, member in profile.members.items():
                 if message.member_id not in (0, number):
                     continue
@@ -66,40 +63,40 @@ class Members:
     def _refuse_used(self, profile: ActionProfile, tables: list[TableView], number: int, what: str) -> None:
         for group, choice in profile.groups.items():
             if number in choice.order:
-                raise Refused(Code.FAILED_PRECONDITION, f"{what} is in group {group}")
+                raise StatusError(Code.FAILED_PRECONDITION, f"{what} is in group {group}")
         for table in tables:
             for entry in table.runtime.entries:
                 used = entry.choice
-                # An action set has members of its own, and a group's are looked at above.
+                # An action set has members of its own, and groups are checked above.
                 if used is None or used.members is not profile.members or used.group is not None:
                     continue
                 if number in used.order:
-                    raise Refused(Code.FAILED_PRECONDITION, f"{what} is in an entry of table {table.name}")
+                    raise StatusError(
+                        Code.FAILED_PRECONDITION, f"{what} is in an entry of table {table.name}"
+                    )
 
 
 class Groups:
-    """The groups of a switch's action selectors."""
+    """Reads and writes the groups of a switch's action selectors."""
 
     def __init__(self, schema: Schema) -> None:
         self._schema = schema
         self._sizes: dict[tuple[int, int], int] = {}
 
     def write(self, change: Change, message: Any) -> None:
-        """Does one update. Raises `Refused`."""
-        name, profile, tables = opened(self._schema, message.action_profile_id)
+        """Does one update. Raises `StatusError`."""
+        name, profile, tables = _opened(self._schema, message.action_profile_id)
         number = message.group_id
         what = f"action profile {name}: group {number}"
         if not profile.selector:
             raise invalid(f"{what}: this profile is no selector: it has members only")
-        there = number in profile.groups
-        if change is Change.INSERT and there:
-            raise Refused(Code.ALREADY_EXISTS, f"{what} is there already")
-        if change is not Change.INSERT and not there:
-            raise not_found(f"{what} is not there")
+        check_presence(change, number in profile.groups, what)
         if change is Change.DELETE:
             for table in tables:
                 if any(entry.choice is profile.groups[number] for entry in table.runtime.entries):
-                    raise Refused(Code.FAILED_PRECONDITION, f"{what} is in an entry of table {table.name}")
+                    raise StatusError(
+                        Code.FAILED_PRECONDITION, f"{what} is in an entry of table {table.name}"
+                    )
             profile.remove_group(number)
             self._sizes.pop((message.action_profile_id, number), None)
             return
@@ -120,13 +117,13 @@ class Groups:
                     f"{what}: member {each.member_id} has weight {each.weight}; accepted: 1 or more"
                 )
             order.append(each.member_id)
-        limit = self._schema.profile(message.action_profile_id).max_group_size
+        limit = self._schema.info("action_profiles", message.action_profile_id).max_group_size
         return weighted(order, message.members, what, message.max_size, limit)
 
     def read(self, message: Any) -> Iterator[Any]:
-        """The groups that are asked for. Raises `Refused`."""
+        """Yields the groups that are asked for. Raises `StatusError`."""
         for identity in _asked(self._schema, message.action_profile_id):
-            _, profile, _ = opened(self._schema, identity)
+            _, profile, _ = _opened(self._schema, identity)
             for number, choice in profile.groups.items():
                 if message.group_id not in (0, number):
                     continue
@@ -140,17 +137,19 @@ class Groups:
 
 
 def weighted(order: list[int], messages: Iterable[Any], what: str, *limits: int) -> list[int]:
-    """Each member as often as its weight says. Raises `Refused` for more in all than a limit, 0 for none."""
+    """Returns each member as often as its weight says. Raises `StatusError` beyond a limit; 0 is no limit."""
     weights = [each.weight for each in messages]
     most = min(each for each in (*limits, _MOST_WEIGHT) if each)
     if sum(weights) > most:
-        raise Refused(Code.RESOURCE_EXHAUSTED, f"{what}: weights of {sum(weights)} in all; accepted: {most}")
+        raise StatusError(
+            Code.RESOURCE_EXHAUSTED, f"{what}: weights of {sum(weights)} in all; accepted: {most}"
+        )
     return [member for member, weight in zip(order, weights, strict=True) for _ in range(weight)]
 
 
-def opened(schema: Schema, number: int) -> tuple[str, ActionProfile, list[TableView]]:
-    """A profile's name, the model's object, and the tables that have it. Raises `Refused`."""
-    name = schema.profile(number).preamble.name
+def _opened(schema: Schema, number: int) -> tuple[str, ActionProfile, list[TableView]]:
+    """Returns a profile's name, its object, and the tables that have it. Raises `StatusError`."""
+    name = schema.info("action_profiles", number).preamble.name
     tables = [table for table in schema.tables() if table.profile == number]
     if not tables or tables[0].runtime.profile is None:
         raise unimplemented(f"action profile {name} has no table")
@@ -159,4 +158,4 @@ def opened(schema: Schema, number: int) -> tuple[str, ActionProfile, list[TableV
 
 def _asked(schema: Schema, number: int) -> list[int]:
     used = {table.profile for table in schema.tables()}
-    return [number] if number else [each for each in schema.profile_ids() if each in used]
+    return [each for each in schema.asked("action_profiles", number) if number or each in used]

@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, Final
 
 from switchagg.p4runtime.protos import p4runtime_pb2
-from switchagg.p4runtime.server.errors import Code, Refused, invalid, not_found, unimplemented
-from switchagg.p4runtime.server.handlers import Change
+from switchagg.p4runtime.server.codec import Change, check_presence, decode
+from switchagg.p4runtime.server.errors import Code, StatusError, invalid, unimplemented
+from switchagg.p4runtime.server.listener import EntityListener
 from switchagg.p4runtime.server.schema import Schema
-from switchagg.p4runtime.server.values import decode
 
-_PORT_WIDTH = 32
-_LARGEST_SESSION = 0xFFFF
+_PORT_BITS: Final = 32
+_MAX_SESSION: Final = 0xFFFF
 
 
 class ReplicationEngine:
-    """The replication engine of a switch. What clients wrote is kept in `groups`, and is what they read."""
+    """Reads and writes the replication engine of a switch. A client reads the messages that it wrote."""
 
-    def __init__(self, schema: Schema) -> None:
+    def __init__(self, schema: Schema, listener: EntityListener) -> None:
         self._engine = schema.switch.replication
-        self.groups: dict[int, Any] = {}
+        self._listener = listener
+        self._groups: dict[int, Any] = {}
         self._sessions: dict[int, Any] = {}
 
     def write(self, change: Change, message: Any) -> None:
-        """Does one update. Raises `Refused`."""
+        """Does one update. Raises `StatusError`."""
         kind = message.WhichOneof("type")
         if kind == "multicast_group_entry":
             self._write_group(change, message.multicast_group_entry)
@@ -34,41 +35,48 @@ class ReplicationEngine:
             raise invalid("a packet replication engine entry is a multicast group or a clone session")
 
     def read(self, message: Any) -> Iterator[Any]:
-        """The groups or sessions that are asked for; where neither is, both. Raises `Refused`."""
+        """Yields the groups or sessions that are asked for; both if it names neither."""
         kind = message.WhichOneof("type")
-        if kind != "clone_session_entry":
-            number = message.multicast_group_entry.multicast_group_id
-            for each in _chosen(self.groups, number):
-                answer = p4runtime_pb2.Entity()
-                answer.packet_replication_engine_entry.multicast_group_entry.CopyFrom(each)
-                yield answer
-        if kind != "multicast_group_entry":
-            for each in _chosen(self._sessions, message.clone_session_entry.session_id):
-                answer = p4runtime_pb2.Entity()
-                answer.packet_replication_engine_entry.clone_session_entry.CopyFrom(each)
-                yield answer
+        for name, entries, number in (
+            ("multicast_group_entry", self._groups, message.multicast_group_entry.multicast_group_id),
+            ("clone_session_entry", self._sessions, message.clone_session_entry.session_id),
+        ):
+            for each, entry in list(entries.items()) if kind in (None, name) else ():
+                if number in (0, each):
+                    answer = p4runtime_pb2.PacketReplicationEngineEntry(**{name: entry})
+                    yield p4runtime_pb2.Entity(packet_replication_engine_entry=answer)
 
     def _write_group(self, change: Change, entry: Any) -> None:
         number, largest = entry.multicast_group_id, self._engine.max_group
         what = f"multicast group {number}"
         if not 1 <= number <= largest:
             raise invalid(f"{what}: accepted: 1..{largest}")
-        _check_there(change, number in self.groups, what)
-        if change is Change.DELETE:
-            self._engine.remove_group(number)
-            del self.groups[number]
-            return
+        before = self._groups.get(number)
+        check_presence(change, before is not None, what)
         if change is Change.INSERT and self._engine.has_group(number):
-            raise Refused(Code.ALREADY_EXISTS, f"{what} is there already, though not through P4Runtime")
-        self._engine.set_group(number, _replicas(entry.replicas, what))
-        self.groups[number] = _copy(entry)
+            raise StatusError(Code.ALREADY_EXISTS, f"{what} is there already, though not through P4Runtime")
+        after = None if change is Change.DELETE else _copy(entry)
+        self._set_group(number, after)
+        try:
+            self._listener.group_changed(number, after)
+        except StatusError:
+            self._set_group(number, before)
+            raise
+
+    def _set_group(self, number: int, entry: Any | None) -> None:
+        if entry is None:
+            self._engine.remove_group(number)
+            del self._groups[number]
+        else:
+            self._engine.set_group(number, _replicas(entry.replicas, f"multicast group {number}"))
+            self._groups[number] = entry
 
     def _write_session(self, change: Change, entry: Any) -> None:
         number = entry.session_id
         what = f"clone session {number}"
-        if not 1 <= number <= _LARGEST_SESSION:
-            raise invalid(f"{what}: accepted: 1..{_LARGEST_SESSION}")
-        _check_there(change, number in self._sessions, what)
+        if not 1 <= number <= _MAX_SESSION:
+            raise invalid(f"{what}: accepted: 1..{_MAX_SESSION}")
+        check_presence(change, number in self._sessions, what)
         if change is Change.DELETE:
             self._engine.remove_session(number)
             del self._sessions[number]
@@ -82,30 +90,16 @@ class ReplicationEngine:
         self._sessions[number] = _copy(entry)
 
 
-def _chosen(entries: dict[int, Any], number: int) -> Iterable[Any]:
-    if not number:
-        return list(entries.values())
-    return [entries[number]] if number in entries else []
-
-
-def _check_there(change: Change, there: bool, what: str) -> None:
-    if change is Change.INSERT and there:
-        raise Refused(Code.ALREADY_EXISTS, f"{what} is there already")
-    if change is not Change.INSERT and not there:
-        raise not_found(f"there is no {what}")
-
-
 def _replicas(messages: Iterable[Any], what: str) -> list[tuple[int, int]]:
-    """(replication id, port) of each replica."""
+    """Returns (replication id, port) of each replica."""
     pairs: list[tuple[int, int]] = []
     for each in messages:
         kind = each.WhichOneof("port_kind")
         if kind is None:
             raise invalid(f"{what}: a replica without a port")
+        port = each.egress_port
         if kind == "port":
-            port = decode(each.port, _PORT_WIDTH, f"{what}: a replica's port")
-        else:
-            port = each.egress_port
+            port = decode(each.port, _PORT_BITS, f"{what}: a replica's port")
         if (each.instance, port) in pairs:
             raise invalid(f"{what}: port {port} with instance {each.instance} is there twice")
         pairs.append((each.instance, port))

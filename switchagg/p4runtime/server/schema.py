@@ -1,36 +1,51 @@
-"""A program's objects by the ids of its P4Info, each with what the P4 model has for it.
+"""A program's objects by the ids of its P4Info, each with the switch's object of that name.
 
-    id ─► P4Info's message ─ full name ─► the model's table, action, counter, ...
+    id ─► P4Info's message ─ full name ─► the switch's table, action, counter, ...
 
-Ids of match fields, of parameters and of metadata are resolved here too, so that others see widths and names.
+Ids of match fields and parameters are resolved here too, so that others see widths and names.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from switchagg.p4entities.counters import CounterArray, MeterArray
 from switchagg.p4entities.matches import KeyField, MatchKind, TableError, ValueSet
 from switchagg.p4entities.replication import Replication
-from switchagg.p4entities.tables import Action, ActionProfile, Entry, Table
-from switchagg.p4runtime.server.errors import Code, Refused, invalid, not_found, unimplemented
+from switchagg.p4entities.tables import Action, Entry, Table
+from switchagg.p4runtime.server.errors import Code, StatusError, invalid, not_found, unimplemented
 
-_NEEDS_PRIORITY = (MatchKind.TERNARY, MatchKind.RANGE, MatchKind.OPTIONAL)
-_TABLE_ONLY, _DEFAULT_ONLY = 1, 2
-_UNITS = {1: (False, True), 2: (True, False), 3: (True, True)}
+MATCH_KINDS: Final = {
+    2: MatchKind.EXACT,
+    3: MatchKind.LPM,
+    4: MatchKind.TERNARY,
+    5: MatchKind.RANGE,
+    6: MatchKind.OPTIONAL,
+}
+"""By p4.config.v1.MatchField.MatchType."""
+TABLE_ONLY: Final = 1
+DEFAULT_ONLY: Final = 2
+_NEEDS_PRIORITY: Final = (MatchKind.TERNARY, MatchKind.RANGE, MatchKind.OPTIONAL)
+_UNITS: Final = {1: (False, True), 2: (True, False), 3: (True, True)}
+_KINDS: Final = ("tables", "counters", "meters", "action_profiles", "value_sets", "digests")
+
+Fields = tuple[tuple[int, KeyField], ...]
+"""(id, key field) in the order of the source."""
 
 
 class Switch(Protocol):
-    """What a client reaches of a switch, by full names. Each raises TableError for what is not there."""
+    """The objects of a switch that a client reaches, by full names.
+
+    Each raises TableError for an unknown name.
+    """
 
     @property
     def replication(self) -> Replication: ...
     def table(self, name: str) -> Table: ...
     def counter(self, name: str) -> CounterArray: ...
     def meter(self, name: str) -> MeterArray: ...
-    def profile(self, name: str) -> ActionProfile: ...
     def value_set(self, name: str) -> ValueSet: ...
 
 
@@ -48,19 +63,18 @@ class TableView:
     """A table.
 
     Attributes:
-        fields: (id, key field) in the order of the source.
-        scopes: what P4Info says of each action's scope, by the action's id.
-        counts: (packets, bytes) that its direct counter counts; None without one.
+        scopes: P4Info's scope of each action, by the action's id.
+        counts: (packets, bytes), each True if its direct counter counts it; None without one.
         meters: it has a direct meter.
         profile: the id of its action profile, 0 without one.
+        shift: added to a model priority to get the P4Runtime one, which starts at 1.
         constants: entries of the source that are constant.
-        shift: what a priority of the model lacks to that of P4Runtime, which begins at 1.
     """
 
     id: int
     name: str
     runtime: Table
-    fields: tuple[tuple[int, KeyField], ...]
+    fields: Fields
     scopes: dict[int, int]
     counts: tuple[bool, bool] | None
     meters: bool
@@ -71,7 +85,7 @@ class TableView:
 
     @property
     def needs_priority(self) -> bool:
-        """Whether entries have a priority."""
+        """True if entries have a priority."""
         return any(field.kind in _NEEDS_PRIORITY for _, field in self.fields)
 
 
@@ -85,91 +99,64 @@ class Schema:
     def __init__(self, p4info: Any, switch: Switch, constants: Mapping[str, frozenset[Entry]]) -> None:
         self.p4info = p4info
         self.switch = switch
-        self._tables = {each.preamble.id: each for each in p4info.tables}
+        self._infos = {kind: {each.preamble.id: each for each in getattr(p4info, kind)} for kind in _KINDS}
         self._actions = {each.preamble.id: _action(each) for each in p4info.actions}
-        self._action_ids = {view.name: view.id for view in self._actions.values()}
-        self._counters = {each.preamble.id: each for each in p4info.counters}
-        self._meters = {each.preamble.id: each for each in p4info.meters}
-        self._profiles = {each.preamble.id: each for each in p4info.action_profiles}
-        self._value_sets = {each.preamble.id: each for each in p4info.value_sets}
-        self._digests = {each.preamble.id: each for each in p4info.digests}
+        self._by_name = {view.name: view for view in self._actions.values()}
         self._constants = constants
         # At once, while the tables hold nothing but the entries of the source.
-        self._views = {number: self._view(each) for number, each in self._tables.items()}
+        self._views = {number: self._view(each) for number, each in self._infos["tables"].items()}
+
+    def info(self, kind: str, number: int) -> Any:
+        """Returns the message of an object; `kind` is a field of P4Info. Raises `StatusError`."""
+        infos = self._infos[kind]
+        if number not in infos:
+            names = (
+                ", ".join(sorted(f"{each.preamble.name} {key:#x}" for key, each in infos.items())) or "none"
+            )
+            if len(names) > 400:
+                names = f"{len(infos)} others"
+            what = kind.removesuffix("s").replace("_", " ")
+            raise not_found(f"there is no {what} with id {number:#x}; there is {names}")
+        return infos[number]
+
+    def asked(self, kind: str, number: int) -> list[int]:
+        """Returns the ids that a read names: this one, or all of the kind for 0."""
+        return [number] if number else list(self._infos[kind])
 
     def table(self, number: int) -> TableView:
-        """The table of this id. Raises `Refused`."""
-        _of(self._tables, number, "table")
+        """Returns the table of this id. Raises `StatusError`."""
+        self.info("tables", number)
         return self._views[number]
 
     def tables(self) -> list[TableView]:
-        """All tables that are applied."""
+        """Returns all tables that are applied."""
         return list(self._views.values())
 
-    def action(self, number: int) -> ActionView:
-        """The action of this id. Raises `Refused`."""
-        if number not in self._actions:
-            raise invalid(f"there is no action with id {number:#x}")
-        return self._actions[number]
-
     def action_called(self, name: str) -> ActionView | None:
-        """The action of this full name; None for one that P4Info leaves out."""
-        number = self._action_ids.get(name)
-        return None if number is None else self._actions[number]
+        """Returns the action of this full name; None for one that P4Info leaves out."""
+        return self._by_name.get(name)
 
     def listed_action(self, table: TableView, number: int, *, default: bool) -> tuple[ActionView, Action]:
-        """An action that entries of a table, or its default, may have. Raises `Refused`."""
-        view = self.action(number)
+        """Returns an action that entries of a table, or its default, may have. Raises `StatusError`."""
+        if number not in self._actions:
+            raise invalid(f"there is no action with id {number:#x}")
+        view = self._actions[number]
         if number not in table.scopes or view.name not in table.runtime.actions:
             raise invalid(f"table {table.name} does not list action {view.name}")
-        scope = table.scopes[number]
-        if scope == (_TABLE_ONLY if default else _DEFAULT_ONLY):
+        if table.scopes[number] == (TABLE_ONLY if default else DEFAULT_ONLY):
             use = "entries" if default else "the default"
-            raise Refused(Code.PERMISSION_DENIED, f"table {table.name}: action {view.name} is for {use} only")
+            raise StatusError(
+                Code.PERMISSION_DENIED, f"table {table.name}: action {view.name} is for {use} only"
+            )
         return view, table.runtime.actions[view.name]
 
-    def counter(self, number: int) -> Any:
-        """P4Info's message of an indirect counter. Raises `Refused`."""
-        return _of(self._counters, number, "counter")
-
-    def counter_ids(self) -> list[int]:
-        """The ids of all indirect counters."""
-        return list(self._counters)
-
-    def meter(self, number: int) -> Any:
-        """P4Info's message of an indirect meter. Raises `Refused`."""
-        return _of(self._meters, number, "meter")
-
-    def meter_ids(self) -> list[int]:
-        """The ids of all indirect meters."""
-        return list(self._meters)
-
-    def profile(self, number: int) -> Any:
-        """P4Info's message of an action profile. Raises `Refused`."""
-        return _of(self._profiles, number, "action profile")
-
-    def profile_ids(self) -> list[int]:
-        """The ids of all action profiles."""
-        return list(self._profiles)
-
-    def value_set(self, number: int) -> Any:
-        """P4Info's message of a value set. Raises `Refused`."""
-        return _of(self._value_sets, number, "value set")
-
-    def value_set_ids(self) -> list[int]:
-        """The ids of all value sets."""
-        return list(self._value_sets)
-
-    def digest(self, number: int) -> Any:
-        """P4Info's message of a digest. Raises `Refused`."""
-        return _of(self._digests, number, "digest")
-
     def digest_called(self, name: str) -> Any | None:
-        """P4Info's message of the digest of this name. The model gives tuples no name."""
+        """Returns the message of the digest of this name. The model gives tuples no name."""
+        digests = self.p4info.digests
         if not name:
-            tuples = [each for each in self._digests.values() if each.type_spec.HasField("tuple")]
+            tuples = [each for each in digests if each.type_spec.HasField("tuple")]
             return tuples[0] if len(tuples) == 1 else None
-        return next((each for each in self._digests.values() if each.preamble.name == name), None)
+        return next((each for each in digests if each.preamble.name == name), None)
 
     def _view(self, info: Any) -> TableView:
         name = info.preamble.name
@@ -179,22 +166,20 @@ class Schema:
             raise unimplemented(f"table {name}: {error}") from None
         if len(info.match_fields) != len(runtime.keys):
             raise unimplemented(f"table {name} has key fields that P4Info has not")
-        fields = []
-        for each, key in zip(info.match_fields, runtime.keys, strict=True):
+        for each in info.match_fields:
             if not each.bitwidth:
                 raise unimplemented(f"table {name}: match field {each.name} is a string or an enum")
-            fields.append((each.id, key))
         initial = [entry.priority for entry in runtime.entries]
         needed = any(key.kind in _NEEDS_PRIORITY for key in runtime.keys)
         direct = set(info.direct_resource_ids)
-        units = [each.spec.unit for each in self.p4info.direct_counters if each.preamble.id in direct]
+        counters = [each for each in self.p4info.direct_counters if each.preamble.id in direct]
         return TableView(
             info.preamble.id,
             name,
             runtime,
-            tuple(fields),
+            tuple((each.id, key) for each, key in zip(info.match_fields, runtime.keys, strict=True)),
             {each.id: each.scope for each in info.action_refs},
-            _UNITS[units[0]] if units else None,
+            counted(counters[0]) if counters else None,
             any(each.preamble.id in direct for each in self.p4info.direct_meters),
             info.implementation_id,
             runtime.const_default or bool(info.const_default_action_id),
@@ -204,19 +189,10 @@ class Schema:
 
 
 def counted(info: Any) -> tuple[bool, bool]:
-    """(packets, bytes) that a counter counts."""
+    """Returns (packets, bytes), each True if a counter counts it."""
     return _UNITS.get(info.spec.unit, (True, True))
 
 
 def _action(info: Any) -> ActionView:
     params = tuple((each.id, each.name, each.bitwidth) for each in info.params)
     return ActionView(info.preamble.id, info.preamble.name, params)
-
-
-def _of(things: dict[int, Any], number: int, what: str) -> Any:
-    if number not in things:
-        names = ", ".join(sorted(f"{each.preamble.name} {key:#x}" for key, each in things.items())) or "none"
-        if len(names) > 400:
-            names = f"{len(things)} others"
-        raise not_found(f"there is no {what} with id {number:#x}; there is {names}")
-    return things[number]

@@ -20,7 +20,7 @@ from switchagg.emulator.lifetime import Lifetime
 from switchagg.emulator.p4_interfaces import P4Interfaces, Processor
 from switchagg.errors import SwitchError, UsageError
 from switchagg.p4runtime.protos import p4runtime_pb2_grpc
-from switchagg.p4runtime.server.base import BaseDevice, Out
+from switchagg.p4runtime.server.device import Device, Out
 from switchagg.p4runtime.server.service import MAX_STREAMS, Service
 
 _LARGEST_MESSAGE: Final = 64 << 20
@@ -41,7 +41,7 @@ class Tls:
     clients: Path | None = None
 
 
-_Device = TypeVar("_Device", bound=BaseDevice[Any])
+_Device = TypeVar("_Device", bound=Device[Any])
 
 
 class P4RuntimeServer(Lifetime, Generic[_Device]):
@@ -128,7 +128,7 @@ class P4RuntimeServer(Lifetime, Generic[_Device]):
 
     @property
     def failure(self) -> str | None:
-        """Why the switch ended by itself; None while all is well."""
+        """The reason why the switch ended by itself; None while it works."""
         failed = None if self._interfaces is None else self._interfaces.failure
         return failed or self.device.failure
 

@@ -1,19 +1,19 @@
-"""The calls of P4Runtime, in front of a `BaseDevice`. Method names and order are those of p4runtime.proto."""
+"""The calls of P4Runtime, in front of a `Device`. Method names and order are those of p4runtime.proto."""
 
 from __future__ import annotations
 
+import queue
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
 import grpc
 
 from switchagg.p4runtime.protos import p4runtime_pb2, status_pb2
 from switchagg.p4runtime.server.arbitration import Arbitration, Notice
-from switchagg.p4runtime.server.base import BaseDevice, Forwarding, Out
-from switchagg.p4runtime.server.errors import Code, Refused, invalid, not_found, unimplemented
-from switchagg.p4runtime.server.streams import Stream
-from switchagg.p4runtime.server.write_errors import write_status
+from switchagg.p4runtime.server.device import Device, Forwarding, Out
+from switchagg.p4runtime.server.errors import Code, StatusError, invalid, not_found, unimplemented
 
 API_VERSION: Final = "1.4.1"
 MAX_STREAMS: Final = 32
@@ -30,7 +30,7 @@ class Service:
         send: takes the frames that a packet-out makes, with their ports.
     """
 
-    def __init__(self, device: BaseDevice[Any], send: Callable[[Out], None]) -> None:
+    def __init__(self, device: Device[Any], send: Callable[[Out], None]) -> None:
         self._device = device
         self._send = send
         self._arbitration = Arbitration()
@@ -41,20 +41,20 @@ class Service:
     # ---- the calls ----
 
     def Write(self, request: Any, context: Any) -> Any:
-        """Does each update of a batch, whatever becomes of the others."""
+        """Does each update of a batch, also after one fails."""
         with self._device.lock:
             try:
                 self._check_writer(request)
                 if request.atomicity != p4runtime_pb2.WriteRequest.CONTINUE_ON_ERROR:
                     raise unimplemented("batches are CONTINUE_ON_ERROR; nothing else is supported")
                 entities = self._target().entities
-            except Refused as refused:
+            except StatusError as refused:
                 _abort(context, refused)
-            results: list[Refused | None] = []
+            results: list[StatusError | None] = []
             for update in request.updates:
                 try:
                     entities.write(update)
-                except Refused as refused:
+                except StatusError as refused:
                     results.append(refused)
                 else:
                     results.append(None)
@@ -63,14 +63,14 @@ class Service:
         return p4runtime_pb2.WriteResponse()
 
     def Read(self, request: Any, context: Any) -> Iterator[Any]:
-        """Answers with all entities that are asked for, as they are at one time."""
+        """Answers with all entities that are asked for, as of one moment."""
         with self._device.lock:
             try:
                 self._check_device(request.device_id)
                 _check_role(0, request.role)
                 entities = self._target().entities
                 found = [each for asked in request.entities for each in entities.read(asked)]
-            except Refused as refused:
+            except StatusError as refused:
                 _abort(context, refused)
         for start in range(0, len(found), _READ_CHUNK):
             yield p4runtime_pb2.ReadResponse(entities=found[start : start + _READ_CHUNK])
@@ -80,7 +80,7 @@ class Service:
         try:
             with self._configuring:
                 self._configure(request)
-        except Refused as refused:
+        except StatusError as refused:
             _abort(context, refused)
         return p4runtime_pb2.SetForwardingPipelineConfigResponse()
 
@@ -89,7 +89,7 @@ class Service:
         with self._device.lock:
             try:
                 self._check_device(request.device_id)
-            except Refused as refused:
+            except StatusError as refused:
                 _abort(context, refused)
             target = self._device.target
         answer = p4runtime_pb2.GetForwardingPipelineConfigResponse()
@@ -136,7 +136,7 @@ class Service:
         self._check_device(request.device_id)
         _check_role(request.role_id, request.role)
         if not self._arbitration.is_primary(_election_id(request)):
-            raise Refused(
+            raise StatusError(
                 Code.PERMISSION_DENIED,
                 f"election id {_election_id(request)} is not that of the primary client",
             )
@@ -144,7 +144,7 @@ class Service:
     def _target(self) -> Forwarding:
         target: Forwarding | None = self._device.target
         if target is None:
-            raise Refused(Code.FAILED_PRECONDITION, "there is no forwarding pipeline yet")
+            raise StatusError(Code.FAILED_PRECONDITION, "there is no forwarding pipeline yet")
         return target
 
     # ---- pipelines ----
@@ -185,14 +185,14 @@ class Service:
     # ---- streams ----
 
     def _listen(self, stream: Stream, requests: Iterator[Any]) -> None:
-        error: Refused | None = Refused(
+        error: StatusError | None = StatusError(
             Code.INTERNAL, "the switch failed on a stream message; see its output"
         )
         try:
             for request in requests:
                 self._receive(stream, request)
             error = None
-        except Refused as refused:
+        except StatusError as refused:
             error = refused
         except grpc.RpcError:
             # The client is gone.
@@ -205,7 +205,7 @@ class Service:
         if kind == "arbitration":
             self._arbitrate(stream, request.arbitration)
         elif not stream.joined:
-            raise Refused(Code.FAILED_PRECONDITION, "a stream begins with an arbitration message")
+            raise StatusError(Code.FAILED_PRECONDITION, "a stream begins with an arbitration message")
         elif kind == "packet":
             self._packet_out(stream, request.packet)
         elif kind == "digest_ack":
@@ -218,12 +218,12 @@ class Service:
     def _arbitrate(self, stream: Stream, message: Any) -> None:
         with self._device.lock:
             if stream.joined and message.device_id != self._device.device_id:
-                raise Refused(Code.FAILED_PRECONDITION, "a stream stays with its device")
+                raise StatusError(Code.FAILED_PRECONDITION, "a stream stays with its device")
             self._check_device(message.device_id)
             if message.HasField("role"):
                 _check_role(message.role.id, message.role.name)
             if not stream.joined and self._arbitration.count >= MAX_STREAMS:
-                raise Refused(Code.RESOURCE_EXHAUSTED, f"{MAX_STREAMS} clients are connected already")
+                raise StatusError(Code.RESOURCE_EXHAUSTED, f"{MAX_STREAMS} clients are connected already")
             notices = self._arbitration.update(stream, _election_id(message))
             stream.joined = True
             self._notify(notices)
@@ -244,14 +244,14 @@ class Service:
         try:
             with self._device.lock:
                 if self._arbitration.primary is not stream:
-                    raise Refused(Code.PERMISSION_DENIED, "packets are the primary client's to send")
+                    raise StatusError(Code.PERMISSION_DENIED, "packets are the primary client's to send")
                 outs = self._device.packet_out(message)
-        except Refused as refused:
+        except StatusError as refused:
             self._report(stream, refused, "packet_out", message)
             return
         self._send(outs)
 
-    def _report(self, stream: Stream, refused: Refused, kind: str, message: Any = None) -> None:
+    def _report(self, stream: Stream, refused: StatusError, kind: str, message: Any = None) -> None:
         answer = p4runtime_pb2.StreamMessageResponse()
         answer.error.canonical_code = refused.code
         answer.error.message = str(refused)
@@ -291,6 +291,81 @@ def _election_id(message: Any) -> int | None:
     return identity
 
 
-def _abort(context: Any, refused: Refused) -> NoReturn:
+def _abort(context: Any, refused: StatusError) -> NoReturn:
     context.abort(_STATUS[refused.code], str(refused)[:2000])
     raise AssertionError("abort returns never")
+
+
+_MOST_WAITING: Final = 10_000
+
+
+class Stream:
+    """The stream of one client: messages wait here until gRPC takes them. Any thread may send.
+
+    A client that does not read loses packets and digests past 10,000 that wait. Other messages wait however
+    many there are.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.error: StatusError | None = None
+        self.joined = False
+
+    def send(self, message: Any, *, droppable: bool = False) -> bool:
+        """Queues a message. Returns False if it is dropped."""
+        if droppable and self._waiting.qsize() >= _MOST_WAITING:
+            return False
+        self._waiting.put(message)
+        return True
+
+    def end(self, error: StatusError | None = None) -> None:
+        """Ends the stream after the queued messages, with an error or without."""
+        if self.error is None:
+            self.error = error
+        self._waiting.put(None)
+
+    def messages(self) -> Iterator[Any]:
+        """Yields the messages, until the stream ends."""
+        while (message := self._waiting.get()) is not None:
+            yield message
+
+
+_ROOM: Final = 7000
+_SHOWN: Final = 500
+_TYPES: Final = "type.googleapis.com/"
+# The longest message, and the prefix of its type name: from the most readable to the shortest.
+_ATTEMPTS: Final = ((2000, _TYPES), (300, _TYPES), (100, _TYPES), (40, ""), (0, ""))
+
+
+@dataclass(frozen=True, slots=True)
+class WriteStatus:
+    """The argument of `context.abort_with_status`."""
+
+    code: Any
+    details: str
+    trailing_metadata: tuple[tuple[str, bytes], ...]
+
+
+def write_status(results: Sequence[StatusError | None]) -> WriteStatus:
+    """Returns the status of a batch; `results` has None for an update that was done.
+
+    The code is UNKNOWN, with a p4.v1.Error for each update. A status travels in the trailers of a call, for
+    which clients leave some 8 KB: messages are cut to fit. If the codes alone do not fit (past some 300
+    updates), the status has a message and no details.
+    """
+    failed = [(place, each) for place, each in enumerate(results) if each is not None]
+    place, first = failed[0]
+    text = f"{len(failed)} of {len(results)} updates failed; update {place}: {first.code.name}: {first}"
+    text = " ".join(text[:_SHOWN].split())
+    for cut, prefix in _ATTEMPTS:
+        status = status_pb2.Status(code=Code.UNKNOWN, message=text)
+        for each in results:
+            error = p4runtime_pb2.Error()
+            if each is not None:
+                error.canonical_code = each.code
+                error.message = str(each)[:cut]
+            status.details.add().Pack(error, prefix)
+        data: bytes = status.SerializeToString()
+        if len(data) <= _ROOM:
+            return WriteStatus(grpc.StatusCode.UNKNOWN, text, (("grpc-status-details-bin", data),))
+    return WriteStatus(grpc.StatusCode.UNKNOWN, f"{text} (the batch is too large for details)", ())

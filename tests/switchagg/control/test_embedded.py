@@ -14,8 +14,8 @@ import psutil
 import pytest
 
 from switchagg.control.client import ControllerClient
-from switchagg.control.drivers.embedded import LOOPBACK_WORDS, interface_mtu, words_at
 from switchagg.control.embedded import EmbeddedController
+from switchagg.emulator.mtu import LOOPBACK_WORDS, interface_mtu, words_at
 from switchagg.errors import SwitchError, UsageError
 from switchagg.wire.header import Header, Op, decode, encode
 from tests.switchagg.control.http_calls import Joined, connect, leave, stream

@@ -1,9 +1,9 @@
-"""What the native engine has counted, put where our program would have counted it.
+"""Carries the native engine's counts over to the counters of the P4 program.
 
-Admitted packets count in the cells of the indirect counters that the job's entries name, as bmv2 counts them.
-Refused ones count at an entry: the one that such a packet hits. Counts are carried over (`settle`) before the
-tables change and before a client reads, so that each goes to the entry that was there at its time. A client
-may set counters as on any switch.
+Admitted packets count in the cells of the indirect counters that the job's entries name, as bmv2 counts
+them. Packets that are not admitted count at the entry that they hit. Counts are carried over (`settle`)
+before the tables change and before a client reads, so that each goes to the entry that was there at its
+time. A client may set counters as on any switch.
 
 Packets that belong to no job count by reason alone, whichever port they came from.
 """
@@ -27,7 +27,7 @@ _NOTHING: Final = JobOutcomes((0,) * 32, 0, 0, 0, {})
 
 
 class Tallying(Protocol):
-    """What counts: a `Switch`."""
+    """A switch that counts: a `Switch`."""
 
     def outcome_counters(self, job_id: int) -> JobOutcomes: ...
     def unknown_job_counters(self) -> dict[str, int]: ...

@@ -1,39 +1,34 @@
 """The native engine as a switch for P4Runtime.
 
-    client ─ entries ──► native_tables ─ native_entries ─► native_jobs ─► Switch: add_job, fence, remove_job
-             counters ◄─ native_tables ◄─ native_counts ◄──────────────── Switch: outcomes
-             packet-out ─► INIT ─────────────────────────────────────────► Switch ─► packet-in
+    client ─ entries ──► tables ─ updates ─► entries, jobs ──► Switch: add_job, fence, remove_job
+             counters ◄─ tables ◄─ counts ◄─────────────────── Switch: outcomes
+             packet-out ─► INIT ─────────────────────────────► Switch ─► packet-in
 
 To a client it is `switchagg_v1model.p4` on bmv2, with the program there from the start; packets do not pass
-here. What differs is in docs/native-p4runtime.md.
+here. docs/native-p4runtime.md lists the differences.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Final, Protocol, runtime_checkable
 
-from switchagg.control.drivers.embedded import words_at
+from switchagg.emulator.mtu import words_at
 from switchagg.errors import SwitchAggError, UsageError
 from switchagg.p4program import frames as p4_frames
 from switchagg.p4program import program as p4_program
 from switchagg.p4runtime.p4info_diff import difference
-from switchagg.p4runtime.server.base import BaseDevice, Out
+from switchagg.p4runtime.server.codec import PacketIo
+from switchagg.p4runtime.server.device import Device, Out
 from switchagg.p4runtime.server.entities import Entities
-from switchagg.p4runtime.server.errors import Code, Refused, invalid
+from switchagg.p4runtime.server.errors import Code, StatusError, invalid
 from switchagg.p4runtime.server.native.counts import NativeCounts, Tallying
 from switchagg.p4runtime.server.native.frames import FrameEngine, NativeFrames
-from switchagg.p4runtime.server.native.handlers import (
-    NativeCounters,
-    NativeReplication,
-    NativeTableEntries,
-)
 from switchagg.p4runtime.server.native.jobs import Engine, NativeJobs, Rehearsal
 from switchagg.p4runtime.server.native.tables import NativeTables, own_p4info
-from switchagg.p4runtime.server.packet_io import PacketIo
+from switchagg.p4runtime.server.native.updates import NativeUpdates
 from switchagg.p4runtime.server.schema import Schema
-from switchagg.p4runtime.server.tables import DirectCounters
 from switchagg.rules.slots import Address
 from switchagg.rules.switch import DEFAULT_MEMORY
 from switchagg.wire.header import DEFAULT_PORT, MIN_WORDS, Header, Op, WireError, decode, max_words
@@ -46,7 +41,7 @@ _PORT_BITS: Final = 9
 
 
 class NativeSwitch(Engine, Tallying, Protocol):
-    """What is behind the server: a started `emulator.switch.Switch`."""
+    """The switch behind the server: a started `emulator.switch.Switch`."""
 
     @property
     def address(self) -> Address: ...
@@ -61,7 +56,7 @@ class NativeSwitch(Engine, Tallying, Protocol):
 
 @runtime_checkable
 class NativeEtherSwitch(FrameEngine, Protocol):
-    """What it is besides on Ethernet: a started `emulator.ether_switch.EtherSwitch`."""
+    """The further members of a switch on Ethernet: a started `emulator.ether_switch.EtherSwitch`."""
 
     @property
     def ports(self) -> tuple[int, ...]: ...
@@ -72,12 +67,12 @@ class NativeEtherSwitch(FrameEngine, Protocol):
 
 
 class NativePipeline:
-    """The program's tables and what they mean to the engine.
+    """The program's tables, and the jobs that they mean to the engine.
 
     Args:
-        p4info: as the client gave it, or our own.
+        p4info: the client's, or our own.
         capacity: the switch's slots.
-        words: K of jobs whose entries do not say.
+        words: K of jobs whose entries give none.
         largest: the largest K.
     """
 
@@ -101,7 +96,6 @@ class NativePipeline:
         schema = Schema(p4info, tables, {})
         self.jobs = NativeJobs(
             tables.table(p4_program.ADMISSION),
-            self._receivers,
             Rehearsal(capacity),
             controller_port=controller_port,
             words=words,
@@ -110,21 +104,16 @@ class NativePipeline:
         self._attached = False
         self._frames = None if self._ether is None else NativeFrames(tables)
         self._counts = NativeCounts(tables, self.jobs)
-        self._replication = NativeReplication(schema, self.jobs, self._frames)
-        self.jobs.on_end = self._ended
-        self.entities = Entities(schema, now)
-        entries = NativeTableEntries(schema, now, self.jobs, self._settle, largest, self._frames)
-        self.entities.handlers["table_entry"] = entries
-        self.entities.handlers["direct_counter_entry"] = DirectCounters(entries)
-        self.entities.handlers["counter_entry"] = NativeCounters(schema, self._settle)
-        self.entities.handlers["packet_replication_engine_entry"] = self._replication
+        self._updates = NativeUpdates(self.jobs, self._settle, largest, self._frames)
+        self.jobs.on_end, self.jobs.receivers_of = self._ended, self._updates.receivers
+        self.entities = Entities(schema, now, self._updates)
         self.packet_io = PacketIo(p4info)
 
     def attach(self) -> None:
-        """Its jobs are the engine's from now on."""
+        """Gives its jobs to the engine."""
         self._counts.begin(self._switch)
         if self._frames is not None and self._ether is not None:
-            self._frames.attach(self._ether, self._replication.ports())
+            self._frames.attach(self._ether, self._updates.ports())
         self.jobs.move_to(self._switch)
         self._attached = True
 
@@ -145,12 +134,9 @@ class NativePipeline:
         self._settle(job)
         self._counts.forget(job)
 
-    def _receivers(self, group: int) -> Mapping[int, int] | None:
-        return self._replication.receivers(group)
 
-
-class NativeDevice(BaseDevice[NativePipeline]):
-    """A started switch with a device id; see `BaseDevice`.
+class NativeDevice(Device[NativePipeline]):
+    """A started switch with a device id; see `Device`.
 
     Args:
         switch: started. The device does not close it.
@@ -265,15 +251,15 @@ class NativeDevice(BaseDevice[NativePipeline]):
             return []
 
     def _injected(self, running: NativePipeline, ether: NativeEtherSwitch, frame: bytes) -> list[bytes]:
-        """The frames that come back to the controller's port of one from there."""
+        """Returns the frames that come back to the controller's port for one from there."""
         payload, answers = ether.inject(frame)
         if payload is not None and self._echo(running, payload):
             answers.append(frame)
         return answers
 
     def _echoes(self, running: NativePipeline, frame: bytes) -> list[bytes]:
-        """What the engine echoes of a frame from the controller's port: INITs, and nothing else."""
-        # The port of the program, or the one where workers really send.
+        """Returns the engine's echo of a frame from the controller's port: INITs are echoed, nothing else."""
+        # The UDP port of the program, or the one that workers send to.
         if int.from_bytes(frame[38:40], "big") not in (DEFAULT_PORT, self._switch.address[1]):
             return []
         try:
@@ -289,11 +275,11 @@ class NativeDevice(BaseDevice[NativePipeline]):
         try:
             return self._switch.packet_out(payload)
         except SwitchAggError as error:
-            raise Refused(Code.INTERNAL, str(error)) from None
+            raise StatusError(Code.INTERNAL, str(error)) from None
 
 
 def _bare_init(payload: bytes) -> Header | None:
-    """The header of an INIT; None of what is not one, which the engine refuses by itself."""
+    """Returns the header of an INIT; None for another packet, which the engine refuses by itself."""
     try:
         header, words = decode(payload)
     except WireError:

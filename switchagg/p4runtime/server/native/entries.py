@@ -1,4 +1,4 @@
-"""Table entries of our program as the native engine's jobs need them: what one entry says. No I/O.
+"""The meaning of one table entry of our program for the native engine. No I/O.
 
     admission: initialise  -> Initialise       a job's slots, and its K in the entry's `metadata`: "words=N"
                contribute  -> Contribution     a worker: bit, address, token
@@ -8,9 +8,9 @@
     deliveries: deliver_all, deliver_one -> Delivery  whom a parent's RESULTs are for
                 refuse_result -> nothing
 
-Ingress ports, stations and MACs are nothing to an engine behind a UDP socket: entries have them, and they are
-looked at on Ethernet only. Everything else must be what `p4_entries` writes for a job; an entry that is not,
-which a switch made of tables would carry out all the same, is refused with what is wrong with it.
+An engine behind a UDP socket ignores ingress ports, stations and MACs; on Ethernet they count. All else
+must be as `p4program.entries` writes it for a job. A switch made of tables would carry out other entries
+too; here they are refused with the reason.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Final
 
 from switchagg.p4entities.tables import Entry, Table
 from switchagg.p4program.program import Form
-from switchagg.p4runtime.server.errors import Code, Refused, invalid, unimplemented
+from switchagg.p4runtime.server.errors import Code, StatusError, invalid, unimplemented
 from switchagg.rules.slots import Address
 from switchagg.wire.header import MAX_WORKERS, MIN_WORDS, VERSION, Op
 
@@ -43,7 +43,7 @@ _WORDS: Final = re.compile(rb"words=([0-9]{1,6})")
 
 @dataclass(frozen=True, slots=True)
 class Initialise:
-    """A job's slots. `words` is its K, None where the entry does not say."""
+    """A job's slots. `words` is its K, None if the entry gives none."""
 
     job: int
     base: int
@@ -57,7 +57,7 @@ class Contribution:
     """A worker of a job.
 
     Attributes:
-        port: where it is expected; `way_out` where what comes of it is sent.
+        port: the ingress port of its packets; `way_out` is the port of their results.
         receiver: its own, or below a parent the parent's.
         group: its job's, 0 below a parent.
     """
@@ -90,7 +90,7 @@ class Contribution:
 
 @dataclass(frozen=True, slots=True)
 class Receiver:
-    """Where RESULTs go, or where the parent is; the token that they carry, and how slots are renumbered."""
+    """The address of RESULTs or of the parent, the token that they carry, and the renumbering of slots."""
 
     number: int
     address: Address
@@ -102,12 +102,12 @@ class Receiver:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """Which RESULTs of a parent are for whom: by `group` for all, or for one by `port` and `receiver`.
+    """The target of a parent's RESULTs: `group` for all, or `port` and `receiver` for one worker.
 
     Attributes:
-        ingress_port: where the parent is expected.
-        base: of the job at the parent.
-        bit: of the worker; None for all.
+        ingress_port: the port of the parent's packets.
+        base: the job's first slot at the parent.
+        bit: the worker's; None for all.
     """
 
     job: int
@@ -123,39 +123,39 @@ class Delivery:
 
 
 def keys_of(table: Table, entry: Entry) -> dict[str, Key]:
-    """An entry's matches by the name of the field."""
+    """Returns an entry's matches by the name of the field."""
     return {key.name: match for key, match in zip(table.keys, entry.matches, strict=True)}
 
 
 def params_of(entry: Entry) -> dict[str, int]:
-    """The arguments of an entry's action by the name of the parameter."""
+    """Returns the arguments of an entry's action by the name of the parameter."""
     names = (parameter.name for parameter in entry.action.parameters)
     return {name: int(value) for name, value in zip(names, entry.args, strict=True)}
 
 
 def action_of(entry: Entry) -> str:
-    """The last part of the name of an entry's action."""
+    """Returns the last part of the name of an entry's action."""
     return entry.action.name.rpartition(".")[2]
 
 
 def job_of(table: Table, matches: Iterable[Key]) -> int | None:
-    """The one job that an admission entry with these matches is about; None for one that is about any."""
+    """Returns the job of an admission entry with these matches; None for one of any job."""
     for key, (value, mask) in zip(table.keys, matches, strict=True):
         if key.name == "hdr.agg.job":
             return value if mask == _FULL16 else None
-    raise AssertionError("the admission table looks at the job")
+    raise AssertionError("the admission table has the job in its key")
 
 
 def admission_of(
     table: Table, entry: Entry, metadata: bytes, *, controller_port: int, words: int
 ) -> Initialise | Contribution | None:
-    """What an admission entry says; None for a refusing one.
+    """Returns the meaning of an admission entry; None for one that refuses.
 
     Args:
         metadata: the entry's, as the client wrote it.
         words: the largest K that the engine takes.
 
-    Raises `Refused` for what the native engine cannot carry out.
+    Raises `StatusError` for an entry that the native engine cannot carry out.
     """
     keys, params, action = keys_of(table, entry), params_of(entry), action_of(entry)
     if action == "refuse":
@@ -206,7 +206,7 @@ def admission_of(
 
 
 def receiver_of(table: Table, entry: Entry) -> Receiver:
-    """What an entry of the receivers says. Raises `Refused`."""
+    """Returns the meaning of an entry of `receivers`."""
     params = params_of(entry)
     address = str(IPv4Address(params["ip"])), params["udp_port"]
     number = keys_of(table, entry)["receiver"][0]
@@ -215,7 +215,7 @@ def receiver_of(table: Table, entry: Entry) -> Receiver:
 
 
 def delivery_of(table: Table, entry: Entry) -> Delivery | None:
-    """What an entry of `deliveries` says; None for a refusing one. Raises `Refused`."""
+    """Returns the meaning of an entry of `deliveries`; None for one that refuses. Raises `StatusError`."""
     keys, params, action = keys_of(table, entry), params_of(entry), action_of(entry)
     if action == "refuse_result":
         return None
@@ -279,5 +279,5 @@ def _words(metadata: bytes, largest: int) -> int | None:
         raise invalid(f"initialise: metadata {metadata[:40]!r}; accepted: none, or words=N")
     words = int(found[1])
     if not MIN_WORDS <= words <= largest:
-        raise Refused(Code.OUT_OF_RANGE, f"initialise: words={words}; accepted: {MIN_WORDS}..{largest}")
+        raise StatusError(Code.OUT_OF_RANGE, f"initialise: words={words}; accepted: {MIN_WORDS}..{largest}")
     return words

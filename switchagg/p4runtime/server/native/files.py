@@ -1,10 +1,10 @@
-"""Writes what the native engine's P4Runtime server ships: the P4Info and the constant entries of our program.
+"""Writes the files that the native engine's P4Runtime server ships: P4Info and constant entries.
 
     python -m switchagg.p4runtime.server.native.files     writes both, from p4/switchagg_v1model.p4
 
-So that the server needs neither the program nor the model's parser. The P4Info is the program's without its
-registers, which are not what the native engine keeps slots in, and with tables as large as 256 jobs of 32
-workers want. A test holds the files against the program.
+With them the server needs neither the program nor the model's parser. The P4Info is the program's without
+its registers, since the native engine keeps its slots elsewhere, and with tables for 256 jobs of 32
+workers. A test compares the files with the program.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ SIZES: Final = ("AGG_ADMISSIONS=32768", "AGG_STATIONS=65536")
 
 
 def contents(program: Path) -> dict[Path, str]:
-    """What the files hold, by path, for the v1model program."""
+    """Returns the contents of the files by path, for the v1model program."""
     from switchagg.p4runtime.program_source import source_of
-    from switchagg.p4runtime.server.device import Device
+    from switchagg.p4runtime.server.model_device import ModelDevice
 
     source = source_of(program, defines=SIZES)
-    device = Device(source)
+    device = ModelDevice(source)
     assert device.running is not None
     everything = p4runtime_pb2.Entity(table_entry=p4runtime_pb2.TableEntry())
     entries = p4runtime_pb2.ReadResponse(entities=device.running.entities.read(everything))

@@ -1,9 +1,9 @@
 """Our program's tables for frames, as the native engine on Ethernet has them.
 
-    own_source, local, stations, arps, groups --> FrameEngine     whatever the client writes, at once
+    own_source, local, stations, arps, groups --> FrameEngine     every update, at once
     counts of their entries                   <--
 
-The engine looks into copies of these tables that are its own; here is what keeps them the same.
+The engine has copies of these tables; this module keeps them equal.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Match = tuple[int, int]
 
 
 class FrameEngine(Protocol):
-    """What looks into them: an `EtherSwitch`. Entries have ids, by which their packets are counted."""
+    """The engine with copies of the tables: an `EtherSwitch`. It counts packets by the entries' ids."""
 
     def set_own_source(self, entries: list[tuple[int, tuple[Match, ...]]]) -> None: ...
     def set_local(self, entries: list[tuple[int, tuple[Match, ...], int]]) -> None: ...
@@ -57,7 +57,7 @@ class NativeFrames:
         self._single_seen: dict[str, int] = {}
 
     def attach(self, engine: FrameEngine, groups: Mapping[int, list[int]]) -> None:
-        """Gives the engine all that is there, and from now on what changes."""
+        """Gives the engine all entries and groups, and every change from now on."""
         engine.clear_frame_tables()
         self._engine = engine
         self._entry_seen, self._station_seen = {}, {}
@@ -71,11 +71,11 @@ class NativeFrames:
             engine.set_group(group, ports)
 
     def detach(self) -> None:
-        """The engine has other tables from now on."""
+        """Stops following: the engine gets other tables."""
         self._engine = None
 
     def check(self, table: str, entry: Entry) -> None:
-        """Raises `Refused` for an entry that the engine cannot carry out."""
+        """Raises `StatusError` for an entry that the engine cannot carry out."""
         if table != LOCAL or action_of(entry) != "admit":
             return
         keys = keys_of(self._local, entry)
@@ -84,7 +84,7 @@ class NativeFrames:
                 raise unimplemented(f"admit: {name} is to be matched in all its bits")
 
     def changed(self, table: str, entry: Entry, *, gone: bool = False) -> None:
-        """An entry came, changed or went."""
+        """Carries an entry over that was inserted, modified or deleted (`gone`)."""
         if self._engine is None:
             return
         if gone:
@@ -100,12 +100,12 @@ class NativeFrames:
             self._engine.set_station(mac, *_station(entry))
 
     def default_changed(self, table: str) -> None:
-        """The default action of a table changed."""
+        """Carries the default action of a table over."""
         if self._engine is not None and table == STATIONS:
             self._engine.set_default_station(*_station(self._stations.miss))
 
     def group_changed(self, group: int, ports: list[int] | None) -> None:
-        """A group came or changed; None: it went."""
+        """Carries a group over; None deletes it."""
         if self._engine is None:
             return
         if ports is None:
@@ -153,7 +153,7 @@ class NativeFrames:
         return self._ids[entry]
 
     def settle(self) -> None:
-        """Carries the engine's counts over to the entries and counters that are there now."""
+        """Carries the engine's counts over to the present entries and counters."""
         if self._engine is None:
             return
         packets = self._engine.entry_packets()
@@ -175,7 +175,7 @@ class NativeFrames:
 
 
 def _by_priority(entries: list[Entry]) -> list[Entry]:
-    """As the table finds them: of equals the one that was added first."""
+    """Returns entries in the order of look-up: of equal ones the oldest first."""
     return sorted(entries, key=lambda entry: -entry.priority)
 
 

@@ -1,4 +1,4 @@
-"""A job out of its entries: whether they agree, and what they come to. No I/O."""
+"""Builds a job from its entries, and checks that they agree. No I/O."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from dataclasses import dataclass
 
 from switchagg.errors import UsageError
 from switchagg.p4program.program import JobPlace, Parent, Station
-from switchagg.p4runtime.server.errors import Code, Refused
+from switchagg.p4runtime.server.errors import Code, StatusError
 from switchagg.p4runtime.server.native.entries import Contribution, Delivery, Initialise, Receiver
 from switchagg.rules.slots import JobEntry, ParentEntry, WorkerEntry
 
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A job, and what it is made of.
+    """A job, and its parts.
 
     Attributes:
-        place: where its workers are, on Ethernet.
-        receivers: the numbers of its workers' and its parent's.
+        place: ports and MACs, on Ethernet.
+        receivers: the numbers of its workers' receivers and its parent's.
     """
 
     entry: JobEntry
@@ -29,10 +29,10 @@ class Made:
 
 
 def check_agreement(job: int, initialise: Initialise | None, workers: list[Contribution]) -> None:
-    """Raises `Refused` where a job's entries contradict each other."""
+    """Raises `StatusError` if a job's entries contradict each other."""
 
-    def disagree(what: str) -> Refused:
-        return Refused(Code.FAILED_PRECONDITION, f"job {job}: its entries do not agree on {what}")
+    def disagree(what: str) -> StatusError:
+        return StatusError(Code.FAILED_PRECONDITION, f"job {job}: its entries do not agree on {what}")
 
     entries: list[Initialise | Contribution] = [*workers, *([initialise] if initialise else [])]
     for what, values in (
@@ -66,12 +66,12 @@ def make_job(
     words: int,
     ethernet: bool,
 ) -> Made:
-    """Returns the job. Raises `Refused` where its entries do not agree.
+    """Returns the job. Raises `StatusError` if its entries do not agree.
 
     Args:
         replicas: the receivers of its group, with their ports.
-        words: K where the entry does not say.
-        ethernet: whether it has places.
+        words: K if the entry gives none.
+        ethernet: the job has places.
     """
     job = initialise.job
     below = workers[0].below
@@ -107,7 +107,7 @@ def make_job(
                 f"job {job}: receiver {receiver.number} is {action}; accepted: to_worker with offset {offset}"
             )
     admitted = [WorkerEntry(each.bit, *each.source, each.token) for each in workers]
-    # Shut out from the start, so nobody needs to know their tokens.
+    # Shut out from the start: their tokens stay unknown.
     strangers = [WorkerEntry(bit, *receivers[numbers[bit]].address, secrets.randbits(32)) for bit in bits]
     try:
         entry = JobEntry(
@@ -163,7 +163,7 @@ def _place(
     receivers: Mapping[int, Receiver],
     numbers: Mapping[int, int],
 ) -> JobPlace:
-    """Where everybody is. Raises `Refused` for a worker that is in two places."""
+    """Returns the ports and MACs of the job. Raises `StatusError` for a worker that is in two places."""
     job = initialise.job
     one = {each.bit: each.port for each in deliveries}
     for each in workers:
@@ -187,8 +187,8 @@ def _place(
     return JobPlace(0, stations, parent)
 
 
-def _precondition(message: str) -> Refused:
-    return Refused(Code.FAILED_PRECONDITION, message)
+def _precondition(message: str) -> StatusError:
+    return StatusError(Code.FAILED_PRECONDITION, message)
 
 
 def _shown(address: tuple[str, int]) -> str:

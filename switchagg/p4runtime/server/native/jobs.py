@@ -1,15 +1,15 @@
-"""Which jobs the native engine has, by what a client's tables hold. No I/O.
+"""The jobs that the native engine has, by the entries of a client's tables. No I/O.
 
 A job begins when it is whole: its `initialise` entry, a `contribute` entry for each of its workers, their
 multicast group, and a receiver for each of the group's replicas; below another switch (`contribute_below`)
-also the parent's receiver, and the deliveries for all and for each worker. Or with its first INIT, if only
-workers are missing by then: these are shut out of it for good. Packets that come earlier are of no job.
+also the parent's receiver, and the deliveries for all and for each worker. A job that lacks only workers
+begins with its first INIT: these workers are shut out of it for good. Packets that come earlier belong to
+no job.
 
 While it runs, a worker is shut out (fenced) whenever another entry than its own is the first to match its
-packets: its own was removed, or one of higher priority says `refuse`. It comes back with its entry. The job
-ends, and its slots with it, when its `initialise` entry, its group, one of its receivers or of its deliveries
-goes. What would
-change a job that runs is refused.
+packets: its own was removed, or a `refuse` of higher priority covers it. It comes back with its entry. The
+job ends, and its slots with it, when its `initialise` entry, its group, one of its receivers or of its
+deliveries is deleted. An update that would change a running job is refused.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Protocol
 from switchagg.errors import UsageError
 from switchagg.p4entities.tables import Entry, Table
 from switchagg.p4program.program import Form, JobPlace
-from switchagg.p4runtime.server.errors import Code, Refused
+from switchagg.p4runtime.server.errors import Code, StatusError
 from switchagg.p4runtime.server.native.entries import Contribution, Delivery, Initialise, Receiver
 from switchagg.p4runtime.server.native.job_builder import Made, check_agreement, make_job
 from switchagg.rules.slots import JobEntry
@@ -29,7 +29,7 @@ from switchagg.wire.header import VERSION, Op
 
 
 class Engine(Protocol):
-    """What carries jobs out: a `Switch`, which needs no places, or an `EtherSwitch`."""
+    """The engine that runs jobs: a `Switch`, which needs no places, or an `EtherSwitch`."""
 
     def add_job(self, job: JobEntry, place: JobPlace | None = None) -> None: ...
     def remove_job(self, job_id: int) -> None: ...
@@ -38,7 +38,7 @@ class Engine(Protocol):
 
 
 class Rehearsal:
-    """An engine that has slots and no packets: for a pipeline that is saved and not committed."""
+    """An engine with slots and without packets, for a pipeline that is saved and not committed."""
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
@@ -59,10 +59,10 @@ class Rehearsal:
         del self._jobs[job_id]
 
     def fence(self, job_id: int, bits: int) -> None:
-        """Nothing: no packets come."""
+        """Does nothing: there are no packets."""
 
     def admit(self, job_id: int, bits: int) -> None:
-        """Nothing: no packets come."""
+        """Does nothing: there are no packets."""
 
 
 @dataclass(slots=True)
@@ -71,9 +71,9 @@ class Running:
 
     Attributes:
         place: where its workers are, on Ethernet.
-        workers: what each worker's entry said when the job began, by bit.
-        receivers, group: what it is made of besides.
-        fenced: the bits of those who are shut out.
+        workers: each worker's entry when the job began, by bit.
+        receivers, group: the numbers of its receivers and of its group.
+        fenced: the bits of workers that are shut out.
     """
 
     entry: JobEntry
@@ -90,23 +90,21 @@ class NativeJobs:
 
     Args:
         admission: the table.
-        groups: the receivers of a multicast group with their ports, as the client wrote it; None for one that
-            is not there.
-        engine: what carries the jobs out.
-        controller_port: of the program.
-        words: K of jobs whose entries do not say.
-        ethernet: whether workers have places.
+        engine: runs the jobs.
+        controller_port: that of the program.
+        words: K of jobs whose entries give none.
+        ethernet: workers have places.
 
     Attributes:
         running: the jobs that the engine has, by id.
-        controller_port: where INITs come from.
+        controller_port: the port of INITs.
         on_end: called with the id of a job that ends, while it still runs.
+        receivers_of: returns the receivers of a multicast group with their ports; None for an unknown group.
     """
 
     def __init__(
         self,
         admission: Table,
-        groups: Callable[[int], Mapping[int, int] | None],
         engine: Engine,
         *,
         controller_port: int,
@@ -116,8 +114,8 @@ class NativeJobs:
         self._engine = engine
         self.running: dict[int, Running] = {}
         self.on_end: Callable[[int], None] = lambda _: None
+        self.receivers_of: Callable[[int], Mapping[int, int] | None] = lambda _: None
         self._admission = admission
-        self._groups = groups
         self.controller_port = controller_port
         self._words = words
         self.ethernet = ethernet
@@ -127,10 +125,10 @@ class NativeJobs:
         self._receivers: dict[int, Receiver] = {}
         self._deliveries: dict[Entry, Delivery] = {}
 
-    # ---- what the client writes; each raises `Refused`, with nothing changed here ----
+    # ---- the client's entries; each method raises `StatusError` with nothing changed here ----
 
     def add(self, entry: Entry, said: Initialise | Contribution | None) -> None:
-        """An admission entry is there; None is said by one that refuses."""
+        """Takes an admission entry that was inserted; None for one that refuses."""
         if said is None:
             return
         self._check_running(said)
@@ -138,12 +136,12 @@ class NativeJobs:
         mine[entry] = self._said[entry] = said
         try:
             self._begin(said.job)
-        except Refused:
+        except StatusError:
             self.forget(entry)
             raise
 
     def change(self, entry: Entry, said: Initialise | Contribution | None) -> None:
-        """An admission entry says this from now on."""
+        """Takes an admission entry that was modified."""
         before = self._said.get(entry)
         if said == before:
             return
@@ -152,12 +150,12 @@ class NativeJobs:
         self.forget(entry)
         try:
             self.add(entry, said)
-        except Refused:
+        except StatusError:
             self.add(entry, before)
             raise
 
     def forget(self, entry: Entry) -> None:
-        """An admission entry is gone."""
+        """Takes an admission entry away."""
         said = self._said.pop(entry, None)
         if said is None:
             return
@@ -169,27 +167,27 @@ class NativeJobs:
             self._end(said.job)
 
     def set_receiver(self, receiver: Receiver) -> None:
-        """A receiver is there, or another than before."""
+        """Takes a receiver that was inserted or modified."""
         before = self._receivers.get(receiver.number)
         for job, running in self.running.items():
             if before != receiver and receiver.number in running.receivers:
                 raise _runs(job, f"receiver {receiver.number}")
         self._receivers[receiver.number] = receiver
         try:
-            self._begin_all()
-        except Refused:
+            self.begin_whole()
+        except StatusError:
             del self._receivers[receiver.number]
             if before is not None:
                 self._receivers[receiver.number] = before
             raise
 
     def drop_receiver(self, number: int) -> None:
-        """A receiver is gone."""
+        """Takes a receiver away."""
         self._receivers.pop(number, None)
         self._end_with(lambda running: number in running.receivers)
 
     def add_delivery(self, entry: Entry, said: Delivery | None) -> None:
-        """An entry of the deliveries is there, or says something else than before."""
+        """Takes an entry of the deliveries that was inserted or modified."""
         before = self._deliveries.get(entry)
         if said == before:
             return
@@ -204,12 +202,12 @@ class NativeJobs:
         try:
             if said is not None:
                 self._begin(said.job)
-        except Refused:
+        except StatusError:
             self._set_delivery(entry, before)
             raise
 
     def drop_delivery(self, entry: Entry) -> None:
-        """An entry of the deliveries is gone."""
+        """Takes an entry of the deliveries away."""
         said = self._deliveries.pop(entry, None)
         if said is not None and said.job in self.running and self.running[said.job].entry.parent is not None:
             self._end(said.job)
@@ -221,30 +219,30 @@ class NativeJobs:
             self._deliveries[entry] = said
 
     def delivery_entry(self, job: int, bit: int | None) -> Entry | None:
-        """The entry that the parent's RESULTs for a worker of the job hit, or those for all."""
+        """Returns the entry that the parent's RESULTs for a worker hit; for None those for all."""
         return next(
             (entry for entry, each in self._deliveries.items() if (each.job, each.bit) == (job, bit)), None
         )
 
     def check_group(self, group: int, receivers: Mapping[int, int]) -> None:
-        """Raises `Refused` where a job that runs has this group with other receivers, or elsewhere."""
+        """Raises `StatusError` if a running job has this group with other receivers or ports."""
         for job, running in self.running.items():
-            if running.group == group and receivers != self._groups(group):
+            if running.group == group and receivers != self.receivers_of(group):
                 raise _runs(job, f"multicast group {group}")
 
-    def group_set(self, group: int) -> None:
-        """A group is there."""
-        del group  # whose it is, is told by jobs that are not whole without
-        self._begin_all()
+    def begin_whole(self) -> None:
+        """Begins all jobs that are whole now."""
+        for job in list(self._jobs):
+            self._begin(job)
 
     def group_gone(self, group: int) -> None:
-        """A group is gone."""
+        """Ends the jobs of a group that was deleted."""
         self._end_with(lambda running: running.group == group)
 
     # ---- what the engine has ----
 
     def move_to(self, engine: Engine) -> None:
-        """Carries the jobs out here from now on."""
+        """Runs the jobs on this engine from now on."""
         self._engine = engine
         for job, running in self.running.items():
             engine.add_job(running.entry, running.place)
@@ -256,7 +254,7 @@ class NativeJobs:
             self._end(job)
 
     def refence(self, job: int | None) -> None:
-        """The admission table has changed for a job, or for all: shuts workers out and lets them in."""
+        """Shuts workers out and lets them in, after the admission table has changed for a job, or for all."""
         for number in list(self.running) if job is None else [job]:
             running = self.running.get(number)
             if running is None:
@@ -270,9 +268,9 @@ class NativeJobs:
             running.fenced = fenced
 
     def takes_init(self, job: int, token: int, slot: int) -> bool:
-        """Whether an INIT gets through; if not, the entry that it hits counts it.
+        """Returns True if an INIT gets through; if not, the entry that it hits counts it.
 
-        A job that lacks nothing but workers begins now. Raises `Refused` where its entries do not agree.
+        A job that lacks only workers begins now. Raises `StatusError` if its entries do not agree.
         """
         found = self.first(op=Op.INIT, job=job, token=token, slot=slot, port=self.controller_port)
         if found is not None and isinstance(self._said.get(found), Initialise):
@@ -296,7 +294,7 @@ class NativeJobs:
         slot: int = 0,
         port: int = 0,
     ) -> Entry | None:
-        """The entry that a packet hits."""
+        """Returns the entry that a packet hits."""
         packet = {
             "ingress_port": port,
             "meta.form": form,
@@ -311,11 +309,11 @@ class NativeJobs:
         return self._admission.find(tuple(int(packet[name]) for name in self._order))
 
     def unknown_job(self) -> int:
-        """The id of a job that no entry knows."""
+        """Returns the id of a job that no entry names."""
         return next(number for number in range(0xFFFF, 0, -1) if number not in self._jobs)
 
     def entry_of(self, said: Initialise | Contribution) -> Entry | None:
-        """The entry that says this now."""
+        """Returns the entry with this meaning, if it exists."""
         return next((entry for entry, each in self._jobs.get(said.job, {}).items() if each == said), None)
 
     # ---- a job's beginning and end ----
@@ -333,10 +331,6 @@ class NativeJobs:
 
     def _workers(self, job: int) -> list[Contribution]:
         return [each for each in self._jobs.get(job, {}).values() if isinstance(each, Contribution)]
-
-    def _begin_all(self) -> None:
-        for job in list(self._jobs):
-            self._begin(job)
 
     def _end_with(self, does: Callable[[Running], bool]) -> None:
         for job, running in list(self.running.items()):
@@ -360,7 +354,7 @@ class NativeJobs:
             raise _runs(said.job, f"worker {said.bit}")
 
     def _begin(self, job: int, *, partly: bool = False) -> None:
-        """Gives a job to the engine if it is whole. Raises `Refused` where its entries do not agree."""
+        """Gives a job to the engine if it is whole. Raises `StatusError` if its entries do not agree."""
         if job in self.running:
             return
         initialise, workers = self._initialise(job), self._workers(job)
@@ -374,9 +368,9 @@ class NativeJobs:
         try:
             self._engine.add_job(made.entry, made.place)
         except UsageError as error:
-            raise Refused(Code.FAILED_PRECONDITION, str(error)) from None
+            raise StatusError(Code.FAILED_PRECONDITION, str(error)) from None
         except MemoryError:
-            raise Refused(
+            raise StatusError(
                 Code.RESOURCE_EXHAUSTED,
                 f"job {job}: no memory for {made.entry.slots} slots of {made.entry.words} words",
             ) from None
@@ -392,7 +386,7 @@ class NativeJobs:
         self.refence(job)
 
     def _made(self, initialise: Initialise, workers: list[Contribution]) -> Made | None:
-        """The job of these entries; None where something else of it is not there yet."""
+        """Returns the job of these entries; None while another part of it is missing."""
         deliveries = [each for each in self._deliveries.values() if each.job == initialise.job]
         group = workers[0].group
         if workers[0].below:
@@ -402,7 +396,7 @@ class NativeJobs:
             if not {each.bit for each in workers} <= {each.bit for each in deliveries}:
                 return None
             group = to_all.group
-        replicas = self._groups(group)
+        replicas = self.receivers_of(group)
         if replicas is None or any(number not in self._receivers for number in replicas):
             return None
         return make_job(
@@ -410,8 +404,8 @@ class NativeJobs:
         )
 
 
-def _runs(job: int, what: str) -> Refused:
-    return Refused(
+def _runs(job: int, what: str) -> StatusError:
+    return StatusError(
         Code.FAILED_PRECONDITION,
         f"job {job} runs, and {what} cannot change under it: delete its `initialise` entry first",
     )

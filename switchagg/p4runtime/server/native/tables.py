@@ -1,13 +1,13 @@
 """The tables, counters and groups of our program as a client of the native engine sees them.
 
-They are what the P4Info says they are and hold what the client writes. No packet looks into them; what they
-mean for the native engine is `native_jobs`' to say.
+They have the shapes that the P4Info gives and hold the client's entries. No packet is looked up here;
+`updates` carries entries over to the native engine.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from google.protobuf import text_format
 
@@ -16,35 +16,27 @@ from switchagg.p4entities.matches import (
     Exact,
     KeyField,
     Match,
-    MatchKind,
     Parameter,
     TableError,
     Ternary,
     ValueSet,
 )
 from switchagg.p4entities.replication import Replication
-from switchagg.p4entities.tables import Action, ActionProfile, Table
+from switchagg.p4entities.tables import Action, Table
 from switchagg.p4runtime.protos import p4info_pb2, p4runtime_pb2
 from switchagg.p4runtime.server.native.files import ENTRIES, P4INFO
+from switchagg.p4runtime.server.schema import DEFAULT_ONLY, MATCH_KINDS, TABLE_ONLY
 
-_KINDS: Final = {
-    2: MatchKind.EXACT,
-    3: MatchKind.LPM,
-    4: MatchKind.TERNARY,
-    5: MatchKind.RANGE,
-    6: MatchKind.OPTIONAL,
-}
-_TABLE_ONLY, _DEFAULT_ONLY = 1, 2
 _Thing = TypeVar("_Thing")
 
 
 def own_p4info() -> Any:
-    """A new copy of the P4Info that the package ships."""
+    """Returns a new copy of the P4Info that the package ships."""
     return text_format.Parse(P4INFO.read_text(encoding="utf-8"), p4info_pb2.P4Info())
 
 
 class NativeTables:
-    """What the P4Info names, and the constant entries of the program; a `schema.Switch`."""
+    """The objects that the P4Info names, with the constant entries of the program; a `schema.Switch`."""
 
     def __init__(self, p4info: Any) -> None:
         self.replication = Replication()
@@ -70,23 +62,19 @@ class NativeTables:
             table.insert(matches, action, arguments, entry.priority)
 
     def table(self, name: str) -> Table:
-        """The table of this name."""
+        """Returns the table of this name. Raises TableError."""
         return _named(self._tables, name, "table")
 
     def counter(self, name: str) -> CounterArray:
-        """The counter of this name."""
+        """Returns the counter of this name. Raises TableError."""
         return _named(self._counters, name, "counter")
 
     def meter(self, name: str) -> MeterArray:
-        """There is none."""
+        """Raises TableError: there is none."""
         _none("meter", name)
 
-    def profile(self, name: str) -> ActionProfile:
-        """There is none."""
-        _none("action profile", name)
-
     def value_set(self, name: str) -> ValueSet:
-        """There is none."""
+        """Raises TableError: there is none."""
         _none("value set", name)
 
 
@@ -101,12 +89,12 @@ def _none(what: str, name: str) -> NoReturn:
 
 
 def _table(info: Any, actions: Mapping[int, Any]) -> Table:
-    keys = [KeyField(each.name, each.bitwidth, _KINDS[each.match_type]) for each in info.match_fields]
+    keys = [KeyField(each.name, each.bitwidth, MATCH_KINDS[each.match_type]) for each in info.match_fields]
     made = []
     for number, reference in enumerate(info.action_refs):
         each = actions[reference.id]
         params = tuple(Parameter(param.name, param.bitwidth) for param in each.params)
-        in_entries, in_default = reference.scope != _DEFAULT_ONLY, reference.scope != _TABLE_ONLY
+        in_entries, in_default = reference.scope != DEFAULT_ONLY, reference.scope != TABLE_ONLY
         made.append(Action(each.preamble.name, params, number, in_entries, in_default))
     default = info.initial_default_action
     arguments = [int.from_bytes(each.value, "big") for each in default.arguments]

@@ -17,7 +17,7 @@ from switchagg.p4program import frames as p4_frames
 from switchagg.p4program.program import Station, SwitchAddress
 from switchagg.p4runtime.client.spec import P4RuntimeSpec, from_table
 from switchagg.p4runtime.program_source import Source, source_of
-from switchagg.p4runtime.server.device import Device
+from switchagg.p4runtime.server.model_device import ModelDevice
 from switchagg.p4runtime.server.server import P4RuntimeServer, Tls
 from switchagg.rules.slots import JobEntry, WorkerEntry
 from switchagg.rules.switch import ChangeKind, SwitchChange
@@ -79,7 +79,7 @@ class Rig:
         tls: Tls | None = None,
     ) -> None:
         self._source = None if program is None else _checked(program, defines)
-        self.server = P4RuntimeServer(Device(self._source), "127.0.0.1:0", tls=tls)
+        self.server = P4RuntimeServer(ModelDevice(self._source), "127.0.0.1:0", tls=tls)
 
     def __enter__(self) -> Self:
         self.server.start()
@@ -94,7 +94,7 @@ class Rig:
         return self.server.address
 
     @property
-    def device(self) -> Device:
+    def device(self) -> ModelDevice:
         """The switch."""
         return self.server.device
 
@@ -103,7 +103,7 @@ class Rig:
         address = self.address
         self.server.close()
         time.sleep(pause)
-        self.server = P4RuntimeServer(Device(self._source), address)
+        self.server = P4RuntimeServer(ModelDevice(self._source), address)
         self.server.start()
 
     def spec(self, name: str = "rack1", **more: Any) -> P4RuntimeSpec:

@@ -389,13 +389,13 @@ def test_a_switch_that_is_not_there_at_first() -> None:
         with pytest.raises(SwitchError, match=rf"switch rack1 \({address}\), installing a job: UNAVAILABLE"):
             driver.install_job(job(1))
         from switchagg.p4runtime.program_source import source_of
-        from switchagg.p4runtime.server.device import Device
+        from switchagg.p4runtime.server.model_device import ModelDevice
         from switchagg.p4runtime.server.server import P4RuntimeServer
 
         # Another program than it was taken for, then the right one.
         for macros, kind in ((["AGG_WORDS=24"], None), ([f"AGG_WORDS={WORDS}"], ChangeKind.connected)):
             source = source_of(V1MODEL, (), macros)
-            with P4RuntimeServer(Device(source), address):
+            with P4RuntimeServer(ModelDevice(source), address):
                 if kind is None:
                     until(lambda: "words 24, where the switch's spec says 16" in _why(driver))
                 else:

@@ -140,5 +140,5 @@ def _open(folder: Path, frame: str, filled: dict[str, str], parts: dict[str, str
 
 
 def sent(switch: ModelSwitch, data: str, port: int = 0, now: float = 0.0) -> list[tuple[int, str]]:
-    """What comes of a packet, both in hexadecimal."""
+    """Returns the packets that come out for one, all in hexadecimal."""
     return [(out, packet.hex()) for out, packet in switch.process(port, bytes.fromhex(data), now)]

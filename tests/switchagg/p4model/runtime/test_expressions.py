@@ -1,4 +1,4 @@
-"""What P4's operators give, against Python's own integers, and in which order things happen."""
+"""P4's operators against Python's own integers, and their order of evaluation."""
 
 from __future__ import annotations
 

@@ -15,8 +15,8 @@ import pytest
 from switchagg.p4program import program as p4_program
 from switchagg.p4runtime.program_source import Source, source_of
 from switchagg.p4runtime.protos import p4runtime_pb2, status_pb2
-from switchagg.p4runtime.server.device import Device
 from switchagg.p4runtime.server.errors import Code
+from switchagg.p4runtime.server.model_device import ModelDevice
 from switchagg.p4runtime.server.server import P4RuntimeServer
 from tests.switchagg.p4runtime.plain_client import PlainClient
 
@@ -30,7 +30,7 @@ INSERT, MODIFY, DELETE = 1, 2, 3
 def served(program: Path | Source | None, **options: Any) -> Iterator[P4RuntimeServer]:
     """A server on any free port of loopback."""
     own = source_of(program) if isinstance(program, Path) else program
-    with P4RuntimeServer(Device(own, **options), "127.0.0.1:0") as server:
+    with P4RuntimeServer(ModelDevice(own, **options), "127.0.0.1:0") as server:
         yield server
 
 

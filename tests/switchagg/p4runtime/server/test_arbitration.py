@@ -1,11 +1,11 @@
-"""Who is primary, without I/O."""
+"""The election of the primary, without I/O."""
 
 from __future__ import annotations
 
 import pytest
 
 from switchagg.p4runtime.server.arbitration import Arbitration, Notice
-from switchagg.p4runtime.server.errors import Code, Refused
+from switchagg.p4runtime.server.errors import Code, StatusError
 
 
 def test_the_largest_election_id_is_primary() -> None:
@@ -43,7 +43,7 @@ def test_a_primary_steps_down_by_a_smaller_id() -> None:
 def test_an_election_id_belongs_to_one_client() -> None:
     clients = Arbitration()
     clients.update("a", 8)
-    with pytest.raises(Refused, match="belongs to another"):
+    with pytest.raises(StatusError, match="belongs to another"):
         clients.update("b", 8)
     assert clients.update("a", 8) == [Notice("a", Code.OK, 8)]
 

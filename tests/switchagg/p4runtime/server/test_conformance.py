@@ -9,7 +9,7 @@ import pytest
 
 from switchagg.p4program import program as p4_program
 from switchagg.p4runtime.program_source import source_of
-from switchagg.p4runtime.server.device import Device
+from switchagg.p4runtime.server.model_device import ModelDevice
 from switchagg.p4runtime.server.server import P4RuntimeServer
 from tests.p4.board import Board
 from tests.p4.engine import P4Engine, install_switch
@@ -68,7 +68,7 @@ class RuntimeBoard:
         self._client.write(*harness.entry_updates(self._names, p4_program.Entries((), (group,)), DELETE))
 
     def send(self, port: int, frame: bytes) -> list[tuple[int, bytes]]:
-        """What is for the controller's port goes through the stream, as what comes from there."""
+        """Frames to and from the controller's port go through the stream."""
         device, before = self._device, self._device.counters.copy()
         controller = self.target.controller_port
         if port == controller and len(frame) >= 2:
@@ -108,7 +108,7 @@ class RuntimeBoard:
 @pytest.fixture(scope="module")
 def board() -> Iterator[RuntimeBoard]:
     source = source_of(V1MODEL, (), [f"AGG_WORDS={_WORDS}", f"AGG_SLOTS={_SLOTS}"])
-    with P4RuntimeServer(Device(source), "127.0.0.1:0") as server, harness.connected(server) as client:
+    with P4RuntimeServer(ModelDevice(source), "127.0.0.1:0") as server, harness.connected(server) as client:
         yield RuntimeBoard(server, client)
 
 

@@ -12,8 +12,8 @@ import pytest
 from switchagg.p4program.program import Exact, Range, Ternary
 from switchagg.p4runtime.program_source import Source, source_of
 from switchagg.p4runtime.protos import p4runtime_pb2
-from switchagg.p4runtime.server.device import Device
 from switchagg.p4runtime.server.errors import Code
+from switchagg.p4runtime.server.model_device import ModelDevice
 from tests.switchagg.p4model.sources import TNA as TNA_SOURCE
 from tests.switchagg.p4runtime.plain_client import PlainClient
 from tests.switchagg.p4runtime.server import harness
@@ -34,7 +34,7 @@ A, B = 0x020000000001, 0x020000000002
 class Bench(NamedTuple):
     """A server with everything, its client, and the program's names."""
 
-    device: Device
+    device: ModelDevice
     client: PlainClient
     names: Names
 

@@ -12,7 +12,7 @@ from switchagg.p4program import entries as p4_entries
 from switchagg.p4program import frames as p4_frames
 from switchagg.p4program import program as p4_program
 from switchagg.p4runtime.program_source import source_of
-from switchagg.p4runtime.server.device import Device
+from switchagg.p4runtime.server.model_device import ModelDevice
 from switchagg.rules.slots import JobEntry, WorkerEntry
 from switchagg.wire.header import Event, Header, Op, decode, encode
 from tests.switchagg.p4runtime.server import harness
@@ -32,7 +32,7 @@ STATIONS = {bit: p4_program.Station(bit + 1, 0x020000000001 + bit) for bit in ra
 PLACE = p4_program.JobPlace(3, STATIONS)
 
 
-def _contribute(device: Device, bit: int, header: Header, words: np.ndarray) -> list[tuple[int, bytes]]:
+def _contribute(device: ModelDevice, bit: int, header: Header, words: np.ndarray) -> list[tuple[int, bytes]]:
     worker, station = JOB.workers[bit], STATIONS[bit]
     packet = p4_frames.frame(
         encode(header, words),

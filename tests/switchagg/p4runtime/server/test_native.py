@@ -103,7 +103,7 @@ class Bench:
         return self.switch.table.receive(encode(header, words), worker.address)
 
     def works(self, seq: int = 0) -> bool:
-        """Whether a sum of all three comes out."""
+        """Returns True if a sum of all three comes out."""
         words = np.arange(100, dtype=np.uint32)
         outs = [self.send(bit, seq, words) for bit in range(3)][-1]
         return [out for _, out in outs][:1] == [

@@ -11,9 +11,9 @@ from google.protobuf.descriptor import FieldDescriptor
 
 from switchagg.p4runtime.program_source import source_of
 from switchagg.p4runtime.protos import p4runtime_pb2
-from switchagg.p4runtime.server.device import Device
 from switchagg.p4runtime.server.entities import Entities
-from switchagg.p4runtime.server.errors import Code, Refused
+from switchagg.p4runtime.server.errors import Code, StatusError
+from switchagg.p4runtime.server.model_device import ModelDevice
 from tests.seeds import seed_of_this_run
 from tests.switchagg.p4runtime.server.programs import EVERYTHING
 
@@ -66,14 +66,14 @@ def _value(dice: random.Random, field: Any, ids: list[int]) -> Any:
             return dice.choice(_NUMBERS)
 
 
-def _refusal(entities: Entities, entity: Any, change: int | None) -> Refused | None:
+def _refusal(entities: Entities, entity: Any, change: int | None) -> StatusError | None:
     try:
         if change is not None:
             entities.write(p4runtime_pb2.Update(type=change, entity=entity))
         else:
             for each in entities.read(entity):
                 each.SerializeToString()
-    except Refused as refused:
+    except StatusError as refused:
         return refused
     return None
 
@@ -82,7 +82,7 @@ def test_random_updates_and_reads(tmp_path: Path) -> None:
     dice = random.Random(seed_of_this_run())
     path = tmp_path / "everything.p4"
     path.write_text(EVERYTHING)
-    device = Device(source_of(path))
+    device = ModelDevice(source_of(path))
     assert device.running is not None
     info, entities = device.running.source.p4info, device.running.entities
     kinds = {

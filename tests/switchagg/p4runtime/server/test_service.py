@@ -16,8 +16,8 @@ from switchagg.errors import SwitchError, UsageError
 from switchagg.p4program.program import Exact
 from switchagg.p4runtime.program_source import Source, source_of
 from switchagg.p4runtime.protos import p4runtime_pb2, p4runtime_pb2_grpc
-from switchagg.p4runtime.server.device import Device
 from switchagg.p4runtime.server.errors import Code
+from switchagg.p4runtime.server.model_device import ModelDevice
 from switchagg.p4runtime.server.server import P4RuntimeServer
 from tests.switchagg.p4runtime.plain_client import PlainClient
 from tests.switchagg.p4runtime.server import harness
@@ -63,7 +63,7 @@ def _entry(names: Names, to: int = 1, port: int = 3) -> Any:
 
 
 def _stream(server: P4RuntimeServer, *requests: Any) -> tuple[list[Any], grpc.StatusCode, str]:
-    """What a stream answers to requests until it ends by itself."""
+    """Returns the answers of a stream to requests, until it ends by itself."""
     with grpc.insecure_channel(server.address) as channel:
         waiting: queue.Queue[Any] = queue.Queue()
         for each in requests:
@@ -359,13 +359,13 @@ def test_a_server_that_stops_ends_its_streams(program: Source) -> None:
 
 
 def test_a_port_is_served_once(server: P4RuntimeServer) -> None:
-    second = P4RuntimeServer(Device(), server.address)
+    second = P4RuntimeServer(ModelDevice(), server.address)
     with pytest.raises(SwitchError, match="the port is in use"):
         second.start()
     with pytest.raises(SwitchError, match="started already"):
         server.start()
     with pytest.raises(UsageError, match="accepted: HOST:PORT"):
-        P4RuntimeServer(Device(), "9559")
+        P4RuntimeServer(ModelDevice(), "9559")
 
 
 def test_a_program_with_a_string_in_a_packet_header_is_refused(tmp_path: Path) -> None:
@@ -378,4 +378,4 @@ def test_a_program_with_a_string_in_a_packet_header_is_refused(tmp_path: Path) -
         .replace("= hdr.of_client.port;", "= (bit<9>) hdr.of_client.port;")
     )
     with pytest.raises(Exception, match="packet_out: field port is a string"):
-        Device(source_of(path))
+        ModelDevice(source_of(path))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from switchagg.p4runtime.server.errors import Code, Refused
-from switchagg.p4runtime.server.values import decode, encode
+from switchagg.p4runtime.server.codec import decode, encode
+from switchagg.p4runtime.server.errors import Code, StatusError
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_the_examples(width: int, signed: bool, value: int, data: bytes, canonic
     ],
 )
 def test_what_does_not_fit(width: int, signed: bool, data: bytes, problem: str) -> None:
-    with pytest.raises(Refused, match=problem) as caught:
+    with pytest.raises(StatusError, match=problem) as caught:
         decode(data, width, "field f", signed=signed)
     assert caught.value.code is Code.OUT_OF_RANGE
     assert "field f" in str(caught.value)

@@ -1,0 +1,39 @@
+"""The largest packets of an interface, and the largest K that fits them."""
+
+from __future__ import annotations
+
+import fcntl
+import socket
+import struct
+from typing import Final
+
+from switchagg.wire.header import max_words
+
+LOOPBACK_WORDS: Final = 16_000  # the loopback interface takes any datagram
+ETHERNET_MTU: Final = 1500  # assumed of an interface that does not say
+
+_SIOCGIFADDR: Final = 0x8915
+_SIOCGIFMTU: Final = 0x8921
+_IFREQ: Final = struct.Struct("16s24s")
+
+
+def interface_mtu(address: str) -> int:
+    """Returns the MTU in bytes of the interface that has this IPv4 address, 1500 where none says so."""
+    wanted = socket.inet_aton(address)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            request = _IFREQ.pack(name.encode(), b"")
+            try:
+                found = fcntl.ioctl(probe, _SIOCGIFADDR, request)[20:24]
+                if found == wanted or (found[0] == 127 and wanted[0] == 127):
+                    return int(struct.unpack_from("i", fcntl.ioctl(probe, _SIOCGIFMTU, request), 16)[0])
+            except OSError:  # an interface without an IPv4 address
+                continue
+    return ETHERNET_MTU
+
+
+def words_at(address: str) -> int:
+    """Returns the largest K that fits the packets of the interface with this address."""
+    if address.startswith("127."):
+        return LOOPBACK_WORDS
+    return max_words(interface_mtu(address))
