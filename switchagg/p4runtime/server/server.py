@@ -1,6 +1,6 @@
 """`P4RuntimeServer`: a `Device` served over gRPC, and by interfaces of this host.
 
-with P4RuntimeServer(Device(source), "127.0.0.1:9559") as server:
+with P4RuntimeServer(ModelDevice(source), "127.0.0.1:9559") as server:
     ...                                 # clients connect to server.address
 """
 
