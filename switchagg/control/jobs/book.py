@@ -144,7 +144,7 @@ class JobBook:
         return job
 
     def drain(self, job: Job, who: str) -> None:
-        """Admits nobody else; the job ends when its members have left. One that has not opened ends now."""
+        """Admits no one else; the job ends when its members have left. One that has not opened ends now."""
         self._effects.log(EventKind.drained, f"job {job.name!r} is being drained by {who}", job)
         if job.state in (*UNOPENED, JobState.opening):
             self.scheduler.dismiss(job, f"it was drained by {who}", "draining")

@@ -300,12 +300,12 @@ class Job:
 
     @property
     def words(self) -> int | None:
-        """K of the job, or as requested; None if nobody has said."""
+        """K of the job, or as requested; None if there is no request."""
         return self.requested_size[0] if self.size is None else self.size.words
 
     @property
     def slots(self) -> int | None:
-        """P of the job, or as requested; None if nobody has said."""
+        """P of the job, or as requested; None if there is no request."""
         return self.requested_size[1] if self.size is None else self.size.slots
 
     @property

@@ -213,7 +213,7 @@ class JobLifecycle:
         self._effects.log(EventKind.ended, f"job {job.name!r} has ended: {why}", job)
 
     def _release(self, job: Job, error: AdmissionError) -> None:
-        """Refuses whoever waits for a job that is over: for its change of membership, or to be let in."""
+        """Refuses the ranks that wait for a job that is over: for its change of membership, or to join."""
         change, job.change = job.change, None
         if change is not None:
             if change.target is not None:

@@ -130,7 +130,7 @@ class Tenant:
 
     @property
     def who(self) -> str:
-        """The name that the event log gives to whoever acts."""
+        """The name of the actor in the event log."""
         return self.by or self.name
 
 

@@ -219,7 +219,7 @@ class Scheduler:
         self.reset(job)
 
     def reset(self, job: Job) -> None:
-        """Sets the state of an unopened job after ranks were taken out of it; ends it if nobody is left."""
+        """Sets the state of an unopened job after ranks were taken out of it; ends it if none is left."""
         if job.spec is None and not job.members:
             self._lifecycle.end(job, "nobody waits for it any more")
         elif job.placement is not None and not self._candidates.independent(job):

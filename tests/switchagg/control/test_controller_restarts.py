@@ -212,7 +212,7 @@ def test_slots_that_were_lost_meanwhile(tmp_path: Path, driver: FakeDriver) -> N
 
 
 class Killed(BaseException):
-    """Where the process ends."""
+    """The point at which the process ends."""
 
 
 class Mortal:
