@@ -23,10 +23,10 @@ from switchagg.errors import SwitchAggError, SwitchError, UsageError
 from switchagg.p4program import frames as p4_frames
 from switchagg.p4runtime.client import pipeline as p4rt_pipeline
 from switchagg.p4runtime.client.connection import Client, Link
+from switchagg.p4runtime.client.layout import InstalledJob, Layout
 from switchagg.p4runtime.client.pipeline import Program
 from switchagg.p4runtime.client.rows import Schema
 from switchagg.p4runtime.client.spec import P4RuntimeSpec
-from switchagg.p4runtime.client.state import Holding, Layout
 from switchagg.p4runtime.client.tables import Tables
 from switchagg.rules.slots import JobEntry, SlotState
 from switchagg.rules.switch import Capacity, Reconciled, SwitchChange
@@ -54,7 +54,7 @@ class P4RuntimeDriver:
         self._schema: Schema | None = None
         self._layout: Layout | None = None
         self._common_written = False
-        self._jobs: dict[int, Holding] = {}
+        self._jobs: dict[int, InstalledJob] = {}
         self._before: dict[int, Counter[str]] = {}
         self._gone: Counter[str] = Counter()
         self._echoes: queue.SimpleQueue[bytes] = queue.SimpleQueue()
@@ -207,13 +207,13 @@ class P4RuntimeDriver:
             self._common_written = True
             return difference.outcome
 
-    def _job(self, job_id: int) -> Holding:
+    def _job(self, job_id: int) -> InstalledJob:
         try:
             return self._jobs[job_id]
         except KeyError:
             raise SwitchError(f"there is no job {job_id}") from None
 
-    def _clear(self, tables: Tables, holding: Holding) -> None:
+    def _clear(self, tables: Tables, holding: InstalledJob) -> None:
         """Counters of a job begin at zero; where they cannot be written, at what they are."""
         cleared = tables.clear(holding)
         self._before[holding.entry.job] = Counter() if cleared else tables.counts(holding)

@@ -37,7 +37,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ArbitrationAnswer:
     """The server's answer to arbitration: the primary is us, another or nobody; the highest election id."""
 
     primary: bool
@@ -55,7 +55,7 @@ class Listener:
         ended: the stream has ended, for this reason; nothing else comes.
     """
 
-    standing: Callable[[Standing], None]
+    standing: Callable[[ArbitrationAnswer], None]
     packet: Callable[[bytes], None]
     ended: Callable[[str], None]
 
@@ -104,7 +104,7 @@ class Client:
             raise SwitchError(self._failure)
 
     def claim(self, election: int) -> None:
-        """Claims an election id. The answer comes as a `Standing`."""
+        """Claims an election id. The answer comes as a `ArbitrationAnswer`."""
         self.election = election
         request = p4runtime_pb2.StreamMessageRequest()
         request.arbitration.device_id = self._spec.device
@@ -142,7 +142,9 @@ class Client:
             answer = message.arbitration
             highest = answer.election_id.high << 64 | answer.election_id.low
             code = answer.status.code
-            self._listener.standing(Standing(code == code_pb2.OK, code == code_pb2.NOT_FOUND, highest))
+            self._listener.standing(
+                ArbitrationAnswer(code == code_pb2.OK, code == code_pb2.NOT_FOUND, highest)
+            )
             self._answered.set()
         elif kind == "packet":
             self._listener.packet(message.packet.payload)
@@ -251,7 +253,7 @@ class Link:
         self._prepare = prepare
         self._packet = packet
         self._election = spec.election or election_of_now()
-        self._news: queue.SimpleQueue[Standing | str | None] = queue.SimpleQueue()
+        self._news: queue.SimpleQueue[ArbitrationAnswer | str | None] = queue.SimpleQueue()
         self._state = threading.Condition()
         self._client: Client | None = None
         self._change: SwitchChange | None = None

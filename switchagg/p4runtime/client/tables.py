@@ -21,6 +21,7 @@ from switchagg.p4program.program import (
     TableEntry,
 )
 from switchagg.p4runtime.client.connection import Client, WriteFailed
+from switchagg.p4runtime.client.layout import Difference, Found, InstalledJob, Layout
 from switchagg.p4runtime.client.rows import (
     DELETE,
     INSERT,
@@ -36,7 +37,6 @@ from switchagg.p4runtime.client.rows import (
     row_of,
     row_update,
 )
-from switchagg.p4runtime.client.state import Difference, Found, Holding, Layout
 from switchagg.p4runtime.protos import code_pb2, p4runtime_pb2
 
 _KINDS: Final = {INSERT: "insert", MODIFY: "modify", DELETE: "delete"}
@@ -104,11 +104,11 @@ class Tables:
             *(row_update(MODIFY, row) for row in made.modify),
             *(row_update(INSERT, row) for row in made.insert),
         ]
-        if made.default:
+        if made.set_default:
             updates.append(default_update(self._schema, self._layout.flood))
         self._send(updates)
 
-    def insert(self, job: Holding) -> None:
+    def insert(self, job: InstalledJob) -> None:
         """Writes a job, or nothing of it. Raises `SwitchError`."""
         updates = [
             group_update(INSERT, job.group),
@@ -128,7 +128,7 @@ class Tables:
                 _log.warning("half of job %d stays: %s", job.entry.job, second)
             raise
 
-    def remove(self, job: Holding) -> None:
+    def remove(self, job: InstalledJob) -> None:
         """Takes off a job, whatever of it is there. Raises `SwitchError`."""
         self.delete(
             [
@@ -137,7 +137,7 @@ class Tables:
             ]
         )
 
-    def shut(self, job: Holding) -> None:
+    def shut(self, job: InstalledJob) -> None:
         """Takes off the entries of a job's fenced workers. Raises `SwitchError`."""
         rows = sorted(job.shut, key=lambda row: -row.priority)
         self.delete([row_update(DELETE, row) for row in rows])
@@ -163,7 +163,7 @@ class Tables:
 
     # ---- counters ----
 
-    def clear(self, job: Holding) -> bool:
+    def clear(self, job: InstalledJob) -> bool:
         """Sets the counters of a job's index to zero. False where the switch has none that can be written."""
         updates = [cell_update(self._schema.counter(name), index) for name, index in _cells(job)]
         self._writes["clear"] += len(updates)
@@ -175,12 +175,12 @@ class Tables:
             return False
         return True
 
-    def counts(self, job: Holding) -> Counter[str]:
+    def counts(self, job: InstalledJob) -> Counter[str]:
         """A job's counters, as they stand on the switch. Raises `SwitchError`."""
         reader = self._reader([job], [_direct(row) for row in job.rows if self._counts_directly(row)])
         return Counter(p4_counters.job_counters(job.entry, job.place, job.entries, reader))
 
-    def all_counts(self, jobs: Sequence[Holding]) -> tuple[Counter[str], dict[int, Counter[str]]]:
+    def all_counts(self, jobs: Sequence[InstalledJob]) -> tuple[Counter[str], dict[int, Counter[str]]]:
         """Packets that no job had, by reason; and jobs' counters, by their ids. Raises `SwitchError`."""
         tables = [name for name in (ADMISSION, DELIVERIES) if self._schema.has_table(name)]
         reader = self._reader(jobs, [_all_direct(self._schema.table(name)) for name in tables])
@@ -194,7 +194,7 @@ class Tables:
             return True
         return row.table == self._schema.table(ADMISSION) and not row.params
 
-    def _reader(self, jobs: Sequence[Holding], asked: list[Any]) -> p4_counters.Reader:
+    def _reader(self, jobs: Sequence[InstalledJob], asked: list[Any]) -> p4_counters.Reader:
         """Reads direct counters, and the cells of jobs."""
         numbers = {name: self._schema.counter(name) for name in (OUTCOMES, WORKER_PACKETS, WORKER_REPEATS)}
         for job in jobs:
@@ -232,7 +232,7 @@ def _all_direct(table: int) -> Any:
     return entity
 
 
-def _cells(job: Holding) -> list[tuple[str, int]]:
+def _cells(job: InstalledJob) -> list[tuple[str, int]]:
     index = job.place.index
     cells = [(OUTCOMES, index * OUTCOMES_PER_JOB + each) for each in range(OUTCOMES_PER_JOB)]
     for worker in job.entry.workers:

@@ -11,9 +11,9 @@ pytest.importorskip("finsy", reason='needs the extra: pip install "switchagg[p4r
 
 from switchagg.errors import SwitchError
 from switchagg.p4program.program import MAX_JOBS, MulticastGroup, Station
+from switchagg.p4runtime.client.layout import Difference, Found, Layout
 from switchagg.p4runtime.client.pipeline import describe
 from switchagg.p4runtime.client.rows import Row, Schema
-from switchagg.p4runtime.client.state import Difference, Found, Layout
 from switchagg.p4runtime.program_source import source_of
 from switchagg.rules.switch import Reconciled
 from tests.switchagg.control.drivers import rig
@@ -54,7 +54,7 @@ def test_a_second_look_finds_nothing_to_write(infos: dict[str, Any]) -> None:
     assert again.outcome == Reconciled(kept=(1, 2, 3))
     for each in (again.delete, again.modify, again.insert, again.modify_groups, again.insert_groups):
         assert each == []
-    assert not again.default
+    assert not again.set_default
 
 
 def test_indices_are_read_back(infos: dict[str, Any]) -> None:
@@ -75,10 +75,10 @@ def test_an_index_that_is_said_twice_counts_once(infos: dict[str, Any]) -> None:
     entries = [job(1, base=32), job(2, base=64)]
     found = _written(layout, layout.difference(NOTHING, entries, {}))
     rows = dict(found.rows)
-    tally = layout._tally
+    counter_index = layout._counter_index
     for key, row in found.rows.items():
-        if layout.job_of(row) == 2 and row.param(tally) == 32 and row.action == layout._initialise:
-            rows[key] = _with_param(row, tally, 0)
+        if layout.job_of(row) == 2 and row.param(counter_index) == 32 and row.action == layout._initialise:
+            rows[key] = _with_param(row, counter_index, 0)
     made = layout.difference(Found(rows, found.groups, found.default), entries, {})
     assert sorted(each.place.index for each in made.jobs.values()) == [0, 1]
     assert len(made.outcome.kept) == 1

@@ -3,13 +3,13 @@
     spec, program, P4Info -> `Layout`: rows and group of a job, and of the switch itself
     Layout, jobs that belong there, what was read back -> `Difference`: what to write, and nothing else
 
-A job's index among the jobs (which names its multicast group, receivers and counters) is nowhere stored: it
-is read back from the `initialise` entry of the job, whose `tally` is index * 32. A new job gets the lowest
+A job's index among the jobs (which names its multicast group, receivers and counters) is stored only in the
+`initialise` entry of the job, whose `tally` (counter index) is index * 32. A new job gets the lowest index
 that is free.
 
-What this module owns: all of `own_source`, `local`, `arps`, `admission`, `deliveries` and `receivers`, the
+The controller owns all of `own_source`, `local`, `arps`, `admission`, `deliveries` and `receivers`, the
 multicast groups of jobs and of flooding, and the stations that the spec names. Other stations and groups are
-somebody else's and stay.
+not ours and stay.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _NATIVE_PORT: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Holding:
+class InstalledJob:
     """A job on a switch.
 
     Attributes:
@@ -93,8 +93,8 @@ class Difference:
     """Writes that bring a switch to the wanted contents, in the order of the fields.
 
     Attributes:
-        default: whether the default action of `stations` has to be set.
-        fresh: the jobs that are written anew, whose counters begin at zero.
+        set_default: the default action of `stations` has to be set.
+        fresh: the jobs that are written anew, whose counters start at zero.
     """
 
     delete: list[Row] = field(default_factory=list)
@@ -103,9 +103,9 @@ class Difference:
     insert_groups: list[MulticastGroup] = field(default_factory=list)
     modify: list[Row] = field(default_factory=list)
     insert: list[Row] = field(default_factory=list)
-    default: bool = False
-    fresh: list[Holding] = field(default_factory=list)
-    jobs: dict[int, Holding] = field(default_factory=dict)
+    set_default: bool = False
+    fresh: list[InstalledJob] = field(default_factory=list)
+    jobs: dict[int, InstalledJob] = field(default_factory=dict)
     outcome: Reconciled = field(default_factory=Reconciled)
 
 
@@ -129,7 +129,7 @@ class Layout:
         self._receivers = schema.table(RECEIVERS)
         self._job_field = schema.field(ADMISSION, p4_entries.JOB_KEY)
         self._initialise = schema.action(ADMISSION, "initialise")
-        self._tally = schema.param(ADMISSION, "initialise", "tally")
+        self._counter_index = schema.param(ADMISSION, "initialise", "tally")
 
     @property
     def floods(self) -> bool:
@@ -144,7 +144,7 @@ class Layout:
                 return index
         raise SwitchError(f"there are {MAX_JOBS} jobs already, as many as there can be")
 
-    def holding(self, entry: JobEntry, index: int, fenced: int = 0) -> Holding:
+    def holding(self, entry: JobEntry, index: int, fenced: int = 0) -> InstalledJob:
         """A job at an index. Raises `SwitchError` or `UsageError` for one that the switch cannot hold."""
         ports = self._program.ports
         if self._program.native:
@@ -161,9 +161,9 @@ class Layout:
         for each in entries.tables:
             row = self._schema.row(each, initialise_words if each.action == "initialise" else b"")
             (shut if id(each) in closed else rows).append(row)
-        # Who is admitted can be answered already; a packet is told from a stranger's before it is admitted.
+        # A worker can be answered before it is admitted, and its job refuses strangers before that.
         rows.sort(key=lambda row: (row.table == self._admission, row.priority))
-        return Holding(entry, place, entries, tuple(rows), tuple(shut), fenced)
+        return InstalledJob(entry, place, entries, tuple(rows), tuple(shut), fenced)
 
     def _parent(self, above: ParentEntry) -> Parent:
         station = self._station(above.ip)
@@ -199,7 +199,7 @@ class Layout:
         for row in rows:
             job = self.job_of(row)
             if job is not None and row.action == self._initialise:
-                index, rest = divmod(row.param(self._tally) or 0, OUTCOMES_PER_JOB)
+                index, rest = divmod(row.param(self._counter_index) or 0, OUTCOMES_PER_JOB)
                 if not rest and index < MAX_JOBS and index not in taken and job not in found:
                     found[job] = index
                     taken.add(index)
@@ -237,7 +237,7 @@ class Layout:
         groups = [_sorted(each) for each in self.common.groups if self.floods]
         self._compare_rows(made, found, wanted)
         _compare_groups(made, found, [*groups, *(each.group for each in made.jobs.values())])
-        made.default = self.floods and not self._floods_already(found)
+        made.set_default = self.floods and not self._floods_already(found)
         there = {self.job_of(row) for row in found.rows.values()} - {None}
         removed = sorted(each for each in there if each is not None and each not in wanted_ids)
         made.outcome = Reconciled(tuple(kept), tuple(installed), tuple(removed))
@@ -245,7 +245,7 @@ class Layout:
 
     def common_difference(self, found: Found) -> Difference:
         """Returns the writes for what the switch needs before any job. Jobs that are there stay."""
-        made = Difference(default=self.floods and not self._floods_already(found))
+        made = Difference(set_default=self.floods and not self._floods_already(found))
         self._compare_rows(made, found, self.common_rows)
         made.delete.clear()
         _compare_groups(made, found, self.common.groups if self.floods else ())
@@ -257,7 +257,7 @@ class Layout:
         for key, row in found.rows.items():
             if key not in keys and row.table != self._stations:
                 made.delete.append(row)
-        # Who is admitted goes first.
+        # Admissions go first.
         made.delete.sort(key=lambda row: (row.table != self._admission, -row.priority))
         for row in wanted:
             there = found.rows.get(row.key)
