@@ -19,7 +19,8 @@ from switchagg.errors import (
     WorkerLostError,
 )
 from worker_lib.connect import connect
-from worker_lib.session import Session, Work
+from worker_lib.session import Session
+from worker_lib.work import Work
 
 __all__ = [
     "AdmissionError",

@@ -27,11 +27,11 @@ from switchagg.errors import SwitchError, UsageError
 from switchagg.http_client import endpoint
 from switchagg.rules.planner import SkipPolicy
 from switchagg.wire.header import MAX_TREE_WORKERS
-from worker_lib.keeper import Keeper, policy_of
 from worker_lib.membership import checked_deadline, checked_on_loss
+from worker_lib.monitor import MembershipMonitor, policy_of
 from worker_lib.session import Session, close_all
-from worker_lib.transport import udp
-from worker_lib.transport.select import checked_transport, open_engine
+from worker_lib.session_state import SessionState
+from worker_lib.transport import bind, checked_transport, local_address_towards, open_engine
 
 _embedded: list[Any] = []  # controllers that this process started; they end with it
 
@@ -97,16 +97,7 @@ def connect(
         raise UsageError(f"timeout is {timeout!r}; accepted: seconds greater than 0")
     name = job if job is not None else os.environ.get("SWITCHAGG_JOB", "default")
     if size == 1:
-        return Session(
-            0,
-            1,
-            engine=None,
-            keeper=None,
-            policy=SkipPolicy(),
-            timeout=timeout,
-            name=name,
-            group=_alone,
-        )
+        return _alone(SkipPolicy(), timeout, name)
     patience = timeout if join_timeout is None else join_timeout
     way = checked_transport(transport)
     wishes = {
@@ -123,16 +114,10 @@ def connect(
     )  # fmt: skip
 
 
-def _alone(session: Session, *_: object) -> Session:
-    return Session(
-        0,
-        1,
-        engine=None,
-        keeper=None,
-        policy=session.policy,
-        timeout=session.timeout,
-        name=session.name,
-    )
+def _alone(policy: SkipPolicy, timeout: float, name: str, *, may_group: bool = True) -> Session:
+    """A group of one, which needs nobody; its groups are as it is."""
+    state = SessionState(0, 1, engine=None, monitor=None, policy=policy, timeout=timeout, name=name)
+    return Session(state, (lambda *_: _alone(policy, timeout, name, may_group=False)) if may_group else None)
 
 
 def _join(
@@ -155,8 +140,8 @@ def _join(
     from worker_lib.join import join
 
     there = endpoint(url, None if wishes is None else wishes["credential"])
-    own = address or os.environ.get("SWITCHAGG_ADDRESS") or udp.local_address_towards(there.host, there.port)
-    sock = udp.bind(own)
+    own = address or os.environ.get("SWITCHAGG_ADDRESS") or local_address_towards(there.host, there.port)
+    sock = bind(own)
     if sock.warning:
         warnings.warn(sock.warning, stacklevel=3)
     try:
@@ -169,28 +154,28 @@ def _join(
         raise
     try:
         engine, used = open_engine(sock, member, transport)
-        keeper = Keeper(engine, member, transport=transport, used=used, address=own)
+        monitor = MembershipMonitor(engine, member, transport=transport, used=used, address=own)
     except SwitchError:
         member.leave()
         raise
 
     def group(session: Session, ranks: Sequence[int], few: int | None, narrow: int | None) -> Session:
         if len(ranks) == 1:
-            return _alone(session)
+            return _alone(session.policy, session.timeout, session.name, may_group=False)
         # Ranks that came back have made as many groups as the others since, and know the same job.
-        assert session._keeper is not None
-        here = session._keeper.generations[session._generation]
-        label = f"{name}.{here.job}.group{session._groups_made}"
+        here = monitor.generations[session._state.generation]
+        label = f"{name}.{here.job}.group{session._state.groups_made}"
         return _join(
             url, label, list(ranks).index(session.rank), len(ranks), address=own, timeout=timeout,
             patience=patience, words=narrow or member.words, slots=few or member.slots, transport=transport,
             retry=False, may_group=False, wishes=wishes,
         )  # fmt: skip
 
-    return Session(
-        member.rank, member.world_size, engine=engine, keeper=keeper, policy=policy_of(member),
-        timeout=timeout, name=name, group=group if may_group else None,
+    state = SessionState(
+        member.rank, member.world_size, engine=engine, monitor=monitor, policy=policy_of(member),
+        timeout=timeout, name=name,
     )  # fmt: skip
+    return Session(state, group if may_group else None)
 
 
 def _controller(given: str | None, rank: int, patience: float) -> tuple[str, bool]:

@@ -1,34 +1,141 @@
-"""Joins a job at its controller, and holds the place.
+"""Joins a job at its controller: the request, the admission, and the stream of events that stays open.
 
-    membership = join("http://127.0.0.1:40000", "default", rank=0, world_size=4, address="127.0.0.1",
-    port=40001) ... membership.leave()
+    membership = join("http://127.0.0.1:40000", "default", 0, 4, address="127.0.0.1", port=40001)
+    ...
+    membership.leave()
 
-The join is one HTTP request whose answer begins when all ranks are there, and does not end: its first line
-is the admission, later ones are what the controller tells this rank (`Membership.next_event`). When the
-connection closes without a leave, the controller takes this rank for lost. So a process that dies is noticed
-at once, and one that forks must call `close_descriptors` in the child, which would otherwise keep the dead
-parent's place.
+The join is one HTTP request whose answer begins when all ranks are there, and does not end: its first line is
+the admission, later ones are the controller's events for this rank (`Membership.next_event`). A connection
+that closes without a leave tells the controller that this rank is lost. So a process that dies is noticed at
+once, and one that forks must call `close_descriptors` in the child, which would otherwise keep the dead
+parent's connection open.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
+import os
+import select
+import socket
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from switchagg import http_client
 from switchagg.errors import SwitchError
 from switchagg.http_client import Endpoint, NotHttp, member_path
-from worker_lib.member_stream import MemberStream
+
+if TYPE_CHECKING:
+    from http.client import HTTPConnection, HTTPResponse
 
 GRACE: Final = 5.0  # seconds past a join's timeout in which the controller says who is missing
 SHORT_TIMEOUT: Final = 5.0  # seconds for calls that wait for nobody
+MAX_EVENT: Final = 1 << 20  # bytes
 
 _T = TypeVar("_T")
 
 
-class _LifeLine:
+class MemberStream:
+    """The connection that a rank joined on, with a line of JSON for each event of the controller.
+
+    One thread reads; any other may close, which wakes it.
+
+    Args:
+        connection: the one that `response` came on; closed together with it.
+        sock: its socket.
+        response: a success, of whose body nothing has been read.
+
+    Attributes:
+        peer: the controller's address.
+    """
+
+    def __init__(self, connection: HTTPConnection, sock: socket.socket, response: HTTPResponse) -> None:
+        self._connection = connection
+        self._sock = sock
+        self._response = response
+        self._reading = threading.Lock()
+        self._closed = False
+        self.peer = str(sock.getpeername()[0])
+
+    def next_event(self, timeout: float | None = None) -> dict[str, Any] | None:
+        """Waits for the next event; the controller's pings are passed over.
+
+        Args:
+            timeout: seconds to wait for each line; None for ever.
+
+        Returns None once the stream has ended, from either side.
+
+        Raises:
+            TimeoutError: nothing came in time. The connection is closed then.
+            NotHttp: a line is not an event.
+        """
+        from http.client import HTTPException
+
+        while True:
+            with self._reading:
+                if self._closed:
+                    return None
+                try:
+                    # A timeout of 0 would mean a socket that does not block.
+                    self._sock.settimeout(None if timeout is None else max(timeout, 0.001))
+                    line = self._response.readline(MAX_EVENT)
+                except TimeoutError:
+                    # http.client reads no further from a socket that timed out once.
+                    self._closed = True
+                    self._connection.close()
+                    self._response.close()
+                    raise
+                except (OSError, HTTPException, ValueError):  # ValueError: closed meanwhile
+                    return None
+            if not line.endswith(b"\n"):
+                return None
+            try:
+                event = json.loads(line)
+            except ValueError as error:
+                raise NotHttp(repr(error)) from error
+            if not isinstance(event, dict):
+                raise NotHttp(f"{event!r}"[:200])
+            if event.get("event") != "ping":
+                return event
+
+    def ended(self) -> bool:
+        """Returns whether the controller has ended the connection, or this side has. Does not block."""
+        if self._closed:
+            return True
+        poll = select.poll()
+        try:
+            poll.register(self._sock, select.POLLRDHUP)
+        except ValueError:  # closed by another thread
+            return True
+        return bool(poll.poll(0))
+
+    def close(self) -> None:
+        """Ends the connection, and with it a `next_event` that waits in another thread."""
+        if self._closed:
+            return
+        self._closed = True
+        with contextlib.suppress(OSError):  # the peer was faster
+            # Not SSLSocket's own, which would first take the TLS state from under the reader.
+            socket.socket.shutdown(self._sock, socket.SHUT_RDWR)
+        with self._reading:
+            self._connection.close()
+            self._response.close()
+
+    def close_in_child(self) -> None:
+        """For a forked child: lets go of its copy of the connection. The parent's stays as it is."""
+        if self._closed:
+            return
+        self._closed = True
+        # Not close(): a thread of the parent may have held the locks of these objects when it forked.
+        nowhere = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        os.dup2(nowhere, self._sock.fileno(), inheritable=False)
+        os.close(nowhere)
+
+
+class _HeldStream:
     """The member's stream, which survives a change of membership and may be replaced when it breaks."""
 
     def __init__(self, stream: MemberStream) -> None:
@@ -42,7 +149,7 @@ class _LifeLine:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeats:
-    """Where this rank's heartbeats go: UDP address and port, its cookie, seconds between two."""
+    """The target of this rank's heartbeats: UDP address and port, cookie, seconds between two."""
 
     address: str
     port: int
@@ -52,7 +159,7 @@ class Heartbeats:
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """One rank's place in a running job, as the controller gave it.
+    """One rank's admission to a running job, as the controller gave it.
 
     Attributes:
         controller: its URL. name: of the job. rank, world_size: now; after a change of membership ranks are
@@ -64,7 +171,7 @@ class Membership:
         switch_receive_buffer: bytes that the switch can queue there.
         switch_link: name of the UNIX socket where workers of the switch's own host attach; empty for none.
         base, slots, words: the slot range, P and K.
-        first_seq: sequence number of position 0.
+        first_seq: sequence number of packet number 0.
         block, dense, bits: the job's skip policy: elements that are sent or skipped together; whether every
             block is sent without looking for zeros; the lanes of calls that leave them to the job.
         worker_bit: this rank's bit in the switch.
@@ -100,7 +207,7 @@ class Membership:
     on_loss: str
     heartbeats: Heartbeats | None
     _there: Endpoint = field(repr=False, compare=False)
-    _line: _LifeLine = field(repr=False, compare=False)
+    _held: _HeldStream = field(repr=False, compare=False)
 
     @property
     def place(self) -> int:
@@ -108,7 +215,7 @@ class Membership:
         return self.places[self.rank]
 
     def next_event(self, timeout: float | None = None) -> dict[str, Any] | None:
-        """Waits for what the controller says next, for one thread at a time.
+        """Waits for the controller's next event, for one thread at a time.
 
         Args:
             timeout: seconds; None for ever.
@@ -117,10 +224,10 @@ class Membership:
 
         Raises:
             TimeoutError: nothing came in time. The connection is closed then, as by `close_stream`.
-            SwitchError: what came is no event.
+            SwitchError: a line is not an event.
         """
         try:
-            return self._line.stream.next_event(timeout)
+            return self._held.stream.next_event(timeout)
         except NotHttp as error:
             raise SwitchError(
                 f"the controller at {self.controller} says what is no event: {error}"
@@ -129,7 +236,7 @@ class Membership:
     def attach(self, timeout: float = SHORT_TIMEOUT) -> Membership:
         """Opens the stream again after it broke, as when the controller was restarted.
 
-        Returns the place as the controller now has it.
+        Returns the membership as the controller now has it.
 
         Raises:
             AdmissionError: this rank has been lost meanwhile, or its job is gone.
@@ -142,19 +249,19 @@ class Membership:
             what=f"rank {self.place} of job {self.name!r} came back",
             timeout=timeout,
         )
-        old, self._line.stream = self._line.stream, stream
+        old, self._held.stream = self._held.stream, stream
         old.close()
-        if self._line.over:  # left meanwhile
+        if self._held.over:  # left meanwhile
             stream.close()
         return _field(
             self.controller,
             lambda: _membership(
-                admitted, self._there, self._line, controller=self.controller, name=self.name
+                admitted, self._there, self._held, controller=self.controller, name=self.name
             ),
         )
 
     def progress(self, completed: int, timeout: float) -> int:
-        """Says how many collectives are complete here; waits for all survivors, for `timeout` seconds.
+        """Reports the collectives that are complete here; waits for all survivors, for `timeout` seconds.
 
         Returns how many are to be completed before `proceed`. Raises as `attach` does.
         """
@@ -169,29 +276,29 @@ class Membership:
         answer = self._ask("proceed", {"token": self.token, "address": address, "port": port}, timeout)
         return _field(
             self.controller,
-            lambda: _membership(answer, self._there, self._line, controller=self.controller, name=self.name),
+            lambda: _membership(answer, self._there, self._held, controller=self.controller, name=self.name),
         )
 
     def leave(self, begun: int | None = None) -> None:
-        """Gives the place back in order. Does nothing the second time, or where the controller is gone.
+        """Leaves the job in order. Does nothing the second time, or where the controller is gone.
 
         Args:
             begun: collectives that this rank has begun since its admission, which the others are told.
         """
-        if self._line.over:
+        if self._held.over:
             return
-        self._line.over = True
+        self._held.over = True
         try:
             # Also where the stream has broken: a controller that was restarted still knows this rank.
             self._ask("leave", {"token": self.token, "begun": begun}, SHORT_TIMEOUT)
         except SwitchError:
             pass  # nobody is there to be told; the closed connection says the same
         finally:
-            self._line.close()
+            self._held.close()
 
     def close_stream(self) -> None:
-        """Closes the connection without a leave: to the controller this rank is lost. From any thread."""
-        self._line.close()
+        """Closes the connection without a leave: the controller takes this rank for lost. From any thread."""
+        self._held.close()
 
     def lost_ranks(self, timeout: float = SHORT_TIMEOUT) -> tuple[int, ...]:
         """Returns the ranks that the controller has lost in this job, in order.
@@ -204,7 +311,7 @@ class Membership:
         return self.standing(timeout)[0]
 
     def standing(self, timeout: float = SHORT_TIMEOUT) -> tuple[tuple[int, ...], str]:
-        """Returns the ranks that the controller has lost in this job, and what it says is wrong with the job.
+        """Returns the ranks that the controller has lost in this job, and its account of what is wrong.
 
         Arguments and errors are those of `lost_ranks`. The text is empty where nothing is wrong.
         """
@@ -216,12 +323,12 @@ class Membership:
 
     def controller_gone(self) -> bool:
         """Returns whether the controller has closed the connection, or ended. Does not block."""
-        return self._line.stream.ended()
+        return self._held.stream.ended()
 
     def close_descriptors(self) -> None:
-        """For a forked child: closes its copy of the connection. The parent's place stays as it is."""
-        self._line.over = True
-        self._line.stream.close_in_child()
+        """For a forked child: closes its copy of the connection. The parent's stays as it is."""
+        self._held.over = True
+        self._held.stream.close_in_child()
 
     def _ask(self, verb: str, body: dict[str, Any], timeout: float) -> dict[str, Any]:
         path = member_path(self.name, self.place, verb)
@@ -257,8 +364,8 @@ def join(
         words: K, the words of a packet; None leaves it to the others, or to the controller.
         slots: P, the job's slots, a power of two; None likewise.
         timeout: seconds for everything.
-        touch: False makes a job whose payloads the switch neither stores nor adds: the floor of the
-            benchmark.
+        touch: False makes a job whose payloads the switch neither stores nor adds: the benchmark's no-op
+            baseline.
         retry: try again, for the time given, while nobody listens at the controller's address.
         deadline: seconds of silence after which a rank is lost; None leaves it to the others, or 10.
         on_loss: what becomes of the job then: ``"fail"`` or ``"shrink"``; None leaves it to the others.
@@ -294,7 +401,7 @@ def join(
         retry=retry,
     )
     try:
-        return _membership(admitted, there, _LifeLine(stream), controller=controller_url, name=job)
+        return _membership(admitted, there, _HeldStream(stream), controller=controller_url, name=job)
     except (KeyError, TypeError, ValueError) as error:
         stream.close()
         raise _nonsense(controller_url, f"rank {rank} joined job {job!r}", error) from error
@@ -313,7 +420,7 @@ def _open(
     """Asks for a stream; returns it with its first event.
 
     Args:
-        what: happened meanwhile, for messages.
+        what: the step that fails, for messages.
         until: `time.monotonic()` up to which the controller may wait for the other ranks; None: for nobody.
     """
     connection = http_client.connect(there, max(0.1, timeout), until if retry else None)
@@ -355,7 +462,7 @@ def _field(url: str, read: Callable[[], _T]) -> _T:
 
 
 def _membership(
-    answer: dict[str, Any], there: Endpoint, line: _LifeLine, *, controller: str, name: str
+    answer: dict[str, Any], there: Endpoint, held: _HeldStream, *, controller: str, name: str
 ) -> Membership:
     switch, policy, heartbeat = answer["switch"], answer["policy"], answer.get("heartbeat")
     rank, world_size = int(answer["rank"]), int(answer["world_size"])
@@ -388,9 +495,9 @@ def _membership(
         senders=int(answer.get("senders", world_size)),
         deadline=float(answer["deadline"]),
         on_loss=str(answer["on_loss"]),
-        heartbeats=None if heartbeat is None else _heartbeats(heartbeat, line.stream.peer),
+        heartbeats=None if heartbeat is None else _heartbeats(heartbeat, held.stream.peer),
         _there=there,
-        _line=line,
+        _held=held,
     )
 
 

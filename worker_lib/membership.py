@@ -1,12 +1,12 @@
-"""What a member does about the others: a machine that takes the controller's events. No I/O and no clock.
+"""The membership state machine of one member: takes the controller's events. No I/O and no clock.
 
-    event of the member stream -> Roster.event -> what to do
-                                                     Over(cause)        the session has ended
-                                                     Doom(begun, loss)  later collectives cannot complete
-                                                     Change()           freeze, progress, finish, proceed
-                                                     Pause()            rank 0: ask all ranks to change
-                                                     Policy(word)       rank 0: what plans carry from now on
-                                                     None               nothing
+    event of the member stream -> MembershipStateMachine.event -> effect
+                                        End(cause)              the session has ended
+                                        FailFrom(begun, loss)   later collectives cannot complete
+                                        Change()                freeze, progress, finish, proceed
+                                        RequestPause()          rank 0: ask all ranks to change
+                                        SetPolicy(word)         rank 0: the policy of plans from now on
+                                        None                    nothing
 
 A *place* is the rank that a member joined as; it stays, and events name places. A *rank* is its number in the
 present *generation*: 0 to world_size - 1, in the order of places. Every change of membership begins a new
@@ -20,7 +20,7 @@ generation. A rank that is lost either ends the session or, with ``on_loss="shri
    collective, calls belong to the new generation. If no rank was lost, nothing fails, and what was not begun
    is carried out in the new generation.
 
-The rules are told in docs/protocol.md, section 12; `worker_lib/keeper.py` carries them out.
+Section 12 of docs/protocol.md has the rules; `worker_lib/monitor.py` carries them out.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ ON_LOSS: Final[tuple[OnLoss, ...]] = ("fail", "shrink")
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """Who is in a job between two changes.
+    """The members of a job between two changes.
 
     Attributes:
         job: its id in the switch.
         rank: this member's number.
         places: the ranks that members joined as, in order; this member's is ``places[rank]``.
 
-    Raises `SwitchError` for what no controller says.
+    Raises `SwitchError` where rank and places do not fit.
     """
 
     job: int
@@ -59,7 +59,7 @@ class Generation:
 
     @property
     def world_size(self) -> int:
-        """How many they are."""
+        """The number of members."""
         return len(self.places)
 
     def called(self, places: Sequence[int]) -> str:
@@ -75,7 +75,7 @@ class Generation:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """What to tell whoever was waiting for ranks that are gone.
+    """A loss of ranks, as the error that reports it.
 
     Attributes:
         ranks: their numbers when they went.
@@ -105,7 +105,7 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """What to tell where it is the switch or the controller that ended the session.
+    """The end of a session by switch or controller, as the error that reports it.
 
     Attributes:
         text: "job 'x' was evicted: maintenance".
@@ -119,14 +119,14 @@ class Gone:
 
 
 @dataclass(frozen=True, slots=True)
-class Over:
+class End:
     """The session has ended."""
 
     cause: Loss | Gone
 
 
 @dataclass(frozen=True, slots=True)
-class Doom:
+class FailFrom:
     """Collectives from number `begun` on (of this generation) cannot complete; None: not known from which."""
 
     begun: int | None
@@ -139,41 +139,41 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Pause:
+class RequestPause:
     """Ask all ranks, by the next plan, to change after that collective."""
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class SetPolicy:
     """The skip policy's word for the plans to come."""
 
     word: int
 
 
-Action = Over | Doom | Change | Pause | Policy
+Effect = End | FailFrom | Change | RequestPause | SetPolicy
 
 
-class Roster:
-    """Who is in the job, and what became of the others.
+class MembershipStateMachine:
+    """The present members of a job, and the fate of the others.
 
     Args:
         name: of the job.
         generation: the one that this member was admitted to.
-        on_loss: what to do when a rank is lost.
+        on_loss: "fail" or "shrink", when a rank is lost.
     """
 
     def __init__(self, name: str, generation: Generation, on_loss: OnLoss) -> None:
         self.name = name
         self.generation = generation
         self.on_loss = on_loss
-        self.final = False  # when the stream ends nothing comes back
+        self.final = False  # the controller will not be restarted
         self._lost: dict[int, str] = {}  # place -> why
         self._left: set[int] = set()
         self._past: deque[int] = deque(maxlen=64)  # ids of former generations
         self._early: list[Mapping[str, Any]] = []  # events of the generation to come
 
-    def event(self, event: Mapping[str, Any]) -> Action | None:
-        """Takes one event of the member stream. Unknown ones, and those of former generations, are nothing.
+    def event(self, event: Mapping[str, Any]) -> Effect | None:
+        """Takes one event of the member stream. Unknown and former generations' events have no effect.
 
         An event of a generation that this member has not entered yet is kept for `early`.
 
@@ -194,15 +194,15 @@ class Roster:
                 case "left":
                     return self._on_left(_places(event["ranks"]), event.get("begun"))
                 case "switch":
-                    return Over(Gone(f"job {self.name!r} has lost its slots: {event['why']}"))
+                    return End(Gone(f"job {self.name!r} has lost its slots: {event['why']}"))
                 case "evicted":
-                    return Over(Gone(f"job {self.name!r} was evicted: {event['why']}"))
+                    return End(Gone(f"job {self.name!r} was evicted: {event['why']}"))
                 case "stopping":
                     self.final = event.get("jobs") == "end"
                 case "policy":
-                    return Policy(int(event["word"]))
+                    return SetPolicy(int(event["word"]))
                 case "pause":
-                    return Change() if self.generation.world_size == 1 else Pause()
+                    return Change() if self.generation.world_size == 1 else RequestPause()
         except (KeyError, TypeError, ValueError) as error:
             raise SwitchError(f"the controller sent {dict(event)!r}: {error!r}") from error
         return None
@@ -224,7 +224,7 @@ class Roster:
             lost: the places of the former one that were lost in it, and why. They may be back already; and
                 their events may come later than this.
 
-        Returns what to tell about them.
+        Returns their loss, to be reported; None if there is none.
         """
         before, self.generation = self.generation, generation
         self._lost.update(lost)
@@ -237,9 +237,9 @@ class Roster:
             return None
         return Loss(_ranks(before, gone), text, world_size=generation.world_size)
 
-    def _on_lost(self, places: Sequence[int], why: str) -> Action | None:
+    def _on_lost(self, places: Sequence[int], why: str) -> Effect | None:
         if self._own_place in places:
-            return Over(Gone(f"this rank of job {self.name!r} was lost to the controller: {why}"))
+            return End(Gone(f"this rank of job {self.name!r} was lost to the controller: {why}"))
         new = [place for place in places if place in self.generation.places and place not in self._lost]
         if not new:
             return None
@@ -248,9 +248,9 @@ class Roster:
         if self.on_loss == "shrink":
             return Change()
         lost = sorted(self._lost)
-        return Over(Loss(_ranks(self.generation, lost), self._text(self.generation, lost)))
+        return End(Loss(_ranks(self.generation, lost), self._text(self.generation, lost)))
 
-    def _on_left(self, places: Sequence[int], begun: object) -> Action | None:
+    def _on_left(self, places: Sequence[int], begun: object) -> Effect | None:
         counts = begun if isinstance(begun, list) else [None] * len(places)
         new = {
             place: count
@@ -263,7 +263,7 @@ class Roster:
         left = sorted(self._left)
         text = f"{self.generation.called(left)} left the job in order"
         least = None if any(count is None for count in new.values()) else min(int(n) for n in new.values())
-        return Doom(least, Loss(_ranks(self.generation, left), text, left=True))
+        return FailFrom(least, Loss(_ranks(self.generation, left), text, left=True))
 
     def _text(self, generation: Generation, gone: Sequence[int]) -> str:
         """ "rank 1 was lost: its process ended; rank 3 was lost: silent for 10 s"."""

@@ -1,27 +1,31 @@
-"""What a user holds: one worker's place in one job, with the collectives as methods.
+"""The collectives of one worker in one job.
 
-    connect() -> Session --submit--> native engine (switchagg/native/worker/engine.h) --UDP--> switch
-                    |
-                    +-- Work: one collective on its way; keeps its tensors alive until it is done
+    connect() -> Session -- prepares a call --> Work --> native engine --UDP, shared memory--> switch
+                    |                            |
+                    +------- SessionState -------+       ranks, engine, the reason of a session's end
 
-This file checks arguments and says which elements go where. What travels, and when, is the engine's; waiting
-and errors are `worker_lib/place.py`'s; and the other ranks are `worker_lib/keeper.py`'s.
+This file checks arguments and chooses the elements that each rank sends and receives. Waiting, and the errors
+of it, are in `worker_lib/work.py`; packets and their order are the engine's.
 """
 
 from __future__ import annotations
 
 import os
-import threading
 import weakref
+import zlib
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from switchagg.errors import UsageError
 from switchagg.rules.planner import SkipPolicy
 from worker_lib import _native
-from worker_lib.checks import (
+from worker_lib.arguments import (
+    SUMMABLE,
+    TensorView,
     bytes_of,
     checked_bitwise,
     checked_block,
@@ -29,21 +33,15 @@ from worker_lib.checks import (
     checked_floor,
     checked_memory,
     checked_out,
-    checked_residual,
     copier,
     raw_bytes,
     remembered,
+    view,
 )
-from worker_lib.keeper import Keeper
-from worker_lib.messages import shape_fingerprint, stats_of
-from worker_lib.place import Place
 from worker_lib.plan import DType, Kind, ReduceOp
-from worker_lib.sparse.collective import allreduce_sparse
-from worker_lib.sparse.costs import SparseCosts
-from worker_lib.tensors import SUMMABLE, TensorView, view
-from worker_lib.work import Stale, Withdrawn, Work, current
-
-__all__ = ["Session", "Work", "close_all"]
+from worker_lib.session_state import SessionState
+from worker_lib.sparse import SparseCosts, allreduce_sparse
+from worker_lib.work import Prepared, Work
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -51,57 +49,102 @@ if TYPE_CHECKING:
     from worker_lib.compress.base import Compressor
 
 _sessions: weakref.WeakSet[Session] = weakref.WeakSet()
+_NO_DATA: Final[dict[str, Any]] = {
+    "root": 0, "sparse": True, "count": 0, "input": 0, "in_begin": 0, "in_end": 0,
+    "output": 0, "out_begin": 0, "out_end": 0, "mask": 0, "zero_fill": False,
+}  # fmt: skip
 
 
-class Session(Place):
-    """One worker's place in a job. Made by `worker_lib.connect`.
+@dataclass(frozen=True, slots=True)
+class SumOptions:
+    """Options of a sum; see `Session.allreduce`.
+
+    Attributes:
+        union: words of a bitmap, for the union of all ranks' blocks; shape (ceil(blocks / 32),).
+        tag: meaning of x, for messages to ranks that disagree on it.
+    """
+
+    op: str
+    bits: int | str | None = None
+    min_bits: int | None = None
+    blocks: Any = "auto"
+    block_size: int | None = None
+    memory: Any = None
+    union: np.ndarray[Any, Any] | None = None
+    tag: str = ""
+
+
+class Session:
+    """One worker in a job. Made by `worker_lib.connect`.
 
     Collectives must be called in the same order by all ranks. Calls from several threads are put in the order
     in which they arrive. A session belongs to the process that made it: a forked child may drop it but not
     use it.
 
+    With ``async_op=True`` a collective returns a `Work` at once, and its arrays must not be touched until
+    that is done; otherwise it waits and returns the result.
+
     With ``on_loss="shrink"`` a job outlives the loss of ranks. Every rank that is left gets a
     `WorkerLostError` from the same collective, the first that was not complete anywhere; calls after it are
     for the ranks that are left, and ranks that come back take part from some later collective on. `rank`,
     `world_size` and `places` change inside calls only, never between two.
-
-    Attributes:
-        rank: this worker's number, 0 to world_size - 1.
-        world_size: number of workers in the job.
-        places: for each rank the one that it joined as; at first ``(0, 1, ..., world_size - 1)``.
-        timeout: seconds that a collective may take unless the call says otherwise.
-        transport: how packets travel: "shm", "udp", or "none" in a group of one.
     """
 
     def __init__(
         self,
-        rank: int,
-        world_size: int,
-        *,
-        engine: _native.Engine | None,
-        keeper: Keeper | None,
-        policy: SkipPolicy,
-        timeout: float,
-        name: str,
+        state: SessionState,
         group: Callable[[Session, Sequence[int], int | None, int | None], Session] | None = None,
     ) -> None:
-        super().__init__(
-            rank, world_size, engine=engine, keeper=keeper, policy=policy, timeout=timeout, name=name
-        )
+        self._state = state
         self._make_group = group
         self._sparse_costs: dict[Any, SparseCosts] = {}
         _sessions.add(self)
 
     @property
+    def rank(self) -> int:
+        """This worker's number, 0 to world_size - 1."""
+        return self._state.rank
+
+    @property
+    def world_size(self) -> int:
+        """Number of workers in the job."""
+        return self._state.world_size
+
+    @property
+    def places(self) -> tuple[int, ...]:
+        """For each rank the one that it joined as; at first ``(0, 1, ..., world_size - 1)``."""
+        return self._state.places
+
+    @property
+    def timeout(self) -> float:
+        """Seconds that a collective may take unless the call says otherwise."""
+        return self._state.timeout
+
+    @timeout.setter
+    def timeout(self, seconds: float) -> None:
+        self._state.timeout = seconds
+
+    @property
+    def name(self) -> str:
+        """Name of the job."""
+        return self._state.name
+
+    @property
+    def transport(self) -> str:
+        """The way of the packets: "shm", "udp", or "none" in a group that was made of one."""
+        return "none" if self._state.monitor is None else self._state.monitor.transport
+
+    @property
     def policy(self) -> SkipPolicy:
-        """What the job skips now; the control plane may change it between two collectives.
+        """The job's present skip policy; the control plane may change it between two collectives.
 
         While asynchronous collectives are on their way, ranks may see a change at different moments; each
         collective is carried out alike by all ranks nevertheless.
         """
-        if self._engine is None or self._pid != os.getpid():
-            return self._admitted
-        return SkipPolicy.from_word(self._engine.policy) or self._admitted
+        state = self._state
+        if state.engine is None or state.pid != os.getpid():
+            return state.admitted
+        return SkipPolicy.from_word(state.engine.policy) or state.admitted
 
     @property
     def block_size(self) -> int:
@@ -111,7 +154,7 @@ class Session(Place):
     @property
     def mask_block_size(self) -> int:
         """Elements a block in masks (`blocks=`) of calls that name no block size. It does not change."""
-        return self._admitted.block
+        return self._state.admitted.block
 
     # ------------------------------------------------------------------ collectives
 
@@ -126,9 +169,9 @@ class Session(Place):
         timeout: float | None = None,
         *,
         min_bits: int | None = None,
-        residual: Any = None,
         memory: Any = None,
         compressor: Compressor | None = None,
+        async_op: bool = False,
     ) -> Any:
         """Sums, averages or ORs an array over all ranks, in place or into `out`.
 
@@ -139,30 +182,28 @@ class Session(Place):
             x: C-contiguous NumPy array or CPU torch tensor, any shape; float32, float64, float16, bfloat16,
                 int32, int64 (or unsigned). The same shape and type at all ranks.
             op: ``"sum"``, ``"avg"`` (floats only), or ``"or"``: bit by bit, of bool and of integers of any
-                width, for which `bits`, masks, `block_size` and `residual` have no meaning.
+                width, for which `bits`, masks, `block_size` and `memory` have no meaning.
             bits: width of the lanes on the wire. Floats: 32, 16 or 8, the narrow ones with stochastic
-                rounding; float64 also 64, its default. Integers: their own width. ``"auto"``: what the
-                job's policy finds fastest, no narrower than `min_bits`.
+                rounding; float64 also 64, its default. Integers: their own width. ``"auto"``: the width
+                that the job's policy finds fastest, no narrower than `min_bits`.
             blocks: ``"auto"``: the job's policy decides whether zero blocks are looked for, and not sent;
                 ``"sparse"`` always does so, ``"dense"`` always sends everything; a bool array, one entry a
-                block (of `block_size` or else `mask_block_size` elements), says which blocks may be
+                block (of `block_size` or else `mask_block_size` elements), gives the blocks that may be
                 non-zero on this rank (elements outside it must be +0: nobody looks at them).
             out: array like `x` for the result; `x` is then left as it is.
-            block_size: elements a block, 1 to 65,536; by default what the job's policy says.
+            block_size: elements a block, 1 to 65,536; by default that of the job's policy.
             timeout: seconds; the session's setting by default.
             min_bits: with ``bits="auto"``, the narrowest lanes that will do: 8, 16 (the default), 32 or 64.
-            residual: for error feedback: float32 array of x's shape, zeroed by the caller; where this rank
-                sends words it gets x less what the lanes carry. 16- and 8-bit lanes of float32, float16
-                and bfloat16 only.
-            compressor: how it travels, of `worker_lib.compress`; one for each tensor, made alike at all
-                ranks. It decides on lanes and blocks itself. Floats only.
-            memory: error feedback in one pass: float32 array of x's shape. It is added to x first; afterwards
-                it holds what this rank did not send of that sum: what narrow lanes leave out, and blocks
-                outside a mask. Any lanes of float32, float16 and bfloat16; instead of `residual`. Undefined
-                after an error.
+            memory: error feedback in one pass: float32 array of x's shape, zeros at first. It is added to x;
+                afterwards it holds the part of that sum that this rank did not send: the rounding of narrow
+                lanes, and blocks outside a mask. float32, float16 and bfloat16. Undefined after an error.
+            compressor: one of `worker_lib.compress`; one for each tensor, made alike at all ranks. It decides
+                on lanes and blocks itself. Floats only. A common scale, if it needs one, is agreed on before
+                an asynchronous call returns.
+            async_op: return a `Work` at once.
 
         Returns:
-            `out` if given, else `x`.
+            `out` if given, else `x`; with `async_op` a `Work`.
 
         Raises:
             UsageError: an argument cannot work; nothing was sent. As a RangeError of some compressors, at all
@@ -170,59 +211,23 @@ class Session(Place):
             MismatchError, WorkerLostError, CollectiveTimeout, SwitchError, SessionBrokenError: see
                 `Work.wait`.
         """
-        if compressor is not None:
-            given = (bits, blocks, block_size, min_bits, residual, memory)
-            return self._compressed(x, op, out, timeout, compressor, given, background=False).wait()
-        return self._allreduce(
-            x,
-            op,
-            bits,
-            blocks,
-            out,
-            block_size,
-            timeout,
-            min_bits=min_bits,
-            residual=residual,
-            memory=memory,
-            background=False,
-        ).wait()
+        if compressor is None:
+            work = self._allreduce(
+                x, op, bits, blocks, out, block_size, timeout,
+                min_bits=min_bits, memory=memory, background=async_op,
+            )  # fmt: skip
+        else:
+            from worker_lib.compress.reduce import start
 
-    def allreduce_async(
-        self,
-        x: Any,
-        op: str = "sum",
-        bits: int | str | None = None,
-        blocks: Any = "auto",
-        out: Any = None,
-        block_size: int | None = None,
-        timeout: float | None = None,
-        *,
-        min_bits: int | None = None,
-        residual: Any = None,
-        memory: Any = None,
-        compressor: Compressor | None = None,
-    ) -> Work:
-        """Starts an `allreduce` and returns at once; `x` must not be touched until the `Work` is done.
-
-        With a compressor: until it was waited for, and what needs a common scale agrees on that before this
-        returns.
-        """
-        if compressor is not None:
-            given = (bits, blocks, block_size, min_bits, residual, memory)
-            return self._compressed(x, op, out, timeout, compressor, given, background=True)
-        return self._allreduce(
-            x,
-            op,
-            bits,
-            blocks,
-            out,
-            block_size,
-            timeout,
-            min_bits=min_bits,
-            residual=residual,
-            memory=memory,
-            background=True,
-        )
+            given = {"bits": bits, "block_size": block_size, "min_bits": min_bits, "memory": memory}
+            given["blocks"] = None if isinstance(blocks, str) and blocks == "auto" else blocks
+            for name, value in given.items():
+                if value is not None:
+                    raise UsageError(
+                        f"{name} is given with a compressor, which decides on lanes and blocks itself"
+                    )
+            work = start(self, x, compressor, op, out, timeout, background=async_op)
+        return work if async_op else work.wait()
 
     def allreduce_sparse(
         self,
@@ -264,106 +269,48 @@ class Session(Place):
             MismatchError: ranks called it with other types, shapes or settings.
             WorkerLostError, CollectiveTimeout, SwitchError, SessionBrokenError: see `Work.wait`.
         """
-        self._check_open()
+        self._state.check_open()
         return allreduce_sparse(self, indices, values, rows, op, bits, result, dense_over, timeout)
 
-    def broadcast(self, x: Any, root: int = 0, timeout: float | None = None) -> Any:
+    def broadcast(
+        self, x: Any, root: int = 0, timeout: float | None = None, *, async_op: bool = False
+    ) -> Any:
         """Copies rank `root`'s array to all ranks, byte for byte, in place.
 
         Args:
             x: C-contiguous array of any type; same shape and type at all ranks.
             root: rank whose contents win.
             timeout: seconds; the session's setting by default.
+            async_op: return a `Work` at once.
 
         Returns:
-            `x`.
+            `x`; with `async_op` a `Work`.
 
         Raises:
             UsageError: as in `allreduce`, or `root` is not a rank.
         """
-        return self._broadcast(x, root, timeout, background=False).wait()
+        work = self._broadcast(x, root, timeout, background=async_op)
+        return work if async_op else work.wait()
 
-    def broadcast_async(self, x: Any, root: int = 0, timeout: float | None = None) -> Work:
-        """Starts a `broadcast` and returns at once; `x` must not be touched until the `Work` is done."""
-        return self._broadcast(x, root, timeout, background=True)
-
-    @current
-    def _broadcast(self, x: Any, root: int, timeout: float | None, *, background: bool) -> Work:
-        self._check_open()
-        if not isinstance(root, int) or not 0 <= root < self.world_size:
-            raise UsageError(f"root is {root!r}; accepted: a rank, 0 to {self.world_size - 1}")
-        here = self.rank == root
-        v = view(x, "x", write=not here)
-        if self.world_size == 1:
-            return self._finished(x, v, "broadcast")
-        words = -(-v.nbytes // 4)
-        source, after = v.address, None
-        keep: tuple[Any, ...] = (x,)
-        if v.nbytes % 4:  # the wire moves whole words
-            padded = np.zeros(words, np.uint32)
-            if here:
-                bytes_of(padded)[: v.nbytes] = raw_bytes(v)
-            else:
-                after = copier(raw_bytes(v), bytes_of(padded)[: v.nbytes])
-            source, keep = padded.ctypes.data, (x, padded)
-        work = self._submit(
-            x, v, Kind.BROADCAST, "broadcast", timeout, keep, exact=True, root=root, count=words,
-            source=source, in_range=(0, words) if here else (0, 0),
-            target=source, out_range=(0, 0) if here else (0, words), zero_fill=not here,
-            background=background,
-        )  # fmt: skip
-        work._after = after
-        return work
-
-    def allgather(self, x: Any, out: Any = None, timeout: float | None = None) -> Any:
+    def allgather(
+        self, x: Any, out: Any = None, timeout: float | None = None, *, async_op: bool = False
+    ) -> Any:
         """Collects every rank's array, byte for byte.
 
         Args:
             x: C-contiguous array of any type; same shape and type at all ranks.
             out: array of shape (world_size, *x.shape) and x's type; made if None.
             timeout: seconds; the session's setting by default.
+            async_op: return a `Work` at once.
 
         Returns:
-            `out`; row r is rank r's array.
+            `out`; row r is rank r's array. With `async_op` a `Work`.
 
         Raises:
             UsageError: as in `allreduce`, or `out` has another shape or type.
         """
-        return self._allgather(x, out, timeout, background=False).wait()
-
-    def allgather_async(self, x: Any, out: Any = None, timeout: float | None = None) -> Work:
-        """Starts an `allgather` and returns at once; neither array may be touched until it is done."""
-        return self._allgather(x, out, timeout, background=True)
-
-    @current
-    def _allgather(self, x: Any, out: Any, timeout: float | None, *, background: bool) -> Work:
-        self._check_open()
-        v = view(x, "x", write=False)
-        shape = (self.world_size, *v.shape)
-        if out is None:
-            out = v.like(shape)
-        o = checked_out(out, v, shape)
-        if self.world_size == 1:
-            raw_bytes(o)[:] = raw_bytes(v)
-            return self._finished(out, v, "allgather")
-        each = -(-v.nbytes // 4)
-        n = self.world_size
-        source, target, after = v.address, o.address, None
-        keep: tuple[Any, ...] = (x, out)
-        if v.nbytes % 4:
-            part = np.zeros(each, np.uint32)
-            bytes_of(part)[: v.nbytes] = raw_bytes(v)
-            whole = np.empty((n, each), np.uint32)
-            rows = whole.view(np.uint8).reshape(n, each * 4)[:, : v.nbytes]
-            after = copier(raw_bytes(o).reshape(n, v.nbytes), rows)
-            source, target, keep = part.ctypes.data, whole.ctypes.data, (x, out, part, whole)
-        work = self._submit(
-            out, v, Kind.ALLGATHER, "allgather", timeout, keep, exact=True, count=n * each,
-            source=source, in_range=(self.rank * each, (self.rank + 1) * each),
-            target=target, out_range=(0, n * each), zero_fill=True, background=background,
-        )  # fmt: skip
-        work._after = after
-        return work
+        work = self._allgather(x, out, timeout, background=async_op)
+        return work if async_op else work.wait()
 
     def reduce_scatter(
         self,
@@ -374,6 +321,7 @@ class Session(Place):
         timeout: float | None = None,
         *,
         min_bits: int | None = None,
+        async_op: bool = False,
     ) -> Any:
         """Sums or averages an array over all ranks; rank r gets the r-th of world_size equal parts.
 
@@ -381,81 +329,41 @@ class Session(Place):
             x: as in `allreduce`; its first dimension is a multiple of world_size.
             out: array of shape (x.shape[0] / world_size, *x.shape[1:]) and x's type; made if None.
             op, bits, timeout, min_bits: as in `allreduce`.
+            async_op: return a `Work` at once.
 
         Returns:
-            `out`.
+            `out`; with `async_op` a `Work`.
 
         Raises:
             UsageError: as in `allreduce`, or the first dimension cannot be divided.
         """
-        return self._reduce_scatter(x, out, op, bits, timeout, min_bits=min_bits, background=False).wait()
+        work = self._reduce_scatter(x, out, op, bits, timeout, min_bits=min_bits, background=async_op)
+        return work if async_op else work.wait()
 
-    def reduce_scatter_async(
-        self,
-        x: Any,
-        out: Any = None,
-        op: str = "sum",
-        bits: int | str | None = None,
-        timeout: float | None = None,
-        *,
-        min_bits: int | None = None,
-    ) -> Work:
-        """Starts a `reduce_scatter` and returns at once; neither array may be touched until it is done."""
-        return self._reduce_scatter(x, out, op, bits, timeout, min_bits=min_bits, background=True)
+    def barrier(self, timeout: float | None = None, *, async_op: bool = False) -> Any:
+        """Returns when every rank has called it; with `async_op` a `Work` that is done then."""
+        work = self._barrier(timeout, background=async_op)
+        return work if async_op else work.wait()
 
-    @current
-    def _reduce_scatter(
-        self,
-        x: Any,
-        out: Any,
-        op: str,
-        bits: int | str | None,
-        timeout: float | None,
-        *,
-        min_bits: int | None = None,
-        background: bool,
-    ) -> Work:
-        self._check_open()
-        v = view(x, "x", write=False)
-        n = self.world_size
-        if not v.shape or v.shape[0] % n:
-            raise UsageError(
-                f"x has shape {v.shape}; reduce_scatter over {n} ranks needs a first dimension divisible "
-                f"by {n}"
-            )
-        dtype, width, floor, reduce = self._lanes(v, op, bits, min_bits)
-        shape = (v.shape[0] // n, *v.shape[1:])
-        if out is None:
-            out = v.like(shape)
-        o = checked_out(out, v, shape)
-        if n == 1:
-            raw_bytes(o)[:] = raw_bytes(v)
-            return self._finished(out, v, "reduce_scatter")
-        part = v.elements // n
-        return self._submit(
-            out, v, Kind.REDUCE_SCATTER, "reduce_scatter", timeout, (x, out),
-            dtype=dtype, bits=width, op=reduce, count=v.elements, source=v.address, in_range=(0, v.elements),
-            target=o.address, out_range=(self.rank * part, (self.rank + 1) * part), zero_fill=True,
-            auto_zeros=True, auto_block=True, auto_lanes=floor, background=background,
-        )  # fmt: skip
+    def allreduce_async(self, *args: Any, **kwargs: Any) -> Work:
+        """`allreduce` with ``async_op=True``."""
+        return self.allreduce(*args, async_op=True, **kwargs)  # type: ignore[no-any-return]
 
-    def barrier(self, timeout: float | None = None) -> None:
-        """Returns when every rank has called it."""
-        self._barrier(timeout, background=False).wait()
+    def broadcast_async(self, *args: Any, **kwargs: Any) -> Work:
+        """`broadcast` with ``async_op=True``."""
+        return self.broadcast(*args, async_op=True, **kwargs)  # type: ignore[no-any-return]
+
+    def allgather_async(self, *args: Any, **kwargs: Any) -> Work:
+        """`allgather` with ``async_op=True``."""
+        return self.allgather(*args, async_op=True, **kwargs)  # type: ignore[no-any-return]
+
+    def reduce_scatter_async(self, *args: Any, **kwargs: Any) -> Work:
+        """`reduce_scatter` with ``async_op=True``."""
+        return self.reduce_scatter(*args, async_op=True, **kwargs)  # type: ignore[no-any-return]
 
     def barrier_async(self, timeout: float | None = None) -> Work:
-        """Starts a `barrier`; its `Work` is done when every rank has called it."""
-        return self._barrier(timeout, background=True)
-
-    @current
-    def _barrier(self, timeout: float | None, *, background: bool) -> Work:
-        self._check_open()
-        nothing = view(np.empty(0, np.uint32), "x", write=False)
-        if self.world_size == 1:
-            return self._finished(None, nothing, "barrier")
-        return self._submit(
-            None, nothing, Kind.BARRIER, "barrier", timeout, (), exact=True, background=background
-        )
+        """`barrier` with ``async_op=True``."""
+        return self.barrier(timeout, async_op=True)  # type: ignore[no-any-return]
 
     def group(
         self, ranks: Sequence[int], *, slots: int | None = None, words: int | None = None
@@ -480,7 +388,7 @@ class Session(Place):
             UsageError: a rank twice, or out of range.
             SwitchError: the switch has no room for it.
         """
-        self._check_open()
+        self._state.check_open()
         ranks = [int(r) for r in ranks]
         if not ranks or len(set(ranks)) != len(ranks) or not all(0 <= r < self.world_size for r in ranks):
             raise UsageError(
@@ -490,12 +398,10 @@ class Session(Place):
             raise UsageError(
                 "a group of a group is not supported; make it from the session that connect() returned"
             )
-        self._groups_made += 1
+        self._state.groups_made += 1
         if self.rank not in ranks:
             return None
         return self._make_group(self, ranks, slots, words)
-
-    # ------------------------------------------------------------------ looking and leaving
 
     def stats(self) -> dict[str, Any]:
         """Counters since the session began: packets, bytes, blocks, time.
@@ -503,16 +409,35 @@ class Session(Place):
         Returns:
             ``packets_sent``, ``packets_received``, ``packets_data``, ``packets_skip``; ``bytes_sent`` and
             ``bytes_received`` (UDP payload); ``retransmissions``; ``rtt_seconds`` (smoothed);
-            ``blocks_total``,
-            ``blocks_union`` (non-zero at any rank) and ``blocks_skipped``; ``collectives``; ``seconds``: a
-            dict of time spent in
-            ``scan``, ``quantize``, ``wire`` (send and receive calls), ``wait`` (for packets) and ``decode``;
-            ``window`` (packets allowed in flight); ``transport``. All zero in a group of one.
+            ``blocks_total``, ``blocks_union`` (non-zero at any rank) and ``blocks_skipped``; ``collectives``;
+            ``seconds``: a dict of time spent in ``scan``, ``quantize``, ``wire`` (send and receive calls),
+            ``wait`` (for packets) and ``decode``; ``window`` (packets allowed in flight); ``transport``.
+            All zero in a group of one.
         """
-        if self._pid != os.getpid():
-            self._check_open()  # a lock of the engine may be held by a thread that the child does not have
-        raw: dict[str, int] = self._engine.stats() if self._engine is not None else {}
-        return {**stats_of(raw), "transport": self.transport}
+        state = self._state
+        if state.pid != os.getpid():
+            state.check_open()  # a lock of the engine may be held by a thread that the child does not have
+        raw: dict[str, int] = state.engine.stats() if state.engine is not None else {}
+        names = (
+            "collectives", "packets_sent", "packets_received", "packets_data", "packets_skip",
+            "bytes_sent", "bytes_received", "retransmissions", "results_ignored",
+            "send_calls", "receive_calls", "refused", "blocks_total", "blocks_union",
+        )  # fmt: skip
+        out: dict[str, Any] = {name: raw.get(name, 0) for name in names}
+        out["blocks_skipped"] = out["blocks_total"] - out["blocks_union"]
+        out["rtt_seconds"] = raw.get("rtt_ns", 0) / 1e9
+        out["window"] = raw.get("cwnd", 0)
+        times = {name: raw.get(f"{name}_ns", 0) / 1e9 for name in ("scan", "quantize", "wait", "decode")}
+        wire = (raw.get("send_ns", 0) + raw.get("receive_ns", 0)) / 1e9
+        return {**out, "seconds": {**times, "wire": wire}, "transport": self.transport}
+
+    def close(self) -> None:
+        """Leaves the job. Collectives still on their way are aborted. Safe to call twice, and in a forked
+        child."""
+        self._state.close()
+
+    def __repr__(self) -> str:
+        return repr(self._state)
 
     def __enter__(self) -> Session:
         return self
@@ -522,126 +447,210 @@ class Session(Place):
     ) -> None:
         self.close()
 
-    # ------------------------------------------------------------------ inside
+    # ------------------------------------------------------------------ calls, not waited for
 
-    def _compressed(
-        self,
-        x: Any,
-        op: str,
-        out: Any,
-        timeout: float | None,
-        compressor: Compressor,
-        given: tuple[Any, ...],
-        *,
-        background: bool,
-    ) -> Work:
-        from worker_lib.compress.reduce import start
-
-        names = ("bits", "blocks", "block_size", "min_bits", "residual", "memory")
-        for name, value in zip(names, given, strict=True):
-            if value is not None and not (name == "blocks" and isinstance(value, str) and value == "auto"):
-                raise UsageError(
-                    f"{name} is given with a compressor, which decides on lanes and blocks itself"
-                )
-        return start(self, x, compressor, op, out, timeout, background=background)
-
-    @current
     def _allreduce(
         self,
         x: Any,
+        op: str = "sum",
+        bits: int | str | None = None,
+        blocks: Any = "auto",
+        out: Any = None,
+        block_size: int | None = None,
+        timeout: float | None = None,
+        *,
+        min_bits: int | None = None,
+        memory: Any = None,
+        union: np.ndarray[Any, Any] | None = None,
+        background: bool,
+    ) -> Work:
+        options = SumOptions(op, bits, min_bits, blocks, block_size, memory, union)
+        return Work(self._state, lambda: self.prepare_sum(x, out, options), timeout, background=background)
+
+    def _broadcast(self, x: Any, root: int, timeout: float | None, *, background: bool) -> Work:
+        return Work(self._state, lambda: self._prepare_broadcast(x, root), timeout, background=background)
+
+    def _allgather(self, x: Any, out: Any, timeout: float | None, *, background: bool) -> Work:
+        return Work(self._state, lambda: self._prepare_allgather(x, out), timeout, background=background)
+
+    def _reduce_scatter(
+        self,
+        x: Any,
+        out: Any,
         op: str,
         bits: int | str | None,
-        blocks: Any,
-        out: Any,
-        block_size: int | None,
         timeout: float | None,
         *,
         min_bits: int | None = None,
-        residual: Any = None,
-        memory: Any = None,
-        union: np.ndarray[Any, Any] | None = None,  # words of a bitmap, for the union of all ranks' blocks
-        generation: int | None = None,  # that x was made for
-        tag: str = "",  # what x means, for ranks that disagree on it
         background: bool,
     ) -> Work:
-        self._check_open()
-        if generation not in (None, self._generation):
-            raise Withdrawn("the ranks of this job are others than a moment ago")
+        options = SumOptions(op, bits, min_bits)
+        return Work(
+            self._state, lambda: self._prepare_scatter(x, out, options), timeout, background=background
+        )
+
+    def _barrier(self, timeout: float | None, *, background: bool) -> Work:
+        return Work(self._state, self._prepare_barrier, timeout, background=background)
+
+    def _floor(self, nbytes: int, timeout: float | None = None) -> None:
+        """The benchmark's no-op baseline: as many packets as `nbytes` need, both ways, words untouched."""
+        v = TensorView(None, 0, "untouched", (nbytes,), nbytes, nbytes)
+        Work(
+            self._state,
+            lambda: self._prepared(
+                Kind.FLOOR, v, None, (), op=ReduceOp.SUM, sparse=False, count=-(-nbytes // 4)
+            ),
+            timeout,
+            background=False,
+        ).wait()
+
+    def _set_policy(self, word: int) -> None:
+        """Sets the policy that rank 0's headers carry from now on; every rank follows it from the collective
+        after. Any thread may call it; on other ranks it does nothing."""
+        if SkipPolicy.from_word(word) is None:
+            raise UsageError(f"policy word is 0x{word:08x}; accepted: one that is marked valid")
+        if self._state.engine is not None:
+            self._state.engine.set_policy(word)
+
+    # ------------------------------------------------------------------ calls for the present membership
+
+    def _prepare_barrier(self) -> Prepared:
+        return self._prepared(Kind.BARRIER, view(np.empty(0, np.uint32), "x", write=False), None, ())
+
+    def _prepare_broadcast(self, x: Any, root: int) -> Prepared:
+        if not isinstance(root, int) or not 0 <= root < self.world_size:
+            raise UsageError(f"root is {root!r}; accepted: a rank, 0 to {self.world_size - 1}")
+        here = self.rank == root
+        v = view(x, "x", write=not here)
+        words = -(-v.nbytes // 4)
+        address, finish = v.address, None
+        keep: tuple[Any, ...] = (x,)
+        if v.nbytes % 4 and self.world_size > 1:  # the wire moves whole words
+            padded = np.zeros(words, np.uint32)
+            if here:
+                bytes_of(padded)[: v.nbytes] = raw_bytes(v)
+            else:
+                finish = copier(x, raw_bytes(v), bytes_of(padded)[: v.nbytes])
+            address, keep = padded.ctypes.data, (x, padded)
+        return self._prepared(
+            Kind.BROADCAST, v, x, keep, root=root, count=words, input=address, in_end=words if here else 0,
+            output=address, out_end=0 if here else words, zero_fill=not here, finish=finish,
+        )  # fmt: skip
+
+    def _prepare_allgather(self, x: Any, out: Any) -> Prepared:
+        v = view(x, "x", write=False)
+        n = self.world_size
+        shape = (n, *v.shape)
+        if out is None:
+            out = v.like(shape)
+        o = checked_out(out, v, shape)
+        if n == 1:
+            raw_bytes(o)[:] = raw_bytes(v)
+        each = -(-v.nbytes // 4)
+        source, target, finish = v.address, o.address, None
+        keep: tuple[Any, ...] = (x, out)
+        if v.nbytes % 4 and n > 1:
+            part = np.zeros(each, np.uint32)
+            bytes_of(part)[: v.nbytes] = raw_bytes(v)
+            whole = np.empty((n, each), np.uint32)
+            rows = whole.view(np.uint8).reshape(n, each * 4)[:, : v.nbytes]
+            finish = copier(out, raw_bytes(o).reshape(n, v.nbytes), rows)
+            source, target, keep = part.ctypes.data, whole.ctypes.data, (x, out, part, whole)
+        return self._prepared(
+            Kind.ALLGATHER, v, out, keep, count=n * each,
+            input=source, in_begin=self.rank * each, in_end=(self.rank + 1) * each,
+            output=target, out_end=n * each, zero_fill=True, finish=finish,
+        )  # fmt: skip
+
+    def _prepare_scatter(self, x: Any, out: Any, options: SumOptions) -> Prepared:
+        v = view(x, "x", write=False)
+        n = self.world_size
+        if not v.shape or v.shape[0] % n:
+            raise UsageError(
+                f"x has shape {v.shape}; reduce_scatter over {n} ranks needs a first dimension divisible "
+                f"by {n}"
+            )
+        dtype, width, floor, reduce = self.lanes(v, options.op, options.bits, options.min_bits)
+        shape = (v.shape[0] // n, *v.shape[1:])
+        if out is None:
+            out = v.like(shape)
+        o = checked_out(out, v, shape)
+        if n == 1:
+            raw_bytes(o)[:] = raw_bytes(v)
+        part = v.elements // n
+        return self._prepared(
+            Kind.REDUCE_SCATTER, v, out, (x, out), dtype=dtype, bits=width, op=reduce, auto_lanes=floor,
+            count=v.elements, input=v.address, in_end=v.elements,
+            output=o.address, out_begin=self.rank * part, out_end=(self.rank + 1) * part, zero_fill=True,
+            auto_zeros=True, auto_block=True,
+        )  # fmt: skip
+
+    def prepare_sum(self, x: Any, out: Any, options: SumOptions) -> Prepared:
+        """Prepares an all-reduce; see `allreduce`."""
         v = view(x, "x", write=out is None)
-        if op == "or":
-            given = {"bits": bits, "min_bits": min_bits, "block_size": block_size, "residual": residual}
-            given["memory"] = memory
-            return self._or(x, v, blocks, out, timeout, given, background=background)
-        dtype, width, floor, reduce = self._lanes(v, op, bits, min_bits)
-        left = None if residual is None else checked_residual(residual, v, dtype, width)
-        if memory is not None:
-            left = checked_memory(memory, residual, v, dtype)
-        block = self._admitted.block if block_size is None else checked_block(block_size)
-        sparse, mask = checked_blocks(blocks, v.elements, block)
+        if options.op == "or":
+            return self._prepare_or(x, v, out, options)
+        dtype, width, floor, reduce = self.lanes(v, options.op, options.bits, options.min_bits)
+        memory = None if options.memory is None else checked_memory(options.memory, v, dtype)
+        size = options.block_size
+        block = self._state.admitted.block if size is None else checked_block(size)
+        sparse, mask = checked_blocks(options.blocks, v.elements, block)
         o = v if out is None else checked_out(out, v, v.shape)
-        if left is not None and left.overlaps(o):
-            name = "residual" if memory is None else "memory"
-            raise UsageError(f"{name} overlaps the result; pass an array of its own")
+        if memory is not None and memory.overlaps(o):
+            raise UsageError("memory overlaps the result; pass an array of its own")
         if self.world_size == 1:
             if memory is not None:
-                remembered(v, o, memory)
+                remembered(v, o, options.memory)
             elif o is not v:
                 raw_bytes(o)[:] = raw_bytes(v)
-            return self._finished(o.owner, v, "allreduce")
-        return self._submit(
-            o.owner, v, Kind.ALLREDUCE, "allreduce", timeout, (x, out, mask, residual, memory, union),
-            dtype=dtype, bits=width, op=reduce, sparse=sparse is not False, block=block,
-            auto_zeros=sparse is None, auto_block=block_size is None and mask is None, auto_lanes=floor,
-            count=v.elements, source=v.address, in_range=(0, v.elements),
-            target=o.address, out_range=(0, v.elements), zero_fill=o is not v,
-            mask=0 if mask is None else mask.ctypes.data, background=background,
-            tag=tag, residual=0 if left is None else left.address, feedback=memory is not None,
-            union=0 if union is None else union.ctypes.data,
+        prepared = self._prepared(
+            Kind.ALLREDUCE, v, o.owner, (x, out, mask, options.memory, options.union),
+            dtype=dtype, bits=width, op=reduce, auto_lanes=floor, tag=options.tag,
+            sparse=sparse is not False, block=block,
+            auto_zeros=sparse is None, auto_block=size is None and mask is None,
+            count=v.elements, input=v.address, in_end=v.elements,
+            output=o.address, out_end=v.elements, zero_fill=o is not v,
+            mask=0 if mask is None else mask.ctypes.data,
         )  # fmt: skip
+        if prepared.call is not None:
+            if memory is not None:
+                prepared.call.residual, prepared.call.feedback = memory.address, True
+            if options.union is not None:
+                prepared.call.union_out = options.union.ctypes.data
+        return prepared
 
-    def _or(
-        self,
-        x: Any,
-        v: TensorView,
-        blocks: Any,
-        out: Any,
-        timeout: float | None,
-        given: dict[str, Any],
-        *,
-        background: bool,
-    ) -> Work:
-        sparse = checked_bitwise(v, blocks, given)
+    def _prepare_or(self, x: Any, v: TensorView, out: Any, options: SumOptions) -> Prepared:
+        sparse = checked_bitwise(
+            v,
+            options.blocks,
+            {name: getattr(options, name) for name in ("bits", "min_bits", "block_size", "memory")},
+        )
         o = v if out is None else checked_out(out, v, v.shape)
-        if self.world_size == 1:
-            if o is not v:
-                raw_bytes(o)[:] = raw_bytes(v)
-            return self._finished(o.owner, v, "allreduce")
+        if self.world_size == 1 and o is not v:
+            raw_bytes(o)[:] = raw_bytes(v)
         words = -(-v.nbytes // 4)
-        source, target, after = v.address, o.address, None
+        source, target, finish = v.address, o.address, None
         keep: tuple[Any, ...] = (x, out)
-        if v.nbytes % 4:  # the wire moves whole words
+        if v.nbytes % 4 and self.world_size > 1:
             padded = np.zeros(words, np.uint32)
             bytes_of(padded)[: v.nbytes] = raw_bytes(v)
-            after = copier(raw_bytes(o), bytes_of(padded)[: v.nbytes])
+            finish = copier(o.owner, raw_bytes(o), bytes_of(padded)[: v.nbytes])
             source = target = padded.ctypes.data
             keep = (x, out, padded)
-        work = self._submit(
-            o.owner, v, Kind.ALLREDUCE, "allreduce", timeout, keep, exact=True, count=words,
-            sparse=sparse is not False, auto_zeros=sparse is None, auto_block=True,
-            source=source, in_range=(0, words), target=target, out_range=(0, words),
-            zero_fill=source != target, background=background,
+        return self._prepared(
+            Kind.ALLREDUCE, v, o.owner, keep, sparse=sparse is not False, auto_zeros=sparse is None,
+            auto_block=True, count=words, input=source, in_end=words, output=target, out_end=words,
+            zero_fill=source != target, finish=finish,
         )  # fmt: skip
-        work._after = after
-        return work
 
-    def _finished(self, result: Any, v: TensorView, name: str) -> Work:
-        """What a group of one gives back: there is nobody to wait for."""
-        return Work(self, None, result, (name, v.dtype, v.shape, ()), ())
-
-    def _lanes(
-        self, v: TensorView, op: str, bits: int | str | None, min_bits: int | None
+    def lanes(
+        self, v: TensorView, op: str, bits: int | str | None, min_bits: int | None = None
     ) -> tuple[DType, int, int, ReduceOp]:
-        """The element type, the lanes, the narrowest that the policy may choose (0: none), the reduction."""
+        """Checks op, bits and min_bits of a sum.
+
+        Returns the element type, the lanes' width, the narrowest that the policy may choose (0: none), and
+        the reduction.
+        """
         dtype = v.summable
         if dtype is None:
             raise UsageError(
@@ -650,15 +659,14 @@ class Session(Place):
             )
         if op not in ("sum", "avg"):
             raise UsageError(f"op is {op!r}; accepted: 'sum', 'avg' (and 'or' in allreduce)")
-        integer = dtype in (DType.I32, DType.I64)
-        if integer and op == "avg":
+        if op == "avg" and dtype in (DType.I32, DType.I64):
             raise UsageError(
                 f"op is 'avg' on {v.dtype}; an average of integers is not an integer: sum them and divide"
             )
         reduce = ReduceOp.AVG if op == "avg" else ReduceOp.SUM
-        if isinstance(bits, str) or min_bits is not None:
-            return dtype, dtype.lanes[0], checked_floor(bits, min_bits), reduce
         accepted = dtype.lanes
+        if isinstance(bits, str) or min_bits is not None:
+            return dtype, accepted[0], checked_floor(bits, min_bits), reduce
         width = accepted[0] if bits is None else bits
         if width not in accepted:
             widths = ", ".join(map(str, accepted))
@@ -671,99 +679,55 @@ class Session(Place):
             )
         return dtype, width, 0, reduce
 
-    def _submit(
+    def _prepared(
         self,
-        result: Any,
-        v: TensorView,
         kind: Kind,
-        name: str,
-        timeout: float | None,
+        v: TensorView,
+        result: Any,
         keep: tuple[Any, ...],
         *,
-        exact: bool = False,
+        op: ReduceOp = ReduceOp.OR,
         dtype: DType = DType.RAW,
         bits: int = 32,
-        op: ReduceOp = ReduceOp.OR,
-        root: int = 0,
-        sparse: bool = True,
-        block: int | None = None,
-        auto_zeros: bool = False,
-        auto_block: bool = False,
         auto_lanes: int = 0,
-        count: int = 0,
-        source: int = 0,
-        in_range: tuple[int, int] = (0, 0),
-        target: int = 0,
-        out_range: tuple[int, int] = (0, 0),
-        zero_fill: bool = False,
-        mask: int = 0,
         tag: str = "",
-        residual: int = 0,
-        feedback: bool = False,
-        union: int = 0,
-        background: bool = False,
-    ) -> Work:
-        seconds = self.timeout if timeout is None else timeout
-        if not seconds > 0:
-            raise UsageError(f"timeout is {seconds!r}; accepted: seconds greater than 0")
-        # For exact moves the engine sees only words, so the element type is part of the shape's fingerprint.
-        shape = (v.dtype, *v.shape) if exact else (tag, *v.shape) if tag else tuple(v.shape)
-        assert self._engine is not None
-        call = _native.Call(
-            kind=int(kind), op=int(op), dtype=int(dtype), bits=bits, root=root, sparse=sparse,
-            block=self._admitted.block if block is None else block, count=count, fingerprint_count=v.elements,
-            shape_crc=shape_fingerprint(shape), workers=self.world_size, rank=self.rank,
-            policy=0, input=source, in_begin=in_range[0], in_end=in_range[1],
-            output=target, out_begin=out_range[0], out_end=out_range[1], mask=mask, zero_fill=zero_fill,
-            auto_zeros=auto_zeros, auto_block=auto_block, auto_lanes=auto_lanes,
-        )  # fmt: skip
-        call.residual, call.feedback, call.union_out = residual, feedback, union
+        finish: Callable[[], Any] | None = None,
+        **fields: Any,
+    ) -> Prepared:
+        """Makes the engine's call; `fields` are those of `_native.Call`, beside what every call has."""
+        state = self._state
+        exact = op is ReduceOp.OR
+        name = kind.name.lower()
         moved = exact and kind is not Kind.ALLREDUCE
-        called = f"{name} through {tag}" if tag else name
-        label = (called, v.dtype, tuple(v.shape), () if moved else (op, "auto" if auto_lanes else bits))
-        me = threading.get_ident()
-        with self._lock:
-            self._inside.add(me)
-            try:
-                if self._closed:
-                    self._check_open()
-                native = None
-                if self._keeper is None or self._keeper.owed is None:
-                    native = self._engine.submit(
-                        call, int(min(seconds, 1e9) * 1e9), background, self._generation
-                    )
-            finally:
-                self._inside.discard(me)
-            if native is None:
-                raise Stale
-            work = Work(self, native, result, label, (*keep, v.owner), seconds)
-            if background:
-                self._pending.append(work)
-        self._forget_done()
-        return work
+        label = (
+            f"{name} through {tag}" if tag else name,
+            v.dtype,
+            v.shape,
+            () if moved else (op, "auto" if auto_lanes else bits),
+        )
+        if state.world_size == 1:
+            return Prepared(None, result, label, keep)
+        # For exact moves the engine sees only words, so the element type is part of the shape's fingerprint.
+        shape = (v.dtype, *v.shape) if exact else (tag, *v.shape) if tag else v.shape
+        assert state.engine is not None
+        fields = {**_NO_DATA, "block": state.admitted.block, **fields}
+        call = _native.Call(
+            kind=int(kind), op=int(op), dtype=int(dtype), bits=bits, auto_lanes=auto_lanes,
+            fingerprint_count=v.elements, shape_crc=_fingerprint(shape),
+            workers=state.world_size, rank=state.rank, policy=0, **fields,
+        )  # fmt: skip
+        return Prepared(call, result, label, (*keep, v.owner), finish)
 
-    def _set_policy(self, word: int) -> None:
-        """What rank 0's headers carry from now on; every rank follows it from the collective after. Any
-        thread may call it; on other ranks it does nothing."""
-        if SkipPolicy.from_word(word) is None:
-            raise UsageError(f"policy word is 0x{word:08x}; accepted: one that is marked valid")
-        if self._engine is not None:
-            self._engine.set_policy(word)
 
-    def _floor(self, nbytes: int, timeout: float | None = None) -> None:
-        """For the benchmark: as many data packets as `nbytes` need, both ways, words left untouched."""
-        self._check_open()
-        words = -(-nbytes // 4)
-        v = TensorView(None, 0, "untouched", (nbytes,), nbytes, nbytes)
-        self._submit(
-            None, v, Kind.FLOOR, "floor", timeout, (),
-            op=ReduceOp.SUM, dtype=DType.RAW, sparse=False, count=words,
-        ).wait()  # fmt: skip
+@lru_cache(maxsize=256)
+def _fingerprint(shape: tuple[Any, ...]) -> int:
+    """The plan's word for a shape, and for exact moves the type."""
+    return zlib.crc32(repr(shape).encode())
 
 
 def _forget_sessions_in_child() -> None:
     for session in list(_sessions):
-        session._after_fork()
+        session._state.after_fork()
 
 
 os.register_at_fork(after_in_child=_forget_sessions_in_child)
@@ -772,5 +736,5 @@ os.register_at_fork(after_in_child=_forget_sessions_in_child)
 def close_all() -> None:
     """Closes every session of this process. Runs at exit: leaving without `close` is still leaving."""
     for session in list(_sessions):
-        if session._pid == os.getpid():
+        if session._state.pid == os.getpid():
             session.close()

@@ -1,88 +1,133 @@
-"""One collective on its way, as the caller holds it, and what calls again when the membership changes."""
+"""One collective on its way, and everything about waiting for it.
+
+    Work() --> submit: prepare, hand to the engine; again if the membership changed meanwhile
+    wait() --> run the engine until the collective has ended:
+                   done       finish: copy or decode, return the result
+                   cancelled  another rank called it for another membership, and all ranks left it undone:
+                              submit again, unless it is in the background
+                   otherwise  the error, from the engine's status and what the monitor knows of other ranks
+
+A thread that waits runs the engine itself, without the interpreter's lock, and looks up every 50 ms.
+"""
 
 from __future__ import annotations
 
+import os
 import threading
+import time
 from collections.abc import Callable
-from functools import wraps
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from dataclasses import dataclass
+from typing import Any, Final
 
-from switchagg.errors import MismatchError
+from switchagg.errors import (
+    CollectiveTimeout,
+    MismatchError,
+    SessionBrokenError,
+    SwitchAggError,
+    UsageError,
+    WorkerLostError,
+)
 from worker_lib import _native
-from worker_lib.messages import Label
+from worker_lib.plan import ReduceOp, differing_fields
+from worker_lib.session_state import ABORTED, DONE, LOST, MISMATCH, MOVED, PENDING, TIMEOUT, SessionState
 
-if TYPE_CHECKING:
-    from worker_lib.place import Place
+_SLICE_NS: Final = 50_000_000  # how often a waiting thread looks for signals
+_SILENCE_NS: Final = 1_000_000_000  # nothing heard for this long, and a rank has left: no use to wait
 
-_P = ParamSpec("_P")
-_S = TypeVar("_S", bound="Place")
-PENDING, DONE, MISMATCH, TIMEOUT, ABORTED, LOST, MOVED = range(7)  # of the engine's statuses
-
-
-class Stale(Exception):
-    """The membership changed while a call was made, and nothing has been sent: it has to be made again."""
+# A call: name, type, shape, and for sums their kind and bits. Made into text only where a message needs it.
+Label = tuple[str, str, tuple[int, ...], tuple[()] | tuple[ReduceOp, int | str]]
 
 
-class Withdrawn(MismatchError):
+class Retry(Exception):
+    """Raised while a call is prepared: the membership changed and nothing was sent, so prepare it again."""
+
+
+class Cancelled(MismatchError):
     """A rank had called this for another number of ranks, and all ranks left it undone."""
 
 
-def current(call: Callable[Concatenate[_S, _P], Work]) -> Callable[Concatenate[_S, _P], Work]:
-    """For the methods that make a collective: they are called for the membership of now.
+@dataclass(slots=True)
+class Prepared:
+    """A call that is ready for the engine, for the membership of now.
 
-    A call that the membership overtook is made again: at once where nothing had been sent, and by `Work.wait`
-    where all ranks left it undone, unless it is in the background: what was called after it keeps its place.
+    Attributes:
+        call: None where there is nothing to send: a group of one, or no elements.
+        result: returned by `Work.wait`.
+        label: names the call in messages.
+        keep: objects whose memory the engine uses.
+        finish: makes the result once the engine is done; `result` is what it returns.
+        release: called once when it is over, well or not.
     """
 
-    @wraps(call)
-    def made(place: _S, /, *args: _P.args, **kwargs: _P.kwargs) -> Work:
-        while True:
-            try:
-                work = call(place, *args, **kwargs)
-                break
-            except Stale:
-                continue
-        if not kwargs["background"]:
-            work._again = lambda: made(place, *args, **kwargs)
-        return work
-
-    return made
+    call: _native.Call | None
+    result: Any
+    label: Label
+    keep: tuple[Any, ...] = ()
+    finish: Callable[[], Any] | None = None
+    release: Callable[[], None] | None = None
 
 
 class Work:
-    """One collective on its way, as `allreduce_async` returns it.
+    """One collective on its way, as a call with ``async_op=True`` returns it.
 
     Its tensors stay alive until it is done, whether anybody waits for it or not.
     """
 
     def __init__(
         self,
-        place: Place,
-        native: _native.Collective | None,
-        result: Any,
-        label: Label,
-        keep: tuple[Any, ...],
-        seconds: float = 0.0,
+        state: SessionState,
+        prepare: Callable[[], Prepared],
+        timeout: float | None,
+        *,
+        background: bool,
     ) -> None:
-        self._place = place
-        self._native = native
-        self._result = result
-        self._label = label
-        self._keep = keep
-        self._seconds = seconds  # that the call was given
-        self._after: Callable[[], None] | None = None
-        self._again: Callable[[], Work] | None = None
+        self._state = state
+        self._prepare = prepare
+        self._seconds = state.timeout if timeout is None else timeout
+        self._background = background
         self._lock = threading.Lock()
+        self._finished = False
+        self._error: BaseException | None = None
+        self._submit()
+
+    def _submit(self) -> None:
+        """Prepares the call for the present membership and hands it to the engine.
+
+        If the membership changes before the engine has it, nothing was sent, and it is prepared again.
+        """
+        state = self._state
+        while True:
+            state.check_open()
+            generation = state.generation
+            try:
+                self._prepared = self._prepare()
+            except Retry:
+                continue
+            self._native: _native.Collective | None = None
+            call = self._prepared.call
+            if call is None:
+                return
+            try:
+                if not self._seconds > 0:
+                    raise UsageError(f"timeout is {self._seconds!r}; accepted: seconds greater than 0")
+                self._native = state.submit(
+                    call, self._seconds, generation, background=self._background, keep=self._prepared
+                )
+            except BaseException:
+                self._release()
+                raise
+            if self._native is not None:
+                return
+            self._release()
+
+    def _release(self) -> None:
+        release, self._prepared.release = self._prepared.release, None
+        if release is not None:
+            release()
 
     def done(self) -> bool:
-        """Whether `wait` would return or raise at once."""
+        """True if `wait` would return or raise at once."""
         return self._native is None or self._native.status != PENDING
-
-    def _drive(self, seconds: float) -> bool:
-        """Runs the engine in this thread until it is done, for at most `seconds`; returns `done()`."""
-        if self._native is not None and seconds > 0:
-            self._place._drive(self._native, self._label, seconds)
-        return self.done()
 
     def wait(self, timeout: float | None = None) -> Any:
         """Waits until the collective is done, and returns its result.
@@ -101,17 +146,140 @@ class Work:
             SwitchError: the switch is gone; the session is broken.
             SessionBrokenError: the session was broken before.
         """
-        if self._native is not None:
-            try:
-                self._place._wait(self._native, self._label, timeout, self._seconds)
-            except Withdrawn:
-                if self._again is None:
-                    raise
-                return self._again().wait(timeout)
-        with self._lock:  # also while it copies: another thread that waits may not return before that
-            after, self._after = self._after, None
-            if after is not None:
-                after()
-            self._keep = ()
-            self._again = None
-        return self._result
+        try:
+            while self._native is not None and not self._finished:
+                status = self._run(self._native, timeout)
+                if status == DONE:
+                    break
+                if status != MOVED or self._background:
+                    raise self._failure(self._native, status)
+                self._release()
+                self._submit()
+        except BaseException:
+            with self._lock:
+                self._release()
+            raise
+        return self._finish()
+
+    def _run(self, native: _native.Collective, timeout: float | None) -> int:
+        """Runs the engine in this thread until the collective has ended; returns its status."""
+        state = self._state
+        if state.pid != os.getpid():
+            state.check_open()
+        limit = None if timeout is None else time.monotonic() + timeout
+        with state.in_engine(self) as engine:
+            while True:
+                status = native.status if state.closed else engine.wait(native, _SLICE_NS)
+                if status != PENDING:
+                    break
+                if timeout is not None and limit is not None and time.monotonic() >= limit:
+                    state.break_off(f"{self.called()} was not done within {timeout} s")
+                    raise self._timeout_error(native, timeout)
+                left = None if state.monitor is None else state.monitor.left
+                if left is not None and engine.silence_ns > _SILENCE_NS:
+                    # A rank left and the switch is silent: how far that rank got is unknown.
+                    state.break_off(left.text)
+                    raise left.error(self.called())
+        if status == DONE:
+            if native.generation > state.generation:
+                state.adopt(native.generation)
+            state.forget_done()
+        return status
+
+    def _drive(self, seconds: float) -> bool:
+        """Runs the engine in this thread for at most `seconds`; returns `done()`. Only `wait` raises."""
+        native, state = self._native, self._state
+        if native is not None and seconds > 0:
+            limit = time.monotonic_ns() + int(seconds * 1e9)
+            with state.in_engine(self) as engine:
+                while not state.closed and native.status == PENDING:
+                    left = limit - time.monotonic_ns()
+                    if left <= 0:
+                        break
+                    engine.wait(native, min(left, _SLICE_NS))
+        return self.done()
+
+    def _finish(self) -> Any:
+        """Makes the result, once; no thread that waits returns before it is there."""
+        with self._lock:
+            if not self._finished:
+                self._finished = True
+                prepared = self._prepared
+                try:
+                    if prepared.finish is not None:
+                        prepared.result = prepared.finish()
+                except BaseException as error:
+                    self._error = error
+                self._release()
+                prepared.keep, prepared.finish, prepared.call = (), None, None
+                del self._prepare
+        if self._error is not None:
+            raise self._error
+        return self._prepared.result
+
+    # ------------------------------------------------------------------ messages
+
+    def called(self) -> str:
+        """The call as messages name it: "allreduce(float32, shape (10,), sum, 32 bits)"."""
+        name, dtype, shape, sum_of = self._prepared.label
+        how = ""
+        if sum_of:
+            how = ", or" if sum_of[0] is ReduceOp.OR else f", {sum_of[0].name.lower()}, {sum_of[1]} bits"
+        return f"{name}({dtype}, shape {shape}{how})"
+
+    def _failure(self, native: _native.Collective, status: int) -> Exception:
+        """The error for a collective that ended otherwise than done."""
+        state, name = self._state, self.called()
+        monitor = state.monitor
+        if status == MISMATCH:
+            return MismatchError(
+                f"ranks called different things: they disagree on "
+                f"{', '.join(differing_fields(native.difference))}. Rank {state.rank} called {name}. "
+                "Nothing was changed; the session can go on."
+            )
+        if status == MOVED:
+            return Cancelled(
+                f"ranks called {name} before and after another rank came back, and its result depends on how "
+                "many they are. Nothing was changed; call it again."
+            )
+        if status == TIMEOUT:
+            state.break_off(f"{name} timed out")
+            return self._timeout_error(native, self._seconds)
+        if status == LOST and monitor is not None:
+            loss = monitor.losses.get(native.generation) or monitor.left
+            if loss is not None:
+                return state.loss_error(loss, f"{name} on rank {state.rank}")
+        if status == ABORTED and monitor is not None and monitor.over is not None:
+            return state.over_error(f"{name} on rank {state.rank}")
+        return SessionBrokenError(
+            f"{name} was abandoned: {state.broken or 'the session was closed'}. Its tensor is undefined; "
+            "connect again."
+        )
+
+    def _timeout_error(self, native: _native.Collective, timeout: float) -> SwitchAggError:
+        state, name = self._state, self.called()
+        assert state.engine is not None
+        ranks, trouble = state.lost_ranks()
+        seconds = f"{timeout:g} s"
+        if ranks:
+            who = f"rank {ranks[0]}" if len(ranks) == 1 else "ranks " + ", ".join(map(str, ranks))
+            return WorkerLostError(
+                f"{who} left the job or died; {name} could not be done within {seconds}", ranks
+            )
+        stats = state.engine.stats()
+        parts = [
+            f"{name} was not done within {seconds} on rank {state.rank} of {state.world_size}",
+            f"{native.results} of {native.packets or '?'} results so far asked for had come",
+            f"{stats['retransmissions']} packets had been sent again",
+        ]
+        if stats["refused"]:
+            parts.append("the switch's port refuses packets: no switch is running there")
+        elif not stats["results"]:
+            parts.append(
+                "nothing has ever come from the switch: is there a firewall, or are the other ranks late?"
+            )
+        elif native.results == 0:
+            parts.append("perhaps a rank has not called it")
+        if trouble:
+            parts.append(trouble)
+        return CollectiveTimeout("; ".join(parts) + ". The session is broken: connect again.")

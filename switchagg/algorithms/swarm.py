@@ -33,7 +33,8 @@ from switchagg.errors import UsageError
 from worker_lib.compress import lanes
 
 if TYPE_CHECKING:
-    from worker_lib.session import Session, Work
+    from worker_lib.session import Session
+    from worker_lib.work import Work
 
 BITS: Final = (4, 8, 16)
 _FULL_BITS: Final = 64

@@ -21,9 +21,9 @@ from switchagg.emulator.faults import Faults
 from switchagg.emulator.switch import Switch
 from switchagg.rules.slots import JobEntry, WorkerEntry
 from worker_lib import _native
-from worker_lib.messages import shape_fingerprint
 from worker_lib.plan import DType, Kind, ReduceOp
-from worker_lib.transport import udp
+from worker_lib.session import _fingerprint as shape_fingerprint
+from worker_lib.transport import BoundSocket, bind
 
 SLOTS, WORDS = 32, 64
 PENDING, DONE, MISMATCH, TIMEOUT, ABORTED, LOST, MOVED = range(7)
@@ -79,8 +79,8 @@ class Cluster:
         self.switch.remove_job(old)
         return upto
 
-    def _admit(self, places: tuple[int, ...]) -> tuple[dict[int, udp.BoundSocket], dict[int, dict[str, Any]]]:
-        sockets = {place: udp.bind("127.0.0.1") for place in places}
+    def _admit(self, places: tuple[int, ...]) -> tuple[dict[int, BoundSocket], dict[int, dict[str, Any]]]:
+        sockets = {place: bind("127.0.0.1") for place in places}
         self.job = next(self._ids)
         self.places = places
         base = (self.job % 8) * SLOTS

@@ -34,11 +34,11 @@ I32 = np.int32
 
 def vanish(session: Session) -> None:
     """As if the session's process had ended: no leave, and its connection closes."""
-    assert session._keeper is not None
-    assert session._engine is not None
-    session._keeper.drop()
-    session._engine.close()
-    session._closed = True
+    assert session._state.monitor is not None
+    assert session._state.engine is not None
+    session._state.monitor.drop()
+    session._state.engine.close()
+    session._state.closed = True
 
 
 def sum_of(session: Session, n: int = 5000) -> int:
@@ -100,9 +100,9 @@ def test_who_was_not_waiting_is_told_by_the_next_call(host: EmbeddedController) 
         session.barrier()
         if session.rank == 1:
             return vanish(session)
-        assert session._keeper is not None
+        assert session._state.monitor is not None
         deadline = time.monotonic() + 10
-        while session._keeper.over is None and time.monotonic() < deadline:
+        while session._state.monitor.over is None and time.monotonic() < deadline:
             time.sleep(0.01)
         with pytest.raises(WorkerLostError, match="rank 1 was lost") as caught:
             session.barrier()
@@ -211,7 +211,7 @@ def test_asynchronous_collectives_fail_together_and_later_ones_match(host: Embed
             try:
                 for i in range(6):
                     works.append(session.allreduce_async(np.full(1000, value + i, I32)))
-                    if session.rank and not session._generation:
+                    if session.rank and not session._state.generation:
                         time.sleep(0.05)
                 return [int(work.wait()[0]) for work in works]
             except WorkerLostError as error:
@@ -345,11 +345,11 @@ def test_a_collective_called_for_another_number_of_ranks(host: EmbeddedControlle
 
 def wait_for_pause(session: Session) -> None:
     """Until the controller has asked rank 0 for a pause."""
-    assert session._engine is not None
+    assert session._state.engine is not None
     deadline = time.monotonic() + 20
-    while not session._engine.pause_requested and time.monotonic() < deadline:
+    while not session._state.engine.pause_requested and time.monotonic() < deadline:
         time.sleep(0.005)
-    assert session._engine.pause_requested
+    assert session._state.engine.pause_requested
 
 
 def test_groups_after_a_change(host: EmbeddedController) -> None:
@@ -513,8 +513,8 @@ def test_random_losses_and_returns(way: str) -> None:
                         if work._native is None:
                             assert x[0] == 1 << place  # alone
                             continue
-                        assert session._keeper is not None
-                        generation = session._keeper.generations[work._native.generation]
+                        assert session._state.monitor is not None
+                        generation = session._state.monitor.generations[work._native.generation]
                         with book:
                             seen.setdefault((generation.job, work._native.call_number), {})[place] = int(x[0])
                             assert places(int(x[0])) == generation.places

@@ -319,7 +319,7 @@ def test_many_in_flight_waited_for_out_of_order() -> None:
 
 @pytest.mark.parametrize("bits", [16, 8])
 @pytest.mark.parametrize("kind", ["float32", "float16", "bfloat16"])
-def test_residual_is_what_the_lanes_leave_out(host: EmbeddedController, kind: str, bits: int) -> None:
+def test_a_memory_gets_what_the_lanes_leave_out(host: EmbeddedController, kind: str, bits: int) -> None:
     dtype = np.dtype(ml_dtypes.bfloat16) if kind == "bfloat16" else np.dtype(kind)
     count = 70_000  # two kinds of packets, and more than one chunk
     seed = seed_of_this_run()
@@ -332,7 +332,7 @@ def test_residual_is_what_the_lanes_leave_out(host: EmbeddedController, kind: st
         x[2048 + session.rank] = np.nan if session.rank == 1 else 1  # the chunk of this one is NaN everywhere
         left = np.zeros(count, np.float32)
         out = np.zeros(count, dtype)
-        session.allreduce(x, bits=bits, out=out, residual=left)
+        session.allreduce(x, bits=bits, out=out, memory=left)
         return x.astype(np.float64), left.astype(np.float64), out.astype(np.float64)
 
     ranks = together(host.url, 2, call, words=K)
@@ -347,25 +347,6 @@ def test_residual_is_what_the_lanes_leave_out(host: EmbeddedController, kind: st
         assert left.any()
     rounding = {"float32": 2.0**-20, "float16": 2.0**-8, "bfloat16": 2.0**-5}[kind]  # of the result itself
     assert np.abs(carried - out)[~chunk].max() <= rounding
-
-
-def test_residuals_that_cannot_be(host: EmbeddedController) -> None:
-    def call(session: Session) -> None:
-        x, left = np.ones(8, np.float32), np.zeros(8, np.float32)
-        for bad, bits, said in (
-            (left, 32, "32-bit lanes"),
-            (left[:4], 16, "shape"),
-            (left.astype(np.float64), 16, "float64"),
-            (x, 16, "overlaps x"),
-        ):
-            with pytest.raises(UsageError, match=said):
-                session.allreduce(x, bits=bits, residual=bad)
-        with pytest.raises(UsageError, match="overlaps the result"):
-            session.allreduce(x, bits=16, out=left, residual=left)
-        with pytest.raises(UsageError, match="float64"):
-            session.allreduce(x.astype(np.float64), bits=16, residual=left)
-
-    together(host.url, 2, call, words=K)
 
 
 def test_every_collective_can_be_asynchronous(host: EmbeddedController) -> None:

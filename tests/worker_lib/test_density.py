@@ -25,8 +25,8 @@ SIZES = tuple(16 << i for i in range(7))  # elements a block
 
 
 def native_counts(session: Session) -> tuple[int, list[int], list[int]]:
-    assert session._engine is not None
-    raw = session._engine.stats()
+    assert session._state.engine is not None
+    raw = session._state.engine.stats()
     own, total = ([raw[f"density_{which}_{size}"] for size in SIZES] for which in ("own", "sum"))
     return raw["density_groups"], own, total
 

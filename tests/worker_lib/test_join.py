@@ -100,7 +100,7 @@ def test_events_of_the_stream(host: EmbeddedController) -> None:
 
 def test_a_stream_that_breaks_is_opened_again(host: EmbeddedController) -> None:
     zero, one = join_all(host.url)
-    broken = zero._line.stream
+    broken = zero._held.stream
     zero.attach()
     assert broken.ended()
     assert not zero.controller_gone()

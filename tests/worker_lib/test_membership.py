@@ -7,19 +7,21 @@ import pytest
 from switchagg.errors import SwitchError, UsageError, WorkerLostError
 from worker_lib.membership import (
     Change,
-    Doom,
+    End,
+    FailFrom,
     Generation,
-    Over,
-    Pause,
-    Policy,
-    Roster,
+    MembershipStateMachine,
+    RequestPause,
+    SetPolicy,
     checked_deadline,
     checked_on_loss,
 )
 
 
-def roster(on_loss: str = "fail", rank: int = 0, places: tuple[int, ...] = (0, 1, 2, 3)) -> Roster:
-    return Roster("j", Generation(1, rank, places), on_loss)  # type: ignore[arg-type]
+def machine(
+    on_loss: str = "fail", rank: int = 0, places: tuple[int, ...] = (0, 1, 2, 3)
+) -> MembershipStateMachine:
+    return MembershipStateMachine("j", Generation(1, rank, places), on_loss)  # type: ignore[arg-type]
 
 
 def lost(*places: int, why: str = "its process ended") -> dict[str, Any]:
@@ -27,8 +29,8 @@ def lost(*places: int, why: str = "its process ended") -> dict[str, Any]:
 
 
 def test_a_lost_rank_ends_the_session() -> None:
-    action = roster().event(lost(2))
-    assert isinstance(action, Over)
+    action = machine().event(lost(2))
+    assert isinstance(action, End)
     error = action.cause.error("allreduce(x)")
     assert isinstance(error, WorkerLostError)
     assert error.ranks == (2,)
@@ -39,7 +41,7 @@ def test_a_lost_rank_ends_the_session() -> None:
 
 
 def test_with_shrink_it_begins_a_change_and_the_others_are_told_at_its_end() -> None:
-    r = roster("shrink", rank=2)
+    r = machine("shrink", rank=2)
     assert r.event(lost(1)) == Change()
     assert r.event(lost(3, why="silent for 2 s")) == Change()
     assert r.event(lost(1)) is None
@@ -52,7 +54,7 @@ def test_with_shrink_it_begins_a_change_and_the_others_are_told_at_its_end() -> 
 
 
 def test_events_of_members_long_gone_are_nothing() -> None:
-    r = roster("shrink")
+    r = machine("shrink")
     r.changed(Generation(2, 0, (0, 2, 3)), [(1, "")])
     assert r.event(lost(1)) is None
     assert r.event({"event": "left", "ranks": [1], "begun": [3]}) is None
@@ -65,7 +67,7 @@ def test_events_of_members_long_gone_are_nothing() -> None:
 
 
 def test_a_loss_that_the_controller_tells_by_the_admission_only() -> None:
-    r = roster("shrink")
+    r = machine("shrink")
     loss = r.changed(Generation(2, 0, (0, 1, 3)), [(2, "silent for 2 s")])
     assert loss is not None
     assert loss.text == "rank 2 was lost: silent for 2 s"
@@ -73,7 +75,7 @@ def test_a_loss_that_the_controller_tells_by_the_admission_only() -> None:
 
 
 def test_a_rank_that_was_lost_and_came_back_within_one_change() -> None:
-    r = roster("shrink")
+    r = machine("shrink")
     loss = r.changed(Generation(2, 0, (0, 1, 2, 3)), [(2, "its process ended")])
     assert loss is not None
     assert loss.ranks == (2,)
@@ -83,45 +85,45 @@ def test_a_rank_that_was_lost_and_came_back_within_one_change() -> None:
 
 
 def test_events_of_the_generation_to_come_are_kept_for_it() -> None:
-    r = roster("shrink")
+    r = machine("shrink")
     pause = {"event": "pause", "job": 2, "why": "rank 2 is back"}
     assert r.event({**lost(3), "job": 2}) is None
     assert r.event(pause) is None
     r.changed(Generation(2, 0, (0, 1, 3)), [(2, "")])
     first, second = r.early()
     assert r.event(first) == Change()
-    assert r.event(second) == Pause()
+    assert r.event(second) == RequestPause()
     assert r.early() == []
     assert r.event({**pause, "job": 1}) is None
-    assert isinstance(r.event({**lost(0), "job": 1}), Over)  # oneself, in whichever generation
-    assert isinstance(r.event({"event": "evicted", "job": 7, "why": ""}), Over)
+    assert isinstance(r.event({**lost(0), "job": 1}), End)  # oneself, in whichever generation
+    assert isinstance(r.event({"event": "evicted", "job": 7, "why": ""}), End)
 
 
 def test_a_rank_that_comes_back_is_no_loss_and_can_be_lost_again() -> None:
-    r = roster("shrink", places=(0, 1, 2))
+    r = machine("shrink", places=(0, 1, 2))
     r.event(lost(1))
     assert r.changed(Generation(2, 0, (0, 2)), [(1, "")]) is not None
-    assert r.event({"event": "pause", "why": "rank 1 is back"}) == Pause()
+    assert r.event({"event": "pause", "why": "rank 1 is back"}) == RequestPause()
     assert r.changed(Generation(3, 0, (0, 1, 2)), []) is None
     assert r.event(lost(1)) == Change()
 
 
 def test_who_is_alone_need_not_ask_anybody_to_pause() -> None:
-    assert roster(places=(3,)).event({"event": "pause", "why": "rank 1 is back"}) == Change()
+    assert machine(places=(3,)).event({"event": "pause", "why": "rank 1 is back"}) == Change()
 
 
 def test_a_rank_that_left_in_order() -> None:
-    r = roster()
+    r = machine()
     action = r.event({"event": "left", "ranks": [1, 3], "begun": [7, 5]})
-    assert isinstance(action, Doom)
+    assert isinstance(action, FailFrom)
     assert action.begun == 5
     assert action.loss.ranks == (1, 3)
     assert "ranks 1, 3 left the job in order, and barrier() needs it" in str(action.loss.error("barrier()"))
     unknown = r.event({"event": "left", "ranks": [2], "begun": [None]})
-    assert isinstance(unknown, Doom)
+    assert isinstance(unknown, FailFrom)
     assert unknown.begun is None
     assert unknown.loss.ranks == (1, 2, 3)
-    assert isinstance(roster().event({"event": "left", "ranks": [1]}), Doom)
+    assert isinstance(machine().event({"event": "left", "ranks": [1]}), FailFrom)
 
 
 @pytest.mark.parametrize(
@@ -133,8 +135,8 @@ def test_a_rank_that_left_in_order() -> None:
     ],
 )
 def test_what_ends_a_session(event: dict[str, Any], said: str) -> None:
-    action = roster("shrink").event(event)
-    assert isinstance(action, Over)
+    action = machine("shrink").event(event)
+    assert isinstance(action, End)
     error = action.cause.error("barrier()")
     assert isinstance(error, SwitchError)
     assert said in str(error)
@@ -142,8 +144,8 @@ def test_what_ends_a_session(event: dict[str, Any], said: str) -> None:
 
 
 def test_the_rest() -> None:
-    r = roster()
-    assert r.event({"event": "policy", "word": 0x80000040}) == Policy(0x80000040)
+    r = machine()
+    assert r.event({"event": "policy", "word": 0x80000040}) == SetPolicy(0x80000040)
     assert r.event({"event": "ping"}) is None
     assert r.event({"event": "of the future", "x": 1}) is None
     assert r.event({}) is None
@@ -166,7 +168,7 @@ def test_the_rest() -> None:
 )
 def test_malformed_events(event: dict[str, Any]) -> None:
     with pytest.raises(SwitchError, match="the controller sent"):
-        roster().event(event)
+        machine().event(event)
 
 
 @pytest.mark.parametrize(

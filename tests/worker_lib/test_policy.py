@@ -21,7 +21,7 @@ from tests.reference.plan import Call
 from tests.seeds import seed_of_this_run
 from worker_lib import Session
 from worker_lib.plan import DType, Kind, ReduceOp, differing_fields
-from worker_lib.session import Work
+from worker_lib.work import Work
 
 from .harness import together
 

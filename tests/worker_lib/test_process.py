@@ -139,7 +139,7 @@ def forks(session: Session, when: str) -> list[int]:
                     code = use_in_child(session)
                 elif ending == "drop":
                     # As far as a child can: the engine itself goes.
-                    session._engine = None
+                    session._state.engine = None
                     del work
                     code = 0
                 else:

@@ -10,19 +10,17 @@ scale is known.
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from switchagg.errors import UsageError
-from worker_lib.checks import checked_out, raw_bytes
+from worker_lib.arguments import TensorView, checked_out, raw_bytes, view
 from worker_lib.compress.base import Compressor, Floats, Round
 from worker_lib.plan import DType
 from worker_lib.quantize import STORAGE, narrow, widen
-from worker_lib.tensors import TensorView, view
-from worker_lib.work import Stale, Withdrawn, Work, current
+from worker_lib.session import SumOptions
+from worker_lib.work import Prepared, Retry, Work
 
 if TYPE_CHECKING:
     from worker_lib.session import Session
@@ -74,7 +72,6 @@ def allreduce_async(
     return start(session, x, compressor, op, out, timeout, background=True)
 
 
-@current
 def start(
     session: Session,
     x: Any,
@@ -83,11 +80,21 @@ def start(
     out: Any,
     timeout: float | None,
     *,
-    background: bool,  # noqa: ARG001  (`current` looks at it)
+    background: bool,
 ) -> Work:
-    """See `allreduce`; `background`: whether the caller goes on meanwhile."""
-    session._check_open()
-    generation = session._generation
+    """See `allreduce`; `background`: true if the caller goes on meanwhile."""
+    return Work(
+        session._state,
+        lambda: _prepare(session, x, compressor, op, out, timeout),
+        timeout,
+        background=background,
+    )
+
+
+def _prepare(
+    session: Session, x: Any, compressor: Compressor, op: str, out: Any, timeout: float | None
+) -> Prepared:
+    generation = session._state.generation
     v = view(x, "x", write=out is None)
     dtype = v.summable
     if dtype not in _FLOATS:
@@ -102,7 +109,7 @@ def start(
         raise UsageError(f"op is {op!r}; accepted: 'sum', 'avg'")
     o = v if out is None else checked_out(out, v, v.shape)
     if not v.elements:
-        return session._finished(o.owner, v, "allreduce")
+        return Prepared(None, o.owner, ("allreduce", v.dtype, v.shape, ()))
     round = Round(session.rank, session.world_size)
     compressor.begin(session, generation)
     try:
@@ -111,18 +118,18 @@ def start(
         shared = compressor.share(flat, round)
         if shared is not None:
             shared = session.allreduce(shared, op="or", timeout=timeout)
-            if session._generation != generation:
-                raise Stale
+            if session._state.generation != generation:
+                raise Retry
         message = compressor.encode(flat, shared, round)
         total = np.empty_like(message.values)
-        inner = session._allreduce(
-            message.values, "sum", message.bits, message.blocks, total, message.block_size, timeout,
-            residual=message.residual if session.world_size > 1 else None,
-            generation=generation, tag=compressor.describe(), background=True,
+        prepared = session.prepare_sum(
+            message.values,
+            total,
+            SumOptions(
+                "sum", message.bits, None, message.blocks, message.block_size,
+                message.residual if session.world_size > 1 else None, tag=compressor.describe(),
+            ),
         )  # fmt: skip
-    except Withdrawn:
-        compressor.end()
-        raise Stale from None
     except BaseException:
         compressor.end()
         raise
@@ -134,63 +141,8 @@ def start(
         raw_bytes(o).view(STORAGE[dtype])[:] = narrow(result.astype(flat.dtype, copy=False), dtype)
         return o.owner
 
-    return CompressedWork(inner, finish, compressor.end)
-
-
-class CompressedWork(Work):
-    """A reduction on its way whose sum has yet to be decoded, which whoever waits does.
-
-    Args:
-        inner: the sum.
-        finish: decodes it; returns the result.
-        release: called once, when it is over, well or not.
-    """
-
-    def __init__(self, inner: Work, finish: Callable[[], Any], release: Callable[[], None]) -> None:
-        super().__init__(
-            inner._place, inner._native, None, inner._label, (*inner._keep, finish), inner._seconds
-        )
-        self._finish = finish
-        self._release = release
-        self._turn = threading.Lock()
-        self._over = False
-        self._error: BaseException | None = None
-
-    def wait(self, timeout: float | None = None) -> Any:
-        """Waits until the sum is there, decodes it, and returns the result; see `Work.wait`.
-
-        Raises:
-            RangeError: as in `allreduce`. SwitchAggError: what `Work.wait` raises.
-        """
-        error: BaseException | None = None
-        if not self._over and self._native is not None:
-            try:
-                self._place._wait(self._native, self._label, timeout, self._seconds)
-            except BaseException as caught:
-                error = caught
-        with self._turn:
-            if not self._over:
-                self._settle(error, timeout)
-        if self._error is not None:
-            raise self._error
-        return self._result
-
-    def _settle(self, error: BaseException | None, timeout: float | None) -> None:
-        """Once: the result, or the error that every later `wait` raises too."""
-        try:
-            if error is None:
-                self._result = self._finish()
-            elif isinstance(error, Withdrawn) and self._again is not None:
-                self._release()
-                self._result = self._again().wait(timeout)
-            else:
-                raise error
-        except BaseException as caught:
-            self._error = caught
-        self._over = True
-        self._release()
-        self._keep = ()
-        self._again = None
+    prepared.finish, prepared.release = finish, compressor.end
+    return prepared
 
 
 def _flat(v: TensorView, dtype: DType) -> Floats:

@@ -39,7 +39,8 @@ from switchagg.errors import (
     SwitchAggError,
     SwitchError,
 )
-from worker_lib.session import Session, Work
+from worker_lib.session import Session
+from worker_lib.work import Work
 
 FLIGHT: Final = 4  # collectives under way at once
 _LOOK: Final = 0.5  # seconds between two looks whether another rank has lost the switch
@@ -320,7 +321,7 @@ class Relieved:
             self._name, self.session.rank, self._reason,
         )  # fmt: skip
         self._store.set("lost", self._reason)
-        self.session._break(f"the switch is lost: {self._reason}")  # from here on nothing completes
+        self.session._state.break_off(f"the switch is lost: {self._reason}")  # from here on nothing completes
         with self._order:
             mine = self._first
             for entry in self._entries:

@@ -28,8 +28,8 @@ from torch.distributed import distributed_c10d as c10d
 
 from switchagg.errors import SessionBrokenError, UsageError
 from switchagg.wire.header import MAX_TREE_WORKERS
-from worker_lib.session import Session, Work
-from worker_lib.tensors import SUMMABLE
+from worker_lib.arguments import SUMMABLE
+from worker_lib.session import Session
 from worker_lib.torch import device, sparse, staging, versions
 from worker_lib.torch.fallback import Part, Relieved, gloo_backend
 from worker_lib.torch.meeting import fresh
@@ -38,6 +38,7 @@ from worker_lib.torch.rendezvous import controllers, join
 from worker_lib.torch.staged import staged
 from worker_lib.torch.staging import devices
 from worker_lib.torch.work import Completer, SwitchWork, ranged
+from worker_lib.work import Work
 
 _DIVIDED: Final = (torch.int32, torch.int64)  # integers whose average is the quotient of the exact sum
 

@@ -24,10 +24,10 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from switchagg.errors import UsageError
+from worker_lib.arguments import SUMMABLE
 from worker_lib.compress.base import Compressor
 from worker_lib.compress.reduce import start as compressed
 from worker_lib.session import Session
-from worker_lib.tensors import SUMMABLE
 from worker_lib.torch import device, sparse, staging
 from worker_lib.torch.compressors import BucketCompressors
 from worker_lib.torch.group import SwitchGroup

@@ -8,9 +8,8 @@ from typing import Final
 import torch
 
 from switchagg.errors import UsageError
-from worker_lib.checks import checked_block, checked_floor
-from worker_lib.tensors import SUMMABLE
-from worker_lib.transport.select import checked_transport
+from worker_lib.arguments import SUMMABLE, checked_block, checked_floor
+from worker_lib.transport import checked_transport
 
 FALLBACKS: Final = ("error", "gloo")
 LANES: Final = (8, 16, 32, 64)

@@ -20,9 +20,10 @@ import numpy as np
 import torch
 
 from switchagg.rules.planner import MAX_BLOCK
+from worker_lib.arguments import SUMMABLE
 from worker_lib.plan import unpack_bitmap
-from worker_lib.session import Session, Work
-from worker_lib.tensors import SUMMABLE
+from worker_lib.session import Session
+from worker_lib.work import Work
 
 MAX_ELEMENTS: Final = 2**32  # of the dense shape: what a plan's fingerprint can count
 _SPARE: Final = 8  # tables of a size that are kept

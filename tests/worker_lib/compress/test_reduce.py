@@ -134,7 +134,7 @@ def test_wrong_arguments(host: EmbeddedController) -> None:
         for match, arguments in (
             ("bits is given", {"bits": 8}),
             ("blocks is given", {"blocks": "dense"}),
-            ("residual is given", {"residual": np.zeros_like(x)}),
+            ("memory is given", {"memory": np.zeros_like(x)}),
             ("op is 'max'", {"op": "max"}),
             ("out is", {"out": np.empty(3, np.float32)}),
         ):

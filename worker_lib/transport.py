@@ -1,26 +1,32 @@
-"""Which way a worker's packets take, and the engine on it.
+"""The ways of a worker's packets, and the engine on one of them.
 
 "shm"   shared memory, where the switch runs on this host, as this user, and takes part (docs/protocol.md)
-"udp"   datagrams
+"udp"   datagrams, from a socket that is bound to the address that the controller is told
 "auto"  the first that works
 """
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import os
+import socket
+import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from switchagg.errors import SwitchError, UsageError
+from switchagg.errors import NetworkError, SwitchError, UsageError
 from switchagg.rules.planner import SkipPolicy
 from worker_lib import _native
-from worker_lib.transport import udp
 
 if TYPE_CHECKING:
     from worker_lib.join import Membership
 
 TRANSPORTS: Final = ("auto", "shm", "udp")
+RECEIVE_BUFFER: Final = 8 << 20
+# The kernel accounts more than a packet's payload against a socket's buffer.
+OVERHEAD_PER_PACKET: Final = 512
 
 
 def checked_transport(given: str | None) -> str:
@@ -35,7 +41,7 @@ def checked_transport(given: str | None) -> str:
     return value
 
 
-def open_engine(sock: udp.BoundSocket, member: Membership, transport: str) -> tuple[_native.Engine, str]:
+def open_engine(sock: BoundSocket, member: Membership, transport: str) -> tuple[_native.Engine, str]:
     """Returns an engine on the socket that was admitted, and the transport it uses: "shm" or "udp".
 
     Raises as `resume_engine`.
@@ -46,7 +52,7 @@ def open_engine(sock: udp.BoundSocket, member: Membership, transport: str) -> tu
 
 
 def resume_engine(
-    engine: _native.Engine, sock: udp.BoundSocket, member: Membership, transport: str, *, lost: bool
+    engine: _native.Engine, sock: BoundSocket, member: Membership, transport: str, *, lost: bool
 ) -> str:
     """Lets a frozen engine go on in a new generation; returns the transport it uses there.
 
@@ -64,9 +70,9 @@ def resume_engine(
 
 
 def _open(
-    sock: udp.BoundSocket, member: Membership, transport: str, use: Callable[[dict[str, Any]], object]
+    sock: BoundSocket, member: Membership, transport: str, use: Callable[[dict[str, Any]], object]
 ) -> str:
-    """Calls `use` with the engine's arguments, for one transport or the other; returns which it was."""
+    """Calls `use` with the engine's arguments for one transport or the other; returns its name."""
     if transport != "udp" and member.switch_link:
         try:
             use(_arguments(member, member.slots, member.switch_link))
@@ -83,7 +89,7 @@ def _open(
             f"the switch at {member.switch_address}:{member.switch_port} takes no links through shared "
             'memory; transport="udp" works'
         )
-    limit = udp.window_limit(
+    limit = window_limit(
         words=member.words,
         workers=member.senders,
         own_buffer=sock.receive_buffer,
@@ -115,3 +121,74 @@ def _arguments(member: Membership, window_limit: int, link: str) -> dict[str, An
         "link": link,
         "policy": SkipPolicy(member.block, member.dense, member.bits).word(),
     }
+
+
+@dataclass(frozen=True, slots=True)
+class BoundSocket:
+    """A bound UDP socket that an engine is about to take.
+
+    Attributes:
+        native: the socket, in the form that the engine takes.
+        address, port: where the switch will send to.
+        receive_buffer: bytes of datagrams that the kernel will hold.
+        warning: what the kernel refused and how to allow it; empty if nothing.
+    """
+
+    native: _native.Socket
+    address: str
+    port: int
+    receive_buffer: int
+    warning: str
+
+
+def bind(address: str, *, offload: bool = True) -> BoundSocket:
+    """Binds a UDP socket to a free port of `address` (dotted IPv4).
+
+    Raises:
+        UsageError: not an IPv4 address of this host, or not on Linux.
+        NetworkError: the kernel refused for another reason.
+    """
+    if sys.platform != "linux":
+        raise UsageError(f"the UDP transport uses Linux socket calls; this is {sys.platform}")
+    try:
+        number = int(ipaddress.IPv4Address(address))
+    except ValueError:
+        raise UsageError(f"address {address!r} is not an IPv4 address such as 127.0.0.1") from None
+    try:
+        native = _native.Socket(number, 0, RECEIVE_BUFFER, offload)
+    except OSError as error:
+        if error.errno == errno.EADDRNOTAVAIL:
+            raise UsageError(f"address {address} does not belong to this host") from None
+        raise NetworkError(f"cannot open a UDP socket on {address}: {error.strerror}") from error
+    warning = ""
+    if native.receive_buffer < RECEIVE_BUFFER // 4:
+        warning = (
+            f"the kernel allows only {native.receive_buffer:,} bytes of receive buffer (wanted "
+            f"{RECEIVE_BUFFER:,}); the window is smaller than it could be. As root: "
+            f"sysctl -w net.core.rmem_max={RECEIVE_BUFFER}"
+        )
+    return BoundSocket(native, address, native.port, native.receive_buffer, warning)
+
+
+def local_address_towards(host: str, port: int) -> str:
+    """The address of this host's interface that leads to `host`.
+
+    Raises:
+        NetworkError: there is no route, or the name does not resolve.
+    """
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((host, port))
+            return str(probe.getsockname()[0])
+    except OSError as error:
+        raise NetworkError(f"no route to {host}:{port}: {error.strerror or error}") from error
+
+
+def window_limit(*, words: int, workers: int, own_buffer: int, switch_buffer: int) -> int:
+    """Packets that one worker may have outstanding without overrunning a socket buffer.
+
+    The switch's buffer is shared by all workers; a worker's own receives one RESULT for each packet that it
+    sent.
+    """
+    each = 16 + 4 * words + OVERHEAD_PER_PACKET
+    return max(1, min(own_buffer // each, switch_buffer // (each * workers)))

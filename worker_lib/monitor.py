@@ -1,14 +1,14 @@
-"""Keeps a session's place: heartbeats, what the controller says, changes of membership.
+"""The membership monitor of a session: heartbeats, the controller's events, changes of membership.
 
-    member stream --reader thread--> events -+                               +--> engine: abort, fail_from,
-                                             +--> keeper thread -- Roster ---+    freeze, finish, resume
-    engine: "all ranks have paused" ---------+                               +--> controller: attach,
-    native thread: heartbeats                                                     progress, proceed
+    member stream --reader thread--> events -+                          +--> engine: abort, fail_from,
+                                             +--> monitor thread -------+    freeze, finish, resume
+    engine: "all ranks have paused" ---------+    (membership machine)  +--> controller: attach,
+    native thread: heartbeats                                                progress, proceed
 
-What an event means is `worker_lib/membership.py`'s to say. A thread that waits in a collective does so in the
+`worker_lib/membership.py` decides what an event means. A thread that waits in a collective does so in the
 engine, without the interpreter's lock, so it comes back as soon as the engine has been told.
 
-When the stream breaks, the controller may have been restarted: the keeper attaches again for as long as the
+When the stream breaks, the controller may have been restarted: the monitor attaches again for as long as the
 session lives, and nothing is raised while packets flow. Only if the switch's port refuses packets as well is
 the session over.
 """
@@ -25,30 +25,41 @@ from typing import TYPE_CHECKING, Any, Final
 from switchagg.errors import AdmissionError, SwitchError
 from switchagg.rules.planner import SkipPolicy
 from worker_lib import _native
-from worker_lib.membership import Change, Doom, Generation, Gone, Loss, OnLoss, Over, Pause, Policy, Roster
-from worker_lib.transport import udp
-from worker_lib.transport.select import resume_engine
+from worker_lib.membership import (
+    Change,
+    Effect,
+    End,
+    FailFrom,
+    Generation,
+    Gone,
+    Loss,
+    MembershipStateMachine,
+    OnLoss,
+    RequestPause,
+    SetPolicy,
+)
+from worker_lib.transport import BoundSocket, bind, resume_engine
 
 if TYPE_CHECKING:
     from worker_lib.join import Membership
 
 _SLICE_NS: Final = 100_000_000
-_PATIENCE: Final = 30.0  # seconds for other ranks in one call; then it is asked again
+_PATIENCE: Final = 30.0  # seconds that one request waits for other ranks; then it is repeated
 _ATTACH_TIMEOUT: Final = 5.0
 _FIRST_PAUSE: Final = 0.05  # seconds between two attempts to attach; doubled up to the last
 _LAST_PAUSE: Final = 1.0
-_LOOK: Final = 0.05  # seconds between looks at the switch's port meanwhile
+_PORT_CHECK: Final = 0.05  # seconds between checks of the switch's port meanwhile
 _END_SECONDS: Final = 5.0  # for the threads to end
-_COMES_BACK: Final = ("stopping", "switch")  # codes of refusals that may be others in a moment
+_TEMPORARY: Final = ("stopping", "switch")  # codes of refusals that may pass
 
 
-class Keeper:
-    """One member's keeper; its threads run from the start.
+class MembershipMonitor:
+    """One member's monitor; its threads run from the start.
 
     Args:
         engine: of the session.
-        member: the place that the controller gave.
-        transport: as the caller asked for; see `worker_lib.transport.select`.
+        member: the admission that the controller gave.
+        transport: as the caller asked for; see `worker_lib.transport`. used: "shm" or "udp".
         address: IPv4 address of this host that packets come from.
 
     Attributes:
@@ -56,10 +67,10 @@ class Keeper:
         lock: guards what follows, and orders calls and changes of generation.
         generations: by the engine's number.
         over: why the session has ended; None while it has not.
-        owed: a loss that the caller has not been told of: no call is made before that.
+        owed: a loss that the caller has not been told of; no call is made before it is.
         losses: by the number of the generation that they ended.
         left: ranks of this generation that have left.
-        transport: how packets travel: "shm" or "udp".
+        transport: the way of the packets: "shm" or "udp".
     """
 
     def __init__(
@@ -76,143 +87,143 @@ class Keeper:
         self.generations = [generation]
         self.policies = [policy_of(member)]
         on_loss: OnLoss = "shrink" if member.on_loss == "shrink" else "fail"
-        self._roster = Roster(member.name, generation, on_loss)
+        self._machine = MembershipStateMachine(member.name, generation, on_loss)
         self._engine = engine
         self._asked = transport
         self._address = address
         self._change_wanted = False
-        self._offer: udp.BoundSocket | None = None  # the controller was told its address
+        self._offer: BoundSocket | None = None  # the controller was told its address
         self._closing = threading.Event()
         self._dropped = False
         self._events: queue.SimpleQueue[tuple[int, dict[str, Any] | None]] = queue.SimpleQueue()
-        self._line = 0  # number of the stream that is read
-        self._heart = _native.HeartbeatSender(engine)
-        self._bell = os.eventfd(0, os.EFD_CLOEXEC)
-        self._bell_open = True
-        self._bell_lock = threading.RLock()  # `drop` may come from the collector, anywhere
-        engine.set_pause_eventfd(self._bell)
-        self._aim()
-        self._read_line(member)
-        self._thread = threading.Thread(target=self._run, name="switchagg-keeper", daemon=True)
+        self._stream_number = 0  # number of the stream that is read
+        self._heartbeats = _native.HeartbeatSender(engine)
+        self._wakeup = os.eventfd(0, os.EFD_CLOEXEC)
+        self._wakeup_open = True
+        self._wakeup_lock = threading.RLock()  # `drop` may come from the collector, anywhere
+        engine.set_pause_eventfd(self._wakeup)
+        self._start_heartbeats()
+        self._start_reader(member)
+        self._thread = threading.Thread(target=self._run, name="switchagg-monitor", daemon=True)
         self._thread.start()
 
     def leave(self, begun: int) -> None:
-        """Gives the place back and ends the threads. The engine is closed before."""
+        """Leaves the job and ends the threads. The engine is closed before."""
         self._end_threads()
         self.member.leave(begun)
         if threading.current_thread() is not self._thread:
             self._thread.join(_END_SECONDS)
 
     def drop(self) -> None:
-        """Ends the threads, and with the stream the place: nobody has the session. From any thread."""
+        """Ends the threads, and closes the stream without a leave. From any thread."""
         self._dropped = True
         self._closing.set()
-        self._ring()
+        self._wake()
 
     def abandon(self) -> None:
-        """For a forked child: the threads are the parent's, and so is the place."""
-        self._heart.abandon()
-        # The threads' frames stay for ever in the child, and this with them: not the engine too.
-        del self._heart, self._engine
+        """For a forked child: threads and membership are the parent's."""
+        self._heartbeats.abandon()
+        # The threads' frames, and this object with them, stay in the child for ever; the engine must not.
+        del self._heartbeats, self._engine
         self.member.close_descriptors()
-        if self._bell_open:
-            self._bell_open = False
-            os.close(self._bell)
+        if self._wakeup_open:
+            self._wakeup_open = False
+            os.close(self._wakeup)
 
     # ------------------------------------------------------------------ threads
 
     def _end_threads(self) -> None:
         self._closing.set()
-        self._heart.close()
-        self._ring()
+        self._heartbeats.close()
+        self._wake()
 
-    def _ring(self) -> None:
-        with self._bell_lock:
-            if self._bell_open:
-                os.eventfd_write(self._bell, 1)
+    def _wake(self) -> None:
+        with self._wakeup_lock:
+            if self._wakeup_open:
+                os.eventfd_write(self._wakeup, 1)
 
-    def _read_line(self, member: Membership) -> None:
+    def _start_reader(self, member: Membership) -> None:
         """Starts to read the member's stream."""
-        self._line += 1
+        self._stream_number += 1
         threading.Thread(
-            target=self._read, args=(self._line, member), name="switchagg-events", daemon=True
+            target=self._read, args=(self._stream_number, member), name="switchagg-events", daemon=True
         ).start()
 
     def _read(self, line: int, member: Membership) -> None:
         while True:
             try:
                 event = member.next_event()
-            except SwitchError:  # no event: as good as none at all
+            except SwitchError:  # not an event: like the end of the stream
                 event = None
             self._events.put((line, event))
-            self._ring()
+            self._wake()
             if event is None:
                 return
 
     def _run(self) -> None:
         try:
             while not self._closing.is_set() and self.over is None:
-                os.eventfd_read(self._bell)
-                self._hear()
+                os.eventfd_read(self._wakeup)
+                self._take_events()
                 while (self._change_wanted or self._engine.halted) and not self._ended():
                     self._change()
-                    self._hear()
-        except Exception as error:  # a session whose keeper is dead must not wait for it
-            self._end(Gone(f"the session's keeper failed: {error!r}"))
+                    self._take_events()
+        except Exception as error:  # a session whose monitor is dead must not wait for it
+            self._end(Gone(f"the session's monitor failed: {error!r}"))
             raise
         finally:
-            self._heart.close()
+            self._heartbeats.close()
             if self._dropped:
                 self.member.close_stream()
             if self._offer is not None:
                 self._offer.native.close()
             self._engine.set_pause_eventfd(-1)
-            with self._bell_lock:
-                self._bell_open = False
-                os.close(self._bell)
+            with self._wakeup_lock:
+                self._wakeup_open = False
+                os.close(self._wakeup)
 
     def _ended(self) -> bool:
         return self._closing.is_set() or self.over is not None or self._engine.broken
 
     # ------------------------------------------------------------------ events
 
-    def _hear(self) -> None:
+    def _take_events(self) -> None:
         """Acts on all events that have come."""
         while not self._ended():
             try:
                 line, event = self._events.get_nowait()
             except queue.Empty:
                 return
-            if line != self._line:
+            if line != self._stream_number:
                 continue
             if event is None:
                 self._attach()
                 continue
             try:
-                self._act(self._roster.event(event))
+                self._apply(self._machine.event(event))
             except SwitchError as error:
                 self._end(Gone(str(error)))
 
-    def _act(self, action: Over | Doom | Change | Pause | Policy | None) -> None:
-        match action:
-            case Over(cause):
+    def _apply(self, effect: Effect | None) -> None:
+        match effect:
+            case End(cause):
                 self._end(cause)
             case Change():
                 self._change_wanted = True
                 self._engine.freeze()
-            case Pause():
+            case RequestPause():
                 self._engine.request_pause()
-            case Policy(word):
+            case SetPolicy(word):
                 if SkipPolicy.from_word(word) is not None:
                     self._engine.set_policy(word)
-            case Doom(begun, loss):
+            case FailFrom(begun, loss):
                 with self.lock:
                     self.left = loss
                 if begun is not None:
                     self._engine.fail_from(begun)
 
     def _end(self, cause: Loss | Gone) -> None:
-        """The session is over: whoever waits in the engine comes back and finds out why."""
+        """Ends the session: threads in the engine come back and find `over`."""
         with self.lock:
             if self.over is None:
                 self.over = cause
@@ -222,7 +233,7 @@ class Keeper:
 
     def _attach(self) -> None:
         """Attaches again, until the controller is there, the switch is gone too, or the session ends."""
-        if self._roster.final:
+        if self._machine.final:
             return self._end(Gone(f"the controller of job {self.member.name!r} has stopped, and its switch"))
         refused = self._engine.stats()["refused"]
         pause = _FIRST_PAUSE
@@ -230,7 +241,7 @@ class Keeper:
             try:
                 member = self.member.attach(_ATTACH_TIMEOUT)
             except AdmissionError as error:
-                if error.code not in _COMES_BACK:
+                if error.code not in _TEMPORARY:
                     return self._end(Gone(f"{error}"))
             except SwitchError:
                 pass
@@ -238,7 +249,7 @@ class Keeper:
                 self._attached(member)
                 return None
             until = time.monotonic() + pause
-            while time.monotonic() < until and not self._closing.wait(_LOOK):
+            while time.monotonic() < until and not self._closing.wait(_PORT_CHECK):
                 if self._engine.stats()["refused"] > refused:
                     return self._end(
                         Gone(
@@ -250,20 +261,20 @@ class Keeper:
         return None
 
     def _attached(self, member: Membership) -> None:
-        self._read_line(member)
+        self._start_reader(member)
         if member.job == self.member.job:
             self.member = member
-            self._aim()
+            self._start_heartbeats()
         elif self._offer is not None:  # the answer to `proceed` was lost on its way
             self._change_wanted = False
             self._resume(member)
         else:
             self._end(Gone(f"job {member.name!r} went on without this rank"))
 
-    def _aim(self) -> None:
+    def _start_heartbeats(self) -> None:
         beats = self.member.heartbeats
         if beats is not None:
-            self._heart.start(
+            self._heartbeats.start(
                 int(ipaddress.IPv4Address(beats.address)), beats.port, beats.cookie, int(beats.interval * 1e9)
             )
 
@@ -282,10 +293,10 @@ class Keeper:
                 if self._ended():
                     return None
             if self._offer is None:
-                self._offer = udp.bind(self._address)
+                self._offer = bind(self._address)
             return self._resume(member.proceed(self._offer.address, self._offer.port, _PATIENCE))
         except AdmissionError as error:
-            if error.code not in _COMES_BACK:
+            if error.code not in _TEMPORARY:
                 return self._end(Gone(str(error)))
         except SwitchError:
             # The controller is slow or gone. If it is gone the stream has ended too, which comes as an event.
@@ -298,7 +309,7 @@ class Keeper:
         sock, self._offer = self._offer, None
         assert sock is not None
         generation = Generation(new.job, new.rank, new.places)
-        loss = self._roster.changed(generation, new.lost)
+        loss = self._machine.changed(generation, new.lost)
         # Under the lock: no call is made between the old generation's end and the caller's being told.
         with self.lock:
             self.member = new
@@ -312,14 +323,14 @@ class Keeper:
             except SwitchError as error:
                 self.over = Gone(str(error))
                 used = None
-        sock.native.close()  # nothing, once the engine has it
+        sock.native.close()  # does nothing once the engine has it
         if self.over is not None:
             self._engine.abort()
         if used is not None:
             self.transport = used
-            self._aim()
-        for event in self._roster.early():
-            self._events.put((self._line, dict(event)))
+            self._start_heartbeats()
+        for event in self._machine.early():
+            self._events.put((self._stream_number, dict(event)))
 
 
 def policy_of(member: Membership) -> SkipPolicy:

@@ -13,9 +13,8 @@ from switchagg.control.embedded import EmbeddedController
 from tests.seeds import seed_of_this_run
 from tests.worker_lib.harness import together
 from tests.worker_lib.test_changes import vanish
-from worker_lib import MismatchError, Session, UsageError, WorkerLostError
-from worker_lib.sparse import SparseCosts, SparseRows, collective, sparse_costs
-from worker_lib.sparse.support import FLAT, PAGE
+from worker_lib import MismatchError, Session, UsageError, WorkerLostError, sparse
+from worker_lib.sparse import FLAT, PAGE, SparseCosts, SparseRows, sparse_costs
 
 Array = npt.NDArray[Any]
 Drawn = tuple[Array, Array]
@@ -250,7 +249,7 @@ def test_ranks_that_are_left_after_a_loss_measure_again(host: EmbeddedController
 def test_nothing_is_measured_where_it_cannot_pay(
     host: EmbeddedController, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(collective, "measured", None)  # would raise
+    monkeypatch.setattr(sparse, "_measured", None)  # would raise
 
     def call(session: Session) -> None:
         few = np.arange(100)

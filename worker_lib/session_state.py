@@ -1,0 +1,242 @@
+"""The state of one session: its ranks, its engine, and the reason why it cannot be used any more, if any.
+
+`Session` (the collectives) and `Work` (waiting) share one. `worker_lib/monitor.py` tells it of other ranks.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from switchagg.errors import SessionBrokenError, SwitchAggError, WorkerLostError
+from switchagg.rules.planner import SkipPolicy
+from worker_lib import _native
+from worker_lib.membership import Loss
+from worker_lib.monitor import MembershipMonitor
+
+if TYPE_CHECKING:
+    from worker_lib.work import Work
+
+PENDING, DONE, MISMATCH, TIMEOUT, ABORTED, LOST, MOVED = range(7)  # statuses of a `_native.Collective`
+_ASK_TIMEOUT: Final = 1.0  # seconds for asking the controller who is missing, after a timeout
+_LEAVE_SECONDS: Final = 5.0  # at most, for other threads to come out of the engine
+
+
+class SessionState:
+    """The state of a session.
+
+    Args:
+        rank, world_size: at first.
+        engine, monitor: None in a group that was made of one.
+        policy: the skip policy at admission.
+        timeout: seconds that a collective may take unless the call says otherwise.
+        name: of the job.
+
+    Attributes:
+        rank, world_size, places: of `generation`; see `Session`.
+        generation: the engine's number of the present membership.
+        admitted: the skip policy that the ranks of this generation were admitted with.
+        broken: the reason why no call is possible any more; None while calls are.
+        groups_made: number of `Session.group` calls in this generation.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        world_size: int,
+        *,
+        engine: _native.Engine | None,
+        monitor: MembershipMonitor | None,
+        policy: SkipPolicy,
+        timeout: float,
+        name: str,
+    ) -> None:
+        self.rank = rank
+        self.world_size = world_size
+        self.places = tuple(range(world_size)) if monitor is None else monitor.generations[0].places
+        self.timeout = timeout
+        self.name = name
+        self.admitted = policy
+        self.engine = engine
+        self.monitor = monitor
+        self.generation = 0
+        self.broken: str | None = None
+        self.closed = False
+        self.groups_made = 0
+        self.pid = os.getpid()
+        self._pending: list[tuple[_native.Collective, object]] = []
+        self._lock = threading.Lock() if monitor is None else monitor.lock
+        # Threads in the engine. A thread enters itself first and then looks at `closed`; close() sets that
+        # first and then looks here.
+        self._threads: set[int] = set()
+        if monitor is not None:
+            weakref.finalize(self, monitor.drop).atexit = False
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else f"broken: {self.broken}" if self.broken else "open"
+        return f"<worker_lib.Session {self.name!r} rank {self.rank} of {self.world_size}, {state}>"
+
+    # ------------------------------------------------------------------ calls
+
+    def check_open(self) -> None:
+        """Before every call: takes over the present membership.
+
+        Raises:
+            SessionBrokenError: the session is closed, broken, or another process's.
+            WorkerLostError: a rank was lost, and the caller has not been told yet.
+            SwitchError: the switch or the controller ended the session.
+        """
+        if self.pid != os.getpid():
+            raise SessionBrokenError(
+                f"this session belongs to process {self.pid}; a forked child (here {os.getpid()}) must "
+                "connect() itself"
+            )
+        if self.closed:
+            raise SessionBrokenError("this session is closed; connect again")
+        if self.broken is not None:
+            raise SessionBrokenError(f"this session is broken ({self.broken}); connect again")
+        monitor = self.monitor
+        if monitor is None or self.engine is None:
+            return
+        if monitor.over is not None:
+            raise self.over_error("this call")
+        if monitor.owed is not None:
+            raise self.loss_error(monitor.owed, "this call")
+        if self.engine.generation != self.generation:
+            self.adopt(self.engine.generation)
+
+    def submit(
+        self, call: _native.Call, seconds: float, generation: int, *, background: bool, keep: object
+    ) -> _native.Collective | None:
+        """Hands a call to the engine; None where the membership is not that of `generation` any more.
+
+        `keep` lives until a collective in the background has ended, whether anybody waits or not.
+        """
+        assert self.engine is not None
+        me = threading.get_ident()
+        with self._lock:
+            self._threads.add(me)
+            try:
+                if self.closed:
+                    self.check_open()
+                if self.monitor is not None and self.monitor.owed is not None:
+                    return None
+                native = self.engine.submit(call, int(min(seconds, 1e9) * 1e9), background, generation)
+            finally:
+                self._threads.discard(me)
+            if background and native is not None:
+                self._pending.append((native, keep))
+        self.forget_done()
+        return native
+
+    def forget_done(self) -> None:
+        """Lets go of the tensors of collectives that nobody waited for."""
+        if self._pending:
+            with self._lock:
+                self._pending = [each for each in self._pending if each[0].status == PENDING]
+
+    @contextmanager
+    def in_engine(self, work: Work) -> Iterator[_native.Engine]:
+        """Surrounds a thread's time in the engine. An interruption breaks the session: the tensors of the
+        collective may go with its caller."""
+        assert self.engine is not None
+        me = threading.get_ident()
+        self._threads.add(me)
+        try:
+            yield self.engine
+        except BaseException as error:
+            if self.broken is None:
+                self.break_off(f"{work.called()} was interrupted by {type(error).__name__}")
+            raise
+        finally:
+            self._threads.discard(me)
+
+    def adopt(self, generation: int) -> None:
+        """Takes over the membership of a newer generation. Only inside calls: between two calls, rank and
+        world_size stay as they are."""
+        with self._lock:
+            self._adopt(generation)
+
+    def _adopt(self, generation: int) -> None:
+        assert self.monitor is not None
+        if generation <= self.generation:
+            return
+        self.generation = generation
+        now = self.monitor.generations[generation]
+        self.rank, self.world_size, self.places = now.rank, now.world_size, now.places
+        self.admitted = self.monitor.policies[generation]
+        self.groups_made = 0
+
+    # ------------------------------------------------------------------ errors and the end
+
+    def loss_error(self, loss: Loss, doing: str) -> WorkerLostError:
+        """The error about a loss; after it the caller knows, and calls belong to the new generation."""
+        assert self.monitor is not None
+        assert self.engine is not None
+        with self._lock:
+            if self.monitor.owed is loss:
+                self.monitor.owed = None
+            if self.monitor.owed is None:
+                self._adopt(self.engine.generation)
+        return loss.error(doing)
+
+    def over_error(self, doing: str) -> SwitchAggError:
+        """The error with the reason why the session has ended."""
+        assert self.monitor is not None
+        cause = self.monitor.over
+        assert cause is not None
+        if self.broken is None:
+            self.broken = cause.text
+        return cause.error(doing)
+
+    def lost_ranks(self) -> tuple[tuple[int, ...], str]:
+        """Asks the controller which ranks are gone, and what else is wrong with the job."""
+        if self.monitor is None:
+            return (), ""
+        try:
+            return self.monitor.member.standing(_ASK_TIMEOUT)
+        except SwitchAggError:
+            return (), "the controller does not answer either"
+
+    def break_off(self, why: str) -> None:
+        """From here on no buffer is touched and every call raises."""
+        self.broken = why
+        if self.engine is not None:
+            self.engine.abort()
+
+    def close(self) -> None:
+        """See `Session.close`."""
+        if self.closed:
+            return
+        self.closed = True
+        if self.pid != os.getpid():
+            return
+        if self.engine is not None:
+            begun = self.engine.begun
+            self.engine.close()
+            self._await_threads()
+            if self.monitor is not None:
+                self.monitor.leave(begun)
+        self._pending.clear()
+
+    def _await_threads(self) -> None:
+        """Lets other threads come back from the engine, which has nothing for them to wait for any more.
+
+        A thread that still waits for the interpreter in there when the interpreter ends would end the process
+        with an abort.
+        """
+        deadline = time.monotonic() + _LEAVE_SECONDS
+        while self._threads - {threading.get_ident()} and time.monotonic() < deadline:
+            time.sleep(0.0005)
+
+    def after_fork(self) -> None:
+        """In a forked child: lets go of what is the parent's."""
+        if self.engine is not None:
+            self.engine.abandon()
+        if self.monitor is not None:
+            self.monitor.abandon()
