@@ -14,9 +14,8 @@ import os
 import weakref
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
@@ -53,10 +52,10 @@ _NO_DATA: Final[dict[str, Any]] = {
     "root": 0, "sparse": True, "count": 0, "input": 0, "in_begin": 0, "in_end": 0,
     "output": 0, "out_begin": 0, "out_end": 0, "mask": 0, "zero_fill": False,
 }  # fmt: skip
+_NAMES: Final = [kind.name.lower() for kind in Kind]
 
 
-@dataclass(frozen=True, slots=True)
-class SumOptions:
+class SumOptions(NamedTuple):
     """Options of a sum; see `Session.allreduce`.
 
     Attributes:
@@ -691,13 +690,16 @@ class Session:
         bits: int = 32,
         auto_lanes: int = 0,
         tag: str = "",
+        block: int | None = None,
         finish: Callable[[], Any] | None = None,
         **fields: Any,
     ) -> Prepared:
         """Makes the engine's call; `fields` are those of `_native.Call`, beside what every call has."""
         state = self._state
+        name = _NAMES[kind]
+        if state.world_size == 1:
+            return Prepared(None, result, (name, v.dtype, v.shape, ()))
         exact = op is ReduceOp.OR
-        name = kind.name.lower()
         moved = exact and kind is not Kind.ALLREDUCE
         label = (
             f"{name} through {tag}" if tag else name,
@@ -705,16 +707,14 @@ class Session:
             v.shape,
             () if moved else (op, "auto" if auto_lanes else bits),
         )
-        if state.world_size == 1:
-            return Prepared(None, result, label, keep)
         # For exact moves the engine sees only words, so the element type is part of the shape's fingerprint.
         shape = (v.dtype, *v.shape) if exact else (tag, *v.shape) if tag else v.shape
         assert state.engine is not None
-        fields = {**_NO_DATA, "block": state.admitted.block, **fields}
         call = _native.Call(
             kind=int(kind), op=int(op), dtype=int(dtype), bits=bits, auto_lanes=auto_lanes,
             fingerprint_count=v.elements, shape_crc=_fingerprint(shape),
-            workers=state.world_size, rank=state.rank, policy=0, **fields,
+            workers=state.world_size, rank=state.rank, policy=0,
+            block=state.admitted.block if block is None else block, **(_NO_DATA | fields),
         )  # fmt: skip
         return Prepared(call, result, label, (*keep, v.owner), finish)
 

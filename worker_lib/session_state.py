@@ -9,18 +9,13 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from switchagg.errors import SessionBrokenError, SwitchAggError, WorkerLostError
 from switchagg.rules.planner import SkipPolicy
 from worker_lib import _native
 from worker_lib.membership import Loss
 from worker_lib.monitor import MembershipMonitor
-
-if TYPE_CHECKING:
-    from worker_lib.work import Work
 
 PENDING, DONE, MISMATCH, TIMEOUT, ABORTED, LOST, MOVED = range(7)  # statuses of a `_native.Collective`
 _ASK_TIMEOUT: Final = 1.0  # seconds for asking the controller who is missing, after a timeout
@@ -140,21 +135,13 @@ class SessionState:
             with self._lock:
                 self._pending = [each for each in self._pending if each[0].status == PENDING]
 
-    @contextmanager
-    def in_engine(self, work: Work) -> Iterator[_native.Engine]:
-        """Surrounds a thread's time in the engine. An interruption breaks the session: the tensors of the
-        collective may go with its caller."""
-        assert self.engine is not None
-        me = threading.get_ident()
-        self._threads.add(me)
-        try:
-            yield self.engine
-        except BaseException as error:
-            if self.broken is None:
-                self.break_off(f"{work.called()} was interrupted by {type(error).__name__}")
-            raise
-        finally:
-            self._threads.discard(me)
+    def enter_engine(self) -> None:
+        """This thread goes into the engine; `close` waits until it has called `leave_engine`."""
+        self._threads.add(threading.get_ident())
+
+    def leave_engine(self) -> None:
+        """The reverse of `enter_engine`."""
+        self._threads.discard(threading.get_ident())
 
     def adopt(self, generation: int) -> None:
         """Takes over the membership of a newer generation. Only inside calls: between two calls, rank and

@@ -167,7 +167,7 @@ class Work:
         if state.pid != os.getpid():
             state.check_open()
         limit = None if timeout is None else time.monotonic() + timeout
-        with state.in_engine(self) as engine:
+        with _InEngine(self) as engine:
             while True:
                 status = native.status if state.closed else engine.wait(native, _SLICE_NS)
                 if status != PENDING:
@@ -191,7 +191,7 @@ class Work:
         native, state = self._native, self._state
         if native is not None and seconds > 0:
             limit = time.monotonic_ns() + int(seconds * 1e9)
-            with state.in_engine(self) as engine:
+            with _InEngine(self) as engine:
                 while not state.closed and native.status == PENDING:
                     left = limit - time.monotonic_ns()
                     if left <= 0:
@@ -283,3 +283,23 @@ class Work:
         if trouble:
             parts.append(trouble)
         return CollectiveTimeout("; ".join(parts) + ". The session is broken: connect again.")
+
+
+class _InEngine:
+    """Surrounds a thread's time in the engine. An interruption breaks the session: the tensors of the
+    collective may go with its caller."""
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+
+    def __enter__(self) -> _native.Engine:
+        state = self._work._state
+        assert state.engine is not None
+        state.enter_engine()
+        return state.engine
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        state = self._work._state
+        if error is not None and state.broken is None:
+            state.break_off(f"{self._work.called()} was interrupted by {type(error).__name__}")
+        state.leave_engine()
