@@ -16,7 +16,7 @@ resubmitted or recirculated has 0 as its ingress_port and timestamp.
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from switchagg.p4entities.replication import CloneSession
@@ -153,19 +153,8 @@ class V1Switch(ModelSwitch):
         for node, port in copies:
             metadata = whole.metadata.copy()
             metadata.f_egress_rid = node.rid
-            self._departures.append(
-                _Departure(
-                    port,
-                    whole.headers.copy(),
-                    whole.user.copy(),
-                    metadata,
-                    whole.payload,
-                    whole.length,
-                    whole.ingress_length,
-                    whole.ingress_port,
-                    whole.truncate,
-                )
-            )
+            headers, user = whole.headers.copy(), whole.user.copy()
+            self._departures.append(replace(whole, port=port, headers=headers, user=user, metadata=metadata))
 
     def _clone_ingress(self, arrival: _Arrival, user: Any) -> None:
         state = self._state
@@ -251,19 +240,9 @@ class V1Switch(ModelSwitch):
         metadata.f_instance_type = EGRESS_CLONE
         for path, value in self._kept(packet.user, index):
             _set(user, path, value)
-        self._send_clone(
-            target,
-            _Departure(
-                0,
-                packet.headers.copy(),
-                user,
-                metadata,
-                packet.payload,
-                self._state.length,
-                packet.ingress_length,
-                packet.ingress_port,
-            ),
-        )
+        clone = replace(packet, port=0, headers=packet.headers.copy(), user=user, metadata=metadata)
+        clone.length = self._state.length
+        self._send_clone(target, clone)
 
 
 _TYPES = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from switchagg.p4entities.matches import TableError
-from switchagg.p4entities.replication import Replication
+from switchagg.p4entities.replication import CloneSession, Replication
 
 
 def _copies(engine: Replication, group: int) -> list[tuple[int, int]]:
@@ -50,3 +50,31 @@ def test_a_session_with_replicas_is_no_group_that_packets_can_name() -> None:
     assert engine._nodes == {}
     with pytest.raises(TableError, match="no clone session 9"):
         engine.remove_session(9)
+
+
+def test_replication() -> None:
+    engine = Replication()
+    engine.add_group(1)
+    first = engine.add_node(400, [6, 7])
+    second = engine.add_node(401, [8], xid=3)
+    assert (first, second) == (0, 1)
+    engine.associate(1, first)
+    engine.associate(1, second)
+    assert [(node.rid, port) for node, port in engine.copies(1)] == [(400, 6), (400, 7), (401, 8)]
+    engine.update_node(first, [9])
+    assert [port for _, port in engine.copies(1)] == [9, 8]
+    assert list(engine.copies(2)) == []
+    engine.set_group(1, [(1, 2), (3, 4)])
+    assert [(node.rid, port) for node, port in engine.copies(1)] == [(1, 2), (3, 4)]
+    with pytest.raises(TableError, match="group 1 is there already"):
+        engine.add_group(1)
+    with pytest.raises(TableError, match="group 0 is not within"):
+        engine.add_group(0)
+    with pytest.raises(TableError, match="no multicast group 2"):
+        engine.associate(2, 0)
+    with pytest.raises(TableError, match="no multicast node 99"):
+        engine.associate(1, 99)
+    with pytest.raises(TableError, match="no clone session 5"):
+        engine.remove_session(5)
+    engine.set_session(5, CloneSession(port=3))
+    assert engine.session(5) == CloneSession(port=3)

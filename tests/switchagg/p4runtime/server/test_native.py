@@ -33,7 +33,7 @@ from tests.switchagg.emulator.plain_workers import PlainWorkers, reduce_rounds
 from tests.switchagg.p4runtime.plain_client import PlainClient
 from tests.switchagg.p4runtime.server import harness
 from tests.switchagg.p4runtime.server.harness import DELETE, INSERT, MODIFY, V1MODEL, Names, read, update
-from tests.switchagg.p4runtime.server.native_board import TableSwitch
+from tests.switchagg.p4runtime.server.native_slot_table import TableSwitch
 
 SAVE, COMMIT, RECONCILE = 2, 4, 5
 ADDRESS = p4_program.SwitchAddress(0x0200000000FE, "10.0.0.254")

@@ -13,7 +13,7 @@ from tests.p4.engine import install_switch
 from tests.switchagg.conformance import test_slots
 from tests.switchagg.conformance.test_slots import *  # noqa: F403
 from tests.switchagg.p4runtime.server import harness
-from tests.switchagg.p4runtime.server.native_board import NativeBoard, NativeEngine, TableSwitch
+from tests.switchagg.p4runtime.server.native_slot_table import NativeBoard, NativeEngine, TableSwitch
 
 # These make their engines themselves, or none.
 del test_the_smallest_and_the_largest_job  # noqa: F821

@@ -18,7 +18,7 @@ from switchagg.p4runtime.protos import p4runtime_pb2
 from switchagg.p4runtime.server.native.device import NativeDevice
 from switchagg.p4runtime.server.server import P4RuntimeServer, Tls
 from tests.switchagg.p4runtime.plain_client import PlainClient
-from tests.switchagg.p4runtime.server.native_board import TableSwitch
+from tests.switchagg.p4runtime.server.native_slot_table import TableSwitch
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not on PATH")
 

@@ -30,7 +30,7 @@ from tests.p4.model import Model
 from tests.seeds import seed_of_this_run
 from tests.switchagg.conformance.traffic import Traffic
 from tests.switchagg.p4runtime.server import harness
-from tests.switchagg.p4runtime.server.native_board import NativeBoard, NativeEngine, TableSwitch
+from tests.switchagg.p4runtime.server.native_slot_table import NativeBoard, NativeEngine, TableSwitch
 
 SEQUENCES = 12
 PACKETS = 60  # at most, in a sequence
