@@ -30,12 +30,12 @@ CONNECT_PAUSE: Final = (0.02, 0.5)  # seconds between attempts to connect, first
 
 
 class NotHttp(Exception):
-    """What came back is no HTTP answer with a JSON object in it."""
+    """The answer is not HTTP with a JSON object in it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where a controller is, and as whom to speak to it.
+    """The address of a controller, and the credential for it.
 
     Attributes:
         url: ``http://host:port`` or ``https://host:port``.

@@ -1,9 +1,12 @@
-"""What a training process imports: collectives that are summed by a switch on the way.
+"""Collectives for training processes, summed by a switch on the way.
 
-import worker_lib
-with worker_lib.connect() as session:   # address, job, rank and world size from the environment, or as
-arguments
-    session.allreduce(x)                # NumPy array or CPU torch tensor, in place
+    import worker_lib
+
+    with worker_lib.connect() as session:    # controller, job, rank and world size from the environment
+        session.allreduce(x)                 # NumPy array or CPU torch tensor, in place
+
+`connect` joins a job and returns a `Session`, whose methods are the collectives. With ``async_op=True`` one
+returns a `Work`. Every error is a `SwitchAggError`.
 """
 
 from switchagg.errors import (

@@ -1,25 +1,25 @@
-"""The sender's window: positions that may be sent, those to send again, and the time for it. No clock.
+"""The sender's window: packets that may be sent, those to send again, and the time for it. No clock.
 
-A *position* counts a worker's packets in the job from 0; its sequence number on the wire is (first_seq +
-position) mod 2^32 and its slot is base + (seq mod P). The rules that this file enforces:
+A *packet number* counts a worker's packets in the job from 0; the sequence number on the wire is (first_seq +
+packet number) mod 2^32 and its slot is base + (seq mod P). The rules that this file enforces:
 
-* Positions are sent in order the first time, and position q only when every RESULT up to q - P/2 is held.
+* Packets are sent in order the first time, and packet q only when every RESULT up to q - P/2 is held.
   This is what makes it safe for the switch to overwrite a slot (docs/protocol.md, "Window").
-* Every outstanding position has a timer: RFC 6298's estimator with a floor of 0.5 ms; a position that was
-  sent again gives no round-trip sample (Karn's rule). Timers double, up to 50 ms, while they run out and no
-  RESULT comes at all; they fall back with the first that does, so that random loss of a packet and its
-  repeats does not add up to long waits. One sample is taken a flight, since many samples a round trip would
-  make the estimator forget (RFC 7323, appendix G): its lower quartile, since a RESULT also waits for other
-  workers' repeats, which say nothing of the network, and timers fed with those would wait longer the more
-  is lost. Positions that wait for other ranks to arrive, not for the network (plans), are never sampled. At
-  most one batch is sent again for its timers in a round trip: a peer that is only late does not need the
-  whole window once more.
-* A position that later RESULTs have overtaken (two batches of them, 16 to 64, P/8 at most) is sent again at
-  once; after a repeat, only RESULTs of positions first sent after that repeat count.
-* The congestion window counts outstanding positions. It shrinks at most once a round trip (to 7/8 for an
-  overtaken position, to 3/4 for a timer that ran out), never under one batch, and grows by a quarter of
+* Every outstanding packet has a timer: RFC 6298's estimator with a floor of 0.5 ms; a packet that was
+  retransmitted gives no round-trip sample (Karn's rule). Timers double, up to 50 ms, while they run out and
+  no RESULT comes at all; they fall back with the first that does, so that random loss of a packet and its
+  retransmissions does not add up to long waits. One sample is taken a flight, since many samples a round
+  trip would make the estimator forget (RFC 7323, appendix G): its lower quartile, since a RESULT also waits
+  for other workers' retransmissions, which are no property of the network. Packets that wait for other ranks
+  to arrive, not for the network (plans), are never sampled. At most one batch is retransmitted for its
+  timers in a round trip: a peer that is only late does not need the whole window once more.
+* A packet is lost by the reordering threshold when RESULTs of so many later packets are held (two batches,
+  16 to 64, P/8 at most). It is retransmitted at once; after that, only RESULTs of packets first sent after
+  the retransmission count.
+* The congestion window counts outstanding packets. It shrinks at most once a round trip (to 7/8 for a packet
+  lost by the threshold, to 3/4 for a timer that ran out), never under one batch, and grows by a quarter of
   itself a round trip, at least a batch, up to `limit`. `limit` is what the socket buffers hold, so the
-  window guards against what nobody foresaw, and random loss alone does not close it.
+  window guards against unforeseen congestion, and random loss alone does not close it.
 
 `switchagg/native/worker/window.cpp` does the same in the engine; tests drive both with the same events.
 """
@@ -32,15 +32,15 @@ from dataclasses import dataclass
 RTO_FLOOR_NS = 500_000
 RTO_CEILING_NS = 50_000_000
 RTO_INITIAL_NS = 10_000_000
-OVERTAKEN_LEAST = 16
-OVERTAKEN_MOST = 64
+REORDERING_LEAST = 16
+REORDERING_MOST = 64
 
 
 @dataclass(slots=True)
 class _Outstanding:
     sent_at: int
     deadline: int
-    mark: int  # RESULTs of positions from here on count as overtaking
+    mark: int  # RESULTs of packets from here on count towards the threshold
     timed: bool  # sent once, and its RESULT is a measure of the round trip
     done: bool = False
 
@@ -50,15 +50,16 @@ class Window:
 
     Args:
         slots: P, the job's slots; a power of two, at least 2.
-        batch: positions that one batch of datagrams holds; the congestion window never falls under it.
-        limit: most outstanding positions that the socket buffers hold; capped at P/2.
+        batch: packets that one batch of datagrams holds; the congestion window never falls under it.
+        limit: most outstanding packets that the socket buffers hold; capped at P/2.
     """
 
     def __init__(self, slots: int, batch: int, limit: int) -> None:
         self.span = slots // 2
         self.limit = max(1, min(limit, self.span))
         self.batch = max(1, min(batch, self.limit))
-        self.overtaken = max(1, min(max(2 * batch, OVERTAKEN_LEAST), OVERTAKEN_MOST, self.span // 4))
+        wanted = max(2 * batch, REORDERING_LEAST)
+        self.reordering_threshold = max(1, min(wanted, REORDERING_MOST, self.span // 4))
         self.base = 0
         self.next = 0
         self.cwnd = self.limit
@@ -75,12 +76,12 @@ class Window:
         self._progress = False  # has a RESULT come since the last time-out?
         self._shrunk_at: int | None = None
         self._held = 0
-        self._high = 0  # one past the highest position whose RESULT is held
+        self._high = 0  # one past the highest packet number whose RESULT is held
         self._entries: dict[int, _Outstanding] = {}
 
     @property
     def outstanding(self) -> int:
-        """Positions sent whose RESULT is not held."""
+        """Packets sent whose RESULT is not held."""
         return self.next - self.base - self._held
 
     @property
@@ -89,30 +90,30 @@ class Window:
         return min(self.rto << self._backoff, max(self.rto, RTO_CEILING_NS))
 
     def room(self) -> int:
-        """How many new positions may be sent now."""
+        """The number of new packets that may be sent now."""
         return max(0, min(self.span - (self.next - self.base), self.cwnd - self.outstanding))
 
     def sent(self, count: int, now: int, timed: bool = True) -> None:
-        """Positions next .. next + count - 1 have been sent for the first time.
+        """Packets next .. next + count - 1 have been sent for the first time.
 
         `timed`: they give round-trip samples."""
         for q in range(self.next, self.next + count):
             self._entries[q] = _Outstanding(now, now + self.timeout, q + 1, timed)
         self.next += count
 
-    def on_result(self, position: int) -> bool:
+    def on_result(self, packet_number: int) -> bool:
         """Marks a RESULT as held. False if it is outside the window or already held: to be ignored."""
-        entry = self._entries.get(position)
+        entry = self._entries.get(packet_number)
         if entry is None or entry.done:
             return False
         entry.done = True
         self._progress = True
         self._held += 1
-        self._high = max(self._high, position + 1)
+        self._high = max(self._high, packet_number + 1)
         return True
 
     def acknowledge(self, accepted: Iterable[int], now: int) -> None:
-        """Takes in one batch of accepted positions: one round-trip sample, window growth, new base."""
+        """Takes in one batch of accepted packets: one round-trip sample, window growth, new base."""
         count = 0
         for q in accepted:
             entry = self._entries[q]
@@ -130,7 +131,7 @@ class Window:
             self._flight_end = self.next
 
     def detect_lost(self, now: int) -> list[int]:
-        """Positions to send again now, at most one batch, lowest first; their timers are set anew."""
+        """Packets to send again now, at most one batch, lowest first; their timers are set anew."""
         out: list[int] = []
         held_from = self._held_from_top()
         loss = timer = False
@@ -144,7 +145,7 @@ class Window:
                 if not timer:
                     self._back_off(now)
                 timer = True
-            elif entry.mark < self._high and held_from(entry.mark) >= self.overtaken:
+            elif entry.mark < self._high and held_from(entry.mark) >= self.reordering_threshold:
                 loss = True
             else:
                 continue
@@ -200,17 +201,17 @@ class Window:
 
 
 class _HeldFrom:
-    """Counts held RESULTs at or after a position, each position looked at once."""
+    """Counts held RESULTs at or after a packet number, each looked at once."""
 
     def __init__(self, entries: dict[int, _Outstanding], high: int) -> None:
         self._entries, self._high = entries, high
         self._counts: dict[int, int] = {}
 
-    def __call__(self, position: int) -> int:
+    def __call__(self, packet_number: int) -> int:
         if not self._counts:
             total = 0
             for q in range(self._high - 1, min(self._entries, default=self._high) - 1, -1):
                 entry = self._entries.get(q)
                 total += entry is not None and entry.done
                 self._counts[q] = total
-        return self._counts.get(position, 0)
+        return self._counts.get(packet_number, 0)

@@ -62,7 +62,7 @@ class Cluster:
         self.switch.fence(self.job, 1 << self.places.index(place))
 
     def change(self, places: Sequence[int]) -> int:
-        """What the controller and every member's keeper do: returns how many collectives were complete."""
+        """Acts as the controller and every member's monitor; returns how many collectives were complete."""
         before, old = self.places, self.job
         stay = [place for place in before if place in places]
         upto = max(self.engines[place].freeze() for place in stay)

@@ -42,7 +42,7 @@ _names = itertools.count()
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one rank.
+    """The outcome of one rank.
 
     Attributes:
         value: what its function returned.

@@ -111,7 +111,7 @@ def sparsify(rng: np.random.Generator, x: Values, block: int, density: float) ->
 
 
 def reduced(packets: list[Payload], op: ReduceOp, dtype: DType) -> Payload:
-    """What a switch makes of them."""
+    """Returns a switch's results for them."""
     data = [from_payload(p, dtype) for p in packets if p is not None]
     if not data:
         return None

@@ -80,9 +80,7 @@ def test_frozen_engines_complete_nothing_and_time_out_all_the_same() -> None:
         assert [e.freeze() for e in cluster.engines.values()] == [0, 0]
         sums = [Sum(e, ones(1), seconds=0.3) for e in cluster.engines.values()]
         assert [s.wait(0.05) for s in sums] == [PENDING] * 2
-        before = time.monotonic()
         assert sums[0].wait() == TIMEOUT
-        assert time.monotonic() - before < 5
         assert cluster.engines[0].broken
         assert not cluster.engines[0].finish(1, SECOND)
         assert cluster.engines[0].stats()["positions"] == 0

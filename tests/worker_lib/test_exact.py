@@ -1,4 +1,4 @@
-"""What an all-reduce computes, over real sockets: exact integers, floats within the bound, the same bits
+"""Results of an all-reduce over real sockets: exact integers, floats within the bound, the same bits
 everywhere."""
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ def udp_socket() -> socket.socket:
 
 
 def calls_in(switch: Switch, seconds: float, nobody: socket.socket) -> int:
-    """How often the switch's thread went to the kernel in that time."""
+    """Returns the number of system calls of the switch's thread in that time."""
     before = switch.port_counters()["receive_calls"]
     time.sleep(seconds)
     # Counters are those of the last batch, and a switch that sleeps makes no batch.

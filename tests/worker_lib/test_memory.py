@@ -1,4 +1,4 @@
-"""How much memory a worker and the switch take while large tensors pass through."""
+"""Memory of a worker and of the switch while large tensors pass through."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ def test_ctrl_c_from_outside_ends_the_program(host: EmbeddedController) -> None:
 
 
 def use_in_child(session: Session) -> int:
-    """What a forked child does to the session. 0 if all is well."""
+    """Uses the session in a forked child; returns 0 if all is well."""
     for use in (
         lambda: session.allreduce(np.ones(3, F32)),
         lambda: session.allreduce_async(np.ones(3, F32)),

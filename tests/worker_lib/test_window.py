@@ -92,7 +92,7 @@ def test_a_position_that_waits_for_other_ranks_gives_no_sample(make):
 
 
 @pytest.mark.parametrize(
-    ("slots", "batch", "overtaken"),
+    ("slots", "batch", "threshold"),
     [
         pytest.param(1024, 46, 64, id="at-most-64"),
         pytest.param(1024, 13, 26, id="two-batches"),
@@ -100,19 +100,21 @@ def test_a_position_that_waits_for_other_ranks_gives_no_sample(make):
         pytest.param(512, 1, 16, id="without-batches"),
     ],
 )
-def test_an_overtaken_position_is_resent_at_once_and_not_again_before_news(make, slots, batch, overtaken):
+def test_a_packet_lost_by_the_reordering_threshold_is_resent_at_once_and_not_again_before_news(
+    make, slots, batch, threshold
+):
     w = make(slots, batch, slots // 2)
     w.sent(200, 0)
-    results(w, range(1, overtaken), MS // 4)
+    results(w, range(1, threshold), MS // 4)
     assert w.detect_lost(MS // 4) == [], "one later result too few"
-    results(w, [overtaken], MS // 4)
+    results(w, [threshold], MS // 4)
     assert w.detect_lost(MS // 4) == [0]
-    results(w, range(overtaken + 1, 200), MS // 4)
+    results(w, range(threshold + 1, 200), MS // 4)
     assert w.detect_lost(MS // 4) == [], "all of these were sent before the repeat"
-    w.sent(overtaken, MS // 4)
-    results(w, range(200, 200 + overtaken - 1), MS // 2)
+    w.sent(threshold, MS // 4)
+    results(w, range(200, 200 + threshold - 1), MS // 2)
     assert w.detect_lost(MS // 2) == [], "one too few of these"
-    results(w, [200 + overtaken - 1], MS // 2)
+    results(w, [200 + threshold - 1], MS // 2)
     assert w.detect_lost(MS // 2) == [0], "these were sent after it"
     assert w.retransmissions == 2
 
