@@ -27,7 +27,7 @@ from switchagg.p4entities.replication import CloneSession
 from switchagg.p4entities.tables import Action, Entry, Table
 from switchagg.p4model.runtime.switch import ModelSwitch, check_port
 
-# What simple_switch_CLI knows and STF passes on: how many words each takes at least.
+# Commands of simple_switch_CLI that STF passes on, with the least number of words of each.
 COMMANDS: Final = {
     "mirroring_add": 2,
     "mirroring_add_mc": 2,

@@ -40,7 +40,7 @@ _FRAME_CHECK_BYTES: Final = 4
 _INTRINSIC_BYTES: Final = 8
 _PORT_METADATA_BYTES: Final = 8
 
-# What parser_err has for an error. A packet that ends too soon is a partial header and a source out of reach.
+# Values of parser_err. A packet that ends too soon is a partial header and a source out of reach.
 _PARSER_ERRORS: Final = {"NoMatch": 1, "PacketTooShort": 0x22, "CounterRange": 4, "ParserTimeout": 16}
 
 
@@ -138,7 +138,7 @@ class TofinoSwitch(ModelSwitch):
     def _deparse(self, stage: Stage, things: dict[str, Any]) -> bytes:
         out = things["out"] = PacketOut()
         for name in _TYPES:
-            # What was never written selects nothing, not even zero.
+            # A field that was never written selects nothing, not even zero.
             if type(getattr(things["deparser"], name, None)) is _Unset:
                 setattr(things["deparser"], name, -1)
         with contextlib.suppress(Exit):

@@ -267,7 +267,7 @@ COLOURS: Final = (0, 1, 3)
 
 @dataclass(slots=True)
 class HashUnit:
-    """A hash of bit strings. What is not whole bytes is filled up with zeros in front."""
+    """A hash of bit strings, filled up to whole bytes with zeros in front."""
 
     name: str
     width: int

@@ -203,7 +203,7 @@ def _cells(call: Call, register: str) -> str:
 
 
 def _read_register(call: Call) -> str:
-    # What is outside leaves the destination as it was.
+    # An index outside the register leaves the destination as it was.
     register = call.object
     index = call.body.hold(call.value("index"))
     size = _cells(call, register)
