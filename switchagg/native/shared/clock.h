@@ -1,4 +1,4 @@
-// The time that timers and statistics use, in nanoseconds since some fixed moment.
+// The clock of timers and statistics: nanoseconds since a fixed moment.
 #pragma once
 
 #include <chrono>
@@ -12,7 +12,6 @@ inline int64_t now_ns() {
       .count();
 }
 
-// A duration as system calls take it.
 inline timespec timespec_of(int64_t ns) {
   return {static_cast<time_t>(ns / 1'000'000'000), static_cast<long>(ns % 1'000'000'000)};
 }

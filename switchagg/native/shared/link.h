@@ -1,22 +1,24 @@
-// A link: packets between one worker and a switch on the same host, through memory that both see.
+// A link: packets between one worker and a switch on the same host, through shared memory.
 //
-//      worker                        the link's memory (the worker makes it)                   switch
+//      worker                        the link's memory (made by the worker)                     switch
 //      packet memory  <---------------------------------------------------------------------- reads words
-//      writes entries ----> up ring:   |header, where the words lie, size| ... | ----------->  takes entries
-//      takes entries  <---- down ring: |header, where the words lie, size| ... | <-----------  writes entries
+//      writes entries ----> up ring:   |header, offset of words, size| ... |     ----------->  takes entries
+//      takes entries  <---- down ring: |header, offset of words, size| ... |     <-----------  writes entries
 //      reads words    --------------------------------------------------------------------->  slot memory
 //
-// A packet's words are not copied: an entry says where they lie. Its 16 bytes of header are in the entry, because the
-// header in a packet's memory may already be the next packet's when an old repeat is taken out of the ring. That the words
-// are not, is the window rule's doing (docs/protocol.md): entries leave a ring in order, and by the time that anybody may
-// overwrite a packet's words, every entry that points to them and still matters has been taken. An entry of the down ring
-// whose words lie in no memory that the worker knows points to its own place in the spare packets behind the rings.
+// Words are not copied: an entry holds their offset, and the 16 bytes of header itself, because the header in the worker's
+// memory may already be the next packet's when a late retransmission leaves the ring. The words cannot be: entries leave a
+// ring in order, and the window rule (docs/protocol.md, section 11) lets a worker or switch overwrite words only when no
+// entry in a ring needs them. An entry of the down ring whose words are in no announced memory points to its own place in
+// the spare packets behind the rings.
 //
-// Neither side trusts the other's numbers: what is read from the link's memory is copied first and checked then.
+// Neither side trusts the other's numbers: it copies what it reads from the link's memory and then checks the copy.
 //
-// A side that finds its ring empty raises `asleep` and looks again before it sleeps; the other side, having written, rings
-// its bell (an eventfd) if that flag is up.
+// Before it sleeps, a side that finds its ring empty sets `asleep` and looks again. The other side writes, and signals
+// the wake-up if the flag is set.
 #pragma once
+
+#include <sched.h>
 
 #include <atomic>
 #include <bit>
@@ -24,9 +26,25 @@
 #include <cstdint>
 #include <cstring>
 
+#include "switchagg/native/shared/clock.h"
 #include "switchagg/native/shared/wire.h"
 
 namespace switchagg::link {
+
+// About what sleeping and being woken costs, to both sides.
+constexpr int64_t kBusyPollNs = 50'000;
+
+// Yields the processor once, or with `repeatedly` for up to kBusyPollNs, until there() is true; returns there(). Only a
+// thread that waits for little should poll repeatedly: it takes the processor from threads that have work.
+template <typename F>
+bool busy_poll(bool repeatedly, F&& there) {
+  const int64_t until = repeatedly ? now_ns() + kBusyPollNs : 0;
+  do {
+    if (there()) return true;
+    sched_yield();
+  } while (repeatedly && now_ns() < until);
+  return there();
+}
 
 struct Entry {
   uint32_t region;  // 0: the link's own memory; else a memory that the switch has announced
@@ -71,16 +89,16 @@ class Writer {
       : ring_(reinterpret_cast<Ring*>(link + ring)), entries_(reinterpret_cast<Entry*>(link + entries)),
         mask_(count - 1) {}
 
-  // Where the next entry goes, or -1: the ring is full, or the other side has written nonsense.
-  int64_t place() const {
+  // The index of the next entry, or -1: the ring is full, or the other side wrote an impossible count.
+  int64_t next_index() const {
     const uint32_t used = written_ - ring_->taken.load(std::memory_order_acquire);
     return used > mask_ ? -1 : static_cast<int64_t>(written_ & mask_);
   }
-  void write(int64_t place, const Entry& entry) {
-    entries_[place] = entry;
+  void write(int64_t index, const Entry& entry) {
+    entries_[index] = entry;
     ++written_;
   }
-  // Shows what was written. True if the other side has to be woken.
+  // Publishes the written entries. True if the other side has to be woken.
   bool publish() {
     ring_->written.store(written_, std::memory_order_release);
     std::atomic_thread_fence(std::memory_order_seq_cst);
@@ -101,20 +119,20 @@ class Reader {
       : ring_(reinterpret_cast<Ring*>(link + ring)), entries_(reinterpret_cast<const Entry*>(link + entries)),
         mask_(count - 1) {}
 
-  // Entries that are there; more than the ring holds where the other side has written nonsense.
+  // Entries to take; more than the ring holds if the other side wrote an impossible count.
   uint32_t available() const { return ring_->written.load(std::memory_order_acquire) - next_; }
   bool sane(uint32_t count) const { return count <= mask_ + 1; }
   void take(Entry& into) {
     std::memcpy(&into, &entries_[next_ & mask_], sizeof into);
     ++next_;
   }
-  // Gives the places of all entries taken so far back, with what they point to.
+  // Frees the entries taken so far, and what they point to.
   void release() {
     if (released_ == next_) return;
     released_ = next_;
     ring_->taken.store(next_, std::memory_order_release);
   }
-  // Before sleeping. False if there is something to take after all.
+  // Call before sleeping. False if there is an entry to take.
   bool fall_asleep() {
     ring_->asleep.store(1, std::memory_order_relaxed);
     std::atomic_thread_fence(std::memory_order_seq_cst);
@@ -130,18 +148,20 @@ class Reader {
   uint32_t mask_ = 0, next_ = 0, released_ = 0;
 };
 
-// What goes over the UNIX socket, in the host's byte order.
+// Messages over the UNIX socket, in the host's byte order.
 constexpr uint32_t kMagic = 0x53574C31;  // "SWL1": changes with everything in this file
 
-struct Attach {  // worker -> switch; with descriptors of the link's memory, of the worker's bell, and of the UDP socket
-  uint32_t magic = kMagic;  // whose address the worker is admitted by: nobody else can have it
+// Worker -> switch, with descriptors of the link's memory, of the worker's wake-up, and of the UDP socket by whose address
+// the worker is admitted: holding it proves that the address is the worker's.
+struct Attach {
+  uint32_t magic = kMagic;
   Shape shape;
 };
-struct Attached {  // switch -> worker; with the switch's bell
+struct Attached {  // switch -> worker, with the switch's wake-up
   uint32_t magic = kMagic;
   uint32_t accepted = 0;
 };
-struct Announce {  // switch -> worker, before the first entry that points there; with the memory
+struct Announce {  // switch -> worker, with memory that later entries point to
   uint32_t magic = kMagic;
   uint32_t region = 0;
   uint64_t bytes = 0;

@@ -4,14 +4,11 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
-#include <cerrno>
 #include <cstring>
 #include <mutex>
-#include <system_error>
 #include <vector>
 
 #ifndef F_SEAL_FUTURE_WRITE
@@ -23,31 +20,24 @@ namespace {
 
 constexpr size_t kMaxDescriptors = 4;
 
-[[noreturn]] void fail(const char* what) { throw std::system_error(errno, std::generic_category(), what); }
-
 uint8_t* map_bytes(int fd, size_t bytes, bool writable) {
   void* at = mmap(nullptr, bytes, writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, fd, 0);
   return at == MAP_FAILED ? nullptr : static_cast<uint8_t*>(at);
 }
 
-struct Book {
+struct Registry {
   std::mutex mutex;
   std::vector<FindableMemory::Found> all;
   uint32_t last_id = 0;
   std::atomic<uint64_t> generation{1};
 };
 
-Book& book() {
-  static Book* const only = new Book;  // never destroyed: threads may still ask while the program ends
+Registry& registry() {
+  static Registry* const only = new Registry;  // never destroyed: threads may still use it while the program ends
   return *only;
 }
 
 }  // namespace
-
-void Descriptor::reset() {
-  if (fd_ >= 0) close(fd_);
-  fd_ = -1;
-}
 
 SharedMemory::~SharedMemory() {
   if (data_) munmap(data_, size_);
@@ -84,13 +74,13 @@ std::optional<SharedMemory> SharedMemory::map(Descriptor descriptor, size_t byte
   memory.data_ = map_bytes(fd, bytes, writable);
   if (!memory.data_) return std::nullopt;
   memory.size_ = bytes;
-  return memory;  // the mapping holds the memory; its descriptor is needed no more
+  return memory;  // the mapping keeps the memory without its descriptor
 }
 
 FindableMemory::FindableMemory(size_t bytes) {
   if (bytes == 0) return;
   memory_ = SharedMemory::make(bytes, true);
-  Book& all = book();
+  Registry& all = registry();
   std::lock_guard<std::mutex> guard(all.mutex);
   id_ = ++all.last_id;
   all.all.push_back({id_, memory_.get(), memory_.size(), memory_.descriptor()});
@@ -107,7 +97,7 @@ FindableMemory FindableMemory::make_or_none(size_t bytes) noexcept {
 
 FindableMemory::~FindableMemory() {
   if (id_ == 0) return;
-  Book& all = book();
+  Registry& all = registry();
   std::lock_guard<std::mutex> guard(all.mutex);
   std::erase_if(all.all, [this](const Found& found) { return found.id == id_; });
   ++all.generation;
@@ -120,14 +110,14 @@ FindableMemory& FindableMemory::operator=(FindableMemory&& other) noexcept {
 }
 
 std::optional<FindableMemory::Found> FindableMemory::find(const uint8_t* at, size_t bytes) {
-  Book& all = book();
+  Registry& all = registry();
   std::lock_guard<std::mutex> guard(all.mutex);
   for (const Found& found : all.all)
     if (found.holds(at, bytes)) return found;
   return std::nullopt;
 }
 
-uint64_t FindableMemory::generation() { return book().generation.load(std::memory_order_acquire); }
+uint64_t FindableMemory::generation() { return registry().generation.load(std::memory_order_acquire); }
 
 bool send_message(int socket, std::span<const uint8_t> bytes, std::span<const int> descriptors) {
   iovec part{const_cast<uint8_t*>(bytes.data()), bytes.size()};

@@ -1,7 +1,7 @@
-// Memory that two processes see, and the descriptors that carry it between them.
+// Memory that two processes share, and messages over UNIX sockets that carry its descriptor.
 //
-// The one who makes a SharedMemory may give its descriptor away over a UNIX socket. Seals keep it from shrinking under the
-// other's feet (a read past the end would kill the reader), and, where asked for, from being written by anybody else.
+// Seals keep the memory from shrinking, because a read past its end would kill the reader, and, if asked for, from being
+// written by other processes.
 #pragma once
 
 #include <cstddef>
@@ -10,25 +10,9 @@
 #include <span>
 #include <utility>
 
+#include "switchagg/native/shared/descriptor.h"
+
 namespace switchagg {
-
-class Descriptor {  // an open file, closed with it
- public:
-  Descriptor() = default;
-  explicit Descriptor(int fd) : fd_(fd) {}
-  ~Descriptor() { reset(); }
-  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  Descriptor& operator=(Descriptor&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-  int get() const { return fd_; }
-  explicit operator bool() const { return fd_ >= 0; }
-  void reset();
-
- private:
-  int fd_ = -1;
-};
 
 class SharedMemory {
  public:
@@ -37,10 +21,10 @@ class SharedMemory {
   SharedMemory(SharedMemory&& other) noexcept { *this = std::move(other); }
   SharedMemory& operator=(SharedMemory&& other) noexcept;
 
-  // Zeroed memory that this process writes; with `read_only_to_others` nobody else can. Throws std::system_error.
+  // Zeroed memory that this process can write, and others cannot if `read_only_to_others`. Throws std::system_error.
   static SharedMemory make(size_t bytes, bool read_only_to_others);
 
-  // What another process has made: nothing where it is smaller than `bytes`, or could become so. Takes the descriptor.
+  // Maps memory of another process. Nothing if it is smaller than `bytes`, or could become so. Takes the descriptor.
   static std::optional<SharedMemory> map(Descriptor descriptor, size_t bytes, bool writable);
 
   uint8_t* get() const { return data_; }
@@ -54,13 +38,12 @@ class SharedMemory {
   size_t size_ = 0;
 };
 
-// Shared memory that is found by a pointer into it, for as long as the object lives. Ids are never used again. Any thread may
-// ask.
+// Shared memory that any thread can find by a pointer into it while the object lives. Ids are never reused.
 class FindableMemory {
  public:
   FindableMemory() = default;
   explicit FindableMemory(size_t bytes);  // read-only to others; throws std::system_error
-  // The same, or one without memory where there is none to be had, as under a limit on the size of files.
+  // The same, or an object without memory if none is available, as under a limit on the size of files.
   static FindableMemory make_or_none(size_t bytes) noexcept;
   ~FindableMemory();
   FindableMemory(FindableMemory&& other) noexcept { *this = std::move(other); }
@@ -84,9 +67,9 @@ class FindableMemory {
   SharedMemory memory_;
 };
 
-// One message with descriptors over a SOCK_SEQPACKET socket. send_message never blocks and returns whether it went.
-// receive_message returns the bytes that came, 0 at the end, -1 where nothing is there or it is not well-formed; it
-// closes descriptors that there is no room for, and waits where `wait` and the socket say so.
+// One message with descriptors over a SOCK_SEQPACKET socket. send_message never blocks and returns whether it was sent.
+// receive_message returns the number of bytes, 0 at the end, -1 if there is no message or a malformed one. It closes
+// descriptors that `descriptors` has no room for, and blocks if `wait` is set and the socket blocks.
 bool send_message(int socket, std::span<const uint8_t> bytes, std::span<const int> descriptors);
 int receive_message(int socket, std::span<uint8_t> bytes, std::span<Descriptor> descriptors, bool wait = false);
 

@@ -4,17 +4,13 @@
 #include <netinet/in.h>
 #include <netinet/udp.h>
 #include <poll.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <array>
 #include <cerrno>
 #include <cstring>
-#include <system_error>
 
 #include "switchagg/native/shared/clock.h"
-#include "switchagg/native/shared/memory.h"
 
 #ifndef UDP_SEGMENT
 #define UDP_SEGMENT 103
@@ -29,10 +25,8 @@ namespace {
 constexpr size_t kReceiveSlots = 8;          // datagram trains taken by one recvmmsg
 constexpr size_t kReceiveBytes = 65536;
 constexpr size_t kPlainReceiveSlots = 64;    // single datagrams, without GRO
-constexpr size_t kPlainReceiveBytes = 65536 + 192;  // pages that no datagram reaches stay unused; not all in the same cache sets
+constexpr size_t kPlainReceiveBytes = 65536 + 192;  // unused pages cost nothing; 192: not all in the same cache sets
 constexpr size_t kSendMessages = 64;         // messages in one sendmmsg
-
-[[noreturn]] void fail(const char* what) { throw std::system_error(errno, std::generic_category(), what); }
 
 sockaddr_in to_sockaddr(Endpoint e) {
   sockaddr_in a{};
@@ -85,62 +79,42 @@ struct UdpPort::Buffers {
   }
 };
 
-UdpPort::UdpPort(const UdpOptions& options) {
-  fd_ = socket(AF_INET, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-  if (fd_ < 0) fail("socket");
-  try {
-    sockaddr_in address = to_sockaddr(options.bind);
-    if (bind(fd_, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) fail("bind");
-    socklen_t length = sizeof address;
-    if (getsockname(fd_, reinterpret_cast<sockaddr*>(&address), &length) != 0) fail("getsockname");
-    local_ = from_sockaddr(address);
-    event_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-    if (event_ < 0) fail("eventfd");
-    receive_buffer_ = enlarge(fd_, SO_RCVBUF, SO_RCVBUFFORCE, options.receive_buffer);
-    enlarge(fd_, SO_SNDBUF, SO_SNDBUFFORCE, options.send_buffer);
-    if (options.offload) {
-      int off = 0, on = 1;
-      gso_ = setsockopt(fd_, SOL_UDP, UDP_SEGMENT, &off, sizeof off) == 0;
-      gro_ = setsockopt(fd_, SOL_UDP, UDP_GRO, &on, sizeof on) == 0;
-    }
-  } catch (...) {
-    close_descriptors();
-    throw;
+UdpPort::UdpPort(const UdpOptions& options) : socket_(socket(AF_INET, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)) {
+  if (!socket_) fail("socket");
+  const int fd = socket_.get();
+  sockaddr_in address = to_sockaddr(options.bind);
+  if (bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) fail("bind");
+  socklen_t length = sizeof address;
+  if (getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length) != 0) fail("getsockname");
+  local_ = from_sockaddr(address);
+  wake_up_ = make_wake_up();
+  receive_buffer_ = enlarge(fd, SO_RCVBUF, SO_RCVBUFFORCE, options.receive_buffer);
+  enlarge(fd, SO_SNDBUF, SO_SNDBUFFORCE, options.send_buffer);
+  if (options.offload) {
+    int off = 0, on = 1;
+    gso_ = setsockopt(fd, SOL_UDP, UDP_SEGMENT, &off, sizeof off) == 0;
+    gro_ = setsockopt(fd, SOL_UDP, UDP_GRO, &on, sizeof on) == 0;
   }
   buffers_ = gro_ ? std::make_unique<Buffers>(kReceiveSlots, kReceiveBytes)
                   : std::make_unique<Buffers>(kPlainReceiveSlots, kPlainReceiveBytes);
 }
 
-UdpPort::~UdpPort() { close_descriptors(); }
-
-void UdpPort::close_descriptors() {
-  if (fd_ >= 0) close(fd_);
-  if (event_ >= 0) close(event_);
-  fd_ = event_ = -1;
-}
+UdpPort::~UdpPort() = default;
 
 void UdpPort::connect(Endpoint peer) {
   sockaddr_in address = to_sockaddr(peer);
-  if (::connect(fd_, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) fail("connect");
+  if (::connect(socket_.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) fail("connect");
   socklen_t length = sizeof address;
-  if (getsockname(fd_, reinterpret_cast<sockaddr*>(&address), &length) == 0) local_ = from_sockaddr(address);
+  if (getsockname(socket_.get(), reinterpret_cast<sockaddr*>(&address), &length) == 0) local_ = from_sockaddr(address);
   peer_ = peer;
 }
 
 bool UdpPort::wait(int64_t timeout_ns) {
-  pollfd fds[2] = {{fd_, POLLIN, 0}, {event_, POLLIN, 0}};
+  pollfd fds[2] = {{socket_.get(), POLLIN, 0}, {wake_up_.get(), POLLIN, 0}};
   const timespec limit = timespec_of(timeout_ns);
   int ready = ppoll(fds, 2, timeout_ns >= 0 ? &limit : nullptr, nullptr);
-  if (ready > 0 && (fds[1].revents & POLLIN)) {
-    uint64_t drained;
-    [[maybe_unused]] auto n = read(event_, &drained, sizeof drained);
-  }
+  if (ready > 0 && (fds[1].revents & POLLIN)) clear_wake_up(wake_up_.get());
   return ready != 0;
-}
-
-void UdpPort::wake() {
-  uint64_t one = 1;
-  [[maybe_unused]] auto n = write(event_, &one, sizeof one);
 }
 
 void UdpPort::receive(std::vector<Received>& into) {
@@ -152,7 +126,7 @@ void UdpPort::receive(std::vector<Received>& into) {
     b.in[i].msg_hdr.msg_controllen = gro_ ? sizeof(Control) : 0;
   }
   ++counters_.receive_calls;
-  int count = recvmmsg(fd_, b.in.data(), static_cast<unsigned>(slots), MSG_DONTWAIT, nullptr);
+  int count = recvmmsg(socket_.get(), b.in.data(), static_cast<unsigned>(slots), MSG_DONTWAIT, nullptr);
   if (count < 0) {
     if (errno == ECONNREFUSED) ++counters_.refused;
     return;
@@ -181,7 +155,7 @@ void UdpPort::receive(std::vector<Received>& into) {
   }
 }
 
-// The next message to send, without its iovec and control data. There is room: the caller flushes a full array.
+// The next message to send, without iovec and control data. The caller flushes before the array is full.
 msghdr& UdpPort::next_message(Endpoint to) {
   Buffers& b = *buffers_;
   msghdr& m = b.out[b.pending].msg_hdr;
@@ -195,13 +169,13 @@ msghdr& UdpPort::next_message(Endpoint to) {
   return m;
 }
 
-// Sends the pending messages. Where the route cannot segment, gso_ is off afterwards and the rest is left to the caller.
+// Sends the pending messages. If the route cannot segment, switches gso_ off and leaves the rest to the caller.
 void UdpPort::flush() {
   Buffers& b = *buffers_;
   size_t done = 0;
   while (done < b.pending) {
     ++counters_.send_calls;
-    const int sent = sendmmsg(fd_, b.out.data() + done, static_cast<unsigned>(b.pending - done), 0);
+    const int sent = sendmmsg(socket_.get(), b.out.data() + done, static_cast<unsigned>(b.pending - done), 0);
     if (sent > 0) {
       done += static_cast<size_t>(sent);
       continue;
@@ -213,7 +187,7 @@ void UdpPort::flush() {
       continue;
     }
     if (error == EAGAIN || error == ENOBUFS) {
-      pollfd wait{fd_, POLLOUT, 0};
+      pollfd wait{socket_.get(), POLLOUT, 0};
       if (poll(&wait, 1, 100) > 0 && error == EAGAIN) continue;
     }
     if ((error == EINVAL || error == EIO || error == EOPNOTSUPP) && b.out[done].msg_hdr.msg_controllen) {
@@ -263,7 +237,6 @@ void UdpPort::send(std::span<const Endpoint> to, std::span<const Segment> segmen
       }
       trains[made++] = t;
     }
-    // Every train to every destination, a sendmmsg at a time.
     for (const Endpoint& e : to) {
       for (size_t i = 0; i < made; ++i) {
         const Train& t = trains[i];
@@ -283,7 +256,7 @@ void UdpPort::send(std::span<const Endpoint> to, std::span<const Segment> segmen
         counters_.packets_out += t.count;
         counters_.bytes_out += t.bytes;
         if (b.pending == kSendMessages) flush();
-        if (!gso_) return send_plain(to, segments);  // receivers drop the repeats
+        if (!gso_) return send_plain(to, segments);  // receivers drop duplicates
       }
     }
     flush();

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 
+#include "switchagg/native/shared/descriptor.h"
 #include "switchagg/native/shared/port.h"
 
 namespace switchagg {
@@ -22,31 +23,31 @@ class UdpPort : public Port {
  public:
   explicit UdpPort(const UdpOptions& options);  // throws std::system_error
   ~UdpPort() override;
-  UdpPort(const UdpPort&) = delete;
-  UdpPort& operator=(const UdpPort&) = delete;
 
   void connect(Endpoint peer);  // from now on only this peer's datagrams are received; throws std::system_error
   bool wait(int64_t timeout_ns) override;
   void receive(std::vector<Received>& into) override;
   void send(std::span<const Endpoint> to, std::span<const Segment> segments) override;
-  void wake() override;
+  void wake() override { signal_wake_up(wake_up_.get()); }
   Endpoint local() const override { return local_; }
   const PortCounters& counters() const override { return counters_; }
 
-  int descriptor() const { return fd_; }
+  int descriptor() const { return socket_.get(); }
   int receive_buffer() const { return receive_buffer_; }  // bytes of datagrams that the kernel will hold
   bool gso() const { return gso_; }
   bool gro() const { return gro_; }
-  void abandon() override { close_descriptors(); }
+  void abandon() override {
+    socket_.reset();
+    wake_up_.reset();
+  }
 
  private:
   struct Buffers;
-  void close_descriptors();
   msghdr& next_message(Endpoint to);
   void flush();
   void send_plain(std::span<const Endpoint> to, std::span<const Segment> segments);
 
-  int fd_ = -1, event_ = -1;
+  Descriptor socket_, wake_up_;
   Endpoint local_;
   std::optional<Endpoint> peer_;
   int receive_buffer_ = 0;
@@ -55,9 +56,8 @@ class UdpPort : public Port {
   std::unique_ptr<Buffers> buffers_;
 };
 
-// At most this many datagrams and bytes travel in one UDP_SEGMENT call. A packet that with its Ethernet, IP and UDP headers
-// (42 bytes) reaches an interface's gso_max_size, 65,536, is cut up in software on its way out, even on loopback, and the
-// receiver then takes it in datagram by datagram.
+// The most datagrams and bytes of one UDP_SEGMENT call. A train that reaches an interface's gso_max_size, 65,536, with its
+// headers (Ethernet, IP and UDP: 42 bytes) is segmented in software, even on loopback, and received datagram by datagram.
 inline constexpr size_t kMaxSegments = 64;
 inline constexpr size_t kMaxBatchBytes = 65535 - 42;
 

@@ -9,7 +9,7 @@ namespace {
 constexpr size_t kMadeBytes = 4 << 20;  // of frames that leave in one call
 constexpr size_t kWaitingFrames = 4096;
 
-uint64_t key(Endpoint e) { return uint64_t{e.ip} << 32 | uint64_t{e.port} << 16 | e.place; }
+uint64_t key(Endpoint e) { return uint64_t{e.ip} << 32 | uint64_t{e.port} << 16 | e.switch_port; }
 
 }  // namespace
 
@@ -25,25 +25,25 @@ void EtherPort::receive(std::vector<Received>& into) {
   arrived_.clear();
   frames_->receive(arrived_);
   std::lock_guard<FairMutex> guard(lock_);
-  for (auto& [port, bytes] : waiting_) leave(port, keep(std::move(bytes)));
+  for (auto& [port, bytes] : waiting_) send_later(port, keep(std::move(bytes)));
   waiting_.clear();
-  for (const Received& frame : arrived_) take(frame, into);
+  for (const Received& frame : arrived_) on_frame(frame, into);
   send_leaving();
 }
 
-void EtherPort::take(const Received& frame, std::vector<Received>& into) {
+void EtherPort::on_frame(const Received& frame, std::vector<Received>& into) {
   const Segment whole{frame.header, frame.size};
   const FrameView view = parse_frame(whole.data, whole.size, udp_port_);
-  const auto from = static_cast<uint16_t>(frame.peer.place - 1);
-  if (!treat(view, whole, from)) return;
+  const auto from = static_cast<uint16_t>(frame.peer.switch_port - 1);
+  if (!forward(view, whole, from)) return;
   own_.mac = view.destination;
   own_.ip = view.ip_destination;
-  into.push_back(Received::whole(view.payload, view.payload_bytes, {view.ip_source, view.udp_source, frame.peer.place}));
+  into.push_back(Received::whole(view.payload, view.payload_bytes, {view.ip_source, view.udp_source, frame.peer.switch_port}));
   ++counters_.packets_in;
   counters_.bytes_in += view.payload_bytes;
 }
 
-bool EtherPort::treat(const FrameView& view, Segment frame, uint16_t from) {
+bool EtherPort::forward(const FrameView& view, Segment frame, uint16_t from) {
   if (view.malformed) {
     ++ether_.malformed;
     return false;
@@ -68,14 +68,14 @@ bool EtherPort::treat(const FrameView& view, Segment frame, uint16_t from) {
       ++ether_.answered_arp;
       Bytes answer(frame.data, frame.data + frame.size);
       switchagg::answer_arp(answer.data(), *mac);
-      leave(from, keep(std::move(answer)));
+      send_later(from, keep(std::move(answer)));
       return false;
     }
     case LocalAction::answer_echo: {
       ++ether_.answered_echo;
       Bytes answer(frame.data, frame.data + frame.size);
       switchagg::answer_echo(answer.data());
-      leave(from, keep(std::move(answer)));
+      send_later(from, keep(std::move(answer)));
       return false;
     }
     case LocalAction::pass:
@@ -87,20 +87,20 @@ bool EtherPort::treat(const FrameView& view, Segment frame, uint16_t from) {
       ++ether_.returned;
     } else {
       ++ether_.forwarded;
-      leave(action.to, frame);
+      send_later(action.to, frame);
     }
   } else if (action.kind == StationAction::flood) {
     ++ether_.flooded;
     if (const std::vector<uint16_t>* group = tables_.group(action.to))
       for (const uint16_t port : *group)
-        if (port != from) leave(port, frame);
+        if (port != from) send_later(port, frame);
   } else {
     ++ether_.unknown;
   }
   return false;
 }
 
-void EtherPort::leave(uint16_t port, Segment frame) {
+void EtherPort::send_later(uint16_t port, Segment frame) {
   if (injected_ && port == controller_port_) {
     injected_->returned.emplace_back(frame.data, frame.data + frame.size);
     return;
@@ -120,7 +120,7 @@ Segment EtherPort::keep(Bytes bytes) {
 void EtherPort::send_leaving() {
   for (auto& [port, frames] : leaving_) {
     if (frames.empty()) continue;
-    const Endpoint to[] = {{0, 0, place_of(port)}};
+    const Endpoint to[] = {{0, 0, endpoint_port(port)}};
     frames_->send(to, frames);
     frames.clear();
   }
@@ -129,7 +129,7 @@ void EtherPort::send_leaving() {
 
 void EtherPort::send_run(uint16_t port) {
   if (run_.empty()) return;
-  const Endpoint to[] = {{0, 0, place_of(port)}};
+  const Endpoint to[] = {{0, 0, endpoint_port(port)}};
   frames_->send(to, run_);
   run_.clear();
 }
@@ -147,7 +147,7 @@ void EtherPort::send(std::span<const Endpoint> to, std::span<const Segment> segm
       peer.mac = found->second.mac;
       own = own_;
     }
-    const auto port = static_cast<uint16_t>(endpoint.place - 1);
+    const auto port = static_cast<uint16_t>(endpoint.switch_port - 1);
     size_t used = 0;
     for (const Segment& segment : segments) {
       const uint32_t size = std::max(kUdpHeadersBytes + segment.size, kShortestFrame);
@@ -215,10 +215,10 @@ EtherPort::Injected EtherPort::inject(std::span<const uint8_t> frame) {
     std::lock_guard<FairMutex> guard(lock_);
     const FrameView view = parse_frame(frame.data(), static_cast<uint32_t>(frame.size()), udp_port_);
     injected_ = &made;
-    if (treat(view, {frame.data(), static_cast<uint32_t>(frame.size())}, controller_port_))
+    if (forward(view, {frame.data(), static_cast<uint32_t>(frame.size())}, controller_port_))
       made.admitted = Bytes(view.payload, view.payload + view.payload_bytes);
     injected_ = nullptr;
-    // What leaves by other ports is the loop's to send.
+    // The loop sends what leaves by other ports.
     for (auto& [port, frames] : leaving_) {
       for (const Segment& each : frames) waiting_.emplace_back(port, Bytes(each.data, each.data + each.size));
       frames.clear();

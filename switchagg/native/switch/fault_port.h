@@ -1,23 +1,21 @@
-// Faults as a device: a Port round a Port that loses, duplicates, reorders, delays and corrupts datagrams, in both
+// Faults as a device: a Port around a Port that loses, duplicates, reorders, delays and corrupts datagrams, in both
 // directions.
 //
 //      engine  <->  FaultPort { FaultLine in, FaultLine out }  <->  inner port
 //
-// In a line each datagram meets, in this order:
+// A line does this with each datagram, in this order:
 //
 //      lost?  ->  one bit flipped?  ->  sent twice?  ->  held back until 1..8 later ones have passed?  ->  delayed
 //
-// Each direction draws from a generator of its own, a fixed number of times for each datagram, so the same seed and the
-// same datagrams in the same order meet the same fate, however they were batched. (When a held datagram is let go because
-// time ran out rather than because others passed, its place depends on the clock.)
+// Each direction has its own generator and draws a fixed number of times for each datagram. So one seed gives the same
+// faults for the same sequence of datagrams, however they are batched. Only the order of datagrams that were held back
+// until their time ran out depends on the clock.
 //
-// The checksums of IP and UDP are made and checked by the kernel, below this device: a flipped bit is not caught by them,
-// as one in a real network nearly always is. Corruption shows what a switch does with damaged headers; sums come out
-// wrong.
+// The kernel computes and checks the checksums of IP and UDP below this device, so they do not catch a flipped bit as they
+// would in a network. Corruption shows what a switch does with damaged headers; sums become wrong.
 //
-// What survives untouched is passed on as a view of the caller's bytes, so that trains of datagrams stay trains. Only
-// what is held back or altered is copied, at most kHeldBytes of it in each direction; what would be more is dropped and
-// counted as `overflowed`.
+// A datagram that is not changed is passed on as a view of the caller's bytes, so that trains stay trains. Those that are
+// held back or changed are copied, at most kHeldBytes in each direction; more are dropped and counted as `overflowed`.
 #pragma once
 
 #include <cstdint>
@@ -26,14 +24,14 @@
 #include <vector>
 
 #include "switchagg/native/switch/line_port.h"
-#include "switchagg/native/switch/relaxed_counter.h"
+#include "switchagg/native/switch/concurrency.h"
 
 namespace switchagg {
 
 struct FaultSettings {
   double loss = 0, duplicate = 0, reorder = 0, corrupt = 0;  // probabilities for each datagram, 0..1
   int64_t delay_ns = 0;   // of every datagram
-  int64_t jitter_ns = 0;  // up to this much more, drawn for each datagram: neighbours may change places
+  int64_t jitter_ns = 0;  // up to this much more, drawn for each datagram, so that datagrams may overtake others
   uint64_t seed = 0;
 };
 
@@ -41,7 +39,7 @@ struct FaultCounters {
   RelaxedCounter lost, duplicated, reordered, delayed, corrupted, overflowed;
 };
 
-// One direction, without I/O: `now` is passed in, in nanoseconds of any steady clock.
+// One direction, without I/O. `now` is in nanoseconds of any steady clock.
 class FaultLine {
  public:
   static constexpr bool kReleasesFirst = false;
@@ -49,10 +47,10 @@ class FaultLine {
 
   FaultLine(const FaultSettings& settings, uint64_t direction);
 
-  // Appends to `out` what leaves the line as this datagram enters it. Views are of the caller's bytes, or of the line's
-  // own until recycle().
+  // Appends to `out` the datagrams that leave as this one enters. Views are of the caller's bytes, or of the line's own
+  // until recycle().
   void pass(const Received& datagram, int64_t now, std::vector<Received>& out);
-  void release(int64_t now, std::vector<Received>& out);  // what was held and is due
+  void release(int64_t now, std::vector<Received>& out);  // held datagrams that are due
   int64_t next_due() const;                               // kNever: nothing is held
   void recycle() { left_.clear(); }
   const FaultCounters& counters() const { return counters_; }
@@ -81,7 +79,7 @@ class FaultLine {
   FaultSettings settings_;
   uint64_t loss_, duplicate_, reorder_, corrupt_;  // a draw below the threshold is a hit
   std::mt19937_64 random_;                         // fates
-  std::mt19937_64 jitter_;                         // apart: the clock decides how often it is asked
+  std::mt19937_64 jitter_;                         // separate: the clock decides how often it draws
   std::vector<Held> reordering_;                   // never more than a few
   std::vector<Held> delayed_;                      // a heap, the first due on top
   std::vector<Bytes> left_;                        // behind views that were handed out
@@ -93,9 +91,6 @@ class FaultPort : public LinePort<FaultLine> {
  public:
   FaultPort(std::unique_ptr<Port> inner, const FaultSettings& settings)
       : LinePort(std::move(inner), [&](uint64_t direction) { return FaultLine(settings, direction); }) {}
-
-  const FaultCounters& faults_in() const { return in().counters(); }
-  const FaultCounters& faults_out() const { return out().counters(); }
 };
 
 inline constexpr uint64_t kHeldBytes = 32 << 20;         // in each direction

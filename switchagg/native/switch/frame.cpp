@@ -1,5 +1,6 @@
 #include "switchagg/native/switch/frame.h"
 
+#include <algorithm>
 #include <cstring>
 
 namespace switchagg {
@@ -8,7 +9,7 @@ namespace {
 constexpr uint32_t kArpBytes = 28, kIcmpBytes = 4;
 constexpr uint8_t kIcmp = 1, kUdp = 17;
 
-// Bytes that follow, taken one header at a time.
+// The rest of a frame, taken one header at a time.
 struct Cursor {
   const uint8_t* at;
   uint32_t left;
@@ -94,11 +95,14 @@ uint16_t checksum_of(uint64_t sum) {
 }
 
 void write_udp_headers(uint8_t* at, const UdpAddress& from, const UdpAddress& to, uint32_t payload) {
-  std::memset(at, 0, kUdpHeadersBytes);
   store48(at, to.mac);
   store48(at + 6, from.mac);
   wire::store16(at + 12, kIpv4Type);
-  uint8_t* const ip = at + kEthernetBytes;
+  write_ip_headers(at + kEthernetBytes, {from.ip, from.port}, {to.ip, to.port}, payload);
+}
+
+void write_ip_headers(uint8_t* ip, Endpoint from, Endpoint to, uint32_t payload) {
+  std::memset(ip, 0, kIpv4Bytes + kUdpBytes);
   ip[0] = 0x45;  // IPv4, five words of header
   wire::store16(ip + 2, static_cast<uint16_t>(kIpv4Bytes + kUdpBytes + payload));
   ip[6] = 0x40;  // do not fragment
@@ -119,7 +123,7 @@ void answer_arp(uint8_t* frame, uint64_t mac) {
   store48(frame + 6, mac);
   wire::store16(arp + 6, 2);
   const uint32_t ours = wire::load32(arp + 24);
-  std::memcpy(arp + 18, arp + 8, 10);  // who asked is the target now
+  std::memcpy(arp + 18, arp + 8, 10);  // the sender becomes the target
   store48(arp + 8, mac);
   wire::store32(arp + 14, ours);
 }
@@ -137,9 +141,93 @@ void answer_echo(uint8_t* frame) {
   wire::store16(ip + 10, checksum_of(ones_sum(ip, kIpv4Bytes)));
   uint8_t* const icmp = ip + kIpv4Bytes;
   icmp[0] = 0;
-  // Type 8 becomes 0: the sum falls by 0x0800, so its complement rises by as much, and what carries comes back in.
+  // Type 8 becomes 0, so the ones' complement checksum rises by 0x0800, with end-around carry.
   const uint32_t risen = uint32_t{wire::load16(icmp + 2)} + 0x0800;
   wire::store16(icmp + 2, static_cast<uint16_t>(risen + (risen >= 0xFFFF)));
+}
+
+namespace {
+
+constexpr uint8_t kTcp = 6;
+constexpr uint8_t kTcpFin = 0x01, kTcpPush = 0x08, kTcpReduced = 0x80;  // the last two stand in the last and in the first segment only
+
+// The offset of the network header; 0 if there is no IP header.
+uint32_t network_at(const uint8_t* frame, uint32_t size, uint16_t& type) {
+  uint32_t at = kEthernetBytes;
+  if (size < at) return 0;
+  type = wire::load16(frame + 12);
+  while (is_tag(type) && size >= at + kTagBytes) {
+    type = wire::load16(frame + at + 2);
+    at += kTagBytes;
+  }
+  const uint32_t header = type == kIpv4Type ? kIpv4Bytes : type == kIpv6Type ? 40 : 0;
+  return header != 0 && size >= at + header ? at : 0;
+}
+
+uint64_t pseudo_header(const uint8_t* ip, bool ipv4, uint8_t protocol, uint32_t segment) {
+  const uint64_t addresses = ipv4 ? ones_sum(ip + 12, 8) : ones_sum(ip + 8, 32);
+  return addresses + protocol + (segment >> 16) + (segment & 0xFFFF);
+}
+
+}  // namespace
+
+bool complete_checksum(uint8_t* frame, uint32_t size, uint32_t start, uint32_t offset) {
+  if (start + offset + 2 > size) return false;
+  const uint16_t checksum = checksum_of(ones_sum(frame + start, size - start));
+  // 0 would mean that a UDP packet has no checksum; all ones is the same number.
+  wire::store16(frame + start + offset, checksum ? checksum : 0xFFFF);
+  return true;
+}
+
+bool split_super_frame(const OffloadInfo& about, const uint8_t* frame, uint32_t size, std::vector<uint8_t>& memory,
+                       std::vector<uint32_t>& sizes) {
+  const uint8_t kind = about.gso_type & static_cast<uint8_t>(~OffloadInfo::kCongestion);
+  const bool tcp = kind == OffloadInfo::kTcp4 || kind == OffloadInfo::kTcp6;
+  if ((!tcp && kind != OffloadInfo::kUdp) || about.gso_size == 0) return false;
+  uint16_t type = 0;
+  const uint32_t network = network_at(frame, size, type);
+  const uint32_t transport = about.checksum_start;
+  if (network == 0 || transport <= network || transport + (tcp ? 20u : kUdpBytes) > size) return false;
+  const bool ipv4 = type == kIpv4Type;
+  const uint32_t headers = transport + (tcp ? 4u * (frame[transport + 12] >> 4) : kUdpBytes);
+  if (headers >= size) return false;
+
+  const uint32_t payload = size - headers;
+  for (uint32_t at = 0, number = 0; at < payload; at += about.gso_size, ++number) {
+    const uint32_t part = std::min<uint32_t>(about.gso_size, payload - at);
+    const bool last = at + part == payload;
+    const size_t begin = memory.size();
+    memory.resize(begin + headers + part);
+    uint8_t* const made = memory.data() + begin;
+    std::memcpy(made, frame, headers);
+    std::memcpy(made + headers, frame + headers + at, part);
+
+    uint8_t* const ip = made + network;
+    const uint32_t segment = headers - transport + part;
+    if (ipv4) {
+      wire::store16(ip + 2, static_cast<uint16_t>(transport - network + segment));
+      wire::store16(ip + 4, static_cast<uint16_t>(wire::load16(ip + 4) + number));
+      wire::store16(ip + 10, 0);
+      wire::store16(ip + 10, checksum_of(ones_sum(ip, transport - network)));
+    } else {
+      wire::store16(ip + 4, static_cast<uint16_t>(transport - network - 40 + segment));
+    }
+    uint8_t* const head = made + transport;
+    if (tcp) {
+      wire::store32(head + 4, wire::load32(head + 4) + at);
+      if (!last) head[13] &= static_cast<uint8_t>(~(kTcpFin | kTcpPush));
+      if (number > 0) head[13] &= static_cast<uint8_t>(~kTcpReduced);
+    } else {
+      wire::store16(head + 4, static_cast<uint16_t>(segment));
+    }
+    const uint32_t field = tcp ? 16 : 6;
+    wire::store16(head + field, 0);
+    const uint64_t sum = pseudo_header(ip, ipv4, tcp ? kTcp : kUdp, segment);
+    const uint16_t checksum = checksum_of(ones_sum(head, segment, sum));
+    wire::store16(head + field, tcp || checksum ? checksum : 0xFFFF);
+    sizes.push_back(headers + part);
+  }
+  return true;
 }
 
 }  // namespace switchagg

@@ -1,10 +1,11 @@
-// Ethernet frames: what the switch looks at in one, and the headers that it writes. No I/O.
+// Ethernet frames: parsing, headers of answers, and the offloads of virtual links. No I/O.
 //
-// The parser takes in what p4/include/frame_states.p4 does: Ethernet, one VLAN tag, ARP, IPv4 without options or fragments,
-// ICMP, UDP. What ends before its headers do is malformed.
+// The parser accepts the same as p4/include/frame_states.p4: Ethernet, one VLAN tag, ARP, IPv4 without options or
+// fragments, ICMP, UDP. A frame that ends within a header is malformed.
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "switchagg/native/shared/port.h"
 
@@ -23,7 +24,7 @@ inline void store48(uint8_t* at, uint64_t value) {
   wire::store32(at + 2, static_cast<uint32_t>(value));
 }
 
-// What a frame is to the switch; numbered as in p4/include/constants.p4.
+// Kinds of traffic, numbered as in p4/include/constants.p4.
 enum class Traffic : uint8_t { other = 0, arp = 1, echo = 2, aggregation = 3, tags = 4 };
 
 struct FrameView {  // fields of headers that are not there are 0
@@ -40,7 +41,7 @@ struct FrameView {  // fields of headers that are not there are 0
 
 FrameView parse_frame(const uint8_t* data, uint32_t size, uint16_t udp_port);
 
-// The ones' complement sum of an even number of bytes and a last odd one, to be folded by checksum_of().
+// The ones' complement sum; checksum_of() folds it.
 uint64_t ones_sum(const uint8_t* data, uint32_t size, uint64_t sum = 0);
 uint16_t checksum_of(uint64_t sum);
 
@@ -49,11 +50,32 @@ struct UdpAddress {
   uint32_t ip = 0;
   uint16_t port = 0;
 };
-// Writes kUdpHeadersBytes in front of a payload of so many bytes; UDP checksum 0.
+// Writes the headers of a UDP datagram, with UDP checksum 0: kUdpHeadersBytes with Ethernet, or only IPv4 and UDP.
+void write_ip_headers(uint8_t* ip, Endpoint from, Endpoint to, uint32_t payload);
 void write_udp_headers(uint8_t* at, const UdpAddress& from, const UdpAddress& to, uint32_t payload);
 
-// Turn a request into its answer, in place.
+// Turn a request into its answer in place.
 void answer_arp(uint8_t* frame, uint64_t mac);
 void answer_echo(uint8_t* frame);
+
+// Offload information that the kernel writes before a frame (PACKET_VNET_HDR): virtio_net_hdr of linux/virtio_net.h, which
+// C++ cannot include everywhere. A frame that a process of this host sent over a virtual link may lack its checksum, or be
+// a super-frame of up to 64 KB, because a network card would have completed or segmented it (TSO, UDP_SEGMENT).
+struct OffloadInfo {
+  static constexpr uint8_t kNeedsChecksum = 1;              // in flags
+  static constexpr uint8_t kTcp4 = 1, kTcp6 = 4, kUdp = 5;  // in gso_type; 0: no super-frame
+  static constexpr uint8_t kCongestion = 0x80;              // beside one of these
+  uint8_t flags, gso_type;
+  uint16_t header_bytes, gso_size, checksum_start, checksum_offset;
+};
+static_assert(sizeof(OffloadInfo) == 10);
+
+// Completes the checksum of the bytes from `start` on, at `start` + `offset`; false if that is outside the frame.
+bool complete_checksum(uint8_t* frame, uint32_t size, uint32_t start, uint32_t offset);
+
+// Splits a super-frame into frames and appends them to `memory`, and their sizes to `sizes`. False, without appending, for
+// kinds that it does not know, such as IP fragments.
+bool split_super_frame(const OffloadInfo& about, const uint8_t* frame, uint32_t size, std::vector<uint8_t>& memory,
+                       std::vector<uint32_t>& sizes);
 
 }  // namespace switchagg

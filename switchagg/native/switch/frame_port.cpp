@@ -8,11 +8,9 @@
 #include <net/if.h>
 #include <poll.h>
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -22,7 +20,6 @@
 #include <system_error>
 
 #include "switchagg/native/switch/frame.h"
-#include "switchagg/native/switch/super_frame.h"
 #include "switchagg/native/shared/clock.h"
 
 namespace switchagg {
@@ -35,11 +32,10 @@ constexpr size_t kLargeBytes = (1 << 16) + 4096;  // a super-frame and its heade
 constexpr uint32_t kRingBytes = 4 << 20;    // of an interface: 2,048 frames of 1,500 bytes
 constexpr uint32_t kRingBlock = 1 << 16;
 constexpr int kSendBuffer = 8 << 20;
-constexpr uint32_t kLookEvery = 16;         // a busy port looks at its sockets in one wait() of so many
-constexpr int kFullMs = 2;                  // how long a full socket is waited for
+constexpr uint32_t kPollEvery = 16;         // a busy port polls its sockets in one wait() of so many
+constexpr int kFullMs = 2;                  // wait for a full socket
 
-// Not in older headers.
-constexpr int kIgnoreOutgoing = 23;
+constexpr int kIgnoreOutgoing = 23;  // PACKET_IGNORE_OUTGOING, which older headers lack
 
 void clear_error(int socket) {
   int error = 0;
@@ -51,14 +47,10 @@ void clear_error(int socket) {
   throw std::system_error(error, std::generic_category(), what);
 }
 
-}  // namespace
-
-namespace {
-
-struct Ring {  // mapped; places of `place` bytes one after the other
+struct Ring {  // of the kernel, mapped here: `places` places of `place` bytes
   uint8_t* memory = nullptr;
   uint32_t place = 0, places = 0, next = 0;
-  uint32_t taken = 0;  // before `next`, that are still shown
+  uint32_t taken = 0;  // places before `next` that Received views show
 
   Ring() = default;
   Ring(const Ring&) = delete;
@@ -84,7 +76,7 @@ struct FramePort::Interface {
   InterfaceName name;
   Descriptor rx, tx;
   Ring ring;
-  int index = 0;  // of the kernel's; 0: it is not there
+  int index = 0;  // the kernel's; 0: there is no such interface
   InterfaceCounters counters;
 };
 
@@ -97,17 +89,16 @@ struct FramePort::Buffers {
 struct FramePort::Arrival {
   uint8_t* frame;  // with kTagBytes free before it
   uint32_t size;
-  FrameNote about;
+  OffloadInfo about;
   uint32_t tag;  // EtherType and tag that the kernel has taken out of it; 0: none
 };
 
 FramePort::FramePort(std::vector<InterfaceName> interfaces, int receive_buffer)
     : receive_buffer_(receive_buffer), buffers_(std::make_unique<Buffers>()) {
-  bell_ = Descriptor(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
-  if (!bell_) fail(errno, "eventfd");
+  wake_up_ = make_wake_up();
   epoll_ = Descriptor(epoll_create1(EPOLL_CLOEXEC));
   if (!epoll_) fail(errno, "epoll_create1");
-  watch(bell_.get(), &bell_);
+  watch(wake_up_.get(), &wake_up_);
   netlink_ = Descriptor(socket(AF_NETLINK, SOCK_RAW | SOCK_NONBLOCK | SOCK_CLOEXEC, NETLINK_ROUTE));
   sockaddr_nl links{};
   links.nl_family = AF_NETLINK;
@@ -137,7 +128,7 @@ void FramePort::watch(int fd, void* tag) {
 int FramePort::open(Interface& interface) {
   const int index = static_cast<int>(if_nametoindex(interface.name.name.c_str()));
   if (index == 0) return ENODEV;
-  // No protocol before bind(): else frames of all interfaces would come in between.
+  // Without a protocol before bind(), or frames of all interfaces would arrive in between.
   Descriptor rx(socket(AF_PACKET, SOCK_RAW | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   Descriptor tx(socket(AF_PACKET, SOCK_RAW | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!rx || !tx) return errno;
@@ -147,7 +138,7 @@ int FramePort::open(Interface& interface) {
     return errno;
   const int version = TPACKET_V2;
   if (setsockopt(rx.get(), SOL_PACKET, PACKET_VERSION, &version, sizeof version) != 0) return errno;
-  setsockopt(rx.get(), SOL_PACKET, kIgnoreOutgoing, &one, sizeof one);  // before Linux 4.20 they are told by their type
+  setsockopt(rx.get(), SOL_PACKET, kIgnoreOutgoing, &one, sizeof one);  // before Linux 4.20 take() discards them
   if (setsockopt(rx.get(), SOL_SOCKET, SO_RCVBUFFORCE, &receive_buffer_, sizeof receive_buffer_) != 0)
     setsockopt(rx.get(), SOL_SOCKET, SO_RCVBUF, &receive_buffer_, sizeof receive_buffer_);
   if (setsockopt(tx.get(), SOL_SOCKET, SO_SNDBUFFORCE, &kSendBuffer, sizeof kSendBuffer) != 0)
@@ -173,21 +164,21 @@ int FramePort::open(Interface& interface) {
   if (map == MAP_FAILED) return errno;
   ring.memory = static_cast<uint8_t*>(map);
   if (bind(rx.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) return errno;
-  packet_mreq all{};  // frames for other stations too: a switch is not whom they are addressed to
+  packet_mreq all{};  // also frames that are addressed to other stations
   all.mr_ifindex = index;
   all.mr_type = PACKET_MR_PROMISC;
   if (setsockopt(rx.get(), SOL_PACKET, PACKET_ADD_MEMBERSHIP, &all, sizeof all) != 0) return errno;
 
   watch(rx.get(), &interface);
-  interface.rx = std::move(rx);  // what was open before closes with `rx`, and leaves the epoll set
+  interface.rx = std::move(rx);  // the former socket closes with `rx`, and leaves the epoll set
   interface.tx = std::move(tx);
   interface.index = index;
-  look(interface);
+  update_state(interface);
   return 0;
 }
 
-// What the kernel says of an interface now.
-void FramePort::look(Interface& interface) {
+// Reads from the kernel whether an interface is up.
+void FramePort::update_state(Interface& interface) {
   ifreq request{};
   std::strncpy(request.ifr_name, interface.name.name.c_str(), IFNAMSIZ - 1);
   const bool there = ioctl(netlink_.get(), SIOCGIFFLAGS, &request) == 0;
@@ -198,7 +189,7 @@ void FramePort::look(Interface& interface) {
 bool FramePort::wait(int64_t timeout_ns) {
   for (const auto& each : interfaces_) release(*each);
   const bool busy = std::any_of(interfaces_.begin(), interfaces_.end(), [](const auto& each) { return each->ring.filled(); });
-  if (busy && ++waits_ < kLookEvery) return true;
+  if (busy && ++waits_ < kPollEvery) return true;
   waits_ = 0;
   if (busy) timeout_ns = 0;
   std::array<epoll_event, 64> events;
@@ -213,21 +204,15 @@ bool FramePort::wait(int64_t timeout_ns) {
   if (ready < 0 && errno != EINTR) fail(errno, "epoll_wait");
   for (int i = 0; i < ready; ++i) {
     void* const tag = events[static_cast<size_t>(i)].data.ptr;
-    if (tag == &bell_) {
-      uint64_t count;
-      [[maybe_unused]] const auto n = read(bell_.get(), &count, sizeof count);
+    if (tag == &wake_up_) {
+      clear_wake_up(wake_up_.get());
     } else if (tag == &netlink_) {
       changed_ = true;
     } else {
-      clear_error(static_cast<Interface*>(tag)->rx.get());  // that it went down; else its ring has something
+      clear_error(static_cast<Interface*>(tag)->rx.get());  // "network is down"; frames are in the ring
     }
   }
   return busy || ready != 0;
-}
-
-void FramePort::wake() {
-  const uint64_t one = 1;
-  [[maybe_unused]] const auto n = write(bell_.get(), &one, sizeof one);
 }
 
 void FramePort::abandon() {
@@ -237,7 +222,7 @@ void FramePort::abandon() {
   }
   netlink_.reset();
   epoll_.reset();
-  bell_.reset();
+  wake_up_.reset();
 }
 
 void FramePort::receive(std::vector<Received>& into) {
@@ -247,10 +232,10 @@ void FramePort::receive(std::vector<Received>& into) {
     while (recv(netlink_.get(), message.data(), message.size(), 0) > 0 || errno == ENOBUFS) errno = 0;
     for (const auto& each : interfaces_) {
       const auto index = static_cast<int>(if_nametoindex(each->name.name.c_str()));
-      if (index == each->index || (index != 0 && open(*each) != 0)) look(*each);
+      if (index == each->index || (index != 0 && open(*each) != 0)) update_state(*each);
       if (index == 0) {
         each->index = 0;
-        look(*each);
+        update_state(*each);
       }
     }
   }
@@ -264,7 +249,7 @@ void FramePort::receive(std::vector<Received>& into) {
   }
 }
 
-// Gives back to the kernel what the last receive() has shown.
+// Returns the frames of the last receive() to the kernel.
 void FramePort::release(Interface& interface) {
   Ring& ring = interface.ring;
   for (; ring.taken > 0; --ring.taken)
@@ -289,7 +274,7 @@ void FramePort::take(Interface& interface, std::vector<Received>& into) {
     uint8_t* const start = reinterpret_cast<uint8_t*>(header);
     std::memcpy(&from, start + TPACKET_ALIGN(sizeof *header), sizeof from);
     if (from.sll_pkttype == PACKET_OUTGOING) continue;
-    if (header->tp_snaplen < header->tp_len) {  // and the socket's buffer was full
+    if (header->tp_snaplen < header->tp_len) {  // the socket's buffer was full too
       ++interface.counters.missed;
       continue;
     }
@@ -305,7 +290,7 @@ void FramePort::take(Interface& interface, std::vector<Received>& into) {
     interface.counters.missed.add(stats.tp_drops);
 }
 
-// A frame that no place of the ring holds: the kernel has queued it at the socket.
+// Reads a frame that is too large for the ring, which the kernel has queued at the socket.
 void FramePort::take_large(Interface& interface, std::vector<Received>& into) {
   std::vector<uint8_t>& memory = buffers_->large.emplace_back(kLargeBytes);
   Arrival arrival{memory.data() + kHeadroom, 0, {}, 0};
@@ -321,7 +306,7 @@ void FramePort::take_large(Interface& interface, std::vector<Received>& into) {
   message.msg_controllen = sizeof control;
   ++counters_.receive_calls;
   const ssize_t got = recvmsg(interface.rx.get(), &message, MSG_DONTWAIT);
-  // EINVAL: a super-frame of a kind that the kernel has no name for here.
+  // EINVAL: a super-frame of a kind that virtio_net_hdr cannot describe.
   if (got < static_cast<ssize_t>(sizeof arrival.about) || message.msg_flags & MSG_TRUNC) {
     ++interface.counters.refused;
     return;
@@ -337,7 +322,7 @@ void FramePort::take_large(Interface& interface, std::vector<Received>& into) {
   pass(interface, arrival, into);
 }
 
-// Makes of an arrival the frames that it would be on a cable.
+// Turns an arrival into the frames that a cable would have carried.
 void FramePort::pass(Interface& interface, const Arrival& arrival, std::vector<Received>& into) {
   const auto place = static_cast<uint16_t>(interface.name.port + 1);
   const auto show = [&](uint8_t* data, uint32_t bytes) {
@@ -349,8 +334,8 @@ void FramePort::pass(Interface& interface, const Arrival& arrival, std::vector<R
   };
   uint8_t* frame = arrival.frame;
   uint32_t size = arrival.size;
-  FrameNote about = arrival.about;
-  if (about.gso_type == 0 && (about.flags & FrameNote::kNeedsChecksum))
+  OffloadInfo about = arrival.about;
+  if (about.gso_type == 0 && (about.flags & OffloadInfo::kNeedsChecksum))
     complete_checksum(frame, size, about.checksum_start, about.checksum_offset);
   if (arrival.tag && size >= 12) {
     frame -= kTagBytes;
@@ -376,7 +361,7 @@ void FramePort::pass(Interface& interface, const Arrival& arrival, std::vector<R
 
 void FramePort::send(std::span<const Endpoint> to, std::span<const Segment> segments) {
   for (const Endpoint& peer : to) {
-    const size_t port = peer.place - size_t{1};
+    const size_t port = peer.switch_port - size_t{1};
     if (port < by_port_.size() && by_port_[port]) send_run(*by_port_[port], segments);
   }
 }

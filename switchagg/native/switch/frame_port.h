@@ -1,18 +1,18 @@
-// The interfaces of this host as a Port of whole Ethernet frames, through packet sockets: a peer is a port of the switch, its
-// number in Endpoint::place.
+// Interfaces of this host as a Port of Ethernet frames, through packet sockets. A peer is a port of the switch
+// (Endpoint::switch_port).
 //
 //      interface a -> ring (rx) -> port 1 --+
 //      interface a <- socket (tx) <---------+-- sendmmsg: batches
 //      kernel: interfaces come and go ------+-- netlink
 //
-// The kernel writes frames into a ring that is mapped here (TPACKET_V2: with blocks, as of TPACKET_V3, the last frames of
-// a window would wait for a timer). One that is larger than a place of the ring is queued at the socket besides.
+// The kernel writes frames into a mapped ring (TPACKET_V2: in the blocks of TPACKET_V3 the last frames of a window would
+// wait for a timer). Frames that are larger than a place of the ring are queued at the socket.
 //
-// Frames come as they would on a cable: with their VLAN tags and checksums, super-frames cut up (super_frame.h). Those of
-// a kind that cannot be cut are dropped and counted as `refused`.
+// Frames are received as a cable would carry them: with VLAN tags and checksums, super-frames split. Super-frames that
+// cannot be split are dropped and counted as `refused`.
 //
-// An interface that goes down keeps its sockets and works again when it is up; one that vanishes is opened anew when there
-// is one of its name. Meanwhile its frames are dropped and counted.
+// An interface that goes down keeps its sockets. One that vanishes is opened again when the name is back. Meanwhile its
+// frames are dropped and counted.
 #pragma once
 
 #include <atomic>
@@ -20,10 +20,9 @@
 #include <string>
 #include <vector>
 
-#include "switchagg/native/switch/relaxed_counter.h"
-#include "switchagg/native/shared/memory.h"
+#include "switchagg/native/switch/concurrency.h"
 #include "switchagg/native/shared/port.h"
-#include "switchagg/native/shared/shared_memory.h"
+#include "switchagg/native/shared/descriptor.h"
 
 namespace switchagg {
 
@@ -34,7 +33,7 @@ struct InterfaceName {
 
 struct InterfaceCounters {
   RelaxedCounter packets_in, bytes_in, packets_out, bytes_out;
-  RelaxedCounter send_errors;  // frames that the kernel would not take
+  RelaxedCounter send_errors;  // frames that the kernel did not accept
   RelaxedCounter too_large;    // of these, larger than the interface carries
   RelaxedCounter missed;       // frames that came while the socket's buffer was full
   RelaxedCounter split;        // super-frames that were cut up
@@ -47,13 +46,11 @@ class FramePort : public Port {
  public:
   FramePort(std::vector<InterfaceName> interfaces, int receive_buffer);  // throws std::system_error that names the interface
   ~FramePort() override;
-  FramePort(const FramePort&) = delete;
-  FramePort& operator=(const FramePort&) = delete;
 
   bool wait(int64_t timeout_ns) override;
   void receive(std::vector<Received>& into) override;
   void send(std::span<const Endpoint> to, std::span<const Segment> segments) override;
-  void wake() override;
+  void wake() override { signal_wake_up(wake_up_.get()); }
   void abandon() override;
   Endpoint local() const override { return {}; }
   const PortCounters& counters() const override { return counters_; }
@@ -67,7 +64,7 @@ class FramePort : public Port {
   struct Buffers;
 
   int open(Interface& interface);  // 0, or an errno
-  void look(Interface& interface);
+  void update_state(Interface& interface);
   void release(Interface& interface);
   void take(Interface& interface, std::vector<Received>& into);
   void take_large(Interface& interface, std::vector<Received>& into);
@@ -79,10 +76,10 @@ class FramePort : public Port {
   std::vector<std::unique_ptr<Interface>> interfaces_;
   std::vector<Interface*> by_port_;
   int receive_buffer_;
-  Descriptor bell_, netlink_, epoll_;
+  Descriptor wake_up_, netlink_, epoll_;
   std::unique_ptr<Buffers> buffers_;
   size_t turn_ = 0;     // the interface that is read first
-  uint32_t waits_ = 0;  // since the sockets were last looked at
+  uint32_t waits_ = 0;  // since the sockets were last polled
   bool changed_ = false;
   PortCounters counters_;
 };

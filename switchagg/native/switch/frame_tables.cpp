@@ -31,16 +31,16 @@ StationAction FrameTables::station(const FrameView& f) {
   return found->second.action;
 }
 
-std::vector<std::pair<uint64_t, uint64_t>> FrameTables::entry_packets() const {
-  std::vector<std::pair<uint64_t, uint64_t>> all;
-  for (const OwnSourceEntry& each : own_source_) all.emplace_back(each.id, each.packets);
-  for (const LocalEntry& each : local_) all.emplace_back(each.id, each.packets);
+std::unordered_map<uint64_t, uint64_t> FrameTables::entry_packets() const {
+  std::unordered_map<uint64_t, uint64_t> all;
+  for (const OwnSourceEntry& each : own_source_) all[each.id] = each.packets;
+  for (const LocalEntry& each : local_) all[each.id] = each.packets;
   return all;
 }
 
-std::vector<std::pair<uint64_t, uint64_t>> FrameTables::station_packets() const {
-  std::vector<std::pair<uint64_t, uint64_t>> all;
-  for (const auto& [mac, station] : stations_) all.emplace_back(mac, station.packets);
+std::unordered_map<uint64_t, uint64_t> FrameTables::station_packets() const {
+  std::unordered_map<uint64_t, uint64_t> all;
+  for (const auto& [mac, station] : stations_) all[mac] = station.packets;
   return all;
 }
 

@@ -1,12 +1,11 @@
-// The tables by which an Ethernet switch treats frames: those of p4/include/frames.p4, and `arps` of rewrite.p4, with the
+// The tables that an Ethernet switch applies to frames: those of p4/include/frames.p4, and `arps` of rewrite.p4, with the
 // counters of their entries. No I/O.
 //
 //      own_source  -> a hit is dropped: it claims to come from the switch itself
 //      local       -> an ARP or echo request is answered, a packet of the protocol admitted, other things dropped
 //      stations    -> everything else: by one port, or flooded to a group
 //
-// Entries are told by an id that whoever writes them chooses; a table that is set again keeps the counts of the ids that
-// it still has.
+// The writer of an entry chooses its id. A table that is set again keeps the counters of the ids that it still has.
 #pragma once
 
 #include <cstdint>
@@ -55,7 +54,7 @@ class FrameTables {
   void set_arps(std::unordered_map<uint32_t, uint64_t> macs) { arps_ = std::move(macs); }
   void clear() { *this = FrameTables(); }
 
-  // Each counts at the entry that is hit.
+  // Lookups; each increments the counter of the entry that it hits.
   bool is_own_source(const FrameView& frame);
   LocalAction local(const FrameView& frame);
   StationAction station(const FrameView& frame);
@@ -68,8 +67,8 @@ class FrameTables {
     const auto found = arps_.find(ip);
     return found == arps_.end() ? nullptr : &found->second;
   }
-  std::vector<std::pair<uint64_t, uint64_t>> entry_packets() const;    // by id
-  std::vector<std::pair<uint64_t, uint64_t>> station_packets() const;  // by MAC
+  std::unordered_map<uint64_t, uint64_t> entry_packets() const;    // by id
+  std::unordered_map<uint64_t, uint64_t> station_packets() const;  // by MAC
 
  private:
   struct Station {

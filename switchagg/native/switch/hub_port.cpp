@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <netinet/in.h>
-#include <sys/eventfd.h>
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -16,7 +15,6 @@
 #include <system_error>
 
 #include "switchagg/native/shared/clock.h"
-#include "switchagg/native/shared/linger.h"
 
 namespace switchagg {
 namespace {
@@ -24,12 +22,10 @@ namespace {
 constexpr size_t kMaxLinks = 1024;
 constexpr uint32_t kTakeEach = 64;    // entries of one link in one receive()
 constexpr uint32_t kTakeAll = 256;    // of all of them
-constexpr uint32_t kLookEvery = 16;   // a busy hub looks at its sockets in one wait() of so many
-constexpr int kAcceptEach = 2;        // connections in one wait(): whoever makes many must not hold up packets
-constexpr int64_t kDeafNs = 500'000'000;      // without descriptors, until the next try
-constexpr int64_t kSilentNs = 5'000'000'000;  // a connection that has not attached by then may be dropped for another
-
-[[noreturn]] void fail(const char* what) { throw std::system_error(errno, std::generic_category(), what); }
+constexpr uint32_t kPollEvery = 16;   // a busy hub polls its sockets in one wait() of so many
+constexpr int kAcceptEach = 2;        // connections in one wait(), so that many of them do not delay packets
+constexpr int64_t kAcceptPauseNs = 500'000'000;  // until the next try, when no descriptor was free
+constexpr int64_t kSilentNs = 5'000'000'000;  // a connection may be dropped for another if it has not attached by then
 
 std::string random_name() {
   std::array<uint8_t, 16> bytes;
@@ -44,16 +40,6 @@ std::string random_name() {
 
 uint64_t key(Endpoint e) { return uint64_t{e.ip} << 16 | e.port; }
 
-void drain(int fd) {
-  uint64_t count;
-  [[maybe_unused]] const auto n = read(fd, &count, sizeof count);
-}
-
-void ring(int fd) {
-  const uint64_t one = 1;
-  [[maybe_unused]] const auto n = write(fd, &one, sizeof one);
-}
-
 }  // namespace
 
 struct HubPort::Link {
@@ -61,7 +47,7 @@ struct HubPort::Link {
   bool attached = false, broken = false;
   int64_t since = 0;
   Endpoint endpoint;
-  Descriptor bell;
+  Descriptor wake_up;
   link::Shape shape;
   SharedMemory memory;
   link::Reader up;
@@ -79,11 +65,10 @@ HubPort::HubPort(std::unique_ptr<UdpPort> udp) : udp_(std::move(udp)), name_(ran
   const socklen_t length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name_.size());
   if (bind(listener_.get(), reinterpret_cast<sockaddr*>(&address), length) != 0) fail("bind");
   if (listen(listener_.get(), 64) != 0) fail("listen");
-  bell_ = Descriptor(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
-  if (!bell_) fail("eventfd");
+  wake_up_ = make_wake_up();
   epoll_ = Descriptor(epoll_create1(EPOLL_CLOEXEC));
   if (!epoll_) fail("epoll_create1");
-  if (!watch(udp_->descriptor(), udp_.get()) || !watch(bell_.get(), &bell_) || !watch(listener_.get(), &listener_))
+  if (!watch(udp_->descriptor(), udp_.get()) || !watch(wake_up_.get(), &wake_up_) || !watch(listener_.get(), &listener_))
     fail("epoll_ctl");
 }
 
@@ -96,7 +81,7 @@ bool HubPort::watch(int fd, void* tag) {
   return epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) == 0;
 }
 
-// Returns how many events there are. Throws std::system_error: the loop would spin if this failed again and again.
+// Returns the number of events. Throws std::system_error on failure, because the loop would spin if that persisted.
 int HubPort::poll(std::span<epoll_event> events, int64_t timeout_ns) {
   const int room = static_cast<int>(events.size());
   if (precise_) {
@@ -111,22 +96,18 @@ int HubPort::poll(std::span<epoll_event> events, int64_t timeout_ns) {
   return std::max(ready, 0);
 }
 
-// Off while there are no descriptors for more connections: the listener would be ready all the time.
-void HubPort::listen_to(bool on) {
+// Off while no descriptor is free for a connection: the listener would be ready all the time.
+void HubPort::set_accepting(bool on) {
   epoll_event event{};
   event.events = on ? uint32_t{EPOLLIN} : 0u;
   event.data.ptr = &listener_;
   epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, listener_.get(), &event);
-  deaf_until_ = on ? 0 : now_ns() + kDeafNs;
-}
-
-void HubPort::wake() {
-  ring(bell_.get());
+  accept_paused_until_ = on ? 0 : now_ns() + kAcceptPauseNs;
 }
 
 void HubPort::abandon() {
   listener_.reset();
-  bell_.reset();
+  wake_up_.reset();
   epoll_.reset();
   links_.clear();
   by_endpoint_.clear();
@@ -139,17 +120,10 @@ void HubPort::end_links() {
 
 const PortCounters& HubPort::counters() const {
   total_ = udp_->counters();
-  total_.packets_in += shared_.packets_in;
-  total_.bytes_in += shared_.bytes_in;
-  total_.packets_out += shared_.packets_out;
-  total_.bytes_out += shared_.bytes_out;
-  total_.receive_calls += shared_.receive_calls;
-  total_.send_calls += shared_.send_calls;
-  total_.send_errors += shared_.send_errors;
-  return total_;
+  return total_ += shared_;
 }
 
-bool HubPort::something_to_take() const {
+bool HubPort::any_available() const {
   return std::any_of(links_.begin(), links_.end(), [](const auto& l) { return l->attached && l->up.available() > 0; });
 }
 
@@ -157,9 +131,9 @@ bool HubPort::wait(int64_t timeout_ns) {
   drop_marked();
   for (const auto& l : links_)
     if (l->attached) l->up.release();
-  bool busy = something_to_take();
-  if (!busy && timeout_ns != 0 && !links_.empty()) busy = linger(false, [this] { return something_to_take(); });
-  if (busy && ++waits_ < kLookEvery) return true;
+  bool busy = any_available();
+  if (!busy && timeout_ns != 0 && !links_.empty()) busy = link::busy_poll(false, [this] { return any_available(); });
+  if (busy && ++waits_ < kPollEvery) return true;
   waits_ = 0;
   if (!busy) {
     for (const auto& l : links_)
@@ -168,9 +142,9 @@ bool HubPort::wait(int64_t timeout_ns) {
   std::array<epoll_event, 32> events;
   ++shared_.receive_calls;
   if (busy) timeout_ns = 0;
-  if (deaf_until_ != 0) {
-    const int64_t left = deaf_until_ - now_ns();
-    if (left <= 0) listen_to(true);
+  if (accept_paused_until_ != 0) {
+    const int64_t left = accept_paused_until_ - now_ns();
+    if (left <= 0) set_accepting(true);
     else if (timeout_ns < 0 || timeout_ns > left) timeout_ns = left;
   }
   const int ready = poll(events, timeout_ns);
@@ -180,23 +154,24 @@ bool HubPort::wait(int64_t timeout_ns) {
     void* const tag = events[static_cast<size_t>(i)].data.ptr;
     if (tag == udp_.get()) {
       udp_ready_ = true;
-    } else if (tag == &bell_) {
-      drain(bell_.get());
+    } else if (tag == &wake_up_) {
+      clear_wake_up(wake_up_.get());
     } else if (tag == &listener_) {
-      admit();
+      accept_links();
     } else {
-      greet(*static_cast<Link*>(tag));
+      Link& link = *static_cast<Link*>(tag);  // a request to attach, or the end of a link
+      if (!link.broken && (link.attached || !attach(link))) link.broken = true;
     }
   }
   drop_marked();
   return ready != 0 || busy;
 }
 
-void HubPort::admit() {
+void HubPort::accept_links() {
   for (int i = 0; i < kAcceptEach; ++i) {
     Descriptor socket(accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (!socket) {
-      if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) listen_to(false);
+      if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) set_accepting(false);
       return;
     }
     ucred who{};
@@ -216,22 +191,16 @@ void HubPort::admit() {
   }
 }
 
-// A message has come from a worker, or its end.
-void HubPort::greet(Link& link) {
-  if (link.broken) return;
-  if (link.attached || !attach(link)) link.broken = true;  // an attached worker has nothing more to say
-}
-
 bool HubPort::attach(Link& link) {
-  link::Attach wish;
-  std::array<Descriptor, 3> given;  // memory, bell, UDP socket
-  uint8_t bytes[sizeof wish];
+  link::Attach request;
+  std::array<Descriptor, 3> given;  // memory, wake-up, UDP socket
+  uint8_t bytes[sizeof request];
   const int got = receive_message(link.socket.get(), bytes, given);
-  if (got != sizeof wish || !given[2]) return false;
-  std::memcpy(&wish, bytes, sizeof wish);
-  if (wish.magic != link::kMagic || !wish.shape.valid()) return false;
+  if (got != sizeof request || !given[2]) return false;
+  std::memcpy(&request, bytes, sizeof request);
+  if (request.magic != link::kMagic || !request.shape.valid()) return false;
 
-  // Holding the socket is what proves that this worker has the address.
+  // Holding the socket proves that the worker has the address.
   sockaddr_in address{};
   socklen_t length = sizeof address;
   int protocol = 0;
@@ -243,20 +212,20 @@ bool HubPort::attach(Link& link) {
   const Endpoint endpoint{ntohl(address.sin_addr.s_addr), ntohs(address.sin_port)};
   if (find(endpoint)) return false;
 
-  auto memory = SharedMemory::map(std::move(given[0]), wish.shape.bytes(), true);
+  auto memory = SharedMemory::map(std::move(given[0]), request.shape.bytes(), true);
   if (!memory) return false;
   fcntl(given[1].get(), F_SETFL, O_NONBLOCK);
   const link::Attached answer{link::kMagic, 1};
-  const int bell = bell_.get();
-  if (!send_message(link.socket.get(), {reinterpret_cast<const uint8_t*>(&answer), sizeof answer}, {&bell, 1}))
+  const int wake_up = wake_up_.get();
+  if (!send_message(link.socket.get(), {reinterpret_cast<const uint8_t*>(&answer), sizeof answer}, {&wake_up, 1}))
     return false;
   link.endpoint = endpoint;
-  link.bell = std::move(given[1]);
-  link.shape = wish.shape;
+  link.wake_up = std::move(given[1]);
+  link.shape = request.shape;
   link.memory = std::move(*memory);
   uint8_t* const at = link.memory.get();
-  link.up = link::Reader(at, wish.shape.up_ring(), wish.shape.up_entries(), wish.shape.entries);
-  link.down = link::Writer(at, wish.shape.down_ring(), wish.shape.down_entries(), wish.shape.entries);
+  link.up = link::Reader(at, request.shape.up_ring(), request.shape.up_entries(), request.shape.entries);
+  link.down = link::Writer(at, request.shape.down_ring(), request.shape.down_entries(), request.shape.entries);
   link.attached = true;
   by_endpoint_[key(endpoint)] = &link;
   return true;
@@ -266,10 +235,10 @@ void HubPort::drop_marked() {
   std::erase_if(links_, [this](const std::unique_ptr<Link>& l) {
     if (!l->broken) return false;
     if (l->attached) by_endpoint_.erase(key(l->endpoint));
-    // Closing is not enough: a forked child may hold the socket too, and keep it in the epoll set and the worker hoping.
+    // A forked child may hold the socket too; closing would then not end the connection.
     epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, l->socket.get(), nullptr);
     shutdown(l->socket.get(), SHUT_RDWR);
-    if (deaf_until_ != 0) listen_to(true);
+    if (accept_paused_until_ != 0) set_accepting(true);
     return true;
   });
 }
@@ -316,8 +285,8 @@ void HubPort::receive(std::vector<Received>& into) {
 }
 
 // Writes one packet into a link's ring.
-bool HubPort::place(Link& link, const Segment& segment) {
-  const int64_t at = link.down.place();
+bool HubPort::write(Link& link, const Segment& segment) {
+  const int64_t at = link.down.next_index();
   if (at < 0 || segment.size < wire::kHeaderBytes || segment.size > link.shape.packet_bytes) return false;
   link::Entry entry;
   entry.size = segment.size;
@@ -361,7 +330,7 @@ void HubPort::send(std::span<const Endpoint> to, std::span<const Segment> segmen
       continue;
     }
     for (const Segment& segment : segments) {
-      if (place(*link, segment)) {
+      if (write(*link, segment)) {
         ++shared_.packets_out;
         shared_.bytes_out += segment.size;
       } else {
@@ -370,7 +339,7 @@ void HubPort::send(std::span<const Endpoint> to, std::span<const Segment> segmen
     }
     if (link->down.publish()) {
       ++shared_.send_calls;
-      ring(link->bell.get());
+      signal_wake_up(link->wake_up.get());
     }
   }
   if (!remote_.empty()) udp_->send(remote_, segments);

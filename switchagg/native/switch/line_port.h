@@ -1,11 +1,11 @@
-// A Port round a Port with a line in each direction, through which every datagram goes. A Line, without I/O:
+// A Port around a Port that passes every datagram through a line, one in each direction. A Line does no I/O:
 //
 //      pass(datagram, now, out)    appends to `out` what leaves the line as this datagram enters it
-//      release(now, out)           appends what was held back and is due
+//      release(now, out)           appends datagrams that were held back and are due
 //      next_due()                  kNever: nothing is held back
-//      recycle()                   views handed out so far are needed no more
-//      kReleasesFirst              whether what is due leaves before what enters, or behind it
-//      kGrainNs                    wait() makes no more than one timer's wake-up in so long
+//      recycle()                   ends the use of views handed out so far
+//      kReleasesFirst              true: datagrams that are due leave before those that enter
+//      kGrainNs                    the least time between two timer wake-ups of wait()
 #pragma once
 
 #include <algorithm>
@@ -25,7 +25,7 @@ inline constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 template <typename Line>
 class LinePort : public Port {
  public:
-  // line(0) makes the line in, line(1) the one out.
+  // `line` makes a line: line(0) that in, line(1) that out.
   template <typename F>
   LinePort(std::unique_ptr<Port> inner, F&& line) : inner_(std::move(inner)), in_(line(0)), out_(line(1)) {}
 
@@ -36,7 +36,7 @@ class LinePort : public Port {
       out_.release(now, leaving_);
       transmit();
       if (in_.next_due() <= now) {
-        inner_->wait(0);  // which also looks at its sockets there: links that never rest must not shut out newcomers
+        inner_->wait(0);  // polls its sockets, so that busy links do not shut out new ones
         return true;
       }
       int64_t until = std::min(in_.next_due(), out_.next_due());
@@ -56,7 +56,7 @@ class LinePort : public Port {
     if (Line::kReleasesFirst) in_.release(now, into);
     for (const Received& datagram : arrived_) in_.pass(datagram, now, into);
     if (!Line::kReleasesFirst) in_.release(now, into);
-    out_.release(now, leaving_);  // here too: under steady traffic nobody calls wait()
+    out_.release(now, leaving_);  // here too: under steady traffic the loop does not call wait()
     transmit();
   }
 
@@ -76,12 +76,11 @@ class LinePort : public Port {
   Endpoint local() const override { return inner_->local(); }
   const PortCounters& counters() const override { return inner_->counters(); }
 
- protected:
   const Line& in() const { return in_; }
   const Line& out() const { return out_; }
 
  private:
-  // Neighbours for one peer go together.
+  // Sends datagrams for the same peer together.
   void transmit() {
     for (size_t at = 0; at < leaving_.size();) {
       const Endpoint peer = leaving_[at].peer;
@@ -98,7 +97,7 @@ class LinePort : public Port {
   Line in_, out_;
   std::vector<Received> arrived_, leaving_;
   std::vector<Segment> run_;
-  int64_t woken_ = 0;  // by the timer, last
+  int64_t woken_ = 0;  // the last time that the timer ended a wait
 };
 
 }  // namespace switchagg

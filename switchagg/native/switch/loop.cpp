@@ -22,7 +22,7 @@ SwitchLoop::SwitchLoop(uint32_t capacity) : table_(capacity), scratch_(new uint8
 void SwitchLoop::start(Port& port) {
   port_ = &port;
   process_ = getpid();
-  // Signals are for the threads of the program that this one lives in.
+  // Signals are for the program's own threads.
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -63,17 +63,13 @@ std::string SwitchLoop::failure() {
 
 void SwitchLoop::serve() {
   try {
-    serve_batches();
+    while (!stopping_.load(std::memory_order_relaxed)) {
+      port_->wait(-1);
+      turn(*port_);
+    }
   } catch (const std::exception& error) {
     std::lock_guard<FairMutex> guard(lock_);
     failure_ = error.what();
-  }
-}
-
-void SwitchLoop::serve_batches() {
-  while (!stopping_.load(std::memory_order_relaxed)) {
-    port_->wait(-1);
-    turn(*port_);
   }
 }
 
@@ -82,23 +78,23 @@ void SwitchLoop::turn(Port& port) {
   arrived_.clear();
   port.receive(arrived_);
   std::lock_guard<FairMutex> guard(lock_);
-  for (const Received& datagram : arrived_) take(datagram);
+  for (const Received& datagram : arrived_) on_packet(datagram);
   flush();
   port_counters_ = port.counters();
 }
 
-void SwitchLoop::take(const Received& datagram) {
+void SwitchLoop::on_packet(const Received& datagram) {
   Verdict verdict = table_.process(datagram, false);
   if (verdict.action == Action::flush) {
     flush();
     verdict = table_.process(datagram, false);
   }
   if (verdict.action == Action::multicast) finish(verdict);
-  if (verdict.action == Action::unicast) repeat(verdict);
+  if (verdict.action == Action::unicast) answer(verdict);
   if (verdict.action == Action::deliver) deliver(verdict, datagram);
 }
 
-// Where a batch has something of a job for the first time, the job is noted.
+// A train of a job. Notes the job if this batch has nothing of it yet.
 SwitchLoop::Train& SwitchLoop::train(uint32_t job_index, Train Finished::*which) {
   if (job_index >= finished_.size()) finished_.resize(job_index + 1);
   Finished& job = finished_[job_index];
@@ -106,17 +102,17 @@ SwitchLoop::Train& SwitchLoop::train(uint32_t job_index, Train Finished::*which)
   return job.*which;
 }
 
-// For one more packet. A flush makes some: it ends claims on slots, but nothing is processed in between.
-uint8_t* SwitchLoop::room() {
+// Memory for one more packet. May flush, which is safe: no packet is processed in between.
+uint8_t* SwitchLoop::scratch() {
   if (kScratchBytes - scratch_used_ < wire::kMaxPacketBytes) flush();
   return scratch_.get() + scratch_used_;
 }
 
 void SwitchLoop::deliver(const Verdict& verdict, const Received& datagram) {
-  const Segment result = table_.delivered(verdict, datagram, room());
+  const Segment result = table_.delivered(verdict, datagram, scratch());
   scratch_used_ += result.size;
   if (verdict.reply != 0) {
-    repeats_.push_back({verdict.to, result});
+    answers_.push_back({verdict.to, result});
     return;
   }
   Train& down = train(verdict.job_index, &Finished::delivered);
@@ -129,14 +125,14 @@ void SwitchLoop::finish(const Verdict& verdict) {
   (result.size > wire::kHeaderBytes ? full.with_words : full.without).push_back(result);
 }
 
-void SwitchLoop::repeat(const Verdict& verdict) {
+void SwitchLoop::answer(const Verdict& verdict) {
   if (verdict.reply == 0) {
-    repeats_.push_back({verdict.to, table_.result(verdict.job_index, verdict.slot)});
+    answers_.push_back({verdict.to, table_.result(verdict.job_index, verdict.slot)});
     return;
   }
-  const Segment result = table_.result_with_reply(verdict, room());
+  const Segment result = table_.result_with_reply(verdict, scratch());
   scratch_used_ += result.size;
-  repeats_.push_back({verdict.to, result});
+  answers_.push_back({verdict.to, result});
 }
 
 void SwitchLoop::flush() {
@@ -154,17 +150,17 @@ void SwitchLoop::flush() {
   }
   to_multicast_.clear();
 
-  if (!repeats_.empty()) {
-    // Of one worker and size together, in the order of memory: neighbours then merge.
-    const auto key = [](const Repeat& r) { return std::tuple(r.to.ip, r.to.port, ~r.result.size, r.result.data); };
-    std::sort(repeats_.begin(), repeats_.end(), [&](const Repeat& a, const Repeat& b) { return key(a) < key(b); });
-    for (size_t at = 0; at < repeats_.size();) {
-      const Endpoint to = repeats_[at].to;
+  if (!answers_.empty()) {
+    // By worker, size and address, so that neighbours merge into trains.
+    const auto key = [](const Answer& r) { return std::tuple(r.to.ip, r.to.port, ~r.result.size, r.result.data); };
+    std::sort(answers_.begin(), answers_.end(), [&](const Answer& a, const Answer& b) { return key(a) < key(b); });
+    for (size_t at = 0; at < answers_.size();) {
+      const Endpoint to = answers_[at].to;
       run_.clear();
-      for (; at < repeats_.size() && repeats_[at].to == to; ++at) run_.push_back(repeats_[at].result);
+      for (; at < answers_.size() && answers_[at].to == to; ++at) run_.push_back(answers_[at].result);
       port_->send({&to, 1}, run_);
     }
-    repeats_.clear();
+    answers_.clear();
   }
   scratch_used_ = 0;
   table_.flushed();

@@ -2,13 +2,12 @@
 //
 //      wait -> receive a batch -> SlotTable::process each -> send the RESULTs from slot memory -> ...
 //
-// RESULTs leave after each received batch, so that they travel in trains: for each job the records of all slots that it
-// finished, those with words first, then those without (a train is made of equal sizes), to all of the job's workers, or
-// at a leaf to its parent; then what its parent has sent for all of them; and the repeats, grouped by worker. The records are sent from where they lie, which is why the table's lock is held until
-// they are gone. The loop sleeps in the port when nothing comes, and allocates nothing for a packet.
+// RESULTs are sent after each received batch, so that they travel in trains of equal size. For each job: the records of all
+// complete slots, those with words first, to all of its workers, or from a leaf to its parent; then RESULTs of its parent
+// for all workers. Last come answers to retransmissions, by worker. Records are sent from the slots' memory, so the table
+// stays locked until they are sent. The loop sleeps in the port and allocates nothing per packet.
 //
-// Other threads reach the table through with_table(), between two batches and in the order of asking. Nothing is
-// outstanding then.
+// Other threads reach the table through with_table(), between two batches and in the order of asking.
 #pragma once
 
 #include <atomic>
@@ -19,9 +18,8 @@
 #include <thread>
 #include <vector>
 
-#include "switchagg/native/switch/fair_mutex.h"
+#include "switchagg/native/switch/concurrency.h"
 #include "switchagg/native/switch/slot_table.h"
-#include "switchagg/native/shared/port.h"
 
 namespace switchagg {
 
@@ -34,10 +32,10 @@ class SwitchLoop {
 
   void start(Port& port);  // once; the port outlives the loop. Throws std::system_error where no thread can be made
   void stop();             // ends the thread
-  void turn(Port& port);   // instead of a thread: takes in one batch, and sends what comes of it
+  void turn(Port& port);   // instead of a thread: processes one batch
 
-  // False in a forked child. There is no thread there, and locks may be held by nobody: nothing else may be called, and
-  // the object must be leaked.
+  // False in a forked child, where the thread does not exist and locks may stay locked: call nothing else there, and leak
+  // the object.
   bool in_own_process() const;
 
   template <typename Function>
@@ -45,13 +43,13 @@ class SwitchLoop {
     std::lock_guard<FairMutex> guard(lock_);
     return function(table_);
   }
-  // What comes from the controller's port; returns the packets that go back to it.
+  // Processes a packet from the controller's port; returns the packets for that port.
   std::vector<std::vector<uint8_t>> packet_out(std::span<const uint8_t> packet);
   PortCounters port_counters();
-  std::string failure();  // why the loop ended by itself; empty: it did not
+  std::string failure();  // the error that ended the loop, or empty
 
  private:
-  struct Repeat {
+  struct Answer {  // to a retransmission
     Endpoint to;
     Segment result;
   };
@@ -64,12 +62,11 @@ class SwitchLoop {
   };
 
   void serve();
-  void serve_batches();
-  void take(const Received& datagram);
+  void on_packet(const Received& datagram);
   void finish(const Verdict& verdict);
-  void repeat(const Verdict& verdict);
+  void answer(const Verdict& verdict);
   void deliver(const Verdict& verdict, const Received& datagram);
-  uint8_t* room();
+  uint8_t* scratch();
   Train& train(uint32_t job_index, Train Finished::*which);
   void flush();
 
@@ -84,13 +81,13 @@ class SwitchLoop {
   PortCounters port_counters_;
   std::string failure_;
 
-  // The thread's own; they keep their capacity.
+  // Only the thread's; they keep their capacity.
   std::vector<Received> arrived_;
   std::vector<Finished> finished_;    // by job index
   std::vector<uint32_t> to_multicast_;  // job indices with something in finished_
-  std::vector<Repeat> repeats_;
+  std::vector<Answer> answers_;
   std::vector<Segment> run_;
-  std::unique_ptr<uint8_t[]> scratch_;  // what has another header than it came with, or is stored with
+  std::unique_ptr<uint8_t[]> scratch_;  // packets whose header was rewritten
   size_t scratch_used_ = 0;
 };
 

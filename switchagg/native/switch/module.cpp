@@ -1,82 +1,384 @@
-// switchagg.emulator._native: the slot table, and the switch that serves it on a UDP socket or between interfaces.
+// Python bindings: the slot table, and the switch that serves it on a UDP socket or between Ethernet interfaces.
+#include <arpa/inet.h>
 #include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/array.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/unordered_map.h>
 #include <nanobind/stl/vector.h>
 
+#include <limits>
 #include <optional>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
 
-#include "switchagg/native/switch/ether_bindings.h"
 #include "switchagg/native/switch/native_switch.h"
-#include "switchagg/native/switch/slot_bindings.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
 
 namespace switchagg {
+
+Endpoint to_endpoint(const Address& address) {
+  in_addr ip{};
+  if (inet_pton(AF_INET, address.first.c_str(), &ip) != 1)
+    raise_usage_error(("'" + address.first + "' is no IPv4 address").c_str());
+  return {ntohl(ip.s_addr), address.second};
+}
+
+void raise_usage_error(const char* message) {
+  PyErr_SetString(nb::module_::import_("switchagg.errors").attr("UsageError").ptr(), message);
+  throw nb::python_error();
+}
+
 namespace {
 
-// A view of a slot with words of its own, taken under the lock.
+// Calls `function`; a std::invalid_argument becomes a UsageError.
+template <typename Function>
+decltype(auto) with_usage_errors(Function&& function) {
+  try {
+    return function();
+  } catch (const std::invalid_argument& error) {
+    raise_usage_error(error.what());
+  }
+}
+
+// An id or index that a caller gave; throws std::invalid_argument if it is out of range.
+template <typename To>
+To narrow(const char* name, int64_t value) {
+  if (value < 0 || value > std::numeric_limits<To>::max())
+    throw std::invalid_argument("there is no " + std::string(name) + " " + std::to_string(value));
+  return static_cast<To>(value);
+}
+
+// Calls `function` with the slot table; of a switch, under the loop's lock and without the GIL.
+template <typename Function>
+auto with_table(SlotTable& self, Function&& function) {
+  return function(self);
+}
+template <typename Function>
+auto with_table(NativeSwitch& self, Function&& function) {
+  return without_gil([&] { return self.loop().with_table(function); });
+}
+
+// Calls `function` with the slot table and a job id that was checked.
+template <typename Self, typename Function>
+auto on_job(Self& self, int64_t job_id, Function&& function) {
+  return with_usage_errors([&] {
+    const auto job = narrow<uint16_t>("job", job_id);
+    return with_table(self, [&](SlotTable& table) { return function(table, job); });
+  });
+}
+
+Address to_address(Endpoint endpoint) {
+  const in_addr ip{htonl(endpoint.ip)};
+  char text[INET_ADDRSTRLEN];
+  inet_ntop(AF_INET, &ip, text, sizeof text);
+  return {text, endpoint.port};
+}
+
+Address address_of(nb::handle owner) {
+  return {nb::cast<std::string>(owner.attr("ip")), nb::cast<uint16_t>(owner.attr("port"))};
+}
+
+// From a switchagg.rules.slots.JobEntry, which has checked its values. Raises TypeError for anything else.
+JobAdmission to_admission(nb::handle entry) {
+  if (!nb::isinstance(entry, nb::module_::import_("switchagg.rules.slots").attr("JobEntry")))
+    throw nb::type_error("expected a switchagg.rules.slots.JobEntry");
+  const auto number = [](nb::handle from, const char* name) { return nb::cast<uint32_t>(from.attr(name)); };
+  JobAdmission job;
+  job.job = nb::cast<uint16_t>(entry.attr("job"));
+  job.base = number(entry, "base");
+  job.slots = number(entry, "slots");
+  job.words = number(entry, "words");
+  job.result_token = number(entry, "result_token");
+  job.touch = nb::cast<bool>(entry.attr("touch"));
+  for (nb::handle worker : entry.attr("workers"))
+    job.workers.push_back({to_endpoint(address_of(worker)), number(worker, "bit"), number(worker, "token")});
+  const nb::object parent = entry.attr("parent");
+  if (!parent.is_none())
+    job.parent = {to_endpoint(address_of(parent)), number(parent, "token"), number(parent, "base"),
+                  number(parent, "result_token")};
+  return job;
+}
+
+using Named = std::initializer_list<std::pair<const char*, uint64_t>>;
+
+void add(nb::dict& to, Named counts, const char* suffix = "") {
+  for (const auto& [name, count] : counts) to[(std::string(name) + suffix).c_str()] = count;
+}
+
+nb::dict to_dict(Named counts) {
+  nb::dict by_name;
+  add(by_name, counts);
+  return by_name;
+}
+
+nb::dict to_dict(const Counters& counters) {
+  nb::dict by_name;
+  for (size_t i = 0; i < counters.size(); ++i) by_name[wire::kCounterNames[i]] = counters[i];
+  return by_name;
+}
+
+nb::dict to_dict(const JobReport& report) {
+  nb::dict by_name = to_dict(report.counters);
+  for (const auto& [bit, worker] : report.workers)
+    by_name[("worker_" + std::to_string(bit) + "_packets").c_str()] = worker.packets;
+  return by_name;
+}
+
+nb::object to_outcomes(const JobReport& report) {
+  const nb::module_ module = nb::module_::import_("switchagg.emulator.outcomes");
+  nb::dict workers;
+  for (const auto& [bit, worker] : report.workers)
+    workers[nb::int_(bit)] = module.attr("WorkerOutcomes")(worker.packets, worker.retransmissions, worker.misplaced,
+                                                           worker.outside, worker.token, worker.delivered);
+  nb::list outcomes;
+  for (uint64_t each : report.job.outcomes) outcomes.append(each);
+  return module.attr("JobOutcomes")(nb::tuple(outcomes), report.job.source, report.job.length, report.job.outside,
+                                    workers, report.job.delivered);
+}
+
+// A slot with words of its own, taken under the lock.
 struct SlotCopy {
   SlotTable::SlotView view;
   std::vector<uint8_t> words;
 
   explicit SlotCopy(const SlotTable::SlotView& slot) : view(slot), words(slot.words.begin(), slot.words.end()) {}
-  SlotTable::SlotView get() const { return {view.seq, view.seen, view.filled, words}; }
+  nb::object to_python() const {
+    nb::object array = nb::none();
+    if (view.filled) {
+      const size_t count = words.size() / 4;
+      auto* host = new uint32_t[count];
+      nb::capsule owner(host, [](void* memory) noexcept { delete[] static_cast<uint32_t*>(memory); });
+      for (size_t i = 0; i < count; ++i) host[i] = wire::load32(words.data() + 4 * i);
+      array = nb::cast(nb::ndarray<nb::numpy, uint32_t, nb::ndim<1>>(host, {count}, owner));
+    }
+    return nb::module_::import_("switchagg.rules.slots").attr("SlotState")(view.seq, view.seen, view.filled, array);
+  }
 };
 
-JobCounts job_counts(NativeSwitch& self, uint16_t job) {
-  return without_gil([&] {
-    return self.loop().with_table([&](const SlotTable& table) { return JobCounts(table, job); });
-  });
+// The methods that a slot table and a switch have in common.
+template <typename Self>
+void bind_table(nb::class_<Self>& bound) {
+  bound
+      .def("__init__",
+           [](Self* self, int64_t capacity) {
+             with_usage_errors([&] { new (self) Self(narrow<uint32_t>("capacity of", capacity)); });
+           },
+           "capacity"_a)
+      .def("add_job",
+           [](Self& self, nb::handle job) {
+             const JobAdmission admission = to_admission(job);
+             with_usage_errors([&] { with_table(self, [&](SlotTable& table) { table.add_job(admission); }); });
+           },
+           "job"_a)
+      .def("fence",
+           [](Self& self, int64_t job, uint32_t bits) {
+             on_job(self, job, [&](SlotTable& table, uint16_t id) { table.fence(id, bits); });
+           },
+           "job_id"_a, "bits"_a)
+      .def("admit",
+           [](Self& self, int64_t job, uint32_t bits) {
+             on_job(self, job, [&](SlotTable& table, uint16_t id) { table.admit(id, bits); });
+           },
+           "job_id"_a, "bits"_a)
+      .def("counters",
+           [](Self& self) { return to_dict(with_table(self, [](SlotTable& table) { return table.counters(); })); })
+      .def("job_counters",
+           [](Self& self, int64_t job) {
+             return to_dict(on_job(self, job, [](SlotTable& table, uint16_t id) { return table.report(id); }));
+           },
+           "job_id"_a)
+      .def("outcome_counters",
+           [](Self& self, int64_t job) {
+             return to_outcomes(on_job(self, job, [](SlotTable& table, uint16_t id) { return table.report(id); }));
+           },
+           "job_id"_a)
+      .def("unknown_job_counters",
+           [](Self& self) {
+             return to_dict(with_table(self, [](SlotTable& table) { return table.unknown_job_counters(); }));
+           })
+      .def("slot",
+           [](Self& self, int64_t index) {
+             const SlotCopy copy = with_usage_errors([&] {
+               const auto slot = narrow<uint32_t>("slot", index);
+               return with_table(self, [&](SlotTable& table) { return SlotCopy(table.slot(slot)); });
+             });
+             return copy.to_python();
+           },
+           "index"_a);
 }
 
+// ---------------------------------------------------------------------------------------------- the slot table alone
+
+using Out = std::pair<std::optional<Address>, nb::bytes>;
+using Packet = std::pair<nb::bytes, std::optional<Address>>;
+
+nb::bytes to_bytes(Segment segment) { return nb::bytes(segment.data, segment.size); }
+
+const uint8_t* data_of(const nb::bytes& bytes) { return static_cast<const uint8_t*>(bytes.data()); }
+
+Received received(const nb::bytes& packet, Endpoint source) {
+  return Received::whole(data_of(packet), static_cast<uint32_t>(packet.size()), source);
+}
+
+Verdict process(SlotTable& table, const nb::bytes& packet, const std::optional<Address>& source) {
+  return table.process(received(packet, source ? to_endpoint(*source) : Endpoint{}), !source);
+}
+
+void append(std::vector<Out>& outs, const SlotTable& table, const Verdict& verdict, const nb::bytes& packet) {
+  std::vector<uint8_t> scratch(wire::kMaxPacketBytes);
+  const auto send = [&](std::span<const Endpoint> to, Segment segment) {
+    for (Endpoint each : to) outs.emplace_back(to_address(each), to_bytes(segment));
+  };
+  switch (verdict.action) {
+    case Action::none:
+    case Action::flush:
+      return;
+    case Action::multicast:
+      return send(table.audience(verdict.job_index), table.result(verdict.job_index, verdict.slot));
+    case Action::deliver: {
+      const Segment down = table.delivered(verdict, received(packet, {}), scratch.data());
+      return send(verdict.reply ? std::span(&verdict.to, 1) : table.workers(verdict.job_index), down);
+    }
+    case Action::unicast:
+      return send({&verdict.to, 1}, verdict.reply ? table.result_with_reply(verdict, scratch.data())
+                                                  : table.result(verdict.job_index, verdict.slot));
+    case Action::to_controller:
+      outs.emplace_back(std::nullopt, packet);
+  }
+}
+
+std::vector<Out> receive(SlotTable& table, const nb::bytes& packet, const std::optional<Address>& source) {
+  std::vector<Out> outs;
+  append(outs, table, process(table, packet, source), packet);
+  table.flushed();  // the results were copied, so no packet has to wait for a flush
+  return outs;
+}
+
+// Reads results late, from the slots' own memory, as the packet loop does.
+std::pair<std::vector<Out>, uint32_t> receive_batch(SlotTable& table, const std::vector<Packet>& packets) {
+  std::vector<Out> outs;
+  std::vector<std::pair<Verdict, nb::bytes>> outstanding;
+  uint32_t flushes = 0;
+  const auto flush = [&] {
+    for (const auto& [verdict, packet] : outstanding) append(outs, table, verdict, packet);
+    outstanding.clear();
+    table.flushed();
+  };
+  for (const auto& [packet, source] : packets) {
+    Verdict verdict = process(table, packet, source);
+    if (verdict.action == Action::flush) {
+      flush();
+      ++flushes;
+      verdict = process(table, packet, source);
+    }
+    outstanding.emplace_back(verdict, packet);
+  }
+  flush();
+  return {std::move(outs), flushes};
+}
+
+// For tests that compare C++ with the Python definitions, and the instruction sets with each other.
+
+std::vector<std::pair<std::string, const SlotKernels*>> kernel_levels() {
+  std::vector<std::pair<std::string, const SlotKernels*>> levels{{"base", &slot_kernels_base}};
+#ifdef SWITCHAGG_X86
+  if (__builtin_cpu_supports("x86-64-v3")) levels.emplace_back("v3", &slot_kernels_v3);
+  if (__builtin_cpu_supports("x86-64-v4")) levels.emplace_back("v4", &slot_kernels_v4);
+#endif
+  return levels;
+}
+
+nb::bytes run_kernel(const std::string& level, const std::string& kernel, nb::bytes to, nb::bytes from) {
+  for (const auto& [name, kernels] : kernel_levels()) {
+    if (name != level) continue;
+    if (to.size() != from.size() || to.size() % 4) throw nb::value_error("expected two runs of equally many words");
+    const WordKernel run = kernel == "copy" ? kernels->copy : kernel == "add" ? kernels->add : kernels->or_words;
+    std::string result(to.c_str(), to.size());
+    run(reinterpret_cast<uint8_t*>(result.data()), data_of(from), to.size() / 4);
+    return nb::bytes(result.data(), result.size());
+  }
+  throw nb::value_error("no such level here");
+}
+
+wire::Header header_of(const nb::bytes& data) {
+  if (data.size() < wire::kHeaderBytes) throw nb::value_error("shorter than a header");
+  return wire::Header::parse(data_of(data));
+}
+
+void bind_slot_table(nb::module_& module) {
+  nb::class_<SlotTable> table(module, "SlotTable");
+  bind_table(table);
+  table
+      .def("remove_job",
+           [](SlotTable& self, int64_t job) {
+             on_job(self, job, [](SlotTable& table, uint16_t id) { table.remove_job(id); });
+           },
+           "job_id"_a)
+      .def("receive", &receive, "payload"_a, "source"_a.none())
+      .def("receive_batch", &receive_batch, "packets"_a);
+  module.def(
+      "parse_header",
+      [](nb::bytes data) {
+        const wire::Header h = header_of(data);
+        return to_dict({{"version", h.version}, {"op", h.op}, {"flags", h.flags}, {"job", h.job}, {"token", h.token},
+                        {"seq", h.seq}, {"slot", h.slot}, {"reply", h.reply}});
+      },
+      "data"_a);
+  module.def(
+      "rewrite_header",
+      [](nb::bytes data) {
+        uint8_t written[wire::kHeaderBytes];
+        header_of(data).write(written);
+        return nb::bytes(written, sizeof written);
+      },
+      "data"_a);
+  module.def("kernel_levels", [] {
+    std::vector<std::string> names;
+    for (const auto& [name, kernels] : kernel_levels()) names.push_back(name);
+    return names;
+  });
+  module.def("run_kernel", &run_kernel, "level"_a, "kernel"_a, "to"_a, "source"_a);
+}
+
+// ---------------------------------------------------------------------------------------------------------- the switch
+
 nb::dict port_counters(NativeSwitch& self) {
-  const PortCounters counters = without_gil([&] { return self.loop().port_counters(); });
-  nb::dict by_name;
-  by_name["packets_in"] = counters.packets_in;
-  by_name["bytes_in"] = counters.bytes_in;
-  by_name["packets_out"] = counters.packets_out;
-  by_name["bytes_out"] = counters.bytes_out;
-  by_name["receive_calls"] = counters.receive_calls;
-  by_name["send_calls"] = counters.send_calls;
-  by_name["refused"] = counters.refused;
-  by_name["send_errors"] = counters.send_errors;
-  return by_name;
+  const PortCounters c = without_gil([&] { return self.loop().port_counters(); });
+  return to_dict({{"packets_in", c.packets_in}, {"bytes_in", c.bytes_in}, {"packets_out", c.packets_out},
+                  {"bytes_out", c.bytes_out}, {"receive_calls", c.receive_calls}, {"send_calls", c.send_calls},
+                  {"refused", c.refused}, {"send_errors", c.send_errors}});
 }
 
 nb::dict fault_counters(NativeSwitch& self) {
   nb::dict by_name;
-  if (!self.faults()) return by_name;
-  const std::pair<const char*, const FaultCounters*> directions[] = {{"_in", &self.faults()->faults_in()},
-                                                                     {"_out", &self.faults()->faults_out()}};
-  for (const auto& [suffix, counters] : directions) {
-    const auto put = [&](const std::string& name, const RelaxedCounter& count) {
-      by_name[(name + suffix).c_str()] = uint64_t{count};
-    };
-    put("lost", counters->lost);
-    put("corrupted", counters->corrupted);
-    put("duplicated", counters->duplicated);
-    put("reordered", counters->reordered);
-    put("delayed", counters->delayed);
-    put("overflowed", counters->overflowed);
+  const auto put = [&](const char* suffix, const FaultCounters& c) {
+    add(by_name, {{"lost", c.lost}, {"corrupted", c.corrupted}, {"duplicated", c.duplicated},
+                  {"reordered", c.reordered}, {"delayed", c.delayed}, {"overflowed", c.overflowed}}, suffix);
+  };
+  if (self.faults()) {
+    put("_in", self.faults()->in().counters());
+    put("_out", self.faults()->out().counters());
   }
   return by_name;
 }
 
 nb::dict rate_counters(NativeSwitch& self) {
   nb::dict by_name;
-  if (!self.rate()) return by_name;
-  const std::pair<const char*, const RateCounters*> directions[] = {{"_in", &self.rate()->rate_in()},
-                                                                    {"_out", &self.rate()->rate_out()}};
-  for (const auto& [suffix, counters] : directions) {
-    const auto put = [&](const std::string& name, const RelaxedCounter& count) {
-      by_name[(name + suffix).c_str()] = uint64_t{count};
-    };
-    put("packets", counters->packets);
-    put("wire_bytes", counters->wire_bytes);
-    put("queued", counters->queued);
-    put("dropped", counters->dropped);
+  const auto put = [&](const char* suffix, const RateCounters& c) {
+    add(by_name, {{"packets", c.packets}, {"wire_bytes", c.wire_bytes}, {"queued", c.queued}, {"dropped", c.dropped}},
+        suffix);
+  };
+  if (self.rate()) {
+    put("_in", self.rate()->in().counters());
+    put("_out", self.rate()->out().counters());
   }
   return by_name;
 }
@@ -90,142 +392,187 @@ nb::dict capture_counters(NativeSwitch& self) {
   return by_name;
 }
 
-void bind_switch(nb::module_& module) {
-  nb::class_<FaultSettings>(module, "FaultSettings")
-      .def("__init__",
-           [](FaultSettings* self, double loss, double duplicate, double reorder, double corrupt, int64_t delay_ns,
-              int64_t jitter_ns, uint64_t seed) {
-             new (self) FaultSettings{loss, duplicate, reorder, corrupt, delay_ns, jitter_ns, seed};
-           },
-           nb::kw_only(), "loss"_a, "duplicate"_a, "reorder"_a, "corrupt"_a, "delay_ns"_a, "jitter_ns"_a, "seed"_a);
+nb::dict ether_counters(NativeSwitch& self) {
+  const EtherCounters c = without_gil([&] { return self.ether().ether_counters(); });
+  return to_dict({{"own_source", c.own_source}, {"answered_arp", c.answered_arp}, {"answered_echo", c.answered_echo},
+                  {"admitted", c.admitted}, {"local_dropped", c.local_dropped}, {"forwarded", c.forwarded},
+                  {"flooded", c.flooded}, {"unknown", c.unknown}, {"returned", c.returned},
+                  {"malformed", c.malformed}, {"unaddressed", c.unaddressed}, {"no_such_port", c.no_such_port}});
+}
 
-  nb::class_<RateSettings>(module, "RateSettings")
-      .def("__init__",
-           [](RateSettings* self, double bits_per_second, uint64_t queue_bytes) {
-             new (self) RateSettings{bits_per_second, queue_bytes};
-           },
-           nb::kw_only(), "bits_per_second"_a, "queue_bytes"_a);
+nb::list interface_counters(NativeSwitch& self) {
+  nb::list all;
+  const FramePort* frames = self.frames();
+  for (size_t i = 0; frames && i < frames->size(); ++i) {
+    const InterfaceCounters& c = frames->counters(i);
+    nb::dict one;
+    one["port"] = frames->name(i).port;
+    one["name"] = frames->name(i).name;
+    one["up"] = c.up.load();
+    add(one, {{"packets_in", c.packets_in}, {"bytes_in", c.bytes_in}, {"packets_out", c.packets_out},
+              {"bytes_out", c.bytes_out}, {"send_errors", c.send_errors}, {"too_large", c.too_large},
+              {"missed", c.missed}, {"split", c.split}, {"refused", c.refused}, {"downs", c.downs}});
+    all.append(one);
+  }
+  return all;
+}
 
-  nb::class_<NativeSwitch> native(module, "NativeSwitch");
-  native.def("__init__",
-           [](NativeSwitch* self, int64_t capacity) {
-             with_usage_errors([&] { new (self) NativeSwitch(narrow<uint32_t>("capacity of", capacity)); });
-           },
-           "capacity"_a)
-      .def("open",
-           [](NativeSwitch& self, const Address& address, int receive_buffer, bool offload, nb::handle rate,
-              nb::handle faults, int capture, bool links) {
-             std::optional<RateSettings> speed;
-             if (!rate.is_none()) speed = nb::cast<RateSettings>(rate);
-             std::optional<FaultSettings> settings;
-             if (!faults.is_none()) settings = nb::cast<FaultSettings>(faults);
-             self.open(address, receive_buffer, offload, speed, settings, capture, links);
-           },
-           "address"_a, nb::kw_only(), "receive_buffer"_a, "offload"_a, "rate"_a.none(), "faults"_a.none(),
-           "capture"_a, "links"_a)
+void bind_switch(nb::class_<NativeSwitch>& bound) {
+  bind_table(bound);
+  bound
+      .def("open", &NativeSwitch::open, "address"_a, nb::kw_only(), "receive_buffer"_a, "offload"_a, "rate"_a.none(),
+           "faults"_a.none(), "capture"_a, "links"_a)
       .def("close",
            [](NativeSwitch& self) {
              self.loop();
              without_gil([&] { self.close(); });
            })
       .def("abandon", &NativeSwitch::abandon)
-      .def_prop_ro("in_own_process", [](NativeSwitch& self) { return self.in_own_process(); })
+      .def_prop_ro("in_own_process", &NativeSwitch::in_own_process)
       .def_prop_ro("address", [](NativeSwitch& self) { return to_address(self.udp().local()); })
       .def_prop_ro("receive_buffer", [](NativeSwitch& self) { return self.udp().receive_buffer(); })
-      .def_prop_ro("link_name", [](NativeSwitch& self) { return self.link_name(); })
+      .def_prop_ro("link_name", &NativeSwitch::link_name)
       .def_prop_ro("gso", [](NativeSwitch& self) { return self.udp().gso(); })
       .def_prop_ro("gro", [](NativeSwitch& self) { return self.udp().gro(); })
       .def_prop_ro("failure", [](NativeSwitch& self) { return without_gil([&] { return self.loop().failure(); }); })
-      .def("add_job",
-           [](NativeSwitch& self, nb::handle job) {
-             const JobAdmission admission = to_admission(job);
-             with_usage_errors([&] {
-               without_gil([&] { self.loop().with_table([&](SlotTable& table) { table.add_job(admission); }); });
-             });
-           },
-           "job"_a)
       .def("remove_job",
-           [](NativeSwitch& self, int64_t job_id) {
+           [](NativeSwitch& self, int64_t job) {
              with_usage_errors([&] {
-               const auto id = narrow<uint16_t>("job", job_id);
+               const auto id = narrow<uint16_t>("job", job);
                without_gil([&] { self.remove_job(id); });
              });
            },
            "job_id"_a)
       .def("packet_out",
            [](NativeSwitch& self, nb::bytes packet) {
-             const std::span<const uint8_t> bytes(static_cast<const uint8_t*>(packet.data()), packet.size());
+             const std::span<const uint8_t> bytes(data_of(packet), packet.size());
              const auto answers = without_gil([&] { return self.loop().packet_out(bytes); });
              std::vector<nb::bytes> out;
              for (const auto& answer : answers) out.emplace_back(answer.data(), answer.size());
              return out;
            },
            "packet"_a)
-      .def("counters",
-           [](NativeSwitch& self) {
-             return to_dict(without_gil([&] {
-               return self.loop().with_table([](const SlotTable& table) { return table.counters(); });
-             }));
-           })
-      .def("job_counters",
-           [](NativeSwitch& self, int64_t job_id) {
-             return with_usage_errors([&] {
-               const auto id = narrow<uint16_t>("job", job_id);
-               return to_dict(job_counts(self, id));
-             });
-           },
-           "job_id"_a)
-      .def("fence",
-           [](NativeSwitch& self, int64_t job_id, uint32_t bits) {
-             with_usage_errors([&] {
-               const auto id = narrow<uint16_t>("job", job_id);
-               without_gil([&] { self.loop().with_table([&](SlotTable& table) { table.fence(id, bits); }); });
-             });
-           },
-           "job_id"_a, "bits"_a)
-      .def("admit",
-           [](NativeSwitch& self, int64_t job_id, uint32_t bits) {
-             with_usage_errors([&] {
-               const auto id = narrow<uint16_t>("job", job_id);
-               without_gil([&] { self.loop().with_table([&](SlotTable& table) { table.admit(id, bits); }); });
-             });
-           },
-           "job_id"_a, "bits"_a)
-      .def("outcome_counters",
-           [](NativeSwitch& self, int64_t job_id) {
-             return with_usage_errors([&] { return to_outcomes(job_counts(self, narrow<uint16_t>("job", job_id))); });
-           },
-           "job_id"_a)
-      .def("unknown_job_counters",
-           [](NativeSwitch& self) {
-             return to_dict(without_gil([&] {
-               return self.loop().with_table([](const SlotTable& table) { return table.unknown_job_counters(); });
-             }));
-           })
-      .def("slot",
-           [](NativeSwitch& self, int64_t index) {
-             return with_usage_errors([&] {
-               const auto slot = narrow<uint32_t>("slot", index);
-               const SlotCopy copy = without_gil([&] {
-                 return self.loop().with_table([&](const SlotTable& table) { return SlotCopy(table.slot(slot)); });
-               });
-               return to_slot_state(copy.get());
-             });
-           },
-           "index"_a)
       .def("port_counters", &port_counters)
       .def("rate_counters", &rate_counters)
       .def("fault_counters", &fault_counters)
       .def("capture_counters", &capture_counters);
-  bind_ethernet(native);
+}
+
+// -------------------------------------------------------------------------------------------- the switch on Ethernet
+
+using Match = std::pair<uint64_t, uint64_t>;  // value and mask
+using OwnSource = std::pair<uint64_t, std::array<Match, 5>>;
+using Local = std::tuple<uint64_t, std::array<Match, 4>, uint8_t>;
+
+Ternary to_ternary(const Match& match) { return {match.first & match.second, match.second}; }
+
+StationAction to_action(uint8_t kind, uint16_t to) { return {static_cast<StationAction::Kind>(kind), to}; }
+
+std::vector<uint8_t> to_vector(nb::bytes bytes) { return {data_of(bytes), data_of(bytes) + bytes.size()}; }
+
+nb::bytes to_bytes(const std::vector<uint8_t>& bytes) { return nb::bytes(bytes.data(), bytes.size()); }
+
+template <typename Function>
+auto on_tables(NativeSwitch& self, Function&& function) {
+  return without_gil([&] { return self.ether().with_tables(function); });
+}
+
+// A method of FrameTables as one of the switch.
+template <typename Result, typename... Arguments>
+auto of_tables(Result (FrameTables::*method)(Arguments...)) {
+  return [method](NativeSwitch& self, Arguments... arguments) {
+    return on_tables(self, [&](FrameTables& tables) { return (tables.*method)(std::move(arguments)...); });
+  };
+}
+
+void set_own_source(NativeSwitch& self, const std::vector<OwnSource>& given) {
+  std::vector<OwnSourceEntry> entries;
+  for (const auto& [id, m] : given)
+    entries.push_back({id, to_ternary(m[0]), to_ternary(m[1]), to_ternary(m[2]), to_ternary(m[3]), to_ternary(m[4])});
+  on_tables(self, [&](FrameTables& tables) { tables.set_own_source(std::move(entries)); });
+}
+
+void set_local(NativeSwitch& self, const std::vector<Local>& given) {
+  std::vector<LocalEntry> entries;
+  for (const auto& [id, m, action] : given)
+    entries.push_back({id, to_ternary(m[0]), to_ternary(m[1]), to_ternary(m[2]), to_ternary(m[3]),
+                       static_cast<LocalAction>(action)});
+  on_tables(self, [&](FrameTables& tables) { tables.set_local(std::move(entries)); });
+}
+
+void bind_ethernet(nb::class_<NativeSwitch>& bound) {
+  bound
+      .def("open_ethernet", &NativeSwitch::open_ethernet, "interfaces"_a, nb::kw_only(), "queues"_a, "udp_port"_a,
+           "controller_port"_a, "receive_buffer"_a, "rate"_a.none(), "faults"_a.none(), "capture"_a)
+      .def("add_placed_job",
+           [](NativeSwitch& self, nb::handle job, const std::vector<NativeSwitch::Station>& stations) {
+             const JobAdmission admission = to_admission(job);
+             if (stations.size() != admission.workers.size() + (admission.parent ? 1 : 0))
+               throw nb::value_error("expected a station for each worker, and for the parent");
+             with_usage_errors([&] { without_gil([&] { self.add_job(admission, stations); }); });
+           },
+           "job"_a, "stations"_a)
+      .def("feed",
+           [](NativeSwitch& self, std::optional<uint16_t> port, nb::bytes frame) {
+             Endpoint from;
+             if (port) from.switch_port = EtherPort::endpoint_port(*port);
+             std::vector<std::pair<uint16_t, nb::bytes>> out;
+             for (const auto& [to, bytes] : self.feed(from, to_vector(frame)))
+               out.emplace_back(static_cast<uint16_t>(to.switch_port - 1), to_bytes(bytes));
+             return out;
+           },
+           "port"_a.none(), "frame"_a)
+      .def("send_frame",
+           [](NativeSwitch& self, uint16_t port, nb::bytes frame) {
+             const auto bytes = to_vector(frame);
+             return without_gil([&] { return self.ether().send_frame(port, bytes); });
+           },
+           "port"_a, "frame"_a)
+      .def("inject",
+           [](NativeSwitch& self, nb::bytes frame) {
+             const auto bytes = to_vector(frame);
+             const EtherPort::Injected made = without_gil([&] { return self.ether().inject(bytes); });
+             std::vector<nb::bytes> returned;
+             for (const auto& each : made.returned) returned.push_back(to_bytes(each));
+             return std::pair(made.admitted ? nb::object(to_bytes(*made.admitted)) : nb::object(nb::none()), returned);
+           },
+           "frame"_a)
+      .def("set_own_source", &set_own_source, "entries"_a)
+      .def("set_local", &set_local, "entries"_a)
+      .def("set_station",
+           [](NativeSwitch& self, uint64_t mac, uint8_t kind, uint16_t to) {
+             on_tables(self, [&](FrameTables& tables) { tables.set_station(mac, to_action(kind, to)); });
+           },
+           "mac"_a, "kind"_a, "to"_a)
+      .def("remove_station", of_tables(&FrameTables::remove_station), "mac"_a)
+      .def("set_default_station",
+           [](NativeSwitch& self, uint8_t kind, uint16_t to) {
+             on_tables(self, [&](FrameTables& tables) { tables.set_default_station(to_action(kind, to)); });
+           },
+           "kind"_a, "to"_a)
+      .def("set_group", of_tables(&FrameTables::set_group), "group"_a, "ports"_a)
+      .def("remove_group", of_tables(&FrameTables::remove_group), "group"_a)
+      .def("set_arps", of_tables(&FrameTables::set_arps), "macs"_a)
+      .def("clear_frame_tables", of_tables(&FrameTables::clear))
+      .def("entry_packets", of_tables(&FrameTables::entry_packets))
+      .def("station_packets", of_tables(&FrameTables::station_packets))
+      .def("ether_counters", &ether_counters)
+      .def("interface_counters", &interface_counters);
 }
 
 }  // namespace
 }  // namespace switchagg
 
 NB_MODULE(_native, module) {
-  // See the worker's module: what a daemon thread still holds when a process ends is nothing to print.
-  nanobind::set_leak_warnings(false);
-  switchagg::bind_slot_table(module);
-  switchagg::bind_switch(module);
+  using namespace switchagg;
+  nb::set_leak_warnings(false);  // a daemon thread may hold a switch when a process ends, which no user can help
+  bind_slot_table(module);
+  nb::class_<FaultSettings>(module, "FaultSettings")
+      .def(nb::init<double, double, double, double, int64_t, int64_t, uint64_t>(), nb::kw_only(), "loss"_a,
+           "duplicate"_a, "reorder"_a, "corrupt"_a, "delay_ns"_a, "jitter_ns"_a, "seed"_a);
+  nb::class_<RateSettings>(module, "RateSettings")
+      .def(nb::init<double, uint64_t>(), nb::kw_only(), "bits_per_second"_a, "queue_bytes"_a);
+  nb::class_<NativeSwitch> bound(module, "NativeSwitch");
+  bind_switch(bound);
+  bind_ethernet(bound);
 }

@@ -1,8 +1,9 @@
-// The switch that Python holds: a port, the devices round it, and the loop. Either on a UDP socket, with links, or on Ethernet.
+// The switch that Python holds: a port, the devices around it, and the loop, on a UDP socket or between Ethernet
+// interfaces. Any Python thread may call it. No call waits for the loop while it holds the GIL, and none waits for the
+// GIL while it holds the loop's lock.
 #pragma once
 
 #include <nanobind/nanobind.h>
-#include <unistd.h>
 
 #include <memory>
 #include <optional>
@@ -13,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "switchagg/native/shared/udp_port.h"
 #include "switchagg/native/switch/ether_port.h"
 #include "switchagg/native/switch/fault_port.h"
 #include "switchagg/native/switch/frame_port.h"
@@ -21,10 +23,12 @@
 #include "switchagg/native/switch/pcap_port.h"
 #include "switchagg/native/switch/queue_port.h"
 #include "switchagg/native/switch/rate_port.h"
-#include "switchagg/native/switch/slot_bindings.h"
-#include "switchagg/native/shared/udp_port.h"
 
 namespace switchagg {
+
+using Address = std::pair<std::string, uint16_t>;  // ("127.0.0.1", 48879)
+Endpoint to_endpoint(const Address& address);      // raises UsageError if it is no IPv4 address
+[[noreturn]] void raise_usage_error(const char* message);  // switchagg.errors.UsageError
 
 // Calls `function` without the GIL; a std::system_error becomes an OSError, which Python narrows by errno.
 template <typename Function>
@@ -39,12 +43,6 @@ decltype(auto) without_gil(Function&& function) {
   }
 }
 
-struct CloseDescriptor {
-  void operator()(const int* descriptor) const { ::close(*descriptor); }
-};
-
-// The socket, the devices round it, and the loop. Everything here may be called from any Python thread; no call waits for
-// the loop with the GIL held, and none holds the loop's lock while it wants the GIL.
 class NativeSwitch {
  public:
   explicit NativeSwitch(uint32_t capacity) : loop_(std::make_unique<SwitchLoop>(capacity)) {}
@@ -55,15 +53,15 @@ class NativeSwitch {
       close();
       return;
     }
-    // A forked child: let go of the descriptors, leak what has the parent's thread and locks in it.
+    // In a forked child: close the descriptors, and leak the loop, whose thread and locks are the parent's.
     if (port_) port_->abandon();
     static_cast<void>(loop_.release());
   }
 
-  // Takes over `capture`, the descriptor of a file, whatever comes of it; -1: none.
+  // Takes over `capture`, the descriptor of a file or -1, even if this throws.
   void open(const Address& address, int receive_buffer, bool offload, const std::optional<RateSettings>& rate,
             const std::optional<FaultSettings>& faults, int capture, bool links) {
-    std::unique_ptr<const int, CloseDescriptor> file(capture >= 0 ? &capture : nullptr);
+    Descriptor file(capture);
     UdpOptions options;
     options.bind = to_endpoint(address);
     options.receive_buffer = receive_buffer;
@@ -72,74 +70,64 @@ class NativeSwitch {
       auto udp = std::make_unique<UdpPort>(options);
       udp_ = udp.get();
       if (links) {
-        auto hub = std::make_unique<HubPort>(std::move(udp));
-        hub_ = hub.get();
-        port_ = std::move(hub);
+        wrap(hub_, std::make_unique<HubPort>(std::move(udp)));
         loop_->with_table([](SlotTable& table) { table.share_records(); });
       } else {
         port_ = std::move(udp);
       }
-      add_devices(rate, faults, file ? *file.release() : -1, false);
+      add_devices(rate, faults, std::move(file), false);
       loop_->start(*port_);
     });
   }
 
-  // Between interfaces of this host, likewise; without any, between queues, of the ports named only: see feed().
-  struct EthernetOptions {
-    std::vector<InterfaceName> interfaces;
-    bool queues = false;
-    uint16_t udp_port = wire::kDefaultPort, controller_port = 0;
-    int receive_buffer = 32 << 20;
-  };
-  void open_ethernet(const EthernetOptions& options, const std::optional<RateSettings>& rate,
+  // The same between interfaces of this host: (port of the switch, name). With `queues` the switch has these ports but
+  // opens nothing: frames pass through feed().
+  void open_ethernet(const std::vector<std::pair<uint16_t, std::string>>& interfaces, bool queues, uint16_t udp_port,
+                     uint16_t controller_port, int receive_buffer, const std::optional<RateSettings>& rate,
                      const std::optional<FaultSettings>& faults, int capture) {
-    std::unique_ptr<const int, CloseDescriptor> file(capture >= 0 ? &capture : nullptr);
+    Descriptor file(capture);
     without_gil([&] {
       std::vector<uint16_t> ports;
-      for (const InterfaceName& each : options.interfaces) ports.push_back(each.port);
-      if (options.queues) {
-        auto queues = std::make_unique<QueuePort>();
-        queues_ = queues.get();
-        port_ = std::move(queues);
-      } else {
-        auto frames = std::make_unique<FramePort>(options.interfaces, options.receive_buffer);
-        frames_ = frames.get();
-        port_ = std::move(frames);
+      std::vector<InterfaceName> names;
+      for (const auto& [port, name] : interfaces) {
+        ports.push_back(port);
+        names.push_back({port, name});
       }
-      add_devices(rate, faults, file ? *file.release() : -1, true);
-      auto ether = std::make_unique<EtherPort>(std::move(port_), std::move(ports), options.udp_port, options.controller_port);
-      ether_ = ether.get();
-      port_ = std::move(ether);
+      if (queues) {
+        wrap(queues_, std::make_unique<QueuePort>());
+      } else {
+        wrap(frames_, std::make_unique<FramePort>(std::move(names), receive_buffer));
+      }
+      add_devices(rate, faults, std::move(file), true);
+      wrap(ether_, std::make_unique<EtherPort>(std::move(port_), std::move(ports), udp_port, controller_port));
       if (!queues_) loop_->start(*port_);
     });
   }
 
-  // Of a switch between queues: what comes of a frame at a port, or of what other threads have left to be sent.
+  // Only with queues: returns what the switch sends because of a frame that arrives at a port, or because of what other
+  // threads have left to be sent.
   std::vector<QueuePort::Packet> feed(Endpoint from, std::vector<uint8_t> frame) {
     if (!queues_) throw std::runtime_error("this switch is not between queues");
-    if (from.place != 0) queues_->put(from, std::move(frame));
+    if (from.switch_port != 0) queues_->put(from, std::move(frame));
     loop_->turn(*port_);
     return queues_->taken();
   }
 
-  // Where the workers of a job on Ethernet are, and its parent: of each, in the order of the job's, and last.
-  struct Station {
-    uint16_t port;
-    uint64_t mac;
-  };
+  using Station = std::pair<uint16_t, uint64_t>;  // port of the switch, and MAC
+  // `stations`: of each worker in the order of the job's, then of the parent.
   void add_job(JobAdmission job, const std::vector<Station>& stations) {
     std::vector<std::pair<Endpoint, uint64_t>> neighbours;
     for (size_t i = 0; i < stations.size(); ++i) {
       Endpoint& endpoint = i < job.workers.size() ? job.workers[i].endpoint : job.parent->endpoint;
-      endpoint.place = EtherPort::place_of(stations[i].port);
-      neighbours.emplace_back(endpoint, stations[i].mac);
+      endpoint.switch_port = EtherPort::endpoint_port(stations[i].first);
+      neighbours.emplace_back(endpoint, stations[i].second);
     }
     loop_->with_table([&](SlotTable& table) { table.add_job(job); });
     for (const auto& [endpoint, mac] : neighbours) ether().set_neighbour(endpoint, mac);
     neighbours_[job.job] = std::move(neighbours);
   }
   void remove_job(uint16_t job) {
-    loop_->with_table([&](SlotTable& table) { table.remove_job(job); });
+    loop().with_table([&](SlotTable& table) { table.remove_job(job); });
     for (const auto& [endpoint, mac] : neighbours_[job]) ether().drop_neighbour(endpoint);
     neighbours_.erase(job);
   }
@@ -151,7 +139,7 @@ class NativeSwitch {
     if (port_) port_->abandon();
   }
 
-  // In a forked child: lets go of the parent's descriptors.
+  // In a forked child: closes the parent's descriptors.
   void abandon() {
     if (!loop_->in_own_process() && port_) port_->abandon();
   }
@@ -177,29 +165,26 @@ class NativeSwitch {
   const PcapPort* capture() const { return capture_; }
 
  private:
-  // Round the port: the links' speed, faults, and a capture of what is left after them.
-  void add_devices(const std::optional<RateSettings>& rate, const std::optional<FaultSettings>& faults, int capture,
-                   bool frames) {
+  // Makes `made` the outermost port.
+  template <typename Kind>
+  void wrap(Kind*& kept, std::unique_ptr<Kind> made) {
+    kept = made.get();
+    port_ = std::move(made);
+  }
+
+  // Around the port: the rate of the links, then faults, then a capture of what passes these.
+  void add_devices(const std::optional<RateSettings>& rate, const std::optional<FaultSettings>& faults,
+                   Descriptor capture, bool frames) {
     if (rate) {
       RateSettings settings = *rate;
       settings.frames = frames;
-      auto device = std::make_unique<RatePort>(std::move(port_), settings);
-      rate_ = device.get();
-      port_ = std::move(device);
+      wrap(rate_, std::make_unique<RatePort>(std::move(port_), settings));
     }
-    if (faults) {
-      auto device = std::make_unique<FaultPort>(std::move(port_), *faults);
-      faults_ = device.get();
-      port_ = std::move(device);
-    }
-    if (capture >= 0) {
-      auto device = std::make_unique<PcapPort>(std::move(port_), capture, frames);
-      capture_ = device.get();
-      port_ = std::move(device);
-    }
+    if (faults) wrap(faults_, std::make_unique<FaultPort>(std::move(port_), *faults));
+    if (capture) wrap(capture_, std::make_unique<PcapPort>(std::move(port_), std::move(capture), frames));
   }
 
-  std::unique_ptr<Port> port_;  // closed but not destroyed by close(): its counters stay
+  std::unique_ptr<Port> port_;  // close() closes it but keeps it, with its counters
   UdpPort* udp_ = nullptr;
   HubPort* hub_ = nullptr;
   FramePort* frames_ = nullptr;

@@ -8,7 +8,7 @@
 #include <cstring>
 #include <ctime>
 
-#include "switchagg/native/shared/wire.h"
+#include "switchagg/native/switch/frame.h"
 
 namespace switchagg {
 namespace {
@@ -18,7 +18,6 @@ constexpr int64_t kIdleNs = 1'000'000'000;
 constexpr uint32_t kMagic = 0xA1B23C4D;  // nanoseconds, in the host's byte order
 constexpr uint32_t kLinkEthernet = 1, kLinkRaw = 101;
 constexpr uint32_t kSnapLength = 65535;
-constexpr uint32_t kIpBytes = 20, kUdpBytes = 8;
 
 struct FileHeader {
   uint32_t magic = kMagic;
@@ -30,28 +29,10 @@ struct RecordHeader {
 };
 static_assert(sizeof(FileHeader) == 24 && sizeof(RecordHeader) == 16);
 
-void write_headers(uint8_t* at, Endpoint from, Endpoint to, uint32_t payload) {
-  std::memset(at, 0, kIpBytes + kUdpBytes);
-  at[0] = 0x45;  // IPv4, five words of header
-  wire::store16(at + 2, static_cast<uint16_t>(kIpBytes + kUdpBytes + payload));
-  at[6] = 0x40;  // do not fragment
-  at[8] = 64;    // time to live
-  at[9] = 17;    // UDP
-  wire::store32(at + 12, from.ip);
-  wire::store32(at + 16, to.ip);
-  uint32_t sum = 0;
-  for (uint32_t i = 0; i < kIpBytes; i += 2) sum += wire::load16(at + i);
-  sum = (sum & 0xFFFF) + (sum >> 16);
-  wire::store16(at + 10, static_cast<uint16_t>(~(sum + (sum >> 16))));
-  wire::store16(at + 20, from.port);
-  wire::store16(at + 22, to.port);
-  wire::store16(at + 24, static_cast<uint16_t>(kUdpBytes + payload));
-}
-
 }  // namespace
 
-PcapPort::PcapPort(std::unique_ptr<Port> inner, int file, bool frames)
-    : inner_(std::move(inner)), file_(file), frames_(frames) {
+PcapPort::PcapPort(std::unique_ptr<Port> inner, Descriptor file, bool frames)
+    : inner_(std::move(inner)), file_(std::move(file)), frames_(frames) {
   buffer_.reserve(kBufferBytes + 65536);
   FileHeader header;
   if (frames_) header.link = kLinkEthernet;
@@ -61,16 +42,14 @@ PcapPort::PcapPort(std::unique_ptr<Port> inner, int file, bool frames)
 }
 
 void PcapPort::finish() {
-  if (file_ < 0) return;
+  if (!file_) return;
   write_out();
-  close(file_);
-  file_ = -1;
+  file_.reset();
 }
 
-void PcapPort::abandon() {  // the parent writes the file
+void PcapPort::abandon() {  // in a child: the parent writes the file
   inner_->abandon();
-  if (file_ >= 0) close(file_);
-  file_ = -1;
+  file_.reset();
 }
 
 bool PcapPort::wait(int64_t timeout_ns) {
@@ -108,7 +87,7 @@ void PcapPort::stamp() {
 
 void PcapPort::record(Endpoint from, Endpoint to, const Received& datagram) {
   const uint32_t size = datagram.size;
-  const uint32_t made = frames_ ? 0 : kIpBytes + kUdpBytes;  // headers that the datagram does not have
+  const uint32_t made = frames_ ? 0 : kIpv4Bytes + kUdpBytes;  // bytes of headers to add
   if (error_ || size > kSnapLength - made) {
     ++missing_;
     return;
@@ -118,7 +97,7 @@ void PcapPort::record(Endpoint from, Endpoint to, const Received& datagram) {
   const size_t at = buffer_.size();
   buffer_.resize(at + sizeof header + length);
   std::memcpy(buffer_.data() + at, &header, sizeof header);
-  if (!frames_) write_headers(buffer_.data() + at + sizeof header, from, to, size);
+  if (!frames_) write_ip_headers(buffer_.data() + at + sizeof header, from, to, size);
   datagram.copy_to(buffer_.data() + at + sizeof header + made);
   ++buffered_;
   if (buffer_.size() >= kBufferBytes) write_out();
@@ -128,7 +107,7 @@ void PcapPort::write_out() {
   if (buffer_.empty()) return;
   size_t done = 0;
   while (done < buffer_.size() && !error_) {
-    const ssize_t n = write(file_, buffer_.data() + done, buffer_.size() - done);
+    const ssize_t n = write(file_.get(), buffer_.data() + done, buffer_.size() - done);
     if (n >= 0) {
       done += static_cast<size_t>(n);
     } else if (errno != EINTR) {
@@ -136,7 +115,7 @@ void PcapPort::write_out() {
     }
   }
   if (error_) {
-    // Keep the whole records that went out. What is no regular file cannot be cut.
+    // Keep the whole records that were written. Only a regular file can be cut.
     size_t whole = done < first_record_ ? 0 : first_record_;
     uint64_t records = 0;
     while (whole >= first_record_ && whole + sizeof(RecordHeader) <= done) {
@@ -146,8 +125,8 @@ void PcapPort::write_out() {
       whole += sizeof header + header.captured;
       ++records;
     }
-    const off_t end = lseek(file_, 0, SEEK_CUR);
-    if (end >= 0) [[maybe_unused]] const int cut = ftruncate(file_, end - static_cast<off_t>(done - whole));
+    const off_t end = lseek(file_.get(), 0, SEEK_CUR);
+    if (end >= 0) [[maybe_unused]] const int cut = ftruncate(file_.get(), end - static_cast<off_t>(done - whole));
     captured_.add(records);
     missing_.add(buffered_ - records);
   } else {

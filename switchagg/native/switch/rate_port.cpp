@@ -11,7 +11,7 @@ constexpr size_t kSpare = 4096;  // buffers kept for reuse
 }  // namespace
 
 RateLine::Link* RateLine::link_of(Endpoint peer, int64_t now) {
-  const uint64_t key = uint64_t{peer.place} << 48 | uint64_t{peer.ip} << 16 | peer.port;
+  const uint64_t key = uint64_t{peer.switch_port} << 48 | uint64_t{peer.ip} << 16 | peer.port;
   const auto found = links_.find(key);
   if (found != links_.end()) return &found->second;
   if (links_.size() >= kMaxRatedLinks) {

@@ -1,24 +1,22 @@
-// Links of a certain speed as a device: a Port round a Port on which every worker has a link of its own, each way, that
-// carries so many bits a second and no more.
+// Links of a limited rate as a device: a Port around a Port on which every worker has a link of its own in each direction.
 //
 //      engine  <->  RatePort { RateLine in, RateLine out }  <->  inner port
 //
 //      of a link:   full?  ->  dropped           tokens?  ->  on at once           else  ->  queued until its last bit is out
 //
-// What a datagram costs is what it takes of an Ethernet link: its bytes and those of UDP, IPv4 and Ethernet, checksum,
-// preamble and gap included. A link is a token bucket of kBurstNs: so much time that it stood idle may be made up for,
-// since a switch that had no processor for a moment reads late what on a real link would have come in meanwhile. Over
-// any longer time the rate is kept.
+// A datagram costs the bytes that it takes on an Ethernet link, with all headers, checksum, preamble and gap. A link is a
+// token bucket of kBurstNs, because a switch that got no processor for a moment reads late what arrived meanwhile. Over
+// longer times the rate is exact.
 //
-// When a datagram leaves is reckoned when it enters, so it does not matter how late a thread wakes up to let it go: late
-// ones leave together, as a train, and the next ones no later for it. wait() sleeps until something is due, but makes no
-// more than one timer's wake-up in RateLine::kGrainNs.
+// The time at which a datagram leaves is computed when it enters, so a thread that wakes up late sends several at once and
+// delays none after them. wait() has at most one timer wake-up in RateLine::kGrainNs.
 //
-// Only what is queued is copied, whichever way it came, so links through shared memory have the same speed as sockets. A
-// link's queue holds `queue_bytes` as they count on the wire; what finds it full is dropped and counted, as by a switch
-// or a network card. A link is known by the worker's address and forgotten once it has been idle, when there are many.
+// Only queued datagrams are copied, so the rate is the same for sockets and shared memory. A link's queue holds
+// `queue_bytes`, counted as on the wire; a datagram that finds it full is dropped and counted, as in a real switch. A link
+// is identified by the worker's address. If there are many, idle ones are forgotten.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -26,14 +24,14 @@
 #include <vector>
 
 #include "switchagg/native/switch/line_port.h"
-#include "switchagg/native/switch/relaxed_counter.h"
+#include "switchagg/native/switch/concurrency.h"
 
 namespace switchagg {
 
 struct RateSettings {
   double bits_per_second = 0;  // positive
   uint64_t queue_bytes = 0;
-  bool frames = false;  // what passes is Ethernet frames already, and a link is a port of the switch
+  bool frames = false;  // datagrams are Ethernet frames, and a link is a port of the switch
 };
 
 struct RateCounters {
@@ -42,19 +40,7 @@ struct RateCounters {
   RelaxedCounter dropped;              // found the queue full
 };
 
-// What a UDP payload takes of an Ethernet link.
-constexpr uint64_t wire_bytes_of(uint32_t payload) {
-  constexpr uint64_t kUdpIp = 8 + 20, kEthernet = 14 + 4, kBetween = 8 + 12, kLeastFrame = 64;
-  const uint64_t frame = kUdpIp + kEthernet + payload;
-  return (frame < kLeastFrame ? kLeastFrame : frame) + kBetween;
-}
-
-constexpr uint64_t wire_bytes_of_frame(uint32_t frame) {
-  constexpr uint32_t kCheck = 4, kBetween = 8 + 12, kLeastFrame = 64;
-  return (frame + kCheck < kLeastFrame ? kLeastFrame : frame + kCheck) + kBetween;
-}
-
-// All links in one direction, without I/O: `now` is passed in, in nanoseconds of any steady clock, never going back.
+// All links in one direction, without I/O. `now` is in nanoseconds of any steady clock.
 class RateLine {
  public:
   static constexpr bool kReleasesFirst = true;
@@ -65,7 +51,7 @@ class RateLine {
   // Appends to `out` what leaves as this datagram enters its peer's link. Views are of the caller's bytes, or of the
   // line's own until recycle().
   void pass(const Received& datagram, int64_t now, std::vector<Received>& out);
-  void release(int64_t now, std::vector<Received>& out);  // what was queued and is due, each link's together
+  void release(int64_t now, std::vector<Received>& out);  // queued datagrams that are due, by link
   int64_t next_due() const;                               // kNever: nothing is queued
   void recycle();
   const RateCounters& counters() const { return counters_; }
@@ -84,8 +70,10 @@ class RateLine {
     std::deque<Queued> queue;
   };
 
+  // Bytes that a frame, or a UDP payload of this size, takes on an Ethernet link.
   uint64_t wire_bytes(uint32_t size) const {
-    return settings_.frames ? wire_bytes_of_frame(size) : wire_bytes_of(size);
+    constexpr uint64_t kUdpHeaders = 8 + 20 + 14, kCheck = 4, kBetween = 8 + 12, kLeastFrame = 64;
+    return std::max(size + (settings_.frames ? 0 : kUdpHeaders) + kCheck, kLeastFrame) + kBetween;
   }
   Link* link_of(Endpoint peer, int64_t now);
   Bytes copy_of(const Received& datagram);
@@ -95,7 +83,7 @@ class RateLine {
   std::vector<Link*> waiting_;                // links with a queue
   std::vector<Bytes> left_, spare_;           // behind views that were handed out; to be used again
   uint64_t held_bytes_ = 0;
-  int64_t look_after_ = 0;  // when to look again for links to forget
+  int64_t look_after_ = 0;  // before that time no link is forgotten
   RateCounters counters_;
 };
 
@@ -103,9 +91,6 @@ class RatePort : public LinePort<RateLine> {
  public:
   RatePort(std::unique_ptr<Port> inner, const RateSettings& settings)
       : LinePort(std::move(inner), [&](int) { return RateLine(settings); }) {}
-
-  const RateCounters& rate_in() const { return in().counters(); }
-  const RateCounters& rate_out() const { return out().counters(); }
 };
 
 inline constexpr int64_t kBurstNs = 200'000;

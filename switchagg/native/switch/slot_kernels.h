@@ -1,4 +1,4 @@
-// What a switch does to the words of a packet: three loops, compiled once for each instruction set.
+// The arithmetic on the words of a packet: three loops, compiled once for each instruction set.
 #pragma once
 
 #include <stddef.h>
@@ -20,6 +20,6 @@ extern const SlotKernels slot_kernels_v3;  // x86-64 with AVX2
 extern const SlotKernels slot_kernels_v4;  // x86-64 with AVX-512
 
 const SlotKernels& slot_kernels();            // the fastest set that this processor runs
-const SlotKernels& untouched_slot_kernels();  // do nothing: the floor that a benchmark compares with
+const SlotKernels& untouched_slot_kernels();  // do nothing: the no-op baseline of benchmarks
 
 }  // namespace switchagg

@@ -5,7 +5,6 @@
 #include <stdexcept>
 #include <string>
 
-#include "switchagg/native/shared/memory.h"
 #include "switchagg/native/shared/shared_memory.h"
 
 namespace switchagg {
@@ -77,7 +76,7 @@ struct SlotTable::Job {
     bool fenced = false;
     WorkerOutcomes counts{};
   };
-  // At most 32 workers in 64 places: a search always ends at an empty place, and nothing grows with traffic.
+  // A hash table of at most 32 workers in 64 places, so that a search always ends at an empty place.
   static constexpr uint32_t kPlaces = 64;
   static constexpr uint8_t kEmpty = 0xFF;
 
@@ -124,7 +123,7 @@ struct SlotTable::Job {
 
   uint8_t* record(uint32_t slot) const { return records + size_t{stride} * slot; }
 
-  // cause: the packet that made the slot full.
+  // `cause` is the packet that made the slot full.
   void write_result(uint32_t slot, const Header& cause) {
     Header header;
     header.op = static_cast<uint8_t>(Op::RESULT);
@@ -230,7 +229,7 @@ void SlotTable::add_job(const JobAdmission& entry) {
 
 void SlotTable::remove_job(uint16_t id) {
   Job& job = get(id);
-  add_counters(gone_, job.counters());
+  add_counters(removed_, job.counters());
   index_of_job_[id] = kNoJob;
   jobs_[job.index].reset();
 }
@@ -354,7 +353,7 @@ Verdict SlotTable::contribute(Job& job, const Header& header, const uint8_t* wor
   return verdict;
 }
 
-// A RESULT: the parent's goes down to whom it is for, and nobody else may send one.
+// A RESULT of the parent goes down to one worker or to all; nobody else may send one.
 Verdict SlotTable::deliver(const Header& header, uint32_t payload, Endpoint source) {
   Job* const job = find(header.job);
   const bool filled = header.flags & wire::kFlagPayload;
@@ -396,9 +395,9 @@ Verdict SlotTable::initialise(Job& job, const Header& header) {
   slot.seq = header.seq;
   slot.seen = job.full;
   slot.filled = false;
-  Header nobodys;
-  nobodys.op = static_cast<uint8_t>(Op::SUM);
-  job.write_result(index, nobodys);
+  Header cause;
+  cause.op = static_cast<uint8_t>(Op::SUM);
+  job.write_result(index, cause);
   job.count(Outcome::initialised);
   verdict.action = Action::to_controller;
   return verdict;
@@ -444,21 +443,18 @@ Segment SlotTable::delivered(const Verdict& verdict, const Received& packet, uin
 
 Counters SlotTable::counters() const {
   Counters total = unattributed_;
-  add_counters(total, gone_);
+  add_counters(total, removed_);
   for (const auto& job : jobs_)
     if (job) add_counters(total, job->counters());
   return total;
 }
 
-Counters SlotTable::job_counters(uint16_t job) const { return get(job).counters(); }
-
-JobOutcomes SlotTable::job_outcomes(uint16_t job) const { return get(job).counts; }
-
-std::vector<std::pair<uint32_t, WorkerOutcomes>> SlotTable::worker_outcomes(uint16_t job) const {
-  std::vector<std::pair<uint32_t, WorkerOutcomes>> all;
-  for (const Job::Worker& worker : get(job).workers)
-    all.emplace_back(static_cast<uint32_t>(__builtin_ctz(worker.bit)), worker.counts);
-  return all;
+JobReport SlotTable::report(uint16_t id) const {
+  const Job& job = get(id);
+  JobReport report{job.counters(), job.counts, {}};
+  for (const Job::Worker& worker : job.workers)
+    report.workers.emplace_back(static_cast<uint32_t>(__builtin_ctz(worker.bit)), worker.counts);
+  return report;
 }
 
 SlotTable::SlotView SlotTable::slot(uint32_t index) const {

@@ -1,23 +1,22 @@
-// The slot machine, per packet: admission, the slot rules, counters. No I/O, no clock, no thread; after add_job() no
-// allocation. The rules are written down in switchagg/rules/slots.py, which this agrees with packet for packet.
+// The slot machine: admission, the slot rules, counters. No I/O, no clock, no thread, and no allocation after add_job().
+// switchagg/rules/slots.py defines the rules; tests compare the two packet by packet.
 //
 //      packet, source  ->  process()  ->  Verdict: nothing | answer one worker | multicast | echo | flush first
 //                                                  | a parent's RESULT for one worker, or for all
 //
-// A finished slot is sent from where it lies: result() is a view of its record, header and words together. The records
-// of a job lie one after the other (stride 16 + 4K), so that a run of finished slots is one range of memory.
+// A complete slot is sent from its own memory: result() is a view of its record, header and words. The records of a job
+// are contiguous (stride 16 + 4K), so that a run of complete slots is one range of memory.
 //
-// Who may overwrite a record, and when. By the window rule nobody can send what would overwrite a slot before having its
-// RESULT, but a faulty worker that was admitted could. So the table remembers whose views it has handed out: a slot is
-// *pending* from the Verdict that names it (multicast or unicast) until flushed(). A packet that would overwrite a pending
-// slot changes and counts nothing; its Verdict is `flush`. The loop's side of the bargain:
+// Overwriting: the window rule keeps workers from overwriting a slot whose RESULT they lack, but a faulty worker may
+// violate it. So a slot is *pending* from the Verdict that names it (multicast or unicast) until flushed(). A packet that
+// would overwrite a pending slot changes nothing, is not counted, and gets the Verdict `flush`. The caller must:
 //
-//      - Views stay valid, with their bytes unchanged, until flushed().
-//      - On Action::flush: send everything outstanding, call flushed(), process() the same packet again; the second
-//        Verdict is never `flush`.
-//      - After sending a batch, call flushed(). Before remove_job(), send everything or forget it.
+//      - use views only until flushed();
+//      - on Action::flush, send everything outstanding, call flushed(), and process() the packet again: the second
+//        Verdict is never `flush`;
+//      - call flushed() after sending a batch, and send or discard everything before remove_job().
 //
-// Not thread-safe: one lock around the table, or one thread.
+// Not thread-safe.
 #pragma once
 
 #include <array>
@@ -28,9 +27,8 @@
 #include <utility>
 #include <vector>
 
-#include "switchagg/native/switch/slot_kernels.h"
 #include "switchagg/native/shared/port.h"
-#include "switchagg/native/shared/wire.h"
+#include "switchagg/native/switch/slot_kernels.h"
 
 namespace switchagg {
 
@@ -57,7 +55,7 @@ struct JobAdmission {  // checked where it is made: switchagg.rules.slots.JobEnt
 };
 
 enum class Action : uint8_t {
-  none,           // dropped (see reason), or taken into a slot that is not full yet
+  none,           // dropped (see reason), or added to a slot that is not full yet
   multicast,      // send result(job_index, slot) to every endpoint of audience(job_index)
   unicast,        // send it to `to` alone; where `reply` is not zero, send result_with_reply() instead
   deliver,        // a parent's RESULT: send delivered() to every endpoint of workers(job_index), where `reply` is not
@@ -72,14 +70,14 @@ struct Verdict {
   uint32_t slot = 0;  // within the job: 0..P-1
   Endpoint to;
   uint16_t reply = 0;
-  uint8_t op = 0, flags = 0;  // of the packet: a leaf sends a repeat up with them
+  uint8_t op = 0, flags = 0;  // of the packet; a leaf forwards a retransmission with them
   wire::DropReason reason = wire::DropReason::none;
 };
 
 using Counters = std::array<uint64_t, wire::kCounters>;  // indexed by DropReason and Event
 
-// What became of an admitted packet, by the codes of the P4 programs (p4/include/constants.p4), so that their counters
-// can be told from ours. An accepted packet that filled its slot counts under its outcome + kCompleting.
+// Outcomes of admitted packets, with the codes of the P4 programs (p4/include/constants.p4), so that the counters
+// correspond. An accepted packet that made its slot full counts under its outcome + kCompleting.
 enum class Outcome : uint8_t {
   stale = 0,
   duplicate = 1,
@@ -97,8 +95,8 @@ enum class Outcome : uint8_t {
 inline constexpr uint32_t kCompleting = 8, kOutcomes = 32;
 
 struct WorkerOutcomes {
-  uint64_t packets = 0;    // admitted, whatever became of them
-  uint64_t retransmissions = 0;    // of these, flagged as sent before
+  uint64_t packets = 0;    // admitted
+  uint64_t retransmissions = 0;  // of these, with the retransmission flag
   uint64_t misplaced = 0;  // dropped: a slot of the job, but not the one of the seq
   uint64_t outside = 0;    // dropped: a slot of another job, or of none
   uint64_t token = 0;      // dropped: another token
@@ -107,10 +105,16 @@ struct WorkerOutcomes {
 
 struct JobOutcomes {
   std::array<uint64_t, kOutcomes> outcomes{};
-  uint64_t source = 0;   // dropped: of nobody in the job, or of a worker that is fenced
+  uint64_t source = 0;   // dropped: from no worker of the job, or from a fenced one
   uint64_t length = 0;   // dropped: not K words
   uint64_t outside = 0;  // INITs dropped: a slot of another job, or of none
   uint64_t delivered = 0;  // RESULTs of the parent for all workers
+};
+
+struct JobReport {
+  Counters counters{};
+  JobOutcomes job;
+  std::vector<std::pair<uint32_t, WorkerOutcomes>> workers;  // by bit
 };
 
 class SlotTable {
@@ -120,43 +124,40 @@ class SlotTable {
   SlotTable(const SlotTable&) = delete;
   SlotTable& operator=(const SlotTable&) = delete;
 
-  // Throws std::invalid_argument where the id is in use, or the range leaves the capacity or overlaps another job's.
+  // Throws std::invalid_argument if the id is in use, or the range exceeds the capacity or overlaps another job's.
   void add_job(const JobAdmission& job);
-  void remove_job(uint16_t job);  // throws std::invalid_argument where there is no such job
-  // Drops these workers' packets from now on, as from nobody in the job; or takes them again. The rest of the job stays as
-  // it is. Throws std::invalid_argument where there is no such job, or one of the bits is no worker's.
+  void remove_job(uint16_t job);  // throws std::invalid_argument if there is no such job
+  // Drops these workers' packets from now on, as if they were not in the job, or admits them again. Throws
+  // std::invalid_argument if there is no such job, or no worker has one of the bits.
   void fence(uint16_t job, uint32_t bits) { set_fenced(job, bits, true); }
   void admit(uint16_t job, uint32_t bits) { set_fenced(job, bits, false); }
 
-  // Records of jobs that come from now on lie in FindableMemory, so that workers of this host can read their RESULTs there.
+  // Puts the records of later jobs into FindableMemory, where workers of this host can read RESULTs.
   void share_records() { shareable_ = true; }
 
-  // The packet's peer is ignored for what comes from the controller's port.
+  // Ignores the peer of packets from the controller's port.
   Verdict process(const Received& packet, bool from_controller);
   void flushed() { ++epoch_; }
 
-  // Of a job_index and slot that a Verdict named:
-  // The stored RESULT, of a leaf its contribution to the parent; 16 bytes where nothing was filled.
+  // The stored RESULT of a slot that a Verdict named, or a leaf's contribution to its parent; 16 bytes if not filled.
   Segment result(uint32_t job_index, uint32_t slot) const;
   std::span<const Endpoint> workers(uint32_t job_index) const;   // in bit order
-  std::span<const Endpoint> audience(uint32_t job_index) const;  // of a full slot: the workers, of a leaf its parent
-  // result() for a repeat, with what of its header is the repeat's, written to `scratch` of wire::kMaxPacketBytes.
+  std::span<const Endpoint> audience(uint32_t job_index) const;  // receivers of a full slot: the workers, or a leaf's parent
+  // result() with header fields of the retransmission that asked for it. `scratch` has wire::kMaxPacketBytes.
   Segment result_with_reply(const Verdict& verdict, uint8_t* scratch) const;
-  // The parent's RESULT that gave `verdict`, as workers want it, likewise.
+  // The parent's RESULT that gave `verdict`, rewritten for workers, likewise.
   Segment delivered(const Verdict& verdict, const Received& packet, uint8_t* scratch) const;
 
-  // For people and tests, not per packet. The last four throw std::invalid_argument for what is not there.
+  // For operators and tests, not per packet. The last two throw std::invalid_argument if there is no such job or slot.
   struct SlotView {
     uint32_t seq, seen;
     bool filled;
     std::span<const uint8_t> words;  // big-endian; empty where nothing is filled
   };
   uint32_t capacity() const { return capacity_; }
-  Counters counters() const;  // since the table was made, jobs that are gone included
+  Counters counters() const;  // since the table was made, with removed jobs
   Counters unknown_job_counters() const { return unattributed_; }  // of these, packets of no job
-  Counters job_counters(uint16_t job) const;
-  JobOutcomes job_outcomes(uint16_t job) const;
-  std::vector<std::pair<uint32_t, WorkerOutcomes>> worker_outcomes(uint16_t job) const;  // by bit
+  JobReport report(uint16_t job) const;
   SlotView slot(uint32_t index) const;
 
  private:
@@ -174,7 +175,7 @@ class SlotTable {
   std::vector<uint16_t> index_of_job_;      // by job id
   std::vector<std::unique_ptr<Job>> jobs_;  // by job index; indices of removed jobs are used again
   Counters unattributed_{};                 // packets of no job
-  Counters gone_{};                         // all packets of jobs that are gone
+  Counters removed_{};                      // all packets of removed jobs
 };
 
 }  // namespace switchagg

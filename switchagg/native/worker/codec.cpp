@@ -13,7 +13,7 @@ extern const CodecKernels codec_kernels_base;
 extern const CodecKernels codec_kernels_v3, codec_kernels_v4;
 #endif
 
-// The best that the processor has. SWITCHAGG_KERNELS names a lower level, so that tests can compare them.
+// The best set that the processor has. SWITCHAGG_KERNELS names a lower one, so that tests can compare them.
 static const CodecKernels& pick() {
 #ifdef SWITCHAGG_X86
   const char* asked = std::getenv("SWITCHAGG_KERNELS");
@@ -33,14 +33,14 @@ const CodecKernels& choose_codec_kernels() {
 
 namespace {
 
-// 2^k; the exponent is in the normal range wherever this is called, since every factor is split in two.
+// 2^k. k is in the normal range, because every factor is split in two.
 float pow2f(int k) { return std::bit_cast<float>(static_cast<uint32_t>(k + 127) << 23); }
 double pow2d(int k) { return std::bit_cast<double>(static_cast<uint64_t>(k + 1023) << 52); }
 
 bool bit(const uint32_t* bits, uint64_t i) { return (bits[i >> 5] >> (i & 31)) & 1; }
 
-uint32_t dither_key(uint32_t position, uint32_t rank) {
-  uint32_t k = position * 0x9E3779B1u ^ (rank + 1) * 0x7FEB352Du;
+uint32_t dither_key(uint32_t call_number, uint32_t rank) {
+  uint32_t k = call_number * 0x9E3779B1u ^ (rank + 1) * 0x7FEB352Du;
   k ^= k >> 15;
   k *= 0x846CA68Bu;
   return k ^ k >> 16;
@@ -69,15 +69,15 @@ Stream::Stream(const Call& call, const Plan* plan, uint32_t words)
     key_ = dither_key(call.call_number, call.rank);
   }
   top_exponent_ = call.dtype == DType::f64 ? 2046 : call.dtype == DType::f16 ? 142 : 254;
-  floor_ = plan == nullptr;
+  no_op_ = plan == nullptr;
   union_blocks_ = call.blocks();
   elements_ = call.count;
-  if (!floor_) {
+  if (!no_op_) {
     exponents_ = plan->exponents();
     any_nan_ = std::find(exponents_.begin(), exponents_.end(), call.not_finite()) != exponents_.end();
     negative_zero_ = plan->negative_zero();
   }
-  if (!floor_ && call.sparse) {
+  if (!no_op_ && call.sparse) {
     const uint64_t bitmap_words = (call.blocks() + 31) / 32;
     own_ = plan->own_bitmap();
     union_ = plan->union_bitmap();
@@ -138,7 +138,7 @@ void Stream::runs_of(uint64_t packet, bool by_owner) {
   }
 }
 
-// f(run) for the packet's runs. Short ones lie apart in `tensor`, where the processor's own prefetching does not find them.
+// Calls f(run) for the packet's runs. Prefetches them, because short ones are scattered in `tensor`.
 template <typename F>
 void Stream::each_run(const uint8_t* tensor, F&& f) const {
   const uint64_t size = call_.element_bytes();
@@ -166,8 +166,8 @@ void Stream::each_chunk(const Run& run, F&& f) const {
   }
 }
 
-// The same for narrow lanes: f(element, count, place, shift, exponent) for each piece of a run that is in one chunk and in
-// one lane of the packet's words from `place` on.
+// The same for narrow lanes: calls f(element, count, place, shift, exponent) for each piece of a run that is in one chunk
+// and one lane of the packet's words from `place` on.
 template <typename F>
 void Stream::each_piece(const Run& run, F&& f) const {
   each_chunk(run, [&](uint64_t element, uint32_t count, uint32_t at, int exponent) {
@@ -187,8 +187,7 @@ namespace {
 int unbiased_f(int e) { return (e ? e : 1) - 127; }
 int unbiased_d(int e) { return (e ? e : 1) - 1023; }
 
-// Powers of two are exact, so they and the third factor can be one factor, unless that or a result could leave the
-// range of normal numbers.
+// Multiplies the factors into one, which is exact for powers of two unless a product could leave the normal range.
 ScaleF folded(int k, float m) {
   if (k > -60 && k < 60) return {pow2f(k) * m, 1.0f, 1.0f};
   return {pow2f(k / 2), pow2f(k - k / 2), m};
@@ -211,7 +210,7 @@ ScaleF Stream::down_f(int exponent) const {
   return folded(e + 1, static_cast<float>(1.0 / whole));
 }
 
-// What a narrow lane of one rank stands for, whatever the ranks make of their sum.
+// The value of one unit of a narrow lane, before any averaging.
 ScaleF Stream::carried_f(int exponent) const {
   return folded(unbiased_f(exponent) + 1, static_cast<float>(1.0 / top_));
 }
@@ -236,7 +235,7 @@ ScaleD Stream::down_d(int exponent) const {
 }
 
 bool Stream::encode(uint64_t packet, uint8_t* payload) {
-  if (floor_) return true;
+  if (no_op_) return true;
   runs_of(packet, call_.sparse);
   uint32_t* words = reinterpret_cast<uint32_t*>(payload);
   if (!std::any_of(runs_.begin(), runs_.end(), [](const Run& r) { return r.own; })) {
@@ -271,7 +270,7 @@ bool Stream::encode(uint64_t packet, uint8_t* payload) {
           std::memset(words + at, 0, 4 * static_cast<size_t>(count));
         } else {
           if (call_.feedback) {
-            call_.remembered(kernels_, element, count, wide_.data());
+            call_.add_memory(kernels_, element, count, wide_.data());
             from = wide_.data();
           }
           kernels_.quantize_f32_be(from, count, up_f(exponent), words + at);
@@ -321,7 +320,7 @@ void Stream::encode_narrow(uint32_t* words) {
 // Elements as float32: of the input itself, or in wide_.
 const float* Stream::widened(uint64_t element, uint32_t count) {
   if (call_.feedback) {
-    call_.remembered(kernels_, element, count, wide_.data());
+    call_.add_memory(kernels_, element, count, wide_.data());
     return wide_.data();
   }
   if (call_.dtype == DType::f32) return reinterpret_cast<const float*>(call_.in) + element;
@@ -385,9 +384,9 @@ void Stream::encode_lanes(uint8_t* payload) {
 }
 
 void Stream::decode(uint64_t packet, const uint8_t* payload) {
-  if (floor_) return;
+  if (no_op_) return;
   runs_of(packet, false);
-  // Keep what the caller wants of it.
+  // Keep the elements that the caller wants.
   if (call_.out_begin > 0 || call_.out_end < call_.count) {
     size_t kept = 0;
     for (Run r : runs_) {
@@ -432,7 +431,7 @@ void Stream::decode(uint64_t packet, const uint8_t* payload) {
 }
 
 void Stream::decode_narrow(const uint32_t* words) {
-  const auto peel = call_.bits == 16 ? kernels_.peel_lane16 : kernels_.peel_lane8;
+  const auto unpack = call_.bits == 16 ? kernels_.unpack_lane16 : kernels_.unpack_lane8;
   const auto dequantize = call_.bits == 16 ? kernels_.dequantize_lane16 : kernels_.dequantize_lane8;
   each_run(call_.out - call_.element_bytes() * call_.out_begin, [&](const Run& r) {
     each_piece(r, [&](uint64_t element, uint32_t count, uint32_t place, int shift, int exponent) {
@@ -440,7 +439,7 @@ void Stream::decode_narrow(const uint32_t* words) {
       if (exponent == call_.not_finite()) return;  // finish() writes the whole chunk
       const uint64_t to = element - call_.out_begin;
       const bool at_top = exponent >= top_exponent_;
-      if (at_top || call_.dtype == DType::f64) peel(words + place, count, shift, q_.data());
+      if (at_top || call_.dtype == DType::f64) unpack(words + place, count, shift, q_.data());
       if (call_.dtype == DType::f64) {
         kernels_.dequantize_f64(q_.data(), count, down_d(exponent), reinterpret_cast<double*>(call_.out) + to);
       } else if (call_.dtype == DType::f32) {
@@ -460,9 +459,9 @@ void Stream::decode_lanes(const uint8_t* payload) {
   const uint32_t* words = reinterpret_cast<const uint32_t*>(payload);
   const bool wide = call_.bits == 64;
   if (wide) {
-    kernels_.peel_limbs(words, lanes_per_packet_, q64_.data());
+    kernels_.unpack_limbs(words, lanes_per_packet_, q64_.data());
   } else {
-    kernels_.peel32(words, words_, q_.data());
+    kernels_.unpack32(words, words_, q_.data());
   }
   each_run(call_.out - call_.element_bytes() * call_.out_begin, [&](const Run& r) {
     const uint64_t to = r.element - call_.out_begin;
@@ -495,8 +494,8 @@ void Stream::decode_lanes(const uint8_t* payload) {
   });
 }
 
-// In a chunk with the type's largest exponent, rounding up can make an infinity of finite values whose average, or only
-// one of which, is finite: it becomes the largest finite value. Such chunks are rare enough for a plain loop.
+// In a chunk with the type's largest exponent, rounding can turn a finite average, or the finite value of one rank, into
+// an infinity: it becomes the largest finite value. Such chunks are rare.
 void Stream::saturate(uint64_t place, uint32_t count, const int32_t* narrow_lanes) {
   const auto allowed = [&](uint32_t i) {
     return call_.op == ReduceOp::avg || (narrow_lanes && std::abs(static_cast<int64_t>(narrow_lanes[i])) <= top_);
@@ -525,12 +524,12 @@ void Stream::write_zeros(uint64_t element, uint64_t count) {
   std::memset(call_.out + (element - call_.out_begin) * size, 0, count * size);
 }
 
-// With feedback: what of the sum was not sent is remembered whole (zero where the sum is), what was sent is forgotten.
+// With feedback: the memory keeps the input plus memory of elements that were not sent, and forget() clears it for others.
 void Stream::remember(uint64_t element, uint64_t count) {
   if (!call_.feedback) return;
   while (count) {
     const size_t n = std::min<uint64_t>(count, wide_.size());
-    call_.remembered(kernels_, element, n, wide_.data());
+    call_.add_memory(kernels_, element, n, wide_.data());
     std::memcpy(call_.residual + element, wide_.data(), 4 * n);
     element += n;
     count -= n;
@@ -557,15 +556,15 @@ void Stream::write_nan(uint64_t element, uint64_t count) {
 }
 
 void Stream::finish() {
-  if (floor_ || !call_.out) return;
+  if (no_op_ || !call_.out) return;
   const auto clipped = [&](uint64_t from, uint64_t to, auto&& write) {
     from = std::max(from, call_.out_begin);
     to = std::min(to, call_.out_end);
     if (from < to) write(from, to - from);
   };
-  // Blocks that no rank has data in: +0, also where this rank's own zeros were negative.
+  // Blocks outside the union become +0, also if this rank's own zeros were negative.
   if (!all_union_ && (call_.zero_fill || negative_zero_ || call_.feedback)) {
-    uint64_t next = 0;  // first block not yet dealt with
+    uint64_t next = 0;  // the first block that is not done
     const auto gap = [&](uint64_t to) {
       if (next < to) {
         remember(next * call_.block, std::min(to * call_.block, call_.count) - next * call_.block);

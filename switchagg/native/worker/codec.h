@@ -1,5 +1,5 @@
-// The stream of one collective: the union's blocks, in order, cut into packets of K words. Encodes this rank's packets
-// and decodes the results in any order. worker_lib/quantize.py and switchagg/rules/planner.py are the readable twins. No I/O.
+// The stream of one segment: the union's blocks, in order, cut into packets of K words. Encodes this rank's packets and
+// decodes RESULTs in any order. tests/reference/stream.py is the reference implementation. No I/O.
 #pragma once
 
 #include <cstdint>
@@ -11,16 +11,16 @@ namespace switchagg {
 
 class Stream {
  public:
-  // `plan` has all its RESULTs; null for the benchmark's floor, whose packets are moved untouched.
+  // `plan` has all its RESULTs; null for the no-op baseline, whose payloads are not touched.
   Stream(const Call& call, const Plan* plan, uint32_t words);
 
   uint64_t packets() const { return packets_; }
   uint64_t union_blocks() const { return union_blocks_; }
 
-  // Writes this rank's words of packet p; false: all its blocks there are zero, and a SKIP says so.
+  // Writes this rank's words of packet p; false: all its blocks there are zero, send a SKIP.
   bool encode(uint64_t packet, uint8_t* payload);
   void decode(uint64_t packet, const uint8_t* payload);  // null: the sum is zero
-  void finish();  // after the last decode: what no packet carried
+  void finish();  // after the last decode: writes elements that no packet carried
 
  private:
   struct Run {  // consecutive elements of the tensor in one packet
@@ -58,9 +58,9 @@ class Stream {
   const CodecKernels& kernels_;
   uint32_t words_;
   uint32_t lanes_per_packet_;
-  bool floor_ = false;
+  bool no_op_ = false;
   bool all_own_ = true, all_union_ = true;
-  bool nontemporal_ = false;  // as the call wishes, unless little of the result is written: short pieces gain nothing by it
+  bool nontemporal_ = false;  // as in the call, unless little of the result is written
   bool negative_zero_ = false;
   uint64_t union_blocks_ = 0, elements_ = 0, packets_ = 0;
   std::vector<uint32_t> blocks_;      // the union's blocks, unless it is all of them

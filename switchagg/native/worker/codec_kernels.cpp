@@ -17,22 +17,21 @@ inline uint32_t big(uint32_t v) { return __builtin_bswap32(v); }
 inline uint32_t big(uint32_t v) { return v; }
 #endif
 
-// The tensor streams from memory, and the processor's own prefetching stops at every page: ask this many bytes ahead, as
-// measured on Zen 3 (v3) and on Sapphire Rapids (v4).
+// Bytes to prefetch ahead, measured on Zen 3 (v3) and Sapphire Rapids (v4): hardware prefetching stops at page boundaries.
 #if defined(__AVX512F__)
 constexpr size_t kAhead = 4096;
 #else
 constexpr size_t kAhead = 1024;
 #endif
-// Shorter runs, in elements, ask for nothing: what lies behind them may not be wanted.
+// Shorter runs, in elements, are not prefetched, because the memory behind them may not be used.
 constexpr size_t kLong = 256;
 inline void ahead(const void* at) { __builtin_prefetch(static_cast<const char*>(at) + kAhead); }
 inline void ahead_to_write(void* at) { __builtin_prefetch(static_cast<char*>(at) + kAhead, 1); }
 
 constexpr size_t kLine = 16;  // float32 in a line of cache
 
-// f(i) for i < n, and ask(i) for the first of each line of a long run, which asks for memory well ahead of its use:
-// compilers make vectors of the inner loop, and of no loop with a prefetch in it. f must be short.
+// Calls f(i) for i < n, and in long runs ask(i), which prefetches, for the first of each cache line. Compilers vectorize
+// the inner loop, but no loop that contains a prefetch. f must be short.
 template <typename A, typename F>
 inline __attribute__((always_inline)) void each_line(size_t n, A&& ask, F&& f) {
   size_t i = 0;
@@ -44,8 +43,7 @@ inline __attribute__((always_inline)) void each_line(size_t n, A&& ask, F&& f) {
   for (; i < n; ++i) f(i);
 }
 
-// x[i] = f(i) for i < n. `nontemporal`: whole lines go to memory without a place in the cache, which need not read them
-// first; nobody else may look for them before flush().
+// x[i] = f(i) for i < n. `nontemporal`: whole lines are written past the cache; other threads may read them after flush().
 template <typename F>
 inline __attribute__((always_inline)) void each_written(float* x, size_t n, [[maybe_unused]] bool nontemporal, F&& f) {
 #if defined(__AVX2__)
@@ -108,8 +106,7 @@ void scan_words(const uint32_t* x, size_t blocks, size_t block, uint32_t* bits, 
   }
 }
 
-// float32 is what nearly all tensors are made of. One vector of maxima runs through the whole chunk; a block asks only
-// whether anything in it was set.
+// The common case, float32: one vector of maxima for the whole chunk, and for each block only a test for zero.
 #if defined(__AVX2__)
 void scan32(const uint32_t* x, size_t blocks, size_t block, uint32_t* bits, size_t at, uint32_t* max_abs,
             bool* negative_zero) {
@@ -155,7 +152,7 @@ void quantize_f32_be(const float* __restrict x, size_t n, ScaleF s, uint32_t* __
   for (size_t i = 0; i < n; ++i) words[i] = word((x[i] * s.f1) * s.f2);
 }
 
-// A double can round up to the first value that n workers could not share: stop before it.
+// Clamps, because a double can round up to the first value whose sum over n workers overflows.
 void quantize_f64(const double* __restrict x, size_t n, ScaleD s, int32_t* __restrict q) {
   for (size_t i = 0; i < n; ++i) {
     const double v = __builtin_rint((x[i] * s.f1) * s.f2);
@@ -217,7 +214,7 @@ void add_f32(const float* x, const float* memory, size_t n, float* sum) {
   for (size_t i = 0; i < n; ++i) sum[i] = x[i] + memory[i];
 }
 
-void leave_f32(const float* __restrict x, size_t n, float* __restrict left) {
+void subtract_f32(const float* __restrict x, size_t n, float* __restrict left) {
   for (size_t i = 0; i < n; ++i) left[i] = x[i] - left[i];
 }
 
@@ -236,16 +233,16 @@ void dequantize_f64_limbs(const int64_t* __restrict q, size_t n, ScaleD s, doubl
 }
 
 void pack32(const int32_t* __restrict q, size_t words, uint32_t* __restrict out) {
-  // Behind these words lie those of the next packet, which are the next to be written.
+  // Prefetches the next packet's words too, which are written next.
   each_line(words, [=](size_t i) { ahead_to_write(out + i); },
             [=](size_t i) { out[i] = big(static_cast<uint32_t>(q[i])); });
 }
 
-void peel32(const uint32_t* __restrict in, size_t words, int32_t* __restrict q) {
+void unpack32(const uint32_t* __restrict in, size_t words, int32_t* __restrict q) {
   for (size_t i = 0; i < words; ++i) q[i] = static_cast<int32_t>(big(in[i]));
 }
 
-// Narrow lanes. A word is the sum of its lanes, each times 2^shift: whoever adds lanes up carries and borrows by adding.
+// Narrow lanes. A word is the sum of its lanes, each times 2^shift, with carries and borrows between them.
 
 void add_lane(const int32_t* __restrict q, size_t n, int shift, uint32_t* __restrict sums) {
   for (size_t i = 0; i < n; ++i) sums[i] += static_cast<uint32_t>(q[i]) << shift;
@@ -275,8 +272,7 @@ void dither_lane(const float* __restrict x, size_t n, ScaleF s, int32_t top, uin
     sums[i] += static_cast<uint32_t>(dithered(((x[i] * s.f1) * s.f2) * s.m, counter, top)) << shift;
 }
 
-// A negative lane has borrowed from the lane above it. With half its range added to every lane none is negative, and each
-// stands alone.
+// A negative lane has borrowed from the next one. Adding half the range to every lane makes all of them independent.
 template <int kBits>
 inline int32_t lane_of(uint32_t word, int shift) {
   constexpr uint32_t half = 1u << (kBits - 1), halves = kBits == 8 ? 0x80808080u : 0x80008000u;
@@ -284,14 +280,14 @@ inline int32_t lane_of(uint32_t word, int shift) {
 }
 
 template <int kBits>
-void peel_lane(const uint32_t* __restrict words, size_t n, int shift, int32_t* __restrict q) {
+void unpack_lane(const uint32_t* __restrict words, size_t n, int shift, int32_t* __restrict q) {
   for (size_t i = 0; i < n; ++i) q[i] = lane_of<kBits>(words[i], shift);
 }
 
 template <int kBits>
 void dequantize_lane(const uint32_t* __restrict words, size_t n, int shift, ScaleF s, float* __restrict x, bool nontemporal) {
   const auto value = [=](size_t i) { return static_cast<float>(lane_of<kBits>(words[i], shift)); };
-  if (shift == 0 && n > kLong)  // the first to look at these words, which another processor has written
+  if (shift == 0 && n > kLong)  // the first read of words that another processor has written
     for (size_t i = 0; i < n; i += kLine) __builtin_prefetch(words + i);
   if (s.f2 == 1.0f && s.m == 1.0f) return each_written(x, n, nontemporal, [=](size_t i) { return value(i) * s.f1; });
   for (size_t i = 0; i < n; ++i) x[i] = ((value(i) * s.m) * s.f1) * s.f2;
@@ -308,7 +304,7 @@ void pack_limbs(const int64_t* __restrict q, size_t n, uint32_t* __restrict out)
   }
 }
 
-void peel_limbs(const uint32_t* __restrict in, size_t n, int64_t* __restrict q) {
+void unpack_limbs(const uint32_t* __restrict in, size_t n, int64_t* __restrict q) {
   for (size_t i = 0; i < n; ++i)
     q[i] = static_cast<int64_t>(static_cast<uint64_t>(big(in[i])) + (static_cast<uint64_t>(big(in[i + n])) << 22) +
                                 (static_cast<uint64_t>(big(in[i + 2 * n])) << 44));
@@ -394,18 +390,18 @@ const CodecKernels JOIN(codec_kernels_, KERNEL_LEVEL) = {
     dequantize_f64,
     dequantize_f64_limbs,
     add_f32,
-    leave_f32,
+    subtract_f32,
     pack32,
-    peel32,
+    unpack32,
     dither_lane,
     add_lane,
     dequantize_lane<16>,
     dequantize_lane<8>,
-    peel_lane<16>,
-    peel_lane<8>,
+    unpack_lane<16>,
+    unpack_lane<8>,
     flush,
     pack_limbs,
-    peel_limbs,
+    unpack_limbs,
     widen_f16,
     narrow_f16,
     widen_bf16,

@@ -1,6 +1,6 @@
-// The loops that touch every element: scan, quantize, dequantize, pack and peel lanes. One table of functions for each
-// instruction set; choose_codec_kernels() picks the best that this processor has. The arithmetic is fixed by
-// docs/protocol.md and by worker_lib/quantize.py, which computes the same to the bit.
+// The loops that touch every element: scan, quantize, dequantize, pack and unpack lanes. One table of functions for each
+// instruction set; choose_codec_kernels() picks the best that this processor has. docs/protocol.md defines the arithmetic;
+// tests/reference/quantize.py gives the same bits.
 #pragma once
 
 #include <cstddef>
@@ -41,32 +41,32 @@ struct CodecKernels {
   void (*dither_f32)(const float* x, size_t n, ScaleF s, int32_t top, uint32_t key, uint32_t index, int32_t* q);
   void (*dither_f64)(const double* x, size_t n, ScaleD s, int32_t top, uint32_t key, uint32_t index, int32_t* q);
 
-  // q * m * f1 * f2. `nontemporal`: x is not kept in the cache, and not seen by other threads before flush().
+  // q * m * f1 * f2. `nontemporal`: written past the cache; other threads may read it after flush().
   void (*dequantize_f32)(const int32_t* q, size_t n, ScaleF s, float* x);
   void (*dequantize_f32_be)(const uint32_t* words, size_t n, ScaleF s, float* x, bool nontemporal);
   void (*dequantize_f64)(const int32_t* q, size_t n, ScaleD s, double* x);
   void (*dequantize_f64_limbs)(const int64_t* q, size_t n, ScaleD s, double* x);
 
-  // Error feedback: sum = x + memory, where sum may be either; left = x - left.
+  // Error feedback: sum = x + memory, in place if sum is one of them; left = x - left.
   void (*add_f32)(const float* x, const float* memory, size_t n, float* sum);
-  void (*leave_f32)(const float* x, size_t n, float* left);
+  void (*subtract_f32)(const float* x, size_t n, float* left);
 
   // Lanes of 32 bits to big-endian words and back.
   void (*pack32)(const int32_t* q, size_t words, uint32_t* out);
-  void (*peel32)(const uint32_t* in, size_t words, int32_t* q);
+  void (*unpack32)(const uint32_t* in, size_t words, int32_t* q);
   // One narrow lane of n words, which are sums of lanes times 2^shift until pack32 makes big-endian words of them:
   // sums += lane, either dither_f32's of x or given; and back from big-endian words.
   void (*dither_lane)(const float* x, size_t n, ScaleF s, int32_t top, uint32_t key, uint32_t index, int shift, uint32_t* sums);
   void (*add_lane)(const int32_t* q, size_t n, int shift, uint32_t* sums);
   void (*dequantize_lane16)(const uint32_t* words, size_t n, int shift, ScaleF s, float* x, bool nontemporal);
   void (*dequantize_lane8)(const uint32_t* words, size_t n, int shift, ScaleF s, float* x, bool nontemporal);
-  void (*peel_lane16)(const uint32_t* words, size_t n, int shift, int32_t* q);
-  void (*peel_lane8)(const uint32_t* words, size_t n, int shift, int32_t* q);
-  // What was written past the cache can be seen by all after this.
+  void (*unpack_lane16)(const uint32_t* words, size_t n, int shift, int32_t* q);
+  void (*unpack_lane8)(const uint32_t* words, size_t n, int shift, int32_t* q);
+  // Makes nontemporal stores visible to other threads.
   void (*flush)();
   // Three limbs of 22, 22 and 20 bits, each limb a plane of n words.
   void (*pack_limbs)(const int64_t* q, size_t n, uint32_t* out);
-  void (*peel_limbs)(const uint32_t* in, size_t n, int64_t* q);
+  void (*unpack_limbs)(const uint32_t* in, size_t n, int64_t* q);
 
   void (*widen_f16)(const uint16_t* x, size_t n, float* out);
   void (*narrow_f16)(const float* x, size_t n, uint16_t* out);

@@ -16,7 +16,7 @@ uint32_t mixed(uint32_t v) {
   return v ^ v >> 16;
 }
 
-// A bit for each 16 elements of a group: whether any of them is not zero.
+// A bit for each 16 elements of a group: 1 if any is not zero.
 template <typename T>
 uint64_t bits_of(const T* x, T magnitude) {
   uint64_t bits = 0;
@@ -44,11 +44,11 @@ uint64_t group_bits(const Call& call, const uint8_t* x) {
   }
 }
 
-// Of what this rank would send.
+// The bits of what this rank would send.
 uint64_t own_bits(const Call& call, uint64_t place) {
   if (!call.feedback) return group_bits(call, call.in + (place - call.in_begin) * call.element_bytes());
   std::array<float, DensityProbe::kGroup> sum;
-  call.remembered(choose_codec_kernels(), place, sum.size(), sum.data());
+  call.add_memory(choose_codec_kernels(), place, sum.size(), sum.data());
   return bits_of(reinterpret_cast<const uint32_t*>(sum.data()), ~uint32_t{0} >> 1);
 }
 
@@ -65,7 +65,7 @@ void count(uint64_t bits, std::array<uint64_t, DensityCounts::kSizes>& counts) {
 
 }  // namespace
 
-std::vector<uint64_t> DensityProbe::look(const Call& call, uint32_t segment) {
+std::vector<uint64_t> DensityProbe::sample_input(const Call& call, uint32_t segment) {
   std::vector<uint64_t> places;
   const uint64_t from = std::max(call.in_begin, call.out_begin), to = std::min(call.in_end, call.out_end);
   if (from >= to || !call.in || !call.out) return places;
@@ -83,7 +83,7 @@ std::vector<uint64_t> DensityProbe::look(const Call& call, uint32_t segment) {
   return places;
 }
 
-void DensityProbe::look_again(const Call& call, const std::vector<uint64_t>& places) {
+void DensityProbe::sample_result(const Call& call, const std::vector<uint64_t>& places) {
   if (call.bits < 32) return;
   counts_.summed += places.size();
   for (uint64_t place : places)

@@ -1,7 +1,5 @@
 #include "switchagg/native/worker/engine.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cfenv>
 #include <chrono>
@@ -17,7 +15,7 @@ uint32_t batch_of(uint32_t stride) {
   return static_cast<uint32_t>(std::max<size_t>(1, std::min(kMaxSegments, kMaxBatchBytes / stride)));
 }
 
-// Callers may have set flush-to-zero or another rounding; the codec's arithmetic is defined without.
+// The codec needs IEEE arithmetic; callers may have set flush-to-zero or another rounding mode.
 class DefaultArithmetic {
  public:
   DefaultArithmetic() {
@@ -30,12 +28,19 @@ class DefaultArithmetic {
   fenv_t saved_;
 };
 
-constexpr uint64_t kScanBudget = 1 << 20;  // elements between two looks at the clock and at the port
-// Elements a segment, and how many segments plans run ahead. Dense tensors are cut so that what was scanned is quantized
-// from the cache; sparse ones, of which little is read again, in few pieces.
+constexpr uint64_t kScanBudget = 1 << 20;  // elements scanned before the engine checks the clock and the port
+// Elements a segment, and the number of segments by which plans are ahead. A dense segment is quantized from the cache
+// after its scan; of a sparse one little is read again, so it is large.
 constexpr uint64_t kDenseSegment = 1 << 19, kSparseSegment = 1 << 24;
 constexpr uint32_t kLead = 2;
-constexpr uint64_t kPastCache = 16 << 20;  // bytes of a result that is written past the cache
+constexpr uint64_t kNontemporal = 16 << 20;  // bytes; larger results are written with nontemporal stores
+
+// True if a call means the same under both memberships.
+bool means_the_same(const Call& call, const Membership& before, const Membership& after) {
+  if (before.rank == after.rank && before.workers == after.workers) return true;
+  if (call.bits == 8 && !call.auto_lanes && after.workers > 127) return false;  // too many workers for 8-bit lanes
+  return call.kind == Kind::allreduce || call.kind == Kind::barrier || call.kind == Kind::no_op;
+}
 
 }  // namespace
 
@@ -55,7 +60,7 @@ Engine::~Engine() {
   if (!abandoned_) close();
 }
 
-// The driver holds the mutex for as long as it has work; it lets others in between two steps when it sees them here.
+// The driver holds the mutex while it has work, and releases it between two steps if threads are counted here.
 std::unique_lock<std::mutex> Engine::contend() {
   contenders_.fetch_add(1);
   std::unique_lock lock(mutex_);
@@ -66,7 +71,7 @@ std::unique_lock<std::mutex> Engine::contend() {
 void Engine::abandon() {
   abandoned_ = true;
   port_->abandon();
-  // Their owner and waiters do not exist in this process, so they must be neither used nor destroyed as they are.
+  // Their owner and waiters do not exist in this process, so they can be neither used nor destroyed.
   new (&mutex_) std::mutex;
   new (&changed_) std::condition_variable;
   if (thread_) (void)new std::thread(std::move(*thread_));  // it does not exist in this process: never join it
@@ -89,7 +94,7 @@ bool Engine::submit(std::shared_ptr<Collective> work, int64_t timeout_ns, bool b
   if (busy_since_ < 0) busy_since_ = now;
   ++stats_.collectives;
   if (background) {
-    background_wanted_ = true;  // also while somebody drives, who may leave before this one is done
+    background_wanted_ = true;  // also while a thread drives, which may leave before this one is done
     if (!thread_) thread_.emplace([this] { this->background(); });
   }
   if (driving_) {
@@ -108,7 +113,7 @@ Status Engine::wait(Collective& work, int64_t slice_ns) {
     if (now >= until) break;
     if (driving_ || halted()) {
       if (halted() && expire(now)) break;
-      // Nobody drives a halted engine, so its waiters look at the time.
+      // No thread drives a halted engine, so waiters check the deadline.
       const int64_t limit = halted() && !queue_.empty() ? std::min(until, queue_.front()->deadline) : until;
       changed_.wait_for(lock, std::chrono::nanoseconds(limit - now));
       continue;
@@ -133,7 +138,7 @@ void Engine::background() {
 void Engine::abort() {
   auto lock = contend();
   broken_ = true;
-  // Whoever drives holds the mutex while it touches buffers; it sees the empty queue when it gets the mutex back.
+  // The driver holds the mutex while it uses buffers, and finds the queue empty when it locks the mutex again.
   break_all(Status::aborted);
   port_->wake();
 }
@@ -152,14 +157,14 @@ void Engine::close() {
   thread_.reset();
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] { return !driving_; });
-  port_->abandon();  // now, and not when the last reference goes: a switch has only so many places
+  port_->abandon();  // now, because other references may live on, and a switch has a limited number of links
 }
 
 EngineStats Engine::stats() {
   auto lock = contend();
   EngineStats s = stats_;
   s.retransmissions = past_retransmissions_ + window_.retransmissions();
-  s.positions = past_positions_ + window_.next();
+  s.packet_numbers = past_packets_ + window_.next();
   if (busy_since_ >= 0) s.busy_ns += now_ns() - busy_since_;
   s.srtt_ns = window_.srtt();
   s.rto_ns = window_.rto();
@@ -178,7 +183,7 @@ PortCounters Engine::port_counters() {
 
 int64_t Engine::silence_ns() {
   auto lock = contend();
-  return queue_.empty() || heard_ == 0 ? 0 : now_ns() - heard_;
+  return queue_.empty() || last_result_ == 0 ? 0 : now_ns() - last_result_;
 }
 
 void Engine::break_all(Status status) {
@@ -189,7 +194,7 @@ void Engine::break_all(Status status) {
   changed_.notify_all();
 }
 
-// Whether the first collective's time is up, which breaks the engine.
+// Breaks the engine and returns true if the first collective's deadline has passed.
 bool Engine::expire(int64_t now) {
   if (queue_.empty() || now < queue_.front()->deadline) return false;
   broken_ = true;
@@ -197,7 +202,7 @@ bool Engine::expire(int64_t now) {
   return true;
 }
 
-// Whether all that is under way are plans, agreed to by all ranks: what is waited for is the network.
+// True if only plans are in flight, and all ranks have called the collective: the engine waits for the network.
 bool Engine::waits_for_plans() const {
   for (const auto& c : queue_) {
     if (!c->begun || c->ended != Status::pending) continue;
@@ -215,9 +220,9 @@ void Engine::drive(std::unique_lock<std::mutex>& lock, Collective* until, int64_
   const DefaultArithmetic arithmetic;
   driving_ = true;
   int64_t now = now_ns();
-  if (heard_ == 0 || window_.outstanding() == 0) heard_ = now;
-  // Whether the socket may hold packets that were not read yet. A look costs a system call, and a small collective is made
-  // of little else, so there is one only between two batches, after a wait, and before a timer is believed.
+  if (last_result_ == 0 || window_.outstanding() == 0) last_result_ = now;
+  // True if the socket may hold packets. Reading costs a system call, which matters for small collectives, so the engine
+  // reads only between two batches, after a wait, and before it acts on a timer.
   bool unread = true;
   while (!queue_.empty() && !closing_ && !halted() && (!until || until->status == Status::pending)) {
     const bool stepped = advance();
@@ -237,20 +242,20 @@ void Engine::drive(std::unique_lock<std::mutex>& lock, Collective* until, int64_
       continue;
     }
     if (more || unread) {
-      unread = false;  // what came may allow to send; whether more came is asked when there is nothing else to do
+      unread = false;  // try to send first; read again when there is nothing else to do
       continue;
     }
     const int64_t timer = window_.loss_timer();
     if ((timer >= 0 && timer <= now) || window_.gaps()) {
       if (receive(now)) continue;
       now = now_ns();
-      if (resend(now)) continue;
+      if (retransmit(now)) continue;
     }
     int64_t limit = std::min(queue_.front()->deadline, until_ns);
     if (timer >= 0) limit = std::min(limit, timer);
     limit = std::max<int64_t>(limit - now, 0);
     const bool planning = waits_for_plans();
-    port_->hurry(window_.outstanding() <= window_.batch());
+    port_->set_busy_poll(window_.outstanding() <= window_.batch());
     lock.unlock();
     unread = port_->wait(std::min<int64_t>(limit, 1000000000));
     lock.lock();
@@ -273,13 +278,13 @@ bool Engine::advance() {
   if (!c.active.empty() && window_.next() < c.active.back().end) return false;  // packets to send first
   if (c.next_step == c.steps) {
     if (!c.opened) return false;  // whether ranks agree decides what comes next, also of a call that is all header
-    sent_all(c);
+    on_all_sent(c);
     return true;
   }
   return start_step(c);
 }
 
-void Engine::sent_all(const Collective& c) {
+void Engine::on_all_sent(const Collective& c) {
   if (c.call.count > 0) sparse_ = c.call.sparse && c.blocks_union * 8 < c.call.blocks();
   ++sending_;
 }
@@ -289,10 +294,10 @@ void Engine::begin(Collective& c) {
   c.start = c.end = window_.next();
   c.call.pause = membership_.rank == 0 && pause_requested_.exchange(false);
   // Every header before this one has its RESULT, the same at all ranks, so all settle the call alike.
-  Policy::settle(c.call, policy_);
+  Policy::resolve(c.call, policy_);
   c.call.policy = policy_sent_;
-  c.call.nontemporal = (c.call.out_end - c.call.out_begin) * c.call.element_bytes() >= kPastCache;
-  const uint64_t each = c.call.kind == Kind::floor ? std::max<uint64_t>(c.call.count, 1)
+  c.call.nontemporal = (c.call.out_end - c.call.out_begin) * c.call.element_bytes() >= kNontemporal;
+  const uint64_t each = c.call.kind == Kind::no_op ? std::max<uint64_t>(c.call.count, 1)
                                                    : c.call.segment_elements(sparse_ ? kSparseSegment : kDenseSegment);
   for (uint64_t from = 0; from < c.call.count && !c.call.withdrawn; from += each)
     c.segments.emplace_back().call = c.call.segment(from, std::min(each, c.call.count - from));
@@ -321,8 +326,8 @@ static Step step_at(uint32_t index, uint32_t segments, uint32_t lead) {
   return step;
 }
 
-// Starts the next step if it can be: a plan needs its segment scanned, a stream its plan agreed, and everything but the
-// header needs the header's RESULT.
+// Starts the next step if it can: a plan needs its segment scanned, a stream needs its plan's RESULTs, and both need the
+// header's RESULT.
 bool Engine::start_step(Collective& c) {
   Step step = step_at(c.next_step, static_cast<uint32_t>(c.segments.size()), c.lead);
   uint64_t packets = 1;
@@ -331,7 +336,7 @@ bool Engine::start_step(Collective& c) {
     SegmentState& s = c.segments[step.segment];
     if (!s.plan && !s.agreed) {
       s.plan = std::make_unique<Plan>(s.call, membership_.words, c.header_has_plan);
-      if (c.call.auto_zeros) s.probed = probe_.look(s.call, step.segment);
+      if (c.call.auto_zeros) s.probed = probe_.sample_input(s.call, step.segment);
     }
     if (s.plan && !s.plan->scanned()) {
       s.plan->scan(kScanBudget);
@@ -348,7 +353,7 @@ bool Engine::start_step(Collective& c) {
   } else if (step.kind == Step::Kind::stream) {
     SegmentState& s = c.segments[step.segment];
     if (!c.opened || !s.agreed) return false;
-    s.stream = std::make_unique<Stream>(s.call, c.call.kind == Kind::floor ? nullptr : s.plan.get(), membership_.words);
+    s.stream = std::make_unique<Stream>(s.call, c.call.kind == Kind::no_op ? nullptr : s.plan.get(), membership_.words);
     packets = s.stream->packets();
     c.blocks_union += s.stream->union_blocks();
     stats_.blocks_union += s.stream->union_blocks();
@@ -368,7 +373,7 @@ bool Engine::start_step(Collective& c) {
   return true;
 }
 
-// All RESULTs of a step are there, or it needed none.
+// A step has all its RESULTs, or needed none.
 void Engine::step_done(Collective& c, const Step& step) {
   if (step.kind != Step::Kind::header) {
     SegmentState& s = c.segments[step.segment];
@@ -376,13 +381,13 @@ void Engine::step_done(Collective& c, const Step& step) {
       s.agreed = true;
     } else {
       s.stream->finish();
-      probe_.look_again(s.call, s.probed);
+      probe_.sample_result(s.call, s.probed);
       s.stream.reset();
       s.plan.reset();
     }
   }
   if (++c.done_steps < c.steps) return;
-  if (sending_ < queue_.size() && queue_[sending_].get() == &c) sent_all(c);
+  if (sending_ < queue_.size() && queue_[sending_].get() == &c) on_all_sent(c);
   note_policy(c);
   complete(c, Status::done);
 }
@@ -397,7 +402,7 @@ void Engine::note_policy(const Collective& c) {
   stats_.policy_lanes = c.call.auto_lanes;
 }
 
-// How many positions the sending collective has ready.
+// The number of packets that the sending collective has ready.
 uint32_t Engine::sendable() const {
   if (sending_ >= queue_.size()) return 0;
   const Collective& c = *queue_[sending_];
@@ -406,28 +411,28 @@ uint32_t Engine::sendable() const {
   return static_cast<uint32_t>(std::min<uint64_t>(c.active.back().end - window_.next(), membership_.slots));
 }
 
-bool Engine::build(Collective& c, uint64_t position) {
-  uint8_t* to = record(position);
+bool Engine::build(Collective& c, uint64_t packet_number) {
+  uint8_t* to = record(packet_number);
   uint8_t* payload = to + wire::kHeaderBytes;
   const Step& step = c.active.back();
-  const uint64_t packet = position - step.start;
+  const uint64_t packet = packet_number - step.start;
   bool filled = true;
   if (step.kind == Step::Kind::stream) {
     filled = c.segments[step.segment].stream->encode(packet, payload);
   } else if (step.kind == Step::Kind::plan || c.header_has_plan) {
     filled = c.segments[step.segment].plan->encode(packet, payload);
   } else {
-    Opening::encode(c.call, membership_.words, payload);
+    PlanHeader::encode(c.call, membership_.words, payload);
   }
   wire::Header header;
   header.op = static_cast<uint8_t>(step.kind != Step::Kind::stream || c.call.op == ReduceOp::bit_or ? wire::Op::OR : wire::Op::SUM);
   header.flags = filled ? wire::kFlagPayload : 0;
   header.job = membership_.job;
   header.token = membership_.token;
-  header.seq = membership_.first_seq + static_cast<uint32_t>(position);
+  header.seq = membership_.first_seq + static_cast<uint32_t>(packet_number);
   header.slot = static_cast<uint16_t>(membership_.base + (header.seq & (membership_.slots - 1)));
   header.write(to);
-  has_payload_[position & (membership_.slots - 1)] = filled;
+  has_payload_[packet_number & (membership_.slots - 1)] = filled;
   return filled;
 }
 
@@ -435,20 +440,19 @@ bool Engine::send_new(int64_t now) {
   const uint32_t batch = window_.batch();
   uint32_t count = std::min(sendable(), window_.room());
   if (count == 0) return false;
-  // A part of a batch is worth sending only if nothing more can join it now.
   count = std::min(count, batch);
   Collective& c = *queue_[sending_];
   const int64_t before = now_ns();
   for (uint32_t i = 0; i < count; ++i) {
-    const uint64_t position = window_.next() + i;
-    const bool filled = build(c, position);
-    (filled ? data_ : skips_).push_back({record(position), filled ? stride_ : wire::kHeaderBytes});
+    const uint64_t packet_number = window_.next() + i;
+    const bool filled = build(c, packet_number);
+    (filled ? data_ : skips_).push_back({record(packet_number), filled ? stride_ : wire::kHeaderBytes});
   }
   stats_.data_packets += data_.size();
   stats_.skip_packets += skips_.size();
   const int64_t built = now_ns();
   stats_.quantize_ns += built - before;
-  // Plans wait for other ranks to arrive: they say nothing of the network.
+  // RESULTs of plans wait for other ranks, so their round trips do not measure the network.
   window_.sent(count, now, c.active.back().kind == Step::Kind::stream);
   transmit();
   return true;
@@ -464,13 +468,13 @@ void Engine::transmit() {
   stats_.send_ns += now_ns() - before;
 }
 
-bool Engine::resend(int64_t now) {
-  due_.clear();
-  window_.detect_lost(now, due_);
-  if (due_.empty()) return false;
-  for (uint64_t position : due_) {
-    uint8_t* to = record(position);
-    const bool filled = has_payload_[position & (membership_.slots - 1)];
+bool Engine::retransmit(int64_t now) {
+  lost_.clear();
+  window_.detect_lost(now, lost_);
+  if (lost_.empty()) return false;
+  for (uint64_t packet_number : lost_) {
+    uint8_t* to = record(packet_number);
+    const bool filled = has_payload_[packet_number & (membership_.slots - 1)];
     to[wire::kFlagsOffset] |= wire::kFlagRetransmission;
     (filled ? data_ : skips_).push_back({to, filled ? stride_ : wire::kHeaderBytes});
   }
@@ -492,7 +496,7 @@ bool Engine::receive(int64_t now) {
     }
     const wire::Header h = wire::Header::parse(r.header);
     const bool filled = h.flags & wire::kFlagPayload;
-    // The position nearest to the window's base with this sequence number.
+    // The packet number with this sequence number that is nearest to the window's base.
     const int32_t ahead =
         static_cast<int32_t>(h.seq - membership_.first_seq - static_cast<uint32_t>(window_.base()));
     if (h.version != wire::kVersion || h.op != static_cast<uint8_t>(wire::Op::RESULT) || h.job != membership_.job ||
@@ -502,25 +506,25 @@ bool Engine::receive(int64_t now) {
       ++stats_.ignored;
       continue;
     }
-    const uint64_t position = window_.base() + static_cast<uint64_t>(ahead);
-    accepted_.push_back(position);
-    take(position, filled ? r.words : nullptr);
+    const uint64_t packet_number = window_.base() + static_cast<uint64_t>(ahead);
+    accepted_.push_back(packet_number);
+    on_result(packet_number, filled ? r.words : nullptr);
   }
   stats_.results += accepted_.size();
   const int64_t decoded = now_ns();
   stats_.decode_ns += decoded - got;
   if (!accepted_.empty()) {
-    heard_ = decoded;
+    last_result_ = decoded;
     window_.acknowledge(accepted_, got);
   }
   return true;
 }
 
-// One RESULT, already accepted by the window.
-void Engine::take(uint64_t position, const uint8_t* payload) {
+// A RESULT that the window has not had before.
+void Engine::on_result(uint64_t packet_number, const uint8_t* payload) {
   Collective* found = nullptr;
   for (auto& candidate : queue_) {
-    if (candidate->begun && position >= candidate->start && position < candidate->end) {
+    if (candidate->begun && packet_number >= candidate->start && packet_number < candidate->end) {
       found = candidate.get();
       break;
     }
@@ -528,10 +532,10 @@ void Engine::take(uint64_t position, const uint8_t* payload) {
   if (!found) return;
   Collective& c = *found;
   size_t index = 0;
-  while (index < c.active.size() && position >= c.active[index].end) ++index;
-  if (index == c.active.size() || position < c.active[index].start) return;
+  while (index < c.active.size() && packet_number >= c.active[index].end) ++index;
+  if (index == c.active.size() || packet_number < c.active[index].start) return;
   Step& step = c.active[index];
-  const uint64_t packet = position - step.start;
+  const uint64_t packet = packet_number - step.start;
   ++c.results;
   ++step.results;
   SegmentState* s = step.segment < c.segments.size() ? &c.segments[step.segment] : nullptr;
@@ -540,20 +544,20 @@ void Engine::take(uint64_t position, const uint8_t* payload) {
   } else if (step.kind == Step::Kind::plan) {
     s->plan->decode(packet, payload);
   } else {
-    // A RESULT without words is no header, whoever sent it.
-    const bool mismatch = !payload || Opening::mismatch(payload, c.difference, &c.policy);
-    if (payload && Opening::pauses(payload) && !frozen_) {
-      // All ranks read this here, before anything of the next collective is sent.
+    // A RESULT without words is no header.
+    const bool mismatch = !payload || PlanHeader::mismatch(payload, c.difference, &c.policy);
+    if (payload && PlanHeader::pauses(payload) && !frozen_) {
+      // All ranks read this before they send a packet of the next collective.
       frozen_ = pausing_ = true;
       limit_ = c.index + 1;
     }
     if (Policy::valid(c.policy)) policy_ = c.policy;
     if (mismatch) {
-      // Every rank sees the same, sends nothing more of this collective, and goes on to the next one.
+      // Every rank sees the mismatch, sends no more packets of this collective, and continues with the next one.
       ++sending_;
       return complete(c, Status::mismatch);
     }
-    if (Opening::withdrawn(payload)) {
+    if (PlanHeader::withdrawn(payload)) {
       ++sending_;
       return complete(c, Status::moved);
     }
@@ -577,7 +581,7 @@ void Engine::complete(Collective& c, Status status) {
   publish();
 }
 
-void Engine::tell(Collective& c, Status status) {
+void Engine::set_status(Collective& c, Status status) {
   if (status == Status::done) {
     ++stats_.completed;
     stats_.elements += c.call.fingerprint_count;
@@ -586,14 +590,14 @@ void Engine::tell(Collective& c, Status status) {
   c.status = status;
 }
 
-// Tells the ends of collectives, in call order, as far as they may be told.
+// Sets the status of collectives that ended, in call order and up to the limit.
 void Engine::publish() {
   while (!queue_.empty() && queue_.front()->ended != Status::pending && !halted()) {
     const auto first = std::move(queue_.front());  // the caller may hold the only other reference
     queue_.pop_front();
     if (sending_ > 0) --sending_;
     ++completed_;
-    tell(*first, first->ended);
+    set_status(*first, first->ended);
   }
   if (queue_.empty() && busy_since_ >= 0) {
     stats_.busy_ns += now_ns() - busy_since_;
@@ -601,10 +605,119 @@ void Engine::publish() {
   }
   if (pausing_ && halted()) {
     pausing_ = false;
-    const uint64_t one = 1;
-    if (pause_eventfd_ >= 0) [[maybe_unused]] const auto n = write(pause_eventfd_, &one, sizeof one);
+    if (pause_eventfd_ >= 0) signal_wake_up(pause_eventfd_);
   }
   changed_.notify_all();
+}
+
+// ------------------------------------------------------------------------------------------- a change of membership
+
+uint64_t Engine::freeze() {
+  auto lock = contend();
+  frozen_ = true;
+  pausing_ = false;
+  limit_ = completed_;
+  port_->wake();
+  changed_.notify_all();
+  return completed_;
+}
+
+bool Engine::finish(uint64_t complete_to, int64_t slice_ns) {
+  auto lock = contend();
+  if (broken_ || !frozen_) return false;
+  limit_ = std::max(limit_, complete_to);
+  publish();  // collectives that ended before the limit rose
+  const int64_t until = now_ns() + slice_ns;
+  while (!broken_ && !halted()) {
+    const int64_t now = now_ns();
+    if (now >= until) break;
+    if (driving_ || queue_.empty()) {
+      changed_.wait_for(lock, std::chrono::nanoseconds(until - now));
+    } else {
+      drive(lock, nullptr, until);
+    }
+  }
+  return !broken_ && halted();
+}
+
+bool Engine::resume(std::unique_ptr<Port> port, const Membership& membership, bool lost) {
+  auto lock = contend();
+  port_->wake();
+  changed_.wait(lock, [this] { return !driving_; });
+  if (broken_) return false;
+  past_retransmissions_ += window_.retransmissions();
+  past_packets_ += window_.next();
+  past_port_ += port_->counters();
+  port_ = std::move(port);
+  const Membership before = membership_;
+  adopt(membership);
+
+  std::deque<std::shared_ptr<Collective>> queue;
+  queue.swap(queue_);
+  for (auto& work : queue) {
+    Collective& c = *work;
+    if (lost || c.begun) {
+      c.active.clear();
+      c.segments.clear();
+      set_status(c, Status::lost);
+    } else {
+      // Its header tells all ranks, because some may call it only now.
+      if (!means_the_same(c.call, before, membership)) c.call.withdrawn = true;
+      c.index = calls_++;
+      c.call.call_number = static_cast<uint32_t>(c.index);
+      c.call.rank = membership.rank;
+      c.call.workers = membership.workers;
+      c.generation = generation_.load();
+      queue_.push_back(std::move(work));
+    }
+  }
+  publish();
+  return true;
+}
+
+// Initializes the state of a new generation.
+void Engine::adopt(const Membership& membership) {
+  membership_ = membership;
+  stride_ = wire::kHeaderBytes + 4 * membership.words;
+  window_ = Window(membership.slots, batch_of(stride_), membership.window_limit);
+  ring_ = port_->packet_memory(static_cast<size_t>(membership.slots) * stride_);
+  has_payload_.assign(membership.slots, 0);
+  ++generation_;
+  calls_ = 0;
+  completed_ = limit_ = 0;
+  failed_from_ = UINT64_MAX;
+  frozen_ = pausing_ = pause_requested_ = false;
+  sparse_ = false;
+  if (Policy::valid(membership.policy)) policy_ = policy_sent_ = membership.policy;
+  last_result_ = 0;
+  sending_ = 0;
+}
+
+void Engine::set_pause_eventfd(int descriptor) {
+  auto lock = contend();
+  pause_eventfd_ = descriptor;
+}
+
+void Engine::fail_from(uint64_t begun) {
+  auto lock = contend();
+  failed_from_ = std::min(failed_from_, begun);
+  while (!queue_.empty() && queue_.back()->index >= failed_from_) {
+    const auto last = std::move(queue_.back());
+    queue_.pop_back();
+    last->active.clear();
+    last->segments.clear();
+    set_status(*last, Status::lost);
+  }
+  sending_ = std::min(sending_, queue_.size());
+  port_->wake();
+  publish();
+}
+
+uint64_t Engine::begun() {
+  auto lock = contend();
+  uint64_t count = completed_;
+  for (const auto& c : queue_) count += c->begun;
+  return count;
 }
 
 }  // namespace switchagg

@@ -15,8 +15,8 @@
 namespace switchagg {
 namespace {
 
-// What does not only grow: the round trip, the policy in force, the lanes that it may choose.
-constexpr bool says_now(size_t field) { return field == 19 || field == 40 || field == 41; }
+// True for fields that are no counters: the round trip, the policy in force, and the lanes that it may choose.
+constexpr bool is_gauge(size_t field) { return field == 19 || field == 40 || field == 41; }
 
 void store(uint8_t* to, uint64_t value) {
   for (int i = 7; i >= 0; --i, value >>= 8) to[i] = static_cast<uint8_t>(value);
@@ -33,7 +33,7 @@ Report report_of(Engine& engine) {
           p.bytes_out,       p.bytes_in,         s.retransmissions, s.blocks_total,    s.blocks_own,
           s.blocks_union,    ns(s.scan_ns),      ns(s.quantize_ns), ns(s.send_ns),     ns(s.receive_ns),
           ns(s.wait_ns),     ns(s.decode_ns),    ns(s.plan_ns),     ns(s.busy_ns),     ns(s.srtt_ns),
-          s.positions,       64 * d.groups,      d.own[0],         d.own[1],           d.own[2],
+          s.packet_numbers,       64 * d.groups,      d.own[0],         d.own[1],           d.own[2],
           d.own[3],          d.own[4],           d.own[5],         d.own[6],           64 * d.summed,
           d.sum[0],          d.sum[1],           d.sum[2],         d.sum[3],           d.sum[4],
           d.sum[5],          d.sum[6],           s.policy_collectives, s.policy_elements, ns(s.policy_ns),
@@ -56,7 +56,7 @@ HeartbeatSender::HeartbeatSender(Engine& engine) : engine_(engine) {
 HeartbeatSender::~HeartbeatSender() {
   if (abandoned_) return;
   close();
-  if (socket_ >= 0) ::close(socket_);  // it was never aimed
+  if (socket_ >= 0) ::close(socket_);  // it was never started
 }
 
 void HeartbeatSender::start(Endpoint to, const Cookie& cookie, int64_t interval_ns) {
@@ -80,7 +80,7 @@ void HeartbeatSender::start(Endpoint to, const Cookie& cookie, int64_t interval_
 }
 
 void HeartbeatSender::close() {
-  std::optional<std::thread> thread;  // one of several that close joins it
+  std::optional<std::thread> thread;  // the first of several callers joins it
   {
     std::unique_lock lock(mutex_);
     closing_ = true;
@@ -98,7 +98,7 @@ void HeartbeatSender::abandon() {
   abandoned_ = true;
   if (socket_ >= 0) ::close(socket_);
   socket_ = -1;
-  // Their owner and waiters do not exist in this process, so they must be neither used nor destroyed as they are.
+  // Their owner and waiters do not exist in this process, so they can be neither used nor destroyed.
   new (&mutex_) std::mutex;
   new (&changed_) std::condition_variable;
   if (thread_) (void)new std::thread(std::move(*thread_));  // it does not exist in this process: never join it
@@ -119,13 +119,13 @@ void HeartbeatSender::run() {
     lock.lock();
     if (closing_) break;
     for (size_t i = 0; i < report.size(); ++i)
-      if (!says_now(i)) report[i] = report[i] > baseline_[i] ? report[i] - baseline_[i] : 0;
+      if (!is_gauge(i)) report[i] = report[i] > baseline_[i] ? report[i] - baseline_[i] : 0;
     const auto packet = heartbeat(cookie_, sequence_++, report);
     sockaddr_in to{};
     to.sin_family = AF_INET;
     to.sin_addr.s_addr = htonl(to_.ip);
     to.sin_port = htons(to_.port);
-    // A heartbeat that the kernel does not take is one that is lost: the next one says it all again.
+    // A failure is like a lost datagram: the next heartbeat has all counters too.
     [[maybe_unused]] const auto n =
         sendto(socket_, packet.data(), packet.size(), 0, reinterpret_cast<const sockaddr*>(&to), sizeof to);
     changed_.wait_for(lock, std::chrono::nanoseconds(interval_ns_), [this] { return closing_ || started_; });

@@ -1,5 +1,5 @@
-// Says to the controller, at an interval, that this worker lives and what it has done: a thread of its own, which needs
-// neither Python's interpreter lock nor the engine's driver. The datagram is switchagg/wire/heartbeat.py's.
+// Sends the controller a heartbeat with counters at an interval, from a thread that needs neither Python's interpreter lock
+// nor the engine's driver. switchagg/wire/heartbeat.py defines the datagram.
 #pragma once
 
 #include <array>
@@ -24,17 +24,17 @@ std::array<uint8_t, kHeartbeatBytes> heartbeat(const Cookie& cookie, uint64_t se
 
 class HeartbeatSender {
  public:
-  // The engine must outlive it. Throws std::system_error where there is no socket.
+  // The engine must outlive it. Throws std::system_error if there is no socket.
   explicit HeartbeatSender(Engine& engine);
   ~HeartbeatSender();
   HeartbeatSender(const HeartbeatSender&) = delete;
   HeartbeatSender& operator=(const HeartbeatSender&) = delete;
 
-  // Beats from now on, at once for the first time; counters start at zero.
+  // Sends from now on, first at once, to this address; counters start at zero.
   void start(Endpoint to, const Cookie& cookie, int64_t interval_ns);
-  // Says no more. Ends at once; from any thread.
+  // Stops sending at once. Any thread may call it.
   void close();
-  // In a forked child: forget the parent's thread and socket; nothing else may be called any more.
+  // In a forked child: forgets the thread and closes the socket. Call nothing else afterwards.
   void abandon();
   uint64_t sent();
 

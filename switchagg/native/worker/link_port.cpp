@@ -1,11 +1,9 @@
 #include "switchagg/native/worker/link_port.h"
 
 #include <poll.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/un.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -15,15 +13,13 @@
 #include <system_error>
 
 #include "switchagg/native/shared/clock.h"
-#include "switchagg/native/shared/linger.h"
 
 namespace switchagg {
 namespace {
 
 constexpr uint32_t kTake = 256;             // entries in one receive()
-constexpr time_t kAnswerSeconds = 5;        // that the switch may take to answer
+constexpr time_t kAnswerSeconds = 5;        // the most that the switch may take to answer
 
-[[noreturn]] void fail(const char* what) { throw std::system_error(errno, std::generic_category(), what); }
 [[noreturn]] void refuse(const char* what) {
   throw std::system_error(ECONNREFUSED, std::generic_category(), what);
 }
@@ -52,11 +48,10 @@ LinkPort::LinkPort(std::unique_ptr<UdpPort>& udp, const std::string& name, Endpo
   if (who.uid != geteuid() && who.uid != 0) refuse("the switch is another user's");
 
   memory_ = SharedMemory::make(shape_.bytes(), false);
-  bell_ = Descriptor(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
-  if (!bell_) fail("eventfd");
-  const link::Attach wish{link::kMagic, shape_};
-  const int descriptors[] = {memory_.descriptor(), bell_.get(), udp->descriptor()};
-  if (!send_message(socket_.get(), {reinterpret_cast<const uint8_t*>(&wish), sizeof wish}, descriptors))
+  wake_up_ = make_wake_up();
+  const link::Attach request{link::kMagic, shape_};
+  const int descriptors[] = {memory_.descriptor(), wake_up_.get(), udp->descriptor()};
+  if (!send_message(socket_.get(), {reinterpret_cast<const uint8_t*>(&request), sizeof request}, descriptors))
     refuse("the switch does not listen");
   link::Attached answer;
   answer.accepted = 0;
@@ -65,7 +60,7 @@ LinkPort::LinkPort(std::unique_ptr<UdpPort>& udp, const std::string& name, Endpo
   const int got = receive_message(socket_.get(), bytes, given, true);
   if (got == sizeof answer) std::memcpy(&answer, bytes, sizeof answer);
   if (got != sizeof answer || answer.magic != link::kMagic || !answer.accepted || !given[0]) refuse("the switch refused");
-  switch_bell_ = std::move(given[0]);
+  switch_wake_up_ = std::move(given[0]);
   memory_.close_descriptor();
   uint8_t* const at = memory_.get();
   up_ = link::Writer(at, shape_.up_ring(), shape_.up_entries(), shape_.entries);
@@ -78,7 +73,7 @@ uint8_t* LinkPort::packet_memory(size_t bytes) {
   return memory_.get() + shape_.packets();
 }
 
-// What came does not fit, or cannot be had here: the switch sees the end too.
+// The switch wrote something invalid: ends the link, so that the switch sees the end too.
 void LinkPort::end() {
   ended_ = broken_ = true;
   shutdown(socket_.get(), SHUT_RDWR);
@@ -86,37 +81,29 @@ void LinkPort::end() {
 
 bool LinkPort::wait(int64_t timeout_ns) {
   down_.release();
-  if (!ended_ && timeout_ns != 0 && linger(hurried_, [this] { return down_.available() > 0; })) return true;
+  if (!ended_ && timeout_ns != 0 && link::busy_poll(busy_poll_, [this] { return down_.available() > 0; })) return true;
   if (!ended_ && !down_.fall_asleep()) return true;
   const timespec limit = timespec_of(timeout_ns);
-  // Announcements wait in the socket until an entry needs them, so only its end is looked for.
-  pollfd fds[2] = {{bell_.get(), POLLIN, 0}, {ended_ ? -1 : socket_.get(), POLLRDHUP, 0}};
+  // Only the end of the socket counts here: announcements stay in it until an entry needs them.
+  pollfd fds[2] = {{wake_up_.get(), POLLIN, 0}, {ended_ ? -1 : socket_.get(), POLLRDHUP, 0}};
   const int ready = ppoll(fds, 2, timeout_ns >= 0 ? &limit : nullptr, nullptr);
   down_.awake();
   ++waits_;
-  if (ready > 0 && (fds[0].revents & POLLIN)) {
-    uint64_t count;
-    [[maybe_unused]] const auto n = read(bell_.get(), &count, sizeof count);
-  }
+  if (ready > 0 && (fds[0].revents & POLLIN)) clear_wake_up(wake_up_.get());
   if (ready > 0 && fds[1].revents) ended_ = true;
   return ready != 0;
 }
 
-void LinkPort::wake() {
-  const uint64_t one = 1;
-  [[maybe_unused]] const auto n = write(bell_.get(), &one, sizeof one);
-}
-
 void LinkPort::abandon() {
   socket_.reset();
-  bell_.reset();
-  switch_bell_.reset();
+  wake_up_.reset();
+  switch_wake_up_.reset();
   udp_->abandon();
   regions_.clear();
   memory_ = SharedMemory();
 }
 
-// The memory that the switch calls by this id, or null. Its announcement was sent before the first entry that names it.
+// The memory that the switch announced under this id, or null.
 const SharedMemory* LinkPort::region(uint32_t id) {
   if (id == 0) return &memory_;
   for (;;) {
@@ -125,7 +112,7 @@ const SharedMemory* LinkPort::region(uint32_t id) {
     link::Announce announce;
     std::array<Descriptor, 1> given;
     uint8_t bytes[sizeof announce];
-    // It was sent before the entry that needs it: what is not there now never comes.
+    // The switch announces memory before the first entry that needs it, so a missing announcement never comes.
     if (receive_message(socket_.get(), bytes, given) != sizeof announce) return nullptr;
     std::memcpy(&announce, bytes, sizeof announce);
     auto memory = SharedMemory::map(std::move(given[0]), announce.bytes, false);
@@ -136,7 +123,7 @@ const SharedMemory* LinkPort::region(uint32_t id) {
 
 void LinkPort::receive(std::vector<Received>& into) {
   counters_.receive_calls = waits_;
-  if (ended_) ++counters_.refused;  // each look, as for packets to a closed UDP port
+  if (ended_) ++counters_.refused;  // at each call, as for packets to a closed UDP port
   if (broken_) return;
   down_.release();
   uint32_t there = down_.available();
@@ -164,8 +151,8 @@ void LinkPort::send(std::span<const Endpoint>, std::span<const Segment> segments
   }
   const uint8_t* const begin = memory_.get();
   for (const Segment& segment : segments) {
-    const int64_t place = up_.place();
-    if (place < 0) {
+    const int64_t index = up_.next_index();
+    if (index < 0) {
       ++counters_.send_errors;
       continue;
     }
@@ -174,14 +161,13 @@ void LinkPort::send(std::span<const Endpoint>, std::span<const Segment> segments
     entry.size = segment.size;
     entry.offset = static_cast<uint64_t>(segment.data + wire::kHeaderBytes - begin);
     std::memcpy(entry.header, segment.data, wire::kHeaderBytes);
-    up_.write(place, entry);
+    up_.write(index, entry);
     ++counters_.packets_out;
     counters_.bytes_out += segment.size;
   }
   if (up_.publish()) {
     ++counters_.send_calls;
-    const uint64_t one = 1;
-    [[maybe_unused]] const auto n = write(switch_bell_.get(), &one, sizeof one);
+    signal_wake_up(switch_wake_up_.get());
   }
 }
 

@@ -1,5 +1,5 @@
-// A worker's port to a switch on its own host: packets through shared memory (switchagg/native/shared/link.h). The UDP socket by
-// whose address the worker was admitted stays bound beneath, unused.
+// A worker's port to a switch on its own host: packets through shared memory (switchagg/native/shared/link.h). Keeps the
+// UDP socket of the admitted address bound, but does not use it.
 #pragma once
 
 #include <memory>
@@ -15,17 +15,15 @@ namespace switchagg {
 
 class LinkPort : public Port {
  public:
-  // Attaches to the switch whose UNIX socket has this name in the abstract namespace. Throws std::system_error where
-  // there is none, or it refuses; `udp` is then still the caller's.
+  // Attaches to the switch whose UNIX socket has this name in the abstract namespace. Throws std::system_error if there is
+  // none, or if it refuses; the caller then keeps `udp`.
   LinkPort(std::unique_ptr<UdpPort>& udp, const std::string& name, Endpoint peer, const link::Shape& shape);
-  LinkPort(const LinkPort&) = delete;
-  LinkPort& operator=(const LinkPort&) = delete;
 
   bool wait(int64_t timeout_ns) override;
   void receive(std::vector<Received>& into) override;
   void send(std::span<const Endpoint> to, std::span<const Segment> segments) override;  // from packet_memory() only
-  void hurry(bool yes) override { hurried_ = yes; }
-  void wake() override;
+  void set_busy_poll(bool yes) override { busy_poll_ = yes; }
+  void wake() override { signal_wake_up(wake_up_.get()); }
   void abandon() override;
   Endpoint local() const override { return local_; }
   const PortCounters& counters() const override { return counters_; }
@@ -43,15 +41,15 @@ class LinkPort : public Port {
   Endpoint peer_, local_;
   std::unique_ptr<UdpPort> udp_;
   SharedMemory memory_;
-  Descriptor socket_, bell_, switch_bell_;
+  Descriptor socket_, wake_up_, switch_wake_up_;
   link::Writer up_;
   link::Reader down_;
   std::vector<Region> regions_;
   std::vector<link::Entry> taken_;
-  bool hurried_ = false;
-  bool ended_ = false;   // the switch has closed the link; what is in the ring can still be taken
-  bool broken_ = false;  // nothing more is
-  uint64_t waits_ = 0;   // the driver's own; counters_ are read by others, between its waits
+  bool busy_poll_ = false;
+  bool ended_ = false;   // the switch closed the link; entries in the ring are still valid
+  bool broken_ = false;  // nothing more is taken
+  uint64_t waits_ = 0;   // only the driver's; other threads read counters_ between its waits
   PortCounters counters_;
 };
 

@@ -1,4 +1,4 @@
-// Python's view of the worker engine. Every call that can block releases the GIL.
+// Python bindings of the worker engine. Every call that can block releases the GIL.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
@@ -20,12 +20,12 @@ using namespace nb::literals;
 using namespace switchagg;
 
 namespace switchagg {
-void bind_grid(nb::module_& m);
+void bind_compress(nb::module_& m);
 }
 
 namespace {
 
-// A bound socket that an engine has yet to take.
+// A bound socket before an engine takes it.
 class Socket {
  public:
   Socket(uint32_t ip, uint16_t port, int receive_buffer, bool offload) {
@@ -35,7 +35,7 @@ class Socket {
     gso = port_->gso();
     gro = port_->gro();
   }
-  // A port to the switch at `peer`: through shared memory where `link` names its UNIX socket, by UDP where it is empty.
+  // Returns a port to the switch at `peer`: through shared memory if `link` names its UNIX socket, else by UDP.
   std::unique_ptr<Port> take(Endpoint peer, const std::string& link, const Membership& membership) {
     if (!port_) throw nb::value_error("this socket is closed or belongs to an engine already");
     if (link.empty()) {
@@ -44,7 +44,7 @@ class Socket {
     }
     link::Shape shape;
     shape.packet_bytes = wire::kHeaderBytes + 4 * membership.words;
-    // Room for what may be under way and then some repeats: more than that is lost, as in a full socket buffer.
+    // Room for all packets in flight and some retransmissions; a full ring drops packets, as a full socket buffer does.
     shape.entries = std::max(link::Shape::kMinEntries, 4 * membership.slots);
     shape.memory_bytes = uint64_t{membership.slots} * shape.packet_bytes;
     return std::make_unique<LinkPort>(port_, link, peer, shape);
@@ -59,61 +59,15 @@ class Socket {
   std::unique_ptr<UdpPort> port_;
 };
 
-struct CallArguments {
-  int kind, op, dtype, bits, root;
-  bool sparse;
-  uint32_t block;
-  uint64_t count, fingerprint_count;
-  uint32_t shape_crc, workers, rank, policy;
-  uintptr_t in;
-  uint64_t in_begin, in_end;
-  uintptr_t out;
-  uint64_t out_begin, out_end;
-  uintptr_t mask;
-  bool zero_fill;
-  bool auto_zeros, auto_block;
-  int auto_lanes;
-  uintptr_t residual = 0, union_out = 0;
-  bool feedback = false, nontemporal = false;
+template <typename T>
+T* pointer(uintptr_t address) {
+  return reinterpret_cast<T*>(address);
+}
 
-  Call call() const {
-    Call c;
-    c.kind = static_cast<Kind>(kind);
-    c.op = static_cast<ReduceOp>(op);
-    c.dtype = static_cast<DType>(dtype);
-    c.bits = static_cast<uint8_t>(bits);
-    c.root = static_cast<uint8_t>(root);
-    c.sparse = sparse;
-    c.block = block;
-    c.count = count;
-    c.fingerprint_count = fingerprint_count;
-    c.shape_crc = shape_crc;
-    c.workers = workers;
-    c.rank = rank;
-    c.policy = policy;
-    c.in = reinterpret_cast<const uint8_t*>(in);
-    c.in_begin = in_begin;
-    c.in_end = in_end;
-    c.out = reinterpret_cast<uint8_t*>(out);
-    c.out_begin = out_begin;
-    c.out_end = out_end;
-    c.mask = reinterpret_cast<const uint32_t*>(mask);
-    c.zero_fill = zero_fill;
-    c.residual = reinterpret_cast<float*>(residual);
-    c.feedback = feedback;
-    c.nontemporal = nontemporal;
-    c.union_out = reinterpret_cast<uint32_t*>(union_out);
-    c.auto_zeros = auto_zeros;
-    c.auto_block = auto_block;
-    c.auto_lanes = static_cast<uint8_t>(auto_lanes);
-    return c;
-  }
-};
-
-// Plan and stream of one call, as one segment, without a network, for the tests that compare them with the Python twins.
+// Plan and stream of one call, as one segment and without a network, for tests against the reference implementation.
 class Codec {
  public:
-  Codec(const CallArguments& arguments, uint32_t call_number, uint32_t words) : call_(arguments.call()), words_(words) {
+  Codec(const Call& call, uint32_t call_number, uint32_t words) : call_(call), words_(words) {
     call_.call_number = call_number;
     header_has_plan_ = kPlanHeaderWords + call_.rest_words() <= words;
     plan_ = std::make_unique<Plan>(call_, words, header_has_plan_);
@@ -124,7 +78,7 @@ class Codec {
   nb::object plan_packet(uint64_t p) const {
     std::vector<uint8_t> out(4 * static_cast<size_t>(words_));
     if (!header_has_plan_ && p == 0) {
-      Opening::encode(call_, words_, out.data());
+      PlanHeader::encode(call_, words_, out.data());
     } else if (!plan_->encode(header_has_plan_ ? p : p - 1, out.data())) {
       return nb::none();
     }
@@ -160,55 +114,37 @@ class Codec {
   std::unique_ptr<Stream> stream_;
 };
 
-[[noreturn]] void raise_os_error(const std::system_error& error) {
-  errno = error.code().value();
-  PyErr_SetFromErrno(PyExc_OSError);
-  throw nb::python_error();
+// Calls `function`; a std::system_error becomes an OSError.
+template <typename Function>
+auto with_os_errors(Function&& function) {
+  try {
+    return function();
+  } catch (const std::system_error& error) {
+    errno = error.code().value();
+    PyErr_SetFromErrno(PyExc_OSError);
+    throw nb::python_error();
+  }
 }
 
 nb::dict stats_dict(Engine& engine) {
   const EngineStats s = engine.stats();
   const PortCounters p = engine.port_counters();
+  const std::pair<const char*, int64_t> fields[] = {
+      {"collectives", s.collectives}, {"packets_data", s.data_packets}, {"packets_skip", s.skip_packets},
+      {"packets_sent", p.packets_out}, {"packets_received", p.packets_in}, {"bytes_sent", p.bytes_out},
+      {"bytes_received", p.bytes_in}, {"send_calls", p.send_calls}, {"receive_calls", p.receive_calls},
+      {"refused", p.refused}, {"send_errors", p.send_errors}, {"retransmissions", s.retransmissions},
+      {"results", s.results}, {"results_ignored", s.ignored}, {"blocks_total", s.blocks_total},
+      {"blocks_own", s.blocks_own}, {"blocks_union", s.blocks_union}, {"completed", s.completed},
+      {"elements", s.elements}, {"bytes_reduced", s.bytes_reduced}, {"positions", s.packet_numbers},
+      {"plan_ns", s.plan_ns}, {"busy_ns", s.busy_ns}, {"rtt_ns", s.srtt_ns}, {"rto_ns", s.rto_ns}, {"cwnd", s.cwnd},
+      {"scan_ns", s.scan_ns}, {"quantize_ns", s.quantize_ns}, {"send_ns", s.send_ns}, {"receive_ns", s.receive_ns},
+      {"wait_ns", s.wait_ns}, {"decode_ns", s.decode_ns}, {"policy_collectives", s.policy_collectives},
+      {"policy_elements", s.policy_elements}, {"policy_ns", s.policy_ns}, {"policy_word", s.policy_word},
+      {"policy_lanes", s.policy_lanes}, {"density_groups", s.density.groups}, {"density_summed", s.density.summed},
+  };
   nb::dict d;
-  d["collectives"] = s.collectives;
-  d["packets_data"] = s.data_packets;
-  d["packets_skip"] = s.skip_packets;
-  d["packets_sent"] = p.packets_out;
-  d["packets_received"] = p.packets_in;
-  d["bytes_sent"] = p.bytes_out;
-  d["bytes_received"] = p.bytes_in;
-  d["send_calls"] = p.send_calls;
-  d["receive_calls"] = p.receive_calls;
-  d["refused"] = p.refused;
-  d["send_errors"] = p.send_errors;
-  d["retransmissions"] = s.retransmissions;
-  d["results"] = s.results;
-  d["results_ignored"] = s.ignored;
-  d["blocks_total"] = s.blocks_total;
-  d["blocks_own"] = s.blocks_own;
-  d["blocks_union"] = s.blocks_union;
-  d["completed"] = s.completed;
-  d["elements"] = s.elements;
-  d["bytes_reduced"] = s.bytes_reduced;
-  d["positions"] = s.positions;
-  d["plan_ns"] = s.plan_ns;
-  d["busy_ns"] = s.busy_ns;
-  d["rtt_ns"] = s.srtt_ns;
-  d["rto_ns"] = s.rto_ns;
-  d["cwnd"] = s.cwnd;
-  d["scan_ns"] = s.scan_ns;
-  d["quantize_ns"] = s.quantize_ns;
-  d["send_ns"] = s.send_ns;
-  d["receive_ns"] = s.receive_ns;
-  d["wait_ns"] = s.wait_ns;
-  d["decode_ns"] = s.decode_ns;
-  d["policy_collectives"] = s.policy_collectives;
-  d["policy_elements"] = s.policy_elements;
-  d["policy_ns"] = s.policy_ns;
-  d["policy_word"] = s.policy_word;
-  d["policy_lanes"] = s.policy_lanes;
-  d["density_groups"] = s.density.groups;
-  d["density_summed"] = s.density.summed;
+  for (const auto& [name, value] : fields) d[name] = value;
   for (uint32_t i = 0; i < DensityCounts::kSizes; ++i) {
     const std::string size = std::to_string(16u << i);
     d[("density_own_" + size).c_str()] = s.density.own[i];
@@ -227,22 +163,17 @@ Cookie cookie_of(const nb::bytes& bytes) {
 }  // namespace
 
 NB_MODULE(_native, m) {
-  // A process may end without closing its sessions: a daemon thread then still holds an engine, which is no leak
-  // that anybody could mend, and nothing to print at a user.
+  // A daemon thread may hold an engine when a process ends, which no user can help.
   nb::set_leak_warnings(false);
   m.doc() = "The worker's engine; see switchagg/native/worker/engine.h.";
   m.attr("kernels") = choose_codec_kernels().name;
-  bind_grid(m);
+  bind_compress(m);
 
   nb::class_<Socket>(m, "Socket")
       .def(
           "__init__",
           [](Socket* self, uint32_t ip, uint16_t port, int receive_buffer, bool offload) {
-            try {
-              new (self) Socket(ip, port, receive_buffer, offload);
-            } catch (const std::system_error& e) {
-              raise_os_error(e);
-            }
+            with_os_errors([&] { new (self) Socket(ip, port, receive_buffer, offload); });
           },
           "ip"_a, "port"_a, "receive_buffer"_a, "offload"_a)
       .def_prop_ro("ip", [](const Socket& s) { return s.local.ip; })
@@ -252,25 +183,32 @@ NB_MODULE(_native, m) {
       .def_ro("gro", &Socket::gro)
       .def("close", &Socket::close);
 
-  nb::class_<CallArguments>(m, "Call")
+  nb::class_<Call>(m, "Call")
       .def(
           "__init__",
-          [](CallArguments* self, int kind, int op, int dtype, int bits, int root, bool sparse, uint32_t block,
+          [](Call* self, int kind, int op, int dtype, uint8_t bits, uint8_t root, bool sparse, uint32_t block,
              uint64_t count, uint64_t fingerprint_count, uint32_t shape_crc, uint32_t workers, uint32_t rank,
              uint32_t policy, uintptr_t in, uint64_t in_begin, uint64_t in_end, uintptr_t out, uint64_t out_begin,
-             uint64_t out_end, uintptr_t mask, bool zero_fill, bool auto_zeros, bool auto_block, int auto_lanes) {
-            new (self) CallArguments{kind,   op,       dtype,  bits, root,      sparse,  block, count,
-                                     fingerprint_count, shape_crc, workers, rank, policy, in, in_begin, in_end,
-                                     out,    out_begin, out_end, mask, zero_fill, auto_zeros, auto_block, auto_lanes};
+             uint64_t out_end, uintptr_t mask, bool zero_fill, bool auto_zeros, bool auto_block, uint8_t auto_lanes) {
+            new (self) Call{.kind = static_cast<Kind>(kind), .op = static_cast<ReduceOp>(op),
+                            .dtype = static_cast<DType>(dtype), .bits = bits, .root = root, .sparse = sparse,
+                            .block = block, .count = count, .fingerprint_count = fingerprint_count,
+                            .shape_crc = shape_crc, .workers = workers, .rank = rank, .policy = policy,
+                            .auto_zeros = auto_zeros, .auto_block = auto_block, .auto_lanes = auto_lanes,
+                            .in = pointer<const uint8_t>(in), .in_begin = in_begin, .in_end = in_end,
+                            .out = pointer<uint8_t>(out), .out_begin = out_begin, .out_end = out_end,
+                            .mask = pointer<const uint32_t>(mask), .zero_fill = zero_fill};
           },
           "kind"_a, "op"_a, "dtype"_a, "bits"_a, "root"_a, "sparse"_a, "block"_a, "count"_a, "fingerprint_count"_a,
           "shape_crc"_a, "workers"_a, "rank"_a, "policy"_a, "input"_a, "in_begin"_a, "in_end"_a, "output"_a,
           "out_begin"_a, "out_end"_a, "mask"_a, "zero_fill"_a, "auto_zeros"_a = false, "auto_block"_a = false,
           "auto_lanes"_a = 0)
-      .def_rw("residual", &CallArguments::residual)
-      .def_rw("feedback", &CallArguments::feedback)
-      .def_rw("nontemporal", &CallArguments::nontemporal)
-      .def_rw("union_out", &CallArguments::union_out);
+      .def_prop_rw("residual", [](const Call& c) { return reinterpret_cast<uintptr_t>(c.residual); },
+                   [](Call& c, uintptr_t address) { c.residual = pointer<float>(address); })
+      .def_rw("feedback", &Call::feedback)
+      .def_rw("nontemporal", &Call::nontemporal)
+      .def_prop_rw("union_out", [](const Call& c) { return reinterpret_cast<uintptr_t>(c.union_out); },
+                   [](Call& c, uintptr_t address) { c.union_out = pointer<uint32_t>(address); });
 
   nb::class_<Collective>(m, "Collective")
       .def_prop_ro("status", [](const Collective& c) { return static_cast<int>(c.status.load()); })
@@ -283,28 +221,33 @@ NB_MODULE(_native, m) {
       .def_prop_ro("packets", [](const Collective& c) { return c.packets; })
       .def_prop_ro("results", [](const Collective& c) { return c.results; });
 
+  nb::class_<Membership>(m, "Membership")
+      .def(
+          "__init__",
+          [](Membership* self, uint32_t switch_ip, uint16_t switch_port, uint16_t job, uint32_t token,
+             uint32_t result_token, uint32_t base, uint32_t slots, uint32_t words, uint32_t first_seq, uint32_t rank,
+             uint32_t workers, uint32_t window_limit, uint32_t policy) {
+            new (self) Membership{job, token, result_token, base, slots, words, first_seq, rank, workers,
+                                  {switch_ip, switch_port}, window_limit, policy};
+          },
+          "switch_ip"_a, "switch_port"_a, "job"_a, "token"_a, "result_token"_a, "base"_a, "slots"_a, "words"_a,
+          "first_seq"_a, "rank"_a, "workers"_a, "window_limit"_a, "policy"_a = 0);
+
   nb::class_<Engine>(m, "Engine")
       .def(
           "__init__",
-          [](Engine* self, Socket& socket, uint32_t switch_ip, uint16_t switch_port, uint16_t job, uint32_t token,
-             uint32_t result_token, uint32_t base, uint32_t slots, uint32_t words, uint32_t first_seq, uint32_t rank,
-             uint32_t workers, uint32_t window_limit, const std::string& link, uint32_t policy) {
-            Membership membership{job,   token,     result_token, base, slots, words, first_seq, rank, workers,
-                                  {switch_ip, switch_port}, window_limit, policy};
-            try {
+          [](Engine* self, Socket& socket, const Membership& membership, const std::string& link) {
+            with_os_errors([&] {
               nb::gil_scoped_release release;  // a switch may be slow to answer
               new (self) Engine(socket.take(membership.switch_at, link, membership), membership);
-            } catch (const std::system_error& e) {
-              raise_os_error(e);
-            }
+            });
           },
-          "socket"_a, "switch_ip"_a, "switch_port"_a, "job"_a, "token"_a, "result_token"_a, "base"_a, "slots"_a,
-          "words"_a, "first_seq"_a, "rank"_a, "workers"_a, "window_limit"_a, "link"_a = "", "policy"_a = 0)
+          "socket"_a, "membership"_a, "link"_a = "")
       .def(
           "submit",
-          [](Engine& self, const CallArguments& call, int64_t timeout_ns, bool background, uint32_t generation) {
+          [](Engine& self, const Call& call, int64_t timeout_ns, bool background, uint32_t generation) {
             auto work = std::make_shared<Collective>();
-            work->call = call.call();
+            work->call = call;
             nb::gil_scoped_release release;
             return self.submit(work, timeout_ns, background, generation) ? work : nullptr;
           },
@@ -320,21 +263,13 @@ NB_MODULE(_native, m) {
       .def("finish", &Engine::finish, "complete_to"_a, "slice_ns"_a, nb::call_guard<nb::gil_scoped_release>())
       .def(
           "resume",
-          [](Engine& self, Socket& socket, uint32_t switch_ip, uint16_t switch_port, uint16_t job, uint32_t token,
-             uint32_t result_token, uint32_t base, uint32_t slots, uint32_t words, uint32_t first_seq, uint32_t rank,
-             uint32_t workers, uint32_t window_limit, const std::string& link, uint32_t policy, bool lost) {
-            const Membership membership{job,   token,     result_token, base, slots, words, first_seq, rank, workers,
-                                        {switch_ip, switch_port}, window_limit, policy};
-            try {
+          [](Engine& self, Socket& socket, const Membership& membership, const std::string& link, bool lost) {
+            return with_os_errors([&] {
               nb::gil_scoped_release release;
               return self.resume(socket.take(membership.switch_at, link, membership), membership, lost);
-            } catch (const std::system_error& e) {
-              raise_os_error(e);
-            }
+            });
           },
-          "socket"_a, "switch_ip"_a, "switch_port"_a, "job"_a, "token"_a, "result_token"_a, "base"_a, "slots"_a,
-          "words"_a, "first_seq"_a, "rank"_a, "workers"_a, "window_limit"_a, "link"_a = "", "policy"_a = 0,
-          "lost"_a = false)
+          "socket"_a, "membership"_a, "link"_a = "", "lost"_a = false)
       .def("request_pause", &Engine::request_pause)
       .def_prop_ro("pause_requested", &Engine::pause_requested)
       .def("set_pause_eventfd", &Engine::set_pause_eventfd, "descriptor"_a, nb::call_guard<nb::gil_scoped_release>())
@@ -347,7 +282,7 @@ NB_MODULE(_native, m) {
       .def("close", &Engine::close, nb::call_guard<nb::gil_scoped_release>())
       .def("abandon", &Engine::abandon)
       .def_prop_ro("broken", &Engine::broken)
-      .def_prop_ro("calls", &Engine::next_position)
+      .def_prop_ro("calls", &Engine::calls)
       .def_prop_ro("policy", &Engine::policy)
       .def("set_policy", &Engine::set_policy, "word"_a)
       .def_prop_ro("silence_ns", &Engine::silence_ns)
@@ -356,13 +291,7 @@ NB_MODULE(_native, m) {
   nb::class_<HeartbeatSender>(m, "HeartbeatSender")
       .def(
           "__init__",
-          [](HeartbeatSender* self, Engine& engine) {
-            try {
-              new (self) HeartbeatSender(engine);
-            } catch (const std::system_error& e) {
-              raise_os_error(e);
-            }
-          },
+          [](HeartbeatSender* self, Engine& engine) { with_os_errors([&] { new (self) HeartbeatSender(engine); }); },
           "engine"_a, nb::keep_alive<1, 2>())
       .def(
           "start",
@@ -388,7 +317,7 @@ NB_MODULE(_native, m) {
       "cookie"_a, "sequence"_a, "report"_a);
 
   nb::class_<Codec>(m, "Codec")
-      .def(nb::init<const CallArguments&, uint32_t, uint32_t>(), "call"_a, "call_number"_a, "words"_a)
+      .def(nb::init<const Call&, uint32_t, uint32_t>(), "call"_a, "call_number"_a, "words"_a)
       .def_prop_ro("plan_packets", &Codec::plan_packets)
       .def("plan_packet", &Codec::plan_packet, "packet"_a)
       .def("plan_result", &Codec::plan_result, "packet"_a, "payload"_a.none())

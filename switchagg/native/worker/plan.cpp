@@ -44,7 +44,7 @@ Call Call::segment(uint64_t from, uint64_t length) const {
   return c;
 }
 
-void Call::remembered(const CodecKernels& kernels, uint64_t element, size_t n, float* sum) const {
+void Call::add_memory(const CodecKernels& kernels, uint64_t element, size_t n, float* sum) const {
   const uint64_t at = element - in_begin;
   const float* x = reinterpret_cast<const float*>(in) + at;
   if (dtype != DType::f32) {
@@ -56,7 +56,7 @@ void Call::remembered(const CodecKernels& kernels, uint64_t element, size_t n, f
 
 namespace {
 
-constexpr uint64_t kSumElements = 4096;  // at once with feedback: they stay in the first cache
+constexpr uint64_t kSumElements = 4096;  // with feedback: of a piece, which stays in the first-level cache
 
 constexpr uint32_t kPause = 1, kWithdrawn = 2;  // in word 11
 uint32_t lanes_code(uint32_t bits) { return bits ? static_cast<uint32_t>(std::bit_width(bits)) - 3 : 0; }
@@ -79,16 +79,41 @@ void write_header(const Call& call, uint32_t* words) {
   words[11] = (call.rank == 0 && call.pause ? kPause : 0) | (call.withdrawn ? kWithdrawn : 0);
 }
 
+// The narrowest lanes of the type that have at least this many bits.
+uint8_t lanes(DType dtype, uint32_t at_least) {
+  switch (dtype) {
+    case DType::i32:
+    case DType::raw:
+      return 32;
+    case DType::i64:
+      return 64;
+    default:
+      if (at_least <= 8) return 8;
+      if (at_least <= 16) return 16;
+      return dtype == DType::f64 && at_least > 32 ? 64 : 32;
+  }
+}
+
 }  // namespace
 
-void Opening::encode(const Call& call, uint32_t words, uint8_t* payload) {
+void Policy::resolve(Call& call, uint32_t word) {
+  if (call.auto_zeros) call.sparse = !(word & kDense);
+  if (call.auto_block) call.block = word & kBlock;
+  if (call.auto_lanes) {
+    const uint32_t code = word >> kLanesShift & kLanes;
+    const uint32_t shared = call.workers > 127 ? 16 : 8;  // the narrowest that so many workers can share
+    call.bits = lanes(call.dtype, std::max<uint32_t>({code ? 4u << code : 64, call.auto_lanes, shared}));
+  }
+}
+
+void PlanHeader::encode(const Call& call, uint32_t words, uint8_t* payload) {
   uint32_t header[kPlanHeaderWords];
   write_header(call, header);
   for (uint32_t i = 0; i < kPlanHeaderWords; ++i) wire::store32(payload + 4 * i, header[i]);
   std::fill(payload + 4 * kPlanHeaderWords, payload + 4 * static_cast<uint64_t>(words), uint8_t{0});
 }
 
-uint32_t Opening::mismatch(const uint8_t* payload, uint32_t* difference, uint32_t* policy) {
+uint32_t PlanHeader::mismatch(const uint8_t* payload, uint32_t* difference, uint32_t* policy) {
   uint32_t fields = 0;
   for (int i = 0; i < 5; ++i) {
     difference[i] = wire::load32(payload + 4 * i) & wire::load32(payload + 4 * (5 + i));
@@ -98,8 +123,8 @@ uint32_t Opening::mismatch(const uint8_t* payload, uint32_t* difference, uint32_
   return fields;
 }
 
-bool Opening::pauses(const uint8_t* payload) { return wire::load32(payload + 44) & kPause; }
-bool Opening::withdrawn(const uint8_t* payload) { return wire::load32(payload + 44) & kWithdrawn; }
+bool PlanHeader::pauses(const uint8_t* payload) { return wire::load32(payload + 44) & kPause; }
+bool PlanHeader::withdrawn(const uint8_t* payload) { return wire::load32(payload + 44) & kWithdrawn; }
 
 Plan::Plan(const Call& call, uint32_t words, bool with_header)
     : call_(call),
@@ -127,7 +152,7 @@ bool Plan::scan(uint64_t budget) {
   return true;
 }
 
-// Before `blocks` blocks of the mask from `block` on are scanned: asks for those that come after.
+// Prefetches blocks that come after the next `blocks` of the mask from `block` on.
 void Plan::fetch_after(uint64_t block, uint64_t blocks) {
   fetched_ -= std::min(fetched_, blocks);
   if (fetched_to_ < block + blocks) {
@@ -148,7 +173,7 @@ void Plan::fetch_after(uint64_t block, uint64_t blocks) {
   }
 }
 
-// Walks whole blocks of one chunk at a time wherever blocks and chunks line up, pieces of blocks elsewhere.
+// Scans whole blocks of a chunk at a time, or parts of blocks where blocks and chunks are not aligned.
 void Plan::scan_range(uint64_t from, uint64_t to) {
   const uint64_t chunk = call_.scaled() ? call_.chunk() : UINT64_MAX;
   const uint32_t block = call_.block;
@@ -180,7 +205,6 @@ void Plan::scan_range(uint64_t from, uint64_t to) {
           fetch_after(b, run);
         } else {
           while (run < blocks && !wanted(b + run)) {
-            // Whole words of zeros are stepped over at once.
             if (((b + run) & 31) == 0 && run + 32 <= blocks && call_.mask[(b + run) >> 5] == 0) {
               run += 32;
             } else {
@@ -195,7 +219,7 @@ void Plan::scan_range(uint64_t from, uint64_t to) {
       if (call_.feedback) {
         blocks = std::min(blocks, std::max<uint64_t>(1, kSumElements / length));
         sum_.resize(std::max<size_t>(sum_.size(), blocks * length));
-        call_.remembered(kernels_, at, blocks * length, sum_.data());
+        call_.add_memory(kernels_, at, blocks * length, sum_.data());
         uint32_t top = static_cast<uint32_t>(top_);
         kernels_.scan32(reinterpret_cast<const uint32_t*>(sum_.data()), blocks, length, bits, b, &top, &negative_zero_);
         top_ = top;
@@ -257,7 +281,7 @@ void Plan::decode(uint64_t packet, const uint8_t* payload) {
   if (!payload) return;
   const uint64_t from = packet * words_, to = std::min<uint64_t>(from + words_, own_.size());
   for (uint64_t i = from; i < to; ++i) agreed_[i] = wire::load32(payload + 4 * (i - from));
-  // There are no blocks behind the last one, whatever came: a stream would write them.
+  // Clears bits behind the last block, which a faulty rank may have set: a stream would write these blocks.
   const uint64_t last = header_words_ + bitmap_words_ - 1;
   if (bitmap_words_ > 0 && call_.blocks() % 32 != 0 && from <= last && last < to)
     agreed_[last] &= (1u << (call_.blocks() % 32)) - 1;

@@ -15,7 +15,7 @@
 namespace switchagg {
 
 enum class DType : uint8_t { f32 = 0, f64 = 1, f16 = 2, bf16 = 3, i32 = 4, i64 = 5, raw = 6 };
-enum class Kind : uint8_t { allreduce = 0, broadcast = 1, allgather = 2, reduce_scatter = 3, barrier = 4, floor = 5 };
+enum class Kind : uint8_t { allreduce = 0, broadcast = 1, allgather = 2, reduce_scatter = 3, barrier = 4, no_op = 5 };
 enum class ReduceOp : uint8_t { sum = 0, avg = 1, bit_or = 2 };
 
 inline constexpr uint32_t kPlanHeaderWords = 12;
@@ -36,20 +36,20 @@ struct Call {
   uint64_t fingerprint_count = 0;  // elements of the rank's own input, as the caller sees it
   uint32_t shape_crc = 0;
   uint32_t workers = 1, rank = 0;
-  uint32_t call_number = 0;    // of the collective in the job
+  uint32_t call_number = 0;    // of the collective in the generation
   uint32_t first_element = 0;  // of a segment, in the whole tensor, mod 2^32: for the stochastic rounding
   uint32_t policy = 0;      // rank 0's policy word
   bool pause = false;       // rank 0: all ranks stop after this collective, for a change of membership
-  bool withdrawn = false;   // it was called for another number of ranks: all ranks are told so, and nothing is done
-  // What the call leaves to the job's policy, which settles it before anything is scanned (policy.h): whether zeros are
-  // looked for, the block size, and the lanes, which are then no narrower than `auto_lanes` bits (0: they are the call's).
+  bool withdrawn = false;   // called for another number of ranks: its header says so, and no rank carries it out
+  // True for what the call leaves to the job's policy: skipping of zero blocks, and the block size. `auto_lanes`: the least
+  // width of lanes that the policy may choose, or 0 if the call chooses.
   bool auto_zeros = false, auto_block = false;
   uint8_t auto_lanes = 0;
   const uint8_t* in = nullptr;
   uint64_t in_begin = 0, in_end = 0;
   uint8_t* out = nullptr;
   uint64_t out_begin = 0, out_end = 0;
-  const uint32_t* mask = nullptr;  // a bit a block: the only blocks that may be non-zero here; null: look for yourself
+  const uint32_t* mask = nullptr;  // a bit a block: 0 if it is zero here without being scanned; null: scan all
   // With narrow lanes of float32, float16 or bfloat16: each element's input less what its lane carries, where this rank
   // sends words; the caller zeroes it before. May not overlap the other buffers.
   float* residual = nullptr;
@@ -57,8 +57,8 @@ struct Call {
   // too. Afterwards it holds what did not travel of their sum: nothing where lanes are wide, all of it outside `mask`.
   bool feedback = false;
   uint32_t* union_out = nullptr;  // a bit a block: where zero blocks are skipped, gets the union
-  bool nontemporal = false;  // the result is larger than caches: write it to memory
-  bool zero_fill = false;   // write zeros where no rank has data; else those elements are left as they are
+  bool nontemporal = false;  // the result exceeds the caches: write it with nontemporal stores
+  bool zero_fill = false;   // write zeros where no rank has data; otherwise leave these elements
 
   uint32_t element_bytes() const;
   bool scaled() const { return op != ReduceOp::bit_or && dtype <= DType::bf16; }
@@ -77,20 +77,35 @@ struct Call {
   }
   // Elements [from, from + length) as a collective of their own.
   Call segment(uint64_t from, uint64_t length) const;
-  // With feedback: elements [element, element + n) of the input plus what `residual` remembers. Halves are widened first.
-  void remembered(const CodecKernels& kernels, uint64_t element, size_t n, float* sum) const;
+  // With feedback: elements [element, element + n) of the input plus `residual`. Halves are widened first.
+  void add_memory(const CodecKernels& kernels, uint64_t element, size_t n, float* sum) const;
 };
 
-// Asks for the beginning of a block that will be read a little later, so many blocks ahead.
+// The job's skip policy, a word in rank 0's headers. The RESULT of a header sets the policy of the next collective.
+struct Policy {
+  static constexpr uint32_t kValid = 1u << 31, kDense = 1u << 30, kBlock = (1u << 17) - 1, kMaxBlock = 65536;
+  static constexpr uint32_t kLanesShift = 20, kLanes = 7;  // 0: the type's own, else 1, 2, 3, 4 for 8, 16, 32, 64 bits
+
+  // An invalid word changes nothing.
+  static bool valid(uint32_t word) {
+    const uint32_t block = word & kBlock;
+    return (word & kValid) && block >= 1 && block <= kMaxBlock && (word >> kLanesShift & kLanes) <= 4;
+  }
+
+  // Sets the fields that `call` leaves to the policy.
+  static void resolve(Call& call, uint32_t word);
+};
+
+// Prefetches the beginning of a block. kFetched: blocks ahead.
 constexpr size_t kFetched = 8;
 inline void fetch_block(const uint8_t* at, uint64_t bytes) {
   for (uint64_t i = 0; i < bytes && i < 512; i += 64) __builtin_prefetch(at + i);
 }
 
-// Which words of the header the ranks differ in.
-struct Opening {
+// The header of a collective.
+struct PlanHeader {
   static void encode(const Call& call, uint32_t words, uint8_t* payload);  // the header, zero padded
-  // A bit for each of the five fingerprint words in which ranks differ; what differs, and rank 0's policy word.
+  // Returns a bit for each fingerprint word in which ranks differ. Sets the bits that differ, and rank 0's policy word.
   static uint32_t mismatch(const uint8_t* payload, uint32_t* difference, uint32_t* policy);
   static bool pauses(const uint8_t* payload);
   static bool withdrawn(const uint8_t* payload);  // by any rank
@@ -101,10 +116,10 @@ class Plan {
   Plan(const Call& call, uint32_t words, bool with_header);
 
   uint64_t packets() const { return packets_; }  // with a header: one
-  // Looks at up to `budget` more elements; true when all have been seen.
+  // Scans up to `budget` more elements; true when all were scanned.
   bool scan(uint64_t budget);
   bool scanned() const { return scanned_; }
-  // Writes packet p's words; false: they are all zero, and a SKIP says so.
+  // Writes packet p's words; false: all are zero, send a SKIP.
   bool encode(uint64_t packet, uint8_t* payload) const;
   void decode(uint64_t packet, const uint8_t* payload);  // null: all zero
   // After all RESULTs.
@@ -125,7 +140,7 @@ class Plan {
   uint64_t bitmap_words_, packets_;
   std::vector<uint32_t> own_, agreed_;  // all plan words, host order
   uint64_t seen_ = 0;
-  uint64_t fetched_to_ = 0, fetched_ = 0;  // the first block that was not asked for; how many wanted ones were before it
+  uint64_t fetched_to_ = 0, fetched_ = 0;  // the first block not prefetched; how many were
   bool scanned_ = false, negative_zero_ = false;
   std::vector<float> sum_;  // of a few blocks, with feedback
   uint64_t top_ = 0;  // the current chunk's largest magnitude, as bits

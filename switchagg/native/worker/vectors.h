@@ -1,5 +1,4 @@
-// Vectors of 32-bit elements, the widest that the instruction set of this compilation has: what the few loops need that
-// compilers do not turn into vectors well.
+// Vectors of 32-bit elements, the widest of the compiled instruction set, for loops that compilers do not vectorize well.
 #pragma once
 
 #if defined(__AVX2__)
@@ -11,7 +10,7 @@
 namespace switchagg {
 namespace {
 
-// 8 elements to memory, without a place in the cache.
+// Writes 8 elements past the cache.
 constexpr size_t kStreamed = 8;
 inline void stream(float* at, const float* from) { _mm256_stream_ps(at, _mm256_loadu_ps(from)); }
 

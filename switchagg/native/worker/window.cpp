@@ -5,7 +5,7 @@
 namespace switchagg {
 namespace {
 constexpr int64_t kRtoFloor = 500000, kRtoCeiling = 50000000, kRtoInitial = 10000000;
-constexpr uint32_t kOvertakenLeast = 16, kOvertakenMost = 64;
+constexpr uint32_t kLeastReordering = 16, kMostReordering = 64;
 
 int64_t floor_div(int64_t a, int64_t b) { return a / b - (a % b != 0 && (a < 0) != (b < 0)); }
 }  // namespace
@@ -14,7 +14,7 @@ Window::Window(uint32_t slots, uint32_t batch, uint32_t limit)
     : span_(slots / 2),
       limit_(std::max(1u, std::min(limit, slots / 2))),
       batch_(std::max(1u, std::min(batch, limit_))),
-      overtaken_(std::max(1u, std::min(std::clamp(2 * batch, kOvertakenLeast, kOvertakenMost), span_ / 4))),
+      reordering_threshold_(std::max(1u, std::min(std::clamp(2 * batch, kLeastReordering, kMostReordering), span_ / 4))),
       cwnd_(limit_),
       rto_(kRtoInitial),
       entries_(span_),
@@ -30,14 +30,14 @@ void Window::sent(uint32_t count, int64_t now, bool timed) {
   for (uint32_t i = 0; i < count; ++i, ++next_) at(next_) = {now, now + timeout(), next_ + 1, timed, false};
 }
 
-bool Window::on_result(uint64_t position) {
-  if (position < base_ || position >= next_) return false;
-  Entry& e = at(position);
+bool Window::on_result(uint64_t packet_number) {
+  if (packet_number < base_ || packet_number >= next_) return false;
+  Entry& e = at(packet_number);
   if (e.done) return false;
   e.done = true;
   progress_ = true;
   ++held_;
-  high_ = std::max(high_, position + 1);
+  high_ = std::max(high_, packet_number + 1);
   return true;
 }
 
@@ -73,19 +73,19 @@ void Window::detect_lost(int64_t now, std::vector<uint64_t>& out) {
     if (now >= std::max(e.deadline, timers_held_until_)) {
       if (!timer) back_off(now);
       timer = true;
-    } else if (e.mark < high_) {
-      if (!counted) {  // held_from_[i]: RESULTs held of positions base + i and later
+    } else if (e.later_from < high_) {
+      if (!counted) {  // held_from_[i]: RESULTs held from packet number base + i on
         uint32_t total = 0;
         for (uint64_t p = high_; p-- > base_;) held_from_[p - base_] = total += at(p).done;
         counted = true;
       }
-      if (held_from_[e.mark - base_] < overtaken_) continue;
+      if (held_from_[e.later_from - base_] < reordering_threshold_) continue;
       loss = true;
     } else {
       continue;
     }
     e.timed = false;
-    e.mark = next_;
+    e.later_from = next_;
     e.deadline = now + timeout();
     out.push_back(q);
   }

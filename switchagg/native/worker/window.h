@@ -1,4 +1,5 @@
-// The sender's window, the same machine as worker_lib/window.py (where its rules stand). No I/O, no clock.
+// The sender's window: acknowledgement, loss detection and congestion control by packet number. No I/O, no clock.
+// docs/protocol.md, section 8, has the rules; tests/reference/window.py is the reference implementation.
 #pragma once
 
 #include <cstdint>
@@ -21,31 +22,32 @@ class Window {
   uint64_t retransmissions() const { return retransmissions_; }
   uint32_t outstanding() const { return static_cast<uint32_t>(next_ - base_) - held_; }
 
-  // Whether a RESULT is held whose forerunners are missing.
+  // True if a RESULT is held while an earlier one is missing.
   bool gaps() const { return high_ > base_; }
 
   uint32_t room() const;
   void sent(uint32_t count, int64_t now, bool timed);
-  bool on_result(uint64_t position);
+  bool on_result(uint64_t packet_number);  // false: outside the window, or a duplicate
+  // Processes a batch of new RESULTs: round-trip sample, window growth, new base.
   void acknowledge(std::span<const uint64_t> accepted, int64_t now);
-  // Appends the positions to send again now; at most a batch.
+  // Appends packet numbers to retransmit now: lost by reordering threshold or loss timer, at most a batch.
   void detect_lost(int64_t now, std::vector<uint64_t>& out);
   int64_t loss_timer() const;  // -1: nothing is outstanding
 
  private:
   struct Entry {
     int64_t sent_at, deadline;
-    uint64_t mark;
+    uint64_t later_from;  // RESULTs from this packet number on count towards the threshold
     bool timed, done;
   };
-  Entry& at(uint64_t position) { return entries_[position & (span_ - 1)]; }
-  const Entry& at(uint64_t position) const { return entries_[position & (span_ - 1)]; }
+  Entry& at(uint64_t packet_number) { return entries_[packet_number & (span_ - 1)]; }
+  const Entry& at(uint64_t packet_number) const { return entries_[packet_number & (span_ - 1)]; }
   int64_t timeout() const;
   void back_off(int64_t now);
   void sample(int64_t rtt);
   void shrink(uint32_t numerator, uint32_t denominator, int64_t now);
 
-  uint32_t span_, limit_, batch_, overtaken_, cwnd_;
+  uint32_t span_, limit_, batch_, reordering_threshold_, cwnd_;
   uint64_t base_ = 0, next_ = 0, high_ = 0;
   uint32_t held_ = 0;
   uint64_t credit_ = 0;

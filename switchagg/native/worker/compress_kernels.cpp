@@ -1,5 +1,5 @@
 // Compiled once for each instruction set (KERNEL_LEVEL); plain loops that the compiler turns into vectors.
-#include "switchagg/native/worker/grid_kernels.h"
+#include "switchagg/native/worker/compress_kernels.h"
 
 #define JOIN_(a, b) a##b
 #define JOIN(a, b) JOIN_(a, b)
@@ -54,9 +54,9 @@ void pack_lanes(const int32_t* __restrict q, size_t words, int bits, uint32_t* _
   }
 }
 
-// Sign-extends the lowest lane left; taking it away gives back what it borrowed from the one above.
+// Sign-extends the lowest lane; subtracting it returns what it borrowed from the next one.
 template <int kBits>
-void peel_lanes(const uint32_t* __restrict in, size_t words, int bits, int32_t* __restrict q) {
+void unpack_lanes(const uint32_t* __restrict in, size_t words, int bits, int32_t* __restrict q) {
   const int width = kBits ? kBits : bits;
   const int lanes = 32 / width;
   for (size_t w = 0; w < words; ++w) {
@@ -79,13 +79,13 @@ void pack(const int32_t* q, size_t words, int bits, uint32_t* out) {
   }
 }
 
-void peel(const uint32_t* in, size_t words, int bits, int32_t* q) {
+void unpack(const uint32_t* in, size_t words, int bits, int32_t* q) {
   switch (bits) {
-    case 2: return peel_lanes<2>(in, words, bits, q);
-    case 4: return peel_lanes<4>(in, words, bits, q);
-    case 8: return peel_lanes<8>(in, words, bits, q);
-    case 16: return peel_lanes<16>(in, words, bits, q);
-    default: return peel_lanes<0>(in, words, bits, q);
+    case 2: return unpack_lanes<2>(in, words, bits, q);
+    case 4: return unpack_lanes<4>(in, words, bits, q);
+    case 8: return unpack_lanes<8>(in, words, bits, q);
+    case 16: return unpack_lanes<16>(in, words, bits, q);
+    default: return unpack_lanes<0>(in, words, bits, q);
   }
 }
 
@@ -95,7 +95,7 @@ uint64_t square(const int32_t* __restrict q, size_t n) {
   return sum;
 }
 
-// A double below 2^51 in magnitude plus this has the number's low 32 bits as its own.
+// Adding this to a double below 2^51 in magnitude leaves its low 32 bits in the low bits of the sum.
 constexpr double kShift = 0x1.8p52;
 
 inline uint32_t low_bits(double whole) {
@@ -113,7 +113,7 @@ inline double far_whole(T x, double unit, uint32_t h, bool* usable) {
 }
 
 template <typename T>
-size_t far(const T* __restrict x, size_t n, double unit, DrawKey key, uint32_t index, int32_t* __restrict low) {
+size_t low_bits_of(const T* __restrict x, size_t n, double unit, DrawKey key, uint32_t index, int32_t* __restrict low) {
   uint32_t unusable = 0;
   for (size_t i = 0; i < n; ++i) {
     bool usable;
@@ -125,7 +125,7 @@ size_t far(const T* __restrict x, size_t n, double unit, DrawKey key, uint32_t i
 }
 
 template <typename T>
-void far_values(const T* __restrict x, size_t n, double unit, DrawKey key, uint32_t index, T* __restrict out) {
+void rounded(const T* __restrict x, size_t n, double unit, DrawKey key, uint32_t index, T* __restrict out) {
   for (size_t i = 0; i < n; ++i) {
     bool usable;
     const double y = far_whole(x[i], unit, draw(key, index + static_cast<uint32_t>(i)), &usable);
@@ -141,7 +141,7 @@ void expect(const double* __restrict reference, size_t n, double scale, double* 
 }
 
 template <int kBits>
-void peel_lanes_near(const uint32_t* __restrict in, size_t words, int bits, const int32_t* __restrict low, int32_t* __restrict off) {
+void unpack_lanes_near(const uint32_t* __restrict in, size_t words, int bits, const int32_t* __restrict low, int32_t* __restrict off) {
   const int width = kBits ? kBits : bits;
   const int lanes = 32 / width;
   for (size_t w = 0; w < words; ++w) {
@@ -155,17 +155,17 @@ void peel_lanes_near(const uint32_t* __restrict in, size_t words, int bits, cons
   }
 }
 
-void peel_near(const uint32_t* in, size_t words, int bits, const int32_t* low, int32_t* off) {
+void unpack_near(const uint32_t* in, size_t words, int bits, const int32_t* low, int32_t* off) {
   switch (bits) {
-    case 4: return peel_lanes_near<4>(in, words, bits, low, off);
-    case 8: return peel_lanes_near<8>(in, words, bits, low, off);
-    case 16: return peel_lanes_near<16>(in, words, bits, low, off);
-    default: return peel_lanes_near<0>(in, words, bits, low, off);
+    case 4: return unpack_lanes_near<4>(in, words, bits, low, off);
+    case 8: return unpack_lanes_near<8>(in, words, bits, low, off);
+    case 16: return unpack_lanes_near<16>(in, words, bits, low, off);
+    default: return unpack_lanes_near<0>(in, words, bits, low, off);
   }
 }
 
 template <typename T>
-int32_t settle(const double* __restrict near, const int32_t* __restrict off, size_t n, double unit, double workers,
+int32_t sum_near(const double* __restrict near, const int32_t* __restrict off, size_t n, double unit, double workers,
                T* __restrict sum, double* __restrict mean) {
   int32_t farthest = 0;
   for (size_t i = 0; i < n; ++i) {
@@ -190,10 +190,12 @@ uint32_t check(const int32_t* __restrict low, const int32_t* __restrict off, con
 
 }  // namespace
 
-extern const GridKernels JOIN(grid_kernels_, KERNEL_LEVEL);
-const GridKernels JOIN(grid_kernels_, KERNEL_LEVEL) = {
-    TEXT(KERNEL_LEVEL), round<float>, round<double>, scale<float>, scale<double>, pack, peel, square,
-    far<float>, far<double>, far_values<float>, far_values<double>, expect, peel_near, settle<float>, settle<double>, check,
+extern const CompressKernels JOIN(compress_kernels_, KERNEL_LEVEL);
+const CompressKernels JOIN(compress_kernels_, KERNEL_LEVEL) = {
+    TEXT(KERNEL_LEVEL),
+    {round<float>, scale<float>, low_bits_of<float>, rounded<float>, sum_near<float>},
+    {round<double>, scale<double>, low_bits_of<double>, rounded<double>, sum_near<double>},
+    pack, unpack, square, expect, unpack_near, check,
 };
 
 }  // namespace switchagg

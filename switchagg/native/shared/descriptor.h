@@ -1,0 +1,53 @@
+// Open files that close with their object, and wake-ups: eventfds that one thread signals and another one polls.
+#pragma once
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdint>
+#include <system_error>
+#include <utility>
+
+namespace switchagg {
+
+[[noreturn]] inline void fail(const char* call) { throw std::system_error(errno, std::generic_category(), call); }
+
+class Descriptor {
+ public:
+  Descriptor() = default;
+  explicit Descriptor(int fd) : fd_(fd) {}
+  ~Descriptor() { reset(); }
+  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  Descriptor& operator=(Descriptor&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
+  int get() const { return fd_; }
+  explicit operator bool() const { return fd_ >= 0; }
+  void reset() {
+    if (fd_ >= 0) close(fd_);
+    fd_ = -1;
+  }
+
+ private:
+  int fd_ = -1;
+};
+
+inline Descriptor make_wake_up() {  // throws std::system_error
+  Descriptor made(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+  if (!made) fail("eventfd");
+  return made;
+}
+
+inline void signal_wake_up(int fd) {
+  const uint64_t one = 1;
+  [[maybe_unused]] const auto n = write(fd, &one, sizeof one);
+}
+
+inline void clear_wake_up(int fd) {
+  uint64_t count;
+  [[maybe_unused]] const auto n = read(fd, &count, sizeof count);
+}
+
+}  // namespace switchagg
