@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-kernels: str  # instruction set that the codec's loops were chosen for: base, v3 or v4
+kernels: str  # instruction set that the engine uses: base, v3 or v4
 
 class Socket:
-    """A bound UDP socket that an `Engine` has yet to take."""
+    """A bound UDP socket before an `Engine` takes it."""
 
     def __init__(self, ip: int, port: int, receive_buffer: int, offload: bool) -> None:
         """Binds. Raises `OSError`."""
@@ -22,7 +22,7 @@ class Socket:
     def close(self) -> None: ...
 
 class Call:
-    """One rank's part in one collective; see `struct Call` in native/plan.h."""
+    """One rank's part in one collective; see `struct Call` in native/worker/plan.h."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class Call:
 
 class Collective:
     """A collective that was submitted. `status`: 0 pending, 1 done, 2 mismatch, 3 timeout, 4 aborted,
-    5 lost, 6 moved; see native/engine.h."""
+    5 lost, 6 moved; see native/worker/engine.h."""
 
     @property
     def status(self) -> int: ...
@@ -72,18 +72,17 @@ class Collective:
     def generation(self) -> int: ...
     @property
     def resolved(self) -> tuple[bool, int, int]:
-        """Once it is done: whether zero blocks were skipped, elements a block, width of the lanes."""
+        """Once it is done: True if zero blocks were skipped, elements a block, width of the lanes."""
     @property
     def packets(self) -> int: ...
     @property
     def results(self) -> int: ...
 
-class Engine:
-    """One worker's engine in one job; see native/engine.h."""
+class Admission:
+    """The controller's answer to one worker. `link`: name of the switch's UNIX socket, empty for UDP."""
 
     def __init__(
         self,
-        socket: Socket,
         switch_ip: int,
         switch_port: int,
         job: int,
@@ -98,34 +97,20 @@ class Engine:
         window_limit: int,
         link: str = "",
         policy: int = 0,
-    ) -> None:
-        """Takes the socket: connected to the switch, or through shared memory where `link` names the switch's
-        UNIX socket. Raises `OSError`; the socket can then be tried again."""
+    ) -> None: ...
+
+class Engine:
+    """One worker's engine in one job; see native/worker/engine.h."""
+
+    def __init__(self, socket: Socket, admission: Admission) -> None:
+        """Takes the socket. Raises `OSError`; the socket can then be used again."""
     def submit(self, call: Call, timeout_ns: int, background: bool, generation: int = 0) -> Collective | None:
         """None: the engine is no longer in that generation."""
     def wait(self, work: Collective, slice_ns: int) -> int: ...
     def freeze(self) -> int: ...
     def finish(self, complete_to: int, slice_ns: int) -> bool: ...
-    def resume(
-        self,
-        socket: Socket,
-        switch_ip: int,
-        switch_port: int,
-        job: int,
-        token: int,
-        result_token: int,
-        base: int,
-        slots: int,
-        words: int,
-        first_seq: int,
-        rank: int,
-        workers: int,
-        window_limit: int,
-        link: str = "",
-        policy: int = 0,
-        lost: bool = False,
-    ) -> bool:
-        """Takes the socket as the constructor does. Raises `OSError`; it can then be tried again."""
+    def resume(self, socket: Socket, admission: Admission, lost: bool = False) -> bool:
+        """Takes the socket as the constructor does. Raises `OSError`; the socket can then be used again."""
     def request_pause(self) -> None: ...
     @property
     def pause_requested(self) -> bool: ...
@@ -148,15 +133,15 @@ class Engine:
     def calls(self) -> int: ...
     @property
     def policy(self) -> int:
-        """The policy word that the next collective to begin follows."""
+        """The policy word of the next collective to begin."""
     def set_policy(self, word: int) -> None:
-        """What the next collective's header carries, on rank 0."""
+        """Sets the policy that the next header carries, on rank 0."""
     @property
     def silence_ns(self) -> int: ...
     def stats(self) -> dict[str, int]: ...
 
 class HeartbeatSender:
-    """Sends an engine's heartbeats from a thread of its own; see native/heartbeat.h."""
+    """Sends an engine's heartbeats from a thread of its own; see native/worker/heartbeat.h."""
 
     def __init__(self, engine: Engine) -> None:
         """Raises `OSError`."""
@@ -169,11 +154,10 @@ class HeartbeatSender:
 # For tests.
 
 def heartbeat(cookie: bytes, sequence: int, report: Sequence[int]) -> bytes:
-    """What a `HeartbeatSender` sends."""
+    """Returns the datagram that a `HeartbeatSender` sends."""
 
 class Codec:
-    """Plan and stream of one call without a network. Payloads are exactly K words as they travel; None is a
-    SKIP."""
+    """Plan and stream of one call without a network. Payloads are K big-endian words; None is a SKIP."""
 
     def __init__(self, call: Call, call_number: int, words: int) -> None: ...
     @property
@@ -187,7 +171,7 @@ class Codec:
     def finish(self) -> None: ...
 
 class Window:
-    """The machine of `worker_lib.window.Window`, in C++; see there."""
+    """The sender's window, for tests; see `tests.reference.window.Window`."""
 
     def __init__(self, slots: int, batch: int, limit: int) -> None: ...
     @property

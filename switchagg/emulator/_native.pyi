@@ -5,7 +5,7 @@ from switchagg.emulator.outcomes import JobOutcomes
 from switchagg.rules.slots import Address, JobEntry, Out, SlotState
 
 class SlotTable:
-    """The slot machine of `switchagg.rules.slots.SlotTable`, in C++; see there."""
+    """The slot table of `switchagg.rules.slots.SlotTable`, in C++."""
 
     def __init__(self, capacity: int) -> None: ...
     def add_job(self, job: JobEntry) -> None: ...
@@ -14,9 +14,9 @@ class SlotTable:
     def admit(self, job_id: int, bits: int) -> None: ...
     def receive(self, payload: bytes, source: Address | None) -> list[Out]: ...
     def receive_batch(self, packets: Sequence[tuple[bytes, Address | None]]) -> tuple[list[Out], int]:
-        """`receive` for many packets, results read from slot memory only when they must be, or at the end.
+        """`receive` for many packets that reads results as late as it can.
 
-        Returns what was sent, and how often a packet had to wait because it would have overwritten a result.
+        Returns the packets sent, and how often a packet had to wait because it would have overwritten a result.
         """
     def counters(self) -> dict[str, int]: ...
     def job_counters(self, job_id: int) -> dict[str, int]: ...
@@ -68,7 +68,7 @@ class NativeSwitch:
         """Binds and starts. Once. Takes over `capture`, a file descriptor or -1. Raises `OSError`."""
     def close(self) -> None: ...
     def abandon(self) -> None:
-        """In a forked child: lets go of the parent's descriptors; else nothing."""
+        """In a forked child: closes the inherited descriptors. Elsewhere it does nothing."""
     @property
     def in_own_process(self) -> bool: ...
     @property
@@ -108,9 +108,9 @@ class NativeSwitch:
         faults: FaultSettings | None,
         capture: int,
     ) -> None:
-        """Opens the interfaces and starts; with `queues` neither: frames pass by `feed`. Raises `OSError`."""
+        """Opens the interfaces and starts. With `queues` it does neither: frames pass through `feed`. Raises `OSError`."""
     def add_placed_job(self, job: JobEntry, stations: Sequence[tuple[int, int]]) -> None:
-        """(port, MAC) of each worker in the order of the job's, then of the parent."""
+        """`stations`: (port, MAC) of each worker in the order of the job's, then of the parent."""
     def feed(self, port: int | None, frame: bytes) -> list[tuple[int, bytes]]: ...
     def send_frame(self, port: int, frame: bytes) -> bool: ...
     def inject(self, frame: bytes) -> tuple[bytes | None, list[bytes]]: ...

@@ -281,10 +281,11 @@ def fake(request: pytest.FixtureRequest) -> Iterator[FakeSwitch]:
 
 def test_a_switch_that_talks_nonsense_costs_a_worker_its_timeout(fake: FakeSwitch) -> None:
     sock = _native.Socket(0x7F000001, 0, 1 << 20, False)
-    engine = _native.Engine(
-        sock, switch_ip=0x7F000001, switch_port=9, job=1, token=1, result_token=1, base=0, slots=16, words=16,
+    admission = _native.Admission(
+        switch_ip=0x7F000001, switch_port=9, job=1, token=1, result_token=1, base=0, slots=16, words=16,
         first_seq=0, rank=0, workers=2, window_limit=8, link=fake.name,
     )  # fmt: skip
+    engine = _native.Engine(sock, admission)
     x = np.ones(10, np.float32)
     call = _call(x, x)
     cpu, before = time.process_time(), time.monotonic()

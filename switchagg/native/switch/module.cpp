@@ -554,8 +554,10 @@ void bind_ethernet(nb::class_<NativeSwitch>& bound) {
       .def("remove_group", of_tables(&FrameTables::remove_group), "group"_a)
       .def("set_arps", of_tables(&FrameTables::set_arps), "macs"_a)
       .def("clear_frame_tables", of_tables(&FrameTables::clear))
-      .def("entry_packets", of_tables(&FrameTables::entry_packets))
-      .def("station_packets", of_tables(&FrameTables::station_packets))
+      .def("entry_packets",
+           [](NativeSwitch& self) { return on_tables(self, [](const FrameTables& tables) { return tables.entry_packets(); }); })
+      .def("station_packets",
+           [](NativeSwitch& self) { return on_tables(self, [](const FrameTables& tables) { return tables.station_packets(); }); })
       .def("ether_counters", &ether_counters)
       .def("interface_counters", &interface_counters);
 }

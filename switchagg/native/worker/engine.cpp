@@ -36,7 +36,7 @@ constexpr uint32_t kLead = 2;
 constexpr uint64_t kNontemporal = 16 << 20;  // bytes; larger results are written with nontemporal stores
 
 // True if a call means the same under both memberships.
-bool means_the_same(const Call& call, const Membership& before, const Membership& after) {
+bool means_the_same(const Call& call, const Admission& before, const Admission& after) {
   if (before.rank == after.rank && before.workers == after.workers) return true;
   if (call.bits == 8 && !call.auto_lanes && after.workers > 127) return false;  // too many workers for 8-bit lanes
   return call.kind == Kind::allreduce || call.kind == Kind::barrier || call.kind == Kind::no_op;
@@ -44,14 +44,14 @@ bool means_the_same(const Call& call, const Membership& before, const Membership
 
 }  // namespace
 
-Engine::Engine(std::unique_ptr<Port> port, const Membership& membership)
+Engine::Engine(std::unique_ptr<Port> port, const Admission& admission)
     : port_(std::move(port)),
-      membership_(membership),
-      stride_(wire::kHeaderBytes + 4 * membership.words),
-      window_(membership.slots, batch_of(stride_), membership.window_limit),
-      ring_(port_->packet_memory(static_cast<size_t>(membership.slots) * stride_)),
-      has_payload_(membership.slots),
-      policy_(Policy::valid(membership.policy) ? membership.policy : Policy::kValid | 64),
+      admission_(admission),
+      stride_(wire::kHeaderBytes + 4 * admission.words),
+      window_(admission.slots, batch_of(stride_), admission.window_limit),
+      ring_(port_->packet_memory(static_cast<size_t>(admission.slots) * stride_)),
+      has_payload_(admission.slots),
+      policy_(Policy::valid(admission.policy) ? admission.policy : Policy::kValid | 64),
       policy_sent_(policy_.load()) {
   received_.reserve(1024);
 }
@@ -292,7 +292,7 @@ void Engine::on_all_sent(const Collective& c) {
 void Engine::begin(Collective& c) {
   c.begun = true;
   c.start = c.end = window_.next();
-  c.call.pause = membership_.rank == 0 && pause_requested_.exchange(false);
+  c.call.pause = admission_.rank == 0 && pause_requested_.exchange(false);
   // Every header before this one has its RESULT, the same at all ranks, so all settle the call alike.
   Policy::resolve(c.call, policy_);
   c.call.policy = policy_sent_;
@@ -302,7 +302,7 @@ void Engine::begin(Collective& c) {
   for (uint64_t from = 0; from < c.call.count && !c.call.withdrawn; from += each)
     c.segments.emplace_back().call = c.call.segment(from, std::min(each, c.call.count - from));
   const uint64_t segments = c.segments.size();
-  c.header_has_plan = segments == 1 && kPlanHeaderWords + c.call.rest_words() <= membership_.words;
+  c.header_has_plan = segments == 1 && kPlanHeaderWords + c.call.rest_words() <= admission_.words;
   c.lead = static_cast<uint32_t>(std::min<uint64_t>(segments, kLead));
   c.steps = static_cast<uint32_t>(1 + 2 * segments);
   if (!c.call.withdrawn) stats_.blocks_total += c.call.blocks();
@@ -335,7 +335,7 @@ bool Engine::start_step(Collective& c) {
   if (step.kind == Step::Kind::plan || (step.kind == Step::Kind::header && c.header_has_plan)) {
     SegmentState& s = c.segments[step.segment];
     if (!s.plan && !s.agreed) {
-      s.plan = std::make_unique<Plan>(s.call, membership_.words, c.header_has_plan);
+      s.plan = std::make_unique<Plan>(s.call, admission_.words, c.header_has_plan);
       if (c.call.auto_zeros) s.probed = probe_.sample_input(s.call, step.segment);
     }
     if (s.plan && !s.plan->scanned()) {
@@ -353,7 +353,7 @@ bool Engine::start_step(Collective& c) {
   } else if (step.kind == Step::Kind::stream) {
     SegmentState& s = c.segments[step.segment];
     if (!c.opened || !s.agreed) return false;
-    s.stream = std::make_unique<Stream>(s.call, c.call.kind == Kind::no_op ? nullptr : s.plan.get(), membership_.words);
+    s.stream = std::make_unique<Stream>(s.call, c.call.kind == Kind::no_op ? nullptr : s.plan.get(), admission_.words);
     packets = s.stream->packets();
     c.blocks_union += s.stream->union_blocks();
     stats_.blocks_union += s.stream->union_blocks();
@@ -408,7 +408,7 @@ uint32_t Engine::sendable() const {
   const Collective& c = *queue_[sending_];
   if (frozen_ && c.index >= limit_) return 0;
   if (c.active.empty() || window_.next() >= c.active.back().end) return 0;
-  return static_cast<uint32_t>(std::min<uint64_t>(c.active.back().end - window_.next(), membership_.slots));
+  return static_cast<uint32_t>(std::min<uint64_t>(c.active.back().end - window_.next(), admission_.slots));
 }
 
 bool Engine::build(Collective& c, uint64_t packet_number) {
@@ -422,17 +422,17 @@ bool Engine::build(Collective& c, uint64_t packet_number) {
   } else if (step.kind == Step::Kind::plan || c.header_has_plan) {
     filled = c.segments[step.segment].plan->encode(packet, payload);
   } else {
-    PlanHeader::encode(c.call, membership_.words, payload);
+    PlanHeader::encode(c.call, admission_.words, payload);
   }
   wire::Header header;
   header.op = static_cast<uint8_t>(step.kind != Step::Kind::stream || c.call.op == ReduceOp::bit_or ? wire::Op::OR : wire::Op::SUM);
   header.flags = filled ? wire::kFlagPayload : 0;
-  header.job = membership_.job;
-  header.token = membership_.token;
-  header.seq = membership_.first_seq + static_cast<uint32_t>(packet_number);
-  header.slot = static_cast<uint16_t>(membership_.base + (header.seq & (membership_.slots - 1)));
+  header.job = admission_.job;
+  header.token = admission_.token;
+  header.seq = admission_.first_seq + static_cast<uint32_t>(packet_number);
+  header.slot = static_cast<uint16_t>(admission_.base + (header.seq & (admission_.slots - 1)));
   header.write(to);
-  has_payload_[packet_number & (membership_.slots - 1)] = filled;
+  has_payload_[packet_number & (admission_.slots - 1)] = filled;
   return filled;
 }
 
@@ -460,7 +460,7 @@ bool Engine::send_new(int64_t now) {
 
 void Engine::transmit() {
   const int64_t before = now_ns();
-  const Endpoint to[] = {membership_.switch_at};
+  const Endpoint to[] = {admission_.switch_at};
   port_->send(to, data_);
   port_->send(to, skips_);
   data_.clear();
@@ -474,7 +474,7 @@ bool Engine::retransmit(int64_t now) {
   if (lost_.empty()) return false;
   for (uint64_t packet_number : lost_) {
     uint8_t* to = record(packet_number);
-    const bool filled = has_payload_[packet_number & (membership_.slots - 1)];
+    const bool filled = has_payload_[packet_number & (admission_.slots - 1)];
     to[wire::kFlagsOffset] |= wire::kFlagRetransmission;
     (filled ? data_ : skips_).push_back({to, filled ? stride_ : wire::kHeaderBytes});
   }
@@ -498,10 +498,10 @@ bool Engine::receive(int64_t now) {
     const bool filled = h.flags & wire::kFlagPayload;
     // The packet number with this sequence number that is nearest to the window's base.
     const int32_t ahead =
-        static_cast<int32_t>(h.seq - membership_.first_seq - static_cast<uint32_t>(window_.base()));
-    if (h.version != wire::kVersion || h.op != static_cast<uint8_t>(wire::Op::RESULT) || h.job != membership_.job ||
-        h.token != membership_.result_token || filled != (r.size == stride_) ||
-        h.slot != membership_.base + (h.seq & (membership_.slots - 1)) || ahead < 0 ||
+        static_cast<int32_t>(h.seq - admission_.first_seq - static_cast<uint32_t>(window_.base()));
+    if (h.version != wire::kVersion || h.op != static_cast<uint8_t>(wire::Op::RESULT) || h.job != admission_.job ||
+        h.token != admission_.result_token || filled != (r.size == stride_) ||
+        h.slot != admission_.base + (h.seq & (admission_.slots - 1)) || ahead < 0 ||
         !window_.on_result(window_.base() + static_cast<uint64_t>(ahead))) {
       ++stats_.ignored;
       continue;
@@ -640,7 +640,7 @@ bool Engine::finish(uint64_t complete_to, int64_t slice_ns) {
   return !broken_ && halted();
 }
 
-bool Engine::resume(std::unique_ptr<Port> port, const Membership& membership, bool lost) {
+bool Engine::resume(std::unique_ptr<Port> port, const Admission& admission, bool lost) {
   auto lock = contend();
   port_->wake();
   changed_.wait(lock, [this] { return !driving_; });
@@ -649,8 +649,8 @@ bool Engine::resume(std::unique_ptr<Port> port, const Membership& membership, bo
   past_packets_ += window_.next();
   past_port_ += port_->counters();
   port_ = std::move(port);
-  const Membership before = membership_;
-  adopt(membership);
+  const Admission before = admission_;
+  adopt(admission);
 
   std::deque<std::shared_ptr<Collective>> queue;
   queue.swap(queue_);
@@ -662,11 +662,11 @@ bool Engine::resume(std::unique_ptr<Port> port, const Membership& membership, bo
       set_status(c, Status::lost);
     } else {
       // Its header tells all ranks, because some may call it only now.
-      if (!means_the_same(c.call, before, membership)) c.call.withdrawn = true;
+      if (!means_the_same(c.call, before, admission)) c.call.withdrawn = true;
       c.index = calls_++;
       c.call.call_number = static_cast<uint32_t>(c.index);
-      c.call.rank = membership.rank;
-      c.call.workers = membership.workers;
+      c.call.rank = admission.rank;
+      c.call.workers = admission.workers;
       c.generation = generation_.load();
       queue_.push_back(std::move(work));
     }
@@ -676,19 +676,19 @@ bool Engine::resume(std::unique_ptr<Port> port, const Membership& membership, bo
 }
 
 // Initializes the state of a new generation.
-void Engine::adopt(const Membership& membership) {
-  membership_ = membership;
-  stride_ = wire::kHeaderBytes + 4 * membership.words;
-  window_ = Window(membership.slots, batch_of(stride_), membership.window_limit);
-  ring_ = port_->packet_memory(static_cast<size_t>(membership.slots) * stride_);
-  has_payload_.assign(membership.slots, 0);
+void Engine::adopt(const Admission& admission) {
+  admission_ = admission;
+  stride_ = wire::kHeaderBytes + 4 * admission.words;
+  window_ = Window(admission.slots, batch_of(stride_), admission.window_limit);
+  ring_ = port_->packet_memory(static_cast<size_t>(admission.slots) * stride_);
+  has_payload_.assign(admission.slots, 0);
   ++generation_;
   calls_ = 0;
   completed_ = limit_ = 0;
   failed_from_ = UINT64_MAX;
   frozen_ = pausing_ = pause_requested_ = false;
   sparse_ = false;
-  if (Policy::valid(membership.policy)) policy_ = policy_sent_ = membership.policy;
+  if (Policy::valid(admission.policy)) policy_ = policy_sent_ = admission.policy;
   last_result_ = 0;
   sending_ = 0;
 }

@@ -35,14 +35,15 @@
 
 namespace switchagg {
 
-struct Membership {  // the controller's answer to this worker
+struct Admission {  // the controller's answer to this worker
   uint16_t job = 0;
   uint32_t token = 0, result_token = 0;
   uint32_t base = 0, slots = 0, words = 0, first_seq = 0;
   uint32_t rank = 0, workers = 1;
   Endpoint switch_at;
   uint32_t window_limit = 0;  // packets for which the socket buffers have room
-  uint32_t policy = 0;        // the job's policy word at admission: what its first collective follows
+  uint32_t policy = 0;        // the job's policy word at admission, for its first collective
+  std::string link;           // name of the switch's UNIX socket; empty: UDP
 };
 
 enum class Status : uint8_t {
@@ -119,7 +120,7 @@ struct EngineStats {
 
 class Engine {
  public:
-  Engine(std::unique_ptr<Port> port, const Membership& membership);
+  Engine(std::unique_ptr<Port> port, const Admission& admission);
   ~Engine();
 
   // Queues a collective and numbers it in the order of these calls. `background`: start it now, before a thread waits for
@@ -137,7 +138,7 @@ class Engine {
   bool finish(uint64_t complete_to, int64_t slice_ns);
   // After freeze() and finish(): continues in a new generation, on a new port. `lost`: all queued collectives end as lost.
   // Otherwise those that have not begun are carried out in the new generation. False: the engine is broken.
-  bool resume(std::unique_ptr<Port> port, const Membership& membership, bool lost);
+  bool resume(std::unique_ptr<Port> port, const Admission& admission, bool lost);
   // On rank 0: the next header makes all ranks freeze after its collective. When an engine has, it signals the eventfd
   // that set_pause_eventfd() gave.
   void request_pause() { pause_requested_ = true; }
@@ -194,13 +195,13 @@ class Engine {
   void set_status(Collective& c, Status status);
   bool halted() const { return frozen_ && completed_ >= limit_; }
   bool expire(int64_t now);
-  void adopt(const Membership& membership);
+  void adopt(const Admission& admission);
   bool waits_for_plans() const;
   void break_all(Status status);
-  uint8_t* record(uint64_t packet_number) { return ring_ + (packet_number & (membership_.slots - 1)) * stride_; }
+  uint8_t* record(uint64_t packet_number) { return ring_ + (packet_number & (admission_.slots - 1)) * stride_; }
 
   std::unique_ptr<Port> port_;
-  Membership membership_;
+  Admission admission_;
   uint32_t stride_;
   Window window_;
   uint8_t* ring_;  // the last P packets sent, for retransmissions; the port's memory

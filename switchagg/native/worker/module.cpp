@@ -35,19 +35,19 @@ class Socket {
     gso = port_->gso();
     gro = port_->gro();
   }
-  // Returns a port to the switch at `peer`: through shared memory if `link` names its UNIX socket, else by UDP.
-  std::unique_ptr<Port> take(Endpoint peer, const std::string& link, const Membership& membership) {
+  // Returns a port to the switch: through shared memory if the admission names a link, else by UDP.
+  std::unique_ptr<Port> take(const Admission& admission) {
     if (!port_) throw nb::value_error("this socket is closed or belongs to an engine already");
-    if (link.empty()) {
-      port_->connect(peer);
+    if (admission.link.empty()) {
+      port_->connect(admission.switch_at);
       return std::move(port_);
     }
     link::Shape shape;
-    shape.packet_bytes = wire::kHeaderBytes + 4 * membership.words;
+    shape.packet_bytes = wire::kHeaderBytes + 4 * admission.words;
     // Room for all packets in flight and some retransmissions; a full ring drops packets, as a full socket buffer does.
-    shape.entries = std::max(link::Shape::kMinEntries, 4 * membership.slots);
-    shape.memory_bytes = uint64_t{membership.slots} * shape.packet_bytes;
-    return std::make_unique<LinkPort>(port_, link, peer, shape);
+    shape.entries = std::max(link::Shape::kMinEntries, 4 * admission.slots);
+    shape.memory_bytes = uint64_t{admission.slots} * shape.packet_bytes;
+    return std::make_unique<LinkPort>(port_, admission.link, admission.switch_at, shape);
   }
   void close() { port_.reset(); }
 
@@ -221,28 +221,28 @@ NB_MODULE(_native, m) {
       .def_prop_ro("packets", [](const Collective& c) { return c.packets; })
       .def_prop_ro("results", [](const Collective& c) { return c.results; });
 
-  nb::class_<Membership>(m, "Membership")
+  nb::class_<Admission>(m, "Admission")
       .def(
           "__init__",
-          [](Membership* self, uint32_t switch_ip, uint16_t switch_port, uint16_t job, uint32_t token,
+          [](Admission* self, uint32_t switch_ip, uint16_t switch_port, uint16_t job, uint32_t token,
              uint32_t result_token, uint32_t base, uint32_t slots, uint32_t words, uint32_t first_seq, uint32_t rank,
-             uint32_t workers, uint32_t window_limit, uint32_t policy) {
-            new (self) Membership{job, token, result_token, base, slots, words, first_seq, rank, workers,
-                                  {switch_ip, switch_port}, window_limit, policy};
+             uint32_t workers, uint32_t window_limit, const std::string& link, uint32_t policy) {
+            new (self) Admission{job, token, result_token, base, slots, words, first_seq, rank, workers,
+                                  {switch_ip, switch_port}, window_limit, policy, link};
           },
           "switch_ip"_a, "switch_port"_a, "job"_a, "token"_a, "result_token"_a, "base"_a, "slots"_a, "words"_a,
-          "first_seq"_a, "rank"_a, "workers"_a, "window_limit"_a, "policy"_a = 0);
+          "first_seq"_a, "rank"_a, "workers"_a, "window_limit"_a, "link"_a = "", "policy"_a = 0);
 
   nb::class_<Engine>(m, "Engine")
       .def(
           "__init__",
-          [](Engine* self, Socket& socket, const Membership& membership, const std::string& link) {
+          [](Engine* self, Socket& socket, const Admission& admission) {
             with_os_errors([&] {
               nb::gil_scoped_release release;  // a switch may be slow to answer
-              new (self) Engine(socket.take(membership.switch_at, link, membership), membership);
+              new (self) Engine(socket.take(admission), admission);
             });
           },
-          "socket"_a, "membership"_a, "link"_a = "")
+          "socket"_a, "admission"_a)
       .def(
           "submit",
           [](Engine& self, const Call& call, int64_t timeout_ns, bool background, uint32_t generation) {
@@ -263,13 +263,13 @@ NB_MODULE(_native, m) {
       .def("finish", &Engine::finish, "complete_to"_a, "slice_ns"_a, nb::call_guard<nb::gil_scoped_release>())
       .def(
           "resume",
-          [](Engine& self, Socket& socket, const Membership& membership, const std::string& link, bool lost) {
+          [](Engine& self, Socket& socket, const Admission& admission, bool lost) {
             return with_os_errors([&] {
               nb::gil_scoped_release release;
-              return self.resume(socket.take(membership.switch_at, link, membership), membership, lost);
+              return self.resume(socket.take(admission), admission, lost);
             });
           },
-          "socket"_a, "membership"_a, "link"_a = "", "lost"_a = false)
+          "socket"_a, "admission"_a, "lost"_a = false)
       .def("request_pause", &Engine::request_pause)
       .def_prop_ro("pause_requested", &Engine::pause_requested)
       .def("set_pause_eventfd", &Engine::set_pause_eventfd, "descriptor"_a, nb::call_guard<nb::gil_scoped_release>())
