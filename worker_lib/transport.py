@@ -47,7 +47,12 @@ def open_engine(sock: BoundSocket, member: Membership, transport: str) -> tuple[
     Raises as `resume_engine`.
     """
     engines: list[_native.Engine] = []
-    used = _open(sock, member, transport, lambda given: engines.append(_native.Engine(sock.native, _native.Admission(**given))))
+    used = _open(
+        sock,
+        member,
+        transport,
+        lambda given: engines.append(_native.Engine(sock.native, _native.Admission(**given))),
+    )
     return engines[0], used
 
 
@@ -66,7 +71,9 @@ def resume_engine(
     Raises:
         SwitchError: no route to the switch, or it takes no link and `transport` is "shm".
     """
-    return _open(sock, member, transport, lambda given: engine.resume(sock.native, _native.Admission(**given), lost))
+    return _open(
+        sock, member, transport, lambda given: engine.resume(sock.native, _native.Admission(**given), lost)
+    )
 
 
 def _open(

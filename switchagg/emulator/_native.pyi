@@ -16,7 +16,8 @@ class SlotTable:
     def receive_batch(self, packets: Sequence[tuple[bytes, Address | None]]) -> tuple[list[Out], int]:
         """`receive` for many packets that reads results as late as it can.
 
-        Returns the packets sent, and how often a packet had to wait because it would have overwritten a result.
+        Returns the packets sent, and how often a packet had to wait for a result that it
+        would have overwritten.
         """
     def counters(self) -> dict[str, int]: ...
     def job_counters(self, job_id: int) -> dict[str, int]: ...
@@ -108,7 +109,7 @@ class NativeSwitch:
         faults: FaultSettings | None,
         capture: int,
     ) -> None:
-        """Opens the interfaces and starts. With `queues` it does neither: frames pass through `feed`. Raises `OSError`."""
+        """Opens the interfaces and starts; with `queues` neither, see `feed`. Raises `OSError`."""
     def add_placed_job(self, job: JobEntry, stations: Sequence[tuple[int, int]]) -> None:
         """`stations`: (port, MAC) of each worker in the order of the job's, then of the parent."""
     def feed(self, port: int | None, frame: bytes) -> list[tuple[int, bytes]]: ...

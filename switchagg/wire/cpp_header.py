@@ -130,11 +130,11 @@ def generate() -> str:
     """Returns the text of ``switchagg/native/shared/wire.h``."""
     lines: list[str] = [_HEAD.rstrip("\n"), ""]
     lines += [f"inline constexpr uint32_t {name} = {value};" for name, value in _CONSTANTS.items()]
-    lines += ["", "// Where a field starts, in bytes; version and op share the first."]
+    lines += ["", "// Offsets of fields in bytes; version and op share the first one."]
     for group in _byte_fields():
         for field, byte in group:
             lines.append(f"inline constexpr uint32_t k{field.name.capitalize()}Offset = {byte};")
-    lines += ["", *_enum("Op", ((op.name, op.value) for op in wire.Op), "What a packet asks for, or is.")]
+    lines += ["", *_enum("Op", ((op.name, op.value) for op in wire.Op), "Operations of packets.")]
     lines += ["", "// Bits of Header::flags."]
     lines += [
         f"inline constexpr uint8_t kFlag{flag.name.capitalize()} = {flag.value};"
@@ -146,14 +146,14 @@ def generate() -> str:
     lines += _enum(
         "DropReason",
         [*reasons, ("none", 255)],
-        "Why a switch dropped a packet, in the order in which it checks.",
+        "Reasons for which a switch drops a packet, in the order of its checks.",
     )
     lines += [""]
     events = [(event.value, len(reasons) + index) for index, event in enumerate(wire.Event)]
     lines += _enum(
         "Event",
         events,
-        "What else a switch counts; numbered on from DropReason, so that one array holds both.",
+        "Other counters of a switch, numbered after DropReason, so that one array holds both.",
     )
     lines += ["", f"inline constexpr uint32_t kCounters = {len(wire.COUNTERS)};"]
     lines += ["inline constexpr const char* kCounterNames[kCounters] = {"]

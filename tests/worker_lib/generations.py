@@ -50,7 +50,9 @@ class Cluster:
         places = tuple(range(self._workers))
         sockets, admissions = self._admit(places)
         for place in places:
-            self.engines[place] = _native.Engine(sockets[place].native, _native.Admission(**admissions[place]))
+            self.engines[place] = _native.Engine(
+                sockets[place].native, _native.Admission(**admissions[place])
+            )
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -73,9 +75,13 @@ class Cluster:
         lost = len(stay) < len(before)
         for place in places:
             if place in stay:
-                assert self.engines[place].resume(sockets[place].native, _native.Admission(**admissions[place]), lost)
+                assert self.engines[place].resume(
+                    sockets[place].native, _native.Admission(**admissions[place]), lost
+                )
             else:
-                self.engines[place] = _native.Engine(sockets[place].native, _native.Admission(**admissions[place]))
+                self.engines[place] = _native.Engine(
+                    sockets[place].native, _native.Admission(**admissions[place])
+                )
         self.switch.remove_job(old)
         return upto
 

@@ -14,7 +14,7 @@ inline constexpr uint32_t kMaxWords = 16372;
 inline constexpr uint32_t kMaxWorkers = 32;
 inline constexpr uint32_t kMaxPacketBytes = 65507;
 
-// Where a field starts, in bytes; version and op share the first.
+// Offsets of fields in bytes; version and op share the first one.
 inline constexpr uint32_t kVersionOffset = 0;
 inline constexpr uint32_t kOpOffset = 0;
 inline constexpr uint32_t kFlagsOffset = 1;
@@ -24,7 +24,7 @@ inline constexpr uint32_t kSeqOffset = 8;
 inline constexpr uint32_t kSlotOffset = 12;
 inline constexpr uint32_t kReplyOffset = 14;
 
-// What a packet asks for, or is.
+// Operations of packets.
 enum class Op : uint8_t {
   SUM = 0,
   OR = 1,
@@ -36,7 +36,7 @@ enum class Op : uint8_t {
 inline constexpr uint8_t kFlagPayload = 1;
 inline constexpr uint8_t kFlagRetransmission = 2;
 
-// Why a switch dropped a packet, in the order in which it checks.
+// Reasons for which a switch drops a packet, in the order of its checks.
 enum class DropReason : uint8_t {
   truncated = 0,
   version = 1,
@@ -51,7 +51,7 @@ enum class DropReason : uint8_t {
   none = 255,
 };
 
-// What else a switch counts; numbered on from DropReason, so that one array holds both.
+// Other counters of a switch, numbered after DropReason, so that one array holds both.
 enum class Event : uint8_t {
   received = 10,
   accepted = 11,

@@ -311,7 +311,7 @@ void Stream::encode_narrow(uint32_t* words) {
       kernels_.dequantize_f32(q_.data(), count, carried_f(exponent), left);
       if (exponent >= 254)  // a lane at its top stands for 2^128
         for (uint32_t i = 0; i < count; ++i) left[i] = std::clamp(left[i], -FLT_MAX, FLT_MAX);
-      kernels_.leave_f32(x, count, left);
+      kernels_.subtract_f32(x, count, left);
     });
   });
   kernels_.pack32(reinterpret_cast<const int32_t*>(sums_.data()), words_, words);

@@ -69,24 +69,29 @@ void unpack_lanes(const uint32_t* __restrict in, size_t words, int bits, int32_t
   }
 }
 
-void pack(const int32_t* q, size_t words, int bits, uint32_t* out) {
+template <int kBits>
+struct Width {
+  static constexpr int bits = kBits;
+};
+
+// Calls f with the width as a constant where loops with a constant width are worth having.
+template <typename F>
+inline __attribute__((always_inline)) void by_width(int bits, F&& f) {
   switch (bits) {
-    case 2: return pack_lanes<2>(q, words, bits, out);
-    case 4: return pack_lanes<4>(q, words, bits, out);
-    case 8: return pack_lanes<8>(q, words, bits, out);
-    case 16: return pack_lanes<16>(q, words, bits, out);
-    default: return pack_lanes<0>(q, words, bits, out);
+    case 2: return f(Width<2>{});
+    case 4: return f(Width<4>{});
+    case 8: return f(Width<8>{});
+    case 16: return f(Width<16>{});
+    default: return f(Width<0>{});
   }
 }
 
+void pack(const int32_t* q, size_t words, int bits, uint32_t* out) {
+  by_width(bits, [=](auto width) { pack_lanes<decltype(width)::bits>(q, words, bits, out); });
+}
+
 void unpack(const uint32_t* in, size_t words, int bits, int32_t* q) {
-  switch (bits) {
-    case 2: return unpack_lanes<2>(in, words, bits, q);
-    case 4: return unpack_lanes<4>(in, words, bits, q);
-    case 8: return unpack_lanes<8>(in, words, bits, q);
-    case 16: return unpack_lanes<16>(in, words, bits, q);
-    default: return unpack_lanes<0>(in, words, bits, q);
-  }
+  by_width(bits, [=](auto width) { unpack_lanes<decltype(width)::bits>(in, words, bits, q); });
 }
 
 uint64_t square(const int32_t* __restrict q, size_t n) {
@@ -156,12 +161,7 @@ void unpack_lanes_near(const uint32_t* __restrict in, size_t words, int bits, co
 }
 
 void unpack_near(const uint32_t* in, size_t words, int bits, const int32_t* low, int32_t* off) {
-  switch (bits) {
-    case 4: return unpack_lanes_near<4>(in, words, bits, low, off);
-    case 8: return unpack_lanes_near<8>(in, words, bits, low, off);
-    case 16: return unpack_lanes_near<16>(in, words, bits, low, off);
-    default: return unpack_lanes_near<0>(in, words, bits, low, off);
-  }
+  by_width(bits, [=](auto width) { unpack_lanes_near<decltype(width)::bits>(in, words, bits, low, off); });
 }
 
 template <typename T>
