@@ -1,10 +1,10 @@
-"""Calls to a controller, for workers and the command line: address, TLS, token, errors. No dependencies.
+"""HTTP client of a controller, for workers and the command line: address, TLS, token, errors.
 
     SWITCHAGG_TOKEN   the tenant's bearer token, where the controller wants one
     SWITCHAGG_CA      PEM file of the authority that signed the controller's certificate, if it is private
 
-`http.client` and `ssl` are imported by the first call: they cost more than all else that a worker imports
-from here.
+The first call imports `http.client` and `ssl`, which take longer to import than the rest of this package's
+worker side.
 """
 
 from __future__ import annotations
@@ -107,7 +107,9 @@ def connect(there: Endpoint, timeout: float, retry_until: float | None = None) -
                 continue
             raise SwitchError(_not_there(there, error)) from error
         connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        connection.auto_open = 0  # a second connection would be another life line
+        connection.auto_open = (
+            0  # the controller watches this connection; a second one would mean nothing to it
+        )
         return connection
 
 
@@ -187,7 +189,7 @@ def call_once(
 
 
 def member_path(job: str, rank: int | None = None, verb: str | None = None) -> str:
-    """Returns the path of a job's members, of one of them, or of what one asks for."""
+    """Returns the path of a job's members, of one of them, or of a request of one."""
     parts = ["/v1/jobs", quote(job, safe=""), "members"]
     if rank is not None:
         parts.append(str(rank))

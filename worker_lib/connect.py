@@ -1,4 +1,4 @@
-"""From arguments and environment to a `Session`: who am I, where is the controller, join, start the engine.
+"""Makes a `Session` from arguments and environment: finds the controller, joins the job, starts the engine.
 
 argument            environment                       otherwise
 controller=         SWITCHAGG_CONTROLLER              rank 0 starts one on MASTER_ADDR, where that is set
@@ -60,8 +60,8 @@ def connect(
         controller: its URL, such as ``http://127.0.0.1:8080``.
         job: name that all ranks of the job share.
         rank: this worker's number, 0 to world_size - 1.
-        world_size: number of workers, at most 32 on one switch and 256 on a tree of switches; which there is,
-            the controller knows. A group of one needs no controller and no switch.
+        world_size: number of workers, at most 32 on one switch and 256 on a tree of switches. A group of one
+            needs no controller and no switch.
         address: IPv4 address of this host to use; by default that of SWITCHAGG_ADDRESS, or the one that leads
             to the controller.
         timeout: seconds that a collective may take unless its call says otherwise.
@@ -72,7 +72,7 @@ def connect(
             as loopback does.
         transport: ``"shm"``: packets through memory shared with a switch on this host; ``"udp"``; or
             ``"auto"``, shared memory where that works.
-        on_loss: what becomes of the job when a rank's process ends or goes silent: ``"fail"`` ends every
+        on_loss: the fate of the job after a rank's process ends or goes silent: ``"fail"`` ends every
             rank's session with a `WorkerLostError`; ``"shrink"`` lets the others go on after it. A rank that
             comes back joins with the rank and world_size that it had at first. All ranks ask for the same.
         deadline: seconds of silence after which a rank is lost, 1 to 3,600.
@@ -179,7 +179,7 @@ def _join(
 
 
 def _controller(given: str | None, rank: int, patience: float) -> tuple[str, bool]:
-    """The controller's URL, and whether it may still be starting."""
+    """Returns the controller's URL, and True if it may still be starting."""
     url = given if given is not None else os.environ.get("SWITCHAGG_CONTROLLER")
     if url:
         return url, False
@@ -187,8 +187,8 @@ def _controller(given: str | None, rank: int, patience: float) -> tuple[str, boo
     if not master or not port:
         raise UsageError(
             "no controller named: pass controller='http://host:port', set SWITCHAGG_CONTROLLER, run "
-            "under `switchagg run`, "
-            "or set MASTER_ADDR and MASTER_PORT (as torchrun does) so that rank 0 starts one"
+            "under `switchagg run`, or set MASTER_ADDR and MASTER_PORT (as torchrun does) so that rank 0 "
+            "starts one"
         )
     own = os.environ.get("SWITCHAGG_CONTROLLER_PORT")
     try:
@@ -240,7 +240,7 @@ def _leave_at_exit() -> None:
 
 def _forget_controllers_in_child() -> None:
     for controller in _embedded:
-        controller.close_descriptors()  # they are the parent's children, and its to end
+        controller.close_descriptors()  # the parent ends them
     _embedded.clear()
 
 

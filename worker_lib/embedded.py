@@ -1,7 +1,7 @@
 """Starts a switch with its controller as a child process: `switchagg host`.
 
-The child ends when it is told to, or when the process that started it does. It is in a session of its own, so
-that Ctrl-C at a terminal does not stop it before its workers.
+The child ends on `Embedded.close`, or with the process that started it. It is in a process session of its
+own, so that Ctrl-C at a terminal does not stop it before its workers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import IO, Final, Self
 from switchagg.errors import SwitchError, UsageError
 
 START_TIMEOUT: Final = 20.0  # seconds
-LINGER: Final = 5.0  # seconds that the child gives the ranks that are still in a job
+LEAVE_TIMEOUT: Final = 5.0  # seconds that the child waits for the ranks that are still in a job
 STOP_TIMEOUT: Final = 5.0  # seconds
 HOST_TOKEN_VARIABLE: Final = "SWITCHAGG_HOST_TOKEN"
 PORT_VARIABLE: Final = "SWITCHAGG_CONTROLLER_PORT"
@@ -34,7 +34,7 @@ class Embedded:
     Attributes:
         controller: its URL.
         switch: IPv4 address and UDP port of the switch.
-        warnings: what a person should know about how the switch runs there, a sentence each.
+        warnings: limits of the switch on this machine, a sentence each.
     """
 
     controller: str
@@ -53,7 +53,7 @@ class Embedded:
         Ranks of other processes that are still in a job have 5 seconds to leave it: the last result may have
         come here and not yet there.
         """
-        _end(self.process, LINGER + STOP_TIMEOUT)
+        _end(self.process, LEAVE_TIMEOUT + STOP_TIMEOUT)
 
     def close_descriptors(self) -> None:
         """For a forked child of this process: closes its copies of the pipes, and ends nothing."""
@@ -85,10 +85,10 @@ def start_embedded(
         arguments: more of the command's options, such as ``["--loss", "0.01"]``.
         timeout: seconds to wait.
         credential: token that ranks must bring; None for an open controller.
-        quiet: leave it to the caller to show the warnings; else they are printed on standard error.
+        quiet: do not print the warnings on standard error.
 
     Raises:
-        SwitchError: it did not start; the message has what it said.
+        SwitchError: it did not start; the message has its output.
         UsageError: `host` has no IPv4 address.
     """
     host = _resolve("host", host)
@@ -147,7 +147,7 @@ def start_embedded(
 
 
 def controller_address(environment: Mapping[str, str]) -> tuple[str, int] | None:
-    """Returns where ranks that were told of no controller meet one: on the node of rank 0.
+    """Returns the controller's address for ranks that were given none: on the node of rank 0.
 
     That is MASTER_ADDR as an IPv4 address, and SWITCHAGG_CONTROLLER_PORT or else MASTER_PORT + 1. Rank 0
     starts it there (`start_embedded`), the others join with `retry`. None where MASTER_ADDR, or both ports,

@@ -31,8 +31,8 @@ from switchagg.http_client import Endpoint, NotHttp, member_path
 if TYPE_CHECKING:
     from http.client import HTTPConnection, HTTPResponse
 
-GRACE: Final = 5.0  # seconds past a join's timeout in which the controller says who is missing
-SHORT_TIMEOUT: Final = 5.0  # seconds for calls that wait for nobody
+GRACE: Final = 5.0  # seconds past a join's timeout for the controller to name the missing ranks
+SHORT_TIMEOUT: Final = 5.0  # seconds for requests that do not wait for other ranks
 MAX_EVENT: Final = 1 << 20  # bytes
 
 _T = TypeVar("_T")

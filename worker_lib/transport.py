@@ -64,7 +64,7 @@ def resume_engine(
     Args:
         engine: does nothing where it is broken.
         sock: the socket whose address the controller was told; the engine takes it.
-        member: the place that the controller gave.
+        member: the admission that the controller gave.
         transport: one of `TRANSPORTS`.
         lost: ranks are gone: what was called in the former generation ends as lost.
 

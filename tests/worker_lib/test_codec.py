@@ -1,4 +1,4 @@
-"""The native codec against its Python twins, to the bit: plan packets, stream packets, results. No
+"""The native codec against the reference, to the bit: plan packets, stream packets, results. No
 network."""
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def as_payload(packet: Words | None, dtype: DType) -> Payload:
 
 
 @pytest.mark.parametrize("dtype", list(DType), ids=lambda d: d.label)
-def test_twins(dtype: DType) -> None:
+def test_native_and_reference_agree(dtype: DType) -> None:
     seed = seed_of_this_run()
     for case in range(CASES):
         with np.errstate(invalid="ignore", over="ignore"):  # NaN and Inf are among the values
@@ -187,10 +187,10 @@ def one_case(rng: np.random.Generator, dtype: DType, label: str) -> None:
     packets = {r.codec.open() for r in ranks}
     sent: list[list[Payload]] = []
     for number, (r, s) in enumerate(zip(ranks, scans, strict=True)):
-        twin = stream.encode(call, agreed, r.x, s.bitmap, words=words, workers=n, rank=number)
-        assert packets == {len(twin)}, label
-        sent.append([r.codec.encode(p) for p in range(len(twin))])
-        for p, (mine, wanted_words) in enumerate(zip(sent[-1], twin, strict=True)):
+        expected = stream.encode(call, agreed, r.x, s.bitmap, words=words, workers=n, rank=number)
+        assert packets == {len(expected)}, label
+        sent.append([r.codec.encode(p) for p in range(len(expected))])
+        for p, (mine, wanted_words) in enumerate(zip(sent[-1], expected, strict=True)):
             if mine is None or wanted_words is None:
                 # A whole packet may be left out where it is zero; the sum is the same.
                 assert mine is None or not any(mine), f"rank {number}, packet {p} of {label}"
@@ -209,7 +209,7 @@ def one_case(rng: np.random.Generator, dtype: DType, label: str) -> None:
             bad = np.flatnonzero(r.result.view(f"u{r.x.itemsize}") != wanted_result.view(f"u{r.x.itemsize}"))
             i = int(bad[0])
             raise AssertionError(
-                f"rank {number}, {bad.size} elements, first {i}: native {r.result[i]!r}, twin "
+                f"rank {number}, {bad.size} elements, first {i}: native {r.result[i]!r}, expected "
                 f"{wanted_result[i]!r}; {label}"
             )
         assert all((edge == 1).all() for edge in r.edges), f"rank {number} wrote beside its result; {label}"

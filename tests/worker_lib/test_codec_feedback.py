@@ -1,4 +1,4 @@
-"""Error feedback in the codec against its Python twin, to the bit: plan, packets, results, what is left."""
+"""Error feedback in the codec against the reference, to the bit: plan, packets, results, what is left."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TYPES = [DType.F32, DType.F16, DType.BF16]
 
 
 @pytest.mark.parametrize("dtype", TYPES, ids=lambda d: d.label)
-def test_feedback_twins(dtype: DType) -> None:
+def test_native_and_reference_feedback_agree(dtype: DType) -> None:
     seed = seed_of_this_run()
     for case in range(CASES):
         with np.errstate(invalid="ignore", over="ignore"):  # NaN and Inf are among the values
@@ -77,10 +77,10 @@ def one_case(rng: np.random.Generator, dtype: DType, label: str) -> None:
 
     sent = []
     for number, (r, s, v) in enumerate(zip(ranks, scans, sums, strict=True)):
-        twin = stream.encode(wide, agreed, v, s.bitmap, words=words, workers=n, rank=number)
-        assert r.codec.open() == len(twin), label
-        sent.append([r.codec.encode(p) for p in range(len(twin))])
-        for mine, theirs in zip(sent[-1], twin, strict=True):
+        expected = stream.encode(wide, agreed, v, s.bitmap, words=words, workers=n, rank=number)
+        assert r.codec.open() == len(expected), label
+        sent.append([r.codec.encode(p) for p in range(len(expected))])
+        for mine, theirs in zip(sent[-1], expected, strict=True):
             if mine is None or theirs is None:
                 assert mine is None or not any(mine), label
                 assert theirs is None or not theirs.any(), label

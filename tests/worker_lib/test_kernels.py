@@ -1,4 +1,4 @@
-"""The loops over elements are compiled for each instruction set; all agree with their twins to the bit."""
+"""The loops over elements are compiled for each instruction set; all agree with the reference to the bit."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def run(level: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("level", ["base", "v3", "v4"])
-def test_every_instruction_set_agrees_with_the_twins(level: str) -> None:
+def test_every_instruction_set_agrees_with_the_reference(level: str) -> None:
     chosen = run(level, "-c", "from worker_lib import _native; print(_native.kernels)").stdout.strip()
     if chosen != level:
         pytest.skip(f"the processor, or the build, has no {level} kernels; it took {chosen}")

@@ -145,7 +145,7 @@ def contribution(member: Membership, position: int, words: list[int] | None) -> 
     return encode(header, None if words is None else np.array(words, np.uint32))
 
 
-def test_the_twin_and_a_udp_worker_sum(host: EmbeddedController, udp: socket.socket) -> None:
+def test_a_python_link_and_a_udp_worker_sum(host: EmbeddedController, udp: socket.socket) -> None:
     """The switch's memory comes read-only, a RESULT lies where the entry says, and repeats are answered."""
     name = job_name()
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other, ThreadPoolExecutor(1) as pool:
