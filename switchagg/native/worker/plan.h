@@ -1,5 +1,5 @@
 // The plan: what this rank calls, which of its blocks are not zero, how large each chunk's largest value is. Plans are
-// reduced with OR; worker_lib/plan.py is the readable twin. No I/O.
+// reduced with OR; tests/reference/plan.py does the same in Python. No I/O.
 //
 //      header:  fingerprint, its complement, policy          once a collective
 //      rest:    bitmap (a bit a block), then exponents (one-hot, 256 or 2,048 bits a chunk)     once a segment
