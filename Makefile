@@ -61,6 +61,8 @@ lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python scripts/check_sources.py
 
 format:
 	$(BIN)/ruff check --fix .
