@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 from collections import Counter, deque
 from collections.abc import Iterable
+from dataclasses import asdict, astuple
 from itertools import islice
+from typing import cast
 
 from switchagg.control.answers import EventView
 from switchagg.control.jobs.effects import LogEvent
@@ -36,8 +38,7 @@ class EventLog:
     def add(self, entry: LogEvent, time: float) -> Event:
         """Appends an event. `time` is in unix seconds."""
         self._last += 1
-        fields = (entry.kind, entry.text, entry.tenant, entry.job, entry.switch, entry.rank)
-        event = Event(self._last, time, *fields)
+        event = Event(self._last, time, *astuple(entry))
         self._events.append(event)
         self.counts[entry.kind.value] += 1
         return event
@@ -61,16 +62,8 @@ class EventLog:
 
 def describe(event: Event) -> EventView:
     """Returns an event as JSON's types."""
-    return {
-        "n": event.number,
-        "time": round(event.time, 3),
-        "kind": event.kind.value,
-        "text": event.text,
-        "tenant": event.tenant,
-        "job": event.job,
-        "switch": event.switch,
-        "rank": event.rank,
-    }
+    shown = asdict(event)
+    return cast(EventView, {"n": shown.pop("number"), **shown, "time": round(event.time, 3)})
 
 
 class Journal:

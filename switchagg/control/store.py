@@ -33,7 +33,7 @@ import os
 import sqlite3
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -177,38 +177,32 @@ class Store:
                 if document is None:
                     database.execute("DELETE FROM jobs WHERE number = ?", (number,))
                 else:
-                    database.execute(
-                        "INSERT OR REPLACE INTO jobs VALUES (?, ?)", (number, json.dumps(document))
-                    )
+                    row = (number, json.dumps(document))
+                    database.execute("INSERT OR REPLACE INTO jobs VALUES (?, ?)", row)
             database.executemany(
                 "INSERT OR REPLACE INTO events VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                [
-                    (e.number, e.time, e.kind.value, e.text, e.tenant, e.job, e.switch, e.rank)
-                    for e in changes.events
-                ],
+                map(astuple, changes.events),
             )
             if changes.events:
                 oldest = changes.events[-1].number - IN_STORE
                 database.execute("DELETE FROM events WHERE number <= ?", (oldest,))
-            for name, draining in changes.switches.items():
-                database.execute("INSERT OR REPLACE INTO switches VALUES (?, ?)", (name, draining))
-            for name, value in (("last_id", changes.last_id), ("last_number", changes.last_number)):
-                database.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, value))
+            database.executemany("INSERT OR REPLACE INTO switches VALUES (?, ?)", changes.switches.items())
+            last = (("last_id", changes.last_id), ("last_number", changes.last_number))
+            database.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", last)
 
     def tenants(self) -> list[Tenant]:
         """Returns the tenants, by name."""
         with self._transaction() as database:
-            return [_tenant(row) for row in database.execute("SELECT * FROM tenants ORDER BY name")]
+            return [_tenant(*row) for row in database.execute("SELECT * FROM tenants ORDER BY name")]
 
     def put_tenant(self, tenant: Tenant) -> None:
         """Adds or changes a tenant."""
-        quota = tenant.quota
         with self._transaction(writing=True) as database:
             database.execute(
                 "INSERT INTO tenants VALUES (?, ?, ?, ?, ?) ON CONFLICT (name) DO UPDATE SET "
                 "admin = excluded.admin, jobs = excluded.jobs, slots = excluded.slots, "
                 "memory = excluded.memory",
-                (tenant.name, tenant.admin, quota.jobs, quota.slots, quota.memory),
+                (tenant.name, tenant.admin, *astuple(tenant.quota)),
             )
 
     def drop_tenant(self, name: str) -> bool:
@@ -233,7 +227,7 @@ class Store:
                 "SELECT tenants.* FROM tokens JOIN tenants ON tenants.name = tokens.tenant WHERE hash = ?",
                 (hashed,),
             ).fetchone()
-            return None if row is None else _tenant(row)
+            return None if row is None else _tenant(*row)
 
     def close(self) -> None:
         """Closes the database. Safe to call twice."""
@@ -271,6 +265,5 @@ def _claim(path: Path) -> int:
     return descriptor
 
 
-def _tenant(row: Sequence[Any]) -> Tenant:
-    name, admin, jobs, slots, memory = row
-    return Tenant(name, bool(admin), Quota(jobs, slots, memory))
+def _tenant(name: str, admin: int, *quota: int | None) -> Tenant:
+    return Tenant(name, bool(admin), Quota(*quota))

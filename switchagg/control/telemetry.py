@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from switchagg.control.answers import RatesView
 from switchagg.control.jobs.job import Job, Member
@@ -122,14 +122,8 @@ class History:
         recent = list(self._points)[-RECENT:]
         if not recent:
             return None
-        return {
-            "GBps": _mean([point.GBps for point in recent]),
-            "packets_per_s": _mean([point.packets_per_s for point in recent]),
-            "loss": _mean([point.loss for point in recent]),
-            "skip_ratio": _mean([point.skip_ratio for point in recent]),
-            "density": _mean([point.density for point in recent]),
-            "rtt_us": _mean([point.rtt_us for point in recent]),
-        }
+        names = RatesView.__annotations__
+        return cast(RatesView, {name: _mean([getattr(point, name) for point in recent]) for name in names})
 
     def points(self) -> list[dict[str, Any]]:
         """Returns the points, oldest first, as JSON's types."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import asdict
+from typing import Any, cast
 
 from switchagg.control import answers
 from switchagg.control.drivers.base import SwitchDriver
@@ -24,36 +25,18 @@ def admitted(
     admission: Admission, driver: SwitchDriver, heartbeat: tuple[str, int] | None
 ) -> answers.AdmittedView:
     """Returns the first event of a member's stream."""
-    return {
+    shown = asdict(admission)
+    cookie, interval = shown.pop("cookie"), shown.pop("interval")
+    address, port = heartbeat or ("", 0)
+    shown |= {
         "event": "admitted",
-        "job": admission.job,
-        "token": admission.token,
-        "result_token": admission.result_token,
-        "base": admission.base,
-        "slots": admission.slots,
-        "words": admission.words,
-        "first_seq": admission.first_seq,
-        "policy": {
-            "block": admission.policy.block,
-            "dense": admission.policy.dense,
-            "bits": admission.policy.bits,
-        },
-        "worker_bit": admission.worker_bit,
-        "senders": admission.senders,
-        "rank": admission.rank,
-        "world_size": admission.world_size,
         "places": list(admission.places),
         "lost": [{"rank": rank, "why": why} for rank, why in admission.lost],
         "switch": {"name": driver.name, **endpoint(driver)},
-        "deadline": admission.deadline,
         "on_loss": admission.on_loss.value,
-        "heartbeat": {
-            "address": heartbeat[0] if heartbeat else "",
-            "port": heartbeat[1] if heartbeat else 0,
-            "cookie": admission.cookie.hex(),
-            "interval": admission.interval,
-        },
+        "heartbeat": {"address": address, "port": port, "cookie": cookie.hex(), "interval": interval},
     }
+    return cast(answers.AdmittedView, shown)
 
 
 def endpoint(driver: SwitchDriver) -> answers.Endpoint:
@@ -105,9 +88,7 @@ def job_view(
         "on_loss": job.on_loss.value,
         "draining": job.draining,
         "policy": {
-            "block": job.policy.block,
-            "dense": job.policy.dense,
-            "bits": job.policy.bits,
+            **cast(answers.PolicyWord, asdict(job.policy)),
             "since": round(job.policy_since + epoch, 3),
             "why": job.policy_why,
         },
@@ -162,7 +143,7 @@ def switch_view(
     tenant: Tenant,
 ) -> answers.SwitchView:
     """Returns a switch with the owners of its slots."""
-    capacity = switch.capacity
+    hosts = switch.attachment.hosts
     return {
         "name": switch.name,
         "target": driver.target,
@@ -172,17 +153,8 @@ def switch_view(
         "draining": switch.draining,
         "warnings": driver.warnings,
         "parent": switch.attachment.parent,
-        "hosts": None
-        if switch.attachment.hosts is None
-        else [shown_network(network) for network in switch.attachment.hosts],
-        "capacity": {
-            "slots": capacity.slots,
-            "words": capacity.words,
-            "memory": capacity.memory,
-            "workers": capacity.workers,
-            "groups": capacity.groups,
-            "exact_words": capacity.exact_words,
-        },
+        "hosts": None if hosts is None else [shown_network(network) for network in hosts],
+        "capacity": cast(answers.CapacityView, asdict(switch.capacity)),
         "free": switch.allocator.free_slots,
         "largest_free": switch.allocator.largest_free,
         "memory_used": switch.memory_used,

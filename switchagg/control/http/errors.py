@@ -12,35 +12,22 @@ from typing import Final
 
 from switchagg.errors import AdmissionError
 
-STATUS: Final = {
-    "bad_request": HTTPStatus.BAD_REQUEST,
-    "rank_out_of_range": HTTPStatus.BAD_REQUEST,
-    "world_size": HTTPStatus.BAD_REQUEST,
-    "unauthorized": HTTPStatus.UNAUTHORIZED,
-    "forbidden": HTTPStatus.FORBIDDEN,
-    "wrong_token": HTTPStatus.FORBIDDEN,
-    "quota": HTTPStatus.FORBIDDEN,
-    "not_found": HTTPStatus.NOT_FOUND,
-    "method_not_allowed": HTTPStatus.METHOD_NOT_ALLOWED,
-    "name_taken": HTTPStatus.CONFLICT,
-    "rank_taken": HTTPStatus.CONFLICT,
-    "address_taken": HTTPStatus.CONFLICT,
-    "world_size_mismatch": HTTPStatus.CONFLICT,
-    "settings_mismatch": HTTPStatus.CONFLICT,
-    "join_timeout": HTTPStatus.CONFLICT,
-    "draining": HTTPStatus.CONFLICT,
-    "evicted": HTTPStatus.CONFLICT,
-    "failed": HTTPStatus.CONFLICT,
-    "lost": HTTPStatus.CONFLICT,
-    "no_slots": HTTPStatus.CONFLICT,
-    "no_memory": HTTPStatus.CONFLICT,
-    "no_switch": HTTPStatus.CONFLICT,
-    "length_required": HTTPStatus.LENGTH_REQUIRED,
-    "too_large": HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-    "internal": HTTPStatus.INTERNAL_SERVER_ERROR,
-    "switch": HTTPStatus.SERVICE_UNAVAILABLE,
-    "stopping": HTTPStatus.SERVICE_UNAVAILABLE,
+_CODES: Final = {
+    HTTPStatus.BAD_REQUEST: ("bad_request", "rank_out_of_range", "world_size"),
+    HTTPStatus.UNAUTHORIZED: ("unauthorized",),
+    HTTPStatus.FORBIDDEN: ("forbidden", "wrong_token", "quota"),
+    HTTPStatus.NOT_FOUND: ("not_found",),
+    HTTPStatus.METHOD_NOT_ALLOWED: ("method_not_allowed",),
+    HTTPStatus.CONFLICT: (
+        *("name_taken", "rank_taken", "address_taken", "world_size_mismatch", "settings_mismatch"),
+        *("join_timeout", "draining", "evicted", "failed", "lost", "no_slots", "no_memory", "no_switch"),
+    ),
+    HTTPStatus.LENGTH_REQUIRED: ("length_required",),
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: ("too_large",),
+    HTTPStatus.INTERNAL_SERVER_ERROR: ("internal",),
+    HTTPStatus.SERVICE_UNAVAILABLE: ("switch", "stopping"),
 }
+STATUS: Final = {code: status for status, codes in _CODES.items() for code in codes}
 
 
 class HttpError(Exception):

@@ -2,11 +2,9 @@
 
 import { h, setAttribute, setText, svg } from "./dom.js";
 import { clock } from "./format.js";
-import { WINDOW } from "./series.js";
 
 const MARGIN = { left: 38, right: 10, top: 8, bottom: 20 };
 const HEIGHT = 132;
-const SHORTEST = 60; // seconds that the axis shows at least
 const STEPS = [10, 15, 30, 60, 120, 300]; // seconds between ticks of the time axis
 
 /** The smallest round number, whose half is round too, that is not below `value`. */
@@ -44,13 +42,7 @@ const agoLabel = (seconds) =>
  */
 export class TimeChart {
   constructor({ title, field, scale, format, group }) {
-    this.field = field;
-    this.scale = scale;
-    this.format = format;
-    this.group = group;
-    this.title = title;
-    this.points = [];
-    this.now = 0;
+    Object.assign(this, { title, field, scale, format, group, points: [], now: 0 });
     this.at = null; // time under the crosshair
     group.add(this);
 
@@ -62,7 +54,14 @@ export class TimeChart {
     this.dot = svg("circle", { class: "dot", r: 3.5, visibility: "hidden" });
     this.picture = svg(
       "svg",
-      { role: "img", tabindex: 0, height: HEIGHT, width: "100%" },
+      {
+        ...{ role: "img", tabindex: 0, height: HEIGHT, width: "100%" },
+        onpointermove: (event) => this.point(event),
+        onpointerdown: (event) => this.point(event),
+        onpointerleave: () => this.show(null),
+        onblur: () => this.show(null),
+        onkeydown: (event) => this.key(event),
+      },
       this.grid,
       this.line,
       this.cross,
@@ -74,11 +73,6 @@ export class TimeChart {
       h("figcaption", {}, this.caption, this.value),
       this.picture,
     );
-    this.picture.addEventListener("pointermove", (event) => this.point(event));
-    this.picture.addEventListener("pointerdown", (event) => this.point(event));
-    this.picture.addEventListener("pointerleave", () => this.show(null));
-    this.picture.addEventListener("blur", () => this.show(null));
-    this.picture.addEventListener("keydown", (event) => this.key(event));
     this.observer = new ResizeObserver(() => this.draw());
     this.observer.observe(this.picture);
   }
@@ -89,21 +83,17 @@ export class TimeChart {
   }
 
   update(series, now) {
-    this.points = series.points.map((point) => ({ t: point.t, value: point[this.field] }));
-    this.now = now;
+    Object.assign(this, series.line(this.field, now), { now });
     this.draw();
   }
 
   draw() {
     const width = this.picture.clientWidth;
     if (width === 0 || this.now === 0) return;
-    const oldest = this.points[0]?.t ?? this.now;
-    this.span = Math.min(WINDOW, Math.max(SHORTEST, this.now - oldest));
     const right = width - MARGIN.right;
     const bottom = HEIGHT - MARGIN.bottom;
     this.x = (t) => right - ((this.now - t) / this.span) * (right - MARGIN.left);
-    const largest = this.points.reduce((most, point) => Math.max(most, point.value ?? 0), 0);
-    const { top, factor, unit } = this.scale(largest);
+    const { top, factor, unit } = this.scale(this.largest);
     this.y = (value) => bottom - (value / top) * (bottom - MARGIN.top);
     const visible = this.points.filter((point) => point.t >= this.now - this.span - 1);
     setAttribute(this.line, "d", path(visible, this.x, this.y, 5));
@@ -216,12 +206,9 @@ export class Sparkline {
   }
 
   update(series, now) {
-    const points = series.points.map((point) => ({ t: point.t, value: point[this.field] }));
-    const oldest = points[0]?.t ?? now;
-    const span = Math.min(WINDOW, Math.max(SHORTEST, now - oldest));
-    const top = points.reduce((most, point) => Math.max(most, point.value ?? 0), 0) || 1;
+    const { points, span, largest } = series.line(this.field, now);
     const x = (t) => 100 - ((now - t) / span) * 100;
-    const y = (value) => 22.5 - (value / top) * 21;
+    const y = (value) => 22.5 - (value / (largest || 1)) * 21;
     setAttribute(this.line, "d", path(points, x, y, 5));
   }
 }

@@ -21,6 +21,25 @@ export const h = (tag, attributes = {}, ...children) => fill(document.createElem
 export const svg = (tag, attributes = {}, ...children) =>
   fill(document.createElementNS(SVG, tag), attributes, children);
 
+/** A table with a head; a heading is a text, or a number's text in a list. */
+export function table(headings, body) {
+  const cells = headings.map((each) =>
+    Array.isArray(each) ? h("th", { scope: "col", class: "number" }, ...each) : h("th", { scope: "col" }, each),
+  );
+  return h("table", { class: "small-table" }, h("thead", {}, h("tr", {}, ...cells)), body);
+}
+
+/** Offers `values` in a select below "all"; the chosen one stays, whether it is among them or not. */
+export function offer(select, values, shown = (value) => value) {
+  const sorted = [...new Set([...values, select.value].filter(Boolean))].sort();
+  const signature = sorted.join();
+  if (select.dataset.offered === signature) return;
+  select.dataset.offered = signature;
+  const chosen = select.value;
+  select.replaceChildren(h("option", { value: "" }, "all"), ...sorted.map((value) => h("option", { value }, shown(value))));
+  select.value = chosen;
+}
+
 /** Sets text where it differs: an unchanged node keeps its selection and is not announced again. */
 export function setText(element, text) {
   const value = String(text);

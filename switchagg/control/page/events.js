@@ -1,6 +1,6 @@
 // The event log, newest first, with a filter.
 
-import { byId, h, setAttribute, setText } from "./dom.js";
+import { byId, h, keyed, offer, setAttribute, setText } from "./dom.js";
 import { moment } from "./format.js";
 
 const KEPT = 500;
@@ -22,8 +22,10 @@ const LEVELS = {
 };
 
 let events = []; // newest first
-let rows = new Map(); // by number
+const rows = new Map(); // by number
 let quiet = true; // what was there before the page is not read out
+
+const kindText = (kind) => kind.replaceAll("_", " ");
 
 const matches = (event, kind, words) =>
   (!kind || event.kind === kind) &&
@@ -35,7 +37,7 @@ function row(event) {
     "li",
     { "data-level": LEVELS[event.kind] ?? null },
     h("time", { datetime: new Date(event.time * 1000).toISOString() }, moment(event.time)),
-    h("span", { class: "kind" }, event.kind.replaceAll("_", " ")),
+    h("span", { class: "kind" }, kindText(event.kind)),
     h("span", { class: "event-text" }, event.text, where ? h("span", { class: "dim" }, ` ${where}`) : null),
   );
 }
@@ -46,42 +48,24 @@ function redraw() {
   const wanted = events.filter((event) => matches(event, kind, words)).slice(0, SHOWN);
   const list = byId("events");
   setAttribute(list, "aria-live", quiet ? "off" : "polite");
-  const kept = new Map();
-  let next = list.firstElementChild;
-  for (const event of wanted) {
-    const element = rows.get(event.n) ?? row(event);
-    kept.set(event.n, element);
-    if (element === next) next = next.nextElementSibling;
-    else list.insertBefore(element, next);
-  }
-  for (const [n, element] of rows) if (!kept.has(n)) element.remove();
-  rows = kept;
+  keyed(
+    list,
+    rows,
+    wanted,
+    (event) => event.n,
+    (event) => ({ element: row(event), update() {} }),
+  );
   list.hidden = wanted.length === 0;
   byId("events-empty").hidden = wanted.length > 0;
   setText(byId("events-empty"), events.length ? "No event is like that." : "Nothing has happened yet.");
   quiet = false;
 }
 
-function offerKinds() {
-  const select = byId("event-kind");
-  const kinds = [...new Set([...events.map((event) => event.kind), select.value].filter(Boolean))].sort();
-  const signature = kinds.join();
-  if (select.dataset.kinds === signature) return;
-  select.dataset.kinds = signature;
-  const chosen = select.value;
-  select.replaceChildren(
-    h("option", { value: "" }, "all"),
-    ...kinds.map((kind) => h("option", { value: kind }, kind.replaceAll("_", " "))),
-  );
-  select.value = chosen;
-}
-
 /** Replaces the log, as after a new connection: the controller may have counted from 1 again. */
 export function resetEvents(list) {
   quiet = true;
   events = [];
-  for (const element of rows.values()) element.remove();
-  rows = new Map();
+  keyed(byId("events"), rows, []);
   addEvents(list);
 }
 
@@ -91,7 +75,7 @@ export function addEvents(list) {
   const fresh = list.filter((event) => !known.has(event.n));
   if (fresh.length === 0 && !quiet) return;
   events = [...fresh, ...events].sort((a, b) => b.n - a.n).slice(0, KEPT);
-  offerKinds();
+  offer(byId("event-kind"), events.map((event) => event.kind), kindText);
   redraw();
 }
 

@@ -2,7 +2,7 @@
 
 import { Sparkline } from "./chart.js";
 import { colour, jobKey } from "./colours.js";
-import { byId, h, keyed, setAttribute, setText } from "./dom.js";
+import { byId, h, keyed, offer, setAttribute, setText } from "./dom.js";
 import { duration, percent, throughput } from "./format.js";
 import { JobDetail, policyText } from "./job_detail.js";
 import { RankStrip } from "./members.js";
@@ -153,19 +153,8 @@ export function showJobs(jobs, now, actions) {
     series.get(job.key).add(now, job.rates);
   }
   last = { jobs: all, now, actions };
-  offerStates(all);
+  offer(byId("job-state"), all.map((job) => job.state));
   redraw();
-}
-
-function offerStates(all) {
-  const select = byId("job-state");
-  const states = [...new Set([...all.map((job) => job.state), select.value].filter(Boolean))].sort();
-  const signature = states.join();
-  if (select.dataset.states === signature) return;
-  select.dataset.states = signature;
-  const chosen = select.value;
-  select.replaceChildren(h("option", { value: "" }, "all"), ...states.map((state) => h("option", { value: state }, state)));
-  select.value = chosen;
 }
 
 function redraw() {

@@ -1,6 +1,6 @@
 // The ranks of a job: a strip of boxes for the list, a table for the details.
 
-import { h, keyed, setAttribute, setText } from "./dom.js";
+import { h, keyed, setAttribute, setText, table } from "./dom.js";
 import { count, seconds } from "./format.js";
 
 /** The health of a member, a word that style.css has a colour for: ok, late, quiet, waiting, lost, left, missing. */
@@ -74,24 +74,7 @@ export class MemberTable {
     this.element = h(
       "div",
       { class: "table-frame members", tabindex: 0, role: "region", "aria-label": "Ranks" },
-      h(
-        "table",
-        { class: "small-table" },
-        h(
-          "thead",
-          {},
-          h(
-            "tr",
-            {},
-            h("th", { scope: "col", class: "number" }, "Rank"),
-            h("th", { scope: "col" }, "State"),
-            h("th", { scope: "col" }, "Heartbeat"),
-            h("th", { scope: "col", class: "number" }, "Packets admitted"),
-            h("th", { scope: "col" }, "Address"),
-          ),
-        ),
-        this.body,
-      ),
+      table([["Rank"], "State", "Heartbeat", ["Packets admitted"], "Address"], this.body),
     );
   }
 

@@ -3,6 +3,7 @@
 import { getJson, jobPath } from "./api.js";
 
 export const WINDOW = 600; // seconds, as long as the controller's own history
+const SHORTEST = 60; // seconds that an axis shows at least
 const AT_ONCE = 3; // histories asked for at the same time, so that fifty jobs do not delay the live stream
 
 const FIELDS = ["GBps", "loss", "skip_ratio", "density"];
@@ -21,6 +22,8 @@ function next() {
 
 const number = (value) => (typeof value === "number" && Number.isFinite(value) ? value : null);
 
+const pointOf = (t, rates) => Object.fromEntries([["t", t], ...FIELDS.map((field) => [field, number(rates?.[field])])]);
+
 export class Series {
   constructor() {
     this.points = []; // {t, GBps, loss, skip_ratio, density}, null for "not known", oldest first
@@ -31,13 +34,7 @@ export class Series {
   add(now, rates) {
     const last = this.points.at(-1);
     if (last && now <= last.t) return;
-    const point = { t: now };
-    for (const field of FIELDS) point[field] = rates ? number(rates[field]) : null;
-    this.points.push(point);
-    const oldest = now - WINDOW;
-    let drop = 0;
-    while (drop < this.points.length && this.points[drop].t < oldest) drop += 1;
-    if (drop) this.points.splice(0, drop);
+    this.points = [...this.points.filter((point) => point.t >= now - WINDOW), pointOf(now, rates)];
   }
 
   /** Puts the controller's history before what we saw ourselves; once for each generation of a job. */
@@ -48,13 +45,7 @@ export class Series {
       try {
         const { points } = await getJson(jobPath(job, "/history"));
         const first = this.points[0]?.t ?? Infinity;
-        const older = points
-          .filter((point) => point.t < first)
-          .map((point) => {
-            const kept = { t: point.t };
-            for (const field of FIELDS) kept[field] = number(point[field]);
-            return kept;
-          });
+        const older = points.filter((point) => point.t < first).map((point) => pointOf(point.t, point));
         this.points = [...older, ...this.points];
         done();
       } catch (error) {
@@ -62,6 +53,13 @@ export class Series {
       }
     });
     next();
+  }
+
+  /** The points of one field as {t, value}, with the seconds and the largest value that an axis must hold. */
+  line(field, now) {
+    const points = this.points.map((point) => ({ t: point.t, value: point[field] }));
+    const span = Math.min(WINDOW, Math.max(SHORTEST, now - (points[0]?.t ?? now)));
+    return { points, span, largest: points.reduce((most, point) => Math.max(most, point.value ?? 0), 0) };
   }
 
   /** Forgets that history was loaded: after a gap in the stream there is more to be had. */

@@ -1,6 +1,6 @@
 // The switches: state, free slots and their fragmentation, the map of slots, drops.
 
-import { byId, h, keyed, setAttribute, setText } from "./dom.js";
+import { byId, h, keyed, setAttribute, setText, table } from "./dom.js";
 import { bytes, count, percent } from "./format.js";
 import { SlotMap, rangeText } from "./slotmap.js";
 
@@ -30,26 +30,7 @@ class SwitchView {
       "details",
       {},
       h("summary", {}, "Ranges as a list"),
-      h(
-        "div",
-        { class: "table-frame" },
-        h(
-          "table",
-          { class: "small-table" },
-          h(
-            "thead",
-            {},
-            h(
-              "tr",
-              {},
-              ...["First", "Last", "Slots"].map((text) => h("th", { scope: "col", class: "number" }, text)),
-              h("th", { scope: "col" }, "Job"),
-              h("th", { scope: "col" }, "Tenant"),
-            ),
-          ),
-          this.table,
-        ),
-      ),
+      h("div", { class: "table-frame" }, table([["First"], ["Last"], ["Slots"], "Job", "Tenant"], this.table)),
     );
     this.counters = h("p", { class: "facts dim" });
     this.element = h(
