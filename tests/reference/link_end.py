@@ -70,7 +70,7 @@ class LinkEnd:
         """Attaches. Raises ConnectionError where the switch refuses."""
         shape = shape or Shape()
         link = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        link.settimeout(5)
+        link.settimeout(60)
         link.connect(b"\0" + name.encode())
         descriptor = os.memfd_create("link", os.MFD_ALLOW_SEALING)
         os.ftruncate(descriptor, shape.bytes if size is None else size)
@@ -109,7 +109,7 @@ class LinkEnd:
         struct.pack_into("=I", self.memory, 0, written & 0xFFFFFFFF)
         os.eventfd_write(self.switch_bell, 1)
 
-    def receive(self, timeout: float = 5.0) -> bytes | None:
+    def receive(self, timeout: float = 60.0) -> bytes | None:
         """The next packet; None at the link's end. Raises TimeoutError."""
         deadline = time.monotonic() + timeout
         with selectors.DefaultSelector() as selector:
@@ -140,7 +140,7 @@ class LinkEnd:
         self.region_descriptors[region] = given[0]
         return True
 
-    def ended(self, timeout: float = 5.0) -> bool:
+    def ended(self, timeout: float = 60.0) -> bool:
         """Returns whether the switch closes the link within `timeout` seconds."""
         self.socket.settimeout(timeout)
         try:

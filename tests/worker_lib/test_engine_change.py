@@ -78,7 +78,7 @@ def test_whoever_lacks_a_result_of_a_complete_collective_fetches_it() -> None:
 def test_frozen_engines_complete_nothing_and_time_out_all_the_same() -> None:
     with Cluster(2) as cluster:
         assert [e.freeze() for e in cluster.engines.values()] == [0, 0]
-        sums = [Sum(e, ones(1), seconds=0.3) for e in cluster.engines.values()]
+        sums = [Sum(e, ones(1), seconds=1.0) for e in cluster.engines.values()]
         assert [s.wait(0.05) for s in sums] == [PENDING] * 2
         assert sums[0].wait() == TIMEOUT
         assert cluster.engines[0].broken
@@ -117,7 +117,7 @@ def test_a_pause_stops_all_ranks_after_the_same_collective() -> None:
         third = [Sum(cluster.engines[p], ones(3)) for p in range(2)]
         assert [s.wait() for s in second] == [DONE] * 3
         for bell in bells:
-            assert select.select([bell], [], [], 5)[0]
+            assert select.select([bell], [], [], 60)[0]
             assert os.eventfd_read(bell) == 1
         assert [s.wait(0.05) for s in third] == [PENDING] * 2
         assert all(e.halted for e in cluster.engines.values())
@@ -162,8 +162,8 @@ def test_a_rank_that_has_left_dooms_what_it_did_not_begin() -> None:
         waiting = [Sum(cluster.engines[0], ones(1)) for _ in range(3)]
         assert waiting[0].wait(0.02) == PENDING
         cluster.engines[0].fail_from(cluster.engines[1].begun)
-        assert [s.wait(1) for s in waiting] == [LOST] * 3
-        assert Sum(cluster.engines[0], ones(1)).wait(1) == LOST
+        assert [s.wait() for s in waiting] == [LOST] * 3
+        assert Sum(cluster.engines[0], ones(1)).wait() == LOST
         assert not cluster.engines[0].broken
 
 
@@ -242,7 +242,7 @@ def test_random_changes_under_loss(link: bool) -> None:
         for e in cluster.engines.values():
             e.abort()
         for thread in threads.values():
-            thread.join(10)
+            thread.join(60)
             assert not thread.is_alive()
     assert len(completed) > 50
     for (generation, _), sums in completed.items():
@@ -250,7 +250,7 @@ def test_random_changes_under_loss(link: bool) -> None:
 
 
 def wait_until_frozen(cluster: Cluster) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not all(e.halted for e in cluster.engines.values()):
         assert time.monotonic() < deadline, "not all ranks paused"
         time.sleep(0.001)

@@ -81,7 +81,7 @@ def test_ranks_that_disagree_are_all_told_and_go_on(
         assert np.array_equal(x, np.full(1000, 3, F32))
         session.barrier()
 
-    together(host.url, 3, call, limit=20)
+    together(host.url, 3, call, limit=60)
 
 
 def test_another_order_of_calls(host: EmbeddedController) -> None:
@@ -295,7 +295,7 @@ def test_a_rank_that_is_taken(host: EmbeddedController) -> None:
     def call(session: Session) -> None:
         if session.rank == 0:
             with pytest.raises(AdmissionError) as caught:
-                worker_lib.connect(host.url, name, 0, 2, timeout=5)
+                worker_lib.connect(host.url, name, 0, 2, timeout=30)
             assert caught.value.code == "rank_taken"
             assert "rank 0" in str(caught.value)
         session.barrier()
@@ -321,7 +321,7 @@ def test_ranks_that_do_not_come(host: EmbeddedController) -> None:
     ids=str,
 )
 def test_more_than_the_switch_has(host: EmbeddedController, settings: dict[str, int], said: str) -> None:
-    for outcome in try_together(host.url, 2, lambda session: session.barrier(), timeout=3, **settings):
+    for outcome in try_together(host.url, 2, lambda session: session.barrier(), timeout=30, **settings):
         with pytest.raises(SwitchAggError, match=said):
             outcome.get()
     together(host.url, 2, lambda session: session.barrier())
@@ -406,7 +406,7 @@ def test_a_switch_that_dies_or_stops_in_the_middle(how: signal.Signals) -> None:
             os.kill(embedded.pid, how)
 
         try:
-            first, second, struck = in_threads([lambda: rank(0), lambda: rank(1), strike], limit=40)
+            first, second, struck = in_threads([lambda: rank(0), lambda: rank(1), strike])
         finally:
             os.kill(embedded.pid, signal.SIGKILL)
         struck.get()
@@ -451,7 +451,7 @@ def test_a_rank_that_is_late_is_waited_for_until_the_timeout(host: EmbeddedContr
             time.sleep(1.5)  # longer than it takes to ask the controller
         session.barrier()
         if session.rank == 0:
-            assert over.wait(10)
+            assert over.wait(60)
             return
         before = time.monotonic()
         with pytest.raises(CollectiveTimeout, match=r"perhaps a rank has not called it"):
@@ -469,7 +469,7 @@ def test_wait_has_a_timeout_of_its_own(host: EmbeddedController) -> None:
 
     def call(session: Session) -> None:
         if session.rank == 0:
-            assert over.wait(10)
+            assert over.wait(60)
             return
         works = [session.allreduce_async(np.ones(10, F32)) for _ in range(2)]
         with pytest.raises(CollectiveTimeout, match=r"0\.2 s"):

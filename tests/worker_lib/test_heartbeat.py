@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import os
 import random
 import socket
 import threading
-import time
 from collections.abc import Iterator
 
 import numpy as np
@@ -16,6 +16,7 @@ import pytest
 from switchagg.rules.planner import SkipPolicy
 from switchagg.wire.heartbeat import FIELDS, Heartbeat, Report
 from tests.seeds import seed_of_this_run
+from tests.waiting import eventually
 from worker_lib import _native
 
 from .generations import DONE, Cluster, Sum
@@ -29,7 +30,7 @@ MILLISECOND = 1_000_000
 def ear() -> Iterator[socket.socket]:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         sock.bind(("127.0.0.1", 0))
-        sock.settimeout(10)
+        sock.settimeout(60)
         yield sock
 
 
@@ -119,7 +120,7 @@ def test_several_threads_may_close_it(ear: socket.socket) -> None:
         for _ in range(20):
             heart = _native.HeartbeatSender(cluster.engines[0])
             heart.start(LOOPBACK, port(ear), COOKIE, 3_600_000 * MILLISECOND)
-            for outcome in in_threads([heart.close] * 3, limit=20):
+            for outcome in in_threads([heart.close] * 3):
                 outcome.get()
 
 
@@ -130,35 +131,33 @@ def test_nobody_listens() -> None:
     with Cluster(2) as cluster:
         heart = _native.HeartbeatSender(cluster.engines[0])
         heart.start(LOOPBACK, number, COOKIE, MILLISECOND)
-        deadline = time.monotonic() + 10
-        while heart.sent < 5 and time.monotonic() < deadline:
-            time.sleep(0.005)
-        assert heart.sent >= 5
+        eventually(lambda: heart.sent >= 5)
         heart.close()
 
 
 def test_it_beats_while_python_s_lock_is_held(ear: socket.socket) -> None:
-    """A PyDLL call keeps the lock: no Python thread runs for 0.4 s."""
+    """A PyDLL call keeps the lock: no Python thread runs for 0.8 s."""
     with Cluster(2) as cluster:
         heart = _native.HeartbeatSender(cluster.engines[0])
         heart.start(LOOPBACK, port(ear), COOKIE, 20 * MILLISECOND)
         hear(ear)
-        ticks: list[float] = []
+        ticks = itertools.count()
         stop = threading.Event()
 
         def tick() -> None:
             while not stop.wait(0.01):
-                ticks.append(time.monotonic())
+                next(ticks)
 
         ticker = threading.Thread(target=tick, daemon=True)
         ticker.start()
-        sent, before = heart.sent, time.monotonic()
-        ctypes.PyDLL(None).usleep(400_000)
-        held, beats = time.monotonic() - before, heart.sent - sent
+        sleep = ctypes.PyDLL(None).usleep
+        sent, ticked = heart.sent, next(ticks)
+        sleep(800_000)
+        beats, ticked = heart.sent - sent, next(ticks) - ticked - 1
         stop.set()
         ticker.join()
-        assert not [t for t in ticks if before + 0.05 < t < before + 0.35], "the lock was not held"
-        assert beats >= 3, f"{beats} heartbeats in {held:.2f} s"
+        assert ticked <= 3, "the lock was not held"
+        assert beats >= 3
         heart.close()
 
 
@@ -178,14 +177,11 @@ def forks_with_a_heart(number: int) -> list[int]:
                 os._exit(len(os.listdir("/proc/self/task")))  # threads of the child
             statuses.append(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
         sent = heart.sent
-        deadline = time.monotonic() + 5
-        while heart.sent < sent + 3 and time.monotonic() < deadline:
-            time.sleep(0.005)
-        assert heart.sent >= sent + 3
+        eventually(lambda: heart.sent >= sent + 3)
         heart.close()
         return statuses
 
 
 def test_a_forked_child_has_no_heart(ear: socket.socket) -> None:
     with Process(forks_with_a_heart, port(ear)) as process:
-        assert process.finish(20).get() == [1, 1]
+        assert process.finish().get() == [1, 1]

@@ -35,7 +35,7 @@ def join_all(url: str, world_size: int = 2, job: str = "a", **options: Any) -> l
     options.setdefault("deadline", 600.0)  # nobody sends heartbeats here
 
     def one(rank: int) -> Membership:
-        return join(url, job, rank, world_size, "127.0.0.1", 41000 + rank, timeout=20, **options)
+        return join(url, job, rank, world_size, "127.0.0.1", 41000 + rank, timeout=60, **options)
 
     with ThreadPoolExecutor(world_size) as pool:
         return list(pool.map(one, range(world_size)))
@@ -85,7 +85,7 @@ def test_events_of_the_stream(host: EmbeddedController) -> None:
         waiting = pool.submit(zero.next_event)
         assert not waiting.done()
         one.close_stream()
-        lost = waiting.result(20)
+        lost = waiting.result(60)
         assert lost is not None
         assert (lost["event"], lost["ranks"], lost["on_loss"]) == ("lost", [1], "fail")
     assert one.next_event() is None
@@ -129,13 +129,13 @@ def test_lost_ranks_are_those_of_this_job(host: EmbeddedController) -> None:
     old[1].close_descriptors()
     eventually(lambda: old[0].lost_ranks() == (1,))
     with ThreadPoolExecutor(3) as pool:  # while rank 0 is still in the old one, 1 and 2 come back
-        back = [pool.submit(join, host.url, "a", 1, 3, "127.0.0.1", 41001, timeout=20)]
+        back = [pool.submit(join, host.url, "a", 1, 3, "127.0.0.1", 41001, timeout=60)]
         eventually(lambda: len(ControllerClient(host.url).jobs()) == 2)
         assert old[0].lost_ranks() == (1,)
         for rank in (0, 2):
             old[rank].leave()
-            back.append(pool.submit(join, host.url, "a", rank, 3, "127.0.0.1", 41000 + rank, timeout=20))
-        members = [future.result(20) for future in back]
+            back.append(pool.submit(join, host.url, "a", rank, 3, "127.0.0.1", 41000 + rank, timeout=60))
+        members = [future.result(60) for future in back]
     assert members[0].lost_ranks() == ()
     with pytest.raises(SwitchError, match="there is no job"):
         old[0].lost_ranks()
@@ -152,7 +152,7 @@ def test_refusals_carry_the_code(host: EmbeddedController) -> None:
         ("b", 0, 1, 16001, "bad_request"),
     ):
         with pytest.raises(AdmissionError) as error:
-            join(host.url, job, rank, world_size, "127.0.0.1", 42000, words=words, timeout=5)
+            join(host.url, job, rank, world_size, "127.0.0.1", 42000, words=words, timeout=30)
         assert error.value.code == code
     with pytest.raises(
         AdmissionError, match=r"ranks 0, 2 of job 'b' did not join within .* seconds"
@@ -174,7 +174,7 @@ def test_untouched_payloads(host: EmbeddedController) -> None:
             join(host.url, "a", 1, 2, "127.0.0.1", 42001, timeout=0.3)
         assert error.value.code == "settings_mismatch"
         with pytest.raises(AdmissionError, match="rank 1 of job 'a' did not join"):
-            waiting.result(20)
+            waiting.result(60)
 
 
 def test_nobody_listens() -> None:
@@ -198,11 +198,11 @@ def test_retry_until_somebody_listens() -> None:
     port = free_port()
     with ThreadPoolExecutor(1) as pool:
         future = pool.submit(
-            join, f"http://127.0.0.1:{port}", "a", 0, 1, "127.0.0.1", 42000, timeout=20, retry=True
+            join, f"http://127.0.0.1:{port}", "a", 0, 1, "127.0.0.1", 42000, timeout=60, retry=True
         )
         time.sleep(0.1)
         with EmbeddedController(controller_port=port, capacity=1024):
-            future.result(20).leave()
+            future.result(60).leave()
 
 
 @pytest.mark.parametrize(
@@ -229,7 +229,7 @@ def test_something_else_listens(answer: bytes, said: str) -> None:
         thread.start()
         url = f"http://127.0.0.1:{server.getsockname()[1]}"
         with pytest.raises(SwitchError, match=said):
-            join(url, "a", 0, 1, "127.0.0.1", 42000, timeout=5)
+            join(url, "a", 0, 1, "127.0.0.1", 42000, timeout=30)
         thread.join()
 
 
@@ -246,11 +246,11 @@ def test_the_controller_ends(host: EmbeddedController) -> None:
     assert not zero.controller_gone()
     waiting: Future[Membership]
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(join, host.url, "b", 0, 2, "127.0.0.1", 42000, timeout=20)
+        waiting = pool.submit(join, host.url, "b", 0, 2, "127.0.0.1", 42000, timeout=60)
         eventually(lambda: states(host.url, "b"))
         host.close()
         with pytest.raises(AdmissionError, match="the controller is stopping"):
-            waiting.result(20)
+            waiting.result(60)
     assert zero.controller_gone()
     with pytest.raises(SwitchError, match="no controller at"):
         zero.lost_ranks()
@@ -263,7 +263,7 @@ def test_a_killed_process_is_lost_but_a_forked_child_that_closed_is_not(host: Em
     program = f"""
 import os, signal, sys, time
 from worker_lib.join import join
-member = join({host.url!r}, "a", 0, 1, "127.0.0.1", 42000, timeout=20)
+member = join({host.url!r}, "a", 0, 1, "127.0.0.1", 42000, timeout=60)
 child = os.fork()
 if child == 0:
     member.close_descriptors()
@@ -295,7 +295,7 @@ join({host.url!r}, "a", 0, 2, "127.0.0.1", 42000, timeout=60)
     with subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.PIPE) as process:
         eventually(lambda: states(host.url))
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=20)
+        _, said = process.communicate(timeout=60)
     assert b"KeyboardInterrupt" in said
     eventually(lambda: not states(host.url))
 
@@ -312,13 +312,13 @@ def test_a_child_that_hosts() -> None:
 def test_a_child_that_wants_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
     with start_embedded(arguments=["--capacity", "64", "--slots", "16"], credential="a-token") as embedded:
         with pytest.raises(AdmissionError, match="no token came") as error:
-            join(embedded.controller, "a", 0, 1, "127.0.0.1", 42000, timeout=20)
+            join(embedded.controller, "a", 0, 1, "127.0.0.1", 42000, timeout=60)
         assert error.value.code == "unauthorized"
         with pytest.raises(AdmissionError, match="is not, or no longer"):
-            join(embedded.controller, "a", 0, 1, "127.0.0.1", 42000, timeout=20, credential="b-token")
+            join(embedded.controller, "a", 0, 1, "127.0.0.1", 42000, timeout=60, credential="b-token")
         assert "a-token" not in " ".join(psutil.Process(embedded.pid).cmdline())
         monkeypatch.setenv("SWITCHAGG_TOKEN", "a-token")
-        join(embedded.controller, "a", 0, 1, "127.0.0.1", 42000, timeout=20).leave()
+        join(embedded.controller, "a", 0, 1, "127.0.0.1", 42000, timeout=60).leave()
         assert ControllerClient(embedded.controller).jobs() == []
 
 
@@ -331,7 +331,7 @@ def test_a_child_waits_for_the_ranks_that_are_still_there() -> None:
         assert not closing.done()
         assert member.lost_ranks() == ()
         member.leave()
-        closing.result(20)
+        closing.result(60)
     assert embedded.process.returncode == 0
 
 
@@ -369,7 +369,7 @@ time.sleep(60)
         parent.kill()
         parent.wait()
         try:
-            host.wait(20)
+            host.wait(60)
         finally:
             for other in others:
                 if other.pid != host.pid:

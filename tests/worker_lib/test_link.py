@@ -21,6 +21,7 @@ from switchagg.errors import SwitchError, UsageError
 from switchagg.wire.header import Header, Op, decode, encode
 from tests.reference.link_end import LinkEnd, Shape
 from tests.seeds import seed_of_this_run
+from tests.waiting import eventually
 from tests.worker_lib.harness import job_name, together
 from worker_lib.join import Membership, join
 from worker_lib.session import Session
@@ -103,7 +104,7 @@ def test_a_switch_without_links() -> None:
             with ThreadPoolExecutor(2) as pool:
                 name = job_name()
                 ends = [
-                    pool.submit(worker_lib.connect, host.url, name, r, 2, timeout=5, transport="shm")
+                    pool.submit(worker_lib.connect, host.url, name, r, 2, timeout=30, transport="shm")
                     for r in range(2)
                 ]
                 with pytest.raises(
@@ -119,7 +120,7 @@ def test_a_link_that_cannot_be_had(host: EmbeddedController, monkeypatch: pytest
     name = job_name()
     with ThreadPoolExecutor(2) as pool:
         ends = [
-            pool.submit(worker_lib.connect, host.url, name, r, 2, timeout=5, transport="shm")
+            pool.submit(worker_lib.connect, host.url, name, r, 2, timeout=30, transport="shm")
             for r in range(2)
         ]
         for end in ends:
@@ -150,7 +151,7 @@ def test_a_python_link_and_a_udp_worker_sum(host: EmbeddedController, udp: socke
     name = job_name()
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other, ThreadPoolExecutor(1) as pool:
         other.bind(("127.0.0.1", 0))
-        other.settimeout(5)
+        other.settimeout(30)
         later = pool.submit(join, host.url, name, 1, 2, *other.getsockname(), words=16, slots=16)
         mine = join(host.url, name, 0, 2, *udp.getsockname(), words=16, slots=16)
         theirs = later.result()
@@ -182,7 +183,7 @@ def test_a_python_link_and_a_udp_worker_sum(host: EmbeddedController, udp: socke
         link.close()
         # Without its link the worker is reached by UDP again.
         udp.settimeout(0.2)
-        for _ in range(25):
+        for _ in range(200):
             udp.sendto(contribution(mine, 99, [1] * 16), to)
             try:
                 assert udp.recv(100) == result
@@ -285,10 +286,7 @@ def test_a_ring_that_nobody_empties_loses_packets_and_stops_nothing(
         link.send(contribution(mine, position, [1] * 16))
         if position % 16 == 15:
             time.sleep(0.005)
-    deadline = time.monotonic() + 5
-    while host.switch.port_counters()["send_errors"] < errors + 2 * link.shape.entries:
-        assert time.monotonic() < deadline, host.switch.port_counters()
-        time.sleep(0.01)
+    eventually(lambda: host.switch.port_counters()["send_errors"] >= errors + 2 * link.shape.entries)
     serves(host)
     assert link.receive() is not None
     link.close()

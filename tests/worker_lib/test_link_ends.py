@@ -288,17 +288,15 @@ def test_a_switch_that_talks_nonsense_costs_a_worker_its_timeout(fake: FakeSwitc
     engine = _native.Engine(sock, admission)
     x = np.ones(10, np.float32)
     call = _call(x, x)
-    cpu, before = time.process_time(), time.monotonic()
+    cpu = time.process_time()
     work = engine.submit(call, int(1e9), False)
-    longest = 0.0
-    status = 0
-    while status == 0 and time.monotonic() - before < 10:
-        sliced = time.monotonic()
+    status, waits = 0, 0
+    while status == 0:
         status = engine.wait(work, 50_000_000)
-        longest = max(longest, time.monotonic() - sliced)
+        waits += 1
     assert status == TIMEOUT
+    assert waits > 1  # a wait ends after its own 50 ms
     assert engine.stats()["refused"] > 0
-    assert longest < 1
     assert time.process_time() - cpu < 0.5
     engine.close()
 
