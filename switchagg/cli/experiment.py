@@ -57,10 +57,10 @@ def run(args: argparse.Namespace) -> int:
     """
     if args.list:
         return _list(args)
-    from switchagg.experiments import experiment, report, runner
+    from switchagg.experiments import catalogue, report, runner
     from switchagg.report.page import PLOTS_HINT, check_folder
 
-    experiments = experiment.chosen(args.names)
+    experiments = catalogue.chosen(args.names)
     if not 0 <= args.seed < 2**32:
         raise UsageError(f"--seed {args.seed}: a whole number from 0 to {2**32 - 1}")
     check_folder(args.out, "--out")
@@ -88,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _list(args: argparse.Namespace) -> int:
-    from switchagg.experiments.experiment import load
+    from switchagg.experiments.catalogue import load
     from switchagg.report.table import listing
 
     if args.names:

@@ -28,6 +28,7 @@ from switchagg.algorithms.problems import (
 )
 from switchagg.experiments import data
 from switchagg.experiments.experiment import Check
+from switchagg.report.plots import Plot, Series
 
 if TYPE_CHECKING:
     from switchagg.experiments.runner import Runner
@@ -67,28 +68,32 @@ class Solution:
         same: whether x is the same to the bit at all ranks.
         reached: whether its target was reached.
         extra: further figures of the method, by name.
+        scale: distances are given as multiples of it.
     """
 
     records: Sequence[Mapping[str, Any]]
     same: bool
     reached: bool
     extra: Mapping[str, Any]
+    scale: float = 1.0
 
     @property
     def last(self) -> Mapping[str, Any]:
         """The last record."""
         return self.records[-1]
 
-    def curve(self, x: str, scale: float) -> tuple[list[float], list[float]]:
-        """A field of the records, and the distance relative to `scale`."""
-        return (
-            [float(r[x]) for r in self.records],
-            [max(float(r["distance"]) / scale, 1e-16) for r in self.records],
-        )
+    @property
+    def distances(self) -> list[float]:
+        """The distance from the optimum at each record."""
+        return [float(record["distance"]) / self.scale for record in self.records]
+
+    def per_step(self, field: str) -> float:
+        """The mean growth of a field in a step."""
+        return float(self.last[field]) / max(1, int(self.last["step"]))
 
     def plateau(self) -> float:
         """The median distance over the second half of the run, where a run that stalls stays."""
-        half = sorted(float(r["distance"]) for r in self.records[len(self.records) // 2 :])
+        half = sorted(self.distances[len(self.records) // 2 :])
         return half[len(half) // 2]
 
 
@@ -97,6 +102,21 @@ def same_x(solutions: Iterable[Solution], more: str = "") -> Check:
     same = [each.same for each in solutions]
     statement = f"x is the same to the bit at all workers, in every run{more}"
     return Check(statement, all(same), f"{sum(same)} of {len(same)} runs")
+
+
+def distance_plot(name: str, title: str, solutions: Mapping[str, Solution], x: str = "step") -> Plot:
+    """The distance of each solution, by its label, over a field of the records."""
+    titles = {
+        "step": "steps",
+        "payload_bits": "payload bits of a worker",
+        "wire_bytes": "bytes on the wire of a worker, both ways",
+    }
+    curves = [
+        Series(label, [float(r[x]) for r in each.records], [max(d, 1e-16) for d in each.distances])
+        for label, each in solutions.items()
+    ]
+    log_x = x == "wire_bytes"
+    return Plot(name, title, titles[x], "distance (of the first)", curves, log_x=log_x, log_y=True)
 
 
 def make_task(
@@ -158,7 +178,7 @@ def solve(
         }
         ran = runner.ranks(solve_in_rank, workers, given, connect={"words": words})
     out, at = [], 0
-    for _, runs in tasks:
+    for task, runs in tasks:
         names = {}
         for run in runs:
             of_ranks = [result[at] for result in ran.results]
@@ -167,6 +187,7 @@ def solve(
                 len({each["digest"] for each in of_ranks}) == 1,
                 bool(of_ranks[0]["reached"]),
                 of_ranks[0]["extra"],
+                task.scale,
             )
             at += 1
         out.append(names)

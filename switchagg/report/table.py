@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import Any, Final
+from typing import Any, Final, Self, TypeVar
 
 from switchagg.report.format import figure, plain
 
 Cell = str | int | float | bool | None
+Item = TypeVar("Item")
 WIDTH: Final = 110
 
 
@@ -40,6 +41,13 @@ class Table:
         for row in self.rows:
             if len(row) != len(self.headings):
                 raise ValueError(f"table {self.title!r}: {len(self.headings)} headings, but a row is {row}")
+
+    @classmethod
+    def of(
+        cls, title: str, items: Iterable[Item], columns: Mapping[str, Callable[[Item], Cell]], note: str = ""
+    ) -> Self:
+        """A row of each item; `columns` are headings and the functions of an item that give the cells."""
+        return cls(title, tuple(columns), [[cell(each) for cell in columns.values()] for each in items], note)
 
     def text(self) -> str:
         """Title, columns and note for a terminal."""

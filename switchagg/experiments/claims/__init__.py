@@ -1,1 +1,1 @@
-"""The claims, a file each. `switchagg.experiments.experiment` finds them by their `EXPERIMENT`."""
+"""The claims, a file each. `switchagg.experiments.catalogue` finds them by their `EXPERIMENT`."""

@@ -169,20 +169,17 @@ def run(runner: Runner) -> Outcome:
                 f"Sums over {len(tasks)} draws of the features. Costs as measured: payload bits, "
                 "packets of a worker with the plan's, its bytes both ways with what was sent again.",
             ),
-            Table(
+            Table.of(
                 "All runs",
-                ("run", "steps", "payload bits", "packets", "bytes", "reached"),
-                [
-                    (
-                        name,
-                        each.last["step"],
-                        each.last["payload_bits"],
-                        each.last["packets"],
-                        each.last["wire_bytes"],
-                        each.reached,
-                    )
-                    for name, each in found.items()
-                ],
+                found,
+                {
+                    "run": lambda name: name,
+                    "steps": lambda name: found[name].last["step"],
+                    "payload bits": lambda name: found[name].last["payload_bits"],
+                    "packets": lambda name: found[name].last["packets"],
+                    "bytes": lambda name: found[name].last["wire_bytes"],
+                    "reached": lambda name: found[name].reached,
+                },
             ),
         ],
         plots=plots,

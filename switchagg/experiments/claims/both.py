@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from switchagg.experiments.convex import OPTIMUM_TOLERANCE, Solution, make_task, same_x, solve
+from switchagg.experiments import convex
+from switchagg.experiments.convex import Solution
 from switchagg.experiments.experiment import Check, Experiment, Outcome
 from switchagg.experiments.runner import Runner
-from switchagg.report.plots import Plot, Series
 from switchagg.report.table import Table
 
 WORKERS: Final = 8
@@ -21,7 +21,7 @@ PROBLEM: Final = {"name": "digits", "loss": "ridge", "l2": 0.01, "pairs": 193}
 
 def run(runner: Runner) -> Outcome:
     """Every combination to the same accuracy, by one rule for the step size."""
-    task = make_task(
+    task = convex.make_task(
         {**PROBLEM, "seed": runner.seed, **({"pairs": 60} if runner.quick else {})}, WORKERS, "sorted"
     )
     kinds: dict[str, tuple[str, dict[str, Any]]] = {"neither": ("neither", {})}
@@ -43,7 +43,7 @@ def run(runner: Runner) -> Outcome:
         }
         for name, (_, spec) in kinds.items()
     ]
-    (found,) = solve(runner, [(task, runs)], WORKERS, words=WORDS)
+    (found,) = convex.solve(runner, [(task, runs)], WORKERS, words=WORDS)
     best: dict[str, tuple[str, Solution]] = {}
     for name, each in found.items():
         kind = kinds[name][0]
@@ -61,56 +61,39 @@ def run(runner: Runner) -> Outcome:
                 held,
                 "; ".join(f"{kind} {_text(bits[kind])} ({best[kind][0]})" for kind in bits),
             ),
-            same_x(found.values()),
+            convex.same_x(found.values()),
         ],
         tables=[
-            Table(
+            Table.of(
                 f"To {ACCURACY:g} of the first distance: ridge regression on digits, {task.dim} unknowns, "
                 f"condition {task.condition:.0f}, {WORKERS} workers",
-                (
-                    "compressor",
-                    "kind",
-                    "steps",
-                    "reached",
-                    "payload bits",
-                    "bits an unknown and step",
-                    "bytes on the wire",
-                    "packets",
-                ),
-                [
-                    (
-                        name,
-                        kinds[name][0],
-                        each.last["step"],
-                        each.reached,
-                        each.last["payload_bits"],
-                        each.last["payload_bits"] / each.last["step"] / task.dim,
-                        each.last["wire_bytes"],
-                        each.last["packets"],
-                    )
-                    for name, each in found.items()
-                ],
+                found,
+                {
+                    "compressor": lambda name: name,
+                    "kind": lambda name: kinds[name][0],
+                    "steps": lambda name: found[name].last["step"],
+                    "reached": lambda name: found[name].reached,
+                    "payload bits": lambda name: found[name].last["payload_bits"],
+                    "bits an unknown and step": lambda name: found[name].per_step("payload_bits") / task.dim,
+                    "bytes on the wire": lambda name: found[name].last["wire_bytes"],
+                    "packets": lambda name: found[name].last["packets"],
+                },
                 "s: levels each way, in the narrowest lanes that hold the sum of all workers; tau: share "
                 f"of the blocks of {BLOCK}, the same at all workers; without s, lanes of 32 bits. Payload "
                 "counts the 256 bits of the shared norm. One worker's figures.",
             )
         ],
         plots=[
-            Plot(
+            convex.distance_plot(
                 "bits",
                 "Distance over bits: the best of each kind",
-                "payload bits of a worker",
-                "distance (of the first)",
-                [
-                    Series(f"{kind}: {name}", *each.curve("payload_bits", task.scale))
-                    for kind, (name, each) in best.items()
-                ],
-                log_y=True,
+                {f"{kind}: {name}": each for kind, (name, each) in best.items()},
+                "payload_bits",
             )
         ],
         numbers={"bits": bits, "best": {kind: name for kind, (name, _) in best.items()}},
         notes=[
-            f"The optimum was found by Newton's method to {OPTIMUM_TOLERANCE:g}.",
+            f"The optimum was found by Newton's method to {convex.OPTIMUM_TOLERANCE:g}.",
             f"On the wire the order is another: {lightest} takes the fewest bytes. A vector this "
             "small fits a few "
             f"packets of {WORDS} words however it is compressed, and a common norm takes a round of its own.",

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import statistics
 from typing import Any, Final
 
-from switchagg.experiments.convex import OPTIMUM_TOLERANCE, Solution, Task, make_task, same_x, solve
+from switchagg.experiments import convex
+from switchagg.experiments.convex import Solution, Task
 from switchagg.experiments.experiment import Check, Experiment, Outcome
 from switchagg.experiments.runner import Runner
-from switchagg.report.plots import Plot, Series
 from switchagg.report.table import Table
 
 WORKERS: Final = 4
@@ -28,7 +28,7 @@ def run(runner: Runner) -> Outcome:
     asked: list[tuple[Task, list[dict[str, Any]]]] = []
     found: dict[tuple[str, str], Solution] = {}
     for order in ORDERS:
-        task = tasks[order] = make_task(PROBLEM, WORKERS, order)
+        task = tasks[order] = convex.make_task(PROBLEM, WORKERS, order)
         target = REACHED * task.scale
         common = {"method": "diana", "steps": steps, "compressor": compressor}
         runs: list[dict[str, Any]] = [
@@ -43,27 +43,11 @@ def run(runner: Runner) -> Outcome:
                 {**stochastic, "name": "direct, stochastic", "arguments": {**batch, "memory": False}},
             ]
         asked.append((task, runs))
-    for order, of_order in zip(ORDERS, solve(runner, asked, WORKERS, words=WORDS), strict=True):
+    for order, of_order in zip(ORDERS, convex.solve(runner, asked, WORKERS, words=WORDS), strict=True):
         found |= {(order, name): each for name, each in of_order.items()}
-    floors = [found[order, "direct"].plateau() / tasks[order].scale for order in ORDERS]
+    floors = [found[order, "direct"].plateau() for order in ORDERS]
     spreads = [tasks[order].heterogeneity for order in ORDERS]
-    fits = {key: _straight(each, tasks[key[0]].scale) for key, each in found.items() if "DIANA" in key[1]}
-    rows = []
-    for (order, name), each in found.items():
-        last = each.last
-        rows.append(
-            (
-                order,
-                tasks[order].heterogeneity,
-                name,
-                last["step"],
-                each.plateau() / tasks[order].scale
-                if "direct" in name
-                else last["distance"] / tasks[order].scale,
-                last["payload_bits"] / last["step"],
-                last["wire_bytes"] / last["step"],
-            )
-        )
+    fits = {key: _straight(each) for key, each in found.items() if "DIANA" in key[1]}
     checks = [
         Check(
             "Direct quantization stalls on every split, a thousandfold short of what DIANA reaches",
@@ -79,7 +63,7 @@ def run(runner: Runner) -> Outcome:
             Check(
                 f"{name} with the same compressor, {order}: to {REACHED:g} of the first distance, on a line",
                 each.reached and fits[order, name][0] > 0.97,
-                f"{each.last['distance'] / tasks[order].scale:.2g} after {each.last['step']} steps, factor "
+                f"{each.distances[-1]:.2g} after {each.last['step']} steps, factor "
                 f"{10 ** fits[order, name][1]:.4f} a step, R^2 of the line {fits[order, name][0]:.4f}",
             )
             for (order, name), each in found.items()
@@ -87,62 +71,55 @@ def run(runner: Runner) -> Outcome:
         ),
         Check(
             "Stochastic gradients without the memory stall",
-            found["sorted", "direct, stochastic"].plateau() / tasks["sorted"].scale > 1000 * REACHED,
-            f"{found['sorted', 'direct, stochastic'].plateau() / tasks['sorted'].scale:.2g}",
+            found["sorted", "direct, stochastic"].plateau() > 1000 * REACHED,
+            f"{found['sorted', 'direct, stochastic'].plateau():.2g}",
         ),
-        same_x(found.values()),
+        convex.same_x(found.values()),
     ]
     theory = found["sorted", "VR-DIANA"].extra
     return Outcome(
         checks=checks,
         tables=[
-            Table(
+            Table.of(
                 f"Logistic regression on breast cancer, {tasks['sorted'].dim} unknowns, {WORKERS} workers, "
                 f"{LEVELS} levels each way",
-                (
-                    "split",
-                    "heterogeneity",
-                    "method",
-                    "steps",
-                    "distance (of the first)",
-                    "payload bits a step",
-                    "bytes a step on the wire",
-                ),
-                rows,
+                found.items(),
+                {
+                    "split": lambda run: run[0][0],
+                    "heterogeneity": lambda run: tasks[run[0][0]].heterogeneity,
+                    "method": lambda run: run[0][1],
+                    "steps": lambda run: run[1].last["step"],
+                    "distance (of the first)": lambda run: (
+                        run[1].plateau() if "direct" in run[0][1] else run[1].distances[-1]
+                    ),
+                    "payload bits a step": lambda run: run[1].per_step("payload_bits"),
+                    "bytes a step on the wire": lambda run: run[1].per_step("wire_bytes"),
+                },
                 "Heterogeneity: root mean square of the workers' gradients at the optimum. Direct: median "
                 "distance over the second half of the run.",
             )
         ],
         plots=[
-            Plot(
+            convex.distance_plot(
                 "steps",
                 "Distance from the optimum, data sorted by label",
-                "steps",
-                "distance (of the first)",
-                [
-                    Series(name, *found["sorted", name].curve("step", tasks["sorted"].scale))
+                {
+                    name: found["sorted", name]
                     for name in ("direct", "DIANA", "VR-DIANA", "direct, stochastic")
-                ],
-                log_y=True,
+                },
             ),
-            Plot(
+            convex.distance_plot(
                 "splits",
                 "Where direct quantization stalls",
-                "steps",
-                "distance (of the first)",
-                [
-                    Series(
-                        f"{order}, heterogeneity {tasks[order].heterogeneity:.3f}",
-                        *found[order, "direct"].curve("step", tasks[order].scale),
-                    )
+                {
+                    f"{order}, heterogeneity {tasks[order].heterogeneity:.3f}": found[order, "direct"]
                     for order in ORDERS
-                ],
-                log_y=True,
+                },
             ),
         ],
         numbers={"floors": dict(zip(ORDERS, floors, strict=True)), "heterogeneity": spreads},
         notes=[
-            f"The optimum was found by Newton's method to {OPTIMUM_TOLERANCE:g}.",
+            f"The optimum was found by Newton's method to {convex.OPTIMUM_TOLERANCE:g}.",
             "Steps: 1 / (L (1 + omega / n)), where the theory's bound has 6 omega; VR-DIANA "
             f"{theory['gamma']:.3g}, where its bound, for the worst of all samples, is "
             f"{theory['bound']:.2g}.",
@@ -150,19 +127,11 @@ def run(runner: Runner) -> Outcome:
     )
 
 
-def _straight(each: Solution, scale: float) -> tuple[float, float]:
+def _straight(each: Solution) -> tuple[float, float]:
     """R^2 and slope of log10(distance) over steps, by least squares."""
-    points: Sequence[tuple[float, float]] = [
-        (float(r["step"]), math.log10(float(r["distance"]) / scale))
-        for r in each.records
-        if float(r["distance"]) > 0
-    ]
-    n = len(points)
-    mx, my = sum(x for x, _ in points) / n, sum(y for _, y in points) / n
-    sxx = sum((x - mx) ** 2 for x, _ in points)
-    sxy = sum((x - mx) * (y - my) for x, y in points)
-    syy = sum((y - my) ** 2 for _, y in points)
-    return (sxy**2 / (sxx * syy) if sxx and syy else 0.0), (sxy / sxx if sxx else 0.0)
+    points = [(r["step"], math.log10(d)) for r, d in zip(each.records, each.distances, strict=True) if d > 0]
+    steps, logs = zip(*points, strict=True)
+    return statistics.correlation(steps, logs) ** 2, statistics.linear_regression(steps, logs).slope
 
 
 EXPERIMENT = Experiment(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from switchagg.experiments.convex import OPTIMUM_TOLERANCE, Solution, Task, make_task, same_x, solve
+from switchagg.experiments import convex
+from switchagg.experiments.convex import Solution, Task
 from switchagg.experiments.experiment import Check, Experiment, Outcome
 from switchagg.experiments.runner import Runner
-from switchagg.report.plots import Plot, Series
 from switchagg.report.table import Table
 
 WORKERS: Final = 4
@@ -23,8 +23,8 @@ def run(runner: Runner) -> Outcome:
     tau = 1 / WORKERS
     steps = 60 if runner.quick else 4000
     problem = {**PROBLEM, "seed": runner.seed, **({"pairs": 60} if runner.quick else {})}
-    shared = make_task(problem, WORKERS, "sorted", shared_minimizer=True)
-    apart = make_task(problem, WORKERS, "sorted")
+    shared = convex.make_task(problem, WORKERS, "sorted", shared_minimizer=True)
+    apart = convex.make_task(problem, WORKERS, "sorted")
 
     def plan(
         name: str, method: str, tau: float, draw: str, bits: int, target: float | None
@@ -47,11 +47,11 @@ def run(runner: Runner) -> Outcome:
         plan("ISEGA, shared seed", "isega", tau, "shared", 64, NEAR * apart.scale),
         plan("IBCD, shared seed", "ibcd", tau, "shared", 64, nearer),
     ]
-    first, second = solve(runner, [(shared, of_shared), (apart, of_apart)], WORKERS, words=WORDS)
+    first, second = convex.solve(runner, [(shared, of_shared), (apart, of_apart)], WORKERS, words=WORDS)
     ratio = first["independent"].last["step"] / first["all blocks"].last["step"]
     predicted = 2 - 1 / WORKERS
-    stalled = second["IBCD, independent"].plateau() / apart.scale
-    per_step = [_per_step(first[name]) for name in ("shared seed", "independent")]
+    stalled = second["IBCD, independent"].plateau()
+    per_step = [first[name].per_step("wire_bytes") for name in ("shared seed", "independent")]
     to_near = [first[name].last["wire_bytes"] for name in ("shared seed", "independent")]
     to_nearer = [second[name].last["wire_bytes"] for name in ("IBCD, shared seed", "ISEGA, independent")]
     return Outcome(
@@ -70,7 +70,7 @@ def run(runner: Runner) -> Outcome:
             Check(
                 f"ISEGA does not: it reaches {NEARER:g}",
                 second["ISEGA, independent"].reached,
-                f"{second['ISEGA, independent'].last['distance'] / apart.scale:.2g} after "
+                f"{second['ISEGA, independent'].distances[-1]:.2g} after "
                 f"{second['ISEGA, independent'].last['step']} steps",
             ),
             Check(
@@ -91,20 +91,20 @@ def run(runner: Runner) -> Outcome:
                 f"{to_nearer[0]:,} to {to_nearer[1]:,} bytes, {to_nearer[1] / to_nearer[0]:.2f} "
                 "times as many",
             ),
-            same_x([*first.values(), *second.values()]),
+            convex.same_x([*first.values(), *second.values()]),
         ],
         tables=[
             _table(f"A minimizer shared by all, to {NEAR:g}", first, shared),
             _table(f"Each worker with its own, to {NEARER:g}", second, apart),
         ],
         plots=[
-            _plot("shared", "A minimizer shared by all", first, shared, "step"),
-            _plot("own", "Each worker with its own minimizer", second, apart, "step"),
-            _plot("bytes", "The same, over bytes on the wire", second, apart, "wire_bytes"),
+            convex.distance_plot("shared", "A minimizer shared by all", first),
+            convex.distance_plot("own", "Each worker with its own minimizer", second),
+            convex.distance_plot("bytes", "The same, over bytes on the wire", second, "wire_bytes"),
         ],
         numbers={"steps_ratio": ratio, "bytes_a_step": per_step, "bytes_to_near": to_near},
         notes=[
-            f"The optimum was found by Newton's method to {OPTIMUM_TOLERANCE:g}, or is known by "
+            f"The optimum was found by Newton's method to {convex.OPTIMUM_TOLERANCE:g}, or is known by "
             "construction.",
             f"Independent blocks cost {to_near[1] / first['all blocks'].last['wire_bytes']:.2f} times the "
             f"bytes of sending all blocks, to {NEAR:g} with a shared minimizer: a worker sends few, but "
@@ -123,47 +123,20 @@ def _both(found: dict[str, Solution], *names: str) -> bool:
     return all(found[name].reached for name in names)
 
 
-def _per_step(each: Solution) -> float:
-    return float(each.last["wire_bytes"]) / max(1, int(each.last["step"]))
-
-
 def _table(title: str, found: dict[str, Solution], task: Task) -> Table:
-    return Table(
+    return Table.of(
         f"{title}: ridge regression on digits, {task.dim} unknowns, condition {task.condition:.0f}, "
         f"{WORKERS} workers, blocks of {BLOCK}",
-        (
-            "blocks",
-            "steps",
-            "distance (of the first)",
-            "payload bits a step",
-            "bytes sent a step",
-            "bytes a step, both ways",
-            "bytes in all",
-        ),
-        [
-            (
-                name,
-                each.last["step"],
-                each.last["distance"] / task.scale,
-                each.last["payload_bits"] / each.last["step"],
-                each.last["wire_bytes_sent"] / each.last["step"],
-                each.last["wire_bytes"] / each.last["step"],
-                each.last["wire_bytes"],
-            )
-            for name, each in found.items()
-        ],
-    )
-
-
-def _plot(name: str, title: str, found: dict[str, Solution], task: Task, x: str) -> Plot:
-    return Plot(
-        name,
-        title,
-        "steps" if x == "step" else "bytes on the wire of a worker, both ways",
-        "distance (of the first)",
-        [Series(label, *each.curve(x, task.scale)) for label, each in found.items()],
-        log_y=True,
-        log_x=x != "step",
+        found,
+        {
+            "blocks": lambda name: name,
+            "steps": lambda name: found[name].last["step"],
+            "distance (of the first)": lambda name: found[name].distances[-1],
+            "payload bits a step": lambda name: found[name].per_step("payload_bits"),
+            "bytes sent a step": lambda name: found[name].per_step("wire_bytes_sent"),
+            "bytes a step, both ways": lambda name: found[name].per_step("wire_bytes"),
+            "bytes in all": lambda name: found[name].last["wire_bytes"],
+        },
     )
 
 

@@ -62,17 +62,13 @@ def run(runner: Runner) -> Outcome:
             Table(
                 f"{calls} sums of {elements:,} float32",
                 (
-                    "lanes",
-                    "loss, %",
-                    "packets sent",
-                    "of them again",
-                    "CRC-32 of the sums",
+                    "lanes", "loss, %", "packets sent", "of them again", "CRC-32 of the sums",
                     "different results",
                 ),
                 rows,
             )
         ],
-    )
+    )  # fmt: skip
 
 
 EXPERIMENT = Experiment(

@@ -11,7 +11,7 @@ import pytest
 
 from switchagg.cli.main import main
 from switchagg.errors import SwitchAggError
-from switchagg.experiments import experiment
+from switchagg.experiments import catalogue
 from switchagg.experiments.experiment import Experiment, Outcome
 from switchagg.experiments.runner import Runner
 
@@ -19,14 +19,14 @@ from switchagg.experiments.runner import Runner
 def test_list_has_every_experiment(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["experiment", "--list"]) == 0
     shown = capsys.readouterr().out
-    for each in experiment.load().values():
+    for each in catalogue.load().values():
         assert each.name in shown
     assert main(["experiment", "--list", "--json"]) == 0
-    assert list(json.loads(capsys.readouterr().out)) == list(experiment.load())
+    assert list(json.loads(capsys.readouterr().out)) == list(catalogue.load())
 
 
 def test_every_claim_has_a_source() -> None:
-    known = experiment.load()
+    known = catalogue.load()
     assert "same-bits" in known
     for each in known.values():
         assert each.claim.endswith(".")
@@ -49,7 +49,7 @@ def test_mistakes_are_named(line: list[str], said: str, capsys: pytest.CaptureFi
 
 
 def replace_experiments(monkeypatch: pytest.MonkeyPatch, *experiments: Experiment) -> None:
-    monkeypatch.setattr(experiment, "load", lambda: {each.name: each for each in experiments})
+    monkeypatch.setattr(catalogue, "load", lambda: {each.name: each for each in experiments})
 
 
 def refuse(_: Runner) -> Outcome:
@@ -93,7 +93,7 @@ def test_one_experiment_from_beginning_to_end(tmp_path: Path, capsys: pytest.Cap
 
 def test_a_list_needs_no_package_beyond_ours() -> None:
     code = (
-        "import sys; from switchagg.experiments.experiment import load; load(); "
+        "import sys; from switchagg.experiments.catalogue import load; load(); "
         "print([name for name in ('sklearn', 'matplotlib', 'torch', 'worker_lib') if name in sys.modules])"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
