@@ -103,7 +103,7 @@ parser SwitchIngressParser(packet_in packet, out headers_t hdr, out metadata_t m
 
     state make_bridge {
         hdr.bridge.setValid();
-        hdr.bridge.errand = ERRAND_FORWARD;
+        hdr.bridge.next_hop = NEXT_HOP_FORWARD;
         hdr.bridge.words = 0;
         hdr.bridge.again = 0;
         hdr.bridge.receiver = 0;
@@ -364,11 +364,11 @@ parser SwitchEgressParser(packet_in packet, out headers_t hdr, out egress_metada
         packet.extract(hdr.bridge);
         meta.traffic = TRAFFIC_OTHER;
         meta.form = FORM_TRUNCATED;
-        transition select(hdr.bridge.again, hdr.bridge.errand) {
-            (0, ERRAND_ARP): parse_frame;
-            (0, ERRAND_ECHO): parse_frame;
-            (0, ERRAND_RESULT): parse_frame;
-            (0, ERRAND_RAISE): parse_frame;
+        transition select(hdr.bridge.again, hdr.bridge.next_hop) {
+            (0, NEXT_HOP_ARP): parse_frame;
+            (0, NEXT_HOP_ECHO): parse_frame;
+            (0, NEXT_HOP_RESULT): parse_frame;
+            (0, NEXT_HOP_RAISE): parse_frame;
             default: parse_bystander;
         }
     }
@@ -406,11 +406,11 @@ control SwitchEgress(inout headers_t hdr, inout egress_metadata_t meta, in egres
                 receiver = intrinsic.egress_rid;
             }
             rewrite.apply(hdr, receiver);
-            if (hdr.bridge.errand == ERRAND_NOBODY) {
+            if (hdr.bridge.next_hop == NEXT_HOP_NOBODY) {
                 unaddressed.count(0);
                 for_deparser.drop_ctl = 1;
             }
-        } else if (hdr.bridge.errand == ERRAND_STATION && intrinsic.egress_port == hdr.bridge.from) {
+        } else if (hdr.bridge.next_hop == NEXT_HOP_STATION && intrinsic.egress_port == hdr.bridge.from) {
             if (hdr.bridge.group == 0) {
                 returned.count(0);
             }

@@ -103,7 +103,7 @@ control SwitchIngress(inout headers_t hdr, inout metadata_t meta, inout standard
 
     apply {
         hdr.bridge.setValid();
-        hdr.bridge.errand = ERRAND_FORWARD;
+        hdr.bridge.next_hop = NEXT_HOP_FORWARD;
         hdr.bridge.words = 0;
         hdr.bridge.again = 0;
         hdr.bridge.port = 0;
@@ -238,20 +238,20 @@ control SwitchEgress(inout headers_t hdr, inout metadata_t meta, inout standard_
 #endif
 
     apply {
-        if (hdr.bridge.errand == ERRAND_STATION) {
+        if (hdr.bridge.next_hop == NEXT_HOP_STATION) {
             if (standard_metadata.egress_port == hdr.bridge.from) {
                 if (hdr.bridge.group == 0) {
                     returned.count(0);
                 }
                 mark_to_drop(standard_metadata);
             }
-        } else if (hdr.bridge.errand != ERRAND_FORWARD) {
+        } else if (hdr.bridge.next_hop != NEXT_HOP_FORWARD) {
             receiver = hdr.bridge.receiver;
             if (receiver == 0) {
                 receiver = standard_metadata.egress_rid;
             }
             rewrite.apply(hdr, receiver);
-            if (hdr.bridge.errand == ERRAND_NOBODY) {
+            if (hdr.bridge.next_hop == NEXT_HOP_NOBODY) {
                 unaddressed.count(0);
                 mark_to_drop(standard_metadata);
             }
@@ -273,8 +273,8 @@ control SwitchEgress(inout headers_t hdr, inout metadata_t meta, inout standard_
 control SwitchComputeChecksum(inout headers_t hdr, inout metadata_t meta) {
     apply {
         update_checksum(
-            hdr.bridge.errand == ERRAND_RESULT || hdr.bridge.errand == ERRAND_RAISE ||
-                hdr.bridge.errand == ERRAND_ECHO,
+            hdr.bridge.next_hop == NEXT_HOP_RESULT || hdr.bridge.next_hop == NEXT_HOP_RAISE ||
+                hdr.bridge.next_hop == NEXT_HOP_ECHO,
             {
                 hdr.ipv4.version,
                 hdr.ipv4.header_words,

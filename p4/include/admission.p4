@@ -44,7 +44,7 @@ control Admission(inout headers_t hdr, inout metadata_t meta, in port_t ingress_
         meta.leaf = 0;
         meta.tally = tally;
         meta.worker_tally = worker_tally;
-        hdr.bridge.errand = ERRAND_RESULT;
+        hdr.bridge.next_hop = NEXT_HOP_RESULT;
         hdr.bridge.port = port;
         hdr.bridge.receiver = receiver;
         hdr.bridge.group = group;
@@ -64,7 +64,7 @@ control Admission(inout headers_t hdr, inout metadata_t meta, in port_t ingress_
         meta.leaf = 1;
         meta.tally = tally;
         meta.worker_tally = worker_tally;
-        hdr.bridge.errand = ERRAND_RAISE;
+        hdr.bridge.next_hop = NEXT_HOP_RAISE;
         hdr.bridge.port = port;
         hdr.bridge.receiver = receiver;
         hdr.agg.reply = reply;
@@ -113,7 +113,7 @@ control Admission(inout headers_t hdr, inout metadata_t meta, in port_t ingress_
         COUNT(delivery_packets)
         meta.task = TASK_DELIVER;
         meta.way = WAY_GROUP;
-        hdr.bridge.errand = ERRAND_RESULT;
+        hdr.bridge.next_hop = NEXT_HOP_RESULT;
         hdr.bridge.group = group;
     }
 
@@ -122,7 +122,7 @@ control Admission(inout headers_t hdr, inout metadata_t meta, in port_t ingress_
         COUNT(delivery_packets)
         meta.task = TASK_DELIVER;
         meta.way = WAY_PORT;
-        hdr.bridge.errand = ERRAND_RESULT;
+        hdr.bridge.next_hop = NEXT_HOP_RESULT;
         hdr.bridge.port = port;
         hdr.bridge.receiver = receiver;
         hdr.agg.reply = 0;

@@ -142,14 +142,14 @@ const outcome_t OUTCOME_FRESH_STORED = 22;
 const outcome_t COMPLETING = 8;
 
 /* Bridged next hop: the egress rewrites the packet for it. */
-typedef bit<4> errand_t;
-const errand_t ERRAND_FORWARD = 0;          /* nothing: it only passes through */
-const errand_t ERRAND_STATION = 1;          /* nothing, but not back where it came from */
-const errand_t ERRAND_ARP = 2;
-const errand_t ERRAND_ECHO = 3;
-const errand_t ERRAND_RESULT = 4;           /* a RESULT to a worker */
-const errand_t ERRAND_RAISE = 5;            /* a contribution to the parent */
-const errand_t ERRAND_NOBODY = 6;           /* nothing: nobody is known who should get it */
+typedef bit<4> next_hop_t;
+const next_hop_t NEXT_HOP_FORWARD = 0;      /* nothing: it only passes through */
+const next_hop_t NEXT_HOP_STATION = 1;      /* nothing, but not back where it came from */
+const next_hop_t NEXT_HOP_ARP = 2;
+const next_hop_t NEXT_HOP_ECHO = 3;
+const next_hop_t NEXT_HOP_RESULT = 4;       /* a RESULT to a worker */
+const next_hop_t NEXT_HOP_RAISE = 5;        /* a contribution to the parent */
+const next_hop_t NEXT_HOP_NOBODY = 6;       /* nothing: nobody is known who should get it */
 
 /* Ways for a packet to leave ingress. */
 typedef bit<2> way_t;

@@ -49,14 +49,14 @@ control Frames(inout headers_t hdr, inout metadata_t meta, in port_t ingress_por
     /* Egress writes the answer; it leaves where the request came in. */
     action answer_arp() {
         COUNT(local_packets)
-        hdr.bridge.errand = ERRAND_ARP;
+        hdr.bridge.next_hop = NEXT_HOP_ARP;
         hdr.bridge.port = ingress_port;
         meta.way = WAY_PORT;
     }
 
     action answer_echo() {
         COUNT(local_packets)
-        hdr.bridge.errand = ERRAND_ECHO;
+        hdr.bridge.next_hop = NEXT_HOP_ECHO;
         hdr.bridge.port = ingress_port;
         meta.way = WAY_PORT;
     }
@@ -95,14 +95,14 @@ control Frames(inout headers_t hdr, inout metadata_t meta, in port_t ingress_por
 
     action forward(port_t port) {
         COUNT(station_packets)
-        hdr.bridge.errand = ERRAND_STATION;
+        hdr.bridge.next_hop = NEXT_HOP_STATION;
         hdr.bridge.port = port;
         meta.way = WAY_PORT;
     }
 
     action flood(bit<16> group) {
         COUNT(station_packets)
-        hdr.bridge.errand = ERRAND_STATION;
+        hdr.bridge.next_hop = NEXT_HOP_STATION;
         hdr.bridge.group = group;
         meta.way = WAY_GROUP;
     }

@@ -70,8 +70,8 @@ header packet_in_h {
 /* Bridged metadata: from ingress to egress, and on a Tofino from the first pass to the second. It stays inside.
    What one action writes and another leaves has bytes of its own, because a Tofino writes whole containers. */
 header bridge_h {
-    bit<4> errand_padding;
-    errand_t errand;
+    bit<4> next_hop_padding;
+    next_hop_t next_hop;
     bit<7> words_padding;
     bit<1> words;           /* words follow the protocol header */
     bit<7> again_padding;

@@ -1,8 +1,8 @@
 /* The egress of both programs: addresses and headers of what the switch itself sends.
 
-   A packet comes with an errand (constants.p4). Frames that only pass through are left alone; answers get their
-   addresses here, from one table with an entry for each worker and each parent, under a number (`receiver`) that
-   the replication engine gives to each copy, or ingress to a single one. */
+   Ingress bridges each packet's next hop (constants.p4). Forwarded frames stay unchanged. Answers get their addresses
+   from one table with an entry for each worker and each parent. Its key, `receiver`, comes from the replication engine
+   for a copy, and from ingress for a single packet. */
 
 #ifndef SWITCHAGG_REWRITE_P4
 #define SWITCHAGG_REWRITE_P4
@@ -78,9 +78,9 @@ control Rewrite(inout headers_t hdr, in bit<16> receiver) {
         CONST_SIZE(2)
     }
 
-    /* As while a job comes or goes. The packet is still as it came, with its sender's token, and must not leave. */
+    /* Happens while a job is added or removed. The packet still has its sender's token, so it is dropped. */
     action nobody() {
-        hdr.bridge.errand = ERRAND_NOBODY;
+        hdr.bridge.next_hop = NEXT_HOP_NOBODY;
     }
 
     action size_bare() {
@@ -120,9 +120,9 @@ control Rewrite(inout headers_t hdr, in bit<16> receiver) {
     }
 
     apply {
-        if (hdr.bridge.errand == ERRAND_ECHO) {
+        if (hdr.bridge.next_hop == NEXT_HOP_ECHO) {
             echo.apply();
-        } else if (hdr.bridge.errand == ERRAND_ARP) {
+        } else if (hdr.bridge.next_hop == NEXT_HOP_ARP) {
             arps.apply();
         } else {
             receivers.apply();

@@ -55,7 +55,7 @@ class Form(IntEnum):
     WORDS = 5
 
 
-class Errand(IntEnum):
+class NextHop(IntEnum):
     """A packet's next hop, which ingress bridges to egress."""
 
     FORWARD = 0

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from switchagg.p4program import program as p4_program
-from switchagg.p4program.program import Errand, Form, Outcome, Traffic
+from switchagg.p4program.program import Form, NextHop, Outcome, Traffic
 from switchagg.wire.header import DEFAULT_PORT, FIELDS, HEADER_BYTES, VERSION, Op
 
 from .model import PROGRAMS
@@ -38,7 +38,7 @@ def test_the_header_is_that_of_the_wire() -> None:
 
 @pytest.mark.parametrize(
     ("prefix", "enum"),
-    [("OP", Op), ("FORM", Form), ("TRAFFIC", Traffic), ("ERRAND", Errand), ("OUTCOME", Outcome)],
+    [("OP", Op), ("FORM", Form), ("TRAFFIC", Traffic), ("NEXT_HOP", NextHop), ("OUTCOME", Outcome)],
 )
 def test_codes(prefix: str, enum: type[IntEnum]) -> None:
     assert _constants(prefix) == {each.name: each.value for each in enum}
