@@ -1,4 +1,4 @@
-"""Boards for the tests of the P4 programs, made once a session; those that are not here are skipped."""
+"""Devices for the tests of the P4 programs, made once a session; those that are not here are skipped."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import pytest
 
 from switchagg.p4program.program import Entries, tna, v1model
 
-from .board import Board
+from .device_under_test import DeviceUnderTest
 from .engine import ADDRESS, PORTS, P4Engine, install_switch
 from .model import PROGRAMS, Model
-from .native import NativeBoard
+from .native import EtherSwitchDevice
 from .simple_switch import SimpleSwitch
 
-BOARDS: Final = ("model-v1model", "model-tna", "simple_switch", "native")
+DEVICES: Final = ("model-v1model", "model-tna", "simple_switch", "native")
 SLOTS: Final = 1024
 
 
@@ -37,15 +37,15 @@ def compile_v1model(folder: Path, *macros: str) -> Path:
     return output
 
 
-def make_board(name: str, words: int, folder: Path, *macros: str) -> Board:
-    """Returns a board by its name in `BOARDS`. Skips where it is not to be had."""
+def make_device(name: str, words: int, folder: Path, *macros: str) -> DeviceUnderTest:
+    """Returns a device by its name in `DEVICES`. Skips where it is not to be had."""
     if name == "model-v1model":
         return Model("switchagg_v1model.p4", v1model(words=words, slots=SLOTS), *macros)
     if name == "model-tna":
         return Model("switchagg_tna.p4", tna(words=words, slots=SLOTS), *macros)
     if name == "native":
         pytest.importorskip("finsy", reason='needs the extra: pip install "switchagg[p4runtime]"')
-        return NativeBoard(v1model(words=words, slots=SLOTS), PORTS)
+        return EtherSwitchDevice(v1model(words=words, slots=SLOTS), PORTS)
     assert name == "simple_switch"
     binary = shutil.which("simple_switch")
     if binary is None:
@@ -54,25 +54,25 @@ def make_board(name: str, words: int, folder: Path, *macros: str) -> Board:
     return SimpleSwitch(binary, program, v1model(words=words, slots=SLOTS), ADDRESS, folder)
 
 
-def close_board(board: Board) -> None:
-    """Ends a board's process, where it has one."""
-    if isinstance(board, SimpleSwitch | NativeBoard):
-        board.close()
+def close_device(dut: DeviceUnderTest) -> None:
+    """Ends a device's process, where it has one."""
+    if isinstance(dut, SimpleSwitch | EtherSwitchDevice):
+        dut.close()
 
 
-@pytest.fixture(scope="session", params=BOARDS)
+@pytest.fixture(scope="session", params=DEVICES)
 def installed(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[Board, Entries]]:
-    """A board with K = 16 that has what a switch needs before its first job."""
-    board = make_board(request.param, 16, tmp_path_factory.mktemp("board"))
-    yield board, install_switch(board)
-    close_board(board)
+) -> Iterator[tuple[DeviceUnderTest, Entries]]:
+    """A device with K = 16 that has what a switch needs before its first job."""
+    dut = make_device(request.param, 16, tmp_path_factory.mktemp("device"))
+    yield dut, install_switch(dut)
+    close_device(dut)
 
 
 @pytest.fixture
-def engine(installed: tuple[Board, Entries]) -> Iterator[P4Engine]:
-    """An engine of 64 slots without jobs, on each board."""
+def engine(installed: tuple[DeviceUnderTest, Entries]) -> Iterator[P4Engine]:
+    """An engine of 64 slots without jobs, on each device."""
     engine = P4Engine(*installed, 64)
     yield engine
     engine.close()

@@ -1,4 +1,4 @@
-"""A P4 board as an engine of the conformance suite: UDP payloads become frames, and frames UDP payloads.
+"""A P4 device as an engine of the conformance suite: UDP payloads become frames, and frames UDP payloads.
 
 Every frame that comes out is looked at as a station would: addresses, lengths, checksum, padding.
 """
@@ -34,7 +34,7 @@ from switchagg.p4program.program import (
 from switchagg.rules.slots import Address, JobEntry, Out, SlotState, SlotTable, WorkerEntry
 from switchagg.wire.header import COUNTERS
 
-from .board import Board
+from .device_under_test import DeviceUnderTest
 
 ADDRESS: Final = SwitchAddress(0x0200000000FE, "10.0.255.254")
 PORTS: Final = tuple(range(48))
@@ -50,20 +50,20 @@ def mac_of(ip: str) -> int:
     return 0x020000000000 | int.from_bytes(bytes(map(int, ip.split("."))), "big")
 
 
-def install_switch(board: Board, ports: tuple[int, ...] = PORTS) -> Entries:
+def install_switch(dut: DeviceUnderTest, ports: tuple[int, ...] = PORTS) -> Entries:
     """Writes what a switch needs before its first job."""
-    entries = switch_entries(board.target, ADDRESS, ports)
+    entries = switch_entries(dut.target, ADDRESS, ports)
     for entry in entries.tables:
-        board.insert(entry)
+        dut.insert(entry)
     for group in entries.groups:
-        board.insert_group(group)
-    board.set_default(STATIONS, "flood", {"group": FLOOD_GROUP})
+        dut.insert_group(group)
+    dut.set_default(STATIONS, "flood", {"group": FLOOD_GROUP})
     return entries
 
 
 @dataclass
 class Installed:
-    """A job on a board: the entries that are there now, and all that it came with."""
+    """A job on a device: the entries that are there now, and all that it came with."""
 
     entry: JobEntry
     place: JobPlace
@@ -74,16 +74,16 @@ class Installed:
 
 
 class P4Engine:
-    """An engine on a board.
+    """An engine on a device.
 
     Args:
-        board: with what `install_switch` writes.
+        dut: with what `install_switch` writes.
         common: what that was.
         capacity: slots that jobs may have.
     """
 
-    def __init__(self, board: Board, common: Entries, capacity: int) -> None:
-        self._board = board
+    def __init__(self, dut: DeviceUnderTest, common: Entries, capacity: int) -> None:
+        self._dut = dut
         self._common = common
         self._admission = SlotTable(capacity)  # for what the control plane checks
         self._jobs: dict[int, Installed] = {}
@@ -96,19 +96,19 @@ class P4Engine:
 
     def add_job(self, job: JobEntry, place: JobPlace | None = None) -> None:
         """Admits a job, by default at the first places that are free."""
-        if job.words != self._board.target.words and job.job not in self._jobs:
-            pytest.skip(f"K = {job.words}; this program is compiled for {self._board.target.words}")
+        if job.words != self._dut.target.words and job.job not in self._jobs:
+            pytest.skip(f"K = {job.words}; this program is compiled for {self._dut.target.words}")
         if not job.touch:
             pytest.skip("a P4 program has no floor to measure")
         self._admission.add_job(job)
         place = place or self._free_place(job)
-        entries = job_entries(self._board.target, job, place)
+        entries = job_entries(self._dut.target, job, place)
         for entry in entries.tables:
-            self._board.insert(entry)
+            self._dut.insert(entry)
         for group in entries.groups:
-            self._board.insert_group(group)
+            self._dut.insert_group(group)
         cells = {
-            (name, place.index * each + cell): self._board.cell(name, place.index * each + cell)
+            (name, place.index * each + cell): self._dut.cell(name, place.index * each + cell)
             for name, each in (
                 (OUTCOMES, OUTCOMES_PER_JOB),
                 (WORKER_PACKETS, WORKERS_PER_JOB),
@@ -142,12 +142,12 @@ class P4Engine:
         self._gone.update({name: counters[name] for name in COUNTERS})
         del self._jobs[job_id]
         for entry in job.entries.tables:
-            self._board.delete(entry)
+            self._dut.delete(entry)
         for group in job.entries.groups:
-            self._board.delete_group(group)
+            self._dut.delete_group(group)
 
     def installed(self, job_id: int) -> Installed:
-        """The entries of a job on the board."""
+        """The entries of a job on the device."""
         return self._jobs[job_id]
 
     def fence(self, job_id: int, bits: int) -> None:
@@ -157,7 +157,7 @@ class P4Engine:
         gone = worker_entries(job.entries, job.entry, bits)
         job.refused.update(refusals(Entries(gone, ()), self._reader(job)))
         for entry in gone:
-            self._board.delete(entry)
+            self._dut.delete(entry)
         job.entries = Entries(tuple(e for e in job.entries.tables if e not in gone), job.entries.groups)
 
     def admit(self, job_id: int, bits: int) -> None:
@@ -167,7 +167,7 @@ class P4Engine:
         back = worker_entries(job.all_entries, job.entry, bits)
         for entry in back:
             if entry not in job.entries.tables:
-                self._board.insert(entry)
+                self._dut.insert(entry)
         kept = tuple(e for e in job.entries.tables if e not in back)
         job.entries = Entries(kept + back, job.entries.groups)
 
@@ -175,20 +175,20 @@ class P4Engine:
         """Sends a packet, by default from where its source is."""
         if len(payload) > LARGEST:
             pytest.skip(f"no link carries {len(payload)} bytes")
-        target = self._board.target
+        target = self._dut.target
         if source is None:
-            frames = self._board.send(target.controller_port, packet_out(target, ADDRESS, payload))
+            frames = self._dut.send(target.controller_port, packet_out(target, ADDRESS, payload))
         else:
             sender = mac_of(source[0]), *source
             whole = frame(payload, sender, (ADDRESS.mac, ADDRESS.ip, ADDRESS.udp_port))
-            frames = self._board.send(self._port_of(source[0]) if port is None else port, whole)
+            frames = self._dut.send(self._port_of(source[0]) if port is None else port, whole)
         outs = [self._read(port, data) for port, data in frames]
         order = [worker.address for job in self._jobs.values() for worker in _by_bit(job.entry)]
         order += [job.entry.parent.address for job in self._jobs.values() if job.entry.parent is not None]
         return sorted(outs, key=lambda out: -1 if out[0] is None else order.index(out[0]))
 
     def _read(self, port: int, data: bytes) -> Out:
-        if port == self._board.target.controller_port:
+        if port == self._dut.target.controller_port:
             return None, packet_in(data)
         header = data[14:34]
         udp = data[34:42]
@@ -245,7 +245,7 @@ class P4Engine:
             for job in self._jobs.values()
             if job.entry.base <= index < job.entry.base + job.entry.slots
         )
-        seq, missing, filled, words = self._board.slot(index)
+        seq, missing, filled, words = self._dut.slot(index)
         full = sum(1 << worker.bit for worker in job.workers)
         return SlotState(seq, full & ~missing, bool(filled), np.array(words, np.uint32) if filled else None)
 
@@ -253,10 +253,10 @@ class P4Engine:
         return Reader(self._entry_packets, partial(self._cell, job))
 
     def _entry_packets(self, entry: TableEntry) -> int:
-        return self._board.entry_packets(entry)
+        return self._dut.entry_packets(entry)
 
     def _cell(self, job: Installed | None, name: str, index: int) -> int:
-        return self._board.cell(name, index) - (job.cells[name, index] if job else 0)
+        return self._dut.cell(name, index) - (job.cells[name, index] if job else 0)
 
 
 def _by_bit(job: JobEntry) -> list[WorkerEntry]:

@@ -1,4 +1,4 @@
-"""The P4 model as a board: it runs the sources themselves, with nothing installed."""
+"""The P4 model as a device: it runs the sources themselves, with nothing installed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from switchagg.p4entities.tables import Entry
 from switchagg.p4model.runtime.switch import open_switch
 from switchagg.p4program.program import Exact, Match, MulticastGroup, TableEntry, Target, Ternary
 
-from .board import Frame
+from .device_under_test import Frame
 
 PROGRAMS: Final = Path(__file__).parents[2] / "p4"
 

@@ -1,4 +1,4 @@
-"""The native switch on Ethernet as a board: a P4Runtime client's writes, and frames from queues in place of
+"""The native switch on Ethernet as a device: a P4Runtime client's writes, and frames from queues in place of
 interfaces."""
 
 from __future__ import annotations
@@ -8,9 +8,9 @@ from typing import Any
 
 from switchagg.p4program.program import MulticastGroup, TableEntry, Target
 
-from .board import Frame
+from .device_under_test import Frame
 
-with suppress(ModuleNotFoundError):  # without the extra p4runtime nobody makes such a board
+with suppress(ModuleNotFoundError):  # without the extra p4runtime nobody makes such a device
     from switchagg.emulator.ether_switch import EtherSwitch
     from switchagg.p4runtime.client.rows import (
         DELETE,
@@ -28,7 +28,7 @@ UNTOLD = frozenset({"refuse op, priority 95", "refuse job, priority 44", "refuse
 """Entries of `admission` whose packets the native switch counts on another entry of the same reason."""
 
 
-class NativeBoard:
+class EtherSwitchDevice:
     """A native switch with so many ports, and nothing in its tables."""
 
     def __init__(self, target: Target, ports: tuple[int, ...]) -> None:

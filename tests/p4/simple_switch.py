@@ -1,4 +1,4 @@
-"""bmv2's `simple_switch` as a board, where it is installed.
+"""bmv2's `simple_switch` as a device, where it is installed.
 
     tests --Thrift, TCP--> runtime server     tables, groups, counters, registers
     tests <--nanomsg pair, IPC--> ports       frames in and out, without interfaces or privileges
@@ -29,7 +29,7 @@ from switchagg.p4program.program import (
     Ternary,
 )
 
-from .board import Frame
+from .device_under_test import Frame
 from .thrift import I32, LIST, STRING, STRUCT, Client
 
 _EGRESS_THREADS: Final = 4

@@ -1,4 +1,4 @@
-"""The conformance suite on the boards that run the P4 programs."""
+"""The conformance suite on the devices that run the P4 programs."""
 
 from __future__ import annotations
 

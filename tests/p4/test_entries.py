@@ -1,4 +1,4 @@
-"""From records to entries and frames: what is refused, and what no board test shows."""
+"""From records to entries and frames: what is refused, and what no device test shows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A short run of the fuzzer on every board, and what it finds in programs that are wrong on purpose.
+"""A short run of the fuzzer on every device, and what it finds in programs that are wrong on purpose.
 
 SWITCHAGG_TEST_SEED repeats a run; `make fuzz` makes a long one.
 """
@@ -19,9 +19,9 @@ from switchagg.p4program import program as p4_program
 from switchagg.rules import slots
 from switchagg.wire import header as wire
 
-from .conftest import BOARDS
+from .conftest import DEVICES
 from .fuzz import steps
-from .fuzz.boards import opened
+from .fuzz.open_device import open_device
 from .fuzz.replay import replay
 from .fuzz.run import fuzz
 from .fuzz.steps import Admit, as_test
@@ -38,15 +38,15 @@ def _seed() -> str:
     return seed
 
 
-@pytest.mark.parametrize("name", BOARDS)
-def test_no_board_differs_from_the_native_table(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", DEVICES)
+def test_no_device_differs_from_the_native_table(name: str, tmp_path: Path) -> None:
     seed = _seed()
-    with opened(name, 64, tmp_path) as board:
-        report = fuzz(board, PACKETS, seed)
+    with open_device(name, 64, tmp_path) as dut:
+        report = fuzz(dut, PACKETS, seed)
     print(report)
     found = report.found
     if found is not None:
-        print(as_test(f"opened({name!r}, 64, tmp_path)", found.steps, found.what, seed))
+        print(as_test(f"open_device({name!r}, 64, tmp_path)", found.steps, found.what, seed))
         pytest.fail(found.what)
     assert report.packets >= PACKETS
     assert report.following * 2 > report.packets
@@ -105,22 +105,22 @@ MISTAKES = {
 
 
 def _wrong_program(mistake: str, folder: Path) -> Path:
-    board, file, right, wrong = MISTAKES[mistake]
+    device, file, right, wrong = MISTAKES[mistake]
     shutil.copytree(PROGRAMS, folder)
     text = (folder / file).read_text()
     assert right in text
     (folder / file).write_text(text.replace(right, wrong))
-    return folder / f"switchagg_{board.removeprefix('model-')}.p4"
+    return folder / f"switchagg_{device.removeprefix('model-')}.p4"
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_is_found_and_made_short(mistake: str, tmp_path: Path) -> None:
     seed = _seed()
     program = _wrong_program(mistake, tmp_path / "p4")
-    with opened(MISTAKES[mistake][0], 16, tmp_path, program=program) as board:
-        found = fuzz(board, 5 * PACKETS, seed).found
+    with open_device(MISTAKES[mistake][0], 16, tmp_path, program=program) as dut:
+        found = fuzz(dut, 5 * PACKETS, seed).found
     assert found is not None
-    print(as_test("opened()", found.steps, found.what, seed))
+    print(as_test("open_device()", found.steps, found.what, seed))
     assert "Not seen again" not in found.what
     assert len(found.steps) <= LONGEST
     assert len([step for step in found.steps if isinstance(step, Admit)]) <= 1
@@ -130,15 +130,15 @@ def test_what_is_printed_is_a_test(tmp_path: Path) -> None:
     """It passes on the program as it is, and fails on the wrong one."""
     seed = _seed()
     program = _wrong_program("a reply is not set aside", tmp_path / "p4")
-    with opened(V1MODEL, 16, tmp_path, program=program) as board:
-        found = fuzz(board, 5 * PACKETS, seed).found
+    with open_device(V1MODEL, 16, tmp_path, program=program) as dut:
+        found = fuzz(dut, 5 * PACKETS, seed).found
     assert found is not None
-    printed = as_test(f"opened({V1MODEL!r}, 16, tmp_path)", found.steps, found.what, seed)
+    printed = as_test(f"open_device({V1MODEL!r}, 16, tmp_path)", found.steps, found.what, seed)
     print(printed)
-    names: dict[str, Any] = {"Path": Path, "replay": replay, "opened": opened, "np": np}
+    names: dict[str, Any] = {"Path": Path, "replay": replay, "open_device": open_device, "np": np}
     names |= vars(p4_program) | vars(slots) | vars(wire) | vars(steps)
     exec(printed, names)
     names["test_found_by_fuzzing"](tmp_path)
-    names["opened"] = partial(opened, program=program)
+    names["open_device"] = partial(open_device, program=program)
     with pytest.raises(AssertionError):
         names["test_found_by_fuzzing"](tmp_path)

@@ -1,4 +1,4 @@
-"""The suite of a switch below another on the boards that run the P4 programs."""
+"""The suite of a switch below another on the devices that run the P4 programs."""
 
 from __future__ import annotations
 

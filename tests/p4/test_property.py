@@ -1,4 +1,4 @@
-"""Random packet sequences: boards send what the reference sends, packet for packet.
+"""Random packet sequences: devices send what the reference sends, packet for packet.
 
 SWITCHAGG_TEST_SEED repeats a run.
 """
@@ -16,7 +16,7 @@ from switchagg.wire.header import COUNTERS
 from tests.seeds import seed_of_this_run
 from tests.switchagg.conformance.traffic import Traffic
 
-from .board import Board
+from .device_under_test import DeviceUnderTest
 from .engine import P4Engine
 
 SEQUENCES = 40
@@ -24,18 +24,18 @@ PACKETS = 80  # at most, in a sequence
 CAPACITY = 64
 
 
-def test_a_board_agrees_with_the_reference(installed: tuple[Board, Entries]) -> None:
-    board, common = installed
+def test_a_device_agrees_with_the_reference(installed: tuple[DeviceUnderTest, Entries]) -> None:
+    dut, common = installed
     seed = seed_of_this_run()
     hits: Counter[str] = Counter()
     number = done = 0
     while done < SEQUENCES:
         number += 1
         traffic = Traffic(Random(f"{seed}/{number}"), hostile=number % 3 == 0)
-        if any(sender.job.words != board.target.words for sender in traffic.senders):
+        if any(sender.job.words != dut.target.words for sender in traffic.senders):
             continue
         done += 1
-        reference, engine = SlotTable(CAPACITY), P4Engine(board, common, CAPACITY)
+        reference, engine = SlotTable(CAPACITY), P4Engine(dut, common, CAPACITY)
         for sender in traffic.senders:
             for each in (reference, engine):
                 each.add_job(sender.job)

@@ -10,17 +10,17 @@ import pytest
 from switchagg.wire.header import Op
 from tests.switchagg.conformance.scenario import Job
 
-from .conftest import BOARDS, close_board, make_board
+from .conftest import DEVICES, close_device, make_device
 from .engine import P4Engine, install_switch
 
 K = 64
 
 
-@pytest.fixture(scope="module", params=BOARDS)
+@pytest.fixture(scope="module", params=DEVICES)
 def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[P4Engine]:
-    board = make_board(request.param, K, tmp_path_factory.mktemp("words"))
-    yield P4Engine(board, install_switch(board), 64)
-    close_board(board)
+    dut = make_device(request.param, K, tmp_path_factory.mktemp("words"))
+    yield P4Engine(dut, install_switch(dut), 64)
+    close_device(dut)
 
 
 def test_every_word_has_its_place(engine: P4Engine) -> None:

@@ -14,9 +14,9 @@ from switchagg.rules.slots import JobEntry, Out, SlotTable, WorkerEntry
 from switchagg.wire.header import Header, Op, decode, encode
 from tests.switchagg.conformance.scenario import Words, words
 
-from .board import Board
+from .device_under_test import DeviceUnderTest
 from .engine import ADDRESS, mac_of
-from .native import NativeBoard
+from .native import EtherSwitchDevice
 
 JOB, SLOTS, BASE, ROOT_BASE = 5, 4, 16, 40
 RESULT_TOKEN, ROOT_RESULT_TOKEN, LEAF_TOKEN = 0x11111111, 0x22222222, 0x33333333
@@ -28,9 +28,9 @@ WORKERS = tuple(WorkerEntry(bit, f"10.0.3.{bit + 1}", 7000 + bit, 0x900 + bit) f
 
 @dataclass
 class Leaf:
-    """The board as a leaf with workers 0 and 5; its parent is the reference, where it is worker 0 of two."""
+    """The device as a leaf with workers 0 and 5; its parent is the reference, where it is worker 0 of two."""
 
-    board: Board
+    dut: DeviceUnderTest
     root: SlotTable
     entries: tuple[TableEntry, ...]
 
@@ -41,7 +41,7 @@ class Leaf:
         packet = encode(Header(op, 0, JOB, worker.token, seq, slot), payload)
         source = mac_of(worker.ip), worker.ip, worker.port
         own = ADDRESS.mac, ADDRESS.ip, ADDRESS.udp_port
-        outs = self.board.send(10 + bit, frame(packet, source, own))
+        outs = self.dut.send(10 + bit, frame(packet, source, own))
         up = []
         for port, data in outs:
             assert port == UPLINK
@@ -69,7 +69,7 @@ class Leaf:
         root = mac_of(ROOT_IP), ROOT_IP, ROOT_PORT
         own = ADDRESS.mac, ADDRESS.ip, ADDRESS.udp_port
         got = []
-        for port_out, data in self.board.send(port, frame(packet, root, own)):
+        for port_out, data in self.dut.send(port, frame(packet, root, own)):
             worker = WORKERS[(10, 15).index(port_out)]
             body = data[42 : 34 + int.from_bytes(data[38:40], "big")]
             to = mac_of(worker.ip), worker.ip, worker.port
@@ -87,31 +87,31 @@ def _everybody(packet: bytes) -> list[tuple[str, int, bytes]]:
 
 
 @pytest.fixture
-def leaf(installed: tuple[Board, Entries]) -> Iterator[Leaf]:
-    board, _ = installed
-    size = board.target.words
+def leaf(installed: tuple[DeviceUnderTest, Entries]) -> Iterator[Leaf]:
+    dut, _ = installed
+    size = dut.target.words
     parent = Parent(
         Station(UPLINK, mac_of(ROOT_IP)), ROOT_IP, LEAF_TOKEN, ROOT_BASE, ROOT_RESULT_TOKEN, ROOT_PORT
     )
     place = JobPlace(9, {each.bit: Station(10 + each.bit, mac_of(each.ip)) for each in WORKERS}, parent)
-    entries = job_entries(board.target, JobEntry(JOB, BASE, SLOTS, size, RESULT_TOKEN, WORKERS), place)
+    entries = job_entries(dut.target, JobEntry(JOB, BASE, SLOTS, size, RESULT_TOKEN, WORKERS), place)
     for entry in entries.tables:
-        board.insert(entry)
+        dut.insert(entry)
     for group in entries.groups:
-        board.insert_group(group)
+        dut.insert_group(group)
     root = SlotTable(64)
     this_leaf = WorkerEntry(0, ADDRESS.ip, ADDRESS.udp_port, LEAF_TOKEN)
     root.add_job(JobEntry(JOB, ROOT_BASE, SLOTS, size, ROOT_RESULT_TOKEN, (this_leaf, OTHER_LEAF)))
     for seq in range(SLOTS):
         init = encode(Header(Op.INIT, 0, JOB, 0, (seq - SLOTS) % 2**32, BASE + seq))
-        outs = board.send(board.target.controller_port, packet_out(board.target, ADDRESS, init))
-        assert [(port, packet_in(data)) for port, data in outs] == [(board.target.controller_port, init)]
+        outs = dut.send(dut.target.controller_port, packet_out(dut.target, ADDRESS, init))
+        assert [(port, packet_in(data)) for port, data in outs] == [(dut.target.controller_port, init)]
         root.receive(encode(Header(Op.INIT, 0, JOB, 0, (seq - SLOTS) % 2**32, ROOT_BASE + seq)), None)
-    yield Leaf(board, root, entries.tables)
+    yield Leaf(dut, root, entries.tables)
     for entry in entries.tables:
-        board.delete(entry)
+        dut.delete(entry)
     for group in entries.groups:
-        board.delete_group(group)
+        dut.delete_group(group)
 
 
 @pytest.mark.parametrize("first", [True, False])
@@ -157,18 +157,20 @@ def test_a_repeat_is_answered_to_the_worker_that_asked(leaf: Leaf) -> None:
     assert decode(again)[0].reply == 1
 
 
-def test_what_nobody_is_known_for_does_not_leave(leaf: Leaf, installed: tuple[Board, Entries]) -> None:
+def test_what_nobody_is_known_for_does_not_leave(
+    leaf: Leaf, installed: tuple[DeviceUnderTest, Entries]
+) -> None:
     """As while a job is taken off: the packet would leave with its sender's token in it."""
-    board, _ = installed
-    if isinstance(board, NativeBoard):
+    dut, _ = installed
+    if isinstance(dut, EtherSwitchDevice):
         pytest.skip("to the native engine a job ends where a receiver of it goes")
-    before = board.cell("SwitchEgress.unaddressed", 0)
+    before = dut.cell("SwitchEgress.unaddressed", 0)
     (entry,) = (each for each in leaf.entries if each.action == "to_parent")
-    board.delete(entry)
+    dut.delete(entry)
     leaf.send(0, 2, words(1))
     assert leaf.send(5, 2, words(10)) == []
-    assert board.cell("SwitchEgress.unaddressed", 0) == before + 1
-    board.insert(entry)
+    assert dut.cell("SwitchEgress.unaddressed", 0) == before + 1
+    dut.insert(entry)
     assert len(leaf.send(5, 2, words(10))) == 1
 
 

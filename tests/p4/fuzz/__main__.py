@@ -1,4 +1,4 @@
-"""Fuzzes the boards that run the P4 programs, and prints what differs from the native slot table as a test.
+"""Fuzzes the devices that run the P4 programs, and prints what differs from the native slot table as a test.
 
     python -m tests.p4.fuzz [--packets 100000] [--seed 7]
 
@@ -15,9 +15,9 @@ import tempfile
 from pathlib import Path
 from random import Random
 
-from tests.p4.conftest import BOARDS
+from tests.p4.conftest import DEVICES
 
-from .boards import opened
+from .open_device import open_device
 from .run import Report, fuzz
 from .steps import as_test
 
@@ -32,30 +32,30 @@ def main() -> int:
     )
     parser.add_argument("--packets", type=int, default=100_000, help="for v1model; TNA gets a fifth of them")
     parser.add_argument("--seed", default=None, help="of an earlier run")
-    parser.add_argument("--board", choices=BOARDS, action="append", help="only this one; may be repeated")
+    parser.add_argument("--device", choices=DEVICES, action="append", help="only this one; may be repeated")
     args = parser.parse_args()
     seed = args.seed or str(secrets.randbelow(2**32))
     print(f"seed {seed}", flush=True)
     failed = False
     pipe = Random(seed).randrange(4)
     with tempfile.TemporaryDirectory() as folder:
-        for board in args.board or BOARDS[:2]:
-            packets = args.packets // 5 if board == "model-tna" else args.packets
-            here = pipe if board == "model-tna" else 0
+        for name in args.device or DEVICES[:2]:
+            packets = args.packets // 5 if name == "model-tna" else args.packets
+            here = pipe if name == "model-tna" else 0
             for words, share in SHARES.items():
-                with opened(board, words, Path(folder), pipe=here) as open_board:
-                    report = fuzz(open_board, int(packets * share), f"{seed}/{board}/{words}")
+                with open_device(name, words, Path(folder), pipe=here) as dut:
+                    report = fuzz(dut, int(packets * share), f"{seed}/{name}/{words}")
                 shown = f", pipe={here}" if here else ""
-                call = f"opened({board!r}, {words}, tmp_path{shown})"
-                failed |= _tell(f"{board}{shown}, K = {words}", call, seed, report)
+                call = f"open_device({name!r}, {words}, tmp_path{shown})"
+                failed |= _tell(f"{name}{shown}, K = {words}", call, seed, report)
     return int(failed)
 
 
-def _tell(board: str, call: str, seed: str, report: Report) -> bool:
+def _tell(name: str, call: str, seed: str, report: Report) -> bool:
     """Prints a report; returns whether it tells of a failure."""
     rate = report.packets / report.seconds
     print(
-        f"{board}: {report.packets} packets, {report.following} of them by the window rule, "
+        f"{name}: {report.packets} packets, {report.following} of them by the window rule, "
         f"{report.hits['counter: accepted']} accepted, {report.hits['counter: results']} rounds completed, "
         f"{rate:.0f} packets/s: " + ("no difference" if report.found is None else "DIFFERS"),
         flush=True,

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from random import Random
 
 from switchagg.wire.header import DEFAULT_PORT
-from tests.p4.board import Frame
+from tests.p4.device_under_test import Frame
 from tests.p4.engine import ADDRESS, mac_of
 
 BROADCAST = 0xFFFFFFFFFFFF

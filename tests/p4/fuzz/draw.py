@@ -36,7 +36,7 @@ class Drawer:
     """Draws steps, and takes in what the switch answers.
 
     Args:
-        target: of the board.
+        target: of the device.
     """
 
     def __init__(self, rng: Random, target: Target) -> None:

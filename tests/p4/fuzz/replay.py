@@ -1,4 +1,4 @@
-"""The native slot table and a P4 board side by side: every step is done to both, and the two are compared."""
+"""The native slot table and a P4 device side by side: each step is done to both, and they are compared."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from switchagg.p4program.entries import station_entry
 from switchagg.p4program.program import Entries, Station, TableEntry, Target
 from switchagg.rules.slots import Address, JobEntry, Out
 from switchagg.wire.header import Header, Op, WireError, decode, encode
-from tests.p4.board import Board, Frame
+from tests.p4.device_under_test import DeviceUnderTest, Frame
 from tests.p4.engine import P4Engine, install_switch
 from tests.switchagg.conformance.engines import Engine
 from tests.switchagg.conformance.scenario import first_seqs
 
 from .bystanders import switched
-from .devices import Varied
 from .steps import Admit, Connect, Cross, Send, Step
+from .wrappers import Varied
 
 ELSEWHERE: Final = ("203.0.113.1", 1)
 """The native table's source of a packet that came in at another port than its source's: no worker."""
 
 
 class Differs(Exception):
-    """The board did something else than the native slot table."""
+    """The device did something else than the native slot table."""
 
 
 def ports_of(target: Target) -> tuple[int, ...]:
@@ -38,25 +38,25 @@ def ports_of(target: Target) -> tuple[int, ...]:
 
 
 class Pair:
-    """A native slot table and a board.
+    """A native slot table and a device.
 
     Args:
-        common: what `install_switch` has written into the board.
+        common: what `install_switch` has written into the device.
     """
 
-    def __init__(self, board: Board, common: Entries) -> None:
-        self._native = _native.SlotTable(board.target.slots)
-        self._bare = board
+    def __init__(self, dut: DeviceUnderTest, common: Entries) -> None:
+        self._native = _native.SlotTable(dut.target.slots)
+        self._bare = dut
         self._stations: dict[Station, TableEntry] = {}
-        self._board = P4Engine(Varied(board), common, board.target.slots)
+        self._dut = P4Engine(Varied(dut), common, dut.target.slots)
         self._jobs: dict[int, JobEntry] = {}
         self._ports: dict[str, int] = {}
         self.hits: Counter[str] = Counter()
         """Answers by kind."""
 
     def close(self) -> None:
-        """Removes all jobs and stations from the board."""
-        self._board.close()
+        """Removes all jobs and stations from the device."""
+        self._dut.close()
         for entry in self._stations.values():
             self._bare.delete(entry)
 
@@ -73,7 +73,7 @@ class Pair:
         elif step.job in self._jobs:
             self._compare_job(self._jobs.pop(step.job))
             self._native.remove_job(step.job)
-            self._board.remove_job(step.job)
+            self._dut.remove_job(step.job)
         return []
 
     def counters(self) -> dict[str, int]:
@@ -82,7 +82,7 @@ class Pair:
 
     def check(self) -> None:
         """Compares all that can be read. Raises `Differs`."""
-        _compare("counters", self._board.counters(), self._native.counters())
+        _compare("counters", self._dut.counters(), self._native.counters())
         for job in self._jobs.values():
             self._compare_job(job)
 
@@ -92,7 +92,7 @@ class Pair:
             self._native.add_job(job)
         except UsageError:
             return  # while shrinking: what made room for it is gone
-        self._board.add_job(job, step.place)
+        self._dut.add_job(job, step.place)
         self._jobs[job.job] = job
         self._ports.update({worker.ip: step.place.stations[worker.bit].port for worker in job.workers})
         if step.place.parent is not None:
@@ -117,11 +117,11 @@ class Pair:
         try:
             outs = self._bare.send(step.port, step.frame)
         except Exception as error:
-            raise Differs(f"frame {step.frame.hex()} at port {step.port}\nboard: {error!r}") from error
+            raise Differs(f"frame {step.frame.hex()} at port {step.port}\ndevice: {error!r}") from error
         if sorted(outs) != sorted(frames):
             raise Differs(
                 f"frame {step.frame.hex()} at port {step.port}, to be {kind}\n"
-                f"expected: {_frames(frames)}\nboard: {_frames(outs)}"
+                f"expected: {_frames(frames)}\ndevice: {_frames(outs)}"
             )
 
     def _send(self, step: Send) -> list[Out]:
@@ -130,13 +130,13 @@ class Pair:
             source = ELSEWHERE
         expected = self._native.receive(step.payload, source)
         try:
-            outs = self._board.receive(step.payload, step.source, step.port)
+            outs = self._dut.receive(step.payload, step.source, step.port)
         except Exception as error:
-            raise Differs(f"{_packet(step.payload)} from {source}\nboard: {error!r}") from error
+            raise Differs(f"{_packet(step.payload)} from {source}\ndevice: {error!r}") from error
         if sorted(outs, key=_key) != sorted(expected, key=_key):
             raise Differs(
                 f"{_packet(step.payload)} from {source}\n"
-                f"native: {_packets(expected)}\nboard: {_packets(outs)}"
+                f"native: {_packets(expected)}\ndevice: {_packets(outs)}"
             )
         if outs:
             self.hits.update(self._kinds(step, expected))
@@ -160,19 +160,19 @@ class Pair:
             yield "a reply echoed" if header.reply else "a reply set aside"
 
     def _compare_job(self, job: JobEntry) -> None:
-        ours, theirs = self._board.job_counters(job.job), self._native.job_counters(job.job)
+        ours, theirs = self._dut.job_counters(job.job), self._native.job_counters(job.job)
         _compare(f"counters of job {job.job}", ours, theirs)
         for index in range(job.base, job.base + job.slots):
-            _compare(f"slot {index}", _slot(self._board, index), _slot(self._native, index))
+            _compare(f"slot {index}", _slot(self._dut, index), _slot(self._native, index))
 
 
-def replay(board: Board, steps: Sequence[Step], common: Entries | None = None) -> str | None:
-    """Returns what differs when a board without jobs goes through `steps`; None if nothing does.
+def replay(dut: DeviceUnderTest, steps: Sequence[Step], common: Entries | None = None) -> str | None:
+    """Returns what differs when a device without jobs goes through `steps`; None if nothing does.
 
     Args:
-        common: what `install_switch` has written into the board; None if that is still to be done.
+        common: what `install_switch` has written into the device; None if that is still to be done.
     """
-    pair = Pair(board, common or install_switch(board, ports_of(board.target)))
+    pair = Pair(dut, common or install_switch(dut, ports_of(dut.target)))
     try:
         for step in steps:
             pair.apply(step)
@@ -198,7 +198,7 @@ def _compare(what: str, ours: dict[str, int] | dict[str, object], theirs: object
     assert isinstance(theirs, dict)
     if ours != theirs:
         names = [name for name in {**theirs, **ours} if ours.get(name) != theirs.get(name)]
-        lines = [f"{name}: native {theirs.get(name)}, board {ours.get(name)}" for name in names]
+        lines = [f"{name}: native {theirs.get(name)}, device {ours.get(name)}" for name in names]
         raise Differs(f"{what}\n" + "\n".join(lines))
 
 

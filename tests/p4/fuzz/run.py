@@ -1,4 +1,4 @@
-"""Fuzzes one board: so many packets, every branch taken, and what was found made short."""
+"""Fuzzes one device: so many packets, every branch taken, and what was found made short."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from switchagg.p4program.program import (
 )
 from switchagg.rules.slots import JobEntry, WorkerEntry
 from switchagg.wire.header import COUNTERS
-from tests.p4.board import Board
+from tests.p4.device_under_test import DeviceUnderTest
 from tests.p4.engine import ADDRESS, install_switch
 from tests.p4.model import Model
-from tests.p4.native import UNTOLD, NativeBoard
+from tests.p4.native import UNTOLD, EtherSwitchDevice
 from tests.switchagg.conformance.traffic import HARMLESS, HOSTILE
 
 from .bystanders import KINDS
-from .devices import Tallied, kind_of
 from .draw import Drawer
 from .replay import Differs, Pair, ports_of, replay
 from .shrink import shrink
 from .steps import Send, Step
+from .wrappers import Counted, kind_of
 
 EPISODE: Final = 400
 """Packets of an episode, at most."""
@@ -104,8 +104,8 @@ def branches(target: Target) -> list[str]:
     ]
 
 
-def fuzz(bare: Board, packets: int, seed: str) -> Report:
-    """Sends a board packets until it differs.
+def fuzz(bare: DeviceUnderTest, packets: int, seed: str) -> Report:
+    """Sends a device packets until it differs.
 
     It ends after so many packets, once every branch was taken and most packets were of workers that follow
     the window rule.
@@ -115,10 +115,10 @@ def fuzz(bare: Board, packets: int, seed: str) -> Report:
         seed: the same, with the same `packets`, makes the same run.
     """
     began = perf_counter()
-    board = Tallied(bare)
-    drawer = Drawer(Random(seed), board.target)
-    common = install_switch(board, ports_of(board.target))
-    pair = Pair(board, common)
+    dut = Counted(bare)
+    drawer = Drawer(Random(seed), dut.target)
+    common = install_switch(dut, ports_of(dut.target))
+    pair = Pair(dut, common)
     history: list[Step] = []
     hits: Counter[str] = Counter()
     what = None
@@ -132,11 +132,11 @@ def fuzz(bare: Board, packets: int, seed: str) -> Report:
                 drawer.answer(pair.apply(step))
             pair.check()
             if count >= packets:
-                hits = _hits(board, pair, drawer, native=isinstance(bare, NativeBoard))
+                hits = _hits(dut, pair, drawer, native=isinstance(bare, EtherSwitchDevice))
                 enough = all(hits.values()) and 2 * drawer.following > count
     except Differs as difference:
         what = str(difference)
-        hits = _hits(board, pair, drawer, native=isinstance(bare, NativeBoard))
+        hits = _hits(dut, pair, drawer, native=isinstance(bare, EtherSwitchDevice))
     seconds = perf_counter() - began
     pair.close()
     found = None if what is None else _shortest(bare, common, history, what)
@@ -149,14 +149,14 @@ def _outcomes() -> dict[int, str]:
     return names | completing
 
 
-def _hits(board: Tallied, pair: Pair, drawer: Drawer, *, native: bool) -> Counter[str]:
+def _hits(dut: Counted, pair: Pair, drawer: Drawer, *, native: bool) -> Counter[str]:
     """Returns how often each branch was taken so far."""
-    hits = Counter(dict.fromkeys(branches(board.target), 0))
+    hits = Counter(dict.fromkeys(branches(dut.target), 0))
     hits.update({f"counter: {name}": count for name, count in pair.counters().items()})
     for cell, name in _outcomes().items():
         cells = range(cell, MAX_JOBS * OUTCOMES_PER_JOB, OUTCOMES_PER_JOB)
-        hits[f"outcome: {name}"] = sum(board.cell(OUTCOMES, each) for each in cells)
-    hits.update({f"admission: {kind}": count for kind, count in board.admissions().items()})
+        hits[f"outcome: {name}"] = sum(dut.cell(OUTCOMES, each) for each in cells)
+    hits.update({f"admission: {kind}": count for kind, count in dut.admissions().items()})
     if native:
         for kind in UNTOLD:
             assert not hits.pop(f"admission: {kind}"), f"{kind} is told after all"
@@ -165,13 +165,13 @@ def _hits(board: Tallied, pair: Pair, drawer: Drawer, *, native: bool) -> Counte
     return hits
 
 
-def _shortest(board: Board, common: Entries, history: list[Step], what: str) -> Found:
+def _shortest(dut: DeviceUnderTest, common: Entries, history: list[Step], what: str) -> Found:
     """Returns few steps of `history` that lead to a difference, which is then often another one."""
 
     def difference(steps: list[Step]) -> str | None:
-        if isinstance(board, Model):
-            board.reset()
-        return replay(board, steps, common)
+        if isinstance(dut, Model):
+            dut.reset()
+        return replay(dut, steps, common)
 
     # Most differences need no more than the episode that they show in; some, what an earlier one left.
     size = 2 * EPISODE

@@ -101,11 +101,11 @@ def _payload(payload: bytes) -> str:
     return plain
 
 
-def as_test(board: str, steps: list[Step], what: str, seed: str) -> str:
-    """Returns a test case that fails as long as a board differs.
+def as_test(dut: str, steps: list[Step], what: str, seed: str) -> str:
+    """Returns a test case that fails as long as a device differs.
 
     Args:
-        board: the call that opens it.
+        dut: the call that opens it.
         what: the difference.
     """
     lines = "\n".join(f"        {show(step)}," for step in steps)
@@ -116,6 +116,6 @@ def as_test(board: str, steps: list[Step], what: str, seed: str) -> str:
     steps: list[Step] = [
 {lines}
     ]
-    with {board} as board:
-        assert replay(board, steps) is None
+    with {dut} as dut:
+        assert replay(dut, steps) is None
 """

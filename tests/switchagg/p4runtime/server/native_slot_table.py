@@ -1,4 +1,4 @@
-"""The native slot table behind a P4Runtime server, without its workers' sockets: a board and an engine.
+"""The native slot table behind a P4Runtime server, without its workers' sockets: a device and an engine.
 
 A client writes; what is read many times for each test goes to the same handlers without the way there.
 """
@@ -63,7 +63,7 @@ class TableSwitch:
         return [payload for _, payload in self.table.receive(packet, None)]
 
 
-class NativeBoard:
+class NativeSlotTableDevice:
     """Filled and read by a client; workers' frames go into the slot table as their UDP payloads."""
 
     def __init__(
@@ -152,9 +152,9 @@ class NativeBoard:
 class NativeEngine(P4Engine):
     """An engine of the conformance suite whose jobs a P4Runtime client makes."""
 
-    def __init__(self, board: NativeBoard, common: p4_program.Entries, capacity: int) -> None:
-        super().__init__(board, common, capacity)
-        self._native = board
+    def __init__(self, dut: NativeSlotTableDevice, common: p4_program.Entries, capacity: int) -> None:
+        super().__init__(dut, common, capacity)
+        self._native = dut
 
     def add_job(self, job: JobEntry, place: p4_program.JobPlace | None = None) -> None:
         if not job.touch:

@@ -11,7 +11,7 @@ from switchagg.p4program import program as p4_program
 from switchagg.p4runtime.program_source import source_of
 from switchagg.p4runtime.server.model_device import ModelDevice
 from switchagg.p4runtime.server.server import P4RuntimeServer
-from tests.p4.board import Board
+from tests.p4.device_under_test import DeviceUnderTest
 from tests.p4.engine import P4Engine, install_switch
 from tests.switchagg.conformance import test_slots
 from tests.switchagg.conformance.test_slots import *  # noqa: F403
@@ -39,8 +39,8 @@ del test_the_slots_of_a_new_job_hold_zeros  # noqa: F821
 _WORDS, _SLOTS = 16, 1024
 
 
-class RuntimeBoard:
-    """A board that a client fills. Packets go into the switch itself."""
+class RuntimeDevice:
+    """A device that a client fills. Packets go into the switch itself."""
 
     def __init__(self, server: P4RuntimeServer, client: PlainClient) -> None:
         self.target = p4_program.v1model(words=_WORDS, slots=_SLOTS)
@@ -106,21 +106,21 @@ class RuntimeBoard:
 
 
 @pytest.fixture(scope="module")
-def board() -> Iterator[RuntimeBoard]:
+def dut() -> Iterator[RuntimeDevice]:
     source = source_of(V1MODEL, (), [f"AGG_WORDS={_WORDS}", f"AGG_SLOTS={_SLOTS}"])
     with P4RuntimeServer(ModelDevice(source), "127.0.0.1:0") as server, harness.connected(server) as client:
-        yield RuntimeBoard(server, client)
+        yield RuntimeDevice(server, client)
 
 
 @pytest.fixture(scope="module")
-def common(board: Board) -> p4_program.Entries:
-    return install_switch(board)
+def common(dut: DeviceUnderTest) -> p4_program.Entries:
+    return install_switch(dut)
 
 
 @pytest.fixture
-def engine(board: Board, common: p4_program.Entries) -> Iterator[P4Engine]:
+def engine(dut: DeviceUnderTest, common: p4_program.Entries) -> Iterator[P4Engine]:
     """An engine of 64 slots without jobs."""
-    made = P4Engine(board, common, 64)
+    made = P4Engine(dut, common, 64)
     yield made
     made.close()
 

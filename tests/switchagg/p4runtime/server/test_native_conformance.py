@@ -13,7 +13,11 @@ from tests.p4.engine import install_switch
 from tests.switchagg.conformance import test_slots
 from tests.switchagg.conformance.test_slots import *  # noqa: F403
 from tests.switchagg.p4runtime.server import harness
-from tests.switchagg.p4runtime.server.native_slot_table import NativeBoard, NativeEngine, TableSwitch
+from tests.switchagg.p4runtime.server.native_slot_table import (
+    NativeEngine,
+    NativeSlotTableDevice,
+    TableSwitch,
+)
 
 # These make their engines themselves, or none.
 del test_the_smallest_and_the_largest_job  # noqa: F821
@@ -23,22 +27,22 @@ del test_what_a_worker_entry_refuses  # noqa: F821
 
 
 @pytest.fixture(scope="module")
-def board() -> Iterator[NativeBoard]:
+def dut() -> Iterator[NativeSlotTableDevice]:
     switch = TableSwitch(64)
     device = NativeDevice(switch, 64)
     with P4RuntimeServer(device, "127.0.0.1:0") as server, harness.connected(server) as client:
-        yield NativeBoard(server, client, switch)
+        yield NativeSlotTableDevice(server, client, switch)
 
 
 @pytest.fixture(scope="module")
-def common(board: NativeBoard) -> p4_program.Entries:
-    return install_switch(board)
+def common(dut: NativeSlotTableDevice) -> p4_program.Entries:
+    return install_switch(dut)
 
 
 @pytest.fixture
-def engine(board: NativeBoard, common: p4_program.Entries) -> Iterator[NativeEngine]:
+def engine(dut: NativeSlotTableDevice, common: p4_program.Entries) -> Iterator[NativeEngine]:
     """An engine of 64 slots without jobs."""
-    made = NativeEngine(board, common, 64)
+    made = NativeEngine(dut, common, 64)
     yield made
     made.close()
 

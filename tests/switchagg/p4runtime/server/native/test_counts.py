@@ -30,7 +30,11 @@ from tests.p4.model import Model
 from tests.seeds import seed_of_this_run
 from tests.switchagg.conformance.traffic import Traffic
 from tests.switchagg.p4runtime.server import harness
-from tests.switchagg.p4runtime.server.native_slot_table import NativeBoard, NativeEngine, TableSwitch
+from tests.switchagg.p4runtime.server.native_slot_table import (
+    NativeEngine,
+    NativeSlotTableDevice,
+    TableSwitch,
+)
 
 SEQUENCES = 12
 PACKETS = 60  # at most, in a sequence
@@ -38,18 +42,18 @@ CAPACITY = 64
 
 
 @pytest.fixture(scope="module")
-def native() -> Iterator[NativeBoard]:
+def native() -> Iterator[NativeSlotTableDevice]:
     switch = TableSwitch(CAPACITY)
     device = NativeDevice(switch, CAPACITY)
     with P4RuntimeServer(device, "127.0.0.1:0") as server, harness.connected(server) as client:
-        yield NativeBoard(server, client, switch)
+        yield NativeSlotTableDevice(server, client, switch)
 
 
-def test_every_count_is_that_of_the_program(native: NativeBoard) -> None:
+def test_every_count_is_that_of_the_program(native: NativeSlotTableDevice) -> None:
     seed = seed_of_this_run()
     model = Model("switchagg_v1model.p4", p4_program.v1model(words=16, slots=CAPACITY))
-    boards = (native, model)
-    common = [install_switch(board) for board in boards]
+    devices = (native, model)
+    common = [install_switch(dut) for dut in devices]
     seen: Counter[str] = Counter()
     number = done = fences = 0
     always = (Outcome.STALE, Outcome.DUPLICATE, Outcome.ANSWERED, Outcome.INITIALISED, Outcome.FRESH_STORED)
@@ -111,7 +115,7 @@ def test_every_count_is_that_of_the_program(native: NativeBoard) -> None:
     assert sum(count > 0 for count in seen.values()) >= 10, seen
 
 
-def test_a_client_sets_counters_and_they_go_on_from_there(native: NativeBoard) -> None:
+def test_a_client_sets_counters_and_they_go_on_from_there(native: NativeSlotTableDevice) -> None:
     from tests.switchagg.conformance.scenario import Job
 
     engine = NativeEngine(native, p4_program.Entries((), ()), CAPACITY)

@@ -1,4 +1,4 @@
-"""Opens the boards that are fuzzed."""
+"""Opens the device to fuzz: one of the shared devices, or a model of another program."""
 
 from __future__ import annotations
 
@@ -7,31 +7,31 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from switchagg.p4program.program import tna, v1model
-from tests.p4.board import Board
-from tests.p4.conftest import SLOTS, close_board, make_board
+from tests.p4.conftest import SLOTS, close_device, make_device
+from tests.p4.device_under_test import DeviceUnderTest
 from tests.p4.model import Model
 
 
 @contextmanager
-def opened(
+def open_device(
     name: str, words: int, folder: Path, *, pipe: int = 0, program: Path | None = None
-) -> Iterator[Board]:
-    """A board by its name in `tests.p4.conftest.BOARDS`, for a `with` statement.
+) -> Iterator[DeviceUnderTest]:
+    """Opens a device by its name in `tests.p4.conftest.DEVICES`, for a `with` statement.
 
     Args:
         folder: for what it writes.
         pipe: of a Tofino, where jobs are.
         program: for a model, instead of the program in the repository.
     """
-    board: Board
+    dut: DeviceUnderTest
     if name == "model-tna":
         target = tna(words=words, slots=SLOTS, pipe=pipe)
-        board = Model(program or "switchagg_tna.p4", target)
+        dut = Model(program or "switchagg_tna.p4", target)
     elif program is not None:
-        board = Model(program, v1model(words=words, slots=SLOTS))
+        dut = Model(program, v1model(words=words, slots=SLOTS))
     else:
-        board = make_board(name, words, folder)
+        dut = make_device(name, words, folder)
     try:
-        yield board
+        yield dut
     finally:
-        close_board(board)
+        close_device(dut)

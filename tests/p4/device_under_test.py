@@ -1,7 +1,7 @@
-"""A board: something that runs one of the P4 programs, with ports for frames and tables for entries.
+"""The device under test (`dut`): a switch that runs one of the P4 programs, with ports and tables.
 
-The tests drive every board through this interface, and `P4Engine` makes of one an engine of the conformance
-suite.
+The tests drive every device through this interface, and `P4Engine` turns one into an engine of the
+conformance suite.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Frame = tuple[int, bytes]
 """A frame and the port that it comes in at or goes out by."""
 
 
-class Board(Protocol):
+class DeviceUnderTest(Protocol):
     """One switch, running one program."""
 
     @property

@@ -1,4 +1,4 @@
-"""Boards round a board: one that varies what the protocol does not look at, one that keeps tallies."""
+"""Wrappers of a device: one varies the fields that the protocol ignores, one counts admissions."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import zlib
 from collections import Counter
 
 from switchagg.p4program.program import ADMISSION, MulticastGroup, TableEntry, Target
-from tests.p4.board import Board, Frame
+from tests.p4.device_under_test import DeviceUnderTest, Frame
 
 _IPV4_UDP_HEAD = 42
 
@@ -14,39 +14,39 @@ _IPV4_UDP_HEAD = 42
 class Wrapped:
     """Passes everything on."""
 
-    def __init__(self, board: Board) -> None:
-        self.board = board
+    def __init__(self, dut: DeviceUnderTest) -> None:
+        self.dut = dut
 
     @property
     def target(self) -> Target:
-        return self.board.target
+        return self.dut.target
 
     def insert(self, entry: TableEntry) -> None:
-        self.board.insert(entry)
+        self.dut.insert(entry)
 
     def delete(self, entry: TableEntry) -> None:
-        self.board.delete(entry)
+        self.dut.delete(entry)
 
     def set_default(self, table: str, action: str, params: dict[str, int]) -> None:
-        self.board.set_default(table, action, params)
+        self.dut.set_default(table, action, params)
 
     def insert_group(self, group: MulticastGroup) -> None:
-        self.board.insert_group(group)
+        self.dut.insert_group(group)
 
     def delete_group(self, group: MulticastGroup) -> None:
-        self.board.delete_group(group)
+        self.dut.delete_group(group)
 
     def send(self, port: int, frame: bytes) -> list[Frame]:
-        return self.board.send(port, frame)
+        return self.dut.send(port, frame)
 
     def entry_packets(self, entry: TableEntry) -> int:
-        return self.board.entry_packets(entry)
+        return self.dut.entry_packets(entry)
 
     def cell(self, counter: str, index: int) -> int:
-        return self.board.cell(counter, index)
+        return self.dut.cell(counter, index)
 
     def slot(self, index: int) -> tuple[int, int, int, list[int]]:
-        return self.board.slot(index)
+        return self.dut.slot(index)
 
 
 class Varied(Wrapped):
@@ -58,7 +58,7 @@ class Varied(Wrapped):
 
     def send(self, port: int, frame: bytes) -> list[Frame]:
         if port == self.target.controller_port or len(frame) < _IPV4_UDP_HEAD:
-            return self.board.send(port, frame)
+            return self.dut.send(port, frame)
         drawn = zlib.crc32(frame)
         changed = bytearray(frame)
         changed[10:12] = (drawn & 0xFFFF).to_bytes(2, "big")  # of the source MAC
@@ -70,33 +70,33 @@ class Varied(Wrapped):
         total = sum(int.from_bytes(changed[i : i + 2], "big") for i in range(14, 34, 2))
         changed[24:26] = ((-total) % 0xFFFF).to_bytes(2, "big")
         changed[40:42] = (drawn >> 12 & 0xFFFF).to_bytes(2, "big")
-        return self.board.send(port, bytes(changed) + bytes(drawn >> 28 & 3))
+        return self.dut.send(port, bytes(changed) + bytes(drawn >> 28 & 3))
 
 
-class Tallied(Wrapped):
+class Counted(Wrapped):
     """Adds up the packets of admission's entries by what they do and why, over entries that come and go."""
 
-    def __init__(self, board: Board) -> None:
-        super().__init__(board)
+    def __init__(self, dut: DeviceUnderTest) -> None:
+        super().__init__(dut)
         self._gone: Counter[str] = Counter()
         self._here: dict[int, TableEntry] = {}
 
     def insert(self, entry: TableEntry) -> None:
-        self.board.insert(entry)
+        self.dut.insert(entry)
         if entry.table == ADMISSION:
             self._here[id(entry)] = entry
 
     def delete(self, entry: TableEntry) -> None:
         if entry.table == ADMISSION:
-            self._gone[kind_of(entry)] += self.board.entry_packets(entry)
+            self._gone[kind_of(entry)] += self.dut.entry_packets(entry)
             del self._here[id(entry)]
-        self.board.delete(entry)
+        self.dut.delete(entry)
 
     def admissions(self) -> Counter[str]:
         """Packets by `kind_of` the entry that they met."""
         counts = Counter(self._gone)
         for entry in self._here.values():
-            counts[kind_of(entry)] += self.board.entry_packets(entry)
+            counts[kind_of(entry)] += self.dut.entry_packets(entry)
         return counts
 
 
