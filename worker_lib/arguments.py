@@ -34,6 +34,24 @@ SUMMABLE: Final[dict[str, DType]] = {
 DEFAULT_FLOOR: Final = 16  # bits: a policy makes lanes this narrow where a call says "auto" and no more
 
 
+class SumOptions(NamedTuple):
+    """Options of a sum; see `Session.allreduce`.
+
+    Attributes:
+        union: words of a bitmap, for the union of all ranks' blocks; shape (ceil(blocks / 32),).
+        tag: meaning of x, for messages to ranks that disagree on it.
+    """
+
+    op: str
+    bits: int | str | None = None
+    min_bits: int | None = None
+    blocks: Any = "auto"
+    block_size: int | None = None
+    memory: Any = None
+    union: np.ndarray[Any, Any] | None = None
+    tag: str = ""
+
+
 class TensorView(NamedTuple):
     """One contiguous array in this process's memory.
 

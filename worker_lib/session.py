@@ -15,7 +15,7 @@ import weakref
 import zlib
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from switchagg.rules.planner import SkipPolicy
 from worker_lib import _native
 from worker_lib.arguments import (
     SUMMABLE,
+    SumOptions,
     TensorView,
     bytes_of,
     checked_bitwise,
@@ -53,24 +54,6 @@ _NO_DATA: Final[dict[str, Any]] = {
     "output": 0, "out_begin": 0, "out_end": 0, "mask": 0, "zero_fill": False,
 }  # fmt: skip
 _NAMES: Final = [kind.name.lower() for kind in Kind]
-
-
-class SumOptions(NamedTuple):
-    """Options of a sum; see `Session.allreduce`.
-
-    Attributes:
-        union: words of a bitmap, for the union of all ranks' blocks; shape (ceil(blocks / 32),).
-        tag: meaning of x, for messages to ranks that disagree on it.
-    """
-
-    op: str
-    bits: int | str | None = None
-    min_bits: int | None = None
-    blocks: Any = "auto"
-    block_size: int | None = None
-    memory: Any = None
-    union: np.ndarray[Any, Any] | None = None
-    tag: str = ""
 
 
 class Session:

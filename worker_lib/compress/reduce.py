@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from switchagg.errors import UsageError
-from worker_lib.arguments import TensorView, checked_out, raw_bytes, view
+from worker_lib.arguments import SumOptions, TensorView, checked_out, raw_bytes, view
 from worker_lib.compress.base import Compressor, Floats, Round
 from worker_lib.plan import DType
 from worker_lib.quantize import STORAGE, narrow, widen
-from worker_lib.session import SumOptions
 from worker_lib.work import Prepared, Retry, Work
 
 if TYPE_CHECKING:
