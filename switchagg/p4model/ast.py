@@ -7,20 +7,28 @@ The typed and elaborated program, which `load()` returns and the runtime execute
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import TypeAlias
+from dataclasses import Field, dataclass, field
+from typing import Any, ClassVar, TypeAlias, dataclass_transform
 
 from switchagg.p4model.errors import Location, P4Error
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Node:
+@dataclass_transform(frozen_default=True, eq_default=False, field_specifiers=(field,))
+class Record:
+    """Base of frozen dataclasses that compare by identity; a subclass needs no decorator."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+    def __init_subclass__(cls) -> None:
+        dataclass(frozen=True, eq=False)(cls)
+
+
+class Node(Record):
     """Base of everything that has a place in the source."""
 
     location: Location
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Annotation(Node):
     """`@name`, `@name(...)`, `@name[...]`, `@pragma name ...`.
 
@@ -65,7 +73,6 @@ def control_name(name: str, annotations: Annotations, path: str) -> str:
     return f"{path}.{name}" if path else name
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Name(Node):
     """A name where it is declared or, in `PathExpr` and `NamedType`, used."""
 
@@ -75,12 +82,10 @@ class Name(Node):
 # ---- types as written
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class TypeNode(Node):
     """Base of types as written."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class BaseType(TypeNode):
     """bool, error, match_kind, string, void, bit, int, varbit. `width` is None where none is written."""
 
@@ -88,7 +93,6 @@ class BaseType(TypeNode):
     width: Expr | None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class NamedType(TypeNode):
     """A type by its name; `absolute` with a dot before it."""
 
@@ -96,7 +100,6 @@ class NamedType(TypeNode):
     absolute: bool
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class SpecializedType(TypeNode):
     """`base<args>`"""
 
@@ -104,7 +107,6 @@ class SpecializedType(TypeNode):
     args: tuple[TypeNode, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class ArrayType(TypeNode):
     """`element[size]`"""
 
@@ -112,21 +114,18 @@ class ArrayType(TypeNode):
     size: Expr
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class TupleTypeNode(TypeNode):
     """`tuple<...>`"""
 
     args: tuple[TypeNode, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class ListTypeNode(TypeNode):
     """`list<...>`"""
 
     element: TypeNode
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class DontCareTypeNode(TypeNode):
     """`_` among type arguments."""
 
@@ -134,12 +133,10 @@ class DontCareTypeNode(TypeNode):
 # ---- expressions
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Expr(Node):
     """Base of expressions."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class IntExpr(Expr):
     """A number; `width` 0 for one without a width prefix."""
 
@@ -149,21 +146,18 @@ class IntExpr(Expr):
     text: str
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class BoolExpr(Expr):
     """true, false"""
 
     value: bool
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class StringExpr(Expr):
     """A string literal, without its quotes; escapes resolved."""
 
     value: str
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class PathExpr(Expr):
     """A name; `absolute` with a dot before it."""
 
@@ -171,27 +165,22 @@ class PathExpr(Expr):
     absolute: bool
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class ThisExpr(Expr):
     """`this`, in an abstract method's body."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class DotsExpr(Expr):
     """`...`"""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class DontCareExpr(Expr):
     """`_` as an argument or keyset."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class DefaultExpr(Expr):
     """`default` as a keyset or label."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class MaskExpr(Expr):
     """`value &&& mask`"""
 
@@ -199,7 +188,6 @@ class MaskExpr(Expr):
     mask: Expr
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class RangeExpr(Expr):
     """`low .. high`"""
 
@@ -207,14 +195,12 @@ class RangeExpr(Expr):
     high: Expr
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class TypeExpr(Expr):
     """A type where an expression stands, as in `Enum.member` and `error.NoError`."""
 
     type: TypeNode
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class MemberExpr(Expr):
     """`base.member`. The location is that of the member's name."""
 
@@ -222,7 +208,6 @@ class MemberExpr(Expr):
     member: str
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class IndexExpr(Expr):
     """`base[index]`"""
 
@@ -230,7 +215,6 @@ class IndexExpr(Expr):
     index: Expr
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class SliceExpr(Expr):
     """`base[high:low]`, or `base[low+:width]`"""
 
@@ -240,7 +224,6 @@ class SliceExpr(Expr):
     by_width: bool
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class UnaryExpr(Expr):
     """`! ~ - +`"""
 
@@ -248,7 +231,6 @@ class UnaryExpr(Expr):
     operand: Expr
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class BinaryExpr(Expr):
     """Two operands. The location is the operator's."""
 
@@ -257,7 +239,6 @@ class BinaryExpr(Expr):
     right: Expr
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class TernaryExpr(Expr):
     """`condition ? yes : no`"""
 
@@ -266,7 +247,6 @@ class TernaryExpr(Expr):
     no: Expr
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class CastExpr(Expr):
     """`(type) operand`"""
 
@@ -274,7 +254,6 @@ class CastExpr(Expr):
     operand: Expr
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Arg(Node):
     """An argument. `name` is empty for a positional one."""
 
@@ -282,7 +261,6 @@ class Arg(Node):
     value: Expr
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class CallExpr(Expr):
     """`callee<type_args>(args)`"""
 
@@ -291,7 +269,6 @@ class CallExpr(Expr):
     args: tuple[Arg, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class ConstructExpr(Expr):
     """`type(args)`: an instance without a name."""
 
@@ -299,14 +276,12 @@ class ConstructExpr(Expr):
     args: tuple[Arg, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class ListExpr(Expr):
     """`{a, b}`, a last `...` included; in keysets `(a, b)` too."""
 
     elements: tuple[Expr, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class StructExpr(Expr):
     """`{a = 1, b = 2}`; `dots` with a last `...`."""
 
@@ -314,7 +289,6 @@ class StructExpr(Expr):
     dots: bool
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class InvalidExpr(Expr):
     """`{#}`"""
 
@@ -322,7 +296,6 @@ class InvalidExpr(Expr):
 # ---- declarations
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Decl(Node):
     """Base of declarations. The location is that of the name."""
 
@@ -330,7 +303,6 @@ class Decl(Node):
     annotations: Annotations
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class ParamDecl(Decl):
     """A parameter; `direction` is empty, in, out or inout."""
 
@@ -339,7 +311,6 @@ class ParamDecl(Decl):
     default: Expr | None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class ConstDecl(Decl):
     """`const type name = value;`"""
 
@@ -347,7 +318,6 @@ class ConstDecl(Decl):
     value: Expr
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class VarDecl(Decl):
     """`type name = value;`"""
 
@@ -355,7 +325,6 @@ class VarDecl(Decl):
     value: Expr | None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class InstanceDecl(Decl):
     """`type(args) name = { methods };` `body` is None without an initializer."""
 
@@ -364,14 +333,12 @@ class InstanceDecl(Decl):
     body: tuple[Decl, ...] | None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class FieldDecl(Decl):
     """A field of a header, struct or union."""
 
     type: TypeNode
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class FieldsDecl(Decl):
     """`kind` is header, struct or header_union."""
 
@@ -380,7 +347,6 @@ class FieldsDecl(Decl):
     fields: tuple[FieldDecl, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class EnumDecl(Decl):
     """An enum; `type` and the members' values are None without a representation."""
 
@@ -388,14 +354,12 @@ class EnumDecl(Decl):
     members: tuple[tuple[Name, Expr | None], ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class MembersDecl(Decl):
     """`error { ... }` and `match_kind { ... }`; `name` says which."""
 
     members: tuple[Name, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class TypedefDecl(Decl):
     """`typedef type name;`, and with `distinct`, `type type name;`"""
 
@@ -403,7 +367,6 @@ class TypedefDecl(Decl):
     distinct: bool
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class MethodDecl(Decl):
     """A method or extern function; `returns` is None for a constructor."""
 
@@ -413,7 +376,6 @@ class MethodDecl(Decl):
     abstract: bool
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class ExternDecl(Decl):
     """`extern name<T> { methods }`"""
 
@@ -421,7 +383,6 @@ class ExternDecl(Decl):
     methods: tuple[MethodDecl, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class FunctionDecl(Decl):
     """A function with a body, or the implementation of an abstract method."""
 
@@ -431,7 +392,6 @@ class FunctionDecl(Decl):
     body: BlockStmt
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class PackageDecl(Decl):
     """`package name<T>(params);`"""
 
@@ -439,7 +399,6 @@ class PackageDecl(Decl):
     params: tuple[ParamDecl, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class BlockTypeDecl(Decl):
     """A parser or control without a body; `kind` says which."""
 
@@ -448,7 +407,6 @@ class BlockTypeDecl(Decl):
     params: tuple[ParamDecl, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class ParserDecl(Decl):
     """A parser with a body. `type_params` is not empty only in a wrong program."""
 
@@ -459,7 +417,6 @@ class ParserDecl(Decl):
     states: tuple[StateDecl, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class StateDecl(Decl):
     """A parser state; `transition` is None where none is written."""
 
@@ -467,7 +424,6 @@ class StateDecl(Decl):
     transition: TransitionNode | None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class ControlDecl(Decl):
     """A control with a body. `type_params` is not empty only in a wrong program."""
 
@@ -478,7 +434,6 @@ class ControlDecl(Decl):
     body: BlockStmt
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class ValueSetDecl(Decl):
     """`value_set<type>(size) name;`"""
 
@@ -486,7 +441,6 @@ class ValueSetDecl(Decl):
     size: Expr
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class ActionDecl(Decl):
     """`action name(params) body`"""
 
@@ -494,7 +448,6 @@ class ActionDecl(Decl):
     body: BlockStmt
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class TableDecl(Decl):
     """`table name { properties }`"""
 
@@ -504,7 +457,6 @@ class TableDecl(Decl):
 # ---- parts of parsers and tables
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class TransitionNode(Node):
     """`transition name;`, or with `cases`, `transition select (exprs) { cases }`"""
 
@@ -513,7 +465,6 @@ class TransitionNode(Node):
     cases: tuple[SelectCaseNode, ...] | None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class SelectCaseNode(Node):
     """`keyset : state;`"""
 
@@ -521,7 +472,6 @@ class SelectCaseNode(Node):
     state: Name
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class PropertyNode(Node):
     """A property of a table. The type of `value` depends on the name; an expression for custom ones."""
 
@@ -531,7 +481,6 @@ class PropertyNode(Node):
     value: Expr | tuple[KeyNode, ...] | tuple[ActionRefNode, ...] | tuple[EntryNode, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class KeyNode(Node):
     """`expr : match_kind annotations;`"""
 
@@ -540,7 +489,6 @@ class KeyNode(Node):
     annotations: Annotations
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class ActionRefNode(Node):
     """`name` or `name(args)`; `args` is None for the first."""
 
@@ -549,7 +497,6 @@ class ActionRefNode(Node):
     annotations: Annotations
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class EntryNode(Node):
     """`const priority = p : keyset : action annotations;`"""
 
@@ -562,19 +509,16 @@ class EntryNode(Node):
 # ---- statements
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Stmt(Node):
     """Base of statements."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class DeclStmt(Stmt):
     """A variable, constant, or instance among statements."""
 
     decl: VarDecl | ConstDecl | InstanceDecl
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class AssignStmt(Stmt):
     """`target op value`; `op` is `=`, `+=`, ... The location is the operator's."""
 
@@ -583,14 +527,12 @@ class AssignStmt(Stmt):
     value: Expr
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class CallStmt(Stmt):
     """A call."""
 
     call: CallExpr
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class BlockStmt(Stmt):
     """`{ ... }`"""
 
@@ -598,7 +540,6 @@ class BlockStmt(Stmt):
     annotations: Annotations
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class IfStmt(Stmt):
     """if, else"""
 
@@ -607,34 +548,28 @@ class IfStmt(Stmt):
     orelse: Stmt | None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class ReturnStmt(Stmt):
     """return"""
 
     value: Expr | None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class ExitStmt(Stmt):
     """exit"""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class BreakStmt(Stmt):
     """break"""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class ContinueStmt(Stmt):
     """continue"""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class EmptyStmt(Stmt):
     """`;`"""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class SwitchCaseNode(Node):
     """`label: body`; `body` is None for a label that falls through."""
 
@@ -642,7 +577,6 @@ class SwitchCaseNode(Node):
     body: BlockStmt | None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class SwitchStmt(Stmt):
     """switch"""
 
@@ -650,7 +584,6 @@ class SwitchStmt(Stmt):
     cases: tuple[SwitchCaseNode, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class ForStmt(Stmt):
     """`for (init; condition; update) body`"""
 
@@ -660,7 +593,6 @@ class ForStmt(Stmt):
     body: Stmt
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class ForInStmt(Stmt):
     """`for (type name in collection) body`; the collection may be a `RangeExpr`."""
 
@@ -669,8 +601,7 @@ class ForInStmt(Stmt):
     body: Stmt
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Program:
+class Program(Record):
     """The declarations of the top level, those of included files too."""
 
     declarations: tuple[Decl, ...]

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 from switchagg.p4model import ir
@@ -16,7 +15,6 @@ from switchagg.p4model.ir import BinaryOp, UnaryOp
 from switchagg.p4model.types import BitType, FieldsType, IntType, StringType, Type, underlying
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Symbolic(ir.Expr):
     """A constructor's parameter in a parser or control without instances: constant, but of unknown value.
 

@@ -40,11 +40,11 @@ Values at compile time (`Value`), for constructors and table properties: int, bo
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum, StrEnum
 from typing import TypeAlias
 
-from switchagg.p4model.ast import Annotation
+from switchagg.p4model.ast import Annotation, Record
 from switchagg.p4model.errors import Location
 from switchagg.p4model.types import (
     ApplyResultType,
@@ -73,8 +73,7 @@ class Scope(Enum):
     """declared in a body or at the head of a parser or control"""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Variable:
+class Variable(Record):
     """A parameter or local variable. Two of one name are two objects."""
 
     name: str
@@ -85,8 +84,7 @@ class Variable:
     annotations: tuple[Annotation, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Function:
+class Function(Record):
     """A function of the program, or the body of an extern instance's abstract method."""
 
     name: str
@@ -97,8 +95,7 @@ class Function:
     type_args: tuple[Type, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Declaration:
+class Declaration(Record):
     """Base of what the control plane has a name for."""
 
     name: str
@@ -107,7 +104,6 @@ class Declaration:
     location: Location
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Action(Declaration):
     """An action. `params` holds the directed parameters first, then those from entries."""
 
@@ -115,8 +111,7 @@ class Action(Declaration):
     body: Block
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Key:
+class Key(Record):
     """One field of a table's key. `match_kind` is exact, lpm, ternary, range, optional, selector, ..."""
 
     expr: Expr
@@ -126,8 +121,7 @@ class Key:
     location: Location
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ActionRef:
+class ActionRef(Record):
     """An action in a table's list. `bound` has an argument for each directed parameter.
 
     @tableonly and @defaultonly are in `annotations`.
@@ -139,8 +133,7 @@ class ActionRef:
     location: Location
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ActionCall:
+class ActionCall(Record):
     """An action with all its arguments, directed ones included, for a default action or an entry."""
 
     action: Action
@@ -148,8 +141,7 @@ class ActionCall:
     location: Location
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Entry:
+class Entry(Record):
     """An entry in the source. `keys` has one keyset for each key.
 
     `priority` is None in const entries, of which the first that matches wins. In others it is a number,
@@ -165,7 +157,6 @@ class Entry:
     location: Location
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Table(Declaration):
     """A table. `properties` has the values of those without a field here, such as `implementation`."""
 
@@ -182,7 +173,6 @@ class Table(Declaration):
     result: ApplyResultType
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class ValueSet(Declaration):
     """A parser's value set. `element` is the type of its members."""
 
@@ -190,7 +180,6 @@ class ValueSet(Declaration):
     size: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class ExternInstance(Declaration):
     """An extern object. `args` is by parameter name, in order; `methods` are its abstract ones, defined."""
 
@@ -200,8 +189,7 @@ class ExternInstance(Declaration):
     methods: Mapping[str, Function]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class State:
+class State(Record):
     """A parser state: statements, then where to go. `accept` and `reject` are no objects, only names."""
 
     name: str
@@ -211,16 +199,14 @@ class State:
     location: Location
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Goto:
+class Goto(Record):
     """An unconditional transition."""
 
     state: str
     location: Location
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class SelectCase:
+class SelectCase(Record):
     """`keys` has one keyset for each expression of the select."""
 
     keys: tuple[Keyset, ...]
@@ -228,8 +214,7 @@ class SelectCase:
     location: Location
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Select:
+class Select(Record):
     """The first case that matches. Where none does, the parser ends with error.NoMatch."""
 
     exprs: tuple[Expr, ...]
@@ -240,7 +225,6 @@ class Select:
 Transition: TypeAlias = Goto | Select
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class _BlockInstance(Declaration):
     """A parser or control with its constructor's arguments. `prologue` declares variables (see module)."""
 
@@ -251,7 +235,6 @@ class _BlockInstance(Declaration):
     instances: tuple[Instance, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class ParserInstance(_BlockInstance):
     """A parser: value sets, and states by name."""
 
@@ -259,7 +242,6 @@ class ParserInstance(_BlockInstance):
     states: Mapping[str, State]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class ControlInstance(_BlockInstance):
     """A control: actions, tables, and the body of `apply`."""
 
@@ -268,8 +250,7 @@ class ControlInstance(_BlockInstance):
     body: Block
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class PackageInstance:
+class PackageInstance(Record):
     """A package: `main` or an argument of it. `args` is by parameter name; an optional one can be None."""
 
     name: str
@@ -283,8 +264,7 @@ BlockInstance: TypeAlias = ParserInstance | ControlInstance
 Instance: TypeAlias = ExternInstance | BlockInstance
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class StructValue:
+class StructValue(Record):
     """A struct or header, valid if it is one, known at compile time."""
 
     type: Type
@@ -297,8 +277,7 @@ Value: TypeAlias = (
 )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Program:
+class Program(Record):
     """A checked and elaborated program.
 
     Attributes:
@@ -328,8 +307,7 @@ class Program:
 # ---- expressions
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Expr:
+class Expr(Record):
     """Base of expressions. `type` is never a typedef."""
 
     type: Type
@@ -374,14 +352,12 @@ class BinaryOp(StrEnum):
     OR = "||"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Literal(Expr):
     """bit<N>, int<N>, int (int); bool; string. Values are in the range of their type."""
 
     value: int | bool | str
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class EnumLiteral(Expr):
     """A member of an enum. `value` is its number in a serializable enum, its position in another."""
 
@@ -390,59 +366,50 @@ class EnumLiteral(Expr):
     value: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class ErrorLiteral(Expr):
     """A member of `error`."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class TupleLiteral(Expr):
     """`{a, b}` of a TupleType or ListType. Where a struct or header was expected it is a `StructLiteral`."""
 
     elements: tuple[Expr, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class StructLiteral(Expr):
     """A struct or a (valid) header; one expression for each field, in the order of the type's fields."""
 
     elements: tuple[Expr, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class StackLiteral(Expr):
     """`{h1, h2}` where a stack was expected; as many elements as the stack has."""
 
     elements: tuple[Expr, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class InvalidHeader(Expr):
     """`{#}`: an invalid header, or a union of which no header is valid."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class VarRef(Expr):
     """A parameter or local variable."""
 
     variable: Variable
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class InstanceRef(Expr):
     """An instance as an argument; a call has its own in `MethodCall.target` or `BlockApply.instance`."""
 
     instance: Instance | PackageInstance
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class This(Expr):
     """`this` in the body of an abstract method: the instance that defines it."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class FieldAccess(Expr):
     """A field of a header, struct or union; or `hit` and `miss` of a `TableApply`."""
 
@@ -450,7 +417,6 @@ class FieldAccess(Expr):
     name: str
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Index(Expr):
     """An element of a stack, at a constant or computed index; or of a tuple, at a constant one."""
 
@@ -458,28 +424,24 @@ class Index(Expr):
     index: Expr
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class StackNext(Expr):
     """`stack.next`: in parsers."""
 
     base: Expr
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class StackLast(Expr):
     """`stack.last`: in parsers."""
 
     base: Expr
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class StackLastIndex(Expr):
     """`stack.lastIndex`: bit<32>, in parsers."""
 
     base: Expr
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Slice(Expr):
     """`base[high:low]`, both inclusive and constant: a bit<high-low+1>. Also the target of an assignment."""
 
@@ -488,7 +450,6 @@ class Slice(Expr):
     low: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Unary(Expr):
     """One operand."""
 
@@ -496,7 +457,6 @@ class Unary(Expr):
     operand: Expr
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Binary(Expr):
     """Two operands, evaluated from left to right; `&&` and `||` stop early."""
 
@@ -505,7 +465,6 @@ class Binary(Expr):
     right: Expr
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Ternary(Expr):
     """`condition ? yes : no`; one of the two is evaluated."""
 
@@ -514,7 +473,6 @@ class Ternary(Expr):
     no: Expr
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Cast(Expr):
     """`operand` as `type`: between bit and int of one width, between widths of one signedness, bit<1> and
     bool, enum and underlying type, `type` and underlying type; and structs, tuples or headers of equal
@@ -524,15 +482,13 @@ class Cast(Expr):
     operand: Expr
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Argument:
+class Argument(Record):
     """The argument of a parameter. For out and inout, `value` can be assigned to."""
 
     param: Parameter | Variable
     value: Expr | None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class FunctionCall(Expr):
     """A call of a function of the program."""
 
@@ -540,7 +496,6 @@ class FunctionCall(Expr):
     args: tuple[Argument, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class ExternCall(Expr):
     """A call of an extern function. `params` of `method` still have type variables; arguments have types."""
 
@@ -549,7 +504,6 @@ class ExternCall(Expr):
     args: tuple[Argument, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class MethodCall(Expr):
     """A call of an extern's method. `target` is an instance or, for packet_in and its like, an expression."""
 
@@ -569,7 +523,6 @@ class Builtin(StrEnum):
     POP_FRONT = "pop_front"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class BuiltinCall(Expr):
     """`base.builtin()`; `count` is for push_front and pop_front, 0 elsewhere."""
 
@@ -578,7 +531,6 @@ class BuiltinCall(Expr):
     count: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class DirectActionCall(Expr):
     """`action(args);` in a body: all parameters have arguments."""
 
@@ -586,14 +538,12 @@ class DirectActionCall(Expr):
     args: tuple[Argument, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class TableApply(Expr):
     """`table.apply()`"""
 
     table: Table
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class BlockApply(Expr):
     """`instance.apply(args)` of a control (in a control) or parser (in a parser)."""
 
@@ -604,16 +554,14 @@ class BlockApply(Expr):
 # ---- keysets: in select, entries and value sets
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ExactSet:
+class ExactSet(Record):
     """One value."""
 
     value: Expr
     location: Location
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class MaskSet:
+class MaskSet(Record):
     """`value &&& mask`"""
 
     value: Expr
@@ -621,8 +569,7 @@ class MaskSet:
     location: Location
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class RangeSet:
+class RangeSet(Record):
     """`low .. high`, both inclusive; signed where the type is."""
 
     low: Expr
@@ -630,15 +577,13 @@ class RangeSet:
     location: Location
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class AnySet:
+class AnySet(Record):
     """`_` or `default`"""
 
     location: Location
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ValueSetRef:
+class ValueSetRef(Record):
     """A value set. If the select has several expressions, it stands for all of them, alone in `keys`."""
 
     value_set: ValueSet
@@ -651,14 +596,12 @@ Keyset: TypeAlias = ExactSet | MaskSet | RangeSet | AnySet | ValueSetRef
 # ---- statements
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Stmt:
+class Stmt(Record):
     """Base of statements."""
 
     location: Location
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Declare(Stmt):
     """A local variable. Without `init` its value is undefined; headers in it are invalid."""
 
@@ -666,7 +609,6 @@ class Declare(Stmt):
     init: Expr | None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Assign(Stmt):
     """`target = value`: of equal types."""
 
@@ -674,14 +616,12 @@ class Assign(Stmt):
     value: Expr
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class CallStmt(Stmt):
     """A call for its effect; what it returns is dropped."""
 
     call: Expr
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Block(Stmt):
     """`{ ... }`; variables declared in it end with it."""
 
@@ -689,7 +629,6 @@ class Block(Stmt):
     annotations: tuple[Annotation, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class If(Stmt):
     """`condition` is a bool. In parsers too."""
 
@@ -698,20 +637,17 @@ class If(Stmt):
     orelse: Stmt | None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Return(Stmt):
     """Leaves the function, action, or control's apply."""
 
     value: Expr | None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Exit(Stmt):
     """Leaves all controls and actions that run; out parameters are copied back."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ActionCase:
+class ActionCase(Record):
     """`actions` is empty for `default`. Labels that fell through are joined into one case."""
 
     actions: tuple[Action, ...]
@@ -719,7 +655,6 @@ class ActionCase:
     body: Stmt | None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class ActionSwitch(Stmt):
     """`switch (table.apply().action_run)`"""
 
@@ -727,8 +662,7 @@ class ActionSwitch(Stmt):
     cases: tuple[ActionCase, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ValueCase:
+class ValueCase(Record):
     """`values` are literals; empty with `default`. Labels that fell through are joined into one case."""
 
     values: tuple[Expr, ...]
@@ -736,7 +670,6 @@ class ValueCase:
     body: Stmt | None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class ValueSwitch(Stmt):
     """`switch (expression)`; nothing happens where no case matches."""
 
@@ -744,7 +677,6 @@ class ValueSwitch(Stmt):
     cases: tuple[ValueCase, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class For(Stmt):
     """`for (init; condition; update) body`; `condition` is None for none."""
 
@@ -754,7 +686,6 @@ class For(Stmt):
     body: Stmt
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class ForRange(Stmt):
     """`for (T v in low .. high) body`: both inclusive; no round where low > high."""
 
@@ -764,7 +695,6 @@ class ForRange(Stmt):
     body: Stmt
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class ForEach(Stmt):
     """`for (T v in collection) body`: over a stack, tuple or list."""
 
@@ -773,16 +703,13 @@ class ForEach(Stmt):
     body: Stmt
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Break(Stmt):
     """Leaves the innermost loop."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Continue(Stmt):
     """Goes on with the innermost loop's next round."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Empty(Stmt):
     """`;`"""

@@ -71,16 +71,14 @@ class Overloads:
         return self.members[0].location
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Constant:
+class Constant(ast.Record):
     """A name for a value that is known at compile time."""
 
     value: ir.Expr
     location: Location
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class NamedType:
+class NamedType(ast.Record):
     """A name for a type."""
 
     type: Type

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, ClassVar
 
+from switchagg.p4model.ast import Annotation, Record
 from switchagg.p4model.errors import NOWHERE, Location
 
 if TYPE_CHECKING:
-    from switchagg.p4model.ast import Annotation
     from switchagg.p4model.ir import Expr
 
 
@@ -129,8 +129,7 @@ class DontCareType(_WordType):
     _word: ClassVar = "_"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _NominalType(Type):
+class _NominalType(Record, Type):
     """Base of types that are known by their name, with type arguments if there are any."""
 
     name: str
@@ -140,7 +139,6 @@ class _NominalType(Type):
         return f"{self.name}<{', '.join(map(str, args))}>" if args else self.name
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class EnumType(_NominalType):
     """An enum without representation: only its members' names count."""
 
@@ -149,7 +147,6 @@ class EnumType(_NominalType):
     location: Location = NOWHERE
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class SerEnumType(_NominalType):
     """An enum with an underlying bit<N> or int<N>; values that no member names are possible too."""
 
@@ -159,7 +156,6 @@ class SerEnumType(_NominalType):
     location: Location = NOWHERE
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class NewType(_NominalType):
     """`type bit<9> PortId_t;`: represented as its underlying type, distinct from it."""
 
@@ -171,8 +167,7 @@ class NewType(_NominalType):
 # ---- aggregates
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Field:
+class Field(Record):
     """A field of a header, struct or union."""
 
     name: str
@@ -181,8 +176,7 @@ class Field:
     location: Location = NOWHERE
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class FieldsType(Type):
+class FieldsType(Record, Type):
     """Base of header, struct and header_union. `name` includes type arguments, as in `S<bit<8>>`."""
 
     name: str
@@ -204,17 +198,14 @@ class FieldsType(Type):
         return self.name
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class HeaderType(FieldsType):
     """A header: fields and a validity bit."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class StructType(FieldsType):
     """A struct. With an empty name it is the type of `{a = 1, b = 2}` where no other type was expected."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class UnionType(FieldsType):
     """A header_union: at most one of its headers is valid."""
 
@@ -263,13 +254,11 @@ class SetType(Type):
 # ---- what can be called or instantiated
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class TypeVar(_NominalType):
     """A type parameter, before it is replaced by an argument."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Parameter:
+class Parameter(Record):
     """A parameter of anything that has some. With a `default`, or `optional`, an argument may be missing.
 
     For a parameter of a body that the program contains, `ir.Variable` is what expressions refer to.
@@ -284,8 +273,7 @@ class Parameter:
     location: Location = NOWHERE
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Method:
+class Method(Record):
     """A method or a constructor of an extern, or an extern function; several can have one name.
 
     `returns` is None for a constructor. `owner` is the extern's name, empty for a function.
@@ -304,7 +292,6 @@ class Method:
         return f"{self.owner}.{self.name}" if self.owner else self.name
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class ExternType(_NominalType):
     """An extern, with its type arguments. One object for each list of arguments."""
 
@@ -319,7 +306,6 @@ class ExternType(_NominalType):
         return tuple(each for each in self.methods if each.name == name)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class BlockType(_NominalType):
     """The type of a parser or control: of one with a body, or declared by an architecture."""
 
@@ -333,7 +319,6 @@ class BlockType(_NominalType):
     location: Location = NOWHERE
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class PackageType(_NominalType):
     """A package of an architecture, with its type arguments."""
 
@@ -343,8 +328,7 @@ class PackageType(_NominalType):
     location: Location = NOWHERE
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ApplyResultType(Type):
+class ApplyResultType(Record, Type):
     """The type of `table.apply()`: `hit` and `miss` are bool, `action_run` is the action (in switch)."""
 
     table: str
