@@ -101,7 +101,8 @@ class Call:
         return width
 
 
-Lowering = Callable[[Call], str]
+Lowering = Callable[[Call], str | None]
+"""Emits the statements of a call and returns the code of its value; None if nothing uses it."""
 Functions = Mapping[str, Lowering]
 Methods = Mapping[tuple[str, str], Lowering]
 
@@ -118,7 +119,7 @@ def lower(body: Body, call: ir.ExternCall | ir.MethodCall, functions: Functions,
         lowering, name = methods.get((method.owner, name)), f"{method.owner}.{name}"
     if lowering is None:
         raise unsupported(f"{name} in {body.module.target.name}", call.location)
-    return lowering(Call(body, call))
+    return lowering(Call(body, call)) or ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +192,7 @@ def _pieces(body: Body, code: str, type_: Type, header: str | None) -> list[_Pie
     return [piece for each, each_type in parts for piece in _pieces(body, each, each_type, header)]
 
 
-def _extract(call: Call) -> str:
+def _extract(call: Call) -> None:
     body, packet = call.body, call.object
     arguments = [each.value for each in call.call.args]
     header = arguments[0]
@@ -199,7 +200,7 @@ def _extract(call: Call) -> str:
         assert isinstance(call.call, ir.MethodCall)
         size = call.width_of(call.call.type_args[0], "a header")
         body.emit(f"{packet}.advance({size})")
-        return ""
+        return
     if not isinstance(underlying(header.type), HeaderType):
         raise unsupported(f"extract into a {header.type}", header.location)
     extra = ""
@@ -211,7 +212,6 @@ def _extract(call: Call) -> str:
         body.emit(f"{stack}.next += 1")
     if call.module.traced:
         body.emit(f"TR.extract({_shown(header)!r}, {target if not stack else stack + '.last()'})")
-    return ""
 
 
 def _header(body: Body, header: ir.Expr) -> tuple[str, str]:
@@ -253,28 +253,25 @@ def _lookahead(call: Call) -> str:
     return from_bits(call.body, type_, call.body.hold(f"{call.object}.peek({size})"))
 
 
-def _advance(call: Call) -> str:
+def _advance(call: Call) -> None:
     call.body.emit(f"{call.object}.advance({call.value('sizeInBits')})")
-    return ""
 
 
 def _length(call: Call) -> str:
     return f"{call.object}.length()"
 
 
-def _emit(call: Call) -> str:
+def _emit(call: Call) -> None:
     arguments = [each.value for each in call.call.args]
     header = arguments[0]
     assert header is not None
     call.body.emit(f"{expression(call.body, header)}.emit({call.object})")
-    return ""
 
 
-def _verify(call: Call) -> str:
+def _verify(call: Call) -> None:
     condition, error = call.values(*(each.param.name for each in call.call.args))
     call.body.emit(f"if not {condition}:")
     call.body.emit(f"    raise ParserReject({error})")
-    return ""
 
 
 CORE_FUNCTIONS: Final[dict[str, Lowering]] = {"verify": _verify}

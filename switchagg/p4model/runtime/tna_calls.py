@@ -79,20 +79,18 @@ def _register_read(call: Call) -> str:
     return f"{call.object}.read({call.value('index')}){copy}"
 
 
-def _register_write(call: Call) -> str:
+def _register_write(call: Call) -> None:
     index, value = call.values("index", "value")
     copy = ".copy()" if is_aggregate(call.type("value")) else ""
     call.body.emit(f"{call.object}.write({index}, {value}{copy})")
-    return ""
 
 
 def _direct_read(call: Call) -> str:
     return f"{call.object}.of()[0]"
 
 
-def _direct_write(call: Call) -> str:
+def _direct_write(call: Call) -> None:
     call.body.emit(f"{call.object}.of()[0] = {call.value('value')}")
-    return ""
 
 
 # ---- counters and meters ----
@@ -103,14 +101,12 @@ def _length(call: Call) -> str:
     return "RT.length" if adjust is None else f"RT.length - {expression(call.body, adjust)}"
 
 
-def _count(call: Call) -> str:
+def _count(call: Call) -> None:
     call.body.emit(f"{call.object}.count({call.value('index')}, {_length(call)})")
-    return ""
 
 
-def _count_direct(call: Call) -> str:
+def _count_direct(call: Call) -> None:
     call.body.emit(f"{call.object}.count({_length(call)})")
-    return ""
 
 
 def _before(call: Call) -> str:
@@ -147,9 +143,8 @@ def _random(call: Call) -> str:
 
 
 def _checksum_add(word: str) -> Lowering:
-    def lower(call: Call) -> str:
+    def lower(call: Call) -> None:
         call.body.emit(f"{call.object}.{word}(*{call.bits('data')})")
-        return ""
 
     return lower
 
@@ -160,29 +155,26 @@ def _checksum_update(call: Call) -> str:
     return f"checksum_update(*{call.bits('data')}, {flag})"
 
 
-def _deposit(call: Call) -> str:
+def _deposit(call: Call) -> None:
     target = call.required("residual")
     if not isinstance(target, ir.FieldAccess):
         raise unsupported("subtract_all_and_deposit into a variable", target.location)
     owner = settled(call.body, target.base)
     call.body.emit(f"RT.deposit({call.object}, {owner}, {'f_' + target.name!r})")
-    return ""
 
 
 # ---- parser ----
 
 
-def _counter_set(call: Call) -> str:
+def _counter_set(call: Call) -> None:
     arguments = [expression(call.body, each.value) for each in call.call.args if each.value is not None]
     word = "set" if len(arguments) == 1 else "set_field"
     call.body.emit(f"{call.object}.{word}({', '.join(arguments)})")
-    return ""
 
 
 def _counter_add(sign: str) -> Lowering:
-    def lower(call: Call) -> str:
+    def lower(call: Call) -> None:
         call.body.emit(f"{call.object}.add({sign}{call.value('value')})")
-        return ""
 
     return lower
 
@@ -207,18 +199,16 @@ def _emission(call: Call) -> str:
     return "(0, 0)" if header is None else call.bits("hdr")
 
 
-def _mirror(call: Call) -> str:
+def _mirror(call: Call) -> None:
     session = call.value("session_id")
     call.body.emit(f"RT.mirrors.append(({session}, {_emission(call)}))")
-    return ""
 
 
-def _resubmit(call: Call) -> str:
+def _resubmit(call: Call) -> None:
     call.body.emit(f"RT.resubmit = {_emission(call)}")
-    return ""
 
 
-def _digest(call: Call) -> str:
+def _digest(call: Call) -> None:
     data = call.required("data")
     type_: Type = underlying(data.type)
     code = call.body.hold(expression(call.body, data))
@@ -227,7 +217,6 @@ def _digest(call: Call) -> str:
     else:
         values = f"'data': {code}"
     call.body.emit(f"RT.digests.append(({_instance(call).control_name!r}, {{{values}}}))")
-    return ""
 
 
 # ---- functions ----
@@ -240,11 +229,10 @@ def _pick(word: str) -> Lowering:
     return lower
 
 
-def _funnel(call: Call) -> str:
+def _funnel(call: Call) -> None:
     high, low, amount = call.values("src1", "src2", "shift_amount")
     width = call.width("dst")
     call.store("dst", wrapped(call.type("dst"), f"({high} << {width} | {low}) >> {amount}"))
-    return ""
 
 
 def _size(unit: int) -> Lowering:
@@ -296,7 +284,7 @@ TNA_METHODS: Final[dict[tuple[str, str], Lowering]] = {
     ("ParserCounter", "increment"): _counter_add("+"),
     ("ParserCounter", "decrement"): _counter_add("-"),
     # It matters only under congestion, which the model does not have.
-    ("ParserPriority", "set"): lambda _: "",
+    ("ParserPriority", "set"): lambda _: None,
     ("Mirror", "emit"): _mirror,
     ("Resubmit", "emit"): _resubmit,
     ("Digest", "pack"): _digest,

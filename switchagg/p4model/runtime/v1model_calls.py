@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from switchagg.p4model import ir
@@ -43,17 +44,16 @@ def _bytes(call: Call, name: str) -> str:
     return f"to_bytes({held}[1], {held}[0])"
 
 
-def _hash(call: Call) -> str:
+def _hash(call: Call) -> None:
     algorithm = _algorithm(call)
     base = call.body.hold(call.value("base"))
     data = call.body.hold(_bytes(call, "data"))
     most = call.value("max")
     value = f"{base} + {algorithm}({data}) % ({most} or 1)"
     call.store("result", wrapped(call.type("result"), value))
-    return ""
 
 
-def _checksum(call: Call, *, verify: bool, payload: bool) -> str:
+def _checksum(call: Call, *, verify: bool, payload: bool) -> None:
     body = call.body
     body.emit(f"if {call.value('condition')}:")
     body.depth += 1
@@ -68,7 +68,6 @@ def _checksum(call: Call, *, verify: bool, payload: bool) -> str:
     else:
         call.store("checksum", value)
     body.depth -= 1
-    return ""
 
 
 def _checksum16(call: Call) -> str:
@@ -77,25 +76,23 @@ def _checksum16(call: Call) -> str:
     return f"internet_checksum({_bytes(call, 'data')})"
 
 
-def _random(call: Call) -> str:
+def _random(call: Call) -> None:
     low, high = (call.body.hold(code) for code in call.values("lo", "hi"))
     call.body.emit(f"if {low} <= {high}:")
     call.body.depth += 1
     call.store("result", f"RT.random.randint({low}, {high})")
     call.body.depth -= 1
-    return ""
 
 
-def _mark_to_drop(call: Call) -> str:
+def _mark_to_drop(call: Call) -> None:
     body = call.body
     arguments = [each.value for each in call.call.args]
     place = expression(body, arguments[0]) if arguments and arguments[0] is not None else "RT.metadata"
     body.emit(f"{place}.f_egress_spec = 511")
     body.emit(f"{place}.f_mcast_grp = 0")
-    return ""
 
 
-def _digest(call: Call) -> str:
+def _digest(call: Call) -> None:
     data = call.required("data")
     type_ = underlying(data.type)
     code = call.body.hold(expression(call.body, data))
@@ -108,17 +105,15 @@ def _digest(call: Call) -> str:
     else:
         raise unsupported(f"a digest of {type_}", call.location)
     call.body.emit(f"RT.digests.append(({name!r}, {{{values}}}))")
-    return ""
 
 
-def _clone(call: Call) -> str:
+def _clone(call: Call) -> None:
     session = call.value("session")
     index = call.argument("index")
     if call.argument("data") is not None:
         _refuse_data(call)
     number = expression(call.body, index) if index is not None else "None"
     call.body.emit(f"RT.clone = ({session}, {number})")
-    return ""
 
 
 def _refuse_data(call: Call) -> None:
@@ -131,37 +126,34 @@ def _refuse_data(call: Call) -> None:
 
 
 def _again(which: str) -> Lowering:
-    def lower(call: Call) -> str:
+    def lower(call: Call) -> None:
         index = call.argument("index")
         if call.argument("data") is not None:
             _refuse_data(call)
         number = expression(call.body, index) if index is not None else "None"
         call.body.emit(f"RT.{which} = ({number},)")
-        return ""
 
     return lower
 
 
-def _truncate(call: Call) -> str:
+def _truncate(call: Call) -> None:
     call.body.emit(f"RT.truncate = {call.value('length')}")
-    return ""
 
 
-def _assert(call: Call) -> str:
+def _assert(call: Call) -> None:
     condition = call.value(call.call.args[0].param.name)
     call.body.emit(f"if not {condition}:")
     call.body.emit(f"    RT.failed({str(call.location)!r}, {call.call.method.name!r})")
-    return ""
 
 
-def _log(call: Call) -> str:
+def _log(call: Call) -> None:
     message = call.required("msg")
     if not isinstance(message, ir.Literal) or not isinstance(message.type, StringType):
         raise unsupported("log_msg of a text that is not a constant", call.location)
     data = call.argument("data")
     if data is None:
         call.body.emit(f"RT.log({message.value!r}, ())")
-        return ""
+        return
     code = expression(call.body, data)
     if isinstance(data.type, FieldsType):
         held = call.body.hold(code)
@@ -169,15 +161,13 @@ def _log(call: Call) -> str:
     elif not isinstance(underlying(data.type), TupleType):
         code = f"({code},)"
     call.body.emit(f"RT.log({message.value!r}, {code})")
-    return ""
 
 
-def _count(call: Call) -> str:
+def _count(call: Call) -> None:
     call.body.emit(f"{call.object}.count({call.value('index')}, RT.ingress_length)")
-    return ""
 
 
-def _execute_meter(call: Call) -> str:
+def _execute_meter(call: Call) -> None:
     meter = call.object
     index = call.body.hold(call.value("index"))
     call.body.emit(f"if {index} < len({meter}.cells):")
@@ -185,15 +175,13 @@ def _execute_meter(call: Call) -> str:
     colour = f"{meter}.execute({index}, RT.ingress_length, RT.now)"
     call.store("result", wrapped(call.type("result"), colour))
     call.body.depth -= 1
-    return ""
 
 
-def _read_meter(call: Call) -> str:
+def _read_meter(call: Call) -> None:
     call.body.emit(f"if {call.object}.colour is not None:")
     call.body.depth += 1
     call.store("result", wrapped(call.type("result"), f"{call.object}.colour"))
     call.body.depth -= 1
-    return ""
 
 
 def _cells(call: Call, register: str) -> str:
@@ -202,7 +190,7 @@ def _cells(call: Call, register: str) -> str:
     return f"len({register}.cells)" if made is None else str(len(made.cells))
 
 
-def _read_register(call: Call) -> str:
+def _read_register(call: Call) -> None:
     # An index outside the register leaves the destination as it was.
     register = call.object
     index = call.body.hold(call.value("index"))
@@ -211,17 +199,15 @@ def _read_register(call: Call) -> str:
     call.body.depth += 1
     call.store("result", f"{register}.cells[{index}]")
     call.body.depth -= 1
-    return ""
 
 
-def _write_register(call: Call) -> str:
+def _write_register(call: Call) -> None:
     register = call.object
     index, value = call.values("index", "value")
     index = call.body.hold(index)
     size = _cells(call, register)
     call.body.emit(f"if {index} < {size}:")
     call.body.emit(f"    {register}.cells[{index}] = {value}")
-    return ""
 
 
 V1MODEL_FUNCTIONS: Final[dict[str, Lowering]] = {
@@ -230,10 +216,10 @@ V1MODEL_FUNCTIONS: Final[dict[str, Lowering]] = {
     "digest": _digest,
     "mark_to_drop": _mark_to_drop,
     "hash": _hash,
-    "verify_checksum": lambda call: _checksum(call, verify=True, payload=False),
-    "update_checksum": lambda call: _checksum(call, verify=False, payload=False),
-    "verify_checksum_with_payload": lambda call: _checksum(call, verify=True, payload=True),
-    "update_checksum_with_payload": lambda call: _checksum(call, verify=False, payload=True),
+    "verify_checksum": partial(_checksum, verify=True, payload=False),
+    "update_checksum": partial(_checksum, verify=False, payload=False),
+    "verify_checksum_with_payload": partial(_checksum, verify=True, payload=True),
+    "update_checksum_with_payload": partial(_checksum, verify=False, payload=True),
     "clone": _clone,
     "clone3": _clone,
     "clone_preserving_field_list": _clone,
@@ -250,7 +236,7 @@ V1MODEL_METHODS: Final[dict[tuple[str, str], Lowering]] = {
     **CORE_METHODS,
     ("counter", "count"): _count,
     # The table counts by itself.
-    ("direct_counter", "count"): lambda _: "",
+    ("direct_counter", "count"): lambda _: None,
     ("meter", "execute_meter"): _execute_meter,
     ("direct_meter", "read"): _read_meter,
     ("register", "read"): _read_register,
