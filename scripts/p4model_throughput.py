@@ -19,7 +19,8 @@ import numpy as np
 from switchagg.control.jobs.job import init_packets
 from switchagg.emulator.p4_jobs import install
 from switchagg.errors import SwitchAggError
-from switchagg.p4model.runtime.switch import ModelSwitch, open_switch
+from switchagg.p4model.runtime.open import open_switch
+from switchagg.p4model.runtime.switch import ModelSwitch
 from switchagg.p4program import entries as p4_entries
 from switchagg.p4program import frames as p4_frames
 from switchagg.p4program import program as p4_program

@@ -136,9 +136,10 @@ def read_statements(path: Path) -> str:
 
 def _run(args: argparse.Namespace) -> int:
     """Prints the trace of each packet. Raises `UsageError` for a wrong program, entry or packet."""
+    from switchagg.p4model.runtime.open import open_switch
     from switchagg.p4model.runtime.pcap import read_pcap
     from switchagg.p4model.runtime.stf import run_stf
-    from switchagg.p4model.runtime.switch import check_port, open_switch
+    from switchagg.p4model.runtime.switch import check_port
 
     check_port(args.port)
     if args.hex is not None:
@@ -175,8 +176,8 @@ def _packet(text: str) -> bytes:
 
 def _stf(args: argparse.Namespace) -> int:
     """Runs a test, prints what is wrong, and returns 0 if nothing is. Raises `UsageError`."""
+    from switchagg.p4model.runtime.open import open_switch
     from switchagg.p4model.runtime.stf import run_stf
-    from switchagg.p4model.runtime.switch import open_switch
 
     switch = open_switch(args.program, include_dirs=args.include_dirs, defines=args.defines)
     report = run_stf(switch, read_statements(args.test), str(args.test))

@@ -20,8 +20,8 @@ def serve(args: argparse.Namespace, wait: Callable[[float], bool]) -> int:
     ports = interfaces(args.interface)
     with extras():
         from switchagg.emulator.p4_interfaces import P4Interfaces
+        from switchagg.p4model.runtime.open import open_switch
         from switchagg.p4model.runtime.stf import run_stf
-        from switchagg.p4model.runtime.switch import open_switch
 
         model = open_switch(
             args.program, include_dirs=args.include_dirs, defines=args.defines, seed=args.seed or 0

@@ -22,7 +22,8 @@ from switchagg.errors import UsageError
 from switchagg.p4entities import matches
 from switchagg.p4entities.counters import CounterArray
 from switchagg.p4entities.tables import Entry
-from switchagg.p4model.runtime.switch import ModelSwitch, open_switch
+from switchagg.p4model.runtime.open import open_switch
+from switchagg.p4model.runtime.switch import ModelSwitch
 from switchagg.p4program import counters as p4_counters
 from switchagg.p4program import entries as p4_entries
 from switchagg.p4program import frames as p4_frames

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import TypeAlias
 
@@ -47,37 +46,33 @@ _UNITS = {
 }  # fmt: skip
 
 
+class Kind(IntEnum):
+    """The highest byte of an id (P4Runtime specification, "P4Info: ID allocation")."""
+
+    ACTION = 0x01
+    TABLE = 0x02
+    VALUE_SET = 0x03
+    CONTROLLER_HEADER = 0x04
+    ACTION_PROFILE = 0x11
+    COUNTER = 0x12
+    DIRECT_COUNTER = 0x13
+    METER = 0x14
+    DIRECT_METER = 0x15
+    REGISTER = 0x16
+    DIGEST = 0x17
+
+
+_EXTERN_KINDS = {
+    "counter": Kind.COUNTER, "direct_counter": Kind.DIRECT_COUNTER, "meter": Kind.METER,
+    "direct_meter": Kind.DIRECT_METER, "register": Kind.REGISTER, "action_profile": Kind.ACTION_PROFILE,
+    "action_selector": Kind.ACTION_PROFILE,
+    "Counter": Kind.COUNTER, "DirectCounter": Kind.DIRECT_COUNTER, "Meter": Kind.METER,
+    "DirectMeter": Kind.DIRECT_METER, "Register": Kind.REGISTER, "ActionProfile": Kind.ACTION_PROFILE,
+    "ActionSelector": Kind.ACTION_PROFILE, "Digest": Kind.DIGEST,
+}  # fmt: skip
+"""By the names of extern types, of v1model and of TNA."""
+
 _Named: TypeAlias = ir.Table | ir.ValueSet | ir.ExternInstance
-
-
-@dataclass(frozen=True, slots=True)
-class _Externs:
-    """The names of an architecture's extern types."""
-
-    counter: str
-    direct_counter: str
-    meter: str
-    direct_meter: str
-    register: str
-    profile: str
-    selector: str
-    index_argument: int | None
-    """The position of the index type among a counter's type arguments."""
-
-
-_V1MODEL = _Externs(
-    "counter",
-    "direct_counter",
-    "meter",
-    "direct_meter",
-    "register",
-    "action_profile",
-    "action_selector",
-    None,
-)
-_TNA = _Externs(
-    "Counter", "DirectCounter", "Meter", "DirectMeter", "Register", "ActionProfile", "ActionSelector", 1
-)
 
 
 def generate(program: ir.Program) -> Message:
@@ -91,7 +86,6 @@ def generate(program: ir.Program) -> Message:
 class _Generator:
     def __init__(self, program: ir.Program) -> None:
         self.program = program
-        self.externs = _TNA if program.architecture == "tna" else _V1MODEL
         self.symbols = Symbols()
         self.types = TypeInfo(program.errors)
         self.tables: list[ir.Table] = []
@@ -109,22 +103,21 @@ class _Generator:
 
     def run(self) -> Message:
         self._collect()
-        kinds = self.externs
         message = Message(
             pkg_info=self._package_info(),
             tables=[self._table(each) for each in self.tables],
             actions=[self._action(each) for each in self.actions if not _hidden(each.annotations)],
-            action_profiles=[self._profile(each) for each in self._of(kinds.profile, kinds.selector)],
-            counters=[self._counter(each, Kind.COUNTER) for each in self._of(kinds.counter)],
-            direct_counters=list(self._direct(kinds.direct_counter, Kind.DIRECT_COUNTER)),
-            meters=[self._counter(each, Kind.METER) for each in self._of(kinds.meter)],
-            direct_meters=list(self._direct(kinds.direct_meter, Kind.DIRECT_METER)),
+            action_profiles=[self._profile(each) for each in self._of(Kind.ACTION_PROFILE)],
+            counters=[self._counter(each, Kind.COUNTER) for each in self._of(Kind.COUNTER)],
+            direct_counters=list(self._direct(Kind.DIRECT_COUNTER)),
+            meters=[self._counter(each, Kind.METER) for each in self._of(Kind.METER)],
+            direct_meters=list(self._direct(Kind.DIRECT_METER)),
             controller_packet_metadata=[self._controller(each) for each in self._controller_headers()],
             value_sets=[self._value_set(each) for each in self.value_sets],
-            registers=[self._register(each) for each in self._of(kinds.register)],
+            registers=[self._register(each) for each in self._of(Kind.REGISTER)],
             digests=[
                 *(self._digest(name, each) for name, each in self.digests.items()),
-                *(self._digest_of(each) for each in self._of("Digest") if id(each) in self.called),
+                *(self._digest_of(each) for each in self._of(Kind.DIGEST) if id(each) in self.called),
             ],
         )
         info = self.types.message()
@@ -151,7 +144,7 @@ class _Generator:
         for value_set in self.value_sets:
             symbols.add(Kind.VALUE_SET, self._full_name(value_set), value_set.annotations)
         for instance in self.instances:
-            kind = self._kind(instance)
+            kind = _kind(instance)
             if kind is not None:
                 symbols.add(kind, self._full_name(instance), instance.annotations)
         for header in self._controller_headers():
@@ -207,21 +200,8 @@ class _Generator:
                 )
             seen[table.control_name] = table
 
-    def _kind(self, instance: ir.ExternInstance) -> Kind | None:
-        kinds = self.externs
-        return {
-            kinds.counter: Kind.COUNTER,
-            kinds.direct_counter: Kind.DIRECT_COUNTER,
-            kinds.meter: Kind.METER,
-            kinds.direct_meter: Kind.DIRECT_METER,
-            kinds.register: Kind.REGISTER,
-            kinds.profile: Kind.ACTION_PROFILE,
-            kinds.selector: Kind.ACTION_PROFILE,
-            "Digest": Kind.DIGEST,
-        }.get(instance.type.name)
-
-    def _of(self, *names: str) -> Iterator[ir.ExternInstance]:
-        return (each for each in self.instances if each.type.name in names)
+    def _of(self, kind: Kind) -> Iterator[ir.ExternInstance]:
+        return (each for each in self.instances if _kind(each) is kind)
 
     def _controller_headers(self) -> Iterator[ty.HeaderType]:
         for type_ in self.program.types.values():
@@ -311,7 +291,7 @@ class _Generator:
                 "const_default_action_id", self.symbols.id(Kind.ACTION, table.default.action.control_name)
             )
         message.set("initial_default_action", self._initial_default(table))
-        implementation = self._property(table, self.externs.profile, self.externs.selector)
+        implementation = _property(table, Kind.ACTION_PROFILE)
         if implementation is not None:
             message.set(
                 "implementation_id", self.symbols.id(Kind.ACTION_PROFILE, self._full_name(implementation))
@@ -362,18 +342,9 @@ class _Generator:
         ]
         return Message(action_id=self.symbols.id(Kind.ACTION, action.control_name), arguments=arguments)
 
-    def _property(self, table: ir.Table, *names: str) -> ir.ExternInstance | None:
-        for value in table.properties.values():
-            if isinstance(value, ir.ExternInstance) and value.type.name in names:
-                return value
-        return None
-
     def _direct_resources(self, table: ir.Table) -> Iterator[int]:
-        for name, kind in (
-            (self.externs.direct_counter, Kind.DIRECT_COUNTER),
-            (self.externs.direct_meter, Kind.DIRECT_METER),
-        ):
-            instance = self._property(table, name)
+        for kind in (Kind.DIRECT_COUNTER, Kind.DIRECT_METER):
+            instance = _property(table, kind)
             if instance is not None:
                 yield self.symbols.id(kind, self._full_name(instance))
 
@@ -394,17 +365,16 @@ class _Generator:
 
     def _index_type(self, instance: ir.ExternInstance, kind: Kind) -> Message | None:
         args = instance.type.type_args
-        position = self.externs.index_argument
-        if position is None or not args or kind is Kind.METER:
-            position = 0 if kind is not Kind.REGISTER else 1
+        after_width = kind is Kind.COUNTER and self.program.architecture == "tna"
+        position = 1 if kind is Kind.REGISTER or after_width else 0
         if position >= len(args):
             return None
         self.types.mention(args[position])
         return type_name(args[position])
 
-    def _direct(self, extern: str, kind: Kind) -> Iterator[Message]:
+    def _direct(self, kind: Kind) -> Iterator[Message]:
         for table in self.tables:
-            instance = self._property(table, extern)
+            instance = _property(table, kind)
             if instance is not None:
                 message = self._counter_head(instance, kind)
                 message.set("direct_table_id", self.symbols.id(Kind.TABLE, self._full_name(table)))
@@ -421,12 +391,10 @@ class _Generator:
         )
 
     def _profile(self, instance: ir.ExternInstance) -> Message:
-        selector = instance.type.name == self.externs.selector
+        selector = instance.type.name in ("action_selector", "ActionSelector")
         size = instance.args.get("size")
         tables = sorted(
-            self._full_name(each)
-            for each in self.tables
-            if self._property(each, self.externs.profile, self.externs.selector) is instance
+            self._full_name(each) for each in self.tables if _property(each, Kind.ACTION_PROFILE) is instance
         )
         notes = instance.annotations
         skipped = ("max_group_size", "selector_size_semantics", "max_member_weight")
@@ -514,6 +482,18 @@ class _Generator:
             raise P4Error(f"a value set of `{element}` has no P4Info", value_set.location)
 
 
+def _kind(instance: ir.ExternInstance) -> Kind | None:
+    return _EXTERN_KINDS.get(instance.type.name)
+
+
+def _property(table: ir.Table, kind: Kind) -> ir.ExternInstance | None:
+    """The extern object of this kind that a property of the table names."""
+    for value in table.properties.values():
+        if isinstance(value, ir.ExternInstance) and _kind(value) is kind:
+            return value
+    return None
+
+
 def _hidden(annotations: Iterable[Annotation]) -> bool:
     return find_annotation(annotations, "hidden") is not None
 
@@ -542,22 +522,6 @@ def _set_semantics(message: Message, note: Annotation, notes: Iterable[Annotatio
     if text not in ("SUM_OF_MEMBERS", "SUM_OF_WEIGHTS"):
         raise P4Error('@selector_size_semantics is "sum_of_weights" or "sum_of_members"', note.location)
     message.set(text.lower(), inner)
-
-
-class Kind(IntEnum):
-    """The highest byte of an id (P4Runtime specification, "P4Info: ID allocation")."""
-
-    ACTION = 0x01
-    TABLE = 0x02
-    VALUE_SET = 0x03
-    CONTROLLER_HEADER = 0x04
-    ACTION_PROFILE = 0x11
-    COUNTER = 0x12
-    DIRECT_COUNTER = 0x13
-    METER = 0x14
-    DIRECT_METER = 0x15
-    REGISTER = 0x16
-    DIGEST = 0x17
 
 
 def hash_name(name: str) -> int:

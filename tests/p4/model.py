@@ -9,7 +9,7 @@ from typing import Final
 from switchagg.p4entities import matches
 from switchagg.p4entities.counters import Register
 from switchagg.p4entities.tables import Entry
-from switchagg.p4model.runtime.switch import open_switch
+from switchagg.p4model.runtime.open import open_switch
 from switchagg.p4program.program import Exact, Match, MulticastGroup, TableEntry, Target, Ternary
 
 from .device_under_test import Frame

@@ -5,13 +5,13 @@
                     blocks, expressions        parsers, controls, tables, statements, expressions as functions
                     extern_calls               calls of externs; v1model_calls, tna_calls: of an architecture
                     tables                     tables and value sets, filled with the source's entries
-                  switch                       the switch; v1model, tna: what an architecture does with a
-                  packet
+                  switch                       the switch; v1model, tna: an architecture's, for one packet
+                  open                         opens a program's switch
                     values                     packets, header stacks, numbers in translated code
                     v1model_externs, tna_externs, hashes    objects behind externs
 
     stf      p4c's test format
     pcap     packets of a capture
 
-Tables, counters and groups are in `p4entities`. `switch.open_switch` is the place to begin.
+Tables, counters and groups are in `p4entities`. `open.open_switch` is the place to begin.
 """

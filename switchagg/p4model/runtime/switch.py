@@ -5,9 +5,8 @@
                   └───────────┴── resubmitted, recirculated
 
 Departures go first, so that a packet is through before a packet that it sent round again begins. An
-architecture defines what its ingress and egress do with one packet. `open_switch` loads and translates a
-program for the architecture that its `main` names. Time comes in with each packet and is never read from a
-clock.
+architecture defines what its ingress and egress do with one packet. Time comes in with each packet and is
+never read from a clock.
 """
 
 from __future__ import annotations
@@ -15,9 +14,8 @@ from __future__ import annotations
 import abc
 import random
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 
 from switchagg.errors import SwitchError, UsageError
@@ -26,11 +24,7 @@ from switchagg.p4entities.matches import TableError, ValueSet
 from switchagg.p4entities.replication import Replication
 from switchagg.p4entities.tables import ActionProfile, Table
 from switchagg.p4model import ir
-from switchagg.p4model.check import load
-from switchagg.p4model.errors import P4Error, unsupported
 from switchagg.p4model.runtime.emit import Module
-from switchagg.p4model.runtime.header_classes import HeaderClasses
-from switchagg.p4model.types import FieldsType
 
 _T = TypeVar("_T")
 
@@ -232,43 +226,3 @@ def _named(things: Mapping[str, _T], name: str, what: str) -> _T:
     if ending:
         raise TableError(f"{what} {name} may be any of {', '.join(sorted(ending))}")
     raise TableError(f"there is no {what} {name}; there is {', '.join(sorted(things)) or 'none'}")
-
-
-def fields_class(classes: HeaderClasses, variable: ir.Variable) -> Callable[[], Any]:
-    """Returns the class of a block's parameter. Raises P4Error if it is no struct."""
-    if not isinstance(variable.type, FieldsType):
-        raise unsupported(f"a {variable.type} as the parameter {variable.name}", variable.location)
-    made: Callable[[], Any] = classes.cls(variable.type)
-    return made
-
-
-def open_switch(
-    source: ir.Program | str | Path,
-    *,
-    include_dirs: Sequence[str] = (),
-    defines: Sequence[str] = (),
-    seed: int = 0,
-    traced: bool = False,
-) -> ModelSwitch:
-    """Returns a switch that runs this program.
-
-    Raises:
-        P4Error: the program is wrong, or uses what the model does not support.
-        UsageError: its architecture is none that the model has.
-    """
-    program = source if isinstance(source, ir.Program) else load(source, include_dirs, defines)
-    try:
-        if program.architecture == "v1model":
-            from switchagg.p4model.runtime.v1model import V1Switch
-
-            return V1Switch(program, seed=seed, traced=traced)
-        if program.architecture == "tna":
-            from switchagg.p4model.runtime.tna import TofinoSwitch
-
-            return TofinoSwitch(program, seed=seed, traced=traced)
-    except P4Error as error:
-        raise error.with_sources(program.sources) from None
-    raise UsageError(
-        f"{program.path}: the architecture {program.architecture or 'of main'} is not supported; "
-        "v1model and tna are"
-    )

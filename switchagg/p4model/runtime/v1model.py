@@ -16,15 +16,16 @@ resubmitted or recirculated has 0 as its ingress_port and timestamp.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from switchagg.p4entities.replication import CloneSession
 from switchagg.p4model import ir
-from switchagg.p4model.errors import P4Error
+from switchagg.p4model.errors import P4Error, unsupported
 from switchagg.p4model.runtime.blocks import translate
 from switchagg.p4model.runtime.emit import Module
-from switchagg.p4model.runtime.switch import ModelSwitch, fields_class
+from switchagg.p4model.runtime.switch import ModelSwitch
 from switchagg.p4model.runtime.v1model_externs import PacketState, V1Target
 from switchagg.p4model.runtime.values import NO_ERROR, Exit, PacketIn, PacketOut, ParserReject
 from switchagg.p4model.types import FieldsType, underlying
@@ -79,9 +80,9 @@ class V1Switch(ModelSwitch):
             names.append(translate(module, each_block))
         parser = blocks[0]
         assert isinstance(parser, ir.ParserInstance)
-        self._new_headers = fields_class(module.classes, parser.params[1])
-        self._new_user = fields_class(module.classes, parser.params[2])
-        self._new_metadata = fields_class(module.classes, parser.params[3])
+        self._new_headers = _fields_class(module, parser.params[1])
+        self._new_user = _fields_class(module, parser.params[2])
+        self._new_metadata = _fields_class(module, parser.params[3])
         self._lists = _field_lists(parser.params[2].type)
         self._finish(module)
         functions = [module.namespace[name] for name in names]
@@ -243,6 +244,14 @@ class V1Switch(ModelSwitch):
         clone = replace(packet, port=0, headers=packet.headers.copy(), user=user, metadata=metadata)
         clone.length = self._state.length
         self._send_clone(target, clone)
+
+
+def _fields_class(module: Module, variable: ir.Variable) -> Callable[[], Any]:
+    """Returns the class of a block's parameter. Raises P4Error if it is no struct."""
+    if not isinstance(variable.type, FieldsType):
+        raise unsupported(f"a {variable.type} as the parameter {variable.name}", variable.location)
+    made: Callable[[], Any] = module.classes.cls(variable.type)
+    return made
 
 
 _TYPES = (

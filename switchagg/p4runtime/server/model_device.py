@@ -26,7 +26,8 @@ from typing import Any
 from switchagg.errors import SwitchAggError, UsageError
 from switchagg.p4entities.tables import Entry
 from switchagg.p4model import ir, walk
-from switchagg.p4model.runtime.switch import ModelSwitch, open_switch
+from switchagg.p4model.runtime.open import open_switch
+from switchagg.p4model.runtime.switch import ModelSwitch
 from switchagg.p4program import program as p4_program
 from switchagg.p4runtime.p4info_diff import difference
 from switchagg.p4runtime.program_source import Source, source_of

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from switchagg.p4model.runtime.switch import ModelSwitch, open_switch
+from switchagg.p4model.runtime.open import open_switch
+from switchagg.p4model.runtime.switch import ModelSwitch
 
 _V1MODEL = """
 #include <core.p4>
