@@ -22,6 +22,7 @@ from switchagg.emulator.faults import Faults
 from switchagg.emulator.native_switch import NativeFace, create_capture, fault_settings, rate_settings
 from switchagg.emulator.rates import Rate
 from switchagg.errors import SwitchError, UsageError
+from switchagg.p4entities.matches import Exact, Range
 from switchagg.p4program.program import (
     ARPS,
     FLOOD_GROUP,
@@ -29,9 +30,7 @@ from switchagg.p4program.program import (
     OWN_SOURCE,
     V1MODEL_CPU_PORT,
     Entries,
-    Exact,
     JobPlace,
-    Range,
     Station,
     TableEntry,
 )

@@ -19,7 +19,6 @@ from typing import Final
 import numpy as np
 
 from switchagg.errors import UsageError
-from switchagg.p4entities import matches
 from switchagg.p4entities.counters import CounterArray
 from switchagg.p4entities.tables import Entry
 from switchagg.p4model.runtime.open import open_switch
@@ -57,16 +56,7 @@ def remove(switch: ModelSwitch, entries: p4_program.Entries, made: Installed) ->
 
 def insert(switch: ModelSwitch, entry: p4_program.TableEntry) -> Entry:
     """Adds one entry. Raises TableError if it does not fit."""
-    keys = {name: _match(match) for name, match in entry.matches.items()}
-    return switch.table(entry.table).add(keys, entry.action, entry.params, entry.priority)
-
-
-def _match(match: p4_program.Match) -> matches.Match:
-    if isinstance(match, p4_program.Exact):
-        return matches.Exact(match.value)
-    if isinstance(match, p4_program.Range):
-        return matches.Range(match.low, match.high)
-    return matches.Ternary(match.value, match.mask)
+    return switch.table(entry.table).add(entry.matches, entry.action, entry.params, entry.priority)
 
 
 @dataclass(slots=True)

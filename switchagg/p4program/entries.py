@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from switchagg.errors import UsageError
+from switchagg.p4entities.matches import Exact, Range, Ternary
 from switchagg.p4program.program import (
     ADMISSION,
     ARPS,
@@ -29,18 +30,15 @@ from switchagg.p4program.program import (
     STATIONS,
     WORKERS_PER_JOB,
     Entries,
-    Exact,
     Form,
     JobPlace,
     Match,
     MulticastGroup,
     Parent,
-    Range,
     Station,
     SwitchAddress,
     TableEntry,
     Target,
-    Ternary,
     Traffic,
 )
 from switchagg.wire.header import VERSION, DropReason, Op

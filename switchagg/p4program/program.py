@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
+from switchagg.p4entities.matches import Exact, Range, Ternary
 from switchagg.wire.header import DEFAULT_PORT, DropReason
 
 MAX_JOBS: Final = 256
@@ -117,30 +118,8 @@ def tna(*, words: int = 64, slots: int = 16384, controller_port: int = TNA_CPU_P
     return Target(controller_port, recirculation, recirculation, words, slots)
 
 
-@dataclass(frozen=True, slots=True)
-class Exact:
-    """Matches one value."""
-
-    value: int
-
-
-@dataclass(frozen=True, slots=True)
-class Ternary:
-    """Matches where value and key agree in the bits of `mask`. `value` has no bit outside of it."""
-
-    value: int
-    mask: int
-
-
-@dataclass(frozen=True, slots=True)
-class Range:
-    """Matches from `low` to `high`, both included."""
-
-    low: int
-    high: int
-
-
 Match = Exact | Ternary | Range
+"""A match of an entry. A ternary `value` has no bit outside of its mask."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,23 +6,14 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from switchagg.p4entities import matches
 from switchagg.p4entities.counters import Register
 from switchagg.p4entities.tables import Entry
 from switchagg.p4model.runtime.open import open_switch
-from switchagg.p4program.program import Exact, Match, MulticastGroup, TableEntry, Target, Ternary
+from switchagg.p4program.program import MulticastGroup, TableEntry, Target
 
 from .device_under_test import Frame
 
 PROGRAMS: Final = Path(__file__).parents[2] / "p4"
-
-
-def _match(match: Match) -> matches.Match:
-    if isinstance(match, Exact):
-        return matches.Exact(match.value)
-    if isinstance(match, Ternary):
-        return matches.Ternary(match.value, match.mask)
-    return matches.Range(match.low, match.high)
 
 
 class Model:
@@ -44,8 +35,7 @@ class Model:
 
     def insert(self, entry: TableEntry) -> None:
         table = self._switch.table(entry.table)
-        keys = {name: _match(match) for name, match in entry.matches.items()}
-        made = table.add(keys, entry.action, entry.params, entry.priority)
+        made = table.add(entry.matches, entry.action, entry.params, entry.priority)
         self._entries[id(entry)] = entry, made
 
     def delete(self, entry: TableEntry) -> None:

@@ -19,15 +19,8 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from switchagg.p4program.program import (
-    Exact,
-    MulticastGroup,
-    Range,
-    SwitchAddress,
-    TableEntry,
-    Target,
-    Ternary,
-)
+from switchagg.p4entities.matches import Exact, Range, Ternary
+from switchagg.p4program.program import MulticastGroup, SwitchAddress, TableEntry, Target
 
 from .device_under_test import Frame
 from .thrift import I32, LIST, STRING, STRUCT, Client

@@ -7,18 +7,16 @@ from dataclasses import replace
 import pytest
 
 from switchagg.errors import UsageError
+from switchagg.p4entities.matches import Exact, Range, Ternary
 from switchagg.p4program.entries import group_of, job_entries, receiver, switch_entries
 from switchagg.p4program.frames import frame, packet_in, packet_out
 from switchagg.p4program.program import (
     ADMISSION,
     RECEIVERS,
-    Exact,
     JobPlace,
     Parent,
-    Range,
     Station,
     SwitchAddress,
-    Ternary,
     tna,
     v1model,
 )

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from switchagg.errors import SwitchAggError, SwitchError
+from switchagg.p4entities.matches import Ternary
 from switchagg.p4program import entries as p4_entries
 from switchagg.p4program import program as p4_program
 from switchagg.p4program.program import (
@@ -35,7 +36,6 @@ from switchagg.p4program.program import (
     Station,
     SwitchAddress,
     TableEntry,
-    Ternary,
 )
 from switchagg.p4runtime.client.pipeline import Program
 from switchagg.p4runtime.client.rows import Key, Row, Schema

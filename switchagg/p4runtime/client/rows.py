@@ -14,14 +14,8 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from switchagg.errors import SwitchError
-from switchagg.p4program.program import (
-    Exact,
-    Match,
-    MulticastGroup,
-    Range,
-    TableEntry,
-    Ternary,
-)
+from switchagg.p4entities.matches import Exact, Range, Ternary
+from switchagg.p4program.program import Match, MulticastGroup, TableEntry
 from switchagg.p4runtime.protos import p4runtime_pb2
 
 INSERT: Final = p4runtime_pb2.Update.INSERT

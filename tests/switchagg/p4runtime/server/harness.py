@@ -12,6 +12,7 @@ from typing import Any
 import grpc
 import pytest
 
+from switchagg.p4entities.matches import Exact, Range, Ternary
 from switchagg.p4program import program as p4_program
 from switchagg.p4runtime.program_source import Source, source_of
 from switchagg.p4runtime.protos import p4runtime_pb2, status_pb2
@@ -124,18 +125,18 @@ class Names:
         message = p4runtime_pb2.TableEntry(table_id=info.preamble.id, priority=priority)
         for field in info.match_fields:
             match = matches.get(field.name)
-            if match is None or (isinstance(match, p4_program.Ternary) and not match.mask):
+            if match is None or (isinstance(match, Ternary) and not match.mask):
                 continue
             made = message.match.add(field_id=field.id)
             match match:
-                case p4_program.Exact(value):
+                case Exact(value):
                     kind = made.optional if field.match_type == field.OPTIONAL else made.exact
                     kind.value = canonical(value)
-                case p4_program.Ternary(value, mask) if field.match_type == field.LPM:
+                case Ternary(value, mask) if field.match_type == field.LPM:
                     made.lpm.value, made.lpm.prefix_len = canonical(value), mask.bit_count()
-                case p4_program.Ternary(value, mask):
+                case Ternary(value, mask):
                     made.ternary.value, made.ternary.mask = canonical(value), canonical(mask)
-                case p4_program.Range(low, high):
+                case Range(low, high):
                     made.range.low, made.range.high = canonical(low), canonical(high)
         if action is not None:
             message.action.action.CopyFrom(self.action(action, params or {}, info))

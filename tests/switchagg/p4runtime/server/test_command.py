@@ -22,7 +22,7 @@ REPOSITORY = str(harness.REPOSITORY)
 SCRIPT = """
 import json, signal, socket, subprocess, sys
 from tests.switchagg.p4runtime.plain_client import PlainClient
-from switchagg.p4program.program import Exact
+from switchagg.p4entities.matches import Exact
 from tests.switchagg.p4runtime.server.harness import INSERT, Names, packet_out, update
 
 subprocess.run(["ip", "link", "set", "lo", "up"], check=True)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import grpc
 import pytest
 
-from switchagg.p4program.program import Exact, Range, Ternary
+from switchagg.p4entities.matches import Exact, Range, Ternary
 from switchagg.p4runtime.program_source import Source, source_of
 from switchagg.p4runtime.protos import p4runtime_pb2
 from switchagg.p4runtime.server.errors import Code

@@ -16,6 +16,7 @@ import pytest
 from google.protobuf import text_format
 
 from switchagg.control.jobs.job import init_packets
+from switchagg.p4entities.matches import Ternary
 from switchagg.p4program import entries as p4_entries
 from switchagg.p4program import frames as p4_frames
 from switchagg.p4program import program as p4_program
@@ -188,7 +189,7 @@ def test_an_entry_of_higher_priority_shuts_a_worker_out(bench: Bench) -> None:
     bench.write(*bench.updates())
     fence = p4_program.TableEntry(
         p4_program.ADMISSION,
-        {"hdr.agg.job": p4_program.Ternary(7, 0xFFFF), "udp_source": p4_program.Ternary(4002, 0xFFFF)},
+        {"hdr.agg.job": Ternary(7, 0xFFFF), "udp_source": Ternary(4002, 0xFFFF)},
         "refuse",
         {},
         200,
@@ -249,7 +250,7 @@ def test_what_the_engine_cannot_carry_out_is_refused_and_leaves_nothing(bench: B
         return bench.message(replace(entry, params={**entry.params, **params}))
 
     def with_match(entry: p4_program.TableEntry, name: str, value: int, mask: int) -> Any:
-        return bench.message(replace(entry, matches={**entry.matches, name: p4_program.Ternary(value, mask)}))
+        return bench.message(replace(entry, matches={**entry.matches, name: Ternary(value, mask)}))
 
     bad_words = bench.message(initialise)
     bad_words.metadata = b"words=7"

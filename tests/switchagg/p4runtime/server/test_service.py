@@ -13,7 +13,7 @@ import grpc
 import pytest
 
 from switchagg.errors import SwitchError, UsageError
-from switchagg.p4program.program import Exact
+from switchagg.p4entities.matches import Exact
 from switchagg.p4runtime.program_source import Source, source_of
 from switchagg.p4runtime.protos import p4runtime_pb2, p4runtime_pb2_grpc
 from switchagg.p4runtime.server.errors import Code
