@@ -90,7 +90,7 @@ class Page:
             raise AssertionError(f"{expression}: {said}")
         return answer["result"].get("value")
 
-    def wait(self, expression: str, seconds: float = 20.0) -> Any:
+    def wait(self, expression: str, seconds: float = 60.0) -> Any:
         """Returns the value of `expression` once it is true."""
         deadline = time.monotonic() + seconds
         while True:

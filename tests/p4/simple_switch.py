@@ -43,7 +43,7 @@ class _Ports:
 
     def __init__(self, path: str, process: subprocess.Popen[bytes]) -> None:
         self._socket = socket.socket(socket.AF_UNIX)
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while True:
             try:
                 self._socket.connect(path)
@@ -52,7 +52,7 @@ class _Ports:
                 if time.monotonic() > deadline or process.poll() is not None:
                     raise
                 time.sleep(0.02)
-        self._socket.settimeout(20)
+        self._socket.settimeout(60)
         self._socket.sendall(_PAIR)
         self._stream = self._socket.makefile("rb")
         assert self._stream.read(8) == _PAIR
@@ -119,7 +119,7 @@ class SimpleSwitch:
             raise
 
     def _connect(self, port: int) -> Client:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while True:
             try:
                 return Client(port)
@@ -133,7 +133,7 @@ class SimpleSwitch:
         self._client.close()
         self._process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(5)
+            self._process.wait(60)
         if self._process.poll() is None:
             self._process.kill()
             self._process.wait()

@@ -47,7 +47,7 @@ class ControllerProcess:
 
     def kill(self, number: int = signal.SIGKILL) -> None:
         self.process.send_signal(number)
-        self.process.communicate(timeout=20)
+        self.process.communicate(timeout=60)
 
     def events(self) -> list[str]:
         return [event["kind"] for event in self.client.events()]

@@ -184,7 +184,7 @@ def test_a_forked_child_exits_through_the_interpreter(host: EmbeddedController) 
     ]
     try:
         for rank in ranks:
-            _, said = rank.communicate(timeout=30)
+            _, said = rank.communicate(timeout=60)
             assert (rank.returncode, said) == (0, b"")
     finally:
         for rank in ranks:
@@ -341,7 +341,7 @@ def test_leaving_without_close(host: EmbeddedController, how: str) -> None:
     ]
     try:
         for r, rank in enumerate(ranks):
-            _, said = rank.communicate(timeout=15)
+            _, said = rank.communicate(timeout=60)
             assert rank.returncode == (3 if how == "error" and r == 0 else 0), said
             assert how == "thread" or said == b""
     finally:

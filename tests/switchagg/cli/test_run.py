@@ -232,7 +232,7 @@ def test_kill_leaves_nothing_behind(kill: Callable[[Command], None], program: st
             5 if program == "plain" else 9
         )  # run, guardian, host, ranks and theirs
         kill(running)
-        status = running.process.wait(30)
+        status = running.process.wait(60)
         assert status == (-9 if kill is _kill_run else 137)
 
 

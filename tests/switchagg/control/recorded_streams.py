@@ -35,7 +35,7 @@ class Recorder:
 
     def wait(self) -> dict[str, Any]:
         """Returns the admission. Raises what it was refused with."""
-        assert self._settled.wait(20)
+        assert self._settled.wait(60)
         if self.error is not None:
             raise self.error
         return self.events[0]

@@ -28,7 +28,7 @@ class Rank:
     def __init__(self, url: str, job: str, rank: int, world_size: int, **options: Any) -> None:
         self.udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self.udp.bind(("127.0.0.1", 0))
-        self.udp.settimeout(20)
+        self.udp.settimeout(60)
         self.rank, self.job = rank, job
         self.url = url
         self.line: Joined | None = None

@@ -136,7 +136,7 @@ def test_what_people_see(place: ServedController) -> None:
     with pytest.raises(SwitchError, match="there is no job 'c'"):
         client.job("c")
     place.server.close()
-    assert waiting.result(20)[:2] == (503, "stopping")
+    assert waiting.result(60)[:2] == (503, "stopping")
     for member in joined:
         assert member.event() == {"event": "stopping", "jobs": "end"}
         assert member.event() is None
@@ -411,7 +411,7 @@ def test_a_switch_that_does_not_answer_holds_up_who_asks_for_it_only(place: Serv
     read = place.driver.counters
 
     def counters() -> dict[str, int]:
-        assert answer.wait(20)
+        assert answer.wait(60)
         return read()
 
     place.driver.counters = counters  # type: ignore[method-assign]

@@ -109,8 +109,8 @@ def test_a_policy_is_said_to_who_is_rank_0_now() -> None:
         up(controller)
         lines = join_all(controller, world_size=2, on_loss=OnLoss.shrink)
         controller.stream_closed(lines[0])
-        assert controller.progress(OPEN, "a", 1, token(lines[1]), 1).result(20) == 1
-        controller.proceed(OPEN, "a", 1, token(lines[1]), "10.0.0.1", 4001).result(20)
+        assert controller.progress(OPEN, "a", 1, token(lines[1]), 1).result(60) == 1
+        controller.proceed(OPEN, "a", 1, token(lines[1]), "10.0.0.1", 4001).result(60)
         for second in range(1, 60):
             beat(controller, lines[1:], second, SkipPolicy())
         assert lines[1].of("policy")

@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +17,7 @@ import pytest
 from switchagg.cli.main import main
 from switchagg.demo import run as demo_run
 from tests.switchagg.launch.test_processes import gone
+from tests.waiting import eventually
 
 DEMO = [sys.executable, "-m", "switchagg.cli.main", "demo"]
 SMALL = ["--embedding", "4096x64", "--batch", "32", "--corpus-bytes", "600000"]
@@ -55,7 +55,7 @@ def running_demo(folder: Path, *options: str) -> Iterator[tuple[subprocess.Popen
 
 def check_end(process: subprocess.Popen[str], children: dict[int, str], folder: Path, status: int) -> str:
     """Checks a failed demo's end and returns what it wrote to stderr."""
-    _, errors = process.communicate(timeout=30)
+    _, errors = process.communicate(timeout=60)
     assert process.returncode == status, errors
     assert "Traceback" not in errors
     assert errors.startswith("switchagg demo: ")
@@ -65,10 +65,7 @@ def check_end(process: subprocess.Popen[str], children: dict[int, str], folder: 
 
 
 def check_gone(children: dict[int, str]) -> None:
-    deadline = time.monotonic() + 10
-    while time.monotonic() < deadline and not all(map(gone, children)):
-        time.sleep(0.05)
-    assert [line for pid, line in children.items() if not gone(pid)] == []
+    eventually(lambda: all(map(gone, children)))
 
 
 def test_demo_trains_through_a_lossy_switch_and_reports(tmp_path: Path) -> None:
@@ -128,7 +125,7 @@ def test_interrupted_demo_leaves_nothing_behind(tmp_path: Path, number: signal.S
     with running_demo(tmp_path, "--workers", "2") as (process, children):
         assert len(children) >= 3
         process.send_signal(number)
-        _, errors = process.communicate(timeout=30)
+        _, errors = process.communicate(timeout=60)
         assert process.returncode == status
         assert "Traceback" not in errors
         check_gone(children)

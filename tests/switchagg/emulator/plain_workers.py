@@ -27,7 +27,7 @@ class PlainWorkers:
         self.sockets = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(count)]
         for each in self.sockets:
             each.bind(("127.0.0.1", 0))
-            each.settimeout(10.0)
+            each.settimeout(60.0)
         self.first_seq = first_seq
         self.entry = JobEntry(
             job=job,
@@ -101,7 +101,7 @@ class PlainWorkers:
         except BlockingIOError:
             return count
         finally:
-            self.sockets[bit].settimeout(10.0)
+            self.sockets[bit].settimeout(60.0)
 
     def close(self) -> None:
         for each in self.sockets:

@@ -52,7 +52,7 @@ for left, right in (("wire0", "switch0"), ("wire1", "switch1")):
 def port(name):
     made = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x88B6))
     made.bind((name, 0x88B6))
-    made.settimeout(10)
+    made.settimeout(60)
     return made
 
 a, b = port("wire0"), port("wire1")
@@ -73,7 +73,7 @@ a.send(bytes.fromhex("020000000004 020000000001 88b5".replace(" ", "")) + bytes(
 a.send(sent[0])
 received.append(b.recv(2000))
 switch.terminate()
-stopped = json.loads(switch.communicate(timeout=10)[0])
+stopped = json.loads(switch.communicate(timeout=60)[0])
 expected = [each[:12] + b"\\x88\\xb6" + each[14:] for each in [*sent, sent[0]]]
 same = received == expected
 print(json.dumps({"same": same, "ready": ready, "stopped": stopped, "exit": switch.returncode}))

@@ -107,7 +107,7 @@ def test_the_command_serves_until_a_signal(tmp_path: Path) -> None:
             workers.at((ready["address"], ready["port"]))
             reduce_rounds(workers, 6, np.random.default_rng(1))
             process.send_signal(signal.SIGTERM)
-            output, errors = process.communicate(timeout=10)
+            output, errors = process.communicate(timeout=60)
         assert (process.returncode, errors) == (0, "")
         stopped = json.loads(output)
         assert stopped["counters"]["results"] == 6

@@ -100,7 +100,7 @@ tagged = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
 tagged.bind(("wire1", 0))
 tagged.setsockopt(263, 8, 1)
 for each in (datagrams, tagged):
-    each.settimeout(10)
+    each.settimeout(60)
 print("ready", flush=True)
 got = datagrams.recv(100).decode()
 frame = b""

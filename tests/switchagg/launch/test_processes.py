@@ -42,7 +42,7 @@ def test_lines_arrive_in_order_and_the_end_tells_why() -> None:
             "worker 7",
             [sys.executable, "-c", "import sys; print(1); print(2); sys.exit('no more paper')"],
         )
-        events = processes.events(20)
+        events = processes.events(60)
         assert [next(events), next(events)] == [Line(child, "1"), Line(child, "2")]
         assert next(events) == Ended(child)
         assert child.ending() == f"worker 7 (process {child.pid}) ended with status 1: no more paper"
@@ -53,7 +53,7 @@ def test_a_killed_child_is_named_as_the_first_cause() -> None:
         processes.start("bystander", [sys.executable, "-c", "import time; time.sleep(60)"])
         child = processes.start("victim", [sys.executable, "-c", "import time; time.sleep(60)"])
         os.kill(child.pid, signal.SIGKILL)
-        assert processes.first_cause(20) is child
+        assert processes.first_cause(60) is child
         assert "victim" in child.ending()
         assert "SIGKILL" in child.ending()
 
@@ -61,7 +61,7 @@ def test_a_killed_child_is_named_as_the_first_cause() -> None:
 def test_closing_ends_children_that_ignore_sigterm() -> None:
     with Processes() as processes:
         child = processes.start("mule", [sys.executable, "-c", STUBBORN])
-        assert next(processes.events(20)) == Line(child, "up")
+        assert next(processes.events(60)) == Line(child, "up")
         processes.close(patience=0.2)
         processes.close()
     assert child.status == -signal.SIGKILL
@@ -87,7 +87,7 @@ def test_kept_output_has_both_streams_and_what_is_added() -> None:
             "import sys; print('one', flush=True); print('two\\n', file=sys.stderr); sys.exit(3)",
             Output.KEPT,
         )
-        assert processes.wait(20)
+        assert processes.wait(60)
         assert processes.poll(0) == [Ended(child)]
         child.keep("three")
         assert child.last_lines() == "three"
@@ -97,7 +97,7 @@ def test_kept_output_has_both_streams_and_what_is_added() -> None:
 def test_a_last_line_without_a_line_break_is_a_line() -> None:
     with Processes() as processes:
         child = python(processes, "print('all', end='')", Output.LINES)
-        events = processes.events(20)
+        events = processes.events(60)
         assert [next(events), next(events)] == [Line(child, "all"), Ended(child)]
 
 
@@ -108,7 +108,7 @@ def test_what_a_child_has_started_ends_with_it() -> None:
     )
     with Processes() as processes:
         child = python(processes, program, Output.LINES)
-        events = processes.events(20)
+        events = processes.events(60)
         line, end = next(events), next(events)
         assert isinstance(line, Line)
         assert end == Ended(child)

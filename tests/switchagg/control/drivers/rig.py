@@ -189,7 +189,7 @@ class Changes:
         self._lost = False
         driver.watch(self._heard.put)
 
-    def next(self, kind: ChangeKind, seconds: float = 20) -> SwitchChange:
+    def next(self, kind: ChangeKind, seconds: float = 60) -> SwitchChange:
         """The next change, which must be of this kind; a lost switch may be lost for other reasons before."""
         change = self._heard.get(timeout=seconds)
         while self._lost and change.kind is ChangeKind.lost and kind is not ChangeKind.lost:
@@ -208,7 +208,7 @@ def counted(counters: Mapping[str, int]) -> dict[str, int]:
     return {name: count for name, count in counters.items() if count}
 
 
-def until(condition: Callable[[], bool], seconds: float = 20) -> None:
+def until(condition: Callable[[], bool], seconds: float = 60) -> None:
     """Waits for a condition, and fails without it."""
     end = time.monotonic() + seconds
     while not condition():

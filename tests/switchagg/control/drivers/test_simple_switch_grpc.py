@@ -53,7 +53,7 @@ class Bmv2:
         command += ["--grpc-server-addr", self.address, "--cpu-port", str(CPU_PORT)]
         self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         host, port = self.address.split(":")
-        end = time.monotonic() + 20
+        end = time.monotonic() + 60
         while True:
             try:
                 socket.create_connection((host, int(port)), 1).close()

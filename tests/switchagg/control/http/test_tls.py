@@ -75,12 +75,12 @@ def test_workers_and_people(papers: Papers, monkeypatch: pytest.MonkeyPatch) -> 
             event = pool.submit(zero.next_event)
             assert not event.done()
             one_.close_stream()  # as a process that ends
-            lost = event.result(20)
+            lost = event.result(60)
             assert lost is not None
             assert (lost["event"], lost["ranks"]) == ("lost", [1])
             waiting = pool.submit(zero.next_event)
             zero.close_stream()  # wakes the thread that reads
-            while (last := waiting.result(20)) is not None:
+            while (last := waiting.result(60)) is not None:
                 assert last["event"] != "admitted"
                 waiting = pool.submit(zero.next_event)
         eventually(lambda: client.jobs() == [])

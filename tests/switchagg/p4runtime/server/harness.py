@@ -169,7 +169,7 @@ def packet_out(client: PlainClient, payload: bytes, metadata: Mapping[int, int])
     client.requests.put(request)
 
 
-def until(condition: Callable[[], bool], seconds: float = 5) -> None:
+def until(condition: Callable[[], bool], seconds: float = 60) -> None:
     """Waits for a condition, and fails without it."""
     end = time.monotonic() + seconds
     while not condition():

@@ -34,7 +34,7 @@ for left, right in (("wire0", "switch0"), ("wire1", "switch1")):
 def port(name):
     made = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x88B9))
     made.bind((name, 0x88B9))
-    made.settimeout(10)
+    made.settimeout(60)
     return made
 
 a, b = port("wire0"), port("wire1")
@@ -61,7 +61,7 @@ packet_out(client, across, {1: 3, 2: 0})
 back = a.recv(2000) == across
 client.close()
 switch.send_signal(signal.SIGTERM)
-stopped = json.loads(switch.communicate(timeout=10)[0])
+stopped = json.loads(switch.communicate(timeout=60)[0])
 print(json.dumps({"crossed": crossed, "back": back, "up": packet.payload == up, "metadata": metadata,
                   "ready": ready, "stopped": stopped, "exit": switch.returncode}))
 """

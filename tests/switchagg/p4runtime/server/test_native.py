@@ -462,5 +462,5 @@ def test_the_command_serves_workers_and_forgets_everything_with_its_process() ->
             client.client.close()
         finally:
             switch.send_signal(signal.SIGTERM)
-            stopped = json.loads(switch.communicate(timeout=10)[0])
+            stopped = json.loads(switch.communicate(timeout=60)[0])
         assert (switch.returncode, stopped["failure"], stopped["counters"]["results"]) == (0, None, 40)

@@ -165,7 +165,7 @@ def test_more_clients_than_there_is_room_for(server: P4RuntimeServer) -> None:
         last = stub.StreamChannel(iter(waiting.get, None))
         assert _code(lambda: next(last))[0] is grpc.StatusCode.RESOURCE_EXHAUSTED
         # Calls that are no streams still find a thread.
-        stub.Capabilities(p4runtime_pb2.CapabilitiesRequest(), timeout=5)
+        stub.Capabilities(p4runtime_pb2.CapabilitiesRequest(), timeout=60)
         for each in streams:
             each.cancel()
 
@@ -352,7 +352,7 @@ class _Wire:
 def test_a_server_that_stops_ends_its_streams(program: Source) -> None:
     with harness.served(program) as server:
         client = PlainClient(0, server.address, (0, 1))
-    client.receiver.join(timeout=5)
+    client.receiver.join(timeout=60)
     assert not client.receiver.is_alive()
     client.close()
     until(lambda: not any(name.startswith("p4runtime") for name in harness.threads()))

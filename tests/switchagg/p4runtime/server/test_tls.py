@@ -77,7 +77,7 @@ def test_a_command_with_tls_and_clients_certificates(files: Path) -> None:
         _refused(address, None)
     finally:
         switch.send_signal(signal.SIGTERM)
-        switch.communicate(timeout=10)
+        switch.communicate(timeout=60)
     assert switch.returncode == 0
 
 

@@ -113,7 +113,7 @@ def packets():
     out.metadata["port"] = "0"
     out.metadata["padding"] = "0"
     out.send()
-    got = list(coming.sniff(timeout=2))
+    got = list(coming.sniff(timeout=5))
     seen["packets"] = [each.packet.payload[6:32].hex() for each in got]
     arp.delete()
     reply.delete()
