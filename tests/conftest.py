@@ -1,11 +1,11 @@
-"""What holds for every test."""
+"""Signal handling of the test process: SIGINT and SIGHUP act as they do in a foreground shell."""
 
 from __future__ import annotations
 
 import signal
 
-# A shell starts what it puts in the background with SIGINT ignored, nohup with SIGHUP, and children inherit
-# that: whatever the tests signal would never hear of it.
+# A shell ignores SIGINT in background jobs, nohup ignores SIGHUP, and children inherit it: processes that the
+# tests signal would never notice.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:

@@ -1,4 +1,4 @@
-"""Where random tests get their seed."""
+"""The seed of random tests, printed so that a run can be repeated."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import secrets
 
 
 def seed_of_this_run() -> int:
-    """A seed, printed; SWITCHAGG_TEST_SEED repeats a run."""
+    """Returns a seed and prints it; SWITCHAGG_TEST_SEED sets it."""
     seed = int(os.environ.get("SWITCHAGG_TEST_SEED", secrets.randbelow(2**32)))
     print(f"SWITCHAGG_TEST_SEED={seed}")
     return seed

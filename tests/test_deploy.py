@@ -1,4 +1,4 @@
-"""What operators copy and read, docs/deploy and docs/operating.md, against the code."""
+"""The files that operators copy and read, docs/deploy and docs/operating.md, match the code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs the soak against a switch and a controller of its own.
+"""Runs the soak test against a switch and a controller of its own.
 
 python -m tests.soak --seconds 600 [--seed 7] [--loss 0.005]
 """
@@ -56,8 +56,8 @@ def main() -> int:
     return int(bool(report.errors or left))
 
 
-def leftovers(client: ControllerClient, before: dict[str, Any], patience: float = 10.0) -> list[str]:
-    """What a run has left behind at the controller, after some time for the last to leave."""
+def leftovers(client: ControllerClient, before: dict[str, Any], patience: float = 60.0) -> list[str]:
+    """Returns the jobs and slots that are left at the controller after `patience` seconds at most."""
     end = time.monotonic() + patience
     while (client.jobs() or client.slots() != before) and time.monotonic() < end:
         time.sleep(0.1)

@@ -1,4 +1,4 @@
-"""What is wrong with what an episode's ranks said. No I/O."""
+"""Finds the errors in the lines that an episode's ranks printed. No I/O."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ Lines = Sequence[Mapping[str, Any]]
 
 
 def faults(episode: Episode, said: Mapping[int, Lines], *, struck: bool) -> list[str]:
-    """What should not have been, a sentence each.
+    """Returns a sentence for each error.
 
     Args:
         said: each rank's lines, in order.
-        struck: whether the victim really was killed or stopped before it had finished.
+        struck: true if the victim was killed or stopped before it had finished.
     """
     found = [*_wrong_sums(said), *_ends(episode, said, struck)]
     if episode.lane.on_loss == "shrink":
@@ -44,14 +44,14 @@ def _ends(episode: Episode, said: Mapping[int, Lines], struck: bool) -> Iterator
     for rank, lines in said.items():
         last = lines[-1] if lines and lines[-1]["kind"] == "end" else None
         if rank == episode.victim and struck:
-            # Killed, it says nothing; stopped, it must not think that it has finished.
+            # A killed rank prints nothing more; a stopped one must not report that it finished.
             if last is not None and last["how"] == "finished":
-                yield f"rank {rank} was struck and finished all the same"
+                yield f"rank {rank} was killed or stopped, and finished all the same"
             continue
         if last is None:
-            yield f"rank {rank} ended without a word"
+            yield f"rank {rank} ended without an `end` line"
         elif last["how"] == "lost" and lost and episode.lane.on_loss == "fail":
-            # Who leaves because the victim left may be named beside it by those who hear of both.
+            # A rank that leaves because the victim left may be named together with it.
             named = set(last["ranks"])
             if episode.victim not in named or (struck and named != {episode.victim}):
                 yield f"rank {rank} names {last['ranks']} lost, not {episode.victim}: {last['text']}"
@@ -64,7 +64,7 @@ def _ends(episode: Episode, said: Mapping[int, Lines], struck: bool) -> Iterator
 
 
 def _uneven(episode: Episode, said: Mapping[int, Lines], struck: bool) -> Iterator[str]:
-    """A collective is done at all survivors or at none."""
+    """Yields an error for each collective that some survivors completed and others did not."""
     survivors = [rank for rank in said if not (struck and rank == episode.victim)]
     done = {rank: {line["index"] for line in _of(said[rank], "done")} for rank in survivors}
     missed = {rank: {line["index"] for line in _of(said[rank], "lost")} for rank in survivors}
@@ -78,6 +78,6 @@ def _uneven(episode: Episode, said: Mapping[int, Lines], struck: bool) -> Iterat
     for rank in survivors:
         silent = set(range(episode.collectives)) - done[rank] - missed[rank]
         if silent:
-            yield f"rank {rank} says nothing of {sorted(silent)}"
+            yield f"rank {rank} reports nothing of collectives {sorted(silent)}"
         if missed[rank] and not struck:
-            yield f"rank {rank} lost {sorted(missed[rank])}, and nobody was struck"
+            yield f"rank {rank} lost {sorted(missed[rank])}, and no rank was killed or stopped"

@@ -1,4 +1,4 @@
-"""What shall happen: a lane is a job name whose generations follow each other, an episode is one. No I/O."""
+"""The random plan of a soak run: a lane is a job name, an episode one generation of that job. No I/O."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Any, Self
 
 
 class Event(StrEnum):
-    """What befalls one rank of an episode."""
+    """A disturbance of one rank of an episode."""
 
     none = "none"
     kill = "kill"  # its process ends by SIGKILL
     stop = "stop"  # its process stands still (SIGSTOP) for longer than the job's deadline, then goes on
     leave = "leave"  # it closes its session in order, while the others go on
-    late = "late"  # it joins late, which nobody may notice
+    late = "late"  # it joins late, which must not affect the others
 
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """One job name, and what its episodes have in common.
+    """One job name, and the settings that its episodes share.
 
     Attributes:
         job: its name.
@@ -29,7 +29,7 @@ class Lane:
         density: share of a tensor's 256-element blocks that are not zero.
         workers: fewest and most.
         on_loss: "fail" or "shrink".
-        events: what may befall its ranks.
+        events: disturbances of its ranks.
     """
 
     job: str
@@ -66,8 +66,9 @@ class Episode:
 
     Attributes:
         number: of the episode in its lane.
-        world_size, collectives, elements, seed: how many, how large, from which random numbers.
-        event, victim: what befalls which rank.
+        world_size, collectives, elements: how many ranks, calls and elements a tensor.
+        seed: of the contributions.
+        event, victim: the disturbance and its rank.
         after: seconds from the moment that all ranks run (kill, stop) or from the start (late).
         leave_at: the collective before which the victim leaves.
         until: a file; where it is given, the ranks go on past `collectives` until it exists.
@@ -86,7 +87,7 @@ class Episode:
     until: str = ""
 
     def command(self, rank: int, controller: str) -> dict[str, Any]:
-        """What a rank's process is told."""
+        """Returns the command for a rank's process."""
         return {
             "controller": controller,
             "job": self.lane.job,
@@ -103,7 +104,7 @@ class Episode:
 
     @property
     def task(self) -> Task:
-        """What its ranks compute."""
+        """The task of its ranks."""
         lane = self.lane
         return Task(lane.dtype, lane.bits, self.elements, lane.density, self.seed)
 
@@ -113,7 +114,7 @@ DEADLINE = 2.0  # seconds of silence after which a rank is lost
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """From which every rank knows what every other contributes to every collective."""
+    """Determines the contribution of every rank to every collective."""
 
     dtype: str
     bits: int
@@ -123,12 +124,12 @@ class Task:
 
     @classmethod
     def read(cls, fields: dict[str, Any]) -> Self:
-        """The opposite of `asdict`."""
+        """Builds a task from the fields that `asdict` gave."""
         return cls(**fields)
 
 
 def draw(lane: Lane, number: int, rng: Random) -> Episode:
-    """The next episode of a lane."""
+    """Draws the next episode of a lane."""
     world_size = rng.randint(*lane.workers)
     event = rng.choice(lane.events)
     collectives = rng.randint(20, 80)
@@ -136,7 +137,7 @@ def draw(lane: Lane, number: int, rng: Random) -> Episode:
         lane=lane,
         number=number,
         world_size=world_size,
-        # So many that a rank that is stopped is stopped in the middle.
+        # Enough that a stopped rank is stopped in the middle.
         collectives=collectives * 20 if event is Event.stop else collectives,
         elements=rng.randint(1, lane.elements),
         seed=rng.getrandbits(32),

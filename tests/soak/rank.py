@@ -1,4 +1,4 @@
-"""What a worker's process does: for each line of JSON on its standard input one session, its results checked.
+"""A worker's process: runs a session for each line of JSON on its standard input and checks its results.
 
 It answers by lines of JSON: `running` when it has joined, `done` for each collective (with a checksum of the
 result and whether the result is right), and `end`.
@@ -29,7 +29,7 @@ _TYPES = {"float32": DType.F32, "float64": DType.F64}
 
 
 def contribution(task: Task, place: int, index: int) -> Array:
-    """What the rank of this place adds to collective `index`."""
+    """Returns the contribution of the rank at this place to collective `index`."""
     rng = np.random.default_rng((task.seed, place, index))
     if task.dtype == "int32":
         x = rng.integers(-(2**31), 2**31, task.elements, dtype=np.int32)
@@ -42,7 +42,7 @@ def contribution(task: Task, place: int, index: int) -> Array:
 
 
 def is_right(task: Task, places: list[int], index: int, result: Array) -> bool:
-    """Whether this is the sum over these places: exactly for integers, else within the proved bound."""
+    """Checks a sum over these places: exactly for integers, else within the proved bound."""
     inputs = [contribution(task, place, index) for place in places]
     if task.dtype == "int32":
         return bool(np.array_equal(result, np.sum(inputs, axis=0, dtype=np.int32)))
@@ -59,12 +59,12 @@ def is_right(task: Task, places: list[int], index: int, result: Array) -> bool:
 
 
 def say(**fields: Any) -> None:
-    """One line to whoever started this process."""
+    """Prints one line for the parent process."""
     print(json.dumps(fields), flush=True)
 
 
 def serve(command: dict[str, Any]) -> None:
-    """One session."""
+    """Runs one session."""
     task = Task.read(command["task"])
     with worker_lib.connect(
         controller=command["controller"],
@@ -100,7 +100,7 @@ def serve(command: dict[str, Any]) -> None:
 
 
 def _has_ended(session: worker_lib.Session, command: dict[str, Any], index: int) -> bool:
-    """Whether no collective follows, as all ranks see it alike."""
+    """Returns whether no collective follows; the answer is the same at all ranks."""
     if index < command["collectives"]:
         return False
     if not command["until"]:

@@ -1,4 +1,4 @@
-"""Plays episodes, all lanes at once, each with a thread and processes of its own, against one controller."""
+"""Runs episodes against one controller: all lanes at once, each with its own thread and processes."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ class Rank:
         self.process.stdin.flush()
 
     def signal(self, number: int) -> None:
-        """To this process."""
+        """Sends a signal to the process."""
         self.process.send_signal(number)
 
     def end(self) -> None:
-        """Kills it, and waits until it is gone."""
+        """Kills the process and waits for its end."""
         self.process.kill()
         self.process.wait()
         for pipe in (self.process.stdin, self.process.stdout):
@@ -66,7 +66,7 @@ class Rank:
 
 @dataclass
 class Report:
-    """What a run came to."""
+    """The result of a run."""
 
     seed: str
     episodes: Counter[str] = field(default_factory=Counter)

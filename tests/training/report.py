@@ -1,4 +1,4 @@
-"""How far each system's losses are from gloo's, as a table."""
+"""The table of the differences between each system's losses and gloo's."""
 
 from __future__ import annotations
 

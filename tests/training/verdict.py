@@ -1,4 +1,4 @@
-"""What a comparison must show."""
+"""The conditions that a comparison must meet."""
 
 from __future__ import annotations
 

@@ -24,4 +24,4 @@ class Engine(Protocol):
 
 
 ENGINES: dict[str, Callable[[int], Engine]] = {"reference": slots.SlotTable, "native": _native.SlotTable}
-"""By name: makes an engine of so many slots."""
+"""Functions that make an engine with a number of slots, by name."""

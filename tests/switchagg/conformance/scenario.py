@@ -94,6 +94,6 @@ class Job:
         ]
 
     def state(self) -> list[tuple[int, int, bool, list[int] | None]]:
-        """What all of the job's slots hold."""
+        """Returns the state of all of the job's slots."""
         states = [self.engine.slot(self.entry.base + i) for i in range(self.entry.slots)]
         return [(s.seq, s.seen, s.filled, None if s.words is None else s.words.tolist()) for s in states]

@@ -1,4 +1,4 @@
-"""A switch below another: what goes up to its parent, and what of the parent comes down to whom."""
+"""A leaf switch: the packets it sends to its parent, and the parent's packets it forwards to workers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Leaf:
         return self.engine.receive(encode(header, payload), worker.address)
 
     def down(self, packet: bytes) -> list[Out]:
-        """What comes of a packet of the parent."""
+        """Sends a packet from the parent and returns the output."""
         return self.engine.receive(packet, PARENT.address)
 
     def full(self, seq: int) -> None:
@@ -62,7 +62,7 @@ def result(seq: int, payload: Words | None, reply: int = 0, **wrong: Any) -> byt
 
 
 def to_worker(seq: int, payload: Words | None, *bits: int) -> list[Out]:
-    """The RESULT as workers see it, who know nothing of a parent."""
+    """The RESULT as workers get it, with nothing of the parent in it."""
     packet = encode(Header(Op.RESULT, 0, JOB, RESULT_TOKEN, seq, BASE + seq % SLOTS), payload)
     return [(worker.address, packet) for worker in WORKERS if worker.bit in bits]
 
@@ -119,7 +119,7 @@ def test_an_answer_goes_to_the_worker_that_it_names(engine: Engine) -> None:
 
 
 def test_the_slot_is_not_looked_at_when_a_result_comes_down(engine: Engine) -> None:
-    """A worker knows what it lacks; the next round of the slot may have begun."""
+    """A worker asks for a RESULT it lacks, though the next round of the slot may have begun."""
     leaf = Leaf(engine)
     leaf.full(2)
     leaf.send(0, 6, words(5))

@@ -87,7 +87,7 @@ def test_an_engine_agrees_with_the_reference(name: str) -> None:
 
 
 def _check_results(traffic: Traffic) -> int:
-    """Whatever came of the noise, a worker's results are the sums; returns the senders that were done."""
+    """Checks that all results of workers are the sums; returns the senders that were done."""
     for sender in traffic.senders:
         for worker in sender.workers:
             for place, result in worker.results.items():

@@ -24,9 +24,9 @@ from .scenario import RESULT_TOKEN, Words, first_seqs
 
 Packet = tuple[bytes, Address | None]
 LEAF: Address = ("10.0.8.1", 48879)
-"""What parents know the switch by."""
+"""The address by which parents know the switch."""
 
-# What an adversary does. The first change nothing, whoever sends them.
+# Moves of the adversary. The first change nothing, whoever sends them.
 HARMLESS = (
     "version",
     "op",
@@ -77,7 +77,7 @@ class Worker:
 
 @dataclass
 class Sender:
-    """The workers of one job, and what they must end up with."""
+    """The workers of one job, and the results that they must get."""
 
     job: JobEntry
     first_seq: int
