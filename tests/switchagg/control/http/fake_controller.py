@@ -80,7 +80,7 @@ class FakeController:
 
     @property
     def running(self) -> bool:
-        """Whether `stop()` has not come yet."""
+        """Returns whether the server runs."""
         return self._server is not None
 
     def add_event(self, kind: str, text: str, **fields: Any) -> None:

@@ -1,4 +1,4 @@
-"""Who may do what: tokens, tenants, quotas, browsers."""
+"""Authorization: tokens, tenants, quotas and browsers."""
 
 from __future__ import annotations
 

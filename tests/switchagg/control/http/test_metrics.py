@@ -1,4 +1,4 @@
-"""What Prometheus reads: from the controller's state, in bounded labels, without secrets."""
+"""The metrics for Prometheus: the controller's state, with bounded labels and without secrets."""
 
 from __future__ import annotations
 

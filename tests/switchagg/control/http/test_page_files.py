@@ -1,4 +1,4 @@
-"""What of the page is served, and how."""
+"""The files of the page: the paths that are served, and their headers."""
 
 from __future__ import annotations
 
