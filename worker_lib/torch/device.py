@@ -1,54 +1,74 @@
 """Collectives of tensors on a GPU: staged through pinned host memory, on a stream of their own.
 
     call --event--> side stream: copy to pinned memory     feeder thread: wait for the copy, then the same
-                                                           collective on the host twin, in call order
+                                                           collective on the host copy, in call order
     wait()  <--  side stream: copy back  <-------------------------- its result
 
-The caller's stream is not held up: the copy waits for what has been launched, the host for the copy alone.
-Every rank must begin its collectives in the same order, so once one has been queued those of CPU tensors
-queue behind it. A work is done when its results lie in the GPU's memory: whatever is launched then sees them.
+The caller's stream is not held up: the copy waits for the kernels launched so far, the host for the copy.
+All ranks must begin their collectives in the same order, so while one is queued, those of CPU tensors queue
+behind it. A work is done when its results are in the GPU's memory.
 
-Float sums in lanes of 16 or 8 bits are quantized on the GPU where that moves fewer bytes (`reduce_lanes`):
+Float sums in lanes of 16 or 8 bits are quantized on the GPU where that moves fewer bytes (`Staging.reduce`):
 ranks OR their exponents, copy packed lanes, sum those as integers, and decode on the GPU.
 
-Nothing here but `Bus` knows of CUDA, so the tests drive all of it with CPU tensors too.
+Only `DeviceCopier` knows of CUDA, so the tests run the rest with CPU tensors too.
 """
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from contextlib import nullcontext
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
 
+from switchagg.errors import UsageError
 from worker_lib.plan import NARROW_CHUNK
 from worker_lib.quantize import dither_key
 from worker_lib.session import Session
 from worker_lib.torch import lanes
-from worker_lib.torch.queued import Queued, destroyed
+from worker_lib.torch.work import Step, TaskThread, destroyed, flat
 
 
-class Bus:
+def kinds() -> list[str]:
+    """The kinds of devices whose tensors a process group takes here."""
+    return ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
+
+
+def needs_staging(tensor: torch.Tensor) -> bool:
+    """True for a tensor on a device that reaches the switch through this process's memory."""
+    return bool(tensor.device.type == "cuda")
+
+
+class DeviceCopier:
     """Copies between a device and the host: pinned memory and a side stream for CUDA, plain copies else."""
 
     def __init__(self, device: torch.device) -> None:
         self._cuda = device.type == "cuda"
         self._stream: Any = torch.cuda.Stream(device) if self._cuda else None
 
-    def to_host(self, tensor: torch.Tensor, *, copy: bool = True) -> tuple[torch.Tensor, Callable[[], None]]:
-        """A host tensor of the same shape, and what waits until the contents are in it."""
+    def to_host(self, tensor: torch.Tensor, *, copy: bool = True) -> tuple[torch.Tensor, Step]:
+        """Begins a copy to the host.
+
+        Args:
+            copy: False leaves the contents undefined.
+
+        Returns:
+            A host tensor of the same shape, and a function that waits for its contents.
+        """
         own = tensor.detach()
         if own.layout != torch.strided:
             return own.cpu(), _nothing
         host = torch.empty(own.shape, dtype=own.dtype, pin_memory=self._cuda)
-        if not copy:
-            return host, _nothing
-        if not self._cuda:
+        if copy and not self._cuda:
             host.copy_(own)
+        if not copy or not self._cuda:
             return host, _nothing
-        self._stream.wait_stream(torch.cuda.current_stream(own.device))
+        self.follow(own)
         with torch.cuda.stream(self._stream):
             host.copy_(own, non_blocking=True)
             event = torch.cuda.Event()
@@ -59,33 +79,25 @@ class Bus:
         """Copies back; the contents are there when it returns."""
         with torch.no_grad():
             if not self._cuda or host.layout != torch.strided:
-                tensor.copy_(host)  # not detached: a sparse result replaces what it has
+                tensor.copy_(host)  # not detached: a sparse result replaces the tensor's contents
                 return
-            with torch.cuda.stream(self._stream):
+            with self.side_stream():
                 tensor.detach().copy_(host, non_blocking=True)
-            self._stream.synchronize()
+            self.synchronize()
 
-    def aside(self) -> Any:
-        """Kernels launched inside run on the side stream, after what the caller has launched so far."""
-        if not self._cuda:
-            return _Here()
-        return torch.cuda.stream(self._stream)
+    def side_stream(self) -> Any:
+        """A context in which kernels are launched on the side stream."""
+        return torch.cuda.stream(self._stream) if self._cuda else nullcontext()
 
-    def after(self, tensor: torch.Tensor) -> None:
-        """Lets the side stream wait for what has been launched."""
+    def follow(self, tensor: torch.Tensor) -> None:
+        """Lets the side stream wait for the kernels that the caller has launched on the tensor's device."""
         if self._cuda:
             self._stream.wait_stream(torch.cuda.current_stream(tensor.device))
 
-    def settle(self) -> None:
+    def synchronize(self) -> None:
         """Waits for the side stream."""
         if self._cuda:
             self._stream.synchronize()
-
-
-class _Here:
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, *_: object) -> None: ...
 
 
 def _nothing() -> None:
@@ -93,115 +105,167 @@ def _nothing() -> None:
 
 
 class Deferred:
-    """A collective that the feeder has yet to begin; looks like what `SwitchWork` waits for."""
+    """A collective that the feeder thread begins; a part of a `SwitchWork`.
 
-    def __init__(self, start: Callable[[], Any]) -> None:
-        self._start = start
-        self._begun = threading.Event()
-        self._inner: Any = None
-        self._error: BaseException | None = None
+    Args:
+        feeder: its thread. A collective not begun when it is stopped fails as destroyed.
+        start: begins the collective and returns PyTorch's Work for it; None if it is done by then.
+    """
 
-    def begin(self) -> None:
-        """What the feeder does."""
-        try:
-            self._inner = self._start()
-        except BaseException as caught:
-            self._error = caught
-        self._begun.set()
+    def __init__(self, feeder: TaskThread, start: Callable[[], Any]) -> None:
+        self._begun: Future[Any] = Future()
 
-    def refuse(self, error: BaseException) -> None:
-        """It will not be begun."""
-        self._error = error
-        self._begun.set()
+        def begin() -> None:
+            try:
+                if feeder.stopped:
+                    raise destroyed()
+                self._begun.set_result(start())
+            except BaseException as error:
+                self._begun.set_exception(error)
+
+        feeder.put(begin)
 
     def done(self) -> bool:
-        """Whether `wait` would return or raise at once."""
-        if not self._begun.is_set():
+        """True if `wait` would return or raise at once."""
+        if not self._begun.done():
             return False
-        return self._error is not None or self._inner is None or bool(self._inner.is_completed())
+        if self._begun.exception() is not None:
+            return True
+        inner = self._begun.result()
+        return inner is None or bool(inner.is_completed())
 
     def wait(self, timeout: float | None = None) -> None:
         """Waits for its end; `timeout` in seconds, counted from when it is begun."""
-        self._begun.wait()
-        if self._error is not None:
-            raise self._error
-        if self._inner is not None:
-            self._inner.wait(*([] if timeout is None else [timedelta(seconds=timeout)]))
+        inner = self._begun.result()
+        if inner is not None:
+            inner.wait(*([] if timeout is None else [timedelta(seconds=timeout)]))
 
 
-class Feeder(Queued[Deferred]):
-    """Begins queued collectives one after the other; what it has not begun by `stop` is refused.
+class Staging:
+    """Begins the collectives of tensors on a GPU, in call order.
 
     Args:
         name: of the process group.
     """
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"{name} feeder")
+        self.feeder = TaskThread(f"{name} feeder")
+        self._copiers: dict[torch.device, DeviceCopier] = {}
+        self._calls = itertools.count()
 
-    def add(self, start: Callable[[], Any]) -> Deferred:
-        """Queues a collective; `start` begins it and returns its Work.
+    def _copier(self, device: torch.device) -> DeviceCopier:
+        if device not in self._copiers:
+            self._copiers[device] = DeviceCopier(device)
+        return self._copiers[device]
 
-        Raises `SessionBrokenError` after `stop`.
+    def defer(
+        self, start: Callable[..., Any], args: Sequence[Any], *, fresh: bool = False
+    ) -> tuple[Deferred, list[Step]] | None:
+        """Lets the feeder call `start` with host copies of tensors on a GPU.
+
+        Args:
+            start: begins the collective and returns PyTorch's Work for it.
+            args: tensors, or lists of them; the first gets results, the others are only read.
+            fresh: the first is only written; otherwise it is an input too.
+
+        Returns:
+            The collective, and functions that copy results back after it; None if the caller can start at
+            once: all tensors are on the CPU, and nothing is queued.
+
+        Raises:
+            UsageError: a tensor is on another kind of device.
         """
-        deferred = Deferred(start)
-        self._put(deferred)
-        return deferred
+        tensors = flat(args)
+        for tensor in tensors:
+            if tensor.device.type != "cpu" and not needs_staging(tensor):
+                raise UsageError(
+                    f"a tensor is on {tensor.device}; accepted: tensors on the CPU or a CUDA device"
+                )
+        if not self.feeder.busy() and not any(map(needs_staging, tensors)):
+            return None
+        waits: list[Step] = []
+        backs: list[Step] = []
 
-    def _take(self, deferred: Deferred) -> None:
-        if self._stopped:
-            deferred.refuse(destroyed())
-        else:
-            deferred.begin()
+        def host_copy(tensor: torch.Tensor, *, result: bool) -> torch.Tensor:
+            if not needs_staging(tensor):
+                return tensor
+            copier = self._copier(tensor.device)
+            host, wait = copier.to_host(tensor, copy=not (result and fresh))
+            waits.append(wait)
+            if result:
+                backs.append(partial(copier.to_device, host, tensor))
+            return host
+
+        hosts = [_mapped(arg, partial(host_copy, result=i == 0)) for i, arg in enumerate(args)]
+
+        def begin() -> Any:
+            for wait in waits:
+                wait()
+            return start(*hosts)
+
+        return Deferred(self.feeder, begin), backs
+
+    def reduce(
+        self,
+        session: Session,
+        tensor: torch.Tensor,
+        *,
+        bits: int,
+        average: bool,
+        seconds: float | None,
+        memory: torch.Tensor | None = None,
+    ) -> Deferred:
+        """Sums or averages a tensor in place, in lanes that its own device makes.
+
+        Args:
+            bits: 16 or 8; see `reduces_on_device`.
+            seconds: timeout; None for the session's.
+            memory: error feedback: float32 on the same device; is added first, and gets the part that is not
+                sent.
+        """
+        copier, n = self._copier(tensor.device), session.world_size
+        copier.follow(tensor)
+        key = dither_key(next(self._calls), session.rank)
+
+        def over_all_ranks(words: torch.Tensor, op: str) -> torch.Tensor:
+            host, wait = copier.to_host(words)
+            wait()
+            session._allreduce(host, op, timeout=seconds, background=False).wait()
+            return host.to(words.device)
+
+        def run() -> None:
+            with copier.side_stream(), torch.no_grad():
+                own = tensor.detach()
+                x = own.reshape(-1).to(torch.float32)
+                if memory is not None:
+                    x = x + memory
+                exponent = lanes.agreed(over_all_ranks(lanes.one_hot(lanes.exponents(x)), "or"))
+                q = lanes.quantize(x, exponent, bits=bits, workers=n, key=key)
+                if memory is not None:
+                    sent = lanes.dequantize(q, exponent, bits=bits, workers=n, average=False)
+                    finite = (exponent != lanes.NOT_FINITE).repeat_interleave(NARROW_CHUNK)[: x.numel()]
+                    memory.copy_(torch.where(finite, x - sent, 0.0))
+                total = lanes.unpack(over_all_ranks(lanes.pack(q, bits), "sum"), bits, x.numel())
+                y = lanes.dequantize(total, exponent, bits=bits, workers=n, average=average)
+                own.copy_(y.view(own.shape))
+            copier.synchronize()
+
+        return Deferred(self.feeder, run)
 
 
-def moves_less(tensor: torch.Tensor, bits: object) -> bool:
-    """Whether lanes of this width are fewer bytes than the tensor's elements."""
+def reduces_on_device(tensor: torch.Tensor, bits: object) -> bool:
+    """True for a tensor on a GPU that is more bytes than lanes of this width; see `Staging.reduce`."""
     return (
-        bits in (8, 16)
+        needs_staging(tensor)
+        and bits in (8, 16)
+        and tensor.layout == torch.strided
         and tensor.dtype in (torch.float32, torch.float16, torch.bfloat16)
         and bits < 8 * tensor.element_size()
         and 0 < tensor.numel() < 2**31
     )
 
 
-def reduce_lanes(
-    session: Session,
-    bus: Bus,
-    tensor: torch.Tensor,
-    *,
-    bits: int,
-    average: bool,
-    turn: int,
-    seconds: float | None,
-    memory: torch.Tensor | None = None,
-) -> None:
-    """Sums or averages a tensor in place, in lanes that its own device makes. Returns when it is done.
-
-    Args:
-        bits: 16 or 8.
-        turn: number of the call, for the stochastic rounding.
-        memory: error feedback: float32 on the same device; is added first, and gets what does not travel.
-    """
-    n = session.world_size
-    with bus.aside(), torch.no_grad():
-        own = tensor.detach()
-        x = own.reshape(-1).to(torch.float32)
-        if memory is not None:
-            x = x + memory
-        words, ready = bus.to_host(lanes.one_hot(lanes.exponents(x)))
-        ready()
-        session._allreduce(words, "or", None, "auto", None, None, seconds, background=False).wait()
-        exponent = lanes.agreed(words.to(x.device))
-        q = lanes.quantize(x, exponent, bits=bits, workers=n, key=dither_key(turn, session.rank))
-        if memory is not None:
-            sent = lanes.dequantize(q, exponent, bits=bits, workers=n, average=False)
-            finite = (exponent != lanes.NOT_FINITE).repeat_interleave(NARROW_CHUNK)[: x.numel()]
-            memory.copy_(torch.where(finite, x - sent, 0.0))
-        packed, ready = bus.to_host(lanes.pack(q, bits))
-        ready()
-        session._allreduce(packed, "sum", None, "auto", None, None, seconds, background=False).wait()
-        total = lanes.peel(packed.to(x.device), bits, x.numel())
-        y = lanes.dequantize(total, exponent, bits=bits, workers=n, average=average)
-        own.copy_(y.view(own.shape))
-    bus.settle()
+def _mapped(arg: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    if isinstance(arg, torch.Tensor):
+        return change(arg)
+    return [_mapped(each, change) for each in arg]

@@ -1,9 +1,8 @@
-"""Narrow lanes on a tensor's own device: `tests/reference/quantize.py` in PyTorch's operations.
+"""Narrow lanes on a tensor's own device: the codec of `worker_lib` in PyTorch's operations.
 
-A GPU that quantizes before it copies moves 2 or 1 bytes an element over its bus where float32 has 4. What
-ranks must agree on to the bit is the decoding: every operation here is one of IEEE arithmetic, or on
-integers, and runs as a kernel of its own, so that no compiler makes a fused multiply-add of two of them. The
-results are those of the CPU's codec, as tests/worker_lib/torch/test_lanes.py checks.
+A GPU that quantizes before it copies moves 2 or 1 bytes an element over its bus where float32 has 4. Every
+operation here is one of IEEE arithmetic, or on integers, and runs as a kernel of its own, so that no compiler
+makes a fused multiply-add of two. So the results are those of the CPU's codec, to the bit.
 """
 
 from __future__ import annotations
@@ -31,26 +30,26 @@ def exponents(x: torch.Tensor) -> torch.Tensor:
 
 
 def one_hot(exponent: torch.Tensor) -> torch.Tensor:
-    """Exponents such that the highest bit of an OR is the maximum; int32 words of shape (chunks, 8)."""
+    """Words whose OR over ranks has its highest bit at the maximum; int32 of shape (chunks, 8)."""
     word = torch.arange(_WORDS, device=exponent.device, dtype=torch.int32)
     bit = torch.ones_like(exponent) << (exponent & 31)
     return torch.where((exponent[:, None] >> 5) == word, bit[:, None], 0).to(torch.int32)
 
 
 def agreed(words: torch.Tensor) -> torch.Tensor:
-    """The exponents of an OR of `one_hot`s."""
+    """The exponents in an OR of `one_hot` words; int32 of shape (chunks,)."""
     bits = words[:, :, None] >> torch.arange(32, device=words.device, dtype=torch.int32) & 1
     place = torch.arange(32 * _WORDS, device=words.device, dtype=torch.int32)
     return torch.where(bits.view(-1, 32 * _WORDS) == 1, place, NO_EXPONENT).amax(1).to(torch.int32)
 
 
 def quantize(x: torch.Tensor, exponent: torch.Tensor, *, bits: int, workers: int, key: int) -> torch.Tensor:
-    """One rank's integers, int32 like x: stochastic rounding by a hash of key and index.
+    """One rank's integers, int32 of x's shape: stochastic rounding by a hash of key and index.
 
     Args:
         x: float32, flat.
-        exponent: agreed, of each chunk.
-        bits: 16 or 8. workers: n. key: `worker_lib.quantize.dither_key`.
+        exponent: agreed by all ranks, of each chunk.
+        bits: 16 or 8. workers: number of ranks. key: of `worker_lib.quantize.dither_key`.
     """
     top = lane_top(bits, workers)
     scaled = _each(_times_power(_chunks(x), -(_unbiased(exponent) + 1)) * float(top), x.numel())
@@ -81,7 +80,7 @@ def dequantize(
 
 
 def pack(q: torch.Tensor, bits: int) -> torch.Tensor:
-    """Lanes to words that can be added: word j holds lanes j, j + W, ...; int32 of shape (W,)."""
+    """Packs lanes into words that can be added: word j holds lanes j, j + W, ...; int32 of shape (W,)."""
     lanes = 32 // bits
     width = -(-q.numel() // lanes)
     planes = torch.nn.functional.pad(q, (0, lanes * width - q.numel())).view(lanes, width)
@@ -91,8 +90,8 @@ def pack(q: torch.Tensor, bits: int) -> torch.Tensor:
     return words
 
 
-def peel(words: torch.Tensor, bits: int, count: int) -> torch.Tensor:
-    """Sums of lanes out of summed words; int32 of shape (count,)."""
+def unpack(words: torch.Tensor, bits: int, count: int) -> torch.Tensor:
+    """The sums of lanes in summed words; int32 of shape (count,)."""
     planes, rest = [], words
     for _ in range(32 // bits):
         low = rest << 32 - bits >> 32 - bits  # sign-extended
@@ -122,7 +121,7 @@ def _unbiased(exponent: torch.Tensor) -> torch.Tensor:
 
 
 def _times_power(chunks: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
-    """times 2^k, in two factors on the same side of 1."""
+    """Each chunk times its 2^k, in two factors on the same side of 1."""
     first = k.sign() * torch.div(k.abs(), 2, rounding_mode="floor")
     product: Any = (chunks * _power(first)[:, None]) * _power(k - first)[:, None]
     return product

@@ -1,4 +1,4 @@
-"""How a process group uses the switch: what `init_process_group(..., pg_options=Options(...))` takes."""
+"""Settings of a process group: the argument of `init_process_group(..., pg_options=Options(...))`."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class Options:
     Attributes:
         bits: width of the lanes in which floats are summed: 32, 16 or 8 (64 for float64). None takes each
             type's own: 64 for float64, 32 for the others. Types that do not have the width take their own.
-            ``"auto"``: what the job's policy finds fastest, no narrower than `min_bits`.
-        min_bits: with ``bits="auto"``, the narrowest lanes that will do: 8, 16 (the default) or 32.
+            ``"auto"``: the width that the job's policy finds fastest, no narrower than `min_bits`.
+        min_bits: with ``bits="auto"``, the narrowest lanes allowed: 8, 16 (the default) or 32.
         blocks: ``"sparse"`` finds blocks that are zero on all ranks and does not send them; ``"dense"`` sends
-            everything without looking; ``"auto"`` does what the job's policy says.
+            everything without looking; ``"auto"`` leaves it to the job's policy.
         block_size: elements a block; None leaves it to the controller.
         transport: ``"shm"``, ``"udp"`` or ``"auto"``, as in `worker_lib.connect`.
         fallback: when the switch is lost: ``"error"`` raises, ``"gloo"`` goes on through gloo; see
-            `worker_lib.torch.fallback` for what that costs.
+            `worker_lib.torch.fallback` for the cost of that.
 
     Raises:
         UsageError: a value that cannot work.
@@ -58,7 +58,7 @@ class Options:
             raise UsageError(f"fallback is {self.fallback!r}; accepted: {', '.join(map(repr, FALLBACKS))}")
 
     def lanes(self, tensor: torch.Tensor) -> tuple[int | str | None, int | None]:
-        """What a sum of this tensor is told about lanes: `bits` and `min_bits` of `Session.allreduce`."""
+        """The arguments `bits` and `min_bits` of `Session.allreduce` for a sum of this tensor."""
         if not tensor.is_floating_point() or (tensor.dtype == torch.float64 and self.bits == "auto"):
             return None, None
         if self.bits == "auto":

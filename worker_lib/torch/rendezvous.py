@@ -1,8 +1,8 @@
-"""How the ranks of a process group find the switch: everything travels through PyTorch's store.
+"""Rendezvous: how the ranks of a process group meet in PyTorch's store and find the switch.
 
-    every rank   -> store: where it runs
-    rank 0       -> store: the controller's URL, the credential, a name for the job; or why there is none
-    every rank   <- store, and joins
+1. `store_prefix`: a part of the store that only these ranks, in this life of the job, have written to.
+2. `join`: every rank writes its host; rank 0 answers with the controller's URL, the credential and a name for
+   the job, or with the reason why there is none; and all join.
 
 The controller is the one in SWITCHAGG_CONTROLLER, or the one that an earlier group of this process uses, or
 one that rank 0 starts with a switch as a child process, with a random token: on loopback if all ranks run on
@@ -16,11 +16,14 @@ import atexit
 import json
 import os
 import secrets
+import socket
 import threading
 import time
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final
+
+import torch.distributed as dist
 
 from switchagg.errors import SwitchAggError, SwitchError, UsageError
 from worker_lib.connect import connect
@@ -29,6 +32,79 @@ from worker_lib.session import Session
 from worker_lib.torch.options import Options
 
 _KEY: Final = "switchagg"
+_LOOK: Final = 1.0  # seconds until a rank asks again who leads
+_PAUSE: Final = 0.02
+
+# ---------------------------------------------------------------------- the store's prefix
+
+
+def store_prefix(store: Any, rank: int, size: int, timeout: timedelta) -> Any:
+    """Returns a prefix of `store` whose keys nobody has written before these ranks met.
+
+    torchrun may start the ranks again with the store of those that died, keys and all (PyTorch 2.13,
+    --standalone), and gloo then looks for the dead at their old addresses. So the ranks agree on a prefix:
+
+        rank 0  "leader" = N, a random number                others  read "leader": N, perhaps a dead one's
+                wait for "N/joined/r" of every rank                  "N/joined/r" = R, a random number
+                "N/go" = all the Rs                                  wait for "N/go": is R in it? If not,
+                                                                     N is old: read "leader" again
+
+    Raises:
+        SwitchError: not all ranks came within `timeout`.
+    """
+    store = dist.PrefixStore(_KEY, store)
+    deadline = time.monotonic() + timeout.total_seconds()
+    number = _lead(store, size, deadline) if rank == 0 else _follow(store, rank, deadline)
+    return dist.PrefixStore(number, store)
+
+
+def _lead(store: Any, size: int, deadline: float) -> str:
+    number = secrets.token_hex(8)
+    store.set("leader", number)
+    joined = {}
+    for rank in range(1, size):
+        key = f"{number}/joined/{rank}"
+        if not _appears(store, key, deadline):
+            missing = [r for r in range(1, size) if not store.check([f"{number}/joined/{r}"])]
+            raise SwitchError(
+                f"ranks {missing} of {size} did not come to the process group within its timeout"
+            )
+        joined[str(rank)] = store.get(key).decode()
+    store.set(f"{number}/go", json.dumps(joined))
+    return number
+
+
+def _follow(store: Any, rank: int, deadline: float) -> str:
+    mine = secrets.token_hex(8)
+    asked = ""
+    while True:
+        if not _appears(store, "leader", deadline):
+            raise SwitchError("rank 0 did not come to the process group in time")
+        number: str = store.get("leader").decode()
+        if number != asked:
+            store.set(f"{number}/joined/{rank}", mine)
+            asked = number
+        go = f"{number}/go"
+        if _appears(store, go, min(deadline, time.monotonic() + _LOOK)):
+            if json.loads(store.get(go)).get(str(rank)) == mine:
+                return number
+            time.sleep(_PAUSE)  # of a life that is over: the leader of this one has yet to come
+        if time.monotonic() >= deadline:
+            raise SwitchError("not all ranks came to the process group in time")
+
+
+def _appears(store: Any, key: str, deadline: float) -> bool:
+    """Waits for a key; returns False at the deadline."""
+    pause = 0.005
+    while not store.check([key]):  # the store's own wait prints warnings when it runs out
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(pause)
+        pause = min(2 * pause, 0.1)
+    return True
+
+
+# ---------------------------------------------------------------------- the controller and the switch
 
 
 @dataclass(eq=False)
@@ -36,16 +112,16 @@ class Controller:
     """A controller that groups of this process use.
 
     Attributes:
-        url: where it answers.
+        url: its address.
         credential: token that it wants; None for the one in SWITCHAGG_TOKEN, if any.
         child: the process, where this one has started it.
-        uses: groups of this process that hold it.
+        uses: number of groups of this process that hold it.
     """
 
     url: str
     credential: str | None = field(default=None, repr=False)
     child: Embedded | None = None
-    uses: int = field(default=0)
+    uses: int = 0
 
 
 class _Controllers:
@@ -68,7 +144,7 @@ class _Controllers:
                 self._held.append(controller)
 
     def release(self, controller: Controller) -> None:
-        """Counts one less; the last one ends the child, if there is one."""
+        """Counts one group less; without any, its child process is ended."""
         with self._lock:
             controller.uses -= 1
             if controller.uses > 0:
@@ -78,7 +154,7 @@ class _Controllers:
             controller.child.close()
 
     def end(self) -> None:
-        """Ends all children, as at the end of the process."""
+        """Ends all child processes, at the end of this one."""
         with self._lock:
             held, self._held = self._held, []
         for controller in held:
@@ -105,13 +181,14 @@ def join(
     """Joins the job of a process group.
 
     Args:
-        store: what only these ranks have, in this life; see `worker_lib.torch.meeting`.
+        store: from `store_prefix`.
         group: its name in PyTorch, for listings.
         rank, size: in the group.
         timeout: for everything; also the session's.
 
     Returns:
-        The session, and the controller that the caller releases after it has closed the session.
+        The session, and the controller that the caller releases after it has closed the session; None in a
+        group of one.
 
     Raises:
         SwitchError: no switch, or it is full. UsageError: settings that cannot work.
@@ -128,18 +205,18 @@ def join(
             store.set(_KEY, json.dumps({"error": str(error)}))
             raise
         name = f"torch-{group}-{secrets.token_hex(4)}"
-        told = {"controller": controller.url, "credential": controller.credential, "job": name}
-        store.set(_KEY, json.dumps(told))
+        answer = {"controller": controller.url, "credential": controller.credential, "job": name}
+        store.set(_KEY, json.dumps(answer))
     else:
-        told = json.loads(store.get(_KEY))
-        if "error" in told:
-            raise SwitchError(f"rank 0 has no switch for this process group: {told['error']}")
-        name = told["job"]
+        answer = json.loads(store.get(_KEY))
+        if "error" in answer:
+            raise SwitchError(f"rank 0 has no switch for this process group: {answer['error']}")
+        name = answer["job"]
         known = controllers.oldest()
-        if known is not None and known.url == told["controller"]:
+        if known is not None and known.url == answer["controller"]:
             controller = known
         else:
-            controller = Controller(told["controller"], told["credential"])
+            controller = Controller(answer["controller"], answer["credential"])
     controllers.hold(controller)
     try:
         session = connect(
@@ -154,15 +231,13 @@ def join(
 
 
 def _controller(store: Any, size: int, deadline: float) -> Controller:
-    """Rank 0's choice."""
+    """The controller that rank 0 chooses."""
     if url := os.environ.get("SWITCHAGG_CONTROLLER"):
         return Controller(url)
     if known := controllers.oldest():
         return known
-    hosts = {store.get(f"{_KEY}/host/{rank}") for rank in range(size)}
-    if len(hosts) == 1:
-        address = "127.0.0.1"
-    else:
+    address = "127.0.0.1"
+    if len({store.get(f"{_KEY}/host/{rank}") for rank in range(size)}) > 1:
         address = os.environ.get("MASTER_ADDR", "")
         if not address:
             raise UsageError(
@@ -180,6 +255,4 @@ def _host_identity() -> str:
         with open("/proc/sys/kernel/random/boot_id") as boot:
             return f"{boot.read().strip()} {os.readlink('/proc/self/ns/net')}"
     except OSError:
-        import socket
-
         return socket.gethostname()

@@ -5,8 +5,8 @@
     indices, values  <--gather the rows of the union, and zero them again-------------+
 
 The plan's bitmap has a bit a row, so the union of the ranks' rows costs no message of its own. The table has
-the dense shape, but it is address space rather than memory: pages that no row touches are never backed, and
-a table is used again. Rows that are zero on every rank are not in the result.
+the dense shape, but pages that no row touches take no memory, and a table is used again. Rows that are zero
+on every rank are not in the result.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _SPARE: Final = 8  # tables of a size that are kept
 
 
 def fits(tensor: object) -> bool:
-    """Whether a tensor can be reduced here: sparse COO, on the CPU, of a type and size that blocks can carry.
+    """True if a tensor can be reduced here: sparse COO, on the CPU, of a type and size that blocks can carry.
 
-    The same on all ranks, as it looks at type and shape alone.
+    It depends on type and shape alone, so it is the same on all ranks.
     """
     return (
         isinstance(tensor, torch.Tensor)
@@ -46,14 +46,14 @@ def fits(tensor: object) -> bool:
 
 
 class Tables:
-    """Tables of zeros, to be used again. For any thread."""
+    """Tables of zeros, to be used again; for any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._spare: dict[tuple[int, int, torch.dtype], list[torch.Tensor]] = {}
 
     def take(self, rows: int, width: int, dtype: torch.dtype) -> torch.Tensor:
-        """A table of zeros, (rows, width), which nobody else uses."""
+        """A table of zeros, of shape (rows, width), that nobody else uses."""
         with self._lock:
             if spare := self._spare.get((rows, width, dtype)):
                 return spare.pop()
@@ -74,16 +74,17 @@ def start(
     tensor: torch.Tensor,
     op: str,
     bits: int | str | None,
-    seconds: float | None,
+    min_bits: int | None,
     tables: Tables,
     *,
-    min_bits: int | None = None,
+    timeout: float | None,
     background: bool,
 ) -> tuple[list[Work], Callable[[], None]]:
     """Starts the reduction of a tensor that `fits`.
 
     Returns:
-        What runs, and what then makes `tensor` the result: coalesced, with the union of all ranks' rows.
+        The collectives, and a function that then makes `tensor` the result: coalesced, with the union of all
+        ranks' rows.
     """
     own = tensor.detach()
     shape = own.shape
@@ -105,23 +106,15 @@ def start(
     mask[mine.numpy()] = True
     union = np.zeros(-(-rows * per_row // 32), np.uint32)
     work = session._allreduce(
-        table.view(-1),
-        op,
-        bits,
-        mask.reshape(-1),
-        None,
-        block,
-        seconds,
-        min_bits=min_bits,
-        union=union,
-        background=background,
-    )
+        table.view(-1), op, bits, mask.reshape(-1), block_size=block, timeout=timeout,
+        min_bits=min_bits, union=union, background=background,
+    )  # fmt: skip
 
     def finish() -> None:
         there = unpack_bitmap(union, rows * per_row).reshape(rows, per_row).any(1)
         numbers = torch.from_numpy(np.flatnonzero(there))
         values = table.index_select(0, numbers)
-        # A NaN is all over its chunk, in rows that nobody has. The sum tells in a tenth of isfinite's time.
+        # A NaN fills its chunk, also rows that no rank has. A sum finds it in a tenth of isfinite's time.
         if not values.is_floating_point() or values.sum().isfinite():
             table.index_fill_(0, numbers, 0)
             tables.give_back(table)
@@ -135,7 +128,7 @@ def start(
 
 
 def _block(width: int) -> int | None:
-    """Elements a block for rows of this width: the row, or its largest part that a plan can carry."""
+    """Elements a block for rows of this width: the row, or its largest equal part that a plan can carry."""
     if width < 1:
         return None
     parts = next((n for n in range(-(-width // MAX_BLOCK), 1025) if width % n == 0), None)

@@ -1,4 +1,4 @@
-"""What differs between releases of PyTorch, from OLDEST on: the only file that asks which one it is."""
+"""The differences between releases of PyTorch, from OLDEST on: the only file that asks which one it is."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from worker_lib.torch.work import SwitchWork
 
 OLDEST: Final = (2, 4)
-_NEWEST: Final = (2, 13)  # what it does is known, as is what 2.4 does; in between both are reckoned with
+_NEWEST: Final = (2, 13)  # has none of the defects of 2.4; releases in between are taken to have them all
 _REST_SECONDS: Final = 0.05
-_SHELLS: Final = 4096  # works that an older release may still ask about
-_WHOLE: Final = 16  # of them, with their results
-_OURS: Final = 3  # references to a work that nobody else has: the queue's, a variable's, an argument's
+_WORKS: Final = 4096  # that an older release may still ask about
+_RESULTS: Final = 16  # of them, with their results
+_OWN_REFERENCES: Final = 3  # to a work that nobody else holds: the deque's, a variable's, an argument's
 
 
 def release(version: str = str(torch.__version__)) -> tuple[int, int]:
-    """Its two first numbers; (0, 0) for what does not look like a release."""
+    """The two first numbers of a version; (0, 0) for what does not look like a release."""
     numbers = re.match(r"(\d+)\.(\d+)", version)
     return (int(numbers[1]), int(numbers[2])) if numbers else (0, 0)
 
@@ -56,11 +56,11 @@ def start_group(group: Any, store: Any, rank: int, size: int) -> None:
         dist.ProcessGroup.__init__(group, store, rank, size, dist.ProcessGroup.Options(backend="gloo"))
 
 
-def end(gloo: Any) -> None:
+def end_gloo(gloo: Any) -> None:
     """Shuts a gloo backend down; before 2.8 it ends with its last reference.
 
-    There, its destructor joins its threads without letting go of the interpreter's lock, and hangs if one
-    that has just finished an operation wants it for a tensor or a callback. So they are given time for that.
+    There, its destructor joins its threads while it holds the interpreter's lock, and hangs if one that has
+    just finished an operation wants the lock for a tensor or a callback. So the threads get time first.
     """
     if hasattr(gloo, "shutdown"):
         gloo.shutdown()
@@ -69,42 +69,42 @@ def end(gloo: Any) -> None:
 
 
 def asynchronous(options: Any) -> bool:
-    """Whether the caller may wait later. Where a release does not say it (before 2.9), it is taken for so."""
+    """True if the caller may wait later. Releases before 2.9 do not say: there it is always true."""
     return bool(getattr(options, "asyncOp", True))
 
 
-class Life:
-    """Whether PyTorch has destroyed a group; older releases do not tell it when they do."""
+class DestroyWatch:
+    """Notices that PyTorch has destroyed a group; older releases do not tell the group."""
 
     def __init__(self) -> None:
-        self._asks = release() < _NEWEST
+        self._needed = release() < _NEWEST
         self._known = False
 
-    def over(self, group: Any) -> bool:
-        """Whether PyTorch knew the group at an earlier call, and no longer does."""
-        if not self._asks:
+    def destroyed(self, group: Any) -> bool:
+        """True if PyTorch knew the group at an earlier call, and no longer does."""
+        if not self._needed:
             return False
         known = group in c10d._world.pg_map
-        over = self._known and not known
+        destroyed = self._known and not known
         self._known = known
-        return over
+        return destroyed
 
 
-class Held:
+class KeepAlive:
     """Keeps works that C++ code may wait for.
 
     When DDP's C++ code calls a process group written in Python, older releases keep the C++ half of the work
-    that it returns and let its Python half go, and then wait for ever in the half that knows nothing.
+    that it returns, let its Python half go, and then wait for ever in the half that never completes.
     """
 
     def __init__(self) -> None:
-        self._works: deque[SwitchWork] | None = None if release() >= _NEWEST else deque(maxlen=_SHELLS)
+        self._works: deque[SwitchWork] | None = None if release() >= _NEWEST else deque(maxlen=_WORKS)
 
     def add(self, work: SwitchWork) -> None:
-        """Keeps a work for a while, and what it gives for a shorter one."""
+        """Keeps a work for a while, and its result for a shorter one."""
         if self._works is not None:
             self._works.append(work)
-            if len(self._works) > _WHOLE:
-                older = self._works[-_WHOLE - 1]
-                if sys.getrefcount(older) == _OURS:  # C++ asks for its future at once, if at all
+            if len(self._works) > _RESULTS:
+                older = self._works[-_RESULTS - 1]
+                if sys.getrefcount(older) == _OWN_REFERENCES:  # C++ asks for its future at once, if at all
                     older.forget_result()

@@ -1,28 +1,33 @@
-"""One collective on its way, as PyTorch wants to hold it.
+"""One collective on its way, as PyTorch holds it, and the threads of a process group.
 
     group.allreduce(...) -> SwitchWork --wait()--> worker_lib.Work, in the caller's own thread
                                 |
-                                +--get_future()--> Completer, a thread that waits for works in their order
+                                +--get_future()--> a TaskThread that waits for works in their order
 
-Whoever waits drives the collective. Only where a future is asked for (DDP does), or where something is left
-to be done that nobody may ever ask for, does a thread wait in the caller's place; it starts with the first.
+The caller that waits runs the collective. A thread does it instead where a future is asked for, as DDP does,
+or where results must be copied at the end whether anybody waits or not.
 """
 
 from __future__ import annotations
 
+import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, Final, Protocol
 
 import torch
 import torch.distributed as dist
 from torch.autograd.profiler import record_function
 
-from worker_lib.torch.queued import Queued
+from switchagg.errors import SessionBrokenError
 from worker_lib.work import Work
+
+Step = Callable[[], None]
+_STOP_SECONDS: Final = 5.0
 
 
 def ranged(name: str) -> AbstractContextManager[Any]:
@@ -32,11 +37,79 @@ def ranged(name: str) -> AbstractContextManager[Any]:
     return nullcontext()
 
 
+def flat(tensors: Any) -> list[torch.Tensor]:
+    """The tensors in an argument: a tensor, or lists of them in any depth."""
+    if isinstance(tensors, torch.Tensor):
+        return [tensors]
+    return [t for each in tensors for t in flat(each)] if isinstance(tensors, list | tuple) else []
+
+
+class TaskThread:
+    """Runs tasks in the order in which they come, in a thread that starts with the first.
+
+    Args:
+        name: of the thread.
+
+    Attributes:
+        stopped: True after `stop`. Tasks that were put before still run, and may look at it.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._queue: queue.SimpleQueue[Step | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._waiting = 0
+        self.stopped = False
+
+    def put(self, task: Step) -> None:
+        """Queues a task, which must not raise.
+
+        Raises `SessionBrokenError` after `stop`.
+        """
+        with self._lock:
+            if self.stopped:
+                raise destroyed()
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                self._thread.start()
+            self._waiting += 1
+            self._queue.put(task)
+
+    def busy(self) -> bool:
+        """True if a task waits or runs, and the caller is not the task itself."""
+        return self._waiting > 0 and threading.current_thread() is not self._thread
+
+    def stop(self) -> None:
+        """Ends the thread after the tasks that it has. Safe to call twice, and from a task."""
+        with self._lock:
+            self.stopped = True
+            thread, self._thread = self._thread, None
+        if thread is not None:
+            self._queue.put(None)
+            if thread is not threading.current_thread():
+                thread.join(_STOP_SECONDS)
+
+    def _run(self) -> None:
+        while (task := self._queue.get()) is not None:
+            task()
+            del task  # its tensors must not live until the next one comes
+            with self._lock:
+                self._waiting -= 1
+
+
+def destroyed() -> SessionBrokenError:
+    """The error of a process group that is used after its end."""
+    return SessionBrokenError(
+        "this process group is destroyed; torch.distributed.init_process_group makes a new one"
+    )
+
+
 class Running(Protocol):
-    """What a work waits for: a `worker_lib.Work`, or what stands for one."""
+    """The part of `worker_lib.Work` that a `SwitchWork` needs."""
 
     def done(self) -> bool:
-        """Whether `wait` would return or raise at once."""
+        """True if `wait` would return or raise at once."""
 
     def wait(self, timeout: float | None = None) -> Any:
         """Waits for its end; `timeout` in seconds."""
@@ -47,11 +120,10 @@ class SwitchWork(dist.Work):  # type: ignore[misc]
 
     Args:
         name: of the operation, for the profiler.
-        parts: what runs.
-        result: what the future gives, and `result()` flattened.
-        finish: called once, when all parts are done: copies results to where they belong.
-        completer: whose thread completes futures.
-        keep: what must live until the end.
+        parts: the collectives.
+        result: returned by the future, and by `result()` as a flat list.
+        steps: called once, when all parts are done: they copy results to where they belong.
+        futures: the thread that completes futures.
     """
 
     def __init__(
@@ -59,21 +131,19 @@ class SwitchWork(dist.Work):  # type: ignore[misc]
         name: str,
         parts: Sequence[Running],
         result: Any,
-        finish: Callable[[], None] | None,
-        completer: Completer,
-        keep: Any = None,
+        steps: Sequence[Step],
+        futures: TaskThread,
     ) -> None:
         super().__init__()
         self._name = name
         self._parts = parts
         self._result = result
-        self._finish = finish
-        self._completer = completer
-        self._keep = keep
+        self._steps = steps
+        self._futures = futures
         self._lock = threading.Lock()
         self._done = False
         self._error: BaseException | None = None
-        self._settled: torch.futures.Future[None] | None = None  # completed by whoever finishes
+        self._ended: torch.futures.Future[None] | None = None  # completed by the thread that finishes
         self._future: torch.futures.Future[Any] | None = None  # what the caller holds
 
     def wait(self, timeout: timedelta | None = None) -> bool:
@@ -86,7 +156,7 @@ class SwitchWork(dist.Work):  # type: ignore[misc]
             True.
 
         Raises:
-            SwitchAggError: what `worker_lib.Work.wait` raises.
+            SwitchAggError: any that `worker_lib.Work.wait` raises.
         """
         seconds = timeout.total_seconds() if timeout is not None else 0.0
         if not self._done:
@@ -101,13 +171,13 @@ class SwitchWork(dist.Work):  # type: ignore[misc]
         self.wait()
 
     def is_completed(self) -> bool:
-        """Whether `wait` would return or raise at once."""
+        """True if `wait` would return or raise at once."""
         if not self._done and all(part.done() for part in self._parts):
             self._complete(None)
         return self._done
 
     def is_success(self) -> bool:
-        """Whether it is done, without an error."""
+        """True if it is done, without an error."""
         return self.is_completed() and self._error is None
 
     def exception(self) -> BaseException | None:
@@ -117,7 +187,7 @@ class SwitchWork(dist.Work):  # type: ignore[misc]
     def result(self) -> list[torch.Tensor]:
         """The tensors that hold the result, once it is done."""
         self.wait()
-        return _flat(self._result)
+        return flat(self._result)
 
     def source_rank(self) -> int:
         """Collectives have none.
@@ -131,22 +201,22 @@ class SwitchWork(dist.Work):  # type: ignore[misc]
         with self._lock:
             if self._future is not None:
                 return self._future
-            # A future that holds tensors of a GPU has to be told so.
-            devices = {t.device for t in _flat(self._result) if t.device.type == "cuda"}
-            self._settled = torch.futures.Future(devices=list(devices) or None)
-            self._future = self._settled.then(self._deliver)
+            # A future must be told of the GPUs whose tensors it holds.
+            devices = {t.device for t in flat(self._result) if t.device.type == "cuda"}
+            self._ended = torch.futures.Future(devices=list(devices) or None)
+            self._future = self._ended.then(self._deliver)
             future, done = self._future, self._done
         if done:
-            self._settled.set_result(None)
+            self._ended.set_result(None)
         else:
-            self._completer.add(self)
+            self._futures.put(partial(self._complete, None))
         return future
 
     def drive(self, seconds: float) -> None:
         """Runs the collective in this thread, for at most `seconds`.
 
-        A future that is asked for after that is complete, if the time was enough; how the collective ended is
-        for it, or for `wait`, to say.
+        If that was enough, a future asked for afterwards is complete. Errors are raised by the future and by
+        `wait`, not here.
         """
         limit = time.monotonic() + seconds
         with ranged(f"{self._name}.drive"):
@@ -155,20 +225,18 @@ class SwitchWork(dist.Work):  # type: ignore[misc]
                     return
             self._complete(None)
 
-    def finish_by_itself(self) -> None:
-        """Makes sure that what is left to be done is done, whether anybody waits or not."""
-        if self._finish is not None and not self._done:
-            self._completer.add(self)
+    def complete_in_background(self) -> None:
+        """Makes sure that results are copied to where they belong, whether anybody waits or not."""
+        if self._steps and not self._done:
+            self._futures.put(partial(self._complete, None))
 
     def forget_result(self) -> None:
         """Lets go of the result, if it is done."""
         if self._done:
             self._result = []
 
-    # ------------------------------------------------------------------ inside
-
     def _complete(self, seconds: float | None) -> None:
-        """Waits for every part, then finishes. Whichever thread comes last through the lock finds it done."""
+        """Waits for every part, then finishes, in the first thread that takes the lock."""
         error: BaseException | None = None
         try:
             for part in self._parts:
@@ -178,48 +246,21 @@ class SwitchWork(dist.Work):  # type: ignore[misc]
         with self._lock:
             if self._done:
                 return
-            if error is None and self._finish is not None:
-                try:
-                    self._finish()
-                except BaseException as caught:
-                    error = caught
+            try:
+                for step in self._steps if error is None else ():
+                    step()
+            except BaseException as caught:
+                error = caught
             self._error = error
             self._done = True
-            self._parts, self._finish, self._keep = (), None, None
-            settled = self._settled
-        if settled is not None:
-            settled.set_result(None)
+            self._parts, self._steps = (), ()
+            ended = self._ended
+        if ended is not None:
+            ended.set_result(None)
 
     def _deliver(self, _: object) -> Any:
-        # An exception set on a future is handed to C++ (DDP's reducer) as if it were a value; one that a
-        # callback raises is raised there too.
+        # DDP's reducer, in C++, takes an exception that was set on a future for a value; one that a callback
+        # raises is raised there too.
         if self._error is not None:
             raise self._error
         return self._result
-
-
-class Completer(Queued[SwitchWork]):
-    """Waits for works in the order in which they came, so that their futures complete.
-
-    Args:
-        name: of the process group.
-    """
-
-    def __init__(self, name: str) -> None:
-        super().__init__(f"{name} futures")
-
-    def add(self, work: SwitchWork) -> None:
-        """Takes care of a work.
-
-        Raises `SessionBrokenError` after `stop`.
-        """
-        self._put(work)
-
-    def _take(self, work: SwitchWork) -> None:
-        work._complete(None)
-
-
-def _flat(result: Any) -> list[torch.Tensor]:
-    if isinstance(result, torch.Tensor):
-        return [result]
-    return [t for each in result for t in (each if isinstance(each, list) else [each])]

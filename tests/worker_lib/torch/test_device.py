@@ -13,7 +13,7 @@ import worker_lib
 from tests.worker_lib.torch.models import train
 from tests.worker_lib.torch.test_ddp import STEPS, wrapped
 from tests.worker_lib.torch.worlds import attempt, run
-from worker_lib.torch import State, allreduce_hook, device, staging
+from worker_lib.torch import State, allreduce_hook, device
 
 GPU = torch.cuda.is_available()
 
@@ -29,7 +29,7 @@ def away(tensor: torch.Tensor) -> torch.Tensor:
 def pretend() -> None:
     """Lets marked tensors count as being elsewhere."""
     if not GPU:
-        staging.elsewhere = lambda tensor: getattr(tensor, "_away", False)
+        device.needs_staging = lambda tensor: getattr(tensor, "_away", False)
 
 
 def _every_operation() -> None:
@@ -133,7 +133,7 @@ def test_destroy_leaves_no_feeder() -> None:
 
 def _hooked(options: dict[str, Any]) -> None:
     if not GPU:  # a bucket's buffer is a new object each time: all but the feeder's own are elsewhere
-        staging.elsewhere = lambda _: "feeder" not in threading.current_thread().name
+        device.needs_staging = lambda _: "feeder" not in threading.current_thread().name
     for name in ("transformer", "recommender-sparse"):
         model = wrapped(name)
         with State(model, **options) as state:
@@ -152,12 +152,12 @@ def test_hooks(options: dict[str, Any]) -> None:
 
 @pytest.mark.skipif(not GPU, reason="no GPU is here: pinned memory and streams are not tried")
 def test_copies_of_a_gpu() -> None:
-    bus = device.Bus(torch.device("cuda"))
+    copier = device.DeviceCopier(torch.device("cuda"))
     x = torch.arange(1_000_000, device="cuda", dtype=torch.float32)
     x.mul_(2)  # still running, perhaps
-    host, ready = bus.to_host(x)
-    ready()
+    host, wait = copier.to_host(x)
+    wait()
     assert host.is_pinned()
     assert torch.equal(host, 2 * torch.arange(1_000_000, dtype=torch.float32))
-    bus.to_device(host + 1, x)
+    copier.to_device(host + 1, x)
     assert torch.equal(x.cpu(), host + 1)

@@ -64,13 +64,13 @@ def test_the_codecs_bits(bits: int, device: str) -> None:
             sums += lanes.pack(mine, bits)
         assert np.array_equal(sums.cpu().numpy().view(np.uint32), total)
         lanes_of_all = reference.unpack(total, bits)[:count]
-        peeled = lanes.peel(sums, bits, count)
-        assert np.array_equal(peeled.cpu().numpy(), lanes_of_all)
+        sums_of_lanes = lanes.unpack(sums, bits, count)
+        assert np.array_equal(sums_of_lanes.cpu().numpy(), lanes_of_all)
         for average in (False, True):
             op = ReduceOp.AVG if average else ReduceOp.SUM
             with np.errstate(all="ignore"):
                 expected = reference.dequantize(
                     lanes_of_all, spread, dtype=DType.F32, bits=bits, workers=n, op=op
                 )
-            got = lanes.dequantize(peeled, exponent, bits=bits, workers=n, average=average)
+            got = lanes.dequantize(sums_of_lanes, exponent, bits=bits, workers=n, average=average)
             assert np.array_equal(got.cpu().numpy(), expected, equal_nan=True), f"case {case}, {op}"

@@ -79,7 +79,7 @@ def attempt(
 
 
 def rest() -> None:
-    """Before groups of gloo's own are destroyed: `worker_lib.torch.versions.end` says why."""
+    """Before groups of gloo's own are destroyed: `worker_lib.torch.versions.end_gloo` says why."""
     import torch.distributed as dist
 
     if not hasattr(dist.ProcessGroupGloo, "shutdown"):

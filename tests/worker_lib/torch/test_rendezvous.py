@@ -1,4 +1,4 @@
-"""Ranks that meet in a store with keys of former lives."""
+"""Ranks agree on a prefix of a store that has the keys of former lives."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from tests.worker_lib.harness import in_threads
 from worker_lib import SwitchError
-from worker_lib.torch.meeting import fresh
+from worker_lib.torch.rendezvous import store_prefix
 
 SECONDS = timedelta(seconds=10)
 
@@ -19,7 +19,7 @@ def meet(store: Any, size: int, order: list[int]) -> None:
     """Ranks arrive in this order; each must find the others, and nothing that was there before."""
 
     def rank(r: int) -> None:
-        mine = fresh(store, r, size, SECONDS)
+        mine = store_prefix(store, r, size, SECONDS)
         key = f"said by {r}"
         assert not mine.check([key])
         mine.set(key, "x")
@@ -38,16 +38,16 @@ def test_every_life_has_its_own_part() -> None:
 def test_a_life_that_ended_while_its_ranks_met() -> None:
     store = dist.HashStore()
     with pytest.raises(SwitchError, match=r"ranks \[1, 2\] of 3"):
-        fresh(store, 0, 3, timedelta(seconds=0.1))
+        store_prefix(store, 0, 3, timedelta(seconds=0.1))
     with pytest.raises(SwitchError, match="not all ranks"):
-        fresh(store, 1, 3, timedelta(seconds=0.1))
+        store_prefix(store, 1, 3, timedelta(seconds=0.1))
     meet(store, 3, [1, 2, 0])
 
 
 def test_nobody_leads() -> None:
     with pytest.raises(SwitchError, match="rank 0 did not come"):
-        fresh(dist.HashStore(), 1, 2, timedelta(seconds=0.1))
+        store_prefix(dist.HashStore(), 1, 2, timedelta(seconds=0.1))
 
 
 def test_one_rank_waits_for_nobody() -> None:
-    fresh(dist.HashStore(), 0, 1, SECONDS).set("key", "value")
+    store_prefix(dist.HashStore(), 0, 1, SECONDS).set("key", "value")

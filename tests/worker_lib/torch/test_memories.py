@@ -29,7 +29,7 @@ from worker_lib.compress import (
     chain,
 )
 from worker_lib.torch import State, allreduce_hook
-from worker_lib.torch.compressors import BucketCompressors
+from worker_lib.torch.memories import BucketCompressors
 
 COMPRESSORS: list[tuple[Compressor, float]] = [
     (Dithering(bits=8, block=256), 0.1),
@@ -127,7 +127,7 @@ def test_memories_follow_their_parameters() -> None:
         reduced(compressor, [gradients[p] for p in cut])
 
     def left(p: nn.Parameter) -> np.ndarray[Any, Any]:
-        _, compressor, at = buckets._where[names[p]]
+        compressor, at = buckets._where[names[p]]
         return compressor.memories()["residual"][at : at + p.numel()].copy()
 
     before = {p: left(p) for p in ps}

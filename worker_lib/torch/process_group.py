@@ -1,0 +1,273 @@
+"""The class that PyTorch sees: a process group over the switch, with gloo for the rest.
+
+    torch.distributed / DDP --> SwitchGroup --> Collectives --> switch
+                                     |
+                                     +--where the switch does not have the operation--> gloo
+
+Through the switch: all-reduce and reduce-scatter, sum of float32, float64, float16, bfloat16, int32, int64
+and their unsigned kin, average of the floats, int32 and int64; broadcast, all-gather and barrier of any dense
+type. Through gloo, with gloo's answers and errors: other types and operations, reduce, gather, scatter,
+all-to-all, send and receive. Both kinds may be in flight at once; each keeps the order of its own calls.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import ReduceOp
+from torch.distributed import distributed_c10d as c10d
+
+from switchagg.errors import UsageError
+from switchagg.wire.header import MAX_TREE_WORKERS
+from worker_lib.session import Session
+from worker_lib.torch import device, versions
+from worker_lib.torch.collectives import Collectives
+from worker_lib.torch.fallback import GlooFallback, gloo_backend
+from worker_lib.torch.options import Options
+from worker_lib.torch.rendezvous import controllers, join, store_prefix
+from worker_lib.torch.work import destroyed
+
+NAME = "switchagg"
+
+
+def register() -> None:
+    """Makes "switchagg" a backend for `init_process_group` and `new_group`; does nothing the second time.
+
+    Raises `UsageError` where this PyTorch is too old, or has no distributed package, or no gloo.
+    """
+    versions.check()
+    if not dist.is_available() or not dist.is_gloo_available():
+        raise UsageError("this PyTorch has no torch.distributed with gloo, which switchagg builds on")
+    if NAME not in dist.Backend.backend_list:
+        dist.Backend.register_backend(NAME, _make, extended_api=True, devices=device.kinds())
+
+
+def _make(given: Any, options: Any) -> SwitchGroup:
+    """Makes a group; PyTorch calls it on the members of each new one."""
+    if options is None:
+        options = Options()
+    elif not isinstance(options, Options):
+        raise UsageError(f"pg_options is a {type(options).__name__}; accepted: worker_lib.torch.Options(...)")
+    return SwitchGroup(
+        given.store, given.group_rank, given.group_size, given.timeout, given.group_id, options
+    )
+
+
+class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
+    """The group that `init_process_group("switchagg")` and `new_group(backend="switchagg")` make.
+
+    Args:
+        store: the group's own.
+        rank, size: of this process in it.
+        timeout: of every operation that is given no other.
+        name: the group's, in PyTorch.
+        options: its settings.
+
+    Raises:
+        UsageError: more ranks than a switch can serve. SwitchError: there is no switch, or it is full.
+    """
+
+    def __init__(
+        self, store: Any, rank: int, size: int, timeout: timedelta, name: str, options: Options
+    ) -> None:
+        if size > MAX_TREE_WORKERS:
+            raise UsageError(
+                f"the group has {size} ranks; accepted: 1 to {MAX_TREE_WORKERS} on a tree of switches, fewer "
+                "on one. Reduce within smaller groups first, or use gloo"
+            )
+        versions.start_group(self, store, rank, size)
+        self._destroy_watch = versions.DestroyWatch()
+        self._lock = threading.Lock()
+        self._collectives: Collectives | None = None
+        self._gloo: Any = None
+        self.settings = options
+        self.fallback: GlooFallback | None = None
+        store = store_prefix(store, rank, size, timeout)
+        # First the switch, which may have no room: gloo connects every rank with every other.
+        session, self._controller = join(store, name, rank, size, timeout, options)
+        self._collectives = Collectives(session, options, f"switchagg {name}")
+        try:
+            self._gloo = gloo_backend(store, rank, size, timeout)
+            for kind in device.kinds():
+                self._register_backend(torch.device(kind), dist.ProcessGroup.BackendType.GLOO, self._gloo)
+            if options.fallback == "gloo" and size > 1:
+                store = dist.PrefixStore("fallback", store)
+                gloo = gloo_backend(store, rank, size, timeout)
+                self.fallback = self._collectives.switch = GlooFallback(session, gloo, store, name)
+        except BaseException:
+            self.shutdown()
+            raise
+
+    def getBackendName(self) -> str:
+        """Its name for `torch.distributed.get_backend` and messages."""
+        return NAME
+
+    name = getBackendName
+
+    @property
+    def collectives(self) -> Collectives:
+        """The collectives that go through the switch.
+
+        Raises `SessionBrokenError` when the group is destroyed.
+        """
+        if self._collectives is not None and self._destroy_watch.destroyed(self):
+            self.shutdown()
+        if self._collectives is None:
+            raise destroyed()
+        return self._collectives
+
+    @property
+    def session(self) -> Session:
+        """The session beneath, for its counters.
+
+        Raises `SessionBrokenError` when the group is destroyed.
+        """
+        return self.collectives.session
+
+    @property
+    def fallen_back(self) -> bool:
+        """True if the switch is lost and gloo does its work."""
+        return self.fallback is not None and self.fallback.lost.is_set()
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Sets the timeout of operations that are given no other."""
+        seconds = timeout.total_seconds()
+        if not seconds > 0:
+            raise UsageError(f"timeout is {timeout!r}; accepted: more than 0 seconds")
+        self.session.timeout = seconds
+        self._gloo._set_default_timeout(timeout)
+
+    def shutdown(self) -> None:
+        """Leaves the job, and lets go of threads, sockets and the switch, if this process started it.
+
+        Operations that are still on their way end with an error. Safe to call twice.
+        """
+        with self._lock:
+            collectives, self._collectives = self._collectives, None
+            gloo, self._gloo = self._gloo, None
+        if collectives is None:
+            return
+        collectives.close()
+        if gloo is not None:
+            versions.end_gloo(gloo)
+        if self._controller is not None:
+            controllers.release(self._controller)
+
+    def __del__(self) -> None:
+        if getattr(self, "_collectives", None) is not None and not sys.is_finalizing():
+            self.shutdown()
+
+    def abort(self) -> None:
+        """The same as `shutdown`: nothing of this group waits for other ranks."""
+        self.shutdown()
+
+    # ------------------------------------------------------------------ operations
+
+    def allreduce(
+        self, tensors: Any, opts: Any = None, timeout: timedelta | None = None, *, op: Any = None
+    ) -> Any:
+        """Reduces one tensor in place. `opts` is AllreduceOptions, or the operation itself."""
+        tensors, opts = _as_list(tensors), _options(c10d.AllreduceOptions, opts, timeout, op)
+        work = self.collectives.reduce_on_device(tensors, opts)
+        return self._run("allreduce", "allreduce", [tensors], opts) if work is None else work
+
+    def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
+        """Reduces several tensors in place, as one operation."""
+        opts = _options(c10d.AllreduceCoalescedOptions, opts)
+        return self._run("allreduce_coalesced", "allreduce_coalesced", [tensors], opts)
+
+    def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None, timeout: Any = None) -> Any:
+        """Reduces a list of tensors, one a rank; `outputs` holds this rank's."""
+        if isinstance(outputs, torch.Tensor):  # the overload without outer lists
+            outputs, inputs = [outputs], [inputs]
+        opts = _options(c10d.ReduceScatterOptions, opts, timeout)
+        return self._run("reduce_scatter", "reduce_scatter", [outputs, inputs], opts, fresh=True)
+
+    def reduce_scatter_single(self, output: Any, input: Any, opts: Any = None) -> Any:
+        """Reduces a tensor; rank r gets the r-th of `size` equal parts."""
+        opts = _options(c10d.ReduceScatterOptions, opts)
+        return self._run("reduce_scatter_single", "_reduce_scatter_base", [output, input], opts, fresh=True)
+
+    def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        """`reduce_scatter_single` of several tensors, as one operation."""
+        opts = _options(c10d.ReduceScatterOptions, opts)
+        beneath = "reduce_scatter_tensor_coalesced"
+        return self._run("reduce_scatter_single_coalesced", beneath, [outputs, inputs], opts, fresh=True)
+
+    def broadcast(
+        self, tensors: Any, opts: Any = None, timeout: timedelta | None = None, *, root: int | None = None
+    ) -> Any:
+        """Copies the root's tensor to all ranks. `opts` is BroadcastOptions, or the root."""
+        if isinstance(opts, int):
+            root, opts = opts, None
+        opts = _options(c10d.BroadcastOptions, opts, timeout)
+        if root is not None:
+            opts.rootRank = root
+        return self._run("broadcast", "broadcast", [_as_list(tensors)], opts)
+
+    def allgather(self, outputs: Any, inputs: Any, opts: Any = None, timeout: Any = None) -> Any:
+        """Collects every rank's tensor in a list of tensors."""
+        if isinstance(inputs, torch.Tensor):  # the overload without outer lists
+            outputs, inputs = [outputs], [inputs]
+        opts = _options(c10d.AllgatherOptions, opts, timeout)
+        return self._run("allgather", "allgather", [outputs, inputs], opts, fresh=True)
+
+    def all_gather_single(self, output: Any, input: Any, opts: Any = None) -> Any:
+        """Collects every rank's tensor in one, end to end."""
+        opts = _options(c10d.AllgatherOptions, opts)
+        return self._run("all_gather_single", "_allgather_base", [output, input], opts, fresh=True)
+
+    def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        """`all_gather_single` of several tensors, as one operation."""
+        opts = _options(c10d.AllgatherOptions, opts)
+        beneath = "allgather_into_tensor_coalesced"
+        return self._run("all_gather_single_coalesced", beneath, [outputs, inputs], opts, fresh=True)
+
+    def barrier(self, opts: Any = None, timeout: timedelta | None = None) -> Any:
+        """Its work is done when every rank has called it."""
+        if isinstance(opts, timedelta):
+            opts, timeout = None, opts
+        return self._run("barrier", "barrier", [], _options(c10d.BarrierOptions, opts, timeout))
+
+    # Other names by which PyTorch calls these.
+    _reduce_scatter_base = reduce_scatter_single
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+    _allgather_base = all_gather_single
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+
+    def _run(self, name: str, beneath: str, args: list[Any], opts: Any, *, fresh: bool = False) -> Any:
+        """Runs an operation of `Collectives`, or gloo's if the switch does not have it.
+
+        Args:
+            name, beneath: the operation's in `Collectives` and in gloo.
+            args: tensors, or lists of them; the first gets results.
+            fresh: the first is only written.
+        """
+        collectives, gloo = self.collectives, self._gloo
+
+        def begin(*args: Any) -> Any:
+            work = getattr(collectives, name)(*args, opts)
+            return getattr(gloo, beneath)(*args, opts) if work is None else work
+
+        return collectives.start(name, begin, args, fresh=fresh)
+
+
+def _as_list(tensors: Any) -> list[torch.Tensor]:
+    return [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+
+
+def _options(kind: Any, given: Any, timeout: timedelta | None = None, op: Any = None) -> Any:
+    """The options of a call: as given, or made of the arguments of PyTorch's other overloads."""
+    if isinstance(given, ReduceOp | ReduceOp.RedOpType):
+        given, op = None, given
+    options = kind() if given is None else given
+    if op is not None:
+        options.reduceOp = op
+    if timeout is not None:
+        options.timeout = timeout
+    return options
