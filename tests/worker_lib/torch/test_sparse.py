@@ -62,7 +62,7 @@ def test_sums_and_the_union_of_rows() -> None:
 
 
 def _bytes() -> tuple[int, int]:
-    """Returns the bytes sent for the gradient of a table of 100,000 rows, 50 of them used by each rank."""
+    """The bytes that a table of 100,000 rows costs, of which each rank has 50, and the rows of the result."""
     session = dist.group.WORLD.session
     generator = torch.Generator().manual_seed(dist.get_rank())
     rows = torch.randint(0, 100_000, (1, 50), generator=generator)
