@@ -9,11 +9,13 @@ worker side.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import socket
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlsplit
@@ -120,23 +122,17 @@ def send(
 
     Raises `AdmissionError` for a refusal, OSError for a lost connection, `NotHttp` for nonsense.
     """
-    from http.client import HTTPException
-
     headers = {"Accept": "application/json"}
     if there.credential is not None:
         headers["Authorization"] = f"Bearer {there.credential}"
     if body is not None:
         headers["Content-Type"] = "application/json"
-    try:
+    with _http_errors():
         connection.request(method, path, None if body is None else json.dumps(body).encode(), headers)
         response = connection.getresponse()
         if response.status in (200, 201):
             return response
         value = json.loads(response.read())
-    except OSError:  # RemoteDisconnected is also an HTTPException
-        raise
-    except (HTTPException, ValueError) as error:
-        raise NotHttp(repr(error)) from error
     refusal = value.get("error") if isinstance(value, dict) else None
     if not isinstance(refusal, dict):
         raise NotHttp(f"status {response.status}, {value!r}"[:200])
@@ -147,18 +143,25 @@ def call(
     connection: HTTPConnection, there: Endpoint, method: str, path: str, body: dict[str, Any] | None = None
 ) -> dict[str, Any]:
     """One request and its answer, a JSON object. Raises as `send` does."""
-    from http.client import HTTPException
-
     response = send(connection, there, method, path, body)
-    try:
+    with _http_errors():
         value = json.loads(response.read())
-    except OSError:
-        raise
-    except (HTTPException, ValueError) as error:
-        raise NotHttp(repr(error)) from error
     if not isinstance(value, dict):
         raise NotHttp(f"status {response.status}, {value!r}"[:200])
     return value
+
+
+@contextlib.contextmanager
+def _http_errors() -> Iterator[None]:
+    """Turns the errors of an answer that is no HTTP or no JSON into `NotHttp`."""
+    from http.client import HTTPException
+
+    try:
+        yield
+    except OSError:  # RemoteDisconnected is also an HTTPException
+        raise
+    except (HTTPException, ValueError) as error:
+        raise NotHttp(repr(error)) from error
 
 
 def call_once(

@@ -119,10 +119,7 @@ class ControllerCore:
             if self.closed:
                 return
             self.closed = True
-            if self.journal.store.persistent:
-                self.book.pause()
-            else:
-                self.book.close()
+            self.book.close(for_good=not self.journal.store.persistent)
             self._carry_out()
             self.streams.close(AdmissionError("the controller is stopping", "stopping"))
         self._stop.set()

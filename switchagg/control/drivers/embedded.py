@@ -31,28 +31,13 @@ class EmbeddedDriver:
         self, switch: Switch, capacity: int, memory: int = DEFAULT_MEMORY, *, name: str = "local"
     ) -> None:
         self._switch = switch
-        self._name = name
-        self._address = switch.address
-        self._capacity = Capacity(capacity, words_at(self._address[0]), memory)
+        self.name = name
+        self.target = "native"
+        self.address = switch.address
+        self.capacity = Capacity(capacity, words_at(self.address[0]), memory)
         self._jobs: dict[int, JobEntry] = {}
         self._fenced: dict[int, int] = {}
         self._lock = threading.Lock()
-
-    @property
-    def name(self) -> str:
-        return self._name
-
-    @property
-    def target(self) -> str:
-        return "native"
-
-    @property
-    def capacity(self) -> Capacity:
-        return self._capacity
-
-    @property
-    def address(self) -> tuple[str, int]:
-        return self._address
 
     @property
     def receive_buffer(self) -> int:

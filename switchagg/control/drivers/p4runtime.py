@@ -15,9 +15,9 @@ import queue
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
-from typing import Final, Self
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Final
 
 from switchagg.errors import SwitchAggError, SwitchError, UsageError
 from switchagg.p4program import frames as p4_frames
@@ -222,8 +222,15 @@ class P4RuntimeDriver:
         before = self._before.get(job_id, Counter())
         return {name: count - before[name] for name, count in counts.items()}
 
-    def _call(self, doing: str) -> _Call:
-        return _Call(self._lock, f"switch {self.name} ({self._spec.server}), {doing}", self._link.suspect)
+    @contextmanager
+    def _call(self, doing: str) -> Iterator[None]:
+        """Runs one call alone. An error gets the switch's name, and makes the link look at the switch."""
+        try:
+            with self._lock:
+                yield
+        except SwitchAggError as error:
+            self._link.suspect()
+            raise SwitchError(f"switch {self.name} ({self._spec.server}), {doing}: {error}") from error
 
     # ---- packets ----
 
@@ -281,22 +288,3 @@ class P4RuntimeDriver:
 
     def slot(self, index: int) -> SlotState | None:  # noqa: ARG002 (bmv2 serves no registers)
         return None
-
-
-class _Call:
-    """One call of the driver: alone, its errors with the switch's name, a look at the switch after one."""
-
-    def __init__(self, lock: threading.RLock, what: str, suspect: Callable[[], None]) -> None:
-        self._lock, self._what, self._suspect = lock, what, suspect
-
-    def __enter__(self) -> Self:
-        self._lock.acquire()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._lock.release()
-        if isinstance(error, SwitchAggError):
-            self._suspect()
-            raise SwitchError(f"{self._what}: {error}") from error

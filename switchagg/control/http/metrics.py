@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter as Tally
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
@@ -21,23 +21,16 @@ import switchagg
 from switchagg.control.jobs.records import OPEN, SwitchState
 
 if TYPE_CHECKING:
-    from switchagg.control.answers import JobView, RatesView, SwitchView
+    from switchagg.control.answers import JobView, SwitchView
     from switchagg.control.controller import Controller
 
 MEDIA_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _BUCKETS: Final = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
-_RATES: Final[tuple[tuple[str, str, Callable[[RatesView], float | None]], ...]] = (
-    (
-        "reduced_bytes_per_second",
-        "Bytes of tensors that the tenant's jobs reduce in a second.",
-        lambda rates: None if rates["GBps"] is None else rates["GBps"] * 1e9,
-    ),
-    (
-        "packets_per_second",
-        "Packets that the workers of the tenant's jobs send.",
-        lambda rates: rates["packets_per_s"],
-    ),
+_RATES: Final = (
+    ("reduced_bytes_per_second", "Bytes of tensors that the tenant's jobs reduce in a second.", "GBps", 1e9),
+    ("packets_per_second", "Packets that the workers of the tenant's jobs send.", "packets_per_s", 1.0),
 )
+"""Gauges of a tenant's jobs together: name, help, key of `RatesView`, factor."""
 _NO_EVENTS: Final = 2**53
 
 
@@ -99,16 +92,10 @@ class _State(Collector):
         yield _gauges(
             "switchagg_jobs", "Jobs that have not ended.", ("tenant", "state"), controller.queries.census()
         )
-        yield _counters("switchagg_joins", "Joins, by outcome.", "outcome", dict(controller.outcomes))
-        yield _counters(
-            "switchagg_events",
-            "Entries of the event log, by kind.",
-            "kind",
-            controller.queries.event_counts(),
-        )
-        yield _counters(
-            "switchagg_heartbeats", "Heartbeat datagrams, by outcome.", "outcome", self._heartbeats()
-        )
+        events, heartbeats = controller.queries.event_counts(), self._heartbeats()
+        yield _counters("switchagg_joins", "Joins, by outcome.", ("outcome",), dict(controller.outcomes))
+        yield _counters("switchagg_events", "Entries of the event log, by kind.", ("kind",), events)
+        yield _counters("switchagg_heartbeats", "Heartbeat datagrams, by outcome.", ("outcome",), heartbeats)
         yield GaugeMetricFamily(
             "switchagg_warnings",
             "Warnings for a person; /healthz lists them.",
@@ -131,24 +118,19 @@ def _switches(switches: list[SwitchView]) -> Iterator[Metric]:
             for state in SwitchState
         },
     )
-    yield gauge("slots", "Slots of the switch.", lambda switch: switch["capacity"]["slots"])
-    yield gauge("free_slots", "Slots that no job has.", lambda switch: switch["free"])
+    yield gauge("slots", "Slots of the switch.", lambda s: s["capacity"]["slots"])
+    yield gauge("free_slots", "Slots that no job has.", lambda s: s["free"])
     yield gauge(
-        "largest_free_slots",
-        "Slots of the largest job that still fits.",
-        lambda switch: switch["largest_free"],
+        "largest_free_slots", "Slots of the largest job that still fits.", lambda s: s["largest_free"]
     )
-    yield gauge("memory_bytes", "Memory for slots.", lambda switch: switch["capacity"]["memory"])
-    yield gauge("used_memory_bytes", "Memory that jobs have.", lambda switch: switch["memory_used"])
-    counters = CounterMetricFamily(
+    yield gauge("memory_bytes", "Memory for slots.", lambda s: s["capacity"]["memory"])
+    yield gauge("used_memory_bytes", "Memory that jobs have.", lambda s: s["memory_used"])
+    yield _counters(
         "switchagg_switch_packets",
         "Packets since the switch started, by counter (`switchagg stats`).",
-        labels=("switch", "counter"),
+        ("switch", "counter"),
+        {(each["name"], name): value for each in switches for name, value in each["counters"].items()},
     )
-    for switch in switches:
-        for counter, value in switch["counters"].items():
-            counters.add_metric((switch["name"], counter), value)
-    yield counters
 
 
 def _tenants(switches: list[SwitchView], jobs: list[JobView]) -> Iterator[Metric]:
@@ -169,23 +151,15 @@ def _tenants(switches: list[SwitchView], jobs: list[JobView]) -> Iterator[Metric
         if job["rates"] is not None and (lost := job["rates"]["loss"]) is not None:
             loss[owner] = max(loss.get(owner, 0.0), lost)
     yield _gauges("switchagg_members", "Members of jobs that have not ended.", ("tenant", "state"), members)
-    yield _gauges(
-        "switchagg_silence_seconds",
-        "Since the last heartbeat of the tenant's member that has been silent longest.",
-        ("tenant",),
-        silence,
-    )
-    yield _gauges(
-        "switchagg_loss_ratio",
-        "Share of packets sent again, in the tenant's job that loses most.",
-        ("tenant",),
-        loss,
-    )
-    for metric, help, rate in _RATES:
+    longest = "Since the last heartbeat of the tenant's member that has been silent longest."
+    yield _gauges("switchagg_silence_seconds", longest, ("tenant",), silence)
+    worst = "Share of packets sent again, in the tenant's job that loses most."
+    yield _gauges("switchagg_loss_ratio", worst, ("tenant",), loss)
+    for metric, help, key, factor in _RATES:
         rates: dict[tuple[str, ...], float] = {}
         for job in jobs:
-            if job["rates"] is not None and (value := rate(job["rates"])) is not None:
-                rates[(job["tenant"],)] = rates.get((job["tenant"],), 0.0) + value
+            if job["rates"] is not None and (value := cast(Any, job["rates"])[key]) is not None:
+                rates[(job["tenant"],)] = rates.get((job["tenant"],), 0.0) + value * factor
         yield _gauges(f"switchagg_{metric}", help, ("tenant",), rates)
 
 
@@ -197,8 +171,9 @@ def _gauges(name: str, help: str, labels: tuple[str, ...], values: Mapping[Any, 
     return family
 
 
-def _counters(name: str, help: str, label: str, values: Mapping[str, int]) -> CounterMetricFamily:
-    family = CounterMetricFamily(name, help, labels=(label,))
+def _counters(name: str, help: str, labels: tuple[str, ...], values: Mapping[Any, int]) -> Metric:
+    """Returns a counter from its values by their label, or by their tuples of labels."""
+    family = CounterMetricFamily(name, help, labels=labels)
     for key, value in values.items():
-        family.add_metric((key,), value)
+        family.add_metric((key,) if isinstance(key, str) else key, value)
     return family

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass
 from importlib import resources
-from types import MappingProxyType
-from typing import Final
+from pathlib import PurePath
+from typing import Final, NamedTuple
 
 _MEDIA_TYPES: Final = {
     ".html": "text/html; charset=utf-8",
@@ -21,20 +20,17 @@ _MEDIA_TYPES: Final = {
 }
 
 # Nothing inline, nothing from elsewhere, nowhere else to talk to, and no frame to be tricked through.
-PAGE_HEADERS: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
-        "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
-        "X-Content-Type-Options": "nosniff",
-        "X-Frame-Options": "DENY",
-        "Referrer-Policy": "no-referrer",
-        "Cache-Control": "no-cache",
-    }
-)
+PAGE_HEADERS: Final[Mapping[str, str]] = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-cache",
+}
 
 
-@dataclass(frozen=True, slots=True)
-class PageFile:
+class PageFile(NamedTuple):
     """One file as it is sent."""
 
     content: bytes
@@ -49,9 +45,8 @@ def page_file(name: str) -> PageFile | None:
 @functools.cache
 def _files() -> Mapping[str, PageFile]:
     folder = resources.files("switchagg.control") / "page"
-    files = {}
-    for entry in folder.iterdir():
-        media_type = _MEDIA_TYPES.get(entry.name[entry.name.rfind(".") :])
-        if media_type is not None:
-            files[entry.name] = PageFile(entry.read_bytes(), media_type)
-    return MappingProxyType(files)
+    return {
+        entry.name: PageFile(entry.read_bytes(), _MEDIA_TYPES[suffix])
+        for entry in folder.iterdir()
+        if (suffix := PurePath(entry.name).suffix) in _MEDIA_TYPES
+    }

@@ -8,8 +8,7 @@ from __future__ import annotations
 import html as escaping
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 Document = Mapping[str, Any]
 
@@ -22,14 +21,12 @@ h3 { margin-top: 2rem }
 """
 
 
-@dataclass(frozen=True, slots=True)
-class _Heading:
+class _Heading(NamedTuple):
     level: int
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Table:
+class _Table(NamedTuple):
     heads: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
 
@@ -59,8 +56,8 @@ def html(document: Document) -> str:
             case _Heading(level, text):
                 body.append(f"<h{level}>{_inline(text)}</h{level}>")
             case _Table(heads, rows):
-                lines = [_cells("th", heads), *(_cells("td", row) for row in rows)]
-                body.append(f"<table>{''.join(lines)}</table>")
+                lines = "".join([_cells("th", heads), *(_cells("td", row) for row in rows)])
+                body.append(f"<table>{lines}</table>")
             case str():
                 body.append(f"<p>{_inline(part)}</p>")
     title = escaping.escape(document["info"]["title"])

@@ -7,11 +7,10 @@ own, so that a switch that does not answer keeps nobody else waiting.
 from __future__ import annotations
 
 import asyncio
-import functools
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Final, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, TypeVarTuple
 
 from fastapi import APIRouter, Depends, Path, Query, Request, Security
 from fastapi.responses import JSONResponse, Response
@@ -45,8 +44,8 @@ MAX_EVENTS: Final = 1000
 THREADS: Final = 16  # for calls that wait for the controller
 SWITCH_THREADS: Final = 8  # for calls that wait for a switch
 
-_P = ParamSpec("_P")
 _T = TypeVar("_T")
+_Ts = TypeVarTuple("_Ts")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +65,13 @@ class Service:
     pool: ThreadPoolExecutor
     switch_pool: ThreadPoolExecutor
 
-    async def in_thread(self, call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+    async def in_thread(self, call: Callable[[*_Ts], _T], *arguments: *_Ts) -> _T:
         """Awaits a call that may block for a moment."""
-        work = functools.partial(call, *args, **kwargs)
-        return await asyncio.get_running_loop().run_in_executor(self.pool, work)
+        return await asyncio.get_running_loop().run_in_executor(self.pool, call, *arguments)
 
-    async def of_switch(self, call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+    async def of_switch(self, call: Callable[[*_Ts], _T], *arguments: *_Ts) -> _T:
         """Awaits a call that waits for an answer of a switch."""
-        work = functools.partial(call, *args, **kwargs)
-        return await asyncio.get_running_loop().run_in_executor(self.switch_pool, work)
+        return await asyncio.get_running_loop().run_in_executor(self.switch_pool, call, *arguments)
 
     def close(self) -> None:
         """Waits for the calls under way."""

@@ -291,15 +291,8 @@ class JobBook:
             longest = max(seconds for _, seconds in gone)
             self.lost([member for member, _ in gone], f"silent for {longest:.0f} s")
 
-    def close(self) -> None:
-        """The controller stops for good: joins that wait are refused and every job ends."""
-        self._stop(for_good=True)
-
-    def pause(self) -> None:
-        """The controller stops for now: joins that wait are refused, jobs stay on their switches."""
-        self._stop(for_good=False)
-
-    def _stop(self, *, for_good: bool) -> None:
+    def close(self, *, for_good: bool = True) -> None:
+        """The controller stops: joins that wait are refused. Jobs end, or stay on their switches."""
         for job in self.table.jobs():
             self.scheduler.refuse_joining(job, AdmissionError("the controller is stopping", "stopping"))
             if job.state is not JobState.ended:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from switchagg.control.jobs import effects
@@ -15,27 +16,15 @@ from switchagg.errors import AdmissionError
 from switchagg.rules.slots import JobEntry, ParentEntry, WorkerEntry
 
 
+@dataclass(frozen=True, slots=True)
 class JobLifecycle:
-    """Carries jobs of a table from placement to their end.
+    """Carries jobs of a table from placement to their end."""
 
-    Args:
-        draw: returns a random number of 32 bits.
-        draw_cookie: returns 16 random bytes.
-    """
-
-    def __init__(
-        self,
-        table: JobTable,
-        pool: SwitchPool,
-        queue: effects.Effects,
-        draw: Callable[[], int],
-        draw_cookie: Callable[[], bytes],
-    ) -> None:
-        self._table = table
-        self._pool = pool
-        self._effects = queue
-        self._draw = draw
-        self._draw_cookie = draw_cookie
+    _table: JobTable
+    _pool: SwitchPool
+    _effects: effects.Effects
+    _draw: Callable[[], int]  # a random number of 32 bits
+    _draw_cookie: Callable[[], bytes]  # 16 random bytes
 
     # Generations.
 
@@ -116,13 +105,10 @@ class JobLifecycle:
             part, bit = generation.seat(rank)
             former = member.admission
             member.admission = Admission(
-                switch=part.slot_range.switch,
+                **asdict(part.slot_range),
                 job=generation.id,
                 token=member.token,
                 result_token=part.entry.result_token,
-                base=part.slot_range.base,
-                slots=part.slot_range.slots,
-                words=part.slot_range.words,
                 first_seq=generation.first_seq,
                 policy=job.policy,
                 worker_bit=bit,

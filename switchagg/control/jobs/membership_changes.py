@@ -16,13 +16,22 @@ header of a collective reaches all ranks at the same point.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Final
+
 from switchagg.control.jobs.candidates import CandidateFinder
 from switchagg.control.jobs.effects import AnswerStep, ChangeStep, Effects, Fence, SendEvent
-from switchagg.control.jobs.job import Change, ChangeReason, Generation, Job, Member, Placement
+from switchagg.control.jobs.job import Change, ChangeReason, Job, Member, Placement
 from switchagg.control.jobs.lifecycle import JobLifecycle
 from switchagg.control.jobs.records import EventKind, JobState, MemberState, SwitchState, check_endpoint
 from switchagg.control.jobs.switch_pool import SwitchPool
 from switchagg.errors import AdmissionError
+
+_KINDS: Final = {
+    ChangeReason.move: EventKind.moved,
+    ChangeReason.shrink: EventKind.shrunk,
+    ChangeReason.rejoin: EventKind.joined,
+}
 
 
 def address_taken(job: Job, endpoint: tuple[str, int], rank: int) -> AdmissionError | None:
@@ -37,16 +46,14 @@ def address_taken(job: Job, endpoint: tuple[str, int], rank: int) -> AdmissionEr
     return None
 
 
+@dataclass(frozen=True, slots=True)
 class MembershipChanges:
     """Begins the changes of jobs' membership and takes them from step to step."""
 
-    def __init__(
-        self, lifecycle: JobLifecycle, pool: SwitchPool, candidates: CandidateFinder, effects: Effects
-    ) -> None:
-        self._lifecycle = lifecycle
-        self._pool = pool
-        self._candidates = candidates
-        self._effects = effects
+    _lifecycle: JobLifecycle
+    _pool: SwitchPool
+    _candidates: CandidateFinder
+    _effects: Effects
 
     # Calls of members.
 
@@ -143,10 +150,8 @@ class MembershipChanges:
         if any(self._pool.switches[name].up for name in drained):
             target = self._pool.take(self._candidates.of_job(job), without=drained, held=job.placement)
             if target is not None:
-                why = f"moving to switch {target.root.switch}"
-                if target.leaves:
-                    why += f" and {', '.join(leaf.switch for leaf in target.leaves)} below it"
-                self.ask_to_pause(job, ChangeReason.move, why, target)
+                there = _switches(target.root.switch, [leaf.switch for leaf in target.leaves])
+                self.ask_to_pause(job, ChangeReason.move, f"moving to {there}", target)
 
     def ask_to_pause(
         self, job: Job, reason: ChangeReason, why: str, target: Placement | None = None
@@ -225,23 +230,17 @@ class MembershipChanges:
         """Logs a change whose new generation has opened."""
         generation = job.generation
         assert generation is not None
-        kind = {
-            ChangeReason.move: EventKind.moved,
-            ChangeReason.shrink: EventKind.shrunk,
-            ChangeReason.rejoin: EventKind.joined,
-        }[change.reason]
         if change.reason is ChangeReason.move:
-            what = f"runs on {_switches(generation)}"
+            root, *leaves = (part.slot_range.switch for part in generation.parts)
+            what = f"runs on {_switches(root, leaves)}"
         else:
             what = f"goes on with ranks {', '.join(map(str, generation.places))}"
-        self._effects.log(kind, f"job {job.name!r} {what}: {change.why}", job)
+        self._effects.log(_KINDS[change.reason], f"job {job.name!r} {what}: {change.why}", job)
 
 
 def _admitted(job: Job) -> set[int]:
     return {member.rank for member in job.joined() if member.admission is not None}
 
 
-def _switches(generation: Generation) -> str:
-    leaves = [leaf.slot_range.switch for leaf in generation.leaves]
-    below = f" and {', '.join(leaves)} below it" if leaves else ""
-    return f"switch {generation.slot_range.switch}{below}"
+def _switches(root: str, leaves: list[str]) -> str:
+    return f"switch {root} and {', '.join(leaves)} below it" if leaves else f"switch {root}"

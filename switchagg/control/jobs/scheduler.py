@@ -9,6 +9,7 @@ pause in time stays where it is, and others are asked.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from switchagg.control.jobs.candidates import CandidateFinder, PlacementCandidate
@@ -25,13 +26,13 @@ from switchagg.errors import AdmissionError
 MOVE_PATIENCE: Final = 30.0  # seconds in which members who are asked to make room have to pause
 
 
+@dataclass(frozen=True, slots=True)
 class Quotas:
     """The tenants' quotas, each as of the tenant's latest request."""
 
-    def __init__(self, table: JobTable, candidates: CandidateFinder) -> None:
-        self._table = table
-        self._candidates = candidates
-        self._quotas: dict[str, Quota] = {}
+    _table: JobTable
+    _candidates: CandidateFinder
+    _quotas: dict[str, Quota] = field(default_factory=dict)
 
     def check(self, tenant: Tenant, job: Job | None, candidates: Sequence[PlacementCandidate]) -> None:
         """Raises `AdmissionError` if a job of this size exceeds the quota. `job` is None for one more job."""
@@ -84,26 +85,17 @@ class Quotas:
         return slots, memory
 
 
+@dataclass(frozen=True, slots=True)
 class Scheduler:
     """Gives waiting jobs their slots, and takes back those of jobs that do not open."""
 
-    def __init__(
-        self,
-        table: JobTable,
-        pool: SwitchPool,
-        candidates: CandidateFinder,
-        quotas: Quotas,
-        lifecycle: JobLifecycle,
-        changes: MembershipChanges,
-        effects: Effects,
-    ) -> None:
-        self._table = table
-        self._pool = pool
-        self._candidates = candidates
-        self._quotas = quotas
-        self._lifecycle = lifecycle
-        self._changes = changes
-        self._effects = effects
+    _table: JobTable
+    _pool: SwitchPool
+    _candidates: CandidateFinder
+    _quotas: Quotas
+    _lifecycle: JobLifecycle
+    _changes: MembershipChanges
+    _effects: Effects
 
     def queue(self) -> list[Job]:
         """Returns the waiting jobs, the next one first."""
