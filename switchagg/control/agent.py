@@ -17,7 +17,7 @@ from concurrent.futures import Future
 from typing import Any, Final, Protocol
 
 from switchagg.control.drivers.base import SwitchDriver
-from switchagg.control.jobs.effects import Fence, Install, Remove
+from switchagg.control.jobs.effects import Fence, Install, Remove, SwitchEffect
 from switchagg.control.jobs.job import Generation, Job
 from switchagg.errors import SwitchAggError, SwitchError
 from switchagg.rules.switch import Capacity, ChangeKind, Reconciled, SwitchChange
@@ -95,7 +95,7 @@ class Agent:
         if self._thread.is_alive():
             self._thread.join(patience)
 
-    def queue(self, effect: Install | Remove | Fence) -> None:
+    def queue(self, effect: SwitchEffect) -> None:
         """Queues an effect."""
         match effect:
             case Install(job, generation):

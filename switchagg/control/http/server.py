@@ -66,6 +66,9 @@ class HttpServer:
             in the serving thread, once.
         tls: serves https with these.
 
+    Attributes:
+        address: the address and port where it listens.
+
     Raises `SwitchError` where it cannot listen there, `UsageError` for files that are no certificate.
     """
 
@@ -80,7 +83,7 @@ class HttpServer:
         self._tls = None if tls is None else tls.context()
         self._application = application
         self._socket = _listen(host, port)
-        self._address: tuple[str, int] = self._socket.getsockname()[:2]
+        self.address: tuple[str, int] = self._socket.getsockname()[:2]
         self._thread = threading.Thread(target=self._serve, name="switchagg-http", daemon=True)
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -88,14 +91,9 @@ class HttpServer:
         self._closed = False
 
     @property
-    def address(self) -> tuple[str, int]:
-        """Address and port where it listens."""
-        return self._address
-
-    @property
     def url(self) -> str:
         """``http://host:port``, or https."""
-        host, port = self._address
+        host, port = self.address
         return f"{'http' if self._tls is None else 'https'}://{f'[{host}]' if ':' in host else host}:{port}"
 
     def start(self) -> None:

@@ -15,7 +15,7 @@ import contextlib
 import json
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from starlette.requests import Request
@@ -123,13 +123,13 @@ async def admitted(stream: MemberStream, controller: Controller, request: Reques
     return _MemberResponse(first, stream, controller)
 
 
-async def unless_gone(request: Request, outcome: Awaitable[_T]) -> _T:
-    """Awaits `outcome`; raises `ClientGone`, and cancels it, when the connection ends first."""
+async def unless_gone(request: Request, outcome: Awaitable[_T], *others: asyncio.Future[Any]) -> _T:
+    """Awaits `outcome`; raises `ClientGone`, and cancels it, when the connection ends or one of `others`."""
     request.scope[WAITS] = True
     waiting = asyncio.ensure_future(outcome)
     gone = asyncio.ensure_future(_gone(request.receive))
     try:
-        await asyncio.wait((waiting, gone), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((waiting, gone, *others), return_when=asyncio.FIRST_COMPLETED)
         if not waiting.done():
             raise ClientGone
         return waiting.result()
@@ -153,7 +153,8 @@ class _MemberResponse(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         overrun = asyncio.ensure_future(self._stream.overrun())
         try:
-            await _write_until_gone(self._write(send), scope, receive, overrun)
+            with contextlib.suppress(ClientGone):
+                await unless_gone(Request(scope, receive), self._write(send), overrun)
             if overrun.done():
                 abort(scope)
         finally:
@@ -165,7 +166,8 @@ class _MemberResponse(Response):
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         event: Mapping[str, Any] | None = self._first
         while event is not None:
-            await send({"type": "http.response.body", "body": _json_line(event), "more_body": True})
+            line = json.dumps(event, separators=(",", ":")).encode() + b"\n"
+            await send({"type": "http.response.body", "body": line, "more_body": True})
             try:
                 event = await asyncio.wait_for(self._stream.next(), PING_INTERVAL)
             except TimeoutError:
@@ -194,7 +196,8 @@ class LiveStream(Response):
         self._stop = stop
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await _write_until_gone(self._write(send), scope, receive)
+        with contextlib.suppress(ClientGone):
+            await unless_gone(Request(scope, receive), self._write(send))
 
     async def _write(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
@@ -208,26 +211,6 @@ class LiveStream(Response):
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-async def _write_until_gone(
-    writer: Coroutine[Any, Any, None], scope: Scope, receive: Receive, *others: asyncio.Future[Any]
-) -> None:
-    """Runs `writer` until it is done, the peer is gone, or one of `others` is done."""
-    scope[WAITS] = True
-    writing = asyncio.ensure_future(writer)
-    gone = asyncio.ensure_future(_gone(receive))
-    try:
-        await asyncio.wait((writing, gone, *others), return_when=asyncio.FIRST_COMPLETED)
-        if writing.done():
-            writing.result()
-    finally:
-        writing.cancel()
-        gone.cancel()
-
-
 async def _gone(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
-
-
-def _json_line(event: Mapping[str, Any]) -> bytes:
-    return json.dumps(event, separators=(",", ":")).encode() + b"\n"

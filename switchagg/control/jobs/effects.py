@@ -107,18 +107,9 @@ class LogEvent:
     rank: int | None = None
 
 
-Effect = (
-    Install
-    | Remove
-    | Fence
-    | AnswerJoin
-    | SendEvent
-    | AnswerStep
-    | CloseStream
-    | SaveJob
-    | ForgetJob
-    | LogEvent
-)
+SwitchEffect = Install | Remove | Fence
+MemberEffect = AnswerJoin | SendEvent | AnswerStep | CloseStream
+Effect = SwitchEffect | MemberEffect | SaveJob | ForgetJob | LogEvent
 
 
 class Effects:

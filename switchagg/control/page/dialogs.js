@@ -10,9 +10,7 @@ export function toast(text) {
   setText(element, text);
   element.hidden = false;
   clearTimeout(hide);
-  hide = setTimeout(() => {
-    element.hidden = true;
-  }, 8000);
+  hide = setTimeout(() => element.setAttribute("hidden", ""), 8000);
 }
 
 /** Resolves to true if the person agreed. */

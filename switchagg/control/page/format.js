@@ -20,45 +20,35 @@ function scaled(value, units, step) {
   return [rest, units[unit]];
 }
 
-export function throughput(gigabytes) {
-  if (!known(gigabytes)) return NONE;
+/** A format for values that may not be known. */
+const orNone = (format) => (value) => (known(value) ? format(value) : NONE);
+
+export const throughput = orNone((gigabytes) => {
   if (gigabytes === 0) return "0 B/s";
   const [value, unit] = scaled(gigabytes * 1e9, ["B/s", "kB/s", "MB/s", "GB/s", "TB/s"], 1000);
   return `${significant(value)} ${unit}`;
-}
+});
 
-export function percent(share) {
-  if (!known(share)) return NONE;
+export const percent = orNone((share) => {
   const value = share * 100;
   if (value !== 0 && Math.abs(value) < 0.01) return "< 0.01 %";
   return `${value >= 99.95 ? "100" : value === 0 ? "0" : significant(value, value < 1 ? 2 : 3)} %`;
-}
+});
 
-export function count(value) {
-  return known(value) ? Math.round(value).toLocaleString("en-US") : NONE;
-}
+export const count = orNone((value) => Math.round(value).toLocaleString("en-US"));
 
-export function short(value) {
-  if (!known(value)) return NONE;
+export const short = orNone((value) => {
   if (Math.abs(value) < 1000) return significant(value);
   const [rest, unit] = scaled(value, ["", "k", "M", "G", "T"], 1000);
   return `${significant(rest)} ${unit}`;
-}
+});
 
-export function bytes(value) {
-  if (!known(value)) return NONE;
+export const bytes = orNone((value) => {
   const [rest, unit] = scaled(value, ["B", "KiB", "MiB", "GiB", "TiB"], 1024);
   return `${unit === "B" ? rest : significant(rest)} ${unit}`;
-}
+});
 
-export function seconds(value) {
-  if (!known(value)) return NONE;
-  if (value < 10) return `${Math.max(0, value).toFixed(1)} s`;
-  return duration(value);
-}
-
-export function duration(value) {
-  if (!known(value)) return NONE;
+export const duration = orNone((value) => {
   const whole = Math.max(0, Math.round(value));
   if (whole < 60) return `${whole} s`;
   const minutes = Math.floor(whole / 60);
@@ -66,21 +56,20 @@ export function duration(value) {
   const hours = Math.floor(minutes / 60);
   if (hours < 48) return minutes % 60 ? `${hours} h ${minutes % 60} min` : `${hours} h`;
   return `${Math.floor(hours / 24)} d ${hours % 24} h`;
-}
+});
 
-export function microseconds(value) {
-  if (!known(value)) return NONE;
-  return value < 1000 ? `${significant(value)} µs` : `${significant(value / 1000)} ms`;
-}
+export const seconds = orNone((value) => (value < 10 ? `${Math.max(0, value).toFixed(1)} s` : duration(value)));
 
-export function clock(unix) {
-  return new Date(unix * 1000).toLocaleTimeString("en-GB");
-}
+export const microseconds = orNone((value) =>
+  value < 1000 ? `${significant(value)} µs` : `${significant(value / 1000)} ms`,
+);
+
+export const clock = (unix) => new Date(unix * 1000).toLocaleTimeString("en-GB");
 
 export function moment(unix) {
   const date = new Date(unix * 1000);
   const day = date.toDateString() === new Date().toDateString() ? "" : `${date.toLocaleDateString("en-CA")} `;
-  return day + date.toLocaleTimeString("en-GB");
+  return day + clock(unix);
 }
 
 /** [0, 1, 2, 5] as "0–2, 5". */

@@ -34,12 +34,10 @@ class JobView {
     this.ranks = new RankStrip();
     this.rate = h("span", { class: "rate" });
     this.spark = new Sparkline("GBps", "Throughput over the last minutes");
-    this.loss = h("td", { class: "number mid" });
-    this.skip = h("td", { class: "number mid" });
-    this.density = h("td", { class: "number mid" });
-    this.policy = h("td", { class: "wide policy" });
-    this.place = h("td", { class: "wide" });
-    this.age = h("td", { class: "number wide" });
+    const cells = ["number mid", "number mid", "number mid", "wide policy", "wide", "number wide"].map((name) =>
+      h("td", { class: name }),
+    );
+    [this.loss, this.skip, this.density, this.policy, this.place, this.age] = cells;
     this.row = h(
       "tr",
       { class: "job" },
@@ -47,18 +45,13 @@ class JobView {
       h("td", {}, this.state, this.queue),
       h("td", {}, this.ranks.element),
       h("td", { class: "rate-cell" }, this.rate, this.spark.element),
-      this.loss,
-      this.skip,
-      this.density,
-      this.policy,
-      this.place,
-      this.age,
+      ...cells,
     );
     this.cell = h("td", { colspan: COLUMNS });
     this.below = h("tr", { class: "below", hidden: true }, this.cell);
     this.elements = [this.row, this.below];
-    watch.observe(this.row);
     seen.set(this.row, this);
+    watch.observe(this.row);
   }
 
   remove() {

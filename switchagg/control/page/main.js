@@ -70,12 +70,9 @@ const actions = {
   },
   async drainSwitch(name, undrain) {
     const path = `v1/switches/${encodeURIComponent(name)}/${undrain ? "undrain" : "drain"}`;
-    if (undrain) {
-      await act(path, "POST", `Switch ${name} takes jobs again.`);
-      return;
-    }
     const text = "It gets no new jobs, and the jobs that run there are moved where they can be.";
-    if (await confirmed(`Drain switch ${name}?`, text, "Drain"))
+    if (undrain) await act(path, "POST", `Switch ${name} takes jobs again.`);
+    else if (await confirmed(`Drain switch ${name}?`, text, "Drain"))
       await act(path, "POST", `Switch ${name} is draining.`);
   },
   choose(range) {
@@ -89,15 +86,16 @@ const cards = new Map();
 
 function showSummary(snapshot) {
   const { jobs, switches } = snapshot;
+  const total = (list, figure) => list.reduce((sum, each) => sum + (figure(each) ?? 0), 0);
   const members = jobs.flatMap((job) => job.members.map((member) => health(member, job.deadline)));
   const late = members.filter((each) => each === "late").length;
   const lost = members.filter((each) => each === "lost").length;
   const queued = jobs.filter((job) => job.state === "queued").length;
   const down = switches.filter((one) => one.state === "down");
-  const slots = switches.reduce((total, one) => total + (one.capacity?.slots ?? 0), 0);
-  const free = switches.reduce((total, one) => total + (one.free ?? 0), 0);
+  const slots = total(switches, (one) => one.capacity?.slots);
+  const free = total(switches, (one) => one.free);
   const all = [
-    ["Throughput", throughput(jobs.reduce((total, job) => total + (job.rates?.GBps ?? 0), 0)), "reduced, all jobs together", ""],
+    ["Throughput", throughput(total(jobs, (job) => job.rates?.GBps)), "reduced, all jobs together", ""],
     ["Jobs", jobs.length - queued, queued ? `and ${queued} queued` : "none queued", queued ? "warn" : ""],
     [
       "Ranks",
@@ -120,8 +118,7 @@ function showSummary(snapshot) {
     all,
     ([title]) => title,
     ([title]) => {
-      const value = h("dd", { class: "card-value" });
-      const note = h("dd", { class: "card-note" });
+      const [value, note] = ["card-value", "card-note"].map((name) => h("dd", { class: name }));
       const element = h("div", { class: "card" }, h("dt", {}, title), value, note);
       return {
         element,
