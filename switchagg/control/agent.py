@@ -34,31 +34,24 @@ class AgentCallbacks(Protocol):
 
     def wanted(self, generation: Generation) -> bool:
         """Returns True if this generation is still to be installed."""
-        ...
 
     def on_switch(self, switch: str) -> Sequence[Generation]:
         """Returns the generations that a switch should hold."""
-        ...
 
     def opened(self, job: Job, generation: Generation) -> None:
         """The generation is installed, and every slot is initialised."""
-        ...
 
     def opening_failed(self, job: Job, generation: Generation, error: SwitchAggError) -> None:
         """The generation could not be installed."""
-        ...
 
     def switch_measured(self, switch: str, capacity: Capacity) -> None:
         """The switch reports its capacity. Raises `SwitchAggError` if its jobs do not fit."""
-        ...
 
     def switch_up(self, switch: str, found: Reconciled) -> None:
         """The switch holds exactly its generations."""
-        ...
 
     def switch_down(self, switch: str, why: str) -> None:
         """The switch cannot be reached."""
-        ...
 
 
 class Agent:

@@ -230,16 +230,14 @@ def _number(switch: str, name: str, text: str, low: int, high: int) -> int:
 
 
 def _settings(table: Mapping[str, Any], path: Path) -> Settings:
-    known = {each.name for each in fields(Settings)}
-    if unknown := sorted(set(table) - known):
-        accepted = ", ".join(each.name for each in fields(Settings))
+    known = [each.name for each in fields(Settings)]
+    if unknown := sorted(set(table) - set(known)):
+        accepted = ", ".join(known)
         raise UsageError(f"config {path}: unknown key {unknown[0]!r} in controller; accepted: {accepted}")
     given: dict[str, Any] = {}
     for name, value in table.items():
-        numeric = name in ("words", "slots")
-        kind, said = (int, "a number") if numeric else (str, "a string")
+        kind, said = (int, "a number") if name in ("words", "slots") else (str, "a string")
         if not isinstance(value, kind) or isinstance(value, bool):
             raise UsageError(f"config {path}: {name} is {value!r}; accepted: {said}")
-        is_path = name in ("state", "tls_cert", "tls_key")
-        given[name] = path.parent / str(value) if is_path else value
+        given[name] = path.parent / str(value) if name in ("state", "tls_cert", "tls_key") else value
     return Settings(**given)

@@ -5,29 +5,32 @@
 Workers report two kinds of things. *Densities*: a small sample of the tensors, before and after they are
 summed, in blocks of 16 to 1,024 elements (`native/worker/density.h`), which does not depend on the policy in
 force; so what another block size would skip is known without trying it, and a dense job still sees when zeros
-appear. *Cost*: the time of collectives from the moment when all ranks were there. `policy_cost.CostModel`
-learns from both what an element costs under any policy; the tuner takes the cheapest.
+appear. *Cost*: the time of collectives from the moment when all ranks were there. `CostModel` learns
+from both what an element costs under any policy; the tuner takes the cheapest.
 
 It does not swing: another policy must promise a gain of 3 % (`_MARGIN`), for two windows unless the gain is
 large; what was measured of a policy is remembered; and trying one out, where the model is not sure, takes at
 most 3 % of the time. A window is the time in which every rank reports once.
 
-Zero blocks and their union: OmniReduce (SIGCOMM'21). No I/O; the time comes in as `now`.
+Zero blocks and their union: OmniReduce (SIGCOMM'21). The filter of the cost model: R. E. Kalman, *A New
+Approach to Linear Filtering and Prediction Problems*, 1960. No I/O; the time comes in as `now`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from switchagg.errors import UsageError
 from switchagg.rules.planner import SkipPolicy
-from switchagg.rules.policy_cost import BLOCKS, CostModel, Densities, Vector, nearest
 from switchagg.wire.heartbeat import SAMPLED_SIZES, Report
 
+BLOCKS: Final = (16, 64, 256, 1024)  # the block sizes that a tuner chooses from
 WIDTHS: Final = (None, 16, 8)  # lanes to choose from, if calls leave them to the job and allow them
 
 _GROUP: Final = 1024  # elements that are sampled together; switchagg/native/worker/density.h
@@ -38,6 +41,154 @@ _CLEAR: Final = 0.25  # gain for which it is changed after a single window
 _PROBING: Final = 0.03  # share of the time that may go into trying what is probably no better
 _RETRY: Final = 5.0  # seconds after which a decision that rank 0 has not carried out is said again
 
+Vector = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Densities:
+    """Shares of blocks that are not zero, one for each of `SAMPLED_SIZES`.
+
+    Attributes:
+        own: on one rank, averaged over ranks.
+        union: on any rank.
+    """
+
+    own: tuple[float, ...]
+    union: tuple[float, ...]
+
+    def at(self, block: int) -> float:
+        """The union's density in blocks of one of `BLOCKS`."""
+        return self.union[SAMPLED_SIZES.index(block)]
+
+    def runs(self, block: int) -> float:
+        """Borders an element between blocks that are treated differently: sent or not, with words or zeros.
+
+        Two neighbours differ where the pair that they make is non-zero and one of them is zero. What lies in
+        larger pieces than a pair has its borders between pairs, so coarser sizes count too.
+        """
+        first = SAMPLED_SIZES.index(block)
+        borders = 0.0
+        for shares in (self.own, self.union):
+            differ = [2 * (b - a) for a, b in pairwise(shares)]
+            differ.append(2 * shares[-1] * (1 - shares[-1]))  # the largest, as if they lay independently
+            borders += max(d / 2**i for i, d in enumerate(differ[first:]))
+        return max(0.0, borders) / 2 / block
+
+
+_BASE: Final = 4  # coefficients: scan, wire, arithmetic, runs
+_SPECIAL: Final = ("dense", *BLOCKS, 16.5, 8.5)  # what the base may be wrong about; the last two are lanes
+_SHARES: Final = np.array([0.35, 0.35, 0.30, 0.65])  # of a dense collective's cost, before anything is known
+_SETTLED: Final = 3  # windows under one policy after which a surprise is no longer put down to it
+_RUN: Final = 40.0  # elements that cost as much as a border between runs
+
+
+class CostModel:
+    """The cost of an element under any policy, learned from its cost under those that were in force.
+
+        cost = (scan + wire * words + arithmetic * union + runs * borders) * (1 + what is special to a policy)
+
+    A Kalman filter over these coefficients. The machine may become slower or faster as a whole at any time;
+    what is special to a block size, to dense or to narrow lanes hardly changes. So a surprise that comes with
+    a change of the policy is put down to the policy, and one that comes without to the machine.
+    """
+
+    def __init__(self) -> None:
+        self._mean: Vector | None = None
+        self._spread: Vector = np.empty(0)
+        self._last: SkipPolicy | None = None
+        self._settled = 0  # windows since the policy changed
+        self._astray = 0.0  # the last window's surprise, if it was past belief
+
+    @property
+    def ready(self) -> bool:
+        """True if anything has been learned."""
+        return self._mean is not None
+
+    def learn(self, policy: SkipPolicy, densities: Densities, cost: float) -> None:
+        """Takes in that an element has cost `cost` nanoseconds on average."""
+        if self._mean is None:
+            scale = cost / float(_shape(policy, densities) @ _SHARES)
+            special = len(_SPECIAL)
+            self._mean = np.concatenate([scale * _SHARES, np.zeros(special)])
+            self._spread = np.diag(np.concatenate([(0.4 * scale * _SHARES) ** 2, np.full(special, 0.2**2)]))
+            return
+        base = self._mean[:_BASE]
+        drift = np.zeros_like(self._spread)
+        drift[:_BASE, :_BASE] = 0.03**2 * np.outer(base, base) + np.diag((0.01 * base) ** 2)
+        drift[_BASE:, _BASE:] = np.diag(np.full(len(_SPECIAL), 1e-5))
+        self._spread = self._spread + drift
+        row, expected = self._row(policy, densities)
+        noise = (0.08 * expected) ** 2
+        variance = float(row @ self._spread @ row) + noise
+        surprise = cost - expected
+        limit = 3 * variance**0.5
+        self._settled = self._settled + 1 if policy == self._last else 0
+        self._last = policy
+        if abs(surprise) > limit and self._settled >= _SETTLED:
+            # Once, it is a stall and teaches nothing. Twice, it is another machine.
+            if self._astray * surprise > 0:
+                self._rescale(cost / expected)
+            self._astray = surprise
+            return
+        self._astray = 0.0
+        gain = self._spread @ row / variance
+        self._mean = self._mean + gain * float(np.clip(surprise, -limit, limit))
+        self._spread = self._spread - np.outer(gain, row @ self._spread)
+        # No step makes anything faster than free.
+        self._mean[:_BASE] = np.maximum(self._mean[:_BASE], 0.02 * float(self._mean[:_BASE].sum()) * _SHARES)
+        self._mean[_BASE:] = np.clip(self._mean[_BASE:], -0.6, 3.0)
+
+    def _rescale(self, factor: float) -> None:
+        assert self._mean is not None
+        by = np.ones_like(self._mean)
+        by[:_BASE] = factor
+        self._mean = self._mean * by
+        self._spread = self._spread * np.outer(by, by)
+
+    def predict(self, policy: SkipPolicy, densities: Densities) -> float:
+        """Nanoseconds an element."""
+        return self._row(policy, densities)[1]
+
+    def doubt(self, policy: SkipPolicy, other: SkipPolicy, densities: Densities) -> float:
+        """Standard deviation of the difference between two policies' costs."""
+        row = self._row(policy, densities)[0] - self._row(other, densities)[0]
+        return float(max(0.0, float(row @ self._spread @ row)) ** 0.5)
+
+    def _row(self, policy: SkipPolicy, densities: Densities) -> tuple[Vector, float]:
+        """The derivatives of the cost by the coefficients, and the cost."""
+        assert self._mean is not None
+        shape = _shape(policy, densities)
+        plain = float(shape @ self._mean[:_BASE])
+        row = np.zeros(_BASE + len(_SPECIAL))
+        factor = 1.0
+        for name in _specials(policy):
+            at = _BASE + _SPECIAL.index(name)
+            row[at] = plain
+            factor += float(self._mean[at])
+        row[:_BASE] = shape * factor
+        return row, plain * max(0.1, factor)
+
+
+def _shape(policy: SkipPolicy, densities: Densities) -> Vector:
+    """The factors of the base coefficients, per element."""
+    narrow = 1.0 if policy.bits is None else policy.bits / 32
+    if policy.dense:
+        return np.array([1.0, narrow, 1.0, 0.0])
+    union = densities.at(policy.block)
+    bitmap = 1 / (32 * policy.block)
+    return np.array([1.0, union * narrow + bitmap, union, _RUN * densities.runs(policy.block)])
+
+
+def _specials(policy: SkipPolicy) -> list[str | float]:
+    found: list[str | float] = ["dense" if policy.dense else nearest(policy.block)]
+    if policy.bits in (16, 8):
+        found.append(policy.bits + 0.5)
+    return found
+
+
+def nearest(block: int) -> int:
+    return min(BLOCKS, key=lambda each: abs(np.log2(each / block)))
+
 
 @dataclass(frozen=True, slots=True)
 class Decision:
@@ -45,9 +196,6 @@ class Decision:
 
     policy: SkipPolicy
     why: str
-
-
-# ---------------------------------------------------------------------- densities
 
 
 class _Sampled:
@@ -90,9 +238,6 @@ class _Sampled:
         else:
             union = np.clip(most + self._overlap * room, most, np.minimum(1.0, own.sum(axis=0)))
         return Densities(tuple(own.mean(axis=0).tolist()), tuple(union.tolist()))
-
-
-# ---------------------------------------------------------------------- the tuner
 
 
 class SkipTuner:

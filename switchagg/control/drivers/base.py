@@ -18,45 +18,36 @@ class SwitchDriver(Protocol):
     @property
     def name(self) -> str:
         """The switch's name; unique in one controller."""
-        ...
 
     @property
     def target(self) -> str:
         """The kind of switch: ``native``, ``p4``, ``bmv2``, ``tofino``, …"""
-        ...
 
     @property
     def capacity(self) -> Capacity:
         """Its slots, words and memory."""
-        ...
 
     @property
     def address(self) -> tuple[str, int]:
         """IPv4 address and UDP port that workers send to."""
-        ...
 
     @property
     def receive_buffer(self) -> int:
         """Bytes that the switch can queue at its UDP port; workers size their windows by it."""
-        ...
 
     @property
     def link(self) -> str:
         """Name of the UNIX socket where workers of the switch's host attach; empty where they cannot."""
-        ...
 
     @property
     def warnings(self) -> list[str]:
         """Warnings for the operator about how this switch runs, a sentence each."""
-        ...
 
     def install_job(self, entry: JobEntry) -> None:
         """Admits the workers of a job. Raises `SwitchError` where it is refused; nothing is left then."""
-        ...
 
     def remove_job(self, job_id: int) -> None:
         """Forgets a job; its slots may be given to another at once."""
-        ...
 
     def fence(self, job_id: int, bits: int) -> None:
         """Drops, and counts, the packets of these workers of a job from now on; all else stays as it is.
@@ -65,26 +56,21 @@ class SwitchDriver(Protocol):
             job_id: an installed job.
             bits: of the workers to shut out, in addition to those that are.
         """
-        ...
 
     def packets_out(self, packets: Sequence[bytes]) -> list[bytes]:
         """Sends UDP payloads by the controller's port; returns what came back there within its patience.
 
         All INITs of a job go in one call. An echo that is missing in the answer was lost, or came late.
         """
-        ...
 
     def counters(self) -> Mapping[str, int]:
         """Returns the counters of the whole switch, named as in `switchagg.wire.header.COUNTERS`."""
-        ...
 
     def job_counters(self, job_id: int) -> Mapping[str, int]:
         """Returns the counters of one job, and ``worker_<bit>_packets``."""
-        ...
 
     def slot(self, index: int) -> SlotState | None:
         """Returns what a slot holds, for people; None where the switch does not show it."""
-        ...
 
     def reconcile(self, entries: Sequence[JobEntry], fenced: Mapping[int, int]) -> Reconciled:
         """Makes the switch hold these jobs and no others: reads back, and writes only what differs.
@@ -93,7 +79,6 @@ class SwitchDriver(Protocol):
             entries: the jobs that belong there.
             fenced: job id -> bits of its workers that are shut out and must not be let in meanwhile.
         """
-        ...
 
     def watch(self, callback: Callable[[SwitchChange], None]) -> None:
         """Calls `callback`, from any thread, for every change from now on; at once if there already was one.
@@ -101,8 +86,6 @@ class SwitchDriver(Protocol):
         The callback does not block. A switch that can be reached when the controller starts says
         ``connected``, so that the controller reconciles.
         """
-        ...
 
     def close(self) -> None:
         """Lets go of the switch and leaves it as it is. Safe to call twice; no callback comes afterwards."""
-        ...

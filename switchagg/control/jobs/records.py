@@ -295,12 +295,9 @@ class EventStream(Protocol):
 
     def send(self, event: Mapping[str, Any]) -> None:
         """Queues an event. A stream whose queue is full closes itself."""
-        ...
 
     def refuse(self, error: AdmissionError) -> None:
         """Answers the join with an error; nothing follows."""
-        ...
 
     def close(self) -> None:
         """Ends the stream after the queued events: the member has left, or has a newer stream."""
-        ...

@@ -57,6 +57,7 @@ class JobView {
   remove() {
     watch.unobserve(this.row);
     this.detail?.remove();
+    this.job = null; // a history that comes now has no row to be drawn in
   }
 
   open(wanted) {

@@ -11,8 +11,7 @@ import pytest
 
 from switchagg.errors import UsageError
 from switchagg.rules.planner import SkipPolicy
-from switchagg.rules.policy import SkipTuner
-from switchagg.rules.policy_cost import BLOCKS, CostModel, Densities
+from switchagg.rules.policy import BLOCKS, CostModel, Densities, SkipTuner
 from switchagg.wire.heartbeat import FIELDS, SAMPLED_SIZES, Report
 from tests.seeds import seed_of_this_run
 
