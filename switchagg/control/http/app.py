@@ -19,7 +19,7 @@ from starlette.routing import Match, Route
 import switchagg
 from switchagg.control.answers import HealthView
 from switchagg.control.http import reference
-from switchagg.control.http.errors import HttpError, error_body, status_of
+from switchagg.control.http.errors import error_body, status_of
 from switchagg.control.http.guard import REQUEST_ID, TENANT, Authenticator, Guard
 from switchagg.control.http.metrics import MEDIA_TYPE, Metrics
 from switchagg.control.http.page_files import PAGE_HEADERS, page_file
@@ -108,7 +108,7 @@ def _add_others(app: FastAPI, service: Service) -> None:
     async def metrics(tenant: Asking) -> Response:
         """Returns the metrics in Prometheus' text format. For administrators."""
         if not tenant.admin:
-            raise HttpError("forbidden", "metrics are of all tenants, and for administrators")
+            raise AdmissionError("metrics are of all tenants, and for administrators", "forbidden")
         text = await service.in_thread(service.metrics.text)
         return Response(text, media_type=MEDIA_TYPE)
 
@@ -131,10 +131,6 @@ def _add_page(app: FastAPI) -> None:
 
 
 def _add_failures(app: FastAPI) -> None:
-    @app.exception_handler(HttpError)
-    async def refused(_: Request, error: HttpError) -> Response:
-        return _failure(int(error.status), error.code, str(error))
-
     @app.exception_handler(SwitchAggError)
     async def not_done(_: Request, error: SwitchAggError) -> Response:
         if isinstance(error, AdmissionError):
@@ -189,10 +185,8 @@ def _invalid(errors: Sequence[Any]) -> tuple[str, str]:
         return "bad_request", f"the body is not JSON: {reason} at character {where[-1]}"
     if where == ("body",):
         if kind == "missing":
-            return (
-                "bad_request",
-                "there is no body; accepted: a JSON object, with Content-Type: application/json",
-            )
+            said = "there is no body; accepted: a JSON object, with Content-Type: application/json"
+            return "bad_request", said
         if isinstance(given, bytes):
             return "bad_request", "the body came without Content-Type: application/json"
         return "bad_request", f"the body is {_shown(given)}; accepted: a JSON object"

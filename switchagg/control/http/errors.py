@@ -30,19 +30,6 @@ _CODES: Final = {
 STATUS: Final = {code: status for status, codes in _CODES.items() for code in codes}
 
 
-class HttpError(Exception):
-    """An answer other than success."""
-
-    def __init__(self, code: str, message: str) -> None:
-        super().__init__(message)
-        self.code = code
-
-    @property
-    def status(self) -> HTTPStatus:
-        """The status that goes with its code."""
-        return STATUS[self.code]
-
-
 def status_of(error: AdmissionError) -> HTTPStatus:
     """Returns the status that goes with the code of a refusal."""
     return STATUS.get(error.code, HTTPStatus.BAD_REQUEST)

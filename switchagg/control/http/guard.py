@@ -23,10 +23,11 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-from switchagg.control.http.errors import HttpError, error_body
+from switchagg.control.http.errors import error_body, status_of
 from switchagg.control.http.metrics import Metrics
 from switchagg.control.http.protocol import abort
 from switchagg.control.jobs.records import OPEN, Tenant
+from switchagg.errors import AdmissionError
 
 if TYPE_CHECKING:
     from switchagg.control.tenants import Tenants
@@ -71,32 +72,32 @@ class Authenticator:
         return self._required or self._tenants.configured
 
     def tenant(self, authorization: str | None) -> Tenant:
-        """Returns the tenant that asks. Raises `HttpError` (``unauthorized``) if there is none."""
+        """Returns the tenant that asks. Raises `AdmissionError` (``unauthorized``) if there is none."""
         if not self.required:
             return OPEN
         if authorization is None:
-            raise HttpError("unauthorized", f"no token came with this request; {_HOW}")
+            raise AdmissionError(f"no token came with this request; {_HOW}", "unauthorized")
         scheme, _, token = authorization.strip().partition(" ")
         if scheme.lower() != "bearer" or not token.strip():
-            raise HttpError("unauthorized", f"the Authorization header is not of the kind Bearer; {_HOW}")
+            raise AdmissionError(
+                f"the Authorization header is not of the kind Bearer; {_HOW}", "unauthorized"
+            )
         tenant = self._tenants.authenticate(token.strip())
         if tenant is None:
-            raise HttpError("unauthorized", "that token is not, or no longer, a tenant's")
+            raise AdmissionError("that token is not, or no longer, a tenant's", "unauthorized")
         return tenant
 
     def check_browser(self, method: str, headers: Mapping[str, str]) -> None:
-        """Raises `HttpError` (``forbidden``) for a request that a page of another site started."""
+        """Raises `AdmissionError` (``forbidden``) for a request that a page of another site started."""
         host = headers.get("host", "")
         if not self.required and self._loopback and not _names_this_computer(host):
-            raise HttpError(
-                "forbidden",
-                f"this controller is for this computer; Host is {host[:100]!r}, accepted: its address",
-            )
+            said = f"this controller is for this computer; Host is {host[:100]!r}, accepted: its address"
+            raise AdmissionError(said, "forbidden")
         if method in SAFE_METHODS:
             return
         origin = headers.get("origin")
         if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
-            raise HttpError("forbidden", f"a page of {origin[:100]!r} may not change anything here")
+            raise AdmissionError(f"a page of {origin[:100]!r} may not change anything here", "forbidden")
 
 
 class Guard:
@@ -129,7 +130,7 @@ class Guard:
         try:
             try:
                 self._check(scope, headers)
-            except HttpError as error:
+            except AdmissionError as error:
                 await _refuse(error, headers, receive, answer)
             else:
                 await self._application(scope, receive, answer)
@@ -137,7 +138,7 @@ class Guard:
             _log.exception("%s %s", scope["method"], scope["path"], extra={"request": request_id})
             if not status:
                 said = f"an error in the controller; its log says more at {request_id}"
-                await _refuse(HttpError("internal", said), headers, receive, answer)
+                await _refuse(AdmissionError(said, "internal"), headers, receive, answer)
             elif not answered:
                 abort(scope)
         finally:
@@ -174,14 +175,14 @@ class Guard:
         ):
             scope[TENANT] = self._authenticator.tenant(headers.get("authorization"))
         if "transfer-encoding" in headers:
-            raise HttpError("length_required", "send the body with a Content-Length, not in chunks")
+            raise AdmissionError("send the body with a Content-Length, not in chunks", "length_required")
         length = headers.get("content-length", "0")
         # h11 has checked that these are digits.
         if len(length) > 12 or int(length) > MAX_BODY:
-            raise HttpError("too_large", f"a body of {length[:20]} bytes; accepted: up to {MAX_BODY}")
+            raise AdmissionError(f"a body of {length[:20]} bytes; accepted: up to {MAX_BODY}", "too_large")
 
 
-async def _refuse(error: HttpError, headers: dict[str, str], receive: Receive, send: Send) -> None:
+async def _refuse(error: AdmissionError, headers: dict[str, str], receive: Receive, send: Send) -> None:
     body = error_body(error.code, str(error))
     sent = [
         (b"content-type", b"application/json"),
@@ -190,9 +191,10 @@ async def _refuse(error: HttpError, headers: dict[str, str], receive: Receive, s
     has_body = "transfer-encoding" in headers or headers.get("content-length", "0") != "0"
     if has_body:
         sent.append((b"connection", b"close"))
-    if error.status is HTTPStatus.UNAUTHORIZED:
+    status = status_of(error)
+    if status is HTTPStatus.UNAUTHORIZED:
         sent.append((b"www-authenticate", b"Bearer"))
-    await send({"type": "http.response.start", "status": int(error.status), "headers": sent})
+    await send({"type": "http.response.start", "status": int(status), "headers": sent})
     await send({"type": "http.response.body", "body": body, "more_body": True})
     if has_body and "expect" not in headers:
         try:

@@ -18,7 +18,7 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from pydantic import Field
 
 from switchagg.control import answers
-from switchagg.control.http.errors import STATUS, HttpError
+from switchagg.control.http.errors import STATUS
 from switchagg.control.http.guard import TENANT, Authenticator
 from switchagg.control.http.requests import (
     Bearing,
@@ -34,6 +34,7 @@ from switchagg.control.http.requests import (
 )
 from switchagg.control.http.streams import NDJSON, SSE, LiveStream, MemberStream, admitted, unless_gone
 from switchagg.control.jobs.records import MAX_NAME, JobSpec, JoinRequest, OnLoss, Tenant
+from switchagg.errors import AdmissionError
 from switchagg.wire.header import MAX_TREE_WORKERS
 
 if TYPE_CHECKING:
@@ -80,13 +81,13 @@ class Service:
 
 
 def check_query(request: Request) -> None:
-    """Raises `HttpError` for a query parameter that the call does not have: it is a slip."""
+    """Raises `AdmissionError` for a query parameter that the call does not have: it is a slip."""
     if given := set(request.query_params):
         operation = request.app.openapi()["paths"][request.scope["route"].path][request.method.lower()]
         known = sorted(each["name"] for each in operation.get("parameters", ()) if each["in"] == "query")
         if unknown := sorted(given - set(known)):
             said = f"there is no query parameter {unknown[0][:60]!r}; accepted: {', '.join(known) or 'none'}"
-            raise HttpError("bad_request", said)
+            raise AdmissionError(said, "bad_request")
 
 
 _bearer = HTTPBearer(
@@ -114,7 +115,7 @@ async def _narrowed(asking: Asking, owner: Owner = None) -> Tenant:
     if owner is None or owner == asking.name:
         return asking
     if not asking.admin:
-        raise HttpError("forbidden", f"tenant is {owner!r}; accepted: your own, {asking.name!r}")
+        raise AdmissionError(f"tenant is {owner!r}; accepted: your own, {asking.name!r}", "forbidden")
     return Tenant(owner, by=asking.name)
 
 
@@ -306,7 +307,7 @@ def switch_routes(service: Service) -> APIRouter:
 
     async def _drain(call: Any, name: str, tenant: Tenant) -> Response:
         if not tenant.admin:
-            raise HttpError("forbidden", "draining a switch is for administrators")
+            raise AdmissionError("draining a switch is for administrators", "forbidden")
         return JSONResponse(await in_thread(call, tenant, name))
 
     @routes.post("/switches/{name}/drain", summary="Drain a switch", **drained)
@@ -376,5 +377,5 @@ def switch_routes(service: Service) -> APIRouter:
 
 def _found(name: str, value: Any | None) -> Response:
     if value is None:
-        raise HttpError("not_found", f"there is no job {name[:MAX_NAME]!r}")
+        raise AdmissionError(f"there is no job {name[:MAX_NAME]!r}", "not_found")
     return JSONResponse(value)
