@@ -98,7 +98,7 @@ def test_join_and_leave(place: ServedController) -> None:
     zero.close()
     assert place.leave("a", one) == (200, {})
     assert place.members() is None
-    assert place.driver.jobs == {}
+    eventually(lambda: place.driver.jobs == {})
     one.close()
 
 
