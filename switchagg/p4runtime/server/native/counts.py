@@ -16,7 +16,8 @@ from typing import Final, Protocol
 from switchagg.emulator.outcomes import JobOutcomes, WorkerOutcomes
 from switchagg.p4entities.tables import Entry
 from switchagg.p4program.program import OUTCOMES, WORKER_PACKETS, WORKER_REPEATS, Form, Outcome
-from switchagg.p4runtime.server.native.jobs import NativeJobs, Running
+from switchagg.p4runtime.server.native.job_builder import RunningJob
+from switchagg.p4runtime.server.native.jobs import NativeJobs
 from switchagg.p4runtime.server.native.tables import NativeTables
 from switchagg.wire.header import DropReason, Op
 
@@ -66,14 +67,14 @@ class NativeCounts:
         """A job is gone."""
         self._seen.pop(job, None)
 
-    def _settle_running(self, engine: Tallying, number: int, job: Running) -> None:
+    def _settle_running(self, engine: Tallying, number: int, job: RunningJob) -> None:
         before = self._seen.get(number, _NOTHING)
         now = engine.outcome_counters(number)
         if now != before:
             self._settle_job(job, before, now)
         self._seen[number] = now
 
-    def _settle_job(self, job: Running, before: JobOutcomes, now: JobOutcomes) -> None:
+    def _settle_job(self, job: RunningJob, before: JobOutcomes, now: JobOutcomes) -> None:
         first = job.initialise
         base = first.tally & ~31
         for outcome, (old, new) in enumerate(zip(before.outcomes, now.outcomes, strict=True)):

@@ -13,19 +13,41 @@ from switchagg.p4runtime.server.native.entries import Contribution, Delivery, In
 from switchagg.rules.slots import JobEntry, ParentEntry, WorkerEntry
 
 
-@dataclass(frozen=True, slots=True)
-class Made:
-    """A job, and its parts.
+@dataclass(slots=True)
+class RunningJob:
+    """A job that the engine has.
 
     Attributes:
         place: ports and MACs, on Ethernet.
-        receivers: the numbers of its workers' receivers and its parent's.
+        workers: each worker's entry when the job began, by bit.
+        receivers, group: the numbers of its receivers, its parent's among them, and of its group.
+        fenced: the bits of workers that are shut out.
     """
 
     entry: JobEntry
     place: JobPlace | None
+    initialise: Initialise
+    workers: dict[int, Contribution]
     receivers: frozenset[int]
     group: int
+    fenced: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class JobParts:
+    """The entries that together are a job.
+
+    Attributes:
+        replicas: the receivers of its group, with their ports.
+        receivers: all receivers, by their numbers.
+    """
+
+    initialise: Initialise
+    workers: Sequence[Contribution]
+    deliveries: Sequence[Delivery]
+    group: int
+    replicas: Mapping[int, int]
+    receivers: Mapping[int, Receiver]
 
 
 def check_agreement(job: int, initialise: Initialise | None, workers: list[Contribution]) -> None:
@@ -56,26 +78,18 @@ def check_agreement(job: int, initialise: Initialise | None, workers: list[Contr
             raise disagree(what)
 
 
-def make_job(
-    initialise: Initialise,
-    workers: Sequence[Contribution],
-    deliveries: Sequence[Delivery],
-    replicas: Mapping[int, int],
-    receivers: Mapping[int, Receiver],
-    group: int,
-    words: int,
-    ethernet: bool,
-) -> Made:
+def make_job(parts: JobParts, *, words: int, ethernet: bool) -> RunningJob:
     """Returns the job. Raises `StatusError` if its entries do not agree.
 
     Args:
-        replicas: the receivers of its group, with their ports.
         words: K if the entry gives none.
         ethernet: the job has places.
     """
+    initialise, workers = parts.initialise, parts.workers
+    replicas, receivers = parts.replicas, parts.receivers
     job = initialise.job
     below = workers[0].below
-    answers = {each.bit: each for each in deliveries if each.bit is not None}
+    answers = {each.bit: each for each in parts.deliveries if each.bit is not None}
     numbers = {each.bit: answers[each.bit].receiver if below else each.receiver for each in workers}
     theirs = set(numbers.values())
     missing = workers[0].full & ~sum(1 << each.bit for each in workers)
@@ -98,7 +112,7 @@ def make_job(
     to_workers = [receivers[number] for number in replicas]
     if len({each.token for each in to_workers}) != 1:
         raise _precondition(f"job {job}: its receivers have different tokens")
-    parent = _parent(initialise, workers, deliveries, receivers) if below else None
+    parent = _parent(parts) if below else None
     offset = 0 if parent is None else (initialise.base - parent.base) % 2**16
     for receiver in to_workers:
         if receiver.parent or receiver.offset != offset:
@@ -121,19 +135,15 @@ def make_job(
         )
     except UsageError as error:
         raise _precondition(str(error)) from None
-    place = _place(initialise, workers, deliveries, replicas, receivers, numbers) if ethernet else None
+    place = _place(parts, numbers) if ethernet else None
     mine = frozenset(replicas) | ({workers[0].receiver} if below else frozenset())
-    return Made(entry, place, mine, group)
+    return RunningJob(entry, place, initialise, {each.bit: each for each in workers}, mine, parts.group)
 
 
-def _parent(
-    initialise: Initialise,
-    workers: Sequence[Contribution],
-    deliveries: Sequence[Delivery],
-    receivers: Mapping[int, Receiver],
-) -> ParentEntry:
+def _parent(parts: JobParts) -> ParentEntry:
+    initialise, workers, deliveries = parts.initialise, parts.workers, parts.deliveries
     job = initialise.job
-    above = receivers[workers[0].receiver]
+    above = parts.receivers[workers[0].receiver]
     sources = {(each.source, each.token, each.base, each.slots, each.ingress_port) for each in deliveries}
     if len(sources) != 1 or {each.receiver for each in workers} != {above.number}:
         raise _precondition(f"job {job}: its entries do not agree on its parent")
@@ -155,18 +165,11 @@ def _parent(
     return ParentEntry(*above.address, above.token, first.base, first.token)
 
 
-def _place(
-    initialise: Initialise,
-    workers: Sequence[Contribution],
-    deliveries: Sequence[Delivery],
-    replicas: Mapping[int, int],
-    receivers: Mapping[int, Receiver],
-    numbers: Mapping[int, int],
-) -> JobPlace:
+def _place(parts: JobParts, numbers: Mapping[int, int]) -> JobPlace:
     """Returns the ports and MACs of the job. Raises `StatusError` for a worker that is in two places."""
-    job = initialise.job
-    one = {each.bit: each.port for each in deliveries}
-    for each in workers:
+    job, receivers, replicas = parts.initialise.job, parts.receivers, parts.replicas
+    one = {each.bit: each.port for each in parts.deliveries}
+    for each in parts.workers:
         ports = {each.port, replicas[numbers[each.bit]], one[each.bit] if each.below else each.way_out}
         if len(ports) != 1:
             raise _precondition(
@@ -174,15 +177,15 @@ def _place(
                 f"{sorted(ports)}; accepted: one port for both"
             )
     stations = {bit: Station(replicas[number], receivers[number].mac) for bit, number in numbers.items()}
-    first = workers[0]
+    first = parts.workers[0]
     if not first.below:
         return JobPlace(0, stations)
     above = receivers[first.receiver]
-    ports = {each.ingress_port for each in deliveries} | {each.way_out for each in workers}
+    ports = {each.ingress_port for each in parts.deliveries} | {each.way_out for each in parts.workers}
     if len(ports) != 1:
         raise _precondition(f"job {job}: its parent is at ports {sorted(ports)}; accepted: one port")
     station = Station(ports.pop(), above.mac)
-    delivery = deliveries[0]
+    delivery = parts.deliveries[0]
     parent = Parent(station, above.address[0], above.token, delivery.base, delivery.token, above.address[1])
     return JobPlace(0, stations, parent)
 

@@ -15,7 +15,6 @@ deliveries is deleted. An update that would change a running job is refused.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Protocol
 
 from switchagg.errors import UsageError
@@ -23,7 +22,7 @@ from switchagg.p4entities.tables import Entry, Table
 from switchagg.p4program.program import Form, JobPlace
 from switchagg.p4runtime.server.errors import Code, StatusError
 from switchagg.p4runtime.server.native.entries import Contribution, Delivery, Initialise, Receiver
-from switchagg.p4runtime.server.native.job_builder import Made, check_agreement, make_job
+from switchagg.p4runtime.server.native.job_builder import JobParts, RunningJob, check_agreement, make_job
 from switchagg.rules.slots import JobEntry
 from switchagg.wire.header import VERSION, Op
 
@@ -65,26 +64,6 @@ class Rehearsal:
         """Does nothing: there are no packets."""
 
 
-@dataclass(slots=True)
-class Running:
-    """A job that the engine has.
-
-    Attributes:
-        place: where its workers are, on Ethernet.
-        workers: each worker's entry when the job began, by bit.
-        receivers, group: the numbers of its receivers and of its group.
-        fenced: the bits of workers that are shut out.
-    """
-
-    entry: JobEntry
-    place: JobPlace | None
-    initialise: Initialise
-    workers: dict[int, Contribution]
-    receivers: frozenset[int]
-    group: int
-    fenced: int
-
-
 class NativeJobs:
     """The jobs of one pipeline.
 
@@ -112,7 +91,7 @@ class NativeJobs:
         ethernet: bool = False,
     ) -> None:
         self._engine = engine
-        self.running: dict[int, Running] = {}
+        self.running: dict[int, RunningJob] = {}
         self.on_end: Callable[[int], None] = lambda _: None
         self.receivers_of: Callable[[int], Mapping[int, int] | None] = lambda _: None
         self._admission = admission
@@ -318,7 +297,7 @@ class NativeJobs:
 
     # ---- a job's beginning and end ----
 
-    def _shut_out(self, running: Running, bit: int) -> bool:
+    def _shut_out(self, running: RunningJob, bit: int) -> bool:
         said = running.workers.get(bit)
         entry = None if said is None else self.entry_of(said)
         if said is None or entry is None:
@@ -332,7 +311,7 @@ class NativeJobs:
     def _workers(self, job: int) -> list[Contribution]:
         return [each for each in self._jobs.get(job, {}).values() if isinstance(each, Contribution)]
 
-    def _end_with(self, does: Callable[[Running], bool]) -> None:
+    def _end_with(self, does: Callable[[RunningJob], bool]) -> None:
         for job, running in list(self.running.items()):
             if does(running):
                 self._end(job)
@@ -374,18 +353,10 @@ class NativeJobs:
                 Code.RESOURCE_EXHAUSTED,
                 f"job {job}: no memory for {made.entry.slots} slots of {made.entry.words} words",
             ) from None
-        self.running[job] = Running(
-            made.entry,
-            made.place,
-            initialise,
-            {each.bit: each for each in workers},
-            made.receivers,
-            made.group,
-            0,
-        )
+        self.running[job] = made
         self.refence(job)
 
-    def _made(self, initialise: Initialise, workers: list[Contribution]) -> Made | None:
+    def _made(self, initialise: Initialise, workers: list[Contribution]) -> RunningJob | None:
         """Returns the job of these entries; None while another part of it is missing."""
         deliveries = [each for each in self._deliveries.values() if each.job == initialise.job]
         group = workers[0].group
@@ -399,9 +370,8 @@ class NativeJobs:
         replicas = self.receivers_of(group)
         if replicas is None or any(number not in self._receivers for number in replicas):
             return None
-        return make_job(
-            initialise, workers, deliveries, replicas, self._receivers, group, self._words, self.ethernet
-        )
+        parts = JobParts(initialise, workers, deliveries, group, replicas, self._receivers)
+        return make_job(parts, words=self._words, ethernet=self.ethernet)
 
 
 def _runs(job: int, what: str) -> StatusError:
