@@ -438,7 +438,7 @@ def _table(block: Block, table: ir.Table) -> None:
     chosen = "e"
     if made.profile is not None:
         chosen = "c"
-        _choose(body, table, place, hooks.selects)
+        _choose(body, table, place, hashed=made.profile.select is not None)
     if module.traced:
         body.emit(f"TR.table({place}, {key}, e, {chosen})")
     for line in hooks.before:
@@ -450,10 +450,10 @@ def _table(block: Block, table: ir.Table) -> None:
     body.finish(block.tables[id(table)], ["f"])
 
 
-def _choose(body: Body, table: ir.Table, place: str, selects: bool) -> None:
+def _choose(body: Body, table: ir.Table, place: str, *, hashed: bool) -> None:
     selectors = [key.expr for key in table.keys if key.match_kind == "selector"]
     number = "0"
-    if selects and selectors:
+    if hashed and selectors:
         whole = ir.TupleLiteral(selectors[0].type, table.location, tuple(selectors))
         number = f"{place}.profile.select(*{bit_string(body, whole)})"
     body.emit("c = e")

@@ -83,12 +83,10 @@ class TableHooks:
     Attributes:
         before: lines before the action runs; in them `e` is the entry that was found.
         needs_current: the table's `current` is to be that entry.
-        selects: the table's action profile chooses by hash.
     """
 
     before: list[str] = field(default_factory=list)
     needs_current: bool = False
-    selects: bool = False
 
 
 class Target(Protocol):

@@ -1,24 +1,30 @@
-"""The v1model architecture for the translator: the objects behind its externs, and their shared state."""
+"""The v1model architecture for the translator: its externs.
+
+`V1Target` makes the objects behind them, `PacketState` is what they share (`RT` in translated code),
+and the lowerings write their calls as code.
+"""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, Final
 
 from switchagg.p4entities.counters import CounterArray, DirectCounter, DirectMeter, MeterArray, Register
 from switchagg.p4entities.matches import MatchKind
 from switchagg.p4entities.tables import DEFAULT_SIZE, ActionProfile, Table
 from switchagg.p4model import ir
 from switchagg.p4model.errors import unsupported
+from switchagg.p4model.runtime import hashes
 from switchagg.p4model.runtime.emit import Body, Module, TableHooks
-from switchagg.p4model.runtime.extern_calls import lower
+from switchagg.p4model.runtime.expressions import expression, wrapped
+from switchagg.p4model.runtime.extern_calls import CORE_FUNCTIONS, CORE_METHODS, Call, Lowering, lower
 from switchagg.p4model.runtime.hashes import to_bytes
 from switchagg.p4model.runtime.header_classes import is_aggregate
 from switchagg.p4model.runtime.switch import ModelError
 from switchagg.p4model.runtime.tables import build_table
-from switchagg.p4model.runtime.v1model_calls import ALGORITHMS, V1MODEL_FUNCTIONS, V1MODEL_METHODS
-from switchagg.p4model.types import width_of
+from switchagg.p4model.types import FieldsType, StringType, TupleType, underlying, width_of
 
 _KINDS = {kind.value: kind for kind in MatchKind}
 
@@ -145,8 +151,6 @@ class V1Target:
                 meter = f"{code}.of(e).execute(RT.ingress_length, RT.now)"
                 lines += [f"{code}.colour = {meter} if e.hit else None"]
         hooks.before = lines
-        if made.profile is not None:
-            hooks.selects = made.profile.select is not None
         return hooks
 
 
@@ -170,3 +174,238 @@ def _selector(instance: ir.ExternInstance, size: int) -> ActionProfile:
         return ALGORITHMS[name](to_bytes(value, bits)) & mask
 
     return ActionProfile(instance.control_name, size, selector=True, select=select)
+
+
+# ---- calls as code ----
+
+
+Hash = Callable[[bytes], int]
+
+# `random` is not here: bmv2 does not know it either.
+ALGORITHMS: Final[dict[str, Hash]] = {
+    "crc32": hashes.CRC32,
+    "crc16": hashes.CRC16,
+    "crc32_custom": hashes.CRC32,
+    "crc16_custom": hashes.CRC16,
+    "identity": hashes.identity,
+    "csum16": hashes.internet_checksum,
+    "xor16": lambda data: hashes.xor_words(data, 16),
+}
+
+
+def _algorithm(call: Call) -> str:
+    """Returns code of the hash function: bytes to number."""
+    chosen = call.required("algo")
+    if not isinstance(chosen, ir.EnumLiteral):
+        raise unsupported("a hash algorithm that is not a constant", chosen.location)
+    if chosen.name not in ALGORITHMS:
+        raise unsupported(f"HashAlgorithm.{chosen.name}", chosen.location)
+    call.module.namespace["ALGORITHMS"] = ALGORITHMS
+    call.module.namespace["to_bytes"] = hashes.to_bytes
+    return f"ALGORITHMS[{chosen.name!r}]"
+
+
+def _bytes(call: Call, name: str) -> str:
+    held = call.body.hold(call.bits(name))
+    return f"to_bytes({held}[1], {held}[0])"
+
+
+def _hash(call: Call) -> None:
+    algorithm = _algorithm(call)
+    base = call.body.hold(call.value("base"))
+    data = call.body.hold(_bytes(call, "data"))
+    most = call.value("max")
+    value = f"{base} + {algorithm}({data}) % ({most} or 1)"
+    call.store("result", wrapped(call.type("result"), value))
+
+
+def _checksum(call: Call, *, verify: bool, payload: bool) -> None:
+    body = call.body
+    body.emit(f"if {call.value('condition')}:")
+    body.depth += 1
+    algorithm = _algorithm(call)
+    data = _bytes(call, "data")
+    if payload:
+        data += " + RT.payload"
+    value = wrapped(call.type("checksum"), f"{algorithm}({data})")
+    if verify:
+        body.emit(f"if {value} != {call.value('checksum')}:")
+        body.emit("    RT.checksum_error = 1")
+    else:
+        call.store("checksum", value)
+    body.depth -= 1
+
+
+def _checksum16(call: Call) -> str:
+    call.module.namespace["internet_checksum"] = hashes.internet_checksum
+    call.module.namespace["to_bytes"] = hashes.to_bytes
+    return f"internet_checksum({_bytes(call, 'data')})"
+
+
+def _random(call: Call) -> None:
+    low, high = (call.body.hold(code) for code in call.values("lo", "hi"))
+    call.body.emit(f"if {low} <= {high}:")
+    call.body.depth += 1
+    call.store("result", f"RT.random.randint({low}, {high})")
+    call.body.depth -= 1
+
+
+def _mark_to_drop(call: Call) -> None:
+    body = call.body
+    arguments = [each.value for each in call.call.args]
+    place = expression(body, arguments[0]) if arguments and arguments[0] is not None else "RT.metadata"
+    body.emit(f"{place}.f_egress_spec = 511")
+    body.emit(f"{place}.f_mcast_grp = 0")
+
+
+def _digest(call: Call) -> None:
+    data = call.required("data")
+    type_ = underlying(data.type)
+    code = call.body.hold(expression(call.body, data))
+    if isinstance(type_, FieldsType):
+        name = type_.name
+        values = ", ".join(f"{each.name!r}: {code}.f_{each.name}" for each in type_.fields)
+    elif isinstance(type_, TupleType):
+        name = ""
+        values = ", ".join(f"'f{place}': {code}[{place}]" for place in range(len(type_.elements)))
+    else:
+        raise unsupported(f"a digest of {type_}", call.location)
+    call.body.emit(f"RT.digests.append(({name!r}, {{{values}}}))")
+
+
+def _clone(call: Call) -> None:
+    session = call.value("session")
+    index = call.argument("index")
+    if call.argument("data") is not None:
+        _refuse_data(call)
+    number = expression(call.body, index) if index is not None else "None"
+    call.body.emit(f"RT.clone = ({session}, {number})")
+
+
+def _refuse_data(call: Call) -> None:
+    data = call.required("data")
+    empty = isinstance(data, ir.TupleLiteral | ir.StructLiteral) and not data.elements
+    if not empty:
+        raise unsupported(
+            f"{call.call.method} with data; use {call.call.method}_preserving_field_list", data.location
+        )
+
+
+def _again(which: str) -> Lowering:
+    def lower(call: Call) -> None:
+        index = call.argument("index")
+        if call.argument("data") is not None:
+            _refuse_data(call)
+        number = expression(call.body, index) if index is not None else "None"
+        call.body.emit(f"RT.{which} = ({number},)")
+
+    return lower
+
+
+def _truncate(call: Call) -> None:
+    call.body.emit(f"RT.truncate = {call.value('length')}")
+
+
+def _assert(call: Call) -> None:
+    condition = call.value(call.call.args[0].param.name)
+    call.body.emit(f"if not {condition}:")
+    call.body.emit(f"    RT.failed({str(call.location)!r}, {call.call.method.name!r})")
+
+
+def _log(call: Call) -> None:
+    message = call.required("msg")
+    if not isinstance(message, ir.Literal) or not isinstance(message.type, StringType):
+        raise unsupported("log_msg of a text that is not a constant", call.location)
+    data = call.argument("data")
+    if data is None:
+        call.body.emit(f"RT.log({message.value!r}, ())")
+        return
+    code = expression(call.body, data)
+    if isinstance(data.type, FieldsType):
+        held = call.body.hold(code)
+        code = f"({''.join(f'{held}.f_{each.name}, ' for each in data.type.fields)})"
+    elif not isinstance(underlying(data.type), TupleType):
+        code = f"({code},)"
+    call.body.emit(f"RT.log({message.value!r}, {code})")
+
+
+def _count(call: Call) -> None:
+    call.body.emit(f"{call.object}.count({call.value('index')}, RT.ingress_length)")
+
+
+def _execute_meter(call: Call) -> None:
+    meter = call.object
+    index = call.body.hold(call.value("index"))
+    call.body.emit(f"if {index} < len({meter}.cells):")
+    call.body.depth += 1
+    colour = f"{meter}.execute({index}, RT.ingress_length, RT.now)"
+    call.store("result", wrapped(call.type("result"), colour))
+    call.body.depth -= 1
+
+
+def _read_meter(call: Call) -> None:
+    call.body.emit(f"if {call.object}.colour is not None:")
+    call.body.depth += 1
+    call.store("result", wrapped(call.type("result"), f"{call.object}.colour"))
+    call.body.depth -= 1
+
+
+def _cells(call: Call, register: str) -> str:
+    """Returns code of a register's size; one that is passed as an argument is asked at run time."""
+    made = call.module.namespace.get(register)
+    return f"len({register}.cells)" if made is None else str(len(made.cells))
+
+
+def _read_register(call: Call) -> None:
+    # An index outside the register leaves the destination as it was.
+    register = call.object
+    index = call.body.hold(call.value("index"))
+    size = _cells(call, register)
+    call.body.emit(f"if {index} < {size}:")
+    call.body.depth += 1
+    call.store("result", f"{register}.cells[{index}]")
+    call.body.depth -= 1
+
+
+def _write_register(call: Call) -> None:
+    register = call.object
+    index, value = call.values("index", "value")
+    index = call.body.hold(index)
+    size = _cells(call, register)
+    call.body.emit(f"if {index} < {size}:")
+    call.body.emit(f"    {register}.cells[{index}] = {value}")
+
+
+V1MODEL_FUNCTIONS: Final[dict[str, Lowering]] = {
+    **CORE_FUNCTIONS,
+    "random": _random,
+    "digest": _digest,
+    "mark_to_drop": _mark_to_drop,
+    "hash": _hash,
+    "verify_checksum": partial(_checksum, verify=True, payload=False),
+    "update_checksum": partial(_checksum, verify=False, payload=False),
+    "verify_checksum_with_payload": partial(_checksum, verify=True, payload=True),
+    "update_checksum_with_payload": partial(_checksum, verify=False, payload=True),
+    "clone": _clone,
+    "clone3": _clone,
+    "clone_preserving_field_list": _clone,
+    "resubmit": _again("resubmit"),
+    "resubmit_preserving_field_list": _again("resubmit"),
+    "recirculate": _again("recirculate"),
+    "recirculate_preserving_field_list": _again("recirculate"),
+    "truncate": _truncate,
+    "assert": _assert,
+    "assume": _assert,
+    "log_msg": _log,
+}
+V1MODEL_METHODS: Final[dict[tuple[str, str], Lowering]] = {
+    **CORE_METHODS,
+    ("counter", "count"): _count,
+    # The table counts by itself.
+    ("direct_counter", "count"): lambda _: None,
+    ("meter", "execute_meter"): _execute_meter,
+    ("direct_meter", "read"): _read_meter,
+    ("register", "read"): _read_register,
+    ("register", "write"): _write_register,
+    ("Checksum16", "get"): _checksum16,
+}
