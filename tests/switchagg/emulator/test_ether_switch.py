@@ -30,7 +30,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     if not has_namespaces():
         pytest.skip("no network namespaces here (unshare, nsenter, ip, ethtool)")
     folder = tmp_path_factory.mktemp("acts")
-    found: dict[str, Any] = in_namespace("tests.switchagg.emulator.ether_acts", str(folder))
+    found: dict[str, Any] = in_namespace("tests.switchagg.emulator.ether_scenarios", str(folder))
     return found
 
 

@@ -1,6 +1,6 @@
 """Scenarios of `test_ether_switch` between real interfaces: a process of a namespace of its own.
 
-    python -m tests.switchagg.emulator.ether_acts FOLDER     prints what was seen, as JSON
+    python -m tests.switchagg.emulator.ether_scenarios FOLDER     prints what was seen, as JSON
 
 The hosts are the far ends h1, h2, h3 of veth pairs whose near ends sw1, sw2, sw3 are the switch's ports.
 """
