@@ -30,31 +30,30 @@ class Call:
         op: int,
         dtype: int,
         bits: int,
-        root: int,
-        sparse: bool,
-        block: int,
-        count: int,
-        fingerprint_count: int,
-        shape_crc: int,
-        workers: int,
-        rank: int,
-        policy: int,
-        input: int,
-        in_begin: int,
-        in_end: int,
-        output: int,
-        out_begin: int,
-        out_end: int,
-        mask: int,
-        zero_fill: bool,
+        root: int = 0,
+        sparse: bool = True,
+        block: int = 64,
+        count: int = 0,
+        fingerprint_count: int = 0,
+        shape_crc: int = 0,
+        workers: int = 1,
+        rank: int = 0,
+        policy: int = 0,
+        input: int = 0,
+        in_begin: int = 0,
+        in_end: int = 0,
+        output: int = 0,
+        out_begin: int = 0,
+        out_end: int = 0,
+        mask: int = 0,
+        zero_fill: bool = False,
         auto_zeros: bool = False,
         auto_block: bool = False,
         auto_lanes: int = 0,
+        memory: int = 0,
+        union_out: int = 0,
     ) -> None: ...
-    residual: int
-    feedback: bool
     nontemporal: bool  # resolved by an engine, by the size of the result
-    union_out: int
 
 class Collective:
     """A collective that was submitted. `status`: 0 pending, 1 done, 2 mismatch, 3 timeout, 4 aborted,
@@ -214,15 +213,7 @@ def dequantize_lanes(
 ) -> None: ...
 def square_lanes(words: int, count: int, bits: int) -> int: ...
 def to_residues(
-    x: int,
-    count: int,
-    wide: bool,
-    bits: int,
-    unit: float,
-    factors: int,
-    first: int,
-    second: int,
-    words: int,
+    x: int, count: int, wide: bool, bits: int, unit: float, factors: int, first: int, second: int, words: int
 ) -> int: ...
 def residue_values(
     x: int, count: int, wide: bool, unit: float, first: int, second: int, out: int

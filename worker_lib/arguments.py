@@ -269,11 +269,6 @@ def raw_bytes(v: TensorView) -> np.ndarray[Any, Any]:
     return flat
 
 
-def bytes_of(words: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The same memory as bytes."""
-    return words.view(np.uint8)
-
-
 def copier(result: Any, target: np.ndarray[Any, Any], source: np.ndarray[Any, Any]) -> Callable[[], Any]:
     """Returns a function that copies `source` to `target` and returns `result`."""
 

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import atexit
 import os
-import time
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -183,29 +182,21 @@ def _controller(given: str | None, rank: int, patience: float) -> tuple[str, boo
     url = given if given is not None else os.environ.get("SWITCHAGG_CONTROLLER")
     if url:
         return url, False
-    master, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")
-    if not master or not port:
+    from worker_lib.embedded import controller_address, start_embedded
+
+    address = controller_address(os.environ)
+    if address is None:
         raise UsageError(
             "no controller named: pass controller='http://host:port', set SWITCHAGG_CONTROLLER, run "
             "under `switchagg run`, or set MASTER_ADDR and MASTER_PORT (as torchrun does) so that rank 0 "
             "starts one"
         )
-    own = os.environ.get("SWITCHAGG_CONTROLLER_PORT")
-    try:
-        number = int(own) if own else int(port) + 1
-    except ValueError:
-        raise UsageError(
-            f"MASTER_PORT is {port!r}, SWITCHAGG_CONTROLLER_PORT {own!r}; accepted: port numbers"
-        ) from None
+    host, port = address
     if rank == 0 and not any(
-        each.process.poll() is None and each.controller.endswith(f":{number}") for each in _embedded
+        each.process.poll() is None and each.controller.endswith(f":{port}") for each in _embedded
     ):
-        from worker_lib.embedded import start_embedded
-
-        started = time.monotonic()
-        _embedded.append(start_embedded(master, number, timeout=patience))
-        patience -= time.monotonic() - started
-    return f"http://{master}:{number}", True
+        _embedded.append(start_embedded(host, port, timeout=patience))
+    return f"http://{host}:{port}", True
 
 
 def _integer(name: str, value: int | None, variable: str, default: int | None) -> int:

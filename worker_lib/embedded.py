@@ -91,19 +91,14 @@ def start_embedded(
         SwitchError: it did not start; the message has its output.
         UsageError: `host` has no IPv4 address.
     """
-    host = _resolve("host", host)
+    try:
+        host = socket.gethostbyname(host)
+    except (OSError, UnicodeError) as error:
+        raise UsageError(f"host is {host!r}, which has no IPv4 address: {error}") from None
     command = [
-        sys.executable,
-        "-P",  # a random.py in the folder where training is started must not replace the standard library's
-        "-m",
-        "switchagg.cli.main",
-        "host",
-        "--host",
-        host,
-        "--controller-port",
-        str(port),
-        "--parent",
-        str(os.getpid()),
+        # -P: a random.py in the folder where training is started must not replace the standard library's.
+        *(sys.executable, "-P", "-m", "switchagg.cli.main", "host", "--host", host),
+        *("--controller-port", str(port), "--parent", str(os.getpid())),
         *arguments,
     ]
     environment = {name: value for name, value in os.environ.items() if name != HOST_TOKEN_VARIABLE}
@@ -111,13 +106,9 @@ def start_embedded(
         environment[HOST_TOKEN_VARIABLE] = credential
     # A file, not a pipe: nobody reads it later, and a full pipe would stop the switch.
     with tempfile.TemporaryFile() as said:
+        pipe = subprocess.PIPE
         process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=said,
-            start_new_session=True,
-            env=environment,
+            command, stdin=pipe, stdout=pipe, stderr=said, start_new_session=True, env=environment
         )
         try:
             assert process.stdout is not None
@@ -147,13 +138,10 @@ def start_embedded(
 
 
 def controller_address(environment: Mapping[str, str]) -> tuple[str, int] | None:
-    """Returns the controller's address for ranks that were given none: on the node of rank 0.
+    """Returns host and port of the controller that rank 0 starts on its node, where ranks were given none.
 
-    That is MASTER_ADDR as an IPv4 address, and SWITCHAGG_CONTROLLER_PORT or else MASTER_PORT + 1. Rank 0
-    starts it there (`start_embedded`), the others join with `retry`. None where MASTER_ADDR, or both ports,
-    are not set.
-
-    Raises `UsageError` for a port that is none, or a name that has no IPv4 address.
+    They are MASTER_ADDR, and SWITCHAGG_CONTROLLER_PORT or else MASTER_PORT + 1. None where MASTER_ADDR, or
+    both ports, are not set. Raises `UsageError` for a port that is none.
     """
     host = environment.get("MASTER_ADDR")
     if not host:
@@ -168,14 +156,7 @@ def controller_address(environment: Mapping[str, str]) -> tuple[str, int] | None
             )
     else:
         return None
-    return _resolve("MASTER_ADDR", host), port
-
-
-def _resolve(name: str, host: str) -> str:
-    try:
-        return socket.gethostbyname(host)
-    except (OSError, UnicodeError) as error:
-        raise UsageError(f"{name} is {host!r}, which has no IPv4 address: {error}") from None
+    return host, port
 
 
 def _port(name: str, given: str) -> int:

@@ -26,7 +26,6 @@ from worker_lib.arguments import (
     SUMMABLE,
     SumOptions,
     TensorView,
-    bytes_of,
     checked_bitwise,
     checked_block,
     checked_blocks,
@@ -49,10 +48,6 @@ if TYPE_CHECKING:
     from worker_lib.compress.base import Compressor
 
 _sessions: weakref.WeakSet[Session] = weakref.WeakSet()
-_NO_DATA: Final[dict[str, Any]] = {
-    "root": 0, "sparse": True, "count": 0, "input": 0, "in_begin": 0, "in_end": 0,
-    "output": 0, "out_begin": 0, "out_end": 0, "mask": 0, "zero_fill": False,
-}  # fmt: skip
 _NAMES: Final = [kind.name.lower() for kind in Kind]
 
 
@@ -510,9 +505,9 @@ class Session:
         if v.nbytes % 4 and self.world_size > 1:  # the wire moves whole words
             padded = np.zeros(words, np.uint32)
             if here:
-                bytes_of(padded)[: v.nbytes] = raw_bytes(v)
+                padded.view(np.uint8)[: v.nbytes] = raw_bytes(v)
             else:
-                finish = copier(x, raw_bytes(v), bytes_of(padded)[: v.nbytes])
+                finish = copier(x, raw_bytes(v), padded.view(np.uint8)[: v.nbytes])
             address, keep = padded.ctypes.data, (x, padded)
         return self._prepared(
             Kind.BROADCAST, v, x, keep, root=root, count=words, input=address, in_end=words if here else 0,
@@ -533,7 +528,7 @@ class Session:
         keep: tuple[Any, ...] = (x, out)
         if v.nbytes % 4 and n > 1:
             part = np.zeros(each, np.uint32)
-            bytes_of(part)[: v.nbytes] = raw_bytes(v)
+            part.view(np.uint8)[: v.nbytes] = raw_bytes(v)
             whole = np.empty((n, each), np.uint32)
             rows = whole.view(np.uint8).reshape(n, each * 4)[:, : v.nbytes]
             finish = copier(out, raw_bytes(o).reshape(n, v.nbytes), rows)
@@ -585,7 +580,7 @@ class Session:
                 remembered(v, o, options.memory)
             elif o is not v:
                 raw_bytes(o)[:] = raw_bytes(v)
-        prepared = self._prepared(
+        return self._prepared(
             Kind.ALLREDUCE, v, o.owner, (x, out, mask, options.memory, options.union),
             dtype=dtype, bits=width, op=reduce, auto_lanes=floor, tag=options.tag,
             sparse=sparse is not False, block=block,
@@ -593,13 +588,9 @@ class Session:
             count=v.elements, input=v.address, in_end=v.elements,
             output=o.address, out_end=v.elements, zero_fill=o is not v,
             mask=0 if mask is None else mask.ctypes.data,
+            memory=0 if memory is None else memory.address,
+            union_out=0 if options.union is None else options.union.ctypes.data,
         )  # fmt: skip
-        if prepared.call is not None:
-            if memory is not None:
-                prepared.call.residual, prepared.call.feedback = memory.address, True
-            if options.union is not None:
-                prepared.call.union_out = options.union.ctypes.data
-        return prepared
 
     def _prepare_or(self, x: Any, v: TensorView, out: Any, options: SumOptions) -> Prepared:
         sparse = checked_bitwise(
@@ -615,8 +606,8 @@ class Session:
         keep: tuple[Any, ...] = (x, out)
         if v.nbytes % 4 and self.world_size > 1:
             padded = np.zeros(words, np.uint32)
-            bytes_of(padded)[: v.nbytes] = raw_bytes(v)
-            finish = copier(o.owner, raw_bytes(o), bytes_of(padded)[: v.nbytes])
+            padded.view(np.uint8)[: v.nbytes] = raw_bytes(v)
+            finish = copier(o.owner, raw_bytes(o), padded.view(np.uint8)[: v.nbytes])
             source = target = padded.ctypes.data
             keep = (x, out, padded)
         return self._prepared(
@@ -696,8 +687,8 @@ class Session:
         call = _native.Call(
             kind=int(kind), op=int(op), dtype=int(dtype), bits=bits, auto_lanes=auto_lanes,
             fingerprint_count=v.elements, shape_crc=_fingerprint(shape),
-            workers=state.world_size, rank=state.rank, policy=0,
-            block=state.admitted.block if block is None else block, **(_NO_DATA | fields),
+            workers=state.world_size, rank=state.rank,
+            block=state.admitted.block if block is None else block, **fields,
         )  # fmt: skip
         return Prepared(call, result, label, (*keep, v.owner), finish)
 

@@ -14,7 +14,7 @@ import socket
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from switchagg.errors import NetworkError, SwitchError, UsageError
 from switchagg.rules.planner import SkipPolicy
@@ -23,6 +23,7 @@ from worker_lib import _native
 if TYPE_CHECKING:
     from worker_lib.join import Membership
 
+T = TypeVar("T")
 TRANSPORTS: Final = ("auto", "shm", "udp")
 RECEIVE_BUFFER: Final = 8 << 20
 # The kernel accounts more than a packet's payload against a socket's buffer.
@@ -46,14 +47,7 @@ def open_engine(sock: BoundSocket, member: Membership, transport: str) -> tuple[
 
     Raises as `resume_engine`.
     """
-    engines: list[_native.Engine] = []
-    used = _open(
-        sock,
-        member,
-        transport,
-        lambda given: engines.append(_native.Engine(sock.native, _native.Admission(**given))),
-    )
-    return engines[0], used
+    return _open(sock, member, transport, lambda admission: _native.Engine(sock.native, admission))
 
 
 def resume_engine(
@@ -71,19 +65,16 @@ def resume_engine(
     Raises:
         SwitchError: no route to the switch, or it takes no link and `transport` is "shm".
     """
-    return _open(
-        sock, member, transport, lambda given: engine.resume(sock.native, _native.Admission(**given), lost)
-    )
+    return _open(sock, member, transport, lambda admission: engine.resume(sock.native, admission, lost))[1]
 
 
 def _open(
-    sock: BoundSocket, member: Membership, transport: str, use: Callable[[dict[str, Any]], object]
-) -> str:
-    """Calls `use` with the engine's arguments for one transport or the other; returns its name."""
+    sock: BoundSocket, member: Membership, transport: str, use: Callable[[_native.Admission], T]
+) -> tuple[T, str]:
+    """Calls `use` with an admission for one transport or the other; returns its result and the name."""
     if transport != "udp" and member.switch_link:
         try:
-            use(_arguments(member, member.slots, member.switch_link))
-            return "shm"
+            return use(_admission(member, member.slots, member.switch_link)), "shm"
         except OSError as error:
             if transport == "shm":
                 raise SwitchError(
@@ -103,31 +94,30 @@ def _open(
         switch_buffer=member.switch_receive_buffer,
     )
     try:
-        use(_arguments(member, limit, ""))
-        return "udp"
+        return use(_admission(member, limit, "")), "udp"
     except OSError as error:
         raise SwitchError(
             f"no route to the switch at {member.switch_address}:{member.switch_port}: {error.strerror}"
         ) from error
 
 
-def _arguments(member: Membership, window_limit: int, link: str) -> dict[str, Any]:
-    return {
-        "switch_ip": int(ipaddress.IPv4Address(member.switch_address)),
-        "switch_port": member.switch_port,
-        "job": member.job,
-        "token": member.token,
-        "result_token": member.result_token,
-        "base": member.base,
-        "slots": member.slots,
-        "words": member.words,
-        "first_seq": member.first_seq,
-        "rank": member.rank,
-        "workers": member.world_size,
-        "window_limit": window_limit,
-        "link": link,
-        "policy": SkipPolicy(member.block, member.dense, member.bits).word(),
-    }
+def _admission(member: Membership, window_limit: int, link: str) -> _native.Admission:
+    return _native.Admission(
+        switch_ip=int(ipaddress.IPv4Address(member.switch_address)),
+        switch_port=member.switch_port,
+        job=member.job,
+        token=member.token,
+        result_token=member.result_token,
+        base=member.base,
+        slots=member.slots,
+        words=member.words,
+        first_seq=member.first_seq,
+        rank=member.rank,
+        workers=member.world_size,
+        window_limit=window_limit,
+        link=link,
+        policy=SkipPolicy(member.block, member.dense, member.bits).word(),
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,10 +61,9 @@ def open_rank(
         output=result.ctypes.data, out_begin=0, out_end=call.count,
         mask=0 if packed is None else packed.ctypes.data, zero_fill=True,
         auto_zeros=call.auto_zeros, auto_block=call.auto_block, auto_lanes=call.auto_lanes,
+        memory=0 if memory is None else memory.ctypes.data,
     )  # fmt: skip
     code.nontemporal = rank % 2 == 1
-    if memory is not None:
-        code.residual, code.feedback = memory.ctypes.data, True
     return Rank(
         x,
         result,

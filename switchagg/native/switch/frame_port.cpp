@@ -7,7 +7,6 @@
 #include <linux/rtnetlink.h>
 #include <net/if.h>
 #include <poll.h>
-#include <sys/epoll.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -96,15 +95,13 @@ struct FramePort::Arrival {
 FramePort::FramePort(std::vector<InterfaceName> interfaces, int receive_buffer)
     : receive_buffer_(receive_buffer), buffers_(std::make_unique<Buffers>()) {
   wake_up_ = make_wake_up();
-  epoll_ = Descriptor(epoll_create1(EPOLL_CLOEXEC));
-  if (!epoll_) fail(errno, "epoll_create1");
-  watch(wake_up_.get(), &wake_up_);
+  epoll_.watch(wake_up_.get(), &wake_up_);
   netlink_ = Descriptor(socket(AF_NETLINK, SOCK_RAW | SOCK_NONBLOCK | SOCK_CLOEXEC, NETLINK_ROUTE));
   sockaddr_nl links{};
   links.nl_family = AF_NETLINK;
   links.nl_groups = RTMGRP_LINK;
   if (!netlink_ || bind(netlink_.get(), reinterpret_cast<sockaddr*>(&links), sizeof links) != 0) fail(errno, "netlink");
-  watch(netlink_.get(), &netlink_);
+  epoll_.watch(netlink_.get(), &netlink_);
 
   for (InterfaceName& name : interfaces) {
     auto made = std::make_unique<Interface>();
@@ -117,13 +114,6 @@ FramePort::FramePort(std::vector<InterfaceName> interfaces, int receive_buffer)
 }
 
 FramePort::~FramePort() = default;
-
-void FramePort::watch(int fd, void* tag) {
-  epoll_event event{};
-  event.events = EPOLLIN;
-  event.data.ptr = tag;
-  if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) fail(errno, "epoll_ctl");
-}
 
 int FramePort::open(Interface& interface) {
   const int index = static_cast<int>(if_nametoindex(interface.name.name.c_str()));
@@ -169,7 +159,7 @@ int FramePort::open(Interface& interface) {
   all.mr_type = PACKET_MR_PROMISC;
   if (setsockopt(rx.get(), SOL_PACKET, PACKET_ADD_MEMBERSHIP, &all, sizeof all) != 0) return errno;
 
-  watch(rx.get(), &interface);
+  epoll_.watch(rx.get(), &interface);
   interface.rx = std::move(rx);  // the former socket closes with `rx`, and leaves the epoll set
   interface.tx = std::move(tx);
   interface.index = index;
@@ -194,16 +184,9 @@ bool FramePort::wait(int64_t timeout_ns) {
   if (busy) timeout_ns = 0;
   std::array<epoll_event, 64> events;
   ++counters_.receive_calls;
-  const timespec limit = timespec_of(std::max<int64_t>(timeout_ns, 0));
-  int ready = epoll_pwait2(epoll_.get(), events.data(), static_cast<int>(events.size()), timeout_ns < 0 ? nullptr : &limit,
-                           nullptr);
-  if (ready < 0 && errno == ENOSYS) {
-    const int64_t ms = std::min<int64_t>((timeout_ns + 999999) / 1000000, 1000000);
-    ready = epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), timeout_ns < 0 ? -1 : static_cast<int>(ms));
-  }
-  if (ready < 0 && errno != EINTR) fail(errno, "epoll_wait");
-  for (int i = 0; i < ready; ++i) {
-    void* const tag = events[static_cast<size_t>(i)].data.ptr;
+  const std::span<epoll_event> ready = epoll_.wait(events, timeout_ns);
+  for (const epoll_event& event : ready) {
+    void* const tag = event.data.ptr;
     if (tag == &wake_up_) {
       clear_wake_up(wake_up_.get());
     } else if (tag == &netlink_) {
@@ -212,7 +195,7 @@ bool FramePort::wait(int64_t timeout_ns) {
       clear_error(static_cast<Interface*>(tag)->rx.get());  // "network is down"; frames are in the ring
     }
   }
-  return busy || ready != 0;
+  return busy || !ready.empty();
 }
 
 void FramePort::abandon() {
@@ -221,7 +204,7 @@ void FramePort::abandon() {
     each->tx.reset();
   }
   netlink_.reset();
-  epoll_.reset();
+  epoll_.close();
   wake_up_.reset();
 }
 

@@ -21,8 +21,8 @@
 #include <vector>
 
 #include "switchagg/native/switch/concurrency.h"
+#include "switchagg/native/switch/epoll.h"
 #include "switchagg/native/shared/port.h"
-#include "switchagg/native/shared/descriptor.h"
 
 namespace switchagg {
 
@@ -71,12 +71,12 @@ class FramePort : public Port {
   struct Arrival;
   void pass(Interface& interface, const Arrival& arrival, std::vector<Received>& into);
   void send_run(Interface& interface, std::span<const Segment> frames);
-  void watch(int fd, void* tag);
 
   std::vector<std::unique_ptr<Interface>> interfaces_;
   std::vector<Interface*> by_port_;
   int receive_buffer_;
-  Descriptor wake_up_, netlink_, epoll_;
+  Descriptor wake_up_, netlink_;
+  Epoll epoll_;
   std::unique_ptr<Buffers> buffers_;
   size_t turn_ = 0;     // the interface that is read first
   uint32_t waits_ = 0;  // since the sockets were last polled

@@ -27,6 +27,8 @@ constexpr int kAcceptEach = 2;        // connections in one wait(), so that many
 constexpr int64_t kAcceptPauseNs = 500'000'000;  // until the next try, when no descriptor was free
 constexpr int64_t kSilentNs = 5'000'000'000;  // a connection may be dropped for another if it has not attached by then
 
+constexpr uint32_t kWatched = EPOLLIN | EPOLLRDHUP;
+
 std::string random_name() {
   std::array<uint8_t, 16> bytes;
   if (getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) fail("getrandom");
@@ -66,49 +68,23 @@ HubPort::HubPort(std::unique_ptr<UdpPort> udp) : udp_(std::move(udp)), name_(ran
   if (bind(listener_.get(), reinterpret_cast<sockaddr*>(&address), length) != 0) fail("bind");
   if (listen(listener_.get(), 64) != 0) fail("listen");
   wake_up_ = make_wake_up();
-  epoll_ = Descriptor(epoll_create1(EPOLL_CLOEXEC));
-  if (!epoll_) fail("epoll_create1");
-  if (!watch(udp_->descriptor(), udp_.get()) || !watch(wake_up_.get(), &wake_up_) || !watch(listener_.get(), &listener_))
-    fail("epoll_ctl");
+  epoll_.watch(udp_->descriptor(), udp_.get(), kWatched);
+  epoll_.watch(wake_up_.get(), &wake_up_, kWatched);
+  epoll_.watch(listener_.get(), &listener_, kWatched);
 }
 
 HubPort::~HubPort() = default;
 
-bool HubPort::watch(int fd, void* tag) {
-  epoll_event event{};
-  event.events = EPOLLIN | EPOLLRDHUP;
-  event.data.ptr = tag;
-  return epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) == 0;
-}
-
-// Returns the number of events. Throws std::system_error on failure, because the loop would spin if that persisted.
-int HubPort::poll(std::span<epoll_event> events, int64_t timeout_ns) {
-  const int room = static_cast<int>(events.size());
-  if (precise_) {
-    const timespec limit = timespec_of(timeout_ns);
-    const int ready = epoll_pwait2(epoll_.get(), events.data(), room, timeout_ns < 0 ? nullptr : &limit, nullptr);
-    if (ready >= 0 || errno == EINTR) return std::max(ready, 0);
-    precise_ = false;  // before Linux 5.11, or in a sandbox that does not know the call
-  }
-  const int64_t ms = std::min<int64_t>((timeout_ns + 999999) / 1000000, 1000000);  // rounded up
-  const int ready = epoll_wait(epoll_.get(), events.data(), room, timeout_ns < 0 ? -1 : static_cast<int>(ms));
-  if (ready < 0 && errno != EINTR) fail("epoll_wait");
-  return std::max(ready, 0);
-}
-
 // Off while no descriptor is free for a connection: the listener would be ready all the time.
 void HubPort::set_accepting(bool on) {
-  epoll_event event{};
-  event.events = on ? uint32_t{EPOLLIN} : 0u;
-  event.data.ptr = &listener_;
-  epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, listener_.get(), &event);
+  epoll_.change(listener_.get(), &listener_, on ? uint32_t{EPOLLIN} : 0u);
   accept_paused_until_ = on ? 0 : now_ns() + kAcceptPauseNs;
 }
 
 void HubPort::abandon() {
   listener_.reset();
   wake_up_.reset();
-  epoll_.reset();
+  epoll_.close();
   links_.clear();
   by_endpoint_.clear();
   udp_->abandon();
@@ -147,11 +123,11 @@ bool HubPort::wait(int64_t timeout_ns) {
     if (left <= 0) set_accepting(true);
     else if (timeout_ns < 0 || timeout_ns > left) timeout_ns = left;
   }
-  const int ready = poll(events, timeout_ns);
+  const std::span<epoll_event> ready = epoll_.wait(events, timeout_ns);
   for (const auto& l : links_)
     if (l->attached) l->up.awake();
-  for (int i = 0; i < ready; ++i) {
-    void* const tag = events[static_cast<size_t>(i)].data.ptr;
+  for (const epoll_event& event : ready) {
+    void* const tag = event.data.ptr;
     if (tag == udp_.get()) {
       udp_ready_ = true;
     } else if (tag == &wake_up_) {
@@ -164,7 +140,7 @@ bool HubPort::wait(int64_t timeout_ns) {
     }
   }
   drop_marked();
-  return ready != 0 || busy;
+  return busy || !ready.empty();
 }
 
 void HubPort::accept_links() {
@@ -187,7 +163,7 @@ void HubPort::accept_links() {
     auto link = std::make_unique<Link>();
     link->socket = std::move(socket);
     link->since = now;
-    if (watch(link->socket.get(), link.get())) links_.push_back(std::move(link));
+    if (epoll_.try_watch(link->socket.get(), link.get(), kWatched)) links_.push_back(std::move(link));
   }
 }
 
@@ -236,7 +212,7 @@ void HubPort::drop_marked() {
     if (!l->broken) return false;
     if (l->attached) by_endpoint_.erase(key(l->endpoint));
     // A forked child may hold the socket too; closing would then not end the connection.
-    epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, l->socket.get(), nullptr);
+    epoll_.drop(l->socket.get());
     shutdown(l->socket.get(), SHUT_RDWR);
     if (accept_paused_until_ != 0) set_accepting(true);
     return true;

@@ -10,8 +10,6 @@
 // Attaching happens in wait(), on the loop's thread.
 #pragma once
 
-#include <sys/epoll.h>
-
 #include <memory>
 #include <string>
 #include <unordered_map>
@@ -21,6 +19,7 @@
 #include "switchagg/native/shared/port.h"
 #include "switchagg/native/shared/shared_memory.h"
 #include "switchagg/native/shared/udp_port.h"
+#include "switchagg/native/switch/epoll.h"
 
 namespace switchagg {
 
@@ -44,24 +43,22 @@ class HubPort : public Port {
   struct Link;
 
   bool any_available() const;
-  int poll(std::span<epoll_event> events, int64_t timeout_ns);
   void set_accepting(bool on);
   void accept_links();
   bool attach(Link& link);
   void drop_marked();
   Link* find(Endpoint endpoint) const;
   bool write(Link& link, const Segment& segment);
-  bool watch(int fd, void* tag);
 
   std::unique_ptr<UdpPort> udp_;
   std::string name_;
-  Descriptor listener_, wake_up_, epoll_;
+  Descriptor listener_, wake_up_;
+  Epoll epoll_;
   std::vector<std::unique_ptr<Link>> links_;            // attached or about to
   std::unordered_map<uint64_t, Link*> by_endpoint_;     // attached
   size_t turn_ = 0;                                     // the link that is read first
   uint32_t waits_ = 0;                                  // since the sockets were last polled
   bool udp_ready_ = false;
-  bool precise_ = true;                                 // the kernel has epoll_pwait2
   int64_t accept_paused_until_ = 0;                     // 0: accepting connections
   std::vector<link::Entry> taken_;                      // behind the headers of Received views
   std::vector<Endpoint> remote_;

@@ -1,7 +1,5 @@
 #include "switchagg/native/switch/loop.h"
 
-#include <pthread.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,6 +7,8 @@
 #include <system_error>
 #include <tuple>
 #include <utility>
+
+#include "switchagg/native/shared/thread.h"
 
 namespace switchagg {
 namespace {
@@ -22,17 +22,7 @@ SwitchLoop::SwitchLoop(uint32_t capacity) : table_(capacity), scratch_(new uint8
 void SwitchLoop::start(Port& port) {
   port_ = &port;
   process_ = getpid();
-  // Signals are for the program's own threads.
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  try {
-    thread_ = std::thread([this] { serve(); });
-  } catch (...) {
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    throw;
-  }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  thread_ = start_thread([this] { serve(); });
 }
 
 void SwitchLoop::stop() {

@@ -10,6 +10,8 @@
 #include <nanobind/stl/unordered_map.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
+#include <iterator>
 #include <limits>
 #include <optional>
 #include <stdexcept>
@@ -17,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "switchagg/native/shared/kernel_choice.h"
 #include "switchagg/native/switch/native_switch.h"
 
 namespace nb = nanobind;
@@ -287,25 +290,18 @@ std::pair<std::vector<Out>, uint32_t> receive_batch(SlotTable& table, const std:
 
 // For tests that compare C++ with the Python definitions, and the instruction sets with each other.
 
-std::vector<std::pair<std::string, const SlotKernels*>> kernel_levels() {
-  std::vector<std::pair<std::string, const SlotKernels*>> levels{{"base", &slot_kernels_base}};
-#ifdef SWITCHAGG_X86
-  if (__builtin_cpu_supports("x86-64-v3")) levels.emplace_back("v3", &slot_kernels_v3);
-  if (__builtin_cpu_supports("x86-64-v4")) levels.emplace_back("v4", &slot_kernels_v4);
-#endif
-  return levels;
-}
+std::vector<std::string> kernel_levels() { return {kKernelLevels, kKernelLevels + runnable_levels()}; }
 
 nb::bytes run_kernel(const std::string& level, const std::string& kernel, nb::bytes to, nb::bytes from) {
-  for (const auto& [name, kernels] : kernel_levels()) {
-    if (name != level) continue;
-    if (to.size() != from.size() || to.size() % 4) throw nb::value_error("expected two runs of equally many words");
-    const WordKernel run = kernel == "copy" ? kernels->copy : kernel == "add" ? kernels->add : kernels->or_words;
-    std::string result(to.c_str(), to.size());
-    run(reinterpret_cast<uint8_t*>(result.data()), data_of(from), to.size() / 4);
-    return nb::bytes(result.data(), result.size());
-  }
-  throw nb::value_error("no such level here");
+  static constexpr const SlotKernels* sets[] = KERNEL_SETS(slot_kernels);
+  const size_t index = static_cast<size_t>(std::find(kKernelLevels, std::end(kKernelLevels), level) - kKernelLevels);
+  if (index >= runnable_levels()) throw nb::value_error("no such level here");
+  if (to.size() != from.size() || to.size() % 4) throw nb::value_error("expected two runs of equally many words");
+  const SlotKernels& kernels = *sets[index];
+  const WordKernel run = kernel == "copy" ? kernels.copy : kernel == "add" ? kernels.add : kernels.or_words;
+  std::string result(to.c_str(), to.size());
+  run(reinterpret_cast<uint8_t*>(result.data()), data_of(from), to.size() / 4);
+  return nb::bytes(result.data(), result.size());
 }
 
 wire::Header header_of(const nb::bytes& data) {
@@ -340,11 +336,7 @@ void bind_slot_table(nb::module_& module) {
         return nb::bytes(written, sizeof written);
       },
       "data"_a);
-  module.def("kernel_levels", [] {
-    std::vector<std::string> names;
-    for (const auto& [name, kernels] : kernel_levels()) names.push_back(name);
-    return names;
-  });
+  module.def("kernel_levels", &kernel_levels);
   module.def("run_kernel", &run_kernel, "level"_a, "kernel"_a, "to"_a, "source"_a);
 }
 

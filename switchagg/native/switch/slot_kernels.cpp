@@ -1,9 +1,6 @@
-// Compiled once for each instruction set, with KERNEL_LEVEL saying which. The loops are plain, so that the compiler
+// Compiled once for each instruction set, under the name KERNELS. The loops are plain, so that the compiler
 // vectorizes them: the words are big-endian in memory and swapped in registers, one pass over each array.
 #include "switchagg/native/switch/slot_kernels.h"
-
-#define JOIN_(a, b) a##b
-#define JOIN(a, b) JOIN_(a, b)
 
 namespace switchagg {
 namespace {
@@ -38,6 +35,6 @@ void or_words(uint8_t* __restrict to, const uint8_t* __restrict from, size_t wor
 
 }  // namespace
 
-const SlotKernels JOIN(slot_kernels_, KERNEL_LEVEL) = {copy, add, or_words};
+const SlotKernels KERNELS = {copy, add, or_words};
 
 }  // namespace switchagg

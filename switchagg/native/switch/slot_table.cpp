@@ -5,6 +5,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "switchagg/native/shared/kernel_choice.h"
 #include "switchagg/native/shared/shared_memory.h"
 
 namespace switchagg {
@@ -15,14 +16,8 @@ using wire::Header;
 using wire::Op;
 
 const SlotKernels& slot_kernels() {
-#ifdef SWITCHAGG_X86
-  static const SlotKernels& best = __builtin_cpu_supports("x86-64-v4")   ? slot_kernels_v4
-                                   : __builtin_cpu_supports("x86-64-v3") ? slot_kernels_v3
-                                                                         : slot_kernels_base;
+  static const SlotKernels& best = chosen_of<SlotKernels>(KERNEL_SETS(slot_kernels));
   return best;
-#else
-  return slot_kernels_base;
-#endif
 }
 
 const SlotKernels& untouched_slot_kernels() {
@@ -143,6 +138,13 @@ struct SlotTable::Job {
 
   void count(Outcome outcome, bool completing = false) {
     ++counts.outcomes[static_cast<size_t>(outcome) + (completing ? kCompleting : 0)];
+  }
+
+  // Drops a packet whose slot is not that of its sequence number.
+  Verdict wrong_slot(uint32_t slot, uint64_t& outside) {
+    if (!owns(slot)) return drop(outside, DropReason::slot);
+    count(Outcome::misplaced);
+    return dropped(DropReason::slot);
   }
 
   Counters counters() const;
@@ -280,10 +282,8 @@ Verdict SlotTable::contribute(Job& job, const Header& header, const uint8_t* wor
   if (worker->token != header.token) return drop(worker->counts.token, DropReason::token);
   const uint32_t index = header.seq & job.mask;
   if (header.slot != job.base + index) {
-    if (!job.owns(header.slot)) return drop(worker->counts.outside, DropReason::slot);
-    ++worker->counts.misplaced;
-    job.count(Outcome::misplaced);
-    return dropped(DropReason::slot);
+    if (job.owns(header.slot)) ++worker->counts.misplaced;
+    return job.wrong_slot(header.slot, worker->counts.outside);
   }
 
   Job::Slot& slot = job.slots[index];
@@ -379,11 +379,7 @@ Verdict SlotTable::deliver(const Header& header, uint32_t payload, Endpoint sour
 
 Verdict SlotTable::initialise(Job& job, const Header& header) {
   const uint32_t index = header.seq & job.mask;
-  if (header.slot != job.base + index) {
-    if (!job.owns(header.slot)) return drop(job.counts.outside, DropReason::slot);
-    job.count(Outcome::misplaced);
-    return dropped(DropReason::slot);
-  }
+  if (header.slot != job.base + index) return job.wrong_slot(header.slot, job.counts.outside);
   Job::Slot& slot = job.slots[index];
   Verdict verdict;
   verdict.job_index = job.index;

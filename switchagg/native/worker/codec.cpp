@@ -6,28 +6,12 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "switchagg/native/shared/kernel_choice.h"
+
 namespace switchagg {
 
-extern const CodecKernels codec_kernels_base;
-#ifdef SWITCHAGG_X86
-extern const CodecKernels codec_kernels_v3, codec_kernels_v4;
-#endif
-
-// The best set that the processor has. SWITCHAGG_KERNELS names a lower one, so that tests can compare them.
-static const CodecKernels& pick() {
-#ifdef SWITCHAGG_X86
-  const char* asked = std::getenv("SWITCHAGG_KERNELS");
-  const CodecKernels* const levels[] = {&codec_kernels_v4, &codec_kernels_v3, &codec_kernels_base};
-  const bool runs[] = {static_cast<bool>(__builtin_cpu_supports("x86-64-v4")),
-                       static_cast<bool>(__builtin_cpu_supports("x86-64-v3")), true};
-  for (int i = 0; i < 3; ++i)
-    if (runs[i] && (!asked || std::strcmp(asked, levels[i]->name) == 0)) return *levels[i];
-#endif
-  return codec_kernels_base;
-}
-
 const CodecKernels& choose_codec_kernels() {
-  static const CodecKernels& best = pick();
+  static const CodecKernels& best = chosen_of<CodecKernels>(KERNEL_SETS(codec_kernels));
   return best;
 }
 
@@ -104,7 +88,7 @@ Stream::Stream(const Call& call, const Plan* plan, uint32_t words)
     q_.resize(words);
   }
   if (call.bits == 64) q64_.resize(lanes_per_packet_);
-  if (call.dtype == DType::f16 || call.dtype == DType::bf16 || call.feedback)
+  if (call.dtype == DType::f16 || call.dtype == DType::bf16 || call.memory)
     wide_.resize(narrow() ? call.chunk() : words);
 }
 
@@ -269,7 +253,7 @@ bool Stream::encode(uint64_t packet, uint8_t* payload) {
         if (exponent == kNoExponent || exponent == call_.not_finite()) {
           std::memset(words + at, 0, 4 * static_cast<size_t>(count));
         } else {
-          if (call_.feedback) {
+          if (call_.memory) {
             call_.add_memory(kernels_, element, count, wide_.data());
             from = wide_.data();
           }
@@ -304,10 +288,10 @@ void Stream::encode_narrow(uint32_t* words) {
       }
       const float* x = widened(element, count);
       const ScaleF s = up_f(exponent);
-      if (!call_.residual) return kernels_.dither_lane(x, count, s, top_, key_, index, shift, sums);
+      if (!call_.memory) return kernels_.dither_lane(x, count, s, top_, key_, index, shift, sums);
       kernels_.dither_f32(x, count, s, top_, key_, index, q_.data());
       kernels_.add_lane(q_.data(), count, shift, sums);
-      float* const left = call_.residual + element;
+      float* const left = call_.memory + element;
       kernels_.dequantize_f32(q_.data(), count, carried_f(exponent), left);
       if (exponent >= 254)  // a lane at its top stands for 2^128
         for (uint32_t i = 0; i < count; ++i) left[i] = std::clamp(left[i], -FLT_MAX, FLT_MAX);
@@ -319,7 +303,7 @@ void Stream::encode_narrow(uint32_t* words) {
 
 // Elements as float32: of the input itself, or in wide_.
 const float* Stream::widened(uint64_t element, uint32_t count) {
-  if (call_.feedback) {
+  if (call_.memory) {
     call_.add_memory(kernels_, element, count, wide_.data());
     return wide_.data();
   }
@@ -524,20 +508,20 @@ void Stream::write_zeros(uint64_t element, uint64_t count) {
   std::memset(call_.out + (element - call_.out_begin) * size, 0, count * size);
 }
 
-// With feedback: the memory keeps the input plus memory of elements that were not sent, and forget() clears it for others.
+// With a memory: it keeps the input plus memory of elements that were not sent, and forget() clears it for others.
 void Stream::remember(uint64_t element, uint64_t count) {
-  if (!call_.feedback) return;
+  if (!call_.memory) return;
   while (count) {
     const size_t n = std::min<uint64_t>(count, wide_.size());
     call_.add_memory(kernels_, element, n, wide_.data());
-    std::memcpy(call_.residual + element, wide_.data(), 4 * n);
+    std::memcpy(call_.memory + element, wide_.data(), 4 * n);
     element += n;
     count -= n;
   }
 }
 
 void Stream::forget(uint64_t element, uint64_t count) {
-  if (call_.feedback) std::memset(call_.residual + element, 0, 4 * count);
+  if (call_.memory) std::memset(call_.memory + element, 0, 4 * count);
 }
 
 void Stream::write_nan(uint64_t element, uint64_t count) {
@@ -563,7 +547,7 @@ void Stream::finish() {
     if (from < to) write(from, to - from);
   };
   // Blocks outside the union become +0, also if this rank's own zeros were negative.
-  if (!all_union_ && (call_.zero_fill || negative_zero_ || call_.feedback)) {
+  if (!all_union_ && (call_.zero_fill || negative_zero_ || call_.memory)) {
     uint64_t next = 0;  // the first block that is not done
     const auto gap = [&](uint64_t to) {
       if (next < to) {

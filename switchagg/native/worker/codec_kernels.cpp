@@ -1,12 +1,7 @@
-// Compiled once for each instruction set (KERNEL_LEVEL); plain loops that the compiler turns into vectors.
+// Compiled once for each instruction set (KERNELS); plain loops that the compiler turns into vectors.
 #include "switchagg/native/worker/codec_kernels.h"
 
 #include "switchagg/native/worker/vectors.h"
-
-#define JOIN_(a, b) a##b
-#define JOIN(a, b) JOIN_(a, b)
-#define TEXT_(a) #a
-#define TEXT(a) TEXT_(a)
 
 namespace switchagg {
 namespace {
@@ -371,9 +366,7 @@ void narrow_bf16(const float* __restrict x, size_t n, uint16_t* __restrict out) 
 
 }  // namespace
 
-extern const CodecKernels JOIN(codec_kernels_, KERNEL_LEVEL);
-const CodecKernels JOIN(codec_kernels_, KERNEL_LEVEL) = {
-    TEXT(KERNEL_LEVEL),
+const CodecKernels KERNELS = {
     scan32,
     scan<uint64_t, 0x8000000000000000u>,
     scan<uint16_t, 0x8000u>,

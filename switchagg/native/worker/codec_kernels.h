@@ -18,8 +18,6 @@ struct ScaleD {
 };
 
 struct CodecKernels {
-  const char* name;
-
   // Scan `blocks` consecutive blocks of `block` elements. Sets bit i of `bits` (first bit `at`) for every block with a
   // non-zero element, raises *max_abs to the largest element's bits without its sign, and sets *negative_zero where a
   // block holds nothing but zeros and one of them is negative.
@@ -74,6 +72,7 @@ struct CodecKernels {
   void (*narrow_bf16)(const float* x, size_t n, uint16_t* out);
 };
 
-const CodecKernels& choose_codec_kernels();
+extern const CodecKernels codec_kernels_base, codec_kernels_v3, codec_kernels_v4;
+const CodecKernels& choose_codec_kernels();  // those of the best instruction set that this processor has
 
 }  // namespace switchagg

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <memory>
 
-#include "switchagg/native/worker/codec_kernels.h"
+#include "switchagg/native/shared/kernel_choice.h"
 #include "switchagg/native/worker/compress_kernels.h"
 
 namespace nb = nanobind;
@@ -15,24 +15,15 @@ using namespace nb::literals;
 
 namespace switchagg {
 
-extern const CompressKernels compress_kernels_base;
-#ifdef SWITCHAGG_X86
-extern const CompressKernels compress_kernels_v3, compress_kernels_v4;
-#endif
-
 namespace {
 
 constexpr size_t kChunkWords = 1024;
 constexpr size_t kCheckBlock = 4096;  // elements for each check word of modular lanes
 constexpr int kNarrow = 16;           // bits; wider lanes take a whole word
 
-// The loops of the instruction set that the codec has chosen.
 const CompressKernels& choose_kernels() {
-#ifdef SWITCHAGG_X86
-  for (const CompressKernels* level : {&compress_kernels_v4, &compress_kernels_v3})
-    if (std::strcmp(level->name, choose_codec_kernels().name) == 0) return *level;
-#endif
-  return compress_kernels_base;
+  static const CompressKernels& best = chosen_of<CompressKernels>(KERNEL_SETS(compress_kernels));
+  return best;
 }
 
 template <typename T>

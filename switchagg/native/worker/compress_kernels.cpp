@@ -1,10 +1,5 @@
-// Compiled once for each instruction set (KERNEL_LEVEL); plain loops that the compiler turns into vectors.
+// Compiled once for each instruction set (KERNELS); plain loops that the compiler turns into vectors.
 #include "switchagg/native/worker/compress_kernels.h"
-
-#define JOIN_(a, b) a##b
-#define JOIN(a, b) JOIN_(a, b)
-#define TEXT_(a) #a
-#define TEXT(a) TEXT_(a)
 
 namespace switchagg {
 namespace {
@@ -190,9 +185,7 @@ uint32_t check(const int32_t* __restrict low, const int32_t* __restrict off, con
 
 }  // namespace
 
-extern const CompressKernels JOIN(compress_kernels_, KERNEL_LEVEL);
-const CompressKernels JOIN(compress_kernels_, KERNEL_LEVEL) = {
-    TEXT(KERNEL_LEVEL),
+const CompressKernels KERNELS = {
     {round<float>, scale<float>, low_bits_of<float>, rounded<float>, sum_near<float>},
     {round<double>, scale<double>, low_bits_of<double>, rounded<double>, sum_near<double>},
     pack, unpack, square, expect, unpack_near, check,

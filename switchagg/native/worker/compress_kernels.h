@@ -26,7 +26,6 @@ struct CompressLoops {
 };
 
 struct CompressKernels {
-  const char* name;
   CompressLoops<float> f32;
   CompressLoops<double> f64;
   // 32 / bits neighbours to a word, the first lowest; q has words * (32 / bits) lanes. bits from 2 to 16.
@@ -38,5 +37,7 @@ struct CompressKernels {
   void (*unpack_near)(const uint32_t* in, size_t words, int bits, const int32_t* low, int32_t* off);
   uint32_t (*check)(const int32_t* low, const int32_t* off, const uint32_t* factors, size_t n);  // off may be null
 };
+
+extern const CompressKernels compress_kernels_base, compress_kernels_v3, compress_kernels_v4;
 
 }  // namespace switchagg

@@ -2,8 +2,6 @@
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
-#include <pthread.h>
-#include <signal.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -11,6 +9,8 @@
 #include <chrono>
 #include <cstring>
 #include <system_error>
+
+#include "switchagg/native/shared/thread.h"
 
 namespace switchagg {
 namespace {
@@ -68,14 +68,7 @@ void HeartbeatSender::start(Endpoint to, const Cookie& cookie, int64_t interval_
   interval_ns_ = interval_ns;
   baseline_ = now;
   started_ = true;
-  if (!thread_) {
-    // Signals are for the program's own threads.
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    thread_.emplace([this] { run(); });
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  }
+  if (!thread_) thread_ = start_thread([this] { run(); });
   changed_.notify_all();
 }
 

@@ -10,6 +10,7 @@
 #include <memory>
 #include <system_error>
 
+#include "switchagg/native/shared/kernel_choice.h"
 #include "switchagg/native/shared/udp_port.h"
 #include "switchagg/native/worker/engine.h"
 #include "switchagg/native/worker/heartbeat.h"
@@ -166,7 +167,7 @@ NB_MODULE(_native, m) {
   // A daemon thread may hold an engine when a process ends, which no user can help.
   nb::set_leak_warnings(false);
   m.doc() = "The worker's engine; see switchagg/native/worker/engine.h.";
-  m.attr("kernels") = choose_codec_kernels().name;
+  m.attr("kernels") = kKernelLevels[chosen_level()];
   bind_compress(m);
 
   nb::class_<Socket>(m, "Socket")
@@ -189,7 +190,8 @@ NB_MODULE(_native, m) {
           [](Call* self, int kind, int op, int dtype, uint8_t bits, uint8_t root, bool sparse, uint32_t block,
              uint64_t count, uint64_t fingerprint_count, uint32_t shape_crc, uint32_t workers, uint32_t rank,
              uint32_t policy, uintptr_t in, uint64_t in_begin, uint64_t in_end, uintptr_t out, uint64_t out_begin,
-             uint64_t out_end, uintptr_t mask, bool zero_fill, bool auto_zeros, bool auto_block, uint8_t auto_lanes) {
+             uint64_t out_end, uintptr_t mask, bool zero_fill, bool auto_zeros, bool auto_block, uint8_t auto_lanes,
+             uintptr_t memory, uintptr_t union_out) {
             new (self) Call{.kind = static_cast<Kind>(kind), .op = static_cast<ReduceOp>(op),
                             .dtype = static_cast<DType>(dtype), .bits = bits, .root = root, .sparse = sparse,
                             .block = block, .count = count, .fingerprint_count = fingerprint_count,
@@ -197,18 +199,15 @@ NB_MODULE(_native, m) {
                             .auto_zeros = auto_zeros, .auto_block = auto_block, .auto_lanes = auto_lanes,
                             .in = pointer<const uint8_t>(in), .in_begin = in_begin, .in_end = in_end,
                             .out = pointer<uint8_t>(out), .out_begin = out_begin, .out_end = out_end,
-                            .mask = pointer<const uint32_t>(mask), .zero_fill = zero_fill};
+                            .mask = pointer<const uint32_t>(mask), .memory = pointer<float>(memory),
+                            .union_out = pointer<uint32_t>(union_out), .zero_fill = zero_fill};
           },
-          "kind"_a, "op"_a, "dtype"_a, "bits"_a, "root"_a, "sparse"_a, "block"_a, "count"_a, "fingerprint_count"_a,
-          "shape_crc"_a, "workers"_a, "rank"_a, "policy"_a, "input"_a, "in_begin"_a, "in_end"_a, "output"_a,
-          "out_begin"_a, "out_end"_a, "mask"_a, "zero_fill"_a, "auto_zeros"_a = false, "auto_block"_a = false,
-          "auto_lanes"_a = 0)
-      .def_prop_rw("residual", [](const Call& c) { return reinterpret_cast<uintptr_t>(c.residual); },
-                   [](Call& c, uintptr_t address) { c.residual = pointer<float>(address); })
-      .def_rw("feedback", &Call::feedback)
-      .def_rw("nontemporal", &Call::nontemporal)
-      .def_prop_rw("union_out", [](const Call& c) { return reinterpret_cast<uintptr_t>(c.union_out); },
-                   [](Call& c, uintptr_t address) { c.union_out = pointer<uint32_t>(address); });
+          "kind"_a, "op"_a, "dtype"_a, "bits"_a, "root"_a = 0, "sparse"_a = true, "block"_a = 64, "count"_a = 0,
+          "fingerprint_count"_a = 0, "shape_crc"_a = 0, "workers"_a = 1, "rank"_a = 0, "policy"_a = 0, "input"_a = 0,
+          "in_begin"_a = 0, "in_end"_a = 0, "output"_a = 0, "out_begin"_a = 0, "out_end"_a = 0, "mask"_a = 0,
+          "zero_fill"_a = false, "auto_zeros"_a = false, "auto_block"_a = false, "auto_lanes"_a = 0, "memory"_a = 0,
+          "union_out"_a = 0)
+      .def_rw("nontemporal", &Call::nontemporal);
 
   nb::class_<Collective>(m, "Collective")
       .def_prop_ro("status", [](const Collective& c) { return static_cast<int>(c.status.load()); })

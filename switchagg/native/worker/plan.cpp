@@ -39,7 +39,7 @@ Call Call::segment(uint64_t from, uint64_t length) const {
   cut(c.in_begin, c.in_end, c.in);
   cut(c.out_begin, c.out_end, c.out);
   if (mask) c.mask = mask + from / block / 32;
-  if (residual) c.residual = residual + from;
+  if (memory) c.memory = memory + from;
   if (union_out) c.union_out = union_out + from / block / 32;
   return c;
 }
@@ -51,12 +51,12 @@ void Call::add_memory(const CodecKernels& kernels, uint64_t element, size_t n, f
     (dtype == DType::f16 ? kernels.widen_f16 : kernels.widen_bf16)(reinterpret_cast<const uint16_t*>(in) + at, n, sum);
     x = sum;
   }
-  kernels.add_f32(x, residual + element, n, sum);
+  kernels.add_f32(x, memory + element, n, sum);
 }
 
 namespace {
 
-constexpr uint64_t kSumElements = 4096;  // with feedback: of a piece, which stays in the first-level cache
+constexpr uint64_t kSumElements = 4096;  // with a memory: of a piece, which stays in the first-level cache
 
 constexpr uint32_t kPause = 1, kWithdrawn = 2;  // in word 11
 uint32_t lanes_code(uint32_t bits) { return bits ? static_cast<uint32_t>(std::bit_width(bits)) - 3 : 0; }
@@ -216,7 +216,7 @@ void Plan::scan_range(uint64_t from, uint64_t to) {
         }
       }
       const uint8_t* x = call_.in + (at - call_.in_begin) * call_.element_bytes();
-      if (call_.feedback) {
+      if (call_.memory) {
         blocks = std::min(blocks, std::max<uint64_t>(1, kSumElements / length));
         sum_.resize(std::max<size_t>(sum_.size(), blocks * length));
         call_.add_memory(kernels_, at, blocks * length, sum_.data());
@@ -245,7 +245,7 @@ void Plan::scan_range(uint64_t from, uint64_t to) {
 void Plan::note_exponent(uint64_t chunk) {
   if (top_ == 0) return;
   uint32_t exponent = 0;
-  switch (call_.feedback ? DType::f32 : call_.dtype) {
+  switch (call_.memory ? DType::f32 : call_.dtype) {
     case DType::f32:
       exponent = static_cast<uint32_t>(top_ >> 23);
       break;

@@ -50,12 +50,9 @@ struct Call {
   uint8_t* out = nullptr;
   uint64_t out_begin = 0, out_end = 0;
   const uint32_t* mask = nullptr;  // a bit a block: 0 if it is zero here without being scanned; null: scan all
-  // With narrow lanes of float32, float16 or bfloat16: each element's input less what its lane carries, where this rank
-  // sends words; the caller zeroes it before. May not overlap the other buffers.
-  float* residual = nullptr;
-  // Error feedback: `residual` holds what to add to the input first, in any float type but float64 and in lanes of 32 bits
-  // too. Afterwards it holds what did not travel of their sum: nothing where lanes are wide, all of it outside `mask`.
-  bool feedback = false;
+  // Error feedback, of float32, float16 and bfloat16: added to the input first. Afterwards it holds what was not sent of
+  // their sum: nothing where lanes are wide, all of it outside `mask`. May not overlap the other buffers.
+  float* memory = nullptr;
   uint32_t* union_out = nullptr;  // a bit a block: where zero blocks are skipped, gets the union
   bool nontemporal = false;  // the result exceeds the caches: write it with nontemporal stores
   bool zero_fill = false;   // write zeros where no rank has data; otherwise leave these elements
@@ -77,7 +74,7 @@ struct Call {
   }
   // Elements [from, from + length) as a collective of their own.
   Call segment(uint64_t from, uint64_t length) const;
-  // With feedback: elements [element, element + n) of the input plus `residual`. Halves are widened first.
+  // With a memory: elements [element, element + n) of the input plus the memory. Halves are widened first.
   void add_memory(const CodecKernels& kernels, uint64_t element, size_t n, float* sum) const;
 };
 
@@ -142,7 +139,7 @@ class Plan {
   uint64_t seen_ = 0;
   uint64_t fetched_to_ = 0, fetched_ = 0;  // the first block not prefetched; how many were
   bool scanned_ = false, negative_zero_ = false;
-  std::vector<float> sum_;  // of a few blocks, with feedback
+  std::vector<float> sum_;  // of a few blocks, with a memory
   uint64_t top_ = 0;  // the current chunk's largest magnitude, as bits
 };
 
