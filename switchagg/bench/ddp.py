@@ -36,10 +36,7 @@ def run(settings: DdpSettings, found: Callable[[Figures], None]) -> list[Figures
     figures: list[Figures] = []
 
     def collect(line: str) -> None:
-        values = json.loads(line)
-        for key in ("steps_per_second", "communication_seconds"):
-            values[key] = tuple(values[key])
-        figures.append(Figures(**values))
+        figures.append(Figures(**json.loads(line)))
         found(figures[-1])
 
     with start_embedded(quiet=True) as host:

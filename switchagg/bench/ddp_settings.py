@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -77,8 +78,8 @@ class Figures:
     workers: int
     model: str
     system: str
-    steps_per_second: tuple[float, ...]
-    communication_seconds: tuple[float, ...]
+    steps_per_second: Sequence[float]
+    communication_seconds: Sequence[float]
     bytes_sent: float
     same: bool | None
     loss: float

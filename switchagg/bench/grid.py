@@ -247,8 +247,7 @@ def parse_size(text: str) -> int:
     """
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMG]?)(?:i?B)?", text.strip(), re.IGNORECASE)
     size = float(match[1]) * 1024 ** " KMG".index(match[2].upper() or " ") if match else 0.5
-    if size != int(size):
-        raise UsageError(f"size is {text!r}; accepted: whole bytes, such as 4096, 4K or 64M")
+    require(size == int(size), "size", repr(text), "whole bytes, such as 4096, 4K or 64M")
     return int(size)
 
 

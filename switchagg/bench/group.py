@@ -67,7 +67,7 @@ class Group:
             "workers": workers,
             "directory": self._directory.name,
             "timeout": timeout,
-            "options": self.peer.start(workers),
+            "options": self.peer.start(),
         }
         text = json.dumps(config | {"rank": 0}).replace('"rank": 0', '"rank": {rank}')
         command = [sys.executable, "-P", "-m", "switchagg.bench.group", text]

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final
 
@@ -124,10 +124,10 @@ class Phase:
 
     Attributes:
         calls: all-reduces.
-        policy: seconds that they took under the job's policy.
-        fixed: that they would have taken under each fixed setting.
-        policy_cpu, fixed_cpu: processor time of all ranks and the switch, likewise. It depends less on other
-            programs than the clock does.
+        policy_seconds: that they took under the job's policy.
+        fixed_seconds: that they would have taken under each fixed setting.
+        policy_cpu_seconds, fixed_cpu_seconds: processor time of all ranks and the switch, likewise. It
+            depends less on other programs than the clock does.
         policies: the policies in force: (from call, seconds since the phase began, policy).
         exact: True if all settings and all ranks had the same result, bit for bit.
     """
@@ -135,17 +135,17 @@ class Phase:
     layout: Layout
     density: float
     calls: int
-    policy: float = 0.0
-    fixed: dict[str, float] = field(default_factory=dict)
-    policy_cpu: float = 0.0
-    fixed_cpu: dict[str, float] = field(default_factory=dict)
+    policy_seconds: float = 0.0
+    fixed_seconds: dict[str, float] = field(default_factory=dict)
+    policy_cpu_seconds: float = 0.0
+    fixed_cpu_seconds: dict[str, float] = field(default_factory=dict)
     policies: tuple[tuple[int, float, str], ...] = ()
     exact: bool = True
 
     @property
     def best(self) -> str:
         """The fixed setting that was fastest."""
-        return min(self.fixed, key=lambda name: self.fixed[name])
+        return min(self.fixed_seconds, key=lambda name: self.fixed_seconds[name])
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,23 +157,24 @@ class PolicyOutcome:
     @property
     def policy(self) -> float:
         """Seconds of all phases under the policy."""
-        return sum(phase.policy for phase in self.phases)
+        return sum(phase.policy_seconds for phase in self.phases)
 
     @property
     def best_each(self) -> float:
         """Seconds under the best fixed setting of each phase."""
-        return sum(phase.fixed[phase.best] for phase in self.phases)
+        return sum(phase.fixed_seconds[phase.best] for phase in self.phases)
 
     @property
     def single(self) -> dict[str, float]:
         """Seconds under each fixed setting if it held for all phases."""
-        return {name: sum(phase.fixed[name] for phase in self.phases) for name in self.phases[0].fixed}
+        names = self.phases[0].fixed_seconds
+        return {name: sum(phase.fixed_seconds[name] for phase in self.phases) for name in names}
 
     @property
     def cpu_over_best(self) -> float:
         """Processor time under the policy over that under the setting of each phase that needed least."""
-        return sum(phase.policy_cpu for phase in self.phases) / sum(
-            min(phase.fixed_cpu.values()) for phase in self.phases
+        return sum(phase.policy_cpu_seconds for phase in self.phases) / sum(
+            min(phase.fixed_cpu_seconds.values()) for phase in self.phases
         )
 
     @property
@@ -324,14 +325,12 @@ class _Job:
         digests: set[int] = set()
         tried = {each: self._reduce(each, _TRIES, digests).seconds / _TRIES for each in settings.fixed}
         calls = max(2 * _TURNS, round(settings.seconds / min(tried.values())))
-        names = [each.name for each in settings.fixed]
-        measured = Phase(
-            layout, density, calls, fixed=dict.fromkeys(names, 0.0), fixed_cpu=dict.fromkeys(names, 0.0)
-        )
+        zero = dict.fromkeys((each.name for each in settings.fixed), 0.0)
+        measured = Phase(layout, density, calls, fixed_seconds=dict(zero), fixed_cpu_seconds=dict(zero))
         in_a_turn = max(1, math.ceil(calls * settings.share / _TURNS))
         self._fixed(measured, in_a_turn, range(_TURNS // 2), digests)
         took = self._reduce(None, calls, digests)
-        measured.policy, measured.policy_cpu = took.seconds, took.cpu_seconds
+        measured.policy_seconds, measured.policy_cpu_seconds = took.seconds, took.cpu_seconds
         measured.policies = took.policies
         self._fixed(measured, in_a_turn, range(_TURNS // 2, _TURNS), digests)
         measured.exact = len(digests) == 1
@@ -344,8 +343,8 @@ class _Job:
                 each = fixed[(i + turn) % len(fixed)]
                 took = self._reduce(each, calls, digests)
                 scale = measured.calls / (calls * _TURNS)
-                measured.fixed[each.name] += took.seconds * scale
-                measured.fixed_cpu[each.name] += took.cpu_seconds * scale
+                measured.fixed_seconds[each.name] += took.seconds * scale
+                measured.fixed_cpu_seconds[each.name] += took.cpu_seconds * scale
 
     def _reduce(self, setting: Setting | None, calls: int, digests: set[int]) -> Took:
         """The slowest rank's time, with the processor time of all and of the switch."""
@@ -374,26 +373,9 @@ def to_json(settings: PolicySettings, outcome: PolicyOutcome) -> dict[str, Any]:
             "densities": list(settings.densities),
             "layouts": [str(layout) for layout in settings.layouts],
             "phase_seconds": settings.seconds,
-            "share": settings.share,
-            "deadline": settings.deadline,
-            "transport": settings.transport,
-            "seed": settings.seed,
+            **{name: getattr(settings, name) for name in ("share", "deadline", "transport", "seed")},
         },
-        "phases": [
-            {
-                "layout": str(phase.layout),
-                "density": phase.density,
-                "calls": phase.calls,
-                "policy_seconds": phase.policy,
-                "fixed_seconds": phase.fixed,
-                "policy_cpu_seconds": phase.policy_cpu,
-                "fixed_cpu_seconds": phase.fixed_cpu,
-                "best": phase.best,
-                "policies": [list(each) for each in phase.policies],
-                "exact": phase.exact,
-            }
-            for phase in outcome.phases
-        ],
+        "phases": [asdict(phase) | {"best": phase.best} for phase in outcome.phases],
         "totals": {
             str(layout): _totals(outcome.of(layout)) for layout in settings.layouts
         } | {"all": _totals(outcome)},
@@ -414,19 +396,19 @@ def _totals(outcome: PolicyOutcome) -> dict[str, Any]:
 
 def table(outcome: PolicyOutcome) -> str:
     """Milliseconds a call, a line a phase, and the totals."""
-    names = list(outcome.phases[0].fixed)
+    names = list(outcome.phases[0].fixed_seconds)
     rows = [["layout", "density", "calls", *names, "policy", "over best", "ended as"]]
     for phase in outcome.phases:
-        least = phase.fixed[phase.best]
+        least = phase.fixed_seconds[phase.best]
         times = [
-            f"{1000 * phase.fixed[name] / phase.calls:.1f}{'*' if name == phase.best else ''}"
+            f"{1000 * phase.fixed_seconds[name] / phase.calls:.1f}{'*' if name == phase.best else ''}"
             for name in names
         ]
         rows.append(
             [
                 str(phase.layout), f"{phase.density:g}", str(phase.calls), *times,
-                f"{1000 * phase.policy / phase.calls:.1f}", f"{phase.policy / least - 1:+.0%}",
-                phase.policies[-1][2] if phase.policies else "-",
+                f"{1000 * phase.policy_seconds / phase.calls:.1f}",
+                f"{phase.policy_seconds / least - 1:+.0%}", phase.policies[-1][2] if phase.policies else "-",
             ]
         )  # fmt: skip
     lines = [columns(rows, [True] * len(rows[0]))]

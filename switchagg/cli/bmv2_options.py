@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from switchagg.errors import UsageError
+from switchagg.errors import UsageError, require
 
 DEFAULT_ADDRESS: Final = "127.0.0.1:9559"
 
@@ -69,7 +69,7 @@ def add_bmv2_options(parser: argparse.ArgumentParser) -> None:
         group.add_argument(name, dest=_refused(name), help=argparse.SUPPRESS)
 
 
-def joined(line: Sequence[str], parser: argparse.ArgumentParser) -> list[str]:
+def arranged(line: Sequence[str], parser: argparse.ArgumentParser) -> list[str]:
     """Returns a command line in which options stand on either side of a --, and a program by itself.
 
     Args:
@@ -95,8 +95,7 @@ def settle(args: argparse.Namespace) -> None:
     for name, why in _REFUSED.items():
         if getattr(args, _refused(name)) is not None:
             raise UsageError(f"{name} is simple_switch_grpc's, and is not here: {why}")
-    if args.drop_port != _DROP_PORT:
-        raise UsageError(f"drop-port is {args.drop_port}; accepted: {_DROP_PORT}, v1model's")
+    require(args.drop_port == _DROP_PORT, "drop-port", args.drop_port, f"{_DROP_PORT}, v1model's")
     ignored = [name for name in (*_IGNORED, *_IGNORED_FLAGS) if getattr(args, _ignored(name))]
     if ignored:
         print(

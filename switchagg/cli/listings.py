@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from switchagg.cli.options import add_controller_options, add_job_options, client_from, print_answer
-from switchagg.errors import UsageError
+from switchagg.errors import UsageError, require
 from switchagg.report import format as figures
 from switchagg.report.table import listing
 
@@ -314,10 +314,8 @@ def _events(args: argparse.Namespace) -> int:
 
     Raises `SwitchError` where no controller answers, or it ends while it is followed.
     """
-    if not 1 <= args.limit <= MAX_EVENTS:
-        raise UsageError(f"limit is {args.limit}; accepted: 1..{MAX_EVENTS}")
-    if args.since < 0:
-        raise UsageError(f"since is {args.since}; accepted: 0 or more")
+    require(1 <= args.limit <= MAX_EVENTS, "limit", args.limit, f"1..{MAX_EVENTS}")
+    require(args.since >= 0, "since", args.since, "0 or more")
     client = client_from(args)
 
     def wanted(event: dict[str, Any]) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from switchagg.cli.options import add_network_options, network_arguments
-from switchagg.errors import UsageError
+from switchagg.errors import UsageError, require
 from switchagg.launch.signals import stop_signals
 from switchagg.wire.header import MAX_WORKERS
 
@@ -115,8 +115,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace, command: list[str]) -> None:
-    if not 1 <= args.workers <= MAX_WORKERS:
-        raise UsageError(f"-n is {args.workers}; accepted: 1..{MAX_WORKERS} processes")
+    require(1 <= args.workers <= MAX_WORKERS, "-n", args.workers, f"1..{MAX_WORKERS} processes")
     if not command:
         raise UsageError("no command: switchagg run -n 4 -- python train.py")
     for name in ("timeout", "grace"):

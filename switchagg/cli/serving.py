@@ -1,4 +1,4 @@
-"""Parts that the forms of `switchagg switch` share: interfaces, missing extras, the loop until it stops."""
+"""Parts that the forms of `switchagg switch` share: interfaces, extras, TLS, the loop until it stops."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import argparse
 import contextlib
 import json
 from collections.abc import Callable, Iterable, Iterator
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from switchagg.cli.options import faults_from, rate_from
-from switchagg.errors import UsageError
+from switchagg.errors import UsageError, require
+
+if TYPE_CHECKING:
+    from switchagg.p4runtime.server.server import Tls
 
 _EXTRAS: Final = {
     "lark": "p4model",
@@ -81,12 +84,15 @@ def interfaces(ours: Iterable[str], bmv2: Iterable[str] = ()) -> dict[int, str]:
 
 
 def watch(
-    switch: Serving, wait: Callable[[float], bool], stats_interval: float, report: Callable[[], None]
+    args: argparse.Namespace,
+    switch: Serving,
+    wait: Callable[[float], bool],
+    counters: Callable[[], dict[str, int]],
 ) -> None:
-    """Returns when `wait(seconds)` says so or the switch has failed; reports each `stats_interval` s."""
-    while not wait(stats_interval or 1.0) and not switch.failure:
-        if stats_interval:
-            report()
+    """Returns when `wait(seconds)` says so or the switch has failed; prints counters as the options ask."""
+    while not wait(args.stats_interval or 1.0) and not switch.failure:
+        if args.stats_interval:
+            print_counters("stats", counters(), args.json)
 
 
 def print_counters(event: str, port: dict[str, int], as_json: bool, **more: object) -> None:
@@ -102,3 +108,28 @@ def print_stopped(switch: Serving, port: dict[str, int], as_json: bool, **more: 
     if not as_json:
         print(f"switch stopped{': ' + switch.failure if switch.failure else ''}", flush=True)
     print_counters("stopped", port, as_json, failure=switch.failure, **more)
+
+
+def tls(args: argparse.Namespace) -> Tls | None:
+    """Returns the TLS files that the options name, None for no encryption. Raises `UsageError`."""
+    files = args.grpc_server_cert, args.grpc_server_key, args.grpc_server_cacert
+    if not args.grpc_server_ssl:
+        if any(files) or args.grpc_server_with_client_auth:
+            raise UsageError("--grpc-server-cert and its like are for --grpc-server-ssl")
+        return None
+    if args.grpc_server_cert is None or args.grpc_server_key is None:
+        raise UsageError("--grpc-server-ssl needs --grpc-server-cert and --grpc-server-key")
+    if args.grpc_server_with_client_auth and args.grpc_server_cacert is None:
+        raise UsageError("--grpc-server-with-client-auth needs --grpc-server-cacert, who vouches for clients")
+    from switchagg.p4runtime.server.server import Tls
+
+    clients = args.grpc_server_cacert if args.grpc_server_with_client_auth else None
+    return Tls(args.grpc_server_cert, args.grpc_server_key, clients)
+
+
+def check_p4runtime(args: argparse.Namespace) -> None:
+    """Raises `UsageError` for options that neither engine takes with P4Runtime."""
+    if args.job or args.entries is not None:
+        raise UsageError("--job and --entries are not for --p4runtime, whose client fills the tables")
+    require(0 <= args.device_id < 1 << 64, "device-id", args.device_id, "0 to 2**64 - 1")
+    require(args.cpu_port is None or 0 <= args.cpu_port <= 511, "cpu-port", args.cpu_port, "0 to 511")

@@ -13,7 +13,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from switchagg.errors import UsageError
+from switchagg.errors import UsageError, require
 
 _EPILOG = """\
 p4runtime-shell is installed at first use, in an environment of its own below XDG_CACHE_HOME (~/.cache).
@@ -55,8 +55,7 @@ def run(args: argparse.Namespace) -> int:
     host, _, port = args.server.rpartition(":")
     if not host or not port.isdigit():
         raise UsageError(f"the server is {args.server!r}; accepted: HOST:PORT, such as 127.0.0.1:9559")
-    if not 0 <= args.device < 1 << 64:
-        raise UsageError(f"device is {args.device}; accepted: 0 to 2**64 - 1")
+    require(0 <= args.device < 1 << 64, "device", args.device, "0 to 2**64 - 1")
     if args.election is not None and not 0 < args.election < 1 << 128:
         raise UsageError(f"election is {args.election}; accepted: 1 to 2**128 - 1, or none to read only")
     if (args.cert is None) != (args.key is None):

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from switchagg.control.jobs.job import init_packets
-from switchagg.errors import SwitchError, UsageError
+from switchagg.errors import SwitchError, UsageError, require
 from switchagg.rules.slots import JobEntry, ParentEntry, WorkerEntry
 
 if TYPE_CHECKING:
@@ -37,8 +37,7 @@ class StaticJob:
     first_seq: int = 0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.first_seq < 1 << 32:
-            raise UsageError(f"first_seq is {self.first_seq}; accepted: 0..{2**32 - 1}")
+        require(0 <= self.first_seq < 1 << 32, "first_seq", self.first_seq, f"0..{2**32 - 1}")
 
 
 def admit(switch: Any, job: StaticJob, *place: JobPlace) -> None:

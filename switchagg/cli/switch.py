@@ -7,16 +7,16 @@ import json
 import os
 import select
 import signal
-import socket
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Any, Self, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
-from switchagg.cli.bmv2_options import add_bmv2_options, joined, settle
+from switchagg.cli.bmv2_options import add_bmv2_options, arranged, settle
 from switchagg.cli.options import add_macro_options, add_network_options, faults_from, rate_from
-from switchagg.cli.serving import extras, refuse_faults, watch
-from switchagg.errors import UsageError
+from switchagg.cli.serving import extras, refuse_faults
+from switchagg.errors import UsageError, require
+from switchagg.launch.signals import stop_signals
 from switchagg.wire.header import DEFAULT_PORT
 
 if TYPE_CHECKING:
@@ -30,6 +30,8 @@ go on, 2 a value that cannot work.
 """
 
 _STOP_SIGNALS = {signal.SIGINT, signal.SIGTERM}
+
+__all__ = ["add_parser", "arranged", "run"]
 
 
 def add_parser(subparsers: Any) -> None:
@@ -119,87 +121,55 @@ def add_parser(subparsers: Any) -> None:
     parser.set_defaults(run=run)
 
 
-def arranged(line: list[str], parser: argparse.ArgumentParser) -> list[str]:
-    """Returns the command's arguments with simple_switch_grpc's -- and program in our places."""
-    return joined(line, parser)
-
-
 def run(args: argparse.Namespace) -> int:
     """Serves until a signal comes; returns the exit status as the command's help says it."""
     settle(args)
-    with _StopSignals() as stop:
-        return _serve(args, stop)
+    # SIGHUP ends it as it ends any program; SIGINT stops it also where a shell's background ignores that.
+    with stop_signals(_STOP_SIGNALS, keep_ignored=False) as signals:
+
+        def stopped(seconds: float) -> bool:
+            readable, _, _ = select.select([signals], [], [], seconds)
+            return bool(readable) and not _STOP_SIGNALS.isdisjoint(os.read(signals, 4096))
+
+        return _serve(args, stopped)
 
 
-class _StopSignals:
-    """Waits for SIGINT or SIGTERM. While one is obeyed, more of them change nothing.
-
-    A handler and Python's wake-up descriptor, not a signal mask: masked in this thread, the signal goes to
-    another one of the process, such as those that numpy's linear algebra starts, and there it kills.
-    """
-
-    def __enter__(self) -> Self:
-        self._reader, self._writer = socket.socketpair()
-        self._writer.setblocking(False)
-        self._wakeup = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
-        self._handlers = {number: signal.signal(number, _do_nothing) for number in _STOP_SIGNALS}
-        return self
-
-    def wait(self, seconds: float) -> bool:
-        """Returns whether one has come, at the latest after `seconds`."""
-        readable, _, _ = select.select([self._reader], [], [], seconds)
-        return bool(readable) and not _STOP_SIGNALS.isdisjoint(self._reader.recv(4096))
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for number, handler in self._handlers.items():
-            signal.signal(number, handler)
-        signal.set_wakeup_fd(self._wakeup)
-        self._reader.close()
-        self._writer.close()
-
-
-def _do_nothing(_number: int, _frame: FrameType | None) -> None:
-    """The wake-up descriptor has been written to already."""
-
-
-def _serve(args: argparse.Namespace, stop: _StopSignals) -> int:
+def _serve(args: argparse.Namespace, wait: Callable[[float], bool]) -> int:
     from switchagg.cli.static_jobs import admit, load_jobs
 
-    if not 0.0 <= args.stats_interval <= 86400.0:
-        raise UsageError(f"stats-interval is {args.stats_interval}; accepted: seconds, 0 (never) to 86400")
+    interval = args.stats_interval
+    require(0.0 <= interval <= 86400.0, "stats-interval", interval, "seconds, 0 (never) to 86400")
     if args.engine == "native" and (args.interface or args.bmv2_interface):
         from switchagg.cli import switch_ethernet
 
-        return switch_ethernet.serve(args, stop.wait)
+        return switch_ethernet.serve(args, wait)
     if args.address is not None or args.station:
         raise UsageError("--address and --station are for --engine native with --interface")
-    if args.p4runtime is not None:
-        from switchagg.cli import switch_p4runtime
-
-        if args.engine == "p4":
-            return switch_p4runtime.serve(args, stop.wait)
-        return switch_p4runtime.serve_native(args, native_switch(args), stop.wait)
-    if args.bmv2_interface or args.device_id or args.cpu_port is not None:
+    if args.p4runtime is None and (args.bmv2_interface or args.device_id or args.cpu_port is not None):
         raise UsageError("-i, --device-id and --cpu-port are for --p4runtime")
-    if args.interface or args.entries is not None:
-        from switchagg.cli.switch_interfaces import serve
+    if args.p4runtime is not None and args.engine == "native":
+        from switchagg.cli import switch_ethernet
 
-        return serve(args, stop.wait)
+        return switch_ethernet.serve_udp(args, _native_switch(args), wait)
+    if args.p4runtime is not None or args.interface or args.entries is not None:
+        from switchagg.cli import switch_p4
+
+        return switch_p4.serve(args, wait)
     jobs = [job for path in args.job for job in load_jobs(path)]
     report = _JsonReport() if args.json else _TextReport()
-    switch = _p4_switch(args) if args.engine == "p4" else native_switch(args)
+    switch = _p4_switch(args) if args.engine == "p4" else _native_switch(args)
     with switch:
         for job in jobs:
             admit(switch, job)
         report.ready(switch, args, [job.entry.job for job in jobs])
-        watch(switch, stop.wait, args.stats_interval, lambda: report.stats(switch))
+        while not wait(interval or 1.0) and not switch.failure:
+            if interval:
+                report.stats(switch)
     report.stopped(switch)
     return 1 if switch.failure else 0
 
 
-def native_switch(args: argparse.Namespace) -> Switch:
+def _native_switch(args: argparse.Namespace) -> Switch:
     """Returns the native switch that the options ask for. Raises `UsageError`."""
     from switchagg.emulator.switch import Switch
 

@@ -1,27 +1,31 @@
-"""`switchagg switch --engine native --interface PORT=NAME ...`: the native engine as an Ethernet switch.
+"""`switchagg switch --engine native` as an Ethernet switch (--interface), or on a UDP port with --p4runtime.
 
-With --p4runtime a client fills its tables; else they are filled from --address, --station and --job, and
-frames for unknown stations are flooded.
+With --p4runtime a client fills the tables; else those of the Ethernet switch are filled from --address,
+--station and --job, and frames for unknown stations are flooded.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from switchagg.cli.options import faults_from, rate_from
-from switchagg.cli.serving import extras, interfaces, print_counters, print_stopped, watch
+from switchagg.cli.serving import check_p4runtime, extras, interfaces, print_stopped, tls, watch
 from switchagg.errors import UsageError
 
 if TYPE_CHECKING:
     from switchagg.cli.static_jobs import StaticJob
     from switchagg.emulator.ether_switch import EtherSwitch
+    from switchagg.emulator.switch import Switch
     from switchagg.p4runtime.client.spec import P4RuntimeSpec
+    from switchagg.p4runtime.server.native.device import NativeDevice
+    from switchagg.p4runtime.server.server import P4RuntimeServer
 
 _LOOK = 0.5  # seconds between looks at the interfaces
 
@@ -57,43 +61,72 @@ def serve(args: argparse.Namespace, wait: Callable[[float], bool]) -> int:
     with switch:
         _fill(switch, spec, jobs)
         _ready(args, switch, jobs=[job.entry.job for job in jobs])
-        watch(
-            switch,
-            _Journal(switch, wait).wait,
-            args.stats_interval,
-            lambda: print_counters("stats", switch.port_counters(), args.json),
-        )
+        watch(args, switch, _Journal(switch, wait).wait, switch.port_counters)
     _stopped(args, switch, switch.port_counters())
     return 1 if switch.failure else 0
 
 
-def _serve_p4runtime(args: argparse.Namespace, switch: EtherSwitch, wait: Callable[[float], bool]) -> int:
-    from switchagg.cli.switch_p4runtime import check_both, tls
-
-    check_both(args)
-    if args.address is not None or args.station:
-        raise UsageError("--address and --station are not for --p4runtime, whose client fills the tables")
+@contextlib.contextmanager
+def _p4runtime(
+    args: argparse.Namespace, switch: EtherSwitch | Switch
+) -> Iterator[tuple[P4RuntimeServer[NativeDevice], Callable[[], dict[str, int]]]]:
+    """Starts the switch and a P4Runtime server of it; yields the server, and the counters of both."""
+    check_p4runtime(args)
     with extras():
         from switchagg.p4runtime.server.native.device import NativeDevice
         from switchagg.p4runtime.server.server import P4RuntimeServer
     with switch:
         device = NativeDevice(switch, args.capacity, device_id=args.device_id, cpu_port=args.cpu_port)
-        server = P4RuntimeServer(device, args.p4runtime, tls=tls(args))
+        with P4RuntimeServer(device, args.p4runtime, tls=tls(args)) as server:
+            yield server, lambda: server.counters() | switch.port_counters()
 
-        def counters() -> dict[str, int]:
-            return server.counters() | switch.port_counters()
 
-        with server:
-            _ready(args, switch, p4runtime=server.address, device_id=device.device_id)
-            watch(
-                server,
-                _Journal(switch, wait).wait,
-                args.stats_interval,
-                lambda: print_counters("stats", counters(), args.json),
-            )
-        total = counters()
-    _stopped(args, switch, total)
+def _serve_p4runtime(args: argparse.Namespace, switch: EtherSwitch, wait: Callable[[float], bool]) -> int:
+    if args.address is not None or args.station:
+        raise UsageError("--address and --station are not for --p4runtime, whose client fills the tables")
+    with _p4runtime(args, switch) as (server, counters):
+        _ready(args, switch, p4runtime=server.address, device_id=server.device.device_id)
+        watch(args, server, _Journal(switch, wait).wait, counters)
+    _stopped(args, switch, counters())
     return 1 if server.failure else 0
+
+
+def serve_udp(args: argparse.Namespace, switch: Switch, wait: Callable[[float], bool]) -> int:
+    """Serves a P4Runtime client with the native engine on a UDP port, likewise.
+
+    Args:
+        switch: not started yet.
+    """
+    with _p4runtime(args, switch) as (server, counters):
+        _udp_ready(args, server, switch)
+        watch(args, server, wait, counters)
+    print_stopped(server, counters(), args.json, counters=switch.counters())
+    return 1 if server.failure else 0
+
+
+def _udp_ready(args: argparse.Namespace, server: P4RuntimeServer[NativeDevice], switch: Switch) -> None:
+    ip, port = switch.address
+    for warning in switch.warnings:
+        print(f"switchagg switch: warning: {warning}", file=sys.stderr)
+    if args.json:
+        event = {
+            "event": "ready",
+            "engine": "native",
+            "p4runtime": server.address,
+            "device_id": server.device.device_id,
+            "address": ip,
+            "port": port,
+            "capacity": args.capacity,
+            "seed": switch.faults.seed if switch.faults else None,
+            "warnings": switch.warnings,
+        }
+        print(json.dumps(event), flush=True)
+        return
+    print(
+        f"switch ready on {ip}:{port}, {args.capacity} slots: P4Runtime on {server.address}, "
+        f"device {server.device.device_id}",
+        flush=True,
+    )
 
 
 def _spec(args: argparse.Namespace) -> P4RuntimeSpec:

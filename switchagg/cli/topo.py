@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from switchagg.errors import UsageError
+from switchagg.errors import UsageError, require
 
 if TYPE_CHECKING:
     from switchagg.topo.network import Network, NetworkSettings, RunResult
@@ -139,8 +139,7 @@ def _plan(args: argparse.Namespace) -> NetworkSettings:
     from switchagg.topo.network import NetworkSettings
 
     name, comma, more = args.topology.partition(",")
-    if name not in _TOPOLOGIES:
-        raise UsageError(f"topology is {name!r}; accepted: {', '.join((*_TOPOLOGIES, 'clean', 'check'))}")
+    require(name in _TOPOLOGIES, "topology", repr(name), f"{', '.join((*_TOPOLOGIES, 'clean', 'check'))}")
     if args.leaves is not None and name != "two_level":
         raise UsageError(f"--leaves is for two_level, not for {name}")
     given = {key: getattr(args, key) for key in ("loss", "delay", "jitter", "rate", "queue", "seed")}

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from switchagg.algorithms.problems import LogisticRegression, Regression, RidgeRegression
-from switchagg.errors import UsageError
+from switchagg.errors import UsageError, require
 
 SETS: Final = ("diabetes", "breast_cancer", "digits")
 
@@ -49,13 +49,11 @@ def problem(
     Raises:
         UsageError: no such data set or loss, or scikit-learn is not installed.
     """
-    if loss not in ("logistic", "ridge"):
-        raise UsageError(f"loss is {loss!r}; accepted: 'logistic', 'ridge'")
+    require(loss in ("logistic", "ridge"), "loss", repr(loss), "'logistic', 'ridge'")
     raw, target = _load(name)
     raw = _standard(raw, standard)
     if pairs:
-        if pairs < 0:
-            raise UsageError(f"pairs is {pairs}; accepted: 0 and up")
+        require(pairs >= 0, "pairs", pairs, "0 and up")
         rng = np.random.default_rng(seed)
         left, right = rng.integers(0, raw.shape[1], (2, pairs))
         raw = np.concatenate([raw, _standard(raw[:, left] * raw[:, right], standard)], axis=1)

@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from switchagg.launch.processes import Child, Ended, Output, Processes, Readable, ending
+from switchagg.launch.signals import STOP_SIGNALS
 
 KILL_AFTER: Final = 5.0  # seconds between SIGTERM and SIGKILL
 DRAIN: Final = 0.5  # seconds to wait for output through a pipe that another process still holds open
-STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def run_ranks(

@@ -5,22 +5,28 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from types import FrameType
-from typing import NoReturn
+from typing import Final, NoReturn
+
+STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @contextlib.contextmanager
-def stop_signals() -> Iterator[int]:
-    """Yields a file descriptor from which the numbers of SIGINT, SIGTERM and SIGHUP can be read as they come.
+def stop_signals(numbers: Iterable[int] = STOP_SIGNALS, *, keep_ignored: bool = True) -> Iterator[int]:
+    """Yields a file descriptor from which the numbers of these signals can be read as they come.
 
-    It stays readable until they are read. A signal that is ignored already, as under nohup, stays ignored.
+    It stays readable until they are read. Handlers and Python's wake-up descriptor, not a signal mask: masked
+    in this thread, a signal goes to another one, such as those of numpy's linear algebra, and kills there.
+
+    Args:
+        keep_ignored: a signal that is ignored already, as under nohup, stays ignored.
     """
     reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     before = {
         number: signal.signal(number, lambda *_: None)
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        if signal.getsignal(number) is not signal.SIG_IGN  # as nohup leaves it
+        for number in numbers
+        if not keep_ignored or signal.getsignal(number) is not signal.SIG_IGN
     }
     wakeup = signal.set_wakeup_fd(writer)
     try:

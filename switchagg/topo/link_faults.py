@@ -12,7 +12,7 @@ from collections import deque
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
-from switchagg.errors import UsageError
+from switchagg.errors import UsageError, require
 
 # Preamble, frame check sequence and the gap to the next frame; with them a rate is that of the wire.
 FRAMING: Final = 24
@@ -45,17 +45,14 @@ class LinkFaults:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.loss <= 1:
-            raise UsageError(f"loss is {self.loss}; accepted: a probability, 0..1")
+        require(0 <= self.loss <= 1, "loss", self.loss, "a probability, 0..1")
         for name in ("delay", "jitter"):
             if not 0 <= getattr(self, name) <= MAX_SECONDS:
                 raise UsageError(f"{name} is {getattr(self, name)}; accepted: 0 to {MAX_SECONDS:g} seconds")
         if not (self.rate == 0 or 0.001 <= self.rate <= 1e6):
             raise UsageError(f"rate is {self.rate}; accepted: 0.001 to 1000000 Mbit/s, or 0 for no limit")
-        if not 1 <= self.queue <= MAX_QUEUE:
-            raise UsageError(f"queue is {self.queue}; accepted: 1 to {MAX_QUEUE} frames")
-        if not 0 <= self.seed < 1 << 64:
-            raise UsageError(f"seed is {self.seed}; accepted: 0 to 2**64 - 1")
+        require(1 <= self.queue <= MAX_QUEUE, "queue", self.queue, f"1 to {MAX_QUEUE} frames")
+        require(0 <= self.seed < 1 << 64, "seed", self.seed, "0 to 2**64 - 1")
 
     @property
     def any(self) -> bool:

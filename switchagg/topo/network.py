@@ -23,8 +23,8 @@ from typing import Any
 
 from switchagg.errors import SwitchError, UsageError
 from switchagg.launch.processes import raise_descriptor_limit
-from switchagg.launch.ranks import STOP_SIGNALS, run_ranks
-from switchagg.launch.signals import stop_signals, stop_signals_exit
+from switchagg.launch.ranks import run_ranks
+from switchagg.launch.signals import STOP_SIGNALS, stop_signals, stop_signals_exit
 from switchagg.topo import mininet_module
 from switchagg.topo.check import RESULT_VARIABLE
 from switchagg.topo.traffic import Traffic, TrafficMeter

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Final
 
-from switchagg.errors import UsageError
+from switchagg.errors import UsageError, require
 from switchagg.report.format import plain
 from switchagg.report.plots import BLUE, FAINT, INK, ORANGE, RED, headless_pyplot
 
@@ -21,8 +21,7 @@ _ROOM: Final = 20
 
 def check(path: Path) -> None:
     """Raises `UsageError` where nothing can be drawn there."""
-    if path.suffix not in KINDS:
-        raise UsageError(f"plot is {str(path)!r}; accepted: a file that ends in {', '.join(KINDS)}")
+    require(path.suffix in KINDS, "plot", repr(str(path)), f"a file that ends in {', '.join(KINDS)}")
     if not path.absolute().parent.is_dir():
         raise UsageError(f"plot: there is no folder {path.absolute().parent}")
     try:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from datetime import timedelta
 from importlib.util import find_spec
-from typing import Any
 
 import numpy as np
 
@@ -26,10 +25,6 @@ class GlooPeer(Peer):
             return "torch is not installed (pip install 'switchagg[torch]')"
         return None
 
-    def start(self, workers: int) -> dict[str, Any]:
-        del workers
-        return {}
-
     def environment(self) -> dict[str, str]:
         return {**super().environment(), "GLOO_SOCKET_IFNAME": "lo"}
 
@@ -39,7 +34,7 @@ class GlooPeer(Peer):
         return None
 
 
-class GlooEndpoint:
+class GlooEndpoint(Endpoint):
     """A rank of a gloo group."""
 
     def __init__(self, config: RankConfig) -> None:
@@ -74,13 +69,8 @@ class GlooEndpoint:
             for tensor in work.prepared:
                 self._distributed.all_reduce(tensor)
 
-    def counters(self) -> dict[str, float]:
-        return {}
-
     def close(self) -> None:
         self._distributed.destroy_process_group()
 
 
-def open_endpoint(config: RankConfig) -> Endpoint:
-    """Join the group; returns when all ranks are there."""
-    return GlooEndpoint(config)
+open_endpoint = GlooEndpoint

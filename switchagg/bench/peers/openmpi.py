@@ -11,7 +11,6 @@ import shutil
 import subprocess
 from collections.abc import Sequence
 from importlib.util import find_spec
-from typing import Any
 
 from switchagg.bench.grid import Variant
 from switchagg.bench.peers.peer import Endpoint, Peer, RankConfig, Work
@@ -36,10 +35,6 @@ class OpenMpiPeer(Peer):
             return f"{mpirun} is not OpenMPI's"
         return None
 
-    def start(self, workers: int) -> dict[str, Any]:
-        del workers
-        return {}
-
     def commands(self, workers: int, rank_command: Sequence[str]) -> list[list[str]]:
         mpirun = ["mpirun", "--oversubscribe", "--bind-to", "none", "-n", str(workers)]
         for key, value in (("pml", "ob1"), ("btl", self._transfer), ("btl_tcp_if_include", "lo")):
@@ -55,31 +50,20 @@ class OpenMpiPeer(Peer):
         return None
 
 
-class OpenMpiEndpoint:
-    """A rank of MPI.COMM_WORLD."""
+class OpenMpiEndpoint(Endpoint):
+    """A rank of MPI.COMM_WORLD. mpi4py takes arrays as they are, and finalizes MPI when the process ends."""
 
-    def __init__(self) -> None:
+    def __init__(self, config: RankConfig) -> None:
+        del config
         from mpi4py import MPI
 
         self._in_place = MPI.IN_PLACE
         self._world = MPI.COMM_WORLD
         self._world.Barrier()
 
-    def prepare(self, work: Work) -> None:
-        """Nothing: mpi4py takes the arrays as they are."""
-
     def reduce(self, work: Work) -> None:
         for tensor in work.tensors:
             self._world.Allreduce(self._in_place, tensor)
 
-    def counters(self) -> dict[str, float]:
-        return {}
 
-    def close(self) -> None:
-        """Nothing: mpi4py finalizes MPI when the process ends."""
-
-
-def open_endpoint(config: RankConfig) -> Endpoint:
-    """Join the group; returns when all ranks are there."""
-    del config
-    return OpenMpiEndpoint()
+open_endpoint = OpenMpiEndpoint

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from numpy.typing import NDArray
 
@@ -36,7 +36,7 @@ class Work:
     """One rank's part of one sample.
 
     Attributes:
-        tensors: one tensor a call, (elements,) each, reduced in config.
+        tensors: one tensor a call, (elements,) each, reduced in place.
         masks: the block masks to pass, one a call; None where the system should find the zero blocks itself.
         block_size: elements to a block.
         union_bytes: bytes of each call's blocks that are non-zero at any rank.
@@ -51,19 +51,24 @@ class Work:
     prepared: list[Any] = field(default_factory=list)
 
 
-class Endpoint(Protocol):
-    """A rank's handle on the system."""
+class Endpoint(ABC):
+    """A rank's handle on the system, made by `open_endpoint(config)` of the system's module.
 
-    def prepare(self, work: Work) -> None:
+    It joins the group, and is there when all ranks are.
+    """
+
+    def prepare(self, work: Work) -> None:  # noqa: B027
         """Does what a program does once for a tensor that it keeps, such as wrapping it. Not timed."""
 
+    @abstractmethod
     def reduce(self, work: Work) -> None:
-        """Sums every tensor of the work over all ranks, in config, one call after the other. Timed."""
+        """Sums every tensor of the work over all ranks, in place, one call after the other. Timed."""
 
     def counters(self) -> dict[str, float]:
         """Counters since the start; the parent reports their growth a call."""
+        return {}
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027
         """Leaves the group."""
 
 
@@ -77,9 +82,9 @@ class Peer(ABC):
     def missing(self) -> str | None:
         """The reason that it cannot run here, in one line; None where it can."""
 
-    @abstractmethod
-    def start(self, workers: int) -> dict[str, Any]:
+    def start(self) -> dict[str, Any]:
         """Starts the processes that the ranks need besides each other; returns the options for the ranks."""
+        return {}
 
     def commands(self, workers: int, rank_command: Sequence[str]) -> list[list[str]]:
         """The command lines that start the ranks; `{rank}` in an argument stands for the rank."""

@@ -11,7 +11,7 @@ from switchagg.bench.peers.no_op import NoOpPeer
 from switchagg.bench.peers.openmpi import OpenMpiPeer
 from switchagg.bench.peers.peer import Peer
 from switchagg.bench.peers.switchagg import SwitchaggPeer
-from switchagg.errors import UsageError
+from switchagg.errors import UsageError, require
 
 COMPARABLE = ("gloo", "gloo-fp16", "openmpi-tcp", "openmpi-shm", "udp-floor")
 """The systems that `--compare` accepts."""
@@ -105,5 +105,4 @@ def line_up(settings: Settings) -> Lineup:
 def check_names(names: Iterable[str]) -> None:
     """Raises UsageError for a name that is no system's."""
     for name in names:
-        if name not in COMPARABLE:
-            raise UsageError(f"compare is {name}; accepted: {format_list(COMPARABLE)}, none")
+        require(name in COMPARABLE, "compare", name, f"{format_list(COMPARABLE)}, none")

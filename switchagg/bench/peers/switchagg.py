@@ -41,8 +41,7 @@ class SwitchaggPeer(Peer):
             return f"worker_lib cannot be imported: {error} (make install, or make native)"
         return "worker_lib has no connect()"
 
-    def start(self, workers: int) -> dict[str, Any]:
-        del workers
+    def start(self) -> dict[str, Any]:
         settings = self._settings
         faults = Faults(
             loss=self._loss, duplicate=settings.duplicate, reorder=settings.reorder, seed=settings.seed
@@ -71,8 +70,8 @@ class SwitchaggPeer(Peer):
             self._host = None
 
 
-class SwitchaggEndpoint:
-    """A rank's session."""
+class SwitchaggEndpoint(Endpoint):
+    """A rank's session, which takes arrays as they are."""
 
     def __init__(self, config: RankConfig) -> None:
         self.session = self._connect(config)
@@ -90,9 +89,6 @@ class SwitchaggEndpoint:
             transport=config.options["transport"],
             deadline=config.options["deadline"],
         )
-
-    def prepare(self, work: Work) -> None:
-        """Nothing: a session takes the arrays as they are."""
 
     def reduce(self, work: Work) -> None:
         allreduce = self.session.allreduce
@@ -120,6 +116,4 @@ def flatten(stats: dict[str, Any], prefix: str = "") -> dict[str, float]:
     return flat
 
 
-def open_endpoint(config: RankConfig) -> Endpoint:
-    """Join the job; returns when all ranks are there."""
-    return SwitchaggEndpoint(config)
+open_endpoint = SwitchaggEndpoint
