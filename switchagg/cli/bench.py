@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -162,11 +163,7 @@ def _add_policy(kinds: Any) -> argparse.ArgumentParser:
 
 
 def settings_from(args: argparse.Namespace) -> Settings:
-    """Returns the settings of `bench allreduce` that the command line asks for.
-
-    Raises:
-        UsageError: a value that cannot work.
-    """
+    """Returns the settings of `bench allreduce` that the command line asks for. Raises `UsageError`."""
     from switchagg.bench.grid import Overlap, Settings, parse_list, parse_size
     from switchagg.bench.peers.registry import check_names
 
@@ -190,11 +187,7 @@ def settings_from(args: argparse.Namespace) -> Settings:
 
 
 def _allreduce(args: argparse.Namespace) -> int:
-    """Measures, prints the table, writes the JSON. Returns the exit status of the command's help.
-
-    Raises:
-        UsageError: a parameter that cannot work, or nothing to measure.
-    """
+    """Measures, prints the table, writes the JSON. Raises `UsageError` where nothing can be measured."""
     from switchagg.bench import allreduce
     from switchagg.bench.report import LEGEND, TerminalProgress, table, to_json
 
@@ -210,11 +203,7 @@ def _allreduce(args: argparse.Namespace) -> int:
 
 
 def _ddp(args: argparse.Namespace) -> int:
-    """Measures, prints the table, writes the JSON.
-
-    Raises:
-        UsageError: a parameter that cannot work. SwitchAggError: a rank failed.
-    """
+    """Measures, prints the table, writes the JSON. Raises `SwitchAggError` where a rank failed."""
     from switchagg.bench import ddp
     from switchagg.bench.ddp_settings import DdpSettings, Figures
     from switchagg.bench.grid import parse_list
@@ -241,11 +230,7 @@ def _ddp(args: argparse.Namespace) -> int:
 
 
 def _policy(args: argparse.Namespace) -> int:
-    """Measures, prints the table, writes the JSON. Returns the exit status of the command's help.
-
-    Raises:
-        UsageError: a parameter that cannot work.
-    """
+    """Measures, prints the table, writes the JSON."""
     from switchagg.bench import policy
     from switchagg.bench.grid import parse_list, parse_size
 
@@ -259,12 +244,8 @@ def _policy(args: argparse.Namespace) -> int:
         **chosen(args, "share", "deadline", "transport", "seed", "timeout"),
     )
     _check_folder(args)
-
-    def say(what: str) -> None:
-        print(what, file=sys.stderr, flush=True)
-
     with stop_signals_exit():
-        outcome = policy.run(settings, say)
+        outcome = policy.run(settings, partial(print, file=sys.stderr, flush=True))
     print(policy.table(outcome))
     _write_figures(args, policy.to_json(settings, outcome))
     if not outcome.exact:

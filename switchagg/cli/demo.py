@@ -29,7 +29,6 @@ def add_parser(subparsers: Any) -> None:
         "A software switch sums their gradients. The same batches then run in a single process, and a report "
         "shows both curves, the bytes on the wire and the time.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--workers", type=int, default=4, help="worker processes, 1 to 32 (%(default)s)")
     parser.add_argument("--steps", type=int, default=300, help="optimizer steps (%(default)s)")

@@ -32,7 +32,6 @@ def add_parser(subparsers: Any) -> None:
         description="Runs each claim through the software switch with real processes, prints what was found "
         "and whether the claim holds here, and writes a page with plots and a JSON file.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help="experiments, or all")
     parser.add_argument("--list", action="store_true", help="list them")

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from switchagg.cli.options import add_network_options, faults_from, rate_from
+from switchagg.cli.options import add_job_size_options, add_network_options, faults_from, rate_from
 from switchagg.errors import UsageError
 from switchagg.launch.signals import stop_signals
 
@@ -39,12 +39,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--controller-host", help="IPv4 address of the controller (that of the switch)")
     parser.add_argument("--controller-port", type=int, default=0, help="TCP port of the controller (any)")
     parser.add_argument("--capacity", type=int, default=65536, help="slots of the switch (%(default)s)")
-    parser.add_argument(
-        "--slots", type=int, help="of a job that asks for no number (512, or 128 with large packets)"
-    )
-    parser.add_argument(
-        "--words", type=int, help="in a packet of such a job (352, or 2032 on an interface that carries it)"
-    )
+    add_job_size_options(parser)
     parser.add_argument("--ignore-stdin", action="store_true", help="continue when standard input closes")
     parser.add_argument("--parent", type=int, metavar="PID", help="end when this process does")
     add_network_options(parser)

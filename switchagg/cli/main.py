@@ -49,6 +49,8 @@ class _Commands:
         self.added = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
 
     def add_parser(self, name: str, **settings: Any) -> argparse.ArgumentParser:
+        if "epilog" in settings:  # it has lines of its own
+            settings["formatter_class"] = argparse.RawDescriptionHelpFormatter
         return self.added.add_parser(name, help=COMMANDS[name][1], **settings)
 
 

@@ -46,6 +46,16 @@ def add_rate_options(group: argparse.ArgumentParser | argparse._ArgumentGroup) -
     )
 
 
+def add_job_size_options(parser: argparse.ArgumentParser) -> None:
+    """Adds ``--slots`` and ``--words`` of jobs that ask for none."""
+    parser.add_argument(
+        "--slots", type=int, help="of a job that asks for no number (512, or 128 with large packets)"
+    )
+    parser.add_argument(
+        "--words", type=int, help="in a packet of such a job (352, or 2032 on an interface that carries it)"
+    )
+
+
 def add_macro_options(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
     """Adds the folders and macros of a P4 preprocessor."""
     parser.add_argument(

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from switchagg.cli.options import add_network_options, network_arguments
+from switchagg.cli.options import add_job_size_options, add_network_options, network_arguments
 from switchagg.errors import UsageError, require
 from switchagg.launch.signals import stop_signals
 from switchagg.wire.header import MAX_WORKERS
@@ -43,17 +43,11 @@ def add_parser(subparsers: Any) -> None:
         usage="switchagg run -n N [options] -- command [argument ...]",
         description="Starts a software switch with its controller, and N processes that find it.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("-n", "--workers", type=int, required=True, metavar="N", help="processes, 1 to 32")
     parser.add_argument("--job", default="default", help="SWITCHAGG_JOB of the processes (%(default)s)")
     parser.add_argument("--controller", metavar="URL", help="use the switch of this controller; start none")
-    parser.add_argument(
-        "--slots", type=int, help="of a job that asks for no number (512, or 128 with large packets)"
-    )
-    parser.add_argument(
-        "--words", type=int, help="in a packet of such a job (352, or 2032 on an interface that carries it)"
-    )
+    add_job_size_options(parser)
     parser.add_argument(
         "--timeout",
         type=float,

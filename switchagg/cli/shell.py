@@ -27,7 +27,6 @@ def add_parser(subparsers: Any) -> None:
         "shell",
         description=__doc__,
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("server", metavar="HOST:PORT", help="P4Runtime server of the switch")
     parser.add_argument("-c", dest="code", help="run this Python code instead of a prompt")

@@ -40,7 +40,6 @@ def add_parser(subparsers: Any) -> None:
         "switch",
         description=__doc__,
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "--engine",

@@ -45,7 +45,6 @@ def add_parser(subparsers: Any) -> None:
         description="Builds a network of namespaces with Mininet, starts its switches and their controller, "
         "and runs a command on every worker host.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("topology", metavar="TOPOLOGY", help="see below")
     parser.add_argument("--workers", type=int, metavar="N", help="of the rack, of each leaf, of each job")

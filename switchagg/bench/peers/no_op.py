@@ -23,15 +23,6 @@ class NoOpPeer(SwitchaggPeer):
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings, transport="udp")
 
-    def missing(self) -> str | None:
-        reason = super().missing()
-        if reason is not None:
-            return reason
-        worker_lib: Any = importlib.import_module("worker_lib")
-        if not hasattr(getattr(worker_lib, "Session", None), "_floor"):
-            return "this worker_lib cannot move packets without summing them"
-        return None
-
 
 class NoOpEndpoint(SwitchaggEndpoint):
     """A rank's session in a job whose payloads the switch neither stores nor adds."""

@@ -35,11 +35,10 @@ class SwitchaggPeer(Peer):
 
     def missing(self) -> str | None:
         try:
-            if hasattr(importlib.import_module("worker_lib"), "connect"):
-                return None
+            importlib.import_module("worker_lib")
         except ImportError as error:
             return f"worker_lib cannot be imported: {error} (make install, or make native)"
-        return "worker_lib has no connect()"
+        return None
 
     def start(self) -> dict[str, Any]:
         settings = self._settings
