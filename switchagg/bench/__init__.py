@@ -9,7 +9,7 @@
     allreduce.py  the run: cells, rounds in turn, samples to figures
     report.py     JSON, table, progress of it
     policy.py     the skip policy that a controller tunes, against fixed ones
-    ddp.py        training under DistributedDataParallel; ddp_rank.py, ddp_settings.py belong to it
+    ddp.py        training under DistributedDataParallel; ddp_rank.py is its rank
 
 The parent never takes part in a collective. It starts a group of rank processes for each system, all of them
 idle except the one whose turn it is, and commands them over a Unix socket.

@@ -22,7 +22,7 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
-from switchagg.bench.ddp_settings import DdpSettings
+from switchagg.bench.ddp import DdpSettings
 
 _WIDTH = 32  # of an embedding's row
 

@@ -87,7 +87,7 @@ def _add_allreduce(kinds: Any) -> argparse.ArgumentParser:
 
 
 def _add_ddp(kinds: Any) -> argparse.ArgumentParser:
-    from switchagg.bench.ddp_settings import MODELS, SYSTEMS, DdpSettings
+    from switchagg.bench.ddp import MODELS, SYSTEMS, DdpSettings
 
     default = DdpSettings()
     parser: argparse.ArgumentParser = kinds.add_parser(
@@ -205,7 +205,7 @@ def _allreduce(args: argparse.Namespace) -> int:
 def _ddp(args: argparse.Namespace) -> int:
     """Measures, prints the table, writes the JSON. Raises `SwitchAggError` where a rank failed."""
     from switchagg.bench import ddp
-    from switchagg.bench.ddp_settings import DdpSettings, Figures
+    from switchagg.bench.ddp import DdpSettings, Figures
     from switchagg.bench.grid import parse_list
 
     settings = DdpSettings(

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from switchagg.bench import ddp
-from switchagg.bench.ddp_settings import DdpSettings, Figures
+from switchagg.bench.ddp import DdpSettings, Figures
 from switchagg.errors import UsageError
 
 
