@@ -72,8 +72,8 @@ def _check(args: argparse.Namespace) -> None:
 
 def _between_interfaces(args: argparse.Namespace, ports: dict[int, str]) -> P4Interfaces:
     from switchagg.emulator.p4_interfaces import P4Interfaces
+    from switchagg.p4model.runtime.open import open_switch
     from switchagg.p4model.runtime.stf import run_stf
-    from switchagg.p4model.runtime.switch import open_switch
 
     model = open_switch(
         args.program, include_dirs=args.include_dirs, defines=args.defines, seed=args.seed or 0
