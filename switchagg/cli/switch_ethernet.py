@@ -61,7 +61,7 @@ def serve(args: argparse.Namespace, wait: Callable[[float], bool]) -> int:
     with switch:
         _fill(switch, spec, jobs)
         _ready(args, switch, jobs=[job.entry.job for job in jobs])
-        watch(args, switch, _Journal(switch, wait).wait, switch.port_counters)
+        watch(args, switch, _InterfaceMonitor(switch, wait).wait, switch.port_counters)
     _stopped(args, switch, switch.port_counters())
     return 1 if switch.failure else 0
 
@@ -86,7 +86,7 @@ def _serve_p4runtime(args: argparse.Namespace, switch: EtherSwitch, wait: Callab
         raise UsageError("--address and --station are not for --p4runtime, whose client fills the tables")
     with _p4runtime(args, switch) as (server, counters):
         _ready(args, switch, p4runtime=server.address, device_id=server.device.device_id)
-        watch(args, server, _Journal(switch, wait).wait, counters)
+        watch(args, server, _InterfaceMonitor(switch, wait).wait, counters)
     _stopped(args, switch, counters())
     return 1 if server.failure else 0
 
@@ -208,7 +208,7 @@ def _stopped(args: argparse.Namespace, switch: EtherSwitch, ports: dict[str, int
             print(f"{name}: {shown}", flush=True)
 
 
-class _Journal:
+class _InterfaceMonitor:
     """Tells a person, on standard error, when an interface goes down or comes back, and of other trouble."""
 
     def __init__(self, switch: EtherSwitch, wait: Callable[[float], bool]) -> None:

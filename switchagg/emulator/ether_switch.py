@@ -1,8 +1,8 @@
 """`EtherSwitch`: the native switch between network interfaces of this host, as the switch of a rack.
 
     with EtherSwitch({1: "s1-eth1", 2: "s1-eth2"}) as switch:
-        switch.set_default_station(FLOOD, group)    # and the other tables for frames
-        switch.add_job(entry, place)                # who is behind which port
+        switch.frames.set_default_station(FLOOD, group)     # and the other tables for frames
+        switch.add_job(entry, place)                        # with each worker's port
 
 It does what `p4/switchagg_v1model.p4` does: forwards by MAC, answers ARP and echo requests for its address,
 and adds. It needs root, or CAP_NET_RAW and CAP_NET_ADMIN.
@@ -11,16 +11,14 @@ and adds. It needs root, or CAP_NET_RAW and CAP_NET_ADMIN.
 from __future__ import annotations
 
 import errno
-import fcntl
-import socket
-import struct
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from switchagg.emulator.faults import Faults
-from switchagg.emulator.native_switch import NativeFace, create_capture, fault_settings, rate_settings
+from switchagg.emulator.mtu import mtu_of
 from switchagg.emulator.rates import Rate
+from switchagg.emulator.software_switch import SoftwareSwitch
 from switchagg.errors import SwitchError, UsageError
 from switchagg.p4entities.matches import Exact, Range
 from switchagg.p4program.program import (
@@ -36,6 +34,9 @@ from switchagg.p4program.program import (
 )
 from switchagg.rules.slots import Address, JobEntry
 from switchagg.wire.header import DEFAULT_PORT
+
+if TYPE_CHECKING:
+    from switchagg.emulator._native import NativeSwitch
 
 OWN_SOURCE_KEYS: Final = (
     "ethernet_source",
@@ -55,10 +56,9 @@ _RING: Final = 1 << 20  # bytes of packets that an interface's ring takes in any
 _MAX_PORT: Final = 511
 _INTERFACE_NAME: Final = 15
 _LARGEST_MTU: Final = 9000
-_SIOCGIFMTU: Final = 0x8921
 
 
-class EtherSwitch(NativeFace):
+class EtherSwitch(SoftwareSwitch):
     """A software switch between interfaces.
 
     Args:
@@ -119,23 +119,24 @@ class EtherSwitch(NativeFace):
             UsageError: there is no such interface, or `pcap` cannot be written.
             SwitchError: no permission for packet sockets, or this switch was started before.
         """
-        self._begin()
-        self.mtu = min((_mtu(name) for name in self.interfaces.values()), default=_LARGEST_MTU)
-        named = [(port, self.interfaces.get(port, "")) for port in self.ports]
+        for name in self.interfaces.values():
+            try:
+                self.mtu = min(self.mtu, mtu_of(name))
+            except OSError:
+                raise UsageError(
+                    f"interface {name}: there is none; `ip link` lists those of this host"
+                ) from None
         try:
-            self._native.open_ethernet(
-                named,
+            self._open(
+                self._native.open_ethernet,
+                [(port, self.interfaces.get(port, "")) for port in self.ports],
                 queues=self._queues,
                 udp_port=self.udp_port,
                 controller_port=self._controller_port,
                 receive_buffer=_SOCKET_BUFFER,
-                rate=rate_settings(self.rate),
-                faults=fault_settings(self.faults),
-                capture=create_capture(self._pcap),
             )
         except OSError as error:
             raise _open_error(error) from error
-        self._state = "running"
 
     @property
     def address(self) -> Address:
@@ -205,76 +206,14 @@ class EtherSwitch(NativeFace):
 
     # ---- frames ----
 
-    def feed(self, port: int | None, frame: bytes = b"") -> list[tuple[int, bytes]]:
-        """Of a switch without interfaces: takes in a frame and returns all that comes of it, with ports.
-
-        Without a port: what `send_frame` and `inject` have left to be sent.
-        """
-        return self._here().feed(port, frame)
-
-    def send_frame(self, port: int, frame: bytes) -> bool:
-        """Sends a frame out at a port as it is; False where there is no such port."""
-        return self._here().send_frame(port, frame)
-
-    def inject(self, frame: bytes) -> tuple[bytes | None, list[bytes]]:
-        """Runs a frame through the switch as from the controller's port.
-
-        Returns the UDP payload where it is a packet of the protocol for the switch, to be given to
-        `packet_out`, and the frames that leave by the controller's port.
-        """
-        return self._here().inject(frame)
-
-    def set_own_source(self, entries: list[tuple[int, tuple[tuple[int, int], ...]]]) -> None:
-        """Sets the table of frames that claim to be the switch's: ids, and (value, mask) of source MAC,
-        EtherType, the tag's EtherType, ARP sender and IPv4 source; the highest priority first."""
-        self._here().set_own_source(entries)
-
-    def set_local(self, entries: list[tuple[int, tuple[tuple[int, int], ...], int]]) -> None:
-        """Sets the table of what is for the switch, likewise: destination MAC, kind of traffic, ARP target,
-        IPv4 destination; and an action: 0 pass, 1 answer ARP, 2 answer an echo, 3 admit, 4 drop."""
-        self._here().set_local(entries)
-
-    def set_station(self, mac: int, kind: int, to: int) -> None:
-        """Says what becomes of frames for a MAC: `DROP`, `FORWARD` by a port, `FLOOD` to a group."""
-        self._here().set_station(mac, kind, to)
-
-    def remove_station(self, mac: int) -> None:
-        """Forgets a station."""
-        self._here().remove_station(mac)
-
-    def set_default_station(self, kind: int, to: int) -> None:
-        """Says what becomes of frames for stations that are not known."""
-        self._here().set_default_station(kind, to)
-
-    def set_group(self, group: int, ports: list[int]) -> None:
-        """Sets the ports that frames are flooded to."""
-        self._here().set_group(group, ports)
-
-    def remove_group(self, group: int) -> None:
-        """Forgets a group."""
-        self._here().remove_group(group)
-
-    def set_arps(self, macs: dict[int, int]) -> None:
-        """Sets what ARP requests are answered with: MACs by IPv4 address."""
-        self._here().set_arps(macs)
-
-    def clear_frame_tables(self) -> None:
-        """Empties all of these."""
-        self._here().clear_frame_tables()
-
-    # ---- counters ----
-
-    def entry_packets(self) -> dict[int, int]:
-        """Returns how many frames hit each entry of own_source and local, by id."""
-        return self._here().entry_packets()
-
-    def station_packets(self) -> dict[int, int]:
-        """Returns how many frames were for each station, by MAC."""
-        return self._here().station_packets()
+    @property
+    def frames(self) -> NativeSwitch:
+        """The engine's tables for frames, its frames from and to the controller, and its counters of both."""
+        return self._here()
 
     def ether_counters(self) -> dict[str, int]:
-        """Returns what became of frames: own_source, answered_arp, answered_echo, admitted, local_dropped,
-        forwarded, flooded, unknown, returned, malformed, unaddressed, no_such_port."""
+        """Returns counts of frames by outcome: own_source, answered_arp, answered_echo, admitted,
+        local_dropped, forwarded, flooded, unknown, returned, malformed, unaddressed, no_such_port."""
         return self._here().ether_counters()
 
     def interface_counters(self) -> list[dict[str, Any]]:
@@ -305,29 +244,30 @@ def fill_frame_tables(switch: EtherSwitch, entries: Entries, stations: Iterable[
     Args:
         entries: those of a switch; what is in other tables is left out.
     """
+    tables = switch.frames
     ordered = sorted(entries.tables, key=lambda entry: -entry.priority)
     own_source = [each for each in ordered if each.table == OWN_SOURCE]
     local = [each for each in ordered if each.table == LOCAL]
-    switch.set_own_source(
+    tables.set_own_source(
         [(number, _values_and_masks(each, OWN_SOURCE_KEYS)) for number, each in enumerate(own_source, 1)]
     )
-    switch.set_local(
+    tables.set_local(
         [
             (number, _values_and_masks(each, LOCAL_KEYS), LOCAL_ACTIONS[each.action])
             for number, each in enumerate(local, 1 + len(own_source))
         ]
     )
-    switch.set_arps(
+    tables.set_arps(
         {
             key.value: each.params["mac"]
             for each in ordered
             if each.table == ARPS and isinstance(key := each.matches["hdr.arp.target_ip"], Exact)
         }
     )
-    switch.set_group(FLOOD_GROUP, list(switch.ports))
-    switch.set_default_station(FLOOD, FLOOD_GROUP)
+    tables.set_group(FLOOD_GROUP, list(switch.ports))
+    tables.set_default_station(FLOOD, FLOOD_GROUP)
     for station in stations:
-        switch.set_station(station.mac, FORWARD, station.port)
+        tables.set_station(station.mac, FORWARD, station.port)
 
 
 def _values_and_masks(entry: TableEntry, keys: tuple[str, ...]) -> tuple[tuple[int, int], ...]:
@@ -342,16 +282,6 @@ def _values_and_masks(entry: TableEntry, keys: tuple[str, ...]) -> tuple[tuple[i
         else:
             found.append((match.value, match.mask))
     return tuple(found)
-
-
-def _mtu(name: str) -> int:
-    """Raises `UsageError` where there is no such interface."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
-        try:
-            answer = fcntl.ioctl(asked, _SIOCGIFMTU, struct.pack("16si12x", name.encode(), 0))
-        except OSError:
-            raise UsageError(f"interface {name}: there is none; `ip link` lists those of this host") from None
-    return int(struct.unpack("16si12x", answer)[1])
 
 
 def _open_error(error: OSError) -> SwitchError | UsageError:

@@ -17,19 +17,27 @@ _SIOCGIFMTU: Final = 0x8921
 _IFREQ: Final = struct.Struct("16s24s")
 
 
+def mtu_of(name: str) -> int:
+    """Returns the MTU in bytes of an interface. Raises `OSError` where there is none of this name."""
+    return int(struct.unpack_from("i", _ask(_SIOCGIFMTU, name), 16)[0])
+
+
 def interface_mtu(address: str) -> int:
     """Returns the MTU in bytes of the interface that has this IPv4 address, 1500 where none says so."""
     wanted = socket.inet_aton(address)
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        for _, name in socket.if_nameindex():
-            request = _IFREQ.pack(name.encode(), b"")
-            try:
-                found = fcntl.ioctl(probe, _SIOCGIFADDR, request)[20:24]
-                if found == wanted or (found[0] == 127 and wanted[0] == 127):
-                    return int(struct.unpack_from("i", fcntl.ioctl(probe, _SIOCGIFMTU, request), 16)[0])
-            except OSError:  # an interface without an IPv4 address
-                continue
+    for _, name in socket.if_nameindex():
+        try:
+            found = _ask(_SIOCGIFADDR, name)[20:24]
+            if found == wanted or (found[0] == 127 and wanted[0] == 127):
+                return mtu_of(name)
+        except OSError:  # an interface without an IPv4 address
+            continue
     return ETHERNET_MTU
+
+
+def _ask(request: int, name: str) -> bytes:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+        return fcntl.ioctl(asked, request, _IFREQ.pack(name.encode(), b""))
 
 
 def words_at(address: str) -> int:

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from switchagg.emulator.faults import Faults
-from switchagg.emulator.native_switch import NativeFace, create_capture, fault_settings, rate_settings
 from switchagg.emulator.rates import Rate
+from switchagg.emulator.software_switch import SoftwareSwitch
 from switchagg.errors import SwitchError, UsageError
 from switchagg.rules.slots import Address, JobEntry
 
@@ -31,7 +31,7 @@ _MIN_RECEIVE_BUFFER = 1 << 16
 _MAX_RECEIVE_BUFFER = 1 << 30
 
 
-class Switch(NativeFace):
+class Switch(SoftwareSwitch):
     """A software switch on a UDP socket of this host.
 
     Its memory is its jobs' slots and the socket buffers (with a delay, up to 64 MB of packets under way; with
@@ -86,20 +86,16 @@ class Switch(NativeFace):
             SwitchError: the port is in use, there is no permission for it, or this switch was started before.
             UsageError: `host` is no address of this host, or `pcap` cannot be written.
         """
-        self._begin()
         try:
-            self._native.open(
+            self._open(
+                self._native.open,
                 self._bind,
                 receive_buffer=self._asked_buffer,
                 offload=self._offload,
-                rate=rate_settings(self.rate),
-                faults=fault_settings(self.faults),
-                capture=create_capture(self._pcap),
                 links=self._links,
             )
         except OSError as error:
             raise _bind_error(self._bind, error) from error
-        self._state = "running"
 
     @property
     def address(self) -> Address:

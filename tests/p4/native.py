@@ -72,7 +72,7 @@ class EtherSwitchDevice:
 
     def send(self, port: int, frame: bytes) -> list[Frame]:
         if port != self.target.controller_port:
-            return self.switch.feed(port, frame)
+            return self.switch.frames.feed(port, frame)
         head = int.from_bytes(frame[:2], "big")
         packet = p4runtime_pb2.PacketOut(payload=frame[2:])
         for name, value in (("padding", head >> 9), ("port", head & 0x1FF)):
@@ -80,7 +80,7 @@ class EtherSwitchDevice:
             packet.metadata.add(metadata_id=number, value=value.to_bytes(2, "big"))
         self._returned.clear()
         assert self._device.packet_out(packet) == []
-        return [*self._returned, *self.switch.feed(None)]
+        return [*self._returned, *self.switch.frames.feed(None, b"")]
 
     def _packet_in(self, answer: Any) -> None:
         values = [int.from_bytes(each.value, "big") for each in answer.metadata]

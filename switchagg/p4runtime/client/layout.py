@@ -15,7 +15,7 @@ not ours and stay.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from switchagg.errors import SwitchAggError, SwitchError
@@ -138,19 +138,16 @@ class Layout:
 
     def free_index(self, used: Iterable[int]) -> int:
         """The lowest index that no job has. Raises `SwitchError` where there is none."""
-        taken = set(used)
-        for index in range(MAX_JOBS):
-            if index not in taken:
-                return index
-        raise SwitchError(f"there are {MAX_JOBS} jobs already, as many as there can be")
+        free = set(range(MAX_JOBS)).difference(used)
+        if not free:
+            raise SwitchError(f"there are {MAX_JOBS} jobs already, as many as there can be")
+        return min(free)
 
     def holding(self, entry: JobEntry, index: int, fenced: int = 0) -> InstalledJob:
         """A job at an index. Raises `SwitchError` or `UsageError` for one that the switch cannot hold."""
         ports = self._program.ports
         if self._program.native:
-            ports = p4_program.Target(
-                ports.controller_port, ports.init_port, ports.packet_out_port, entry.words, ports.slots
-            )
+            ports = replace(ports, words=entry.words)
         stations = {each.bit: self._station(each.ip) for each in entry.workers}
         place = JobPlace(index, stations, None if entry.parent is None else self._parent(entry.parent))
         entries = p4_entries.job_entries(ports, entry, place)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -170,13 +170,10 @@ def describe(spec: P4RuntimeSpec, p4info: Any) -> Program:
     tna = p4info.pkg_info.arch == "tna" or any(name.startswith("pair_") for name in sizes)
     default = _default(spec, tna=tna)
     slots = sizes.get("seq", 0)
-    for key, said, found_value in (("words", spec.words, words), ("slots", spec.slots, slots)):
-        if (
-            said is not None
-            and found_value
-            and (said != found_value if key == "words" else said > found_value)
-        ):
-            raise SwitchError(f"its program has {key} {found_value}, where the switch's spec says {said}")
+    if spec.words is not None and words and spec.words != words:
+        raise SwitchError(f"its program has words {words}, where the switch's spec says {spec.words}")
+    if spec.slots is not None and slots and spec.slots > slots:
+        raise SwitchError(f"its program has slots {slots}, where the switch's spec says {spec.slots}")
     if spec.target not in ("auto", "p4", "tofino" if tna else "bmv2"):
         kind = "a TNA program" if tna else "a v1model program"
         raise SwitchError(f"it runs {kind}, where the switch's spec says target {spec.target}")
@@ -199,9 +196,7 @@ def expected(spec: P4RuntimeSpec, wanted: Pipeline | None) -> Program:
 
 
 def _of(default: Program, words: int, slots: int) -> Program:
-    ports = default.ports
-    made = Target(ports.controller_port, ports.init_port, ports.packet_out_port, words, slots)
-    return Program(default.target, made, words, words)
+    return Program(default.target, replace(default.ports, words=words, slots=slots), words, words)
 
 
 def _default(spec: P4RuntimeSpec, *, tna: bool) -> Program:
@@ -239,14 +234,5 @@ def _native(spec: P4RuntimeSpec, notes: Iterable[str]) -> Program:
         slots=min(slots, spec.slots or slots),
         controller_port=_or(spec.controller_port, p4_program.V1MODEL_CPU_PORT),
     )
-    return Program(
-        "native",
-        ports,
-        min(most, spec.words or most),
-        None,
-        own,
-        queue,
-        said.get("link", ""),
-        memory,
-        "ports" in said,
-    )
+    words = min(most, spec.words or most)
+    return Program("native", ports, words, None, own, queue, said.get("link", ""), memory, "ports" in said)

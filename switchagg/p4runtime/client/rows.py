@@ -117,14 +117,8 @@ class Schema:
         params = [
             (int(param.id), entry.params[param.name] & ((1 << param.bitwidth) - 1)) for param in action.params
         ]
-        return Row(
-            info.preamble.id,
-            _in_order(matches),
-            entry.priority,
-            action.preamble.id,
-            _in_order(params),
-            metadata,
-        )
+        key = info.preamble.id, _in_order(matches), entry.priority
+        return Row(*key, action.preamble.id, _in_order(params), metadata)
 
     def rows(self, entries: Iterable[TableEntry]) -> Iterator[Row]:
         """The entries of tables that the program has."""
@@ -209,9 +203,7 @@ def octets(number: int) -> bytes:
 
 def row_update(change: int, row: Row) -> Any:
     """The update that writes a row, or deletes it."""
-    update = p4runtime_pb2.Update(type=change)
-    update.entity.table_entry.CopyFrom(message(row, named=change == DELETE))
-    return update
+    return p4runtime_pb2.Update(type=change, entity={"table_entry": message(row, named=change == DELETE)})
 
 
 def group_of_message(engine: Any) -> MulticastGroup:
@@ -238,11 +230,8 @@ def group_update(change: int, group: MulticastGroup) -> Any:
 
 def cell_update(counter: int, index: int) -> Any:
     """The update that sets a cell of a counter to zero."""
-    update = p4runtime_pb2.Update(type=MODIFY)
-    cell = update.entity.counter_entry
-    cell.counter_id, cell.index.index = counter, index
-    cell.data.SetInParent()
-    return update
+    cell = {"counter_id": counter, "index": {"index": index}, "data": {}}
+    return p4runtime_pb2.Update(type=MODIFY, entity={"counter_entry": cell})
 
 
 def default_update(schema: Schema, entry: TableEntry) -> Any:

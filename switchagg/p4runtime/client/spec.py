@@ -57,6 +57,15 @@ _KEYS: Final = (
     "device", "election", "words", "slots", "controller_port", "receive_buffer", "timeout",
     "tls", "ca", "cert", "key", "parent", "hosts",
 )  # fmt: skip
+_RANGES: Final = {
+    "device": (0, 2**64 - 1),
+    "election": (1, 2**64 - 1),
+    "words": (MIN_WORDS, MAX_WORDS),
+    "slots": (2, MAX_CAPACITY),
+    "controller_port": (0, MAX_PORT),
+    "receive_buffer": (1024, 1 << 40),
+}
+_FILES: Final = ("program", "p4info", "config", "ca", "cert", "key")
 _MAC: Final = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}", re.IGNORECASE)
 _NAME: Final = re.compile(r"[A-Za-z_]\w*(=.*)?", re.ASCII)
 
@@ -165,6 +174,12 @@ class _Reader:
         target = given.get("target", "auto")
         if target not in TARGETS:
             raise self.wrong(f"target is {target!r}", ", ".join(TARGETS))
+        numbers: dict[str, Any] = {
+            key: self._integer(key, given[key], *accepted)
+            for key, accepted in _RANGES.items()
+            if key in given
+        }
+        files: dict[str, Any] = {key: self._path(key, given[key]) for key in _FILES if key in given}
         spec = P4RuntimeSpec(
             name,
             server,
@@ -172,23 +187,13 @@ class _Reader:
             stations=self._stations(given.get("stations", ())),
             ports=tuple(self._integer("port", each, 0, MAX_PORT) for each in self._list("ports", given)),
             target=target,
-            program=self._path("program", given),
             defines=tuple(self._define(each) for each in self._list("defines", given)),
-            p4info=self._path("p4info", given),
-            config=self._path("config", given),
-            device=self._integer("device", given.get("device", 0), 0, 2**64 - 1),
-            election=self._optional("election", given, 1, 2**64 - 1),
-            words=self._optional("words", given, MIN_WORDS, MAX_WORDS),
-            slots=self._optional("slots", given, 2, MAX_CAPACITY),
-            controller_port=self._optional("controller_port", given, 0, MAX_PORT),
-            receive_buffer=self._optional("receive_buffer", given, 1024, 1 << 40),
             timeout=self._seconds("timeout", given.get("timeout", 5.0)),
             tls=self._yes("tls", given.get("tls", False)) or any(each in given for each in ("ca", "cert")),
-            ca=self._path("ca", given),
-            cert=self._path("cert", given),
-            key=self._path("key", given),
             parent=self._parent(given),
             hosts=self._hosts(given),
+            **numbers,
+            **files,
         )
         self._check(spec)
         return spec
@@ -258,9 +263,6 @@ class _Reader:
             raise self.wrong(f"{key} is {value!r}", f"{low}..{high}")
         return number
 
-    def _optional(self, key: str, given: Mapping[str, Any], low: int, high: int) -> int | None:
-        return self._integer(key, given[key], low, high) if key in given else None
-
     def _seconds(self, key: str, value: object) -> float:
         try:
             seconds = float(value) if isinstance(value, str | int | float) else math.nan
@@ -276,10 +278,7 @@ class _Reader:
             raise self.wrong(f"{key} is {value!r}", "yes or no")
         return known[value]
 
-    def _path(self, key: str, given: Mapping[str, Any]) -> Path | None:
-        if key not in given:
-            return None
-        value = given[key]
+    def _path(self, key: str, value: object) -> Path:
         if not isinstance(value, str) or not value or "\0" in value:
             raise self.wrong(f"{key} is {value!r}", "the name of a file")
         return self._folder / value

@@ -59,45 +59,32 @@ class Tables:
 
     def read(self) -> Found:
         """Reads back what the driver owns. Raises `SwitchError`."""
-        asked = []
-        for table in self._layout.owned:
-            entity = p4runtime_pb2.Entity()
-            entity.table_entry.table_id = table
-            asked.append(entity)
+        asked = [p4runtime_pb2.Entity(table_entry={"table_id": table}) for table in self._layout.owned]
         if self._layout.floods:
-            default = p4runtime_pb2.Entity()
-            default.table_entry.table_id = self._schema.table(STATIONS)
-            default.table_entry.is_default_action = True
-            asked.append(default)
-        groups = p4runtime_pb2.Entity()
-        groups.packet_replication_engine_entry.multicast_group_entry.SetInParent()
-        asked.append(groups)
-        rows, found_groups, miss = {}, {}, None
+            default = {"table_id": self._schema.table(STATIONS), "is_default_action": True}
+            asked.append(p4runtime_pb2.Entity(table_entry=default))
+        asked.append(p4runtime_pb2.Entity(packet_replication_engine_entry={"multicast_group_entry": {}}))
+        rows, groups, miss = {}, {}, None
         for each in self._client.read_all(asked):
             if each.HasField("packet_replication_engine_entry"):
                 group = group_of_message(each.packet_replication_engine_entry)
-                found_groups[group.group] = group
+                groups[group.group] = group
             elif each.table_entry.is_default_action:
                 miss = row_of(each.table_entry)
             elif not each.table_entry.is_const:
                 row = row_of(each.table_entry)
                 rows[row.key] = row
-        return Found(rows, found_groups, miss)
+        return Found(rows, groups, miss)
 
     def admission_keys(self) -> set[Key]:
         """Reads the keys of the admission table's entries."""
-        asked = p4runtime_pb2.Entity()
-        asked.table_entry.table_id = self._schema.table(ADMISSION)
+        asked = p4runtime_pb2.Entity(table_entry={"table_id": self._schema.table(ADMISSION)})
         return {row_of(each.table_entry).key for each in self._client.read_all([asked])}
 
     def write(self, made: Difference) -> None:
         """Writes a difference. Raises `SwitchError`; what was written until then stays."""
-        self.delete(
-            [
-                *(row_update(DELETE, row) for row in made.delete),
-                *(group_update(DELETE, group) for group in made.delete_groups),
-            ]
-        )
+        updates = [row_update(DELETE, row) for row in made.delete]
+        self.delete(updates + [group_update(DELETE, group) for group in made.delete_groups])
         updates = [
             *(group_update(MODIFY, group) for group in made.modify_groups),
             *(group_update(INSERT, group) for group in made.insert_groups),
@@ -110,10 +97,7 @@ class Tables:
 
     def insert(self, job: InstalledJob) -> None:
         """Writes a job, or nothing of it. Raises `SwitchError`."""
-        updates = [
-            group_update(INSERT, job.group),
-            *(row_update(INSERT, row) for row in job.rows),
-        ]
+        updates = [group_update(INSERT, job.group), *(row_update(INSERT, row) for row in job.rows)]
         try:
             self._send(updates)
         except SwitchError as error:
@@ -130,12 +114,8 @@ class Tables:
 
     def remove(self, job: InstalledJob) -> None:
         """Takes off a job, whatever of it is there. Raises `SwitchError`."""
-        self.delete(
-            [
-                *(row_update(DELETE, row) for row in reversed(job.rows)),
-                group_update(DELETE, job.group),
-            ]
-        )
+        updates = [row_update(DELETE, row) for row in reversed(job.rows)]
+        self.delete([*updates, group_update(DELETE, job.group)])
 
     def shut(self, job: InstalledJob) -> None:
         """Takes off the entries of a job's fenced workers. Raises `SwitchError`."""
@@ -157,8 +137,7 @@ class Tables:
                 ]
 
     def _send(self, updates: Sequence[Any]) -> None:
-        for each in updates:
-            self._writes[_KINDS[each.type]] += 1
+        self._writes.update(_KINDS[each.type] for each in updates)
         self._client.write_all(updates)
 
     # ---- counters ----
@@ -177,13 +156,15 @@ class Tables:
 
     def counts(self, job: InstalledJob) -> Counter[str]:
         """A job's counters, as they stand on the switch. Raises `SwitchError`."""
-        reader = self._reader([job], [_direct(row) for row in job.rows if self._counts_directly(row)])
-        return Counter(p4_counters.job_counters(job.entry, job.place, job.entries, reader))
+        entries = [message(row, named=True) for row in job.rows if self._counts_directly(row)]
+        return Counter(
+            p4_counters.job_counters(job.entry, job.place, job.entries, self._reader([job], entries))
+        )
 
     def all_counts(self, jobs: Sequence[InstalledJob]) -> tuple[Counter[str], dict[int, Counter[str]]]:
         """Packets that no job had, by reason; and jobs' counters, by their ids. Raises `SwitchError`."""
         tables = [name for name in (ADMISSION, DELIVERIES) if self._schema.has_table(name)]
-        reader = self._reader(jobs, [_all_direct(self._schema.table(name)) for name in tables])
+        reader = self._reader(jobs, [{"table_id": self._schema.table(name)} for name in tables])
         return p4_counters.refusals(self._layout.common, reader), {
             job.entry.job: Counter(p4_counters.job_counters(job.entry, job.place, job.entries, reader))
             for job in jobs
@@ -194,14 +175,14 @@ class Tables:
             return True
         return row.table == self._schema.table(ADMISSION) and not row.params
 
-    def _reader(self, jobs: Sequence[InstalledJob], asked: list[Any]) -> p4_counters.Reader:
-        """Reads direct counters, and the cells of jobs."""
+    def _reader(self, jobs: Sequence[InstalledJob], direct: Sequence[Any]) -> p4_counters.Reader:
+        """Reads the cells of jobs, and the direct counters of these `p4.v1.TableEntry`s, wildcards or not."""
         numbers = {name: self._schema.counter(name) for name in (OUTCOMES, WORKER_PACKETS, WORKER_REPEATS)}
+        asked = [p4runtime_pb2.Entity(direct_counter_entry={"table_entry": entry}) for entry in direct]
         for job in jobs:
             for name, index in _cells(job):
-                entity = p4runtime_pb2.Entity()
-                entity.counter_entry.counter_id, entity.counter_entry.index.index = numbers[name], index
-                asked.append(entity)
+                cell = {"counter_id": numbers[name], "index": {"index": index}}
+                asked.append(p4runtime_pb2.Entity(counter_entry=cell))
         entries: dict[Key, int] = {}
         cells: dict[tuple[int, int], int] = {}
         for each in self._client.read_all(asked):
@@ -209,8 +190,8 @@ class Tables:
                 cell = each.counter_entry
                 cells[cell.counter_id, cell.index.index] = cell.data.packet_count
             else:
-                direct = each.direct_counter_entry
-                entries[row_of(direct.table_entry).key] = direct.data.packet_count
+                counted = each.direct_counter_entry
+                entries[row_of(counted.table_entry).key] = counted.data.packet_count
 
         def of_entry(entry: TableEntry) -> int:
             if not self._schema.has_table(entry.table):
@@ -218,18 +199,6 @@ class Tables:
             return entries.get(self._schema.row(entry).key, 0)
 
         return p4_counters.Reader(of_entry, lambda name, index: cells.get((numbers[name], index), 0))
-
-
-def _direct(row: Row) -> Any:
-    entity = p4runtime_pb2.Entity()
-    entity.direct_counter_entry.table_entry.CopyFrom(message(row, named=True))
-    return entity
-
-
-def _all_direct(table: int) -> Any:
-    entity = p4runtime_pb2.Entity()
-    entity.direct_counter_entry.table_entry.table_id = table
-    return entity
 
 
 def _cells(job: InstalledJob) -> list[tuple[str, int]]:

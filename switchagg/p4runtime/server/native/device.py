@@ -55,15 +55,15 @@ class NativeSwitch(Engine, Tallying, Protocol):
 
 
 @runtime_checkable
-class NativeEtherSwitch(FrameEngine, Protocol):
+class NativeEtherSwitch(Protocol):
     """The further members of a switch on Ethernet: a started `emulator.ether_switch.EtherSwitch`."""
 
     @property
     def ports(self) -> tuple[int, ...]: ...
     @property
     def mtu(self) -> int: ...
-    def send_frame(self, port: int, frame: bytes) -> bool: ...
-    def inject(self, frame: bytes) -> tuple[bytes | None, list[bytes]]: ...
+    @property
+    def frames(self) -> FrameEngine: ...
 
 
 class NativePipeline:
@@ -113,7 +113,7 @@ class NativePipeline:
         """Gives its jobs to the engine."""
         self._counts.begin(self._switch)
         if self._frames is not None and self._ether is not None:
-            self._frames.attach(self._ether, self._updates.ports())
+            self._frames.attach(self._ether.frames, self._updates.ports())
         self.jobs.move_to(self._switch)
         self._attached = True
 
@@ -232,7 +232,7 @@ class NativeDevice(Device[NativePipeline]):
             port = int.from_bytes(frame[:2], "big") & ((1 << _PORT_BITS) - 1)
             if port and self._ether is not None:
                 self.counters["packet_outs"] += 1
-                self._ether.send_frame(port, frame[2:])
+                self._ether.frames.send_frame(port, frame[2:])
                 return []
             if port:
                 raise invalid(
@@ -252,7 +252,7 @@ class NativeDevice(Device[NativePipeline]):
 
     def _injected(self, running: NativePipeline, ether: NativeEtherSwitch, frame: bytes) -> list[bytes]:
         """Returns the frames that come back to the controller's port for one from there."""
-        payload, answers = ether.inject(frame)
+        payload, answers = ether.frames.inject(frame)
         if payload is not None and self._echo(running, payload):
             answers.append(frame)
         return answers

@@ -1,4 +1,4 @@
-"""`NativeFace`: what a native switch is to Python, whether on a UDP port or on Ethernet.
+"""`SoftwareSwitch`: the members that the native switch has on a UDP port and on Ethernet alike.
 
 One native thread serves packets, without the GIL; every method may be called from any thread while it does.
 """
@@ -9,6 +9,7 @@ import os
 import secrets
 import sys
 import weakref
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,12 +21,12 @@ from switchagg.errors import SwitchError, UsageError
 from switchagg.rules.slots import SlotState
 
 if TYPE_CHECKING:
-    from switchagg.emulator._native import FaultSettings, NativeSwitch, RateSettings
+    from switchagg.emulator._native import NativeSwitch
     from switchagg.emulator.outcomes import JobOutcomes
 
 
-class NativeFace(Lifetime):
-    """A native switch: its jobs, slots and counters.
+class SoftwareSwitch(Lifetime):
+    """A native switch: its jobs, slots and counters. `Switch` and `EtherSwitch` stand for it.
 
     Args:
         capacity: slots, 1..65,536.
@@ -48,10 +49,34 @@ class NativeFace(Lifetime):
         if faults is not None and faults.any:
             self.faults = faults if faults.seed is not None else replace(faults, seed=secrets.randbits(63))
 
-    def _begin(self) -> None:
-        """Raises `SwitchError` for one that was started before."""
+    def _open(self, native_open: Callable[..., None], *where: object, **settings: object) -> None:
+        """Calls a function of the native switch that starts it, with the devices' settings.
+
+        Raises `SwitchError` for a switch that was started before, `UsageError` where the capture file cannot
+        be made, and `OSError` as the function does.
+        """
+        from switchagg.emulator._native import FaultSettings, RateSettings
+
         if self._state != "not started":
             raise SwitchError(f"this switch is {self._state}; a switch starts once, so make another one")
+        rate, faults = self.rate, self.faults
+        native_open(
+            *where,
+            **settings,
+            rate=rate and RateSettings(bits_per_second=rate.bits_per_second, queue_bytes=rate.queue),
+            faults=faults
+            and FaultSettings(
+                loss=faults.loss,
+                duplicate=faults.duplicate,
+                reorder=faults.reorder,
+                corrupt=faults.corrupt,
+                delay_ns=round(faults.delay * 1e9),
+                jitter_ns=round(faults.jitter * 1e9),
+                seed=faults.seed or 0,
+            ),
+            capture=-1 if self._pcap is None else _create_capture(self._pcap),
+        )
+        self._state = "running"
 
     def close(self) -> None:
         """Stops serving and closes the socket and the capture file. Counters and slots can still be read."""
@@ -154,7 +179,7 @@ class NativeFace(Lifetime):
         return self._here()
 
 
-_switches: weakref.WeakSet[NativeFace] = weakref.WeakSet()
+_switches: weakref.WeakSet[SoftwareSwitch] = weakref.WeakSet()
 
 
 def _let_go_in_child() -> None:
@@ -177,36 +202,8 @@ def _native_switch(capacity: int) -> NativeSwitch:
     return NativeSwitch(capacity)
 
 
-def rate_settings(rate: Rate | None) -> RateSettings | None:
-    """A rate as the native module has it."""
-    from switchagg.emulator._native import RateSettings
-
-    if rate is None:
-        return None
-    return RateSettings(bits_per_second=rate.bits_per_second, queue_bytes=rate.queue)
-
-
-def fault_settings(faults: Faults | None) -> FaultSettings | None:
-    """Faults as the native module has them."""
-    from switchagg.emulator._native import FaultSettings
-
-    if faults is None:
-        return None
-    return FaultSettings(
-        loss=faults.loss,
-        duplicate=faults.duplicate,
-        reorder=faults.reorder,
-        corrupt=faults.corrupt,
-        delay_ns=round(faults.delay * 1e9),
-        jitter_ns=round(faults.jitter * 1e9),
-        seed=faults.seed or 0,
-    )
-
-
-def create_capture(path: Path | None) -> int:
-    """Returns the descriptor of an empty file, -1 for none. Raises `UsageError` where it cannot be made."""
-    if path is None:
-        return -1
+def _create_capture(path: Path) -> int:
+    """Returns the descriptor of an empty file. Raises `UsageError` where it cannot be made."""
     try:
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
     except OSError as error:
