@@ -35,11 +35,8 @@ _IPV6: Final = 0x86DD
 _TCP: Final = 6
 _UDP: Final = 17
 _CHECKSUM_AT: Final = {_TCP: 16, _UDP: 6}
-_IPV6_EXTENSIONS: Final = (
-    0,
-    43,
-    60,
-)  # hop by hop, routing, destination: 8 bytes, and 8 times what the second says
+# Hop-by-hop, routing and destination headers: 8 bytes, and 8 more for each unit of their second byte.
+_IPV6_EXTENSIONS: Final = (0, 43, 60)
 
 
 def open_interface(name: str) -> socket.socket:
@@ -56,7 +53,7 @@ def open_interface(name: str) -> socket.socket:
     try:
         made.setsockopt(_SOL_PACKET, _AUXDATA, 1)
         made.bind((name, 0))
-        # Frames for other stations too: a switch is not whom they are addressed to.
+        # A switch also takes the frames that are addressed to other stations.
         request = struct.pack("IHH8s", socket.if_nametoindex(name), _PROMISCUOUS, 0, b"")
         made.setsockopt(_SOL_PACKET, _ADD_MEMBERSHIP, request)
     except OSError as error:
@@ -68,7 +65,7 @@ def open_interface(name: str) -> socket.socket:
 def receive(opened: socket.socket) -> bytes | None:
     """Returns the next frame; None for one that this host sent. Raises OSError as sockets do."""
     frame, ancillary, _, source = opened.recvmsg(_LARGEST, socket.CMSG_SPACE(_AUXILIARY.size))
-    # What we sent ourselves comes back to packet sockets too.
+    # A packet socket also gets the frames that this host sends.
     if source[2] == _PACKET_OUTGOING:
         return None
     return whole(frame, ancillary)
