@@ -132,7 +132,7 @@ class Sparsifier(Compressor):
 
     def own(self, message: Message, shared: Words | None, round: Round) -> Floats:
         """What the inner message says, in its place."""
-        return self._place(self.inner.own(message.kept[0], shared, round), message)
+        """Returns the inner compressor's addend, in its place."""
 
     def decode(self, total: npt.NDArray[Any], message: Message, shared: Words | None, round: Round) -> Floats:
         """The inner compressor's sum, in its place."""
