@@ -131,7 +131,6 @@ class Sparsifier(Compressor):
         return replace(inner, blocks="sparse", block_size=words, kept=kept)
 
     def own(self, message: Message, shared: Words | None, round: Round) -> Floats:
-        """What the inner message says, in its place."""
         """Returns the inner compressor's addend, in its place."""
 
     def decode(self, total: npt.NDArray[Any], message: Message, shared: Words | None, round: Round) -> Floats:
