@@ -22,7 +22,7 @@ from switchagg.wire.header import HEADER_BYTES, Header, Op, encode
 
 UDP_SEGMENT = 103
 UDP_GRO = 104
-MAX_TRAIN_BYTES = 65493  # longer ones are cut up on their way out, see native/udp_port.h
+MAX_TRAIN_BYTES = 65493  # longer ones are cut up on their way out, see native/shared/udp_port.h
 
 
 def main() -> None:

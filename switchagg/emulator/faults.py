@@ -1,6 +1,6 @@
 """`Faults`: the settings of the fault device, which treats a switch's packets as a bad network does.
 
-The device itself is in C++ (`native/fault_port.h`), between the packet loop and the socket.
+The device itself is in C++ (`native/switch/fault_port.h`), between the packet loop and the socket.
 """
 
 from __future__ import annotations
