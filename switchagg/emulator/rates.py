@@ -1,6 +1,7 @@
 """`Rate`: the speed of a switch's links, as the settings of the rate device.
 
-The device itself is in C++ (`native/switch/rate_port.h`), round the socket and the links through shared memory.
+The device itself is in C++ (`native/switch/rate_port.h`), round the socket and the links through shared
+memory.
 """
 
 from __future__ import annotations
