@@ -132,6 +132,7 @@ class Sparsifier(Compressor):
 
     def own(self, message: Message, shared: Words | None, round: Round) -> Floats:
         """Returns the inner compressor's addend, in its place."""
+        return self._place(self.inner.own(message.kept[0], shared, round), message)
 
     def decode(self, total: npt.NDArray[Any], message: Message, shared: Words | None, round: Round) -> Floats:
         """The inner compressor's sum, in its place."""
