@@ -1,7 +1,7 @@
 /* Constants of both programs: sizes, codes of the wire, and codes between tables.
 
    The wire's own numbers (version, ops, flags, lengths) repeat switchagg/wire/header.py, and the codes of tables and
-   counters repeat switchagg/p4program/entries.py; tests hold them together. */
+   counters repeat switchagg/p4program/program.py; tests hold them together. */
 
 #ifndef SWITCHAGG_CONSTANTS_P4
 #define SWITCHAGG_CONSTANTS_P4

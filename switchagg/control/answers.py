@@ -76,7 +76,7 @@ class RatesView(TypedDict):
     skip_ratio: float | None
     """Share of blocks that were not sent."""
     density: float | None
-    """Share of blocks that are not zero on any rank."""
+    """Share of a rank's blocks that are not zero."""
     rtt_us: float | None
 
 

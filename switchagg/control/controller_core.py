@@ -22,12 +22,12 @@ from switchagg.control import job_codec, views
 from switchagg.control.agent import Agent
 from switchagg.control.answers import AdmittedView, JobView, SwitchView
 from switchagg.control.drivers.base import SwitchDriver
+from switchagg.control.event_log import Journal
 from switchagg.control.jobs import effects
 from switchagg.control.jobs.book import JobBook
 from switchagg.control.jobs.job import Generation, Job, Member
 from switchagg.control.jobs.records import JobState, Tenant
 from switchagg.control.jobs.switch_resources import SwitchResources
-from switchagg.control.journal import Journal
 from switchagg.control.member_streams import MemberStreams
 from switchagg.control.store import Changes, Store
 from switchagg.control.telemetry import INTERVAL, Telemetry

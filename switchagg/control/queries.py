@@ -11,9 +11,9 @@ from typing import Any, Final
 from switchagg.control import answers, views
 from switchagg.control.controller_core import ControllerCore
 from switchagg.control.drivers.base import SwitchDriver
+from switchagg.control.event_log import describe
 from switchagg.control.jobs.job import Generation
 from switchagg.control.jobs.records import Tenant
-from switchagg.control.journal import describe
 from switchagg.control.telemetry import INTERVAL
 from switchagg.errors import SwitchError
 

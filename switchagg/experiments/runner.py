@@ -129,7 +129,7 @@ class Runner:
     def _collect(
         self, processes: Processes, members: Sequence[Child], silence: float
     ) -> dict[Child, dict[str, Any]]:
-        """The last message of each rank, once all have ended well."""
+        """Returns the last message of each rank, once all have ended with status 0."""
         answers: dict[Child, dict[str, Any]] = {}
         running = set(members)
         for event in processes.events(silence):

@@ -28,7 +28,7 @@ HEAD_BYTES: Final = _HEAD.size
 MAX_BYTES: Final = HEAD_BYTES + 255 * 8
 _U64: Final = 1 << 64
 SAMPLED_SIZES: Final = (16, 32, 64, 128, 256, 512, 1024)  # elements a block in which samples are counted
-NOW: Final = frozenset({"rtt_ns", "policy_word", "policy_lanes"})  # fields that say how it is, not how much
+NOW: Final = frozenset({"rtt_ns", "policy_word", "policy_lanes"})  # latest values; all other fields only grow
 
 
 class HeartbeatError(SwitchAggError):
@@ -42,21 +42,22 @@ class Report:
     Attributes:
         collectives: that are complete. elements, bytes_reduced: of their tensors, as the caller sees them.
         packets_sent, packets_received, bytes_sent, bytes_received: datagrams and UDP payload, with repeats.
-        retransmissions: packets sent again.
-        blocks_total, blocks_own, blocks_union: of the tensors; not zero on this rank; not zero on any. Where
-            zeros are not looked for, all blocks count as not zero.
-        scan_ns, quantize_ns, send_ns, receive_ns, wait_ns, decode_ns: where the time of the engine went.
+        retransmissions: packets sent again. blocks_total, blocks_own, blocks_union: all blocks of the
+        tensors; those that are non-zero on this rank;
+            those that are non-zero on at least one rank. A dense collective counts all blocks as non-zero.
+        scan_ns, quantize_ns, send_ns, receive_ns, wait_ns, decode_ns: the engine's time by activity.
         plan_ns: waited while nothing but plans was under way and every rank had arrived.
         busy_ns: in which a collective was under way.
         rtt_ns: the smoothed round trip now.
-        position: packets sent for the first time.
-        sampled_blocks, sampled_own: blocks of 16 elements looked at in a sample of the tensors
-            (`switchagg/native/worker/density.h`), and how many of them were not zero on this rank.
+        position: packet number, the packets sent for the first time.
+        sampled_blocks, sampled_own: blocks of 16 elements sampled of the tensors
+            (`switchagg/native/worker/density.h`), and the number of them that are non-zero on this rank.
         sampled_own_32 to sampled_own_1024: the same elements in larger blocks.
-        sampled_sums, sampled_sum and up: the same for sums in lanes of 32 bits and more: blocks of 16 looked
-            at, and how many of each size were not zero, that is, not zero on some rank.
-        policy_collectives, policy_elements, policy_ns: that leave their settings to the job's skip policy;
-            the time from when all ranks were there, with the scanning before it.
+        sampled_sums, sampled_sum and up: the same for sums in lanes of 32 bits and more: blocks of 16
+            sampled, and the number of each size that are non-zero on at least one rank.
+        policy_collectives, policy_elements, policy_ns: of the collectives that leave their settings to the
+            job's skip policy: their number, their elements, and their time from the arrival of the last rank,
+            with the scanning before it.
         policy_word: of the policy in force now. policy_lanes: the narrowest lanes that the last call allowed
             the policy to choose; 0 for none.
     """
@@ -170,7 +171,7 @@ class Heartbeat:
         """Reads a datagram.
 
         Raises:
-            HeartbeatError: it is none.
+            HeartbeatError: the bytes are not a heartbeat.
         """
         if len(data) < HEAD_BYTES:
             raise HeartbeatError(f"{len(data)} bytes; a heartbeat has at least {HEAD_BYTES}")

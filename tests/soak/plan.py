@@ -1,4 +1,7 @@
-"""The random plan of a soak run: a lane is a job name, an episode one generation of that job. No I/O."""
+"""The random plan of a soak run: a lane is a job name, an episode one life of a job of that name.
+
+An episode has several generations if the job shrinks. No I/O.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,8 @@ class Lane:
 
     Attributes:
         job: its name.
-        dtype, bits: of its tensors and their lanes on the wire.
+        dtype: type of its tensors.
+        bits: width of their lanes on the wire.
         elements: of a tensor, at most.
         density: share of a tensor's 256-element blocks that are not zero.
         workers: fewest and most.
@@ -62,7 +66,7 @@ LANES = (
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """One generation of a job, from its joins to its end.
+    """One life of a job, from its first join to its end.
 
     Attributes:
         number: of the episode in its lane.

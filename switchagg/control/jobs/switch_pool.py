@@ -24,7 +24,8 @@ from contextlib import contextmanager
 from switchagg.control.jobs.candidates import PlacementCandidate, seats_in_tree
 from switchagg.control.jobs.job import Placement
 from switchagg.control.jobs.records import SwitchState
-from switchagg.control.jobs.switch_resources import JobSize, SlotAllocator, SlotRange, SwitchResources
+from switchagg.control.jobs.slot_allocator import SlotAllocator
+from switchagg.control.jobs.switch_resources import JobSize, SlotRange, SwitchResources
 from switchagg.errors import UsageError
 
 Candidates = Iterable[PlacementCandidate]

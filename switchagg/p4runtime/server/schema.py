@@ -103,7 +103,7 @@ class Schema:
         self._actions = {each.preamble.id: _action(each) for each in p4info.actions}
         self._by_name = {view.name: view for view in self._actions.values()}
         self._constants = constants
-        # At once, while the tables hold nothing but the entries of the source.
+        # Built now: the tables still hold the entries of the source alone.
         self._views = {number: self._view(each) for number, each in self._infos["tables"].items()}
 
     def info(self, kind: str, number: int) -> Any:
@@ -151,7 +151,9 @@ class Schema:
         return view, table.runtime.actions[view.name]
 
     def digest_called(self, name: str) -> Any | None:
-        """Returns the message of the digest of this name. The model gives tuples no name."""
+        """Returns the digest of this name; of a tuple, which has none, the only one, or None if there are
+        several.
+        """
         digests = self.p4info.digests
         if not name:
             tuples = [each for each in digests if each.type_spec.HasField("tuple")]

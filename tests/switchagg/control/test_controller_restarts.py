@@ -461,7 +461,7 @@ def test_1000_jobs_leave_nothing_behind(tmp_path: Path, driver: FakeDriver) -> N
 def test_a_store_that_fails_for_long_fills_no_memory(
     tmp_path: Path, driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("switchagg.control.journal.IN_STORE", 20)
+    monkeypatch.setattr("switchagg.control.event_log.IN_STORE", 20)
     store = Store(tmp_path)
     controller = Controller([driver], store=store, slots=16)
     controller.start()

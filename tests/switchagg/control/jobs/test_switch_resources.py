@@ -7,7 +7,8 @@ import random
 import pytest
 
 from switchagg.control.jobs.records import SwitchState
-from switchagg.control.jobs.switch_resources import JobSize, SlotAllocator, SwitchResources
+from switchagg.control.jobs.slot_allocator import SlotAllocator
+from switchagg.control.jobs.switch_resources import JobSize, SwitchResources
 from switchagg.errors import AdmissionError, UsageError
 from switchagg.rules.switch import Capacity
 from tests.seeds import seed_of_this_run

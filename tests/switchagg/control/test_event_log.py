@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from switchagg.control.event_log import IN_MEMORY, EventLog, describe
 from switchagg.control.jobs.effects import LogEvent
 from switchagg.control.jobs.records import OPEN, EventKind, Tenant
-from switchagg.control.journal import IN_MEMORY, EventLog, describe
 
 
 def note(text: str, tenant: str | None = "a", kind: EventKind = EventKind.opened) -> LogEvent:
