@@ -33,6 +33,7 @@ def driver() -> FakeDriver:
 
 @pytest.fixture
 def controller(driver: FakeDriver) -> Iterator[Controller]:
+    others = set(threading.enumerate())
     made = Controller([driver], slots=16)
     made.start()
     up(made)
@@ -40,7 +41,8 @@ def controller(driver: FakeDriver) -> Iterator[Controller]:
     made.close()
     made.close()
     assert driver.jobs == {}
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("switchagg-")]
+    left = set(threading.enumerate()) - others
+    assert not [thread for thread in left if thread.name.startswith("switchagg-")]
 
 
 @contextmanager

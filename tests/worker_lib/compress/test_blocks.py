@@ -271,7 +271,7 @@ def test_chains_that_make_no_sense() -> None:
         chain()
     with pytest.raises(UsageError, match="Dithering comes before TopBlocks; accepted: sparsifiers"):
         chain(Dithering(levels=1), TopBlocks(k=1))
-    with pytest.raises(UsageError, match="remembers every element, and gets other blocks each round"):
+    with pytest.raises(UsageError, match="remembers every element but would get other blocks each round"):
         chain(TopBlocks(k=1), ErrorFeedback(Dithering(levels=1)))
     with pytest.raises(UsageError, match="inner is a str"):
         TopBlocks(k=1).through("dithering")  # type: ignore[arg-type]
