@@ -394,6 +394,7 @@ def test_a_timeout_is_honoured() -> None:
 
 
 def _dies() -> str:
+    dist.barrier()  # every rank has connected to every other
     if dist.get_rank() == 1:
         os.kill(os.getpid(), 9)
     future = dist.all_reduce(torch.ones(3), async_op=True).get_future()
