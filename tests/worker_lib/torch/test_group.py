@@ -394,8 +394,8 @@ def test_a_timeout_is_honoured() -> None:
 
 
 def _dies() -> str:
-    dist.barrier()  # every rank has connected to every other
     if dist.get_rank() == 1:
+        time.sleep(1)  # by then the others have connected to each other
         os.kill(os.getpid(), 9)
     future = dist.all_reduce(torch.ones(3), async_op=True).get_future()
     with pytest.raises(RuntimeError, match="rank 1") as caught:
