@@ -403,7 +403,7 @@ def check_reaches_end(name: str, states: Mapping[str, ir.State], location: Locat
         if isinstance(transition, ir.Goto):
             targets = (transition.state,)
         else:
-            # Where no case matches, the parser ends with an error.
+            # If no case matches, the parser ends with an error.
             if not _always_matches(transition):
                 return
             targets = (each.state for each in transition.cases)

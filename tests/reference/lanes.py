@@ -137,7 +137,7 @@ def round_at_random(x: Floats, units: Any, top: int, key: Key) -> tuple[Ints, in
     cut = int(np.count_nonzero(np.abs(v) > limit))
     h = drawn(np.arange(x.size, dtype=np.uint32), key)
     u = (h >> np.uint32(8)).astype(real) * real(2.0**-24) if real is np.float32 else h * 2.0**-32
-    # Where v is top, adding u may round up to top + 1.
+    # If v is top, adding u may round up to top + 1.
     return np.clip(np.floor(v + u), -limit, limit).astype(np.int32), cut
 
 
