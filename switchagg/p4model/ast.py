@@ -90,14 +90,14 @@ class BaseType(TypeNode):
     """bool, error, match_kind, string, void, bit, int, varbit. `width` is None where none is written."""
 
     name: str
-    width: Expr | None
+    width: Expr | None = None
 
 
 class NamedType(TypeNode):
     """A type by its name; `absolute` with a dot before it."""
 
     name: str
-    absolute: bool
+    absolute: bool = False
 
 
 class SpecializedType(TypeNode):
@@ -162,7 +162,7 @@ class PathExpr(Expr):
     """A name; `absolute` with a dot before it."""
 
     name: str
-    absolute: bool
+    absolute: bool = False
 
 
 class ThisExpr(Expr):
@@ -221,7 +221,7 @@ class SliceExpr(Expr):
     base: Expr
     first: Expr
     second: Expr
-    by_width: bool
+    by_width: bool = False
 
 
 class UnaryExpr(Expr):
@@ -257,16 +257,16 @@ class CastExpr(Expr):
 class Arg(Node):
     """An argument. `name` is empty for a positional one."""
 
-    name: str
     value: Expr
+    name: str = ""
 
 
 class CallExpr(Expr):
     """`callee<type_args>(args)`"""
 
     callee: Expr
-    type_args: tuple[TypeNode, ...]
     args: tuple[Arg, ...]
+    type_args: tuple[TypeNode, ...] = ()
 
 
 class ConstructExpr(Expr):
@@ -301,6 +301,12 @@ class Decl(Node):
 
     name: str
     annotations: Annotations
+
+
+class GenericDecl(Decl):
+    """Base of declarations that can have type parameters."""
+
+    type_params: tuple[Name, ...]
 
 
 class ParamDecl(Decl):
@@ -339,11 +345,10 @@ class FieldDecl(Decl):
     type: TypeNode
 
 
-class FieldsDecl(Decl):
+class FieldsDecl(GenericDecl):
     """`kind` is header, struct or header_union."""
 
     kind: str
-    type_params: tuple[Name, ...]
     fields: tuple[FieldDecl, ...]
 
 
@@ -364,56 +369,56 @@ class TypedefDecl(Decl):
     """`typedef type name;`, and with `distinct`, `type type name;`"""
 
     type: TypeNode | FieldsDecl | EnumDecl
-    distinct: bool
+    distinct: bool = False
 
 
 class MethodDecl(Decl):
     """A method or extern function; `returns` is None for a constructor."""
 
-    returns: TypeNode | None
-    type_params: tuple[Name, ...]
     params: tuple[ParamDecl, ...]
-    abstract: bool
+    returns: TypeNode | None = None
+    type_params: tuple[Name, ...] = ()
+    abstract: bool = False
 
 
-class ExternDecl(Decl):
+class ExternDecl(GenericDecl):
     """`extern name<T> { methods }`"""
 
-    type_params: tuple[Name, ...]
     methods: tuple[MethodDecl, ...]
 
 
-class FunctionDecl(Decl):
+class FunctionDecl(GenericDecl):
     """A function with a body, or the implementation of an abstract method."""
 
     returns: TypeNode
-    type_params: tuple[Name, ...]
     params: tuple[ParamDecl, ...]
     body: BlockStmt
 
 
-class PackageDecl(Decl):
+class PackageDecl(GenericDecl):
     """`package name<T>(params);`"""
 
-    type_params: tuple[Name, ...]
     params: tuple[ParamDecl, ...]
 
 
-class BlockTypeDecl(Decl):
+class BlockTypeDecl(GenericDecl):
     """A parser or control without a body; `kind` says which."""
 
     kind: str
-    type_params: tuple[Name, ...]
     params: tuple[ParamDecl, ...]
 
 
-class ParserDecl(Decl):
-    """A parser with a body. `type_params` is not empty only in a wrong program."""
+class BlockDecl(GenericDecl):
+    """Base of a parser and a control with a body. `type_params` is not empty only in a wrong program."""
 
-    type_params: tuple[Name, ...]
     params: tuple[ParamDecl, ...]
     constructor_params: tuple[ParamDecl, ...]
     locals: tuple[Decl, ...]
+
+
+class ParserDecl(BlockDecl):
+    """A parser with a body."""
+
     states: tuple[StateDecl, ...]
 
 
@@ -424,13 +429,9 @@ class StateDecl(Decl):
     transition: TransitionNode | None
 
 
-class ControlDecl(Decl):
-    """A control with a body. `type_params` is not empty only in a wrong program."""
+class ControlDecl(BlockDecl):
+    """A control with a body."""
 
-    type_params: tuple[Name, ...]
-    params: tuple[ParamDecl, ...]
-    constructor_params: tuple[ParamDecl, ...]
-    locals: tuple[Decl, ...]
     body: BlockStmt
 
 
@@ -461,8 +462,8 @@ class TransitionNode(Node):
     """`transition name;`, or with `cases`, `transition select (exprs) { cases }`"""
 
     target: str
-    exprs: tuple[Expr, ...]
-    cases: tuple[SelectCaseNode, ...] | None
+    exprs: tuple[Expr, ...] = ()
+    cases: tuple[SelectCaseNode, ...] | None = None
 
 
 class SelectCaseNode(Node):
@@ -494,7 +495,7 @@ class ActionRefNode(Node):
 
     path: PathExpr
     args: tuple[Arg, ...] | None
-    annotations: Annotations
+    annotations: Annotations = ()
 
 
 class EntryNode(Node):
@@ -537,7 +538,7 @@ class BlockStmt(Stmt):
     """`{ ... }`"""
 
     body: tuple[Stmt, ...]
-    annotations: Annotations
+    annotations: Annotations = ()
 
 
 class IfStmt(Stmt):

@@ -103,16 +103,12 @@ def _name(token: P4Token) -> ast.Name:
     return ast.Name(token.location, str(token))
 
 
-def _head(notes: ast.Annotations | None, name: P4Token) -> tuple[Location, str, ast.Annotations]:
-    """The fields that all declarations begin with."""
-    return name.location, str(name), notes or ()
-
-
 class _Builder(Transformer[Any, Any]):
-    """One method a rule of the grammar; the names are the rules'. `_PLAIN` has the rules without a method."""
+    """One method a rule of the grammar; the names are the rules'. `_NODES` and `_DECLARATIONS` have more."""
 
-    params = enum_members = object_body = many_keysets = one_keyset = for_parts = type_args = args = _some
-    expressions = _some
+    params = constructor_params = enum_members = object_body = many_keysets = one_keyset = for_parts = _some
+    type_args = args = expressions = fields = methods = locals = properties = statements = _some
+    switch_cases = _some
 
     def program(self, c: Children) -> ast.Program:
         return ast.Program(tuple(c))
@@ -132,124 +128,31 @@ class _Builder(Transformer[Any, Any]):
 
     type_params = names
 
-    def param(self, c: Children) -> ast.ParamDecl:
-        notes, direction, kind, name, default = c
-        return ast.ParamDecl(*_head(notes, name), direction or "", kind, default)
-
     def direction(self, c: Children) -> str:
-        return str(c[0])
+        return str(c[0] or "")
 
     # ---- declarations
 
-    def const_decl(self, c: Children) -> ast.ConstDecl:
-        notes, kind, name, value = c
-        return ast.ConstDecl(*_head(notes, name), kind, value)
-
-    def var_decl(self, c: Children) -> ast.VarDecl:
-        notes, kind, name, value = c
-        return ast.VarDecl(*_head(notes, name), kind, value)
-
-    def instance_decl(self, c: Children) -> ast.InstanceDecl:
-        notes, kind, args, name, body = c
-        return ast.InstanceDecl(*_head(notes, name), kind, args, body)
-
-    def extern_decl(self, c: Children) -> ast.ExternDecl:
-        notes, name, type_params, *methods = c
-        return ast.ExternDecl(*_head(notes, name), type_params or (), tuple(methods))
-
-    def extern_function(self, c: Children) -> ast.MethodDecl:
-        notes, returns, name, type_params, params = c
-        return ast.MethodDecl(*_head(notes, name), returns, type_params or (), params, False)
-
-    def method(self, c: Children) -> ast.MethodDecl:
-        notes, abstract, returns, name, type_params, params = c
-        return ast.MethodDecl(*_head(notes, name), returns, type_params or (), params, abstract is not None)
-
-    def constructor(self, c: Children) -> ast.MethodDecl:
-        notes, name, params = c
-        return ast.MethodDecl(*_head(notes, name), None, (), params, False)
-
-    def function_decl(self, c: Children) -> ast.FunctionDecl:
-        notes, returns, name, type_params, params, body = c
-        return ast.FunctionDecl(*_head(notes, name), returns, type_params or (), params, body)
-
-    def members_decl(self, c: Children) -> ast.MembersDecl:
-        notes, kind, names = c
-        return ast.MembersDecl(*_head(notes, kind), names or ())
-
-    def fields_decl(self, c: Children) -> ast.FieldsDecl:
-        notes, kind, name, type_params, *fields = c
-        return ast.FieldsDecl(*_head(notes, name), str(kind), type_params or (), tuple(fields))
-
-    def field(self, c: Children) -> ast.FieldDecl:
-        notes, kind, name = c
-        return ast.FieldDecl(*_head(notes, name), kind)
-
-    def enum_decl(self, c: Children) -> ast.EnumDecl:
-        notes, kind, name, members = c
-        return ast.EnumDecl(*_head(notes, name), kind, members)
-
     def enum_member(self, c: Children) -> tuple[ast.Name, ast.Expr | None]:
         return _name(c[0]), c[1]
-
-    def typedef_decl(self, c: Children) -> ast.TypedefDecl:
-        notes, keyword, kind, name = c
-        return ast.TypedefDecl(*_head(notes, name), kind, keyword.type == "TYPE_KEYWORD")
-
-    newtype_decl = typedef_decl
-
-    def block_type_decl(self, c: Children) -> ast.BlockTypeDecl:
-        notes, kind, name, type_params, params = c
-        return ast.BlockTypeDecl(*_head(notes, name), str(kind), type_params or (), params)
-
-    def package_decl(self, c: Children) -> ast.PackageDecl:
-        notes, name, type_params, params = c
-        return ast.PackageDecl(*_head(notes, name), type_params or (), params)
-
-    def action_decl(self, c: Children) -> ast.ActionDecl:
-        notes, name, params, body = c
-        return ast.ActionDecl(*_head(notes, name), params, body)
-
-    # ---- parsers
 
     def parser_decl(self, c: Children) -> ast.ParserDecl:
         notes, _, name, type_params, params, constructor, *rest = c
         local = tuple(each for each in rest if not isinstance(each, ast.StateDecl))
         states = tuple(each for each in rest if isinstance(each, ast.StateDecl))
         return ast.ParserDecl(
-            *_head(notes, name), type_params or (), params, constructor or (), local, states
+            name.location, str(name), notes or (), type_params, params, constructor, local, states
         )
-
-    def value_set(self, c: Children) -> ast.ValueSetDecl:
-        notes, kind, size, name = c
-        return ast.ValueSetDecl(*_head(notes, name), kind, size)
-
-    def state(self, c: Children) -> ast.StateDecl:
-        notes, name, *body, transition = c
-        return ast.StateDecl(*_head(notes, name), tuple(body), transition)
-
-    def transition(self, c: Children) -> ast.TransitionNode:
-        return ast.TransitionNode(c[1].location, str(c[1]), (), None)
 
     def select(self, c: Children) -> ast.TransitionNode:
         keyword, exprs, *cases = c
-        return ast.TransitionNode(keyword.location, "", exprs or (), tuple(cases))
+        return ast.TransitionNode(keyword.location, "", exprs, tuple(cases))
 
     def select_case(self, c: Children) -> ast.SelectCaseNode:
         keys, _, state = c
         return ast.SelectCaseNode(keys[0].location, keys, _name(state))
 
-    # ---- controls and tables
-
-    def control_decl(self, c: Children) -> ast.ControlDecl:
-        notes, _, name, type_params, params, constructor, *local, body = c
-        return ast.ControlDecl(
-            *_head(notes, name), type_params or (), params, constructor or (), tuple(local), body
-        )
-
-    def table_decl(self, c: Children) -> ast.TableDecl:
-        notes, name, *properties = c
-        return ast.TableDecl(*_head(notes, name), tuple(properties))
+    # ---- tables
 
     def keys(self, c: Children) -> ast.PropertyNode:
         return ast.PropertyNode(c[0].location, str(c[0]), (), False, tuple(c[1:]))
@@ -264,9 +167,8 @@ class _Builder(Transformer[Any, Any]):
         notes, const, name, value = c
         return ast.PropertyNode(name.location, str(name), notes or (), const is not None, value)
 
-    def const_flag(self, c: Children) -> P4Token:
-        token: P4Token = c[0]
-        return token
+    def const_flag(self, c: Children) -> bool:
+        return bool(c)
 
     def key(self, c: Children) -> ast.KeyNode:
         expr, _, kind, notes = c
@@ -276,100 +178,23 @@ class _Builder(Transformer[Any, Any]):
         notes, action = c
         return ast.ActionRefNode(action.location, action.path, action.args, notes or ())
 
-    def action_ref(self, c: Children) -> ast.ActionRefNode:
-        return ast.ActionRefNode(c[0].location, c[0], c[1], ())
-
     def entry(self, c: Children) -> ast.EntryNode:
         const, priority, _, keys, _, action, notes = c if len(c) == 7 else (c[0], None, None, *c[-4:])
-        call = ast.ActionRefNode(action.location, action.path, action.args, notes or ())
+        call = self.action_item([notes, action])
         return ast.EntryNode(keys[0].location, const is not None, priority, keys, call)
 
     # ---- statements
 
     def block(self, c: Children) -> ast.BlockStmt:
-        notes, brace, *body = c
-        return ast.BlockStmt(brace.location, tuple(body[:-1]), notes or ())
-
-    def assign(self, c: Children) -> ast.AssignStmt:
-        target, op, value = c
-        return ast.AssignStmt(op.location, target, str(op), value)
-
-    def switch(self, c: Children) -> ast.SwitchStmt:
-        keyword, subject, *cases = c
-        return ast.SwitchStmt(keyword.location, subject, tuple(cases))
-
-    def switch_case(self, c: Children) -> ast.SwitchCaseNode:
-        label, _, body = c
-        return ast.SwitchCaseNode(label.location, label, body)
-
-    def switch_block(self, c: Children) -> ast.BlockStmt:
-        return ast.BlockStmt(c[0].location, tuple(c[1:]), ())
-
-    def for_(self, c: Children) -> ast.ForStmt:
-        _, keyword, init, condition, update, body = c
-        return ast.ForStmt(keyword.location, init, condition, update, body)
+        notes, brace, body, _ = c
+        return ast.BlockStmt(brace.location, body, notes or ())
 
     def for_in(self, c: Children) -> ast.ForInStmt:
         _, keyword, notes, kind, name, _, collection, body = c
-        return ast.ForInStmt(keyword.location, ast.VarDecl(*_head(notes, name), kind, None), collection, body)
-
-    # ---- types
-
-    def base_type(self, c: Children) -> ast.BaseType:
-        return ast.BaseType(c[0].location, str(c[0]), c[1] if len(c) > 1 else None)
-
-    sized_type = base_type
-
-    def named_type(self, c: Children) -> ast.NamedType:
-        return ast.NamedType(c[-1].location, str(c[-1]), len(c) > 1)
-
-    absolute_type = named_type
+        variable = ast.VarDecl(name.location, str(name), notes or (), kind, None)
+        return ast.ForInStmt(keyword.location, variable, collection, body)
 
     # ---- expressions
-
-    def positional(self, c: Children) -> ast.Arg:
-        return ast.Arg(c[0].location, "", c[0])
-
-    def positional_dont_care(self, c: Children) -> ast.Arg:
-        return ast.Arg(c[0].location, "", ast.DontCareExpr(c[0].location))
-
-    def named(self, c: Children) -> ast.Arg:
-        return ast.Arg(c[0].location, str(c[0]), c[1])
-
-    def named_dont_care(self, c: Children) -> ast.Arg:
-        return ast.Arg(c[0].location, str(c[0]), ast.DontCareExpr(c[1].location))
-
-    def ternary(self, c: Children) -> ast.TernaryExpr:
-        condition, mark, yes, _, no = c
-        return ast.TernaryExpr(mark.location, condition, yes, no)
-
-    def binary(self, c: Children) -> ast.BinaryExpr:
-        left, op, right = c
-        return ast.BinaryExpr(op.location, str(op), left, right)
-
-    def unary_op(self, c: Children) -> ast.UnaryExpr:
-        return ast.UnaryExpr(c[0].location, str(c[0]), c[1])
-
-    def cast(self, c: Children) -> ast.CastExpr:
-        return ast.CastExpr(c[0].location, c[1], c[3])
-
-    def slice(self, c: Children) -> ast.SliceExpr:
-        base, first, mark, second = c
-        return ast.SliceExpr(base.location, base, first, second, mark.type == "PLUS_COLON")
-
-    plus_slice = slice
-
-    def member(self, c: Children) -> ast.MemberExpr:
-        return ast.MemberExpr(c[1].location, c[0], str(c[1]))
-
-    def type_member(self, c: Children) -> ast.MemberExpr:
-        return ast.MemberExpr(c[1].location, ast.TypeExpr(c[0].location, c[0]), str(c[1]))
-
-    def error_member(self, c: Children) -> ast.MemberExpr:
-        return self.type_member([self.base_type(c[:1]), c[1]])
-
-    def call(self, c: Children) -> ast.CallExpr:
-        return ast.CallExpr(c[0].location, c[0], (), c[1])
 
     def integer(self, c: Children) -> ast.IntExpr:
         return ast.IntExpr(c[0].location, *number(c[0]), str(c[0]))
@@ -382,9 +207,6 @@ class _Builder(Transformer[Any, Any]):
 
     false = true
 
-    def list_expr(self, c: Children) -> ast.ListExpr:
-        return ast.ListExpr(c[0].location, c[1] or ())
-
     def struct_expr(self, c: Children) -> ast.StructExpr:
         brace, (fields, dots), _ = c
         return ast.StructExpr(brace.location, fields, dots)
@@ -395,31 +217,66 @@ class _Builder(Transformer[Any, Any]):
 
     struct_field = enum_member
 
-    def non_type_path(self, c: Children) -> ast.PathExpr:
-        return ast.PathExpr(c[-1].location, str(c[-1]), len(c) > 1)
 
-    absolute_path = non_type_path
+_Rules: TypeAlias = dict[str, tuple[Callable[..., ast.Node], *tuple[int, ...]]]
 
-
-_PLAIN: Final[dict[str, tuple[Callable[..., ast.Node], int]]] = {
-    "mask": (ast.MaskExpr, 0), "range": (ast.RangeExpr, 0), "index": (ast.IndexExpr, 0),
-    "generic_call": (ast.CallExpr, 0), "construct": (ast.ConstructExpr, 0),
-    "call_statement": (ast.CallStmt, 0), "declare": (ast.DeclStmt, 0),
-    "special_type": (ast.SpecializedType, 0), "array_type": (ast.ArrayType, 0),
-    "default": (ast.DefaultExpr, 1), "dont_care": (ast.DontCareExpr, 1), "this": (ast.ThisExpr, 1),
-    "dots": (ast.DotsExpr, 1), "invalid": (ast.InvalidExpr, 1), "empty": (ast.EmptyStmt, 1),
-    "if": (ast.IfStmt, 1), "return_": (ast.ReturnStmt, 1), "exit_": (ast.ExitStmt, 1),
-    "break_": (ast.BreakStmt, 1), "continue_": (ast.ContinueStmt, 1), "tuple_type": (ast.TupleTypeNode, 1),
-    "list_type": (ast.ListTypeNode, 1), "dont_care_type": (ast.DontCareTypeNode, 1),
+_DECLARATIONS: Final[_Rules] = {
+    "param": (ast.ParamDecl, 3, 1, 2, 4), "const_decl": (ast.ConstDecl, 2, 1, 3),
+    "var_decl": (ast.VarDecl, 2, 1, 3), "instance_decl": (ast.InstanceDecl, 3, 1, 2, 4),
+    "extern_decl": (ast.ExternDecl, 1, 2, 3), "extern_function": (ast.MethodDecl, 2, 4, 1, 3),
+    "method": (ast.MethodDecl, 2, 4, 1, 3), "constructor": (ast.MethodDecl, 1, 2),
+    "abstract_method": (functools.partial(ast.MethodDecl, abstract=True), 3, 5, 2, 4),
+    "function_decl": (ast.FunctionDecl, 2, 3, 1, 4, 5), "members_decl": (ast.MembersDecl, 1, 2),
+    "fields_decl": (ast.FieldsDecl, 2, 3, 1, 4), "field": (ast.FieldDecl, 2, 1),
+    "enum_decl": (ast.EnumDecl, 2, 1, 3), "typedef_decl": (ast.TypedefDecl, 3, 2),
+    "newtype_decl": (functools.partial(ast.TypedefDecl, distinct=True), 3, 2),
+    "block_type_decl": (ast.BlockTypeDecl, 2, 3, 1, 4), "package_decl": (ast.PackageDecl, 1, 2, 3),
+    "action_decl": (ast.ActionDecl, 1, 2, 3), "value_set": (ast.ValueSetDecl, 3, 1, 2),
+    "state": (ast.StateDecl, 1, 2, 3), "control_decl": (ast.ControlDecl, 2, 3, 4, 5, 6, 7),
+    "table_decl": (ast.TableDecl, 1, 2),
 }  # fmt: skip
-"""Rules whose children are the node's fields, without the keyword in front (1) or from the first on (0)."""
+"""Rules of declarations: the node, the name's index among the children, and those of its own fields."""
+
+_NODES: Final[_Rules] = {
+    # parsers, tables, statements
+    "transition": (ast.TransitionNode, 1, 1), "action_ref": (ast.ActionRefNode, 0, 0, 1),
+    "call_statement": (ast.CallStmt, 0, 0), "declare": (ast.DeclStmt, 0, 0), "empty": (ast.EmptyStmt, 0),
+    "assign": (ast.AssignStmt, 1, 0, 1, 2), "if": (ast.IfStmt, 0, 1, 2, 3), "return_": (ast.ReturnStmt, 0, 1),
+    "exit_": (ast.ExitStmt, 0), "break_": (ast.BreakStmt, 0), "continue_": (ast.ContinueStmt, 0),
+    "switch": (ast.SwitchStmt, 0, 1, 2), "switch_case": (ast.SwitchCaseNode, 0, 0, 2),
+    "switch_block": (ast.BlockStmt, 0, 1), "for": (ast.ForStmt, 1, 2, 3, 4, 5),
+    # types
+    "base_type": (ast.BaseType, 0, 0), "sized_type": (ast.BaseType, 0, 0, 1),
+    "named_type": (ast.NamedType, 0, 0), "special_type": (ast.SpecializedType, 0, 0, 1),
+    "absolute_type": (functools.partial(ast.NamedType, absolute=True), 1, 1),
+    "array_type": (ast.ArrayType, 0, 0, 1), "tuple_type": (ast.TupleTypeNode, 0, 1),
+    "list_type": (ast.ListTypeNode, 0, 1), "dont_care_type": (ast.DontCareTypeNode, 0),
+    # expressions
+    "positional": (ast.Arg, 0, 0), "named": (ast.Arg, 0, 1, 0), "mask": (ast.MaskExpr, 0, 0, 1),
+    "range": (ast.RangeExpr, 0, 0, 1), "default": (ast.DefaultExpr, 0), "dont_care": (ast.DontCareExpr, 0),
+    "ternary": (ast.TernaryExpr, 1, 0, 2, 4), "binary": (ast.BinaryExpr, 1, 1, 0, 2),
+    "unary_op": (ast.UnaryExpr, 0, 0, 1), "cast": (ast.CastExpr, 0, 1, 3), "index": (ast.IndexExpr, 0, 0, 1),
+    "slice": (ast.SliceExpr, 0, 0, 1, 3), "member": (ast.MemberExpr, 1, 0, 1),
+    "plus_slice": (functools.partial(ast.SliceExpr, by_width=True), 0, 0, 1, 3),
+    "call": (ast.CallExpr, 0, 0, 1), "generic_call": (ast.CallExpr, 0, 0, 2, 1),
+    "construct": (ast.ConstructExpr, 0, 0, 1), "type_expr": (ast.TypeExpr, 0, 0),
+    "list_expr": (ast.ListExpr, 0, 1), "this": (ast.ThisExpr, 0), "dots": (ast.DotsExpr, 0),
+    "invalid": (ast.InvalidExpr, 0), "non_type_path": (ast.PathExpr, 0, 0),
+    "absolute_path": (functools.partial(ast.PathExpr, absolute=True), 1, 1),
+}  # fmt: skip
+"""The other rules: the node, the index of the child whose location it has, and those of the node's fields."""
 
 
-def _plain(node: Callable[..., ast.Node], skipped: int) -> Callable[[_Builder, Children], ast.Node]:
-    return lambda _builder, c: node(c[0].location, *c[skipped:])
+def _make(node: Callable[..., ast.Node], at: int, *fields: int, declares: bool = False) -> Callable[..., Any]:
+    def build(_builder: _Builder, c: Children) -> ast.Node:
+        head = (str(c[at]), c[0] or ()) if declares else ()
+        values = (str(c[index]) if isinstance(c[index], P4Token) else c[index] for index in fields)
+        return node(c[at].location, *head, *values)
+
+    return build
 
 
-for _rule, _made in _PLAIN.items():
-    setattr(_Builder, _rule, _plain(*_made))
-# The name of this rule is a keyword of Python.
-setattr(_Builder, "for", _Builder.for_)
+for _rule, _made in _DECLARATIONS.items():
+    setattr(_Builder, _rule, _make(*_made, declares=True))
+for _rule, _made in _NODES.items():
+    setattr(_Builder, _rule, _make(*_made))
