@@ -110,15 +110,18 @@ class Meter:
 
 @dataclass(slots=True)
 class MeterArray:
-    """An indirect meter."""
+    """An indirect meter. `codes` are the numbers of green, yellow and red in the program."""
 
     name: str
     cells: list[Meter]
+    codes: tuple[int, int, int] = (GREEN, YELLOW, RED)
 
     @classmethod
-    def sized(cls, name: str, size: int, by_bytes: bool) -> MeterArray:
+    def sized(
+        cls, name: str, size: int, by_bytes: bool, codes: tuple[int, int, int] = (GREEN, YELLOW, RED)
+    ) -> MeterArray:
         """Returns an array of `size` meters without rates."""
-        return cls(name, [Meter(by_bytes) for _ in range(size)])
+        return cls(name, [Meter(by_bytes) for _ in range(size)], codes)
 
     def cell(self, index: int) -> Meter:
         """Returns the meter at an index. Raises TableError if there is none."""

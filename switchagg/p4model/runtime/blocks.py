@@ -139,13 +139,12 @@ def statements(body: Body, each: Sequence[ir.Stmt]) -> None:
 
 def _nested(body: Body, one: ir.Stmt | None) -> None:
     """Emits a statement one level deeper."""
-    body.depth += 1
-    mark = len(body.lines)
-    if one is not None:
-        statement(body, one)
-    if len(body.lines) == mark:
-        body.emit("pass")
-    body.depth -= 1
+    with body.nested():
+        mark = len(body.lines)
+        if one is not None:
+            statement(body, one)
+        if len(body.lines) == mark:
+            body.emit("pass")
 
 
 def statement(body: Body, one: ir.Stmt) -> None:
@@ -248,18 +247,16 @@ def _branches(body: Body, cases: Sequence[tuple[str, ir.ActionCase | ir.ValueCas
 def _loop(body: Body, one: ir.For | ir.ForRange | ir.ForEach) -> None:
     if isinstance(one, ir.For):
         statements(body, one.init)
-        body.emit("while True:")
-        body.depth += 1
-        if one.condition is not None:
-            body.emit(f"if not {expression(body, one.condition)}:")
-            body.emit("    break")
-        body.updates.append(one.update)
-        statement(body, one.body)
-        body.updates.pop()
-        statements(body, one.update)
-        if one.condition is None and not one.update:
-            body.emit("pass")
-        body.depth -= 1
+        with body.nested("while True:"):
+            if one.condition is not None:
+                body.emit(f"if not {expression(body, one.condition)}:")
+                body.emit("    break")
+            body.updates.append(one.update)
+            statement(body, one.body)
+            body.updates.pop()
+            statements(body, one.update)
+            if one.condition is None and not one.update:
+                body.emit("pass")
         return
     body.updates.append(())
     if isinstance(one, ir.ForRange):
@@ -294,17 +291,13 @@ def _parser(block: Block, instance: ir.ParserInstance, name: str) -> None:
     body.emit("s = 0")
     if loops:
         body.emit("rounds = 0")
-    body.emit("while True:")
-    body.depth += 1
-    for state in order:
-        body.emit(f"if s == {numbers[state]}:")
-        body.depth += 1
-        if module.traced:
-            body.emit(f"TR.state({instance.name + '.' + state!r})")
-        statements(body, instance.states[state].body)
-        _transition(body, instance.states[state], numbers)
-        body.depth -= 1
-    body.depth -= 1
+    with body.nested("while True:"):
+        for state in order:
+            with body.nested(f"if s == {numbers[state]}:"):
+                if module.traced:
+                    body.emit(f"TR.state({instance.name + '.' + state!r})")
+                statements(body, instance.states[state].body)
+                _transition(body, instance.states[state], numbers)
     if body.outs:
         body.emit(f"return {body.returned(None)}")
     body.finish(name, arguments)
@@ -348,15 +341,11 @@ def _transition(body: Body, state: ir.State, numbers: dict[str, int]) -> None:
     for case in select.cases:
         tests = [test for test in _tests(body, case, keys) if test != "True"]
         if not tests:
-            body.emit("if True:" if word == "if" else "else:")
-            body.depth += 1
-            _go(body, case.state, mine, numbers)
-            body.depth -= 1
+            with body.nested("if True:" if word == "if" else "else:"):
+                _go(body, case.state, mine, numbers)
             return
-        body.emit(f"{word} {' and '.join(tests)}:")
-        body.depth += 1
-        _go(body, case.state, mine, numbers)
-        body.depth -= 1
+        with body.nested(f"{word} {' and '.join(tests)}:"):
+            _go(body, case.state, mine, numbers)
         word = "elif"
     body.emit("else:" if word == "elif" else "if True:")
     body.emit(f"    raise ParserReject({NO_MATCH})")
@@ -409,7 +398,7 @@ def _go(body: Body, target: str, mine: int, numbers: dict[str, int]) -> None:
 def _table(block: Block, table: ir.Table) -> None:
     """Adds the table's function to the module, and its object to the module's tables."""
     module = block.module
-    made = module.target.make_table(table, module)
+    made = module.table(table)
     hooks = module.target.hook_table(table, made, module)
     module.tables[module.prefix + table.control_name] = made
     for position, each in enumerate(table.actions):
@@ -441,10 +430,8 @@ def _table(block: Block, table: ir.Table) -> None:
         _choose(body, table, place, hashed=made.profile.select is not None)
     if module.traced:
         body.emit(f"TR.table({place}, {key}, e, {chosen})")
-    for line in hooks.before:
+    for line in hooks:
         body.emit(line)
-    if hooks.needs_current:
-        body.emit(f"{place}.current = e")
     body.emit(f"{chosen}.run(f, *{chosen}.args)")
     body.emit(f"return {chosen}")
     body.finish(block.tables[id(table)], ["f"])

@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import keyword
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
-from switchagg.p4entities.matches import ValueSet
-from switchagg.p4entities.tables import Action, Table
+from switchagg.p4entities.matches import MatchKind, ValueSet
+from switchagg.p4entities.tables import Action, ActionProfile, Table
 from switchagg.p4model import ir
 from switchagg.p4model.errors import Location, unsupported
 from switchagg.p4model.runtime import values
 from switchagg.p4model.runtime.header_classes import HeaderClasses, is_aggregate
-from switchagg.p4model.runtime.tables import build_value_set
+from switchagg.p4model.runtime.tables import build_table, build_value_set
 from switchagg.p4model.runtime.values import ParserReject
 from switchagg.p4model.walk import nodes
 
@@ -77,16 +78,10 @@ class ExitAnalysis:
 
 
 @dataclass(slots=True)
-class TableHooks:
-    """Additions of a target to a table's function.
+class Marker:
+    """An extern that configures hardware without an effect on packets."""
 
-    Attributes:
-        before: lines before the action runs; in them `e` is the entry that was found.
-        needs_current: the table's `current` is to be that entry.
-    """
-
-    before: list[str] = field(default_factory=list)
-    needs_current: bool = False
+    name: str
 
 
 class Target(Protocol):
@@ -97,12 +92,14 @@ class Target(Protocol):
             values, as in a Tofino.
         hashes_valid_only: hashes leave out the fields of invalid headers, as in bmv2.
         on_length: called with the bytes that setValid adds to a packet, or setInvalid takes off.
+        match_kinds: those that the architecture has, by name.
     """
 
     name: str
     clear_on_valid: bool
     hashes_valid_only: bool
     on_length: Callable[[int], None] | None
+    match_kinds: Mapping[str, MatchKind]
 
     def lower(self, body: Body, call: ir.ExternCall | ir.MethodCall) -> str:
         """Returns code of the value of an extern's call; emits its statements. Raises P4Error."""
@@ -110,11 +107,8 @@ class Target(Protocol):
     def construct(self, instance: ir.ExternInstance, module: Module) -> Any:
         """Returns the runtime object of an extern instance. Raises P4Error for one that is not supported."""
 
-    def make_table(self, table: ir.Table, module: Module) -> Table:
-        """Returns the runtime object of a table, without its default and its entries' actions."""
-
-    def hook_table(self, table: ir.Table, made: Table, module: Module) -> TableHooks:
-        """Returns the additions to a table's function."""
+    def hook_table(self, table: ir.Table, made: Table, module: Module) -> list[str]:
+        """Returns lines before the action of a table runs; in them `e` is the entry that was found."""
 
 
 class Module:
@@ -176,6 +170,18 @@ class Module:
             known = self.externs[id(instance)] = self.bind(made, instance.name)
             self.extern_objects[self.prefix + instance.control_name] = made
         return known
+
+    def table(self, table: ir.Table) -> Table:
+        """Returns the runtime object of a table, with the source's entries. Raises P4Error."""
+        implementation = table.properties.get("implementation")
+        profile = None
+        if isinstance(implementation, ir.ExternInstance):
+            made = self.namespace[self.extern(implementation)]
+            if isinstance(made, ActionProfile):
+                profile = made
+            elif not isinstance(made, Marker):
+                raise unsupported(f"{implementation.type} as an implementation", table.location)
+        return build_table(table, self.target.match_kinds, profile, self.errors)
 
     def value_set(self, declared: ir.ValueSet) -> ValueSet:
         """Returns the runtime object of a parser's value set."""
@@ -245,6 +251,15 @@ class Body:
         """Adds a line at the present depth."""
         self.lines.append("    " * self.depth + line)
 
+    @contextmanager
+    def nested(self, line: str = "") -> Iterator[None]:
+        """Adds a line, if there is one; all that is emitted inside the context is one level deeper."""
+        if line:
+            self.emit(line)
+        self.depth += 1
+        yield
+        self.depth -= 1
+
     def temp(self) -> str:
         """Returns the name of a new temporary."""
         self._temporaries += 1
@@ -261,9 +276,8 @@ class Body:
     def capture(self, write: Callable[[], str]) -> tuple[str, list[str]]:
         """Returns the result of `write`, and removes and returns the lines that it emitted."""
         mark = len(self.lines)
-        self.depth += 1
-        code = write()
-        self.depth -= 1
+        with self.nested():
+            code = write()
         lines = self.lines[mark:]
         del self.lines[mark:]
         return code, lines

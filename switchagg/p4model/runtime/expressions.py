@@ -535,17 +535,14 @@ def _collect(
         invoke()
         copy_back()
         return value or "None"
-    body.emit("try:")
-    body.depth += 1
-    invoke()
-    body.depth -= 1
-    body.emit("except Exit as left:")
-    body.depth += 1
-    if temps:
-        body.emit(f"{', '.join(temps)}, = left.values")
-    copy_back()
-    body.emit("raise Exit((" + "".join(f"{body.place(v, v.location)}, " for v in body.outs) + ")) from None")
-    body.depth -= 1
+    with body.nested("try:"):
+        invoke()
+    with body.nested("except Exit as left:"):
+        if temps:
+            body.emit(f"{', '.join(temps)}, = left.values")
+        copy_back()
+        outs = "".join(f"{body.place(v, v.location)}, " for v in body.outs)
+        body.emit(f"raise Exit(({outs})) from None")
     copy_back()
     return value or "None"
 

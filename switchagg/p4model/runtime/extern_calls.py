@@ -1,7 +1,7 @@
 """Calls of externs as code: what all architectures share, bit strings, and core.p4's externs.
 
 A lowering takes a `Call`, emits the statements of the call and returns the code of its value. A target has a
-lowering for each extern function by name, and for each method by (extern, method).
+lowering for each extern function by `name`, and for each method by `extern.method`.
 
 A bit string, the input of hashes and checksums, is a pair (bits, value). Parts that translation knows
 become one expression of shifts. bmv2 leaves the fields of invalid headers out of a hash; there, the fields
@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
+from string import Formatter
 from typing import Final
 
 from switchagg.p4model import ir
@@ -45,10 +46,15 @@ class Call:
         self.location: Location = call.location
 
     @property
+    def method(self) -> ir.MethodCall:
+        """The call, of a method."""
+        assert isinstance(self.call, ir.MethodCall)
+        return self.call
+
+    @property
     def object(self) -> str:
         """Code of the object that the method belongs to."""
-        assert isinstance(self.call, ir.MethodCall)
-        target = self.call.target
+        target = self.method.target
         if isinstance(target, ir.ExternInstance):
             return self.module.extern(target)
         return expression(self.body, target)
@@ -103,23 +109,37 @@ class Call:
 
 Lowering = Callable[[Call], str | None]
 """Emits the statements of a call and returns the code of its value; None if nothing uses it."""
-Functions = Mapping[str, Lowering]
-Methods = Mapping[tuple[str, str], Lowering]
 
 
-def lower(body: Body, call: ir.ExternCall | ir.MethodCall, functions: Functions, methods: Methods) -> str:
+def lower(body: Body, call: ir.ExternCall | ir.MethodCall, lowerings: Mapping[str, Lowering]) -> str:
     """Returns code of the value of an extern's call; emits its statements.
 
-    Raises P4Error for one that `functions` and `methods` lack.
+    Raises P4Error for one that `lowerings` lack.
     """
-    name, method = call.method.name, call.method
-    if isinstance(call, ir.ExternCall):
-        lowering = functions.get(name)
-    else:
-        lowering, name = methods.get((method.owner, name)), f"{method.owner}.{name}"
-    if lowering is None:
+    name = call.method.name
+    if isinstance(call, ir.MethodCall):
+        name = f"{call.method.owner}.{name}"
+    if name not in lowerings:
         raise unsupported(f"{name} in {body.module.target.name}", call.location)
-    return lowering(Call(body, call)) or ""
+    return lowerings[name](Call(body, call)) or ""
+
+
+def value(template: str) -> Lowering:
+    """Returns the lowering to a template of the value's code, which names arguments and `object`."""
+    fields = [field for _, field, _, _ in Formatter().parse(template) if field]
+    names = [field for field in fields if field != "object"]
+
+    def lowering(call: Call) -> str:
+        owner = call.object if "object" in fields else ""
+        return template.format(object=owner, **dict(zip(names, call.values(*names), strict=True)))
+
+    return lowering
+
+
+def does(template: str) -> Lowering:
+    """Returns the lowering to a statement: a template as of `value`."""
+    code = value(template)
+    return lambda call: call.body.emit(code(call) or "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,15 +217,11 @@ def _extract(call: Call) -> None:
     arguments = [each.value for each in call.call.args]
     header = arguments[0]
     if header is None:
-        assert isinstance(call.call, ir.MethodCall)
-        size = call.width_of(call.call.type_args[0], "a header")
-        body.emit(f"{packet}.advance({size})")
+        body.emit(f"{packet}.advance({call.width_of(call.method.type_args[0], 'a header')})")
         return
     if not isinstance(underlying(header.type), HeaderType):
         raise unsupported(f"extract into a {header.type}", header.location)
-    extra = ""
-    if len(arguments) == 2 and arguments[1] is not None:
-        extra = f", {expression(body, arguments[1])}"
+    extra = "".join(f", {expression(body, each)}" for each in arguments[1:] if each is not None)
     target, stack = _header(body, header)
     body.emit(f"{target}.extract({packet}{extra})")
     if stack:
@@ -244,21 +260,12 @@ def _shown(expr: ir.Expr) -> str:
 
 
 def _lookahead(call: Call) -> str:
-    assert isinstance(call.call, ir.MethodCall)
-    type_ = call.call.type_args[0]
+    type_ = call.method.type_args[0]
     size = width_of(type_)
     if size is None or has_varbit(type_):
         raise unsupported(f"lookahead of a {type_}", call.location)
     # A packet that is too short is to be rejected here, not at the use of the value.
     return from_bits(call.body, type_, call.body.hold(f"{call.object}.peek({size})"))
-
-
-def _advance(call: Call) -> None:
-    call.body.emit(f"{call.object}.advance({call.value('sizeInBits')})")
-
-
-def _length(call: Call) -> str:
-    return f"{call.object}.length()"
 
 
 def _emit(call: Call) -> None:
@@ -274,11 +281,11 @@ def _verify(call: Call) -> None:
     call.body.emit(f"    raise ParserReject({error})")
 
 
-CORE_FUNCTIONS: Final[dict[str, Lowering]] = {"verify": _verify}
-CORE_METHODS: Final[dict[tuple[str, str], Lowering]] = {
-    ("packet_in", "extract"): _extract,
-    ("packet_in", "lookahead"): _lookahead,
-    ("packet_in", "advance"): _advance,
-    ("packet_in", "length"): _length,
-    ("packet_out", "emit"): _emit,
+CORE: Final[dict[str, Lowering]] = {
+    "verify": _verify,
+    "packet_in.extract": _extract,
+    "packet_in.lookahead": _lookahead,
+    "packet_in.advance": does("{object}.advance({sizeInBits})"),
+    "packet_in.length": value("{object}.length()"),
+    "packet_out.emit": _emit,
 }

@@ -17,7 +17,7 @@ from switchagg.p4entities.matches import (
     ValueSet,
     Wildcard,
 )
-from switchagg.p4entities.tables import Action, ActionProfile, Table
+from switchagg.p4entities.tables import DEFAULT_SIZE, Action, ActionProfile, Table
 from switchagg.p4model import ir
 from switchagg.p4model.errors import P4Error, unsupported
 from switchagg.p4model.types import (
@@ -70,8 +70,6 @@ def build_table(
     kinds: Mapping[str, MatchKind],
     profile: ActionProfile | None,
     errors: Mapping[str, int],
-    *,
-    default_size: int,
 ) -> Table:
     """Returns the runtime object of a table, with the source's entries.
 
@@ -103,7 +101,7 @@ def build_table(
         keys,
         actions,
         (default, _arguments(errors, table.default) if table.default is not None else ()),
-        size=max(default_size if table.size is None else table.size, len(table.entries)),
+        size=max(DEFAULT_SIZE if table.size is None else table.size, len(table.entries)),
         const_default=table.const_default,
         profile=profile,
     )

@@ -7,30 +7,26 @@ and the lowerings write their calls as code.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from switchagg.p4entities.counters import CounterArray, DirectCounter, DirectMeter, MeterArray, Register
 from switchagg.p4entities.matches import MatchKind
-from switchagg.p4entities.tables import DEFAULT_SIZE, ActionProfile, Table
+from switchagg.p4entities.tables import ActionProfile, Table
 from switchagg.p4model import ir
 from switchagg.p4model.errors import unsupported
 from switchagg.p4model.runtime import hashes
-from switchagg.p4model.runtime.emit import Body, Module, TableHooks
+from switchagg.p4model.runtime.emit import Body, Marker, Module
 from switchagg.p4model.runtime.expressions import expression, from_bits, settled, wrapped
-from switchagg.p4model.runtime.extern_calls import CORE_FUNCTIONS, CORE_METHODS, Call, Lowering, lower
+from switchagg.p4model.runtime.extern_calls import CORE, Call, Lowering, does, lower, value
 from switchagg.p4model.runtime.header_classes import is_aggregate
 from switchagg.p4model.runtime.switch import ModelError
-from switchagg.p4model.runtime.tables import build_table
 from switchagg.p4model.runtime.values import PacketIn, ParserReject
 from switchagg.p4model.types import FieldsType, Type, VoidType, underlying, width_of
 
 _KINDS: Final = {
-    "exact": MatchKind.EXACT,
-    "ternary": MatchKind.TERNARY,
-    "lpm": MatchKind.LPM,
-    "range": MatchKind.RANGE,
+    **{kind.value: kind for kind in MatchKind if kind is not MatchKind.OPTIONAL},
     "atcam_partition_index": MatchKind.EXACT,
 }
 
@@ -71,14 +67,6 @@ class PacketState:
 
 
 @dataclass(slots=True)
-class TofinoMeter:
-    """An indirect meter, and the numbers of green, yellow and red."""
-
-    array: MeterArray
-    codes: tuple[int, int, int]
-
-
-@dataclass(slots=True)
 class DirectRegister:
     """A register with a cell for each entry of its table."""
 
@@ -95,13 +83,6 @@ class DirectRegister:
         return found
 
 
-@dataclass(slots=True)
-class Marker:
-    """An extern that configures hardware without an effect on packets."""
-
-    name: str
-
-
 @dataclass
 class TofinoTarget:
     """TNA for the translator. `parser_units` start anew with each packet."""
@@ -110,10 +91,11 @@ class TofinoTarget:
     clear_on_valid: bool = False
     hashes_valid_only: bool = False
     on_length: Callable[[int], None] | None = None
+    match_kinds: Mapping[str, MatchKind] = field(default_factory=lambda: _KINDS)
     parser_units: list[ChecksumUnit | ParserCounter] = field(default_factory=list)
 
     def lower(self, body: Body, call: ir.ExternCall | ir.MethodCall) -> str:
-        return lower(body, call, TNA_FUNCTIONS, TNA_METHODS)
+        return lower(body, call, TNA)
 
     def construct(self, instance: ir.ExternInstance, module: Module) -> Any:
         """The runtime object of an instance. Raises P4Error for an extern that is not supported."""
@@ -127,7 +109,7 @@ class TofinoTarget:
             case "DirectCounter":
                 return DirectCounter(name)
             case "Meter":
-                return TofinoMeter(MeterArray.sized(name, number, by_bytes), _codes(instance))
+                return MeterArray.sized(name, number, by_bytes, _codes(instance))
             case "DirectMeter":
                 return DirectMeter(name, by_bytes, _codes(instance))
             case "Register":
@@ -135,8 +117,7 @@ class TofinoTarget:
             case "DirectRegister":
                 return DirectRegister(name, _maker(instance, module))
             case "RegisterAction" | "DirectRegisterAction":
-                register = args.get("reg")
-                assert isinstance(register, ir.ExternInstance)
+                assert isinstance(args.get("reg"), ir.ExternInstance)
                 return Marker(name)
             case "RegisterParam":
                 return Constant(name, args.get("initial_value"))
@@ -160,27 +141,13 @@ class TofinoTarget:
                 return Marker(name)
         raise unsupported(f"the extern {instance.type.name} in tna", instance.location)
 
-    def make_table(self, table: ir.Table, module: Module) -> Table:
-        """The runtime object of a table. Raises P4Error."""
-        implementation = table.properties.get("implementation")
-        profile = None
-        if isinstance(implementation, ir.ExternInstance):
-            made = module.namespace[module.extern(implementation)]
-            if isinstance(made, ActionProfile):
-                profile = made
-            elif not isinstance(made, Marker):
-                raise unsupported(f"{implementation.type} as an implementation", table.location)
-        return build_table(table, _KINDS, profile, module.errors, default_size=DEFAULT_SIZE)
-
-    def hook_table(self, table: ir.Table, made: Table, module: Module) -> TableHooks:
+    def hook_table(self, table: ir.Table, made: Table, module: Module) -> list[str]:
         """Direct externs, which actions call: they must know the entry."""
-        hooks = TableHooks()
-        for name in ("counters", "meters", "registers"):
-            found = table.properties.get(name)
-            if isinstance(found, ir.ExternInstance):
-                module.namespace[module.extern(found)].table = made
-                hooks.needs_current = True
-        return hooks
+        properties = [table.properties.get(name) for name in ("counters", "meters", "registers")]
+        direct = [each for each in properties if isinstance(each, ir.ExternInstance)]
+        for each in direct:
+            module.namespace[module.extern(each)].table = made
+        return [f"{module.bind(made, table.name)}.current = e"] if direct else []
 
 
 def _codes(instance: ir.ExternInstance) -> tuple[int, int, int]:
@@ -192,27 +159,20 @@ def _codes(instance: ir.ExternInstance) -> tuple[int, int, int]:
 def _maker(instance: ir.ExternInstance, module: Module) -> Callable[[], Any]:
     type_ = instance.type.type_args[0]
     initial = instance.args.get("initial_value")
-    default = module.classes.default(type_)
-
-    make_default: Callable[[], Any] = eval(f"lambda: {default}", module.namespace)
-
-    def make() -> Any:
-        value = make_default()
-        return value if initial is None else _filled(value, initial)
-
-    return make
+    make: Callable[[], Any] = eval(f"lambda: {module.classes.default(type_)}", module.namespace)
+    return make if initial is None else lambda: _filled(make(), initial)
 
 
 def _filled(value: Any, initial: ir.Value) -> Any:
     if isinstance(initial, ir.StructValue):
-        for name, each in initial.fields.items():
-            setattr(value, "f_" + name, _filled(getattr(value, "f_" + name), each))
-        return value
-    if isinstance(initial, tuple):
-        for slot, each in zip(value.__slots__, initial, strict=True):
-            setattr(value, slot, _filled(getattr(value, slot), each))
-        return value
-    return initial
+        fields = {"f_" + name: each for name, each in initial.fields.items()}
+    elif isinstance(initial, tuple):
+        fields = dict(zip(value.__slots__, initial, strict=True))
+    else:
+        return initial
+    for slot, each in fields.items():
+        setattr(value, slot, _filled(getattr(value, slot), each))
+    return value
 
 
 def _register(instance: ir.ExternInstance, size: int, module: Module) -> Register:
@@ -222,7 +182,7 @@ def _register(instance: ir.ExternInstance, size: int, module: Module) -> Registe
     return Register(instance.control_name, cells, width_of(type_), make)
 
 
-def _polynomial(instance: ir.ExternInstance) -> Polynomial:
+def _polynomial(instance: ir.ExternInstance) -> hashes.Crc:
     args = instance.args
     width = width_of(instance.type.type_args[0]) or 0
     mask = (1 << width) - 1
@@ -231,7 +191,7 @@ def _polynomial(instance: ir.ExternInstance) -> Polynomial:
     reversed_ = bool(args.get("reversed"))
     if args.get("msb") or args.get("extended"):
         raise unsupported("a CRCPolynomial with msb or extended", instance.location)
-    return Polynomial(hashes.Crc(width, coefficient & mask, initial, final, reversed_, reversed_))
+    return hashes.Crc(width, coefficient & mask, initial, final, reversed_, reversed_)
 
 
 def _hash_unit(instance: ir.ExternInstance, module: Module) -> HashUnit:
@@ -243,8 +203,7 @@ def _hash_unit(instance: ir.ExternInstance, module: Module) -> HashUnit:
         raise unsupported(f"a hash to {instance.type.type_args[0]}", instance.location)
     polynomial = instance.args.get("poly")
     if isinstance(polynomial, ir.ExternInstance):
-        made = module.namespace[module.extern(polynomial)]
-        return HashUnit(instance.control_name, width, made.crc)
+        return HashUnit(instance.control_name, width, module.namespace[module.extern(polynomial)])
     if algorithm == "IDENTITY":
         return HashUnit(instance.control_name, width, None)
     if algorithm not in ALGORITHMS:
@@ -280,13 +239,6 @@ class HashUnit:
         if self.function is None:
             return value & ((1 << self.width) - 1)
         return self.function(value.to_bytes((bits + 7) // 8, "big")) & ((1 << self.width) - 1)
-
-
-@dataclass(slots=True)
-class Polynomial:
-    """CRCPolynomial: a check of one's own."""
-
-    crc: hashes.Crc
 
 
 class ChecksumUnit:
@@ -377,14 +329,6 @@ def _signed8(value: int) -> int:
 
 
 @dataclass(slots=True)
-class Mirror:
-    """Mirror: sends a copy of the packet, with a header before it, to a session."""
-
-    name: str
-    type: int | None
-
-
-@dataclass(slots=True)
 class Constant:
     """RegisterParam: a number that the control plane may change."""
 
@@ -413,8 +357,7 @@ _PORT_METADATA_BITS: Final = 64
 
 
 def _instance(call: Call) -> ir.ExternInstance:
-    assert isinstance(call.call, ir.MethodCall)
-    target = call.call.target
+    target = call.method.target
     if not isinstance(target, ir.ExternInstance):
         raise unsupported(f"{call.call.method} of an object that is passed as an argument", call.location)
     return target
@@ -443,11 +386,10 @@ def _apply(call: Call, register: str, index: str) -> str:
         body.emit(f"{result} = {name}(f, {cell})" if returns else f"{name}(f, {cell})")
     else:
         body.emit(f"{cell}, {result} = {name}(f, {cell})" if returns else f"{cell} = {name}(f, {cell})")
-    assert isinstance(call.call, ir.MethodCall)
-    value = call.call.type
     if returns:
         return result
-    return "0" if isinstance(value, VoidType) else body.module.classes.default(value)
+    type_ = call.method.type
+    return "0" if isinstance(type_, VoidType) else body.module.classes.default(type_)
 
 
 def _execute(call: Call) -> str:
@@ -483,14 +425,6 @@ def _register_write(call: Call) -> None:
     call.body.emit(f"{call.object}.write({index}, {value}{copy})")
 
 
-def _direct_read(call: Call) -> str:
-    return f"{call.object}.of()[0]"
-
-
-def _direct_write(call: Call) -> None:
-    call.body.emit(f"{call.object}.of()[0] = {call.value('value')}")
-
-
 # ---- counters and meters ----
 
 
@@ -516,7 +450,7 @@ def _before(call: Call) -> str:
 def _meter(call: Call) -> str:
     index = call.value("index")
     meter = call.object
-    found = f"{meter}.array.execute({index}, {_length(call)}, RT.now, {_before(call)})"
+    found = f"{meter}.execute({index}, {_length(call)}, RT.now, {_before(call)})"
     return f"{meter}.codes[{found}]"
 
 
@@ -541,10 +475,7 @@ def _random(call: Call) -> str:
 
 
 def _checksum_add(word: str) -> Lowering:
-    def lower(call: Call) -> None:
-        call.body.emit(f"{call.object}.{word}(*{call.bits('data')})")
-
-    return lower
+    return lambda call: call.body.emit(f"{call.object}.{word}(*{call.bits('data')})")
 
 
 def _checksum_update(call: Call) -> str:
@@ -568,13 +499,6 @@ def _counter_set(call: Call) -> None:
     arguments = [expression(call.body, each.value) for each in call.call.args if each.value is not None]
     word = "set" if len(arguments) == 1 else "set_field"
     call.body.emit(f"{call.object}.{word}({', '.join(arguments)})")
-
-
-def _counter_add(sign: str) -> Lowering:
-    def lower(call: Call) -> None:
-        call.body.emit(f"{call.object}.add({sign}{call.value('value')})")
-
-    return lower
 
 
 def _unpack(call: Call) -> str:
@@ -620,13 +544,6 @@ def _digest(call: Call) -> None:
 # ---- functions ----
 
 
-def _pick(word: str) -> Lowering:
-    def lower(call: Call) -> str:
-        return f"{word}({', '.join(call.values('t1', 't2'))})"
-
-    return lower
-
-
 def _funnel(call: Call) -> None:
     high, low, amount = call.values("src1", "src2", "shift_amount")
     width = call.width("dst")
@@ -634,56 +551,46 @@ def _funnel(call: Call) -> None:
 
 
 def _size(unit: int) -> Lowering:
-    def lower(call: Call) -> str:
-        return str(-(-call.width_of(call.required("h").type, "a header") // unit))
-
-    return lower
+    return lambda call: str(-(-call.width_of(call.type("h"), "a header") // unit))
 
 
-def _plain(word: str) -> Lowering:
-    return lambda call: f"{call.object}.{word}()"
-
-
-TNA_FUNCTIONS: Final[dict[str, Lowering]] = {
-    **CORE_FUNCTIONS,
-    "max": _pick("max"),
-    "min": _pick("min"),
+TNA: Final[dict[str, Lowering]] = {
+    **CORE,
+    "max": value("max({t1}, {t2})"),
+    "min": value("min({t1}, {t2})"),
     "funnel_shift_right": _funnel,
     "port_metadata_unpack": _unpack,
     "sizeInBits": _size(1),
     "sizeInBytes": _size(8),
-}
-TNA_METHODS: Final[dict[tuple[str, str], Lowering]] = {
-    **CORE_METHODS,
-    ("Register", "read"): _register_read,
-    ("Register", "write"): _register_write,
-    ("RegisterAction", "execute"): _execute,
-    ("RegisterAction", "predicate"): _predicate,
-    ("DirectRegister", "read"): _direct_read,
-    ("DirectRegister", "write"): _direct_write,
-    ("DirectRegisterAction", "execute"): _execute_direct,
-    ("DirectRegisterAction", "predicate"): _predicate,
-    ("RegisterParam", "read"): lambda call: f"{call.object}.value",
-    ("Counter", "count"): _count,
-    ("DirectCounter", "count"): _count_direct,
-    ("Meter", "execute"): _meter,
-    ("DirectMeter", "execute"): _meter_direct,
-    ("Hash", "get"): _hash,
-    ("Random", "get"): _random,
-    ("Checksum", "add"): _checksum_add("add"),
-    ("Checksum", "subtract"): _checksum_add("subtract"),
-    ("Checksum", "verify"): _plain("verify"),
-    ("Checksum", "get"): _plain("get"),
-    ("Checksum", "update"): _checksum_update,
-    ("Checksum", "subtract_all_and_deposit"): _deposit,
-    ("ParserCounter", "set"): _counter_set,
-    ("ParserCounter", "is_zero"): _plain("is_zero"),
-    ("ParserCounter", "is_negative"): _plain("is_negative"),
-    ("ParserCounter", "increment"): _counter_add("+"),
-    ("ParserCounter", "decrement"): _counter_add("-"),
+    "Register.read": _register_read,
+    "Register.write": _register_write,
+    "RegisterAction.execute": _execute,
+    "RegisterAction.predicate": _predicate,
+    "DirectRegister.read": value("{object}.of()[0]"),
+    "DirectRegister.write": does("{object}.of()[0] = {value}"),
+    "DirectRegisterAction.execute": _execute_direct,
+    "DirectRegisterAction.predicate": _predicate,
+    "RegisterParam.read": value("{object}.value"),
+    "Counter.count": _count,
+    "DirectCounter.count": _count_direct,
+    "Meter.execute": _meter,
+    "DirectMeter.execute": _meter_direct,
+    "Hash.get": _hash,
+    "Random.get": _random,
+    "Checksum.add": _checksum_add("add"),
+    "Checksum.subtract": _checksum_add("subtract"),
+    "Checksum.verify": value("{object}.verify()"),
+    "Checksum.get": value("{object}.get()"),
+    "Checksum.update": _checksum_update,
+    "Checksum.subtract_all_and_deposit": _deposit,
+    "ParserCounter.set": _counter_set,
+    "ParserCounter.is_zero": value("{object}.is_zero()"),
+    "ParserCounter.is_negative": value("{object}.is_negative()"),
+    "ParserCounter.increment": does("{object}.add(+{value})"),
+    "ParserCounter.decrement": does("{object}.add(-{value})"),
     # It matters only under congestion, which the model does not have.
-    ("ParserPriority", "set"): lambda _: None,
-    ("Mirror", "emit"): _mirror,
-    ("Resubmit", "emit"): _resubmit,
-    ("Digest", "pack"): _digest,
+    "ParserPriority.set": lambda _: None,
+    "Mirror.emit": _mirror,
+    "Resubmit.emit": _resubmit,
+    "Digest.pack": _digest,
 }

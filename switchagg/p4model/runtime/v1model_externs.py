@@ -7,26 +7,23 @@ and the lowerings write their calls as code.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
 from switchagg.p4entities.counters import CounterArray, DirectCounter, DirectMeter, MeterArray, Register
 from switchagg.p4entities.matches import MatchKind
-from switchagg.p4entities.tables import DEFAULT_SIZE, ActionProfile, Table
+from switchagg.p4entities.tables import ActionProfile, Table
 from switchagg.p4model import ir
 from switchagg.p4model.errors import unsupported
 from switchagg.p4model.runtime import hashes
-from switchagg.p4model.runtime.emit import Body, Module, TableHooks
+from switchagg.p4model.runtime.emit import Body, Module
 from switchagg.p4model.runtime.expressions import expression, wrapped
-from switchagg.p4model.runtime.extern_calls import CORE_FUNCTIONS, CORE_METHODS, Call, Lowering, lower
+from switchagg.p4model.runtime.extern_calls import CORE, Call, Lowering, does, lower
 from switchagg.p4model.runtime.hashes import to_bytes
 from switchagg.p4model.runtime.header_classes import is_aggregate
 from switchagg.p4model.runtime.switch import ModelError
-from switchagg.p4model.runtime.tables import build_table
 from switchagg.p4model.types import FieldsType, StringType, TupleType, underlying, width_of
-
-_KINDS = {kind.value: kind for kind in MatchKind}
 
 
 class PacketState:
@@ -88,6 +85,7 @@ class V1Target:
     name = "v1model"
     clear_on_valid = True
     hashes_valid_only = True
+    match_kinds: Mapping[str, MatchKind] = {kind.value: kind for kind in MatchKind}
 
     def __init__(self, state: PacketState) -> None:
         self._state = state
@@ -97,7 +95,7 @@ class V1Target:
         self._state.length += count
 
     def lower(self, body: Body, call: ir.ExternCall | ir.MethodCall) -> str:
-        return lower(body, call, V1MODEL_FUNCTIONS, V1MODEL_METHODS)
+        return lower(body, call, V1MODEL)
 
     def construct(self, instance: ir.ExternInstance, module: Module) -> Any:
         """The runtime object of an instance. Raises P4Error for an extern that is not supported."""
@@ -124,19 +122,8 @@ class V1Target:
                 return None
         raise unsupported(f"the extern {instance.type.name} in v1model", instance.location)
 
-    def make_table(self, table: ir.Table, module: Module) -> Table:
-        """The runtime object of a table. Raises P4Error."""
-        implementation = table.properties.get("implementation")
-        profile = None
-        if isinstance(implementation, ir.ExternInstance):
-            profile = module.namespace[module.extern(implementation)]
-            if not isinstance(profile, ActionProfile):
-                raise unsupported(f"{implementation.type} as an implementation", table.location)
-        return build_table(table, _KINDS, profile, module.errors, default_size=DEFAULT_SIZE)
-
-    def hook_table(self, table: ir.Table, made: Table, module: Module) -> TableHooks:
+    def hook_table(self, table: ir.Table, made: Table, module: Module) -> list[str]:
         """Direct counters and meters, which work by themselves."""
-        hooks = TableHooks()
         lines = []
         for name in ("counters", "meters"):
             found = table.properties.get(name)
@@ -150,8 +137,7 @@ class V1Target:
             elif isinstance(direct, DirectMeter):
                 meter = f"{code}.of(e).execute(RT.ingress_length, RT.now)"
                 lines += [f"{code}.colour = {meter} if e.hit else None"]
-        hooks.before = lines
-        return hooks
+        return lines
 
 
 def _register(instance: ir.ExternInstance, size: int, module: Module) -> Register:
@@ -220,20 +206,17 @@ def _hash(call: Call) -> None:
 
 
 def _checksum(call: Call, *, verify: bool, payload: bool) -> None:
-    body = call.body
-    body.emit(f"if {call.value('condition')}:")
-    body.depth += 1
-    algorithm = _algorithm(call)
-    data = _bytes(call, "data")
-    if payload:
-        data += " + RT.payload"
-    value = wrapped(call.type("checksum"), f"{algorithm}({data})")
-    if verify:
-        body.emit(f"if {value} != {call.value('checksum')}:")
-        body.emit("    RT.checksum_error = 1")
-    else:
-        call.store("checksum", value)
-    body.depth -= 1
+    with call.body.nested(f"if {call.value('condition')}:"):
+        algorithm = _algorithm(call)
+        data = _bytes(call, "data")
+        if payload:
+            data += " + RT.payload"
+        value = wrapped(call.type("checksum"), f"{algorithm}({data})")
+        if verify:
+            call.body.emit(f"if {value} != {call.value('checksum')}:")
+            call.body.emit("    RT.checksum_error = 1")
+        else:
+            call.store("checksum", value)
 
 
 def _checksum16(call: Call) -> str:
@@ -244,10 +227,8 @@ def _checksum16(call: Call) -> str:
 
 def _random(call: Call) -> None:
     low, high = (call.body.hold(code) for code in call.values("lo", "hi"))
-    call.body.emit(f"if {low} <= {high}:")
-    call.body.depth += 1
-    call.store("result", f"RT.random.randint({low}, {high})")
-    call.body.depth -= 1
+    with call.body.nested(f"if {low} <= {high}:"):
+        call.store("result", f"RT.random.randint({low}, {high})")
 
 
 def _mark_to_drop(call: Call) -> None:
@@ -275,35 +256,22 @@ def _digest(call: Call) -> None:
 
 def _clone(call: Call) -> None:
     session = call.value("session")
-    index = call.argument("index")
-    if call.argument("data") is not None:
-        _refuse_data(call)
-    number = expression(call.body, index) if index is not None else "None"
-    call.body.emit(f"RT.clone = ({session}, {number})")
+    call.body.emit(f"RT.clone = ({session}, {_field_list(call)})")
 
 
-def _refuse_data(call: Call) -> None:
-    data = call.required("data")
+def _field_list(call: Call) -> str:
+    """Returns code of the number of the field list that a copy keeps. Raises P4Error for a list of data."""
+    data, index = call.argument("data"), call.argument("index")
     empty = isinstance(data, ir.TupleLiteral | ir.StructLiteral) and not data.elements
-    if not empty:
+    if data is not None and not empty:
         raise unsupported(
             f"{call.call.method} with data; use {call.call.method}_preserving_field_list", data.location
         )
+    return "None" if index is None else expression(call.body, index)
 
 
 def _again(which: str) -> Lowering:
-    def lower(call: Call) -> None:
-        index = call.argument("index")
-        if call.argument("data") is not None:
-            _refuse_data(call)
-        number = expression(call.body, index) if index is not None else "None"
-        call.body.emit(f"RT.{which} = ({number},)")
-
-    return lower
-
-
-def _truncate(call: Call) -> None:
-    call.body.emit(f"RT.truncate = {call.value('length')}")
+    return lambda call: call.body.emit(f"RT.{which} = ({_field_list(call)},)")
 
 
 def _assert(call: Call) -> None:
@@ -329,25 +297,17 @@ def _log(call: Call) -> None:
     call.body.emit(f"RT.log({message.value!r}, {code})")
 
 
-def _count(call: Call) -> None:
-    call.body.emit(f"{call.object}.count({call.value('index')}, RT.ingress_length)")
-
-
 def _execute_meter(call: Call) -> None:
     meter = call.object
     index = call.body.hold(call.value("index"))
-    call.body.emit(f"if {index} < len({meter}.cells):")
-    call.body.depth += 1
-    colour = f"{meter}.execute({index}, RT.ingress_length, RT.now)"
-    call.store("result", wrapped(call.type("result"), colour))
-    call.body.depth -= 1
+    with call.body.nested(f"if {index} < len({meter}.cells):"):
+        colour = f"{meter}.execute({index}, RT.ingress_length, RT.now)"
+        call.store("result", wrapped(call.type("result"), colour))
 
 
 def _read_meter(call: Call) -> None:
-    call.body.emit(f"if {call.object}.colour is not None:")
-    call.body.depth += 1
-    call.store("result", wrapped(call.type("result"), f"{call.object}.colour"))
-    call.body.depth -= 1
+    with call.body.nested(f"if {call.object}.colour is not None:"):
+        call.store("result", wrapped(call.type("result"), f"{call.object}.colour"))
 
 
 def _cells(call: Call, register: str) -> str:
@@ -360,24 +320,20 @@ def _read_register(call: Call) -> None:
     # An index outside the register leaves the destination as it was.
     register = call.object
     index = call.body.hold(call.value("index"))
-    size = _cells(call, register)
-    call.body.emit(f"if {index} < {size}:")
-    call.body.depth += 1
-    call.store("result", f"{register}.cells[{index}]")
-    call.body.depth -= 1
+    with call.body.nested(f"if {index} < {_cells(call, register)}:"):
+        call.store("result", f"{register}.cells[{index}]")
 
 
 def _write_register(call: Call) -> None:
     register = call.object
     index, value = call.values("index", "value")
     index = call.body.hold(index)
-    size = _cells(call, register)
-    call.body.emit(f"if {index} < {size}:")
+    call.body.emit(f"if {index} < {_cells(call, register)}:")
     call.body.emit(f"    {register}.cells[{index}] = {value}")
 
 
-V1MODEL_FUNCTIONS: Final[dict[str, Lowering]] = {
-    **CORE_FUNCTIONS,
+V1MODEL: Final[dict[str, Lowering]] = {
+    **CORE,
     "random": _random,
     "digest": _digest,
     "mark_to_drop": _mark_to_drop,
@@ -393,19 +349,16 @@ V1MODEL_FUNCTIONS: Final[dict[str, Lowering]] = {
     "resubmit_preserving_field_list": _again("resubmit"),
     "recirculate": _again("recirculate"),
     "recirculate_preserving_field_list": _again("recirculate"),
-    "truncate": _truncate,
+    "truncate": does("RT.truncate = {length}"),
     "assert": _assert,
     "assume": _assert,
     "log_msg": _log,
-}
-V1MODEL_METHODS: Final[dict[tuple[str, str], Lowering]] = {
-    **CORE_METHODS,
-    ("counter", "count"): _count,
+    "counter.count": does("{object}.count({index}, RT.ingress_length)"),
     # The table counts by itself.
-    ("direct_counter", "count"): lambda _: None,
-    ("meter", "execute_meter"): _execute_meter,
-    ("direct_meter", "read"): _read_meter,
-    ("register", "read"): _read_register,
-    ("register", "write"): _write_register,
-    ("Checksum16", "get"): _checksum16,
+    "direct_counter.count": lambda _: None,
+    "meter.execute_meter": _execute_meter,
+    "direct_meter.read": _read_meter,
+    "register.read": _read_register,
+    "register.write": _write_register,
+    "Checksum16.get": _checksum16,
 }
