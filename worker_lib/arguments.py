@@ -110,15 +110,10 @@ def view(x: Any, name: str, *, write: bool) -> TensorView:
 
 
 def _numpy_view(x: np.ndarray[Any, Any], name: str, *, write: bool) -> TensorView:
+    dtype = _name_of(x.dtype)
+    if dtype is None:
+        raise _unusable(x.dtype, name)
     flags = x.flags
-    if x.dtype.hasobject:
-        raise UsageError(
-            f"{name} holds Python objects (dtype {x.dtype}); accepted: plain numbers, bool or bytes"
-        )
-    if not x.dtype.isnative:
-        raise UsageError(
-            f"{name} has byte order {x.dtype.byteorder!r}; pass {name}.astype({name}.dtype.newbyteorder('='))"
-        )
     if not flags.c_contiguous:
         raise UsageError(
             f"{name} is not contiguous (shape {x.shape}, strides {x.strides}); pass "
@@ -126,14 +121,23 @@ def _numpy_view(x: np.ndarray[Any, Any], name: str, *, write: bool) -> TensorVie
         )
     if write and not flags.writeable:
         raise UsageError(f"{name} is read-only; pass a copy, or out= with a writable array")
-    address: int = x.__array_interface__["data"][0]
-    return TensorView(x, address, _name_of(x.dtype), x.shape, x.size, x.nbytes)
+    return TensorView(x, x.__array_interface__["data"][0], dtype, x.shape, x.size, x.nbytes)
 
 
 @lru_cache(maxsize=64)
-def _name_of(dtype: np.dtype[Any]) -> str:
-    """NumPy makes the name anew every time, which a small collective would feel."""
-    return dtype.name
+def _name_of(dtype: np.dtype[Any]) -> str | None:
+    """The name of a type that the engine can move, otherwise None. NumPy makes names anew every time."""
+    return None if dtype.hasobject or not dtype.isnative else dtype.name
+
+
+def _unusable(dtype: np.dtype[Any], name: str) -> UsageError:
+    if dtype.hasobject:
+        return UsageError(
+            f"{name} holds Python objects (dtype {dtype}); accepted: plain numbers, bool or bytes"
+        )
+    return UsageError(
+        f"{name} has byte order {dtype.byteorder!r}; pass {name}.astype({name}.dtype.newbyteorder('='))"
+    )
 
 
 def _torch_view(x: Any, name: str, *, write: bool) -> TensorView:

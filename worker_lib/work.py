@@ -167,7 +167,8 @@ class Work:
         if state.pid != os.getpid():
             state.check_open()
         limit = None if timeout is None else time.monotonic() + timeout
-        with _InEngine(self) as engine:
+        engine = self._enter_engine()
+        try:
             while True:
                 status = native.status if state.closed else engine.wait(native, _SLICE_NS)
                 if status != PENDING:
@@ -180,6 +181,11 @@ class Work:
                     # A rank left and the switch is silent: how far that rank got is unknown.
                     state.break_off(left.text)
                     raise left.error(self.called())
+        except BaseException as error:
+            self._interrupted(error)
+            raise
+        finally:
+            state.leave_engine()
         if status == DONE:
             if native.generation > state.generation:
                 state.adopt(native.generation)
@@ -191,13 +197,30 @@ class Work:
         native, state = self._native, self._state
         if native is not None and seconds > 0:
             limit = time.monotonic_ns() + int(seconds * 1e9)
-            with _InEngine(self) as engine:
+            engine = self._enter_engine()
+            try:
                 while not state.closed and native.status == PENDING:
                     left = limit - time.monotonic_ns()
                     if left <= 0:
                         break
                     engine.wait(native, min(left, _SLICE_NS))
+            except BaseException as error:
+                self._interrupted(error)
+                raise
+            finally:
+                state.leave_engine()
         return self.done()
+
+    def _enter_engine(self) -> _native.Engine:
+        engine = self._state.engine
+        assert engine is not None
+        self._state.enter_engine()
+        return engine
+
+    def _interrupted(self, error: BaseException) -> None:
+        """Breaks the session: the tensors of the collective may go with its caller."""
+        if self._state.broken is None:
+            self._state.break_off(f"{self.called()} was interrupted by {type(error).__name__}")
 
     def _finish(self) -> Any:
         """Makes the result, once; no thread that waits returns before it is there."""
@@ -283,23 +306,3 @@ class Work:
         if trouble:
             parts.append(trouble)
         return CollectiveTimeout("; ".join(parts) + ". The session is broken: connect again.")
-
-
-class _InEngine:
-    """Surrounds a thread's time in the engine. An interruption breaks the session: the tensors of the
-    collective may go with its caller."""
-
-    def __init__(self, work: Work) -> None:
-        self._work = work
-
-    def __enter__(self) -> _native.Engine:
-        state = self._work._state
-        assert state.engine is not None
-        state.enter_engine()
-        return state.engine
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        state = self._work._state
-        if error is not None and state.broken is None:
-            state.break_off(f"{self._work.called()} was interrupted by {type(error).__name__}")
-        state.leave_engine()
