@@ -47,34 +47,20 @@ class Crc:
         """The check of `data`."""
         if self == CRC32:
             return zlib.crc32(data)
-        register = self.initial
-        if self.width < 8:
-            register = self._bitwise(data)
-        elif self.reflect_in:
-            table = _reflected_table(self.width, self.polynomial)
-            register = reflect(register, self.width)
-            for byte in data:
-                register = register >> 8 ^ table[(register ^ byte) & 0xFF]
-            register = reflect(register, self.width)
-        else:
-            table = _table(self.width, self.polynomial)
-            shift, mask = self.width - 8, (1 << self.width) - 1
-            for byte in data:
-                register = register << 8 & mask ^ table[register >> shift ^ byte]
+        # The table is of bytes: a narrower register is kept in the high bits of a byte.
+        spare = max(8 - self.width, 0)
+        shift, mask = self.width + spare - 8, (1 << self.width + spare) - 1
+        table = _table(self.width + spare, self.polynomial << spare)
+        register = self.initial << spare
+        for byte in data.translate(_REFLECTED) if self.reflect_in else data:
+            register = register << 8 & mask ^ table[register >> shift ^ byte]
+        register >>= spare
         if self.reflect_out:
             register = reflect(register, self.width)
         return register ^ self.final
 
-    def _bitwise(self, data: bytes) -> int:
-        register, top, mask = self.initial, 1 << (self.width - 1), (1 << self.width) - 1
-        for byte in data:
-            bits = reflect(byte, 8) if self.reflect_in else byte
-            for position in range(7, -1, -1):
-                carry = bool(register & top) != bool(bits >> position & 1)
-                register = register << 1 & mask
-                if carry:
-                    register ^= self.polynomial
-        return register
+
+_REFLECTED = bytes(reflect(byte, 8) for byte in range(256))
 
 
 @functools.lru_cache(maxsize=64)
@@ -84,17 +70,6 @@ def _table(width: int, polynomial: int) -> tuple[int, ...]:
         register = byte << (width - 8)
         for _ in range(8):
             register = (register << 1 ^ polynomial if register & top else register << 1) & mask
-        table.append(register)
-    return tuple(table)
-
-
-@functools.lru_cache(maxsize=64)
-def _reflected_table(width: int, polynomial: int) -> tuple[int, ...]:
-    reflected, table = reflect(polynomial, width), []
-    for byte in range(256):
-        register = byte
-        for _ in range(8):
-            register = register >> 1 ^ reflected if register & 1 else register >> 1
         table.append(register)
     return tuple(table)
 

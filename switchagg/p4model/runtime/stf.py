@@ -16,36 +16,17 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from switchagg.errors import UsageError
-from switchagg.p4entities.counters import CounterArray, DirectCounter, MeterArray, Rate, Register
+from switchagg.p4entities.counters import CounterArray, DirectCounter, Meter, MeterArray, Rate, Register
 from switchagg.p4entities.matches import Exact, KeyField, Lpm, Match, MatchKind, Ternary, Wildcard
-from switchagg.p4entities.replication import CloneSession
+from switchagg.p4entities.replication import CloneSession, Replication
 from switchagg.p4entities.tables import Action, Entry, Table
-from switchagg.p4model.runtime.switch import ModelSwitch, check_port
-
-# Commands of simple_switch_CLI that STF passes on, with the least number of words of each.
-COMMANDS: Final = {
-    "mirroring_add": 2,
-    "mirroring_add_mc": 2,
-    "mirroring_delete": 1,
-    "mirroring_get": 1,
-    "mc_mgrp_create": 1,
-    "mc_node_create": 1,
-    "mc_node_update": 1,
-    "mc_node_associate": 2,
-    "counter_read": 2,
-    "counter_write": 4,
-    "register_read": 2,
-    "register_write": 3,
-    "register_reset": 1,
-    "meter_get_rates": 2,
-    "meter_set_rates": 3,
-    "meter_array_set_rates": 2,
-}
+from switchagg.p4model.runtime.switch import ModelSwitch, check_port, named
 
 
 class StfError(UsageError):
@@ -186,7 +167,7 @@ def _statement(line: int, word: str, rest: str) -> Statement:
     if word in ("wait", "remove"):
         return Command(line, word, words)
     if word in COMMANDS:
-        if len(words) < COMMANDS[word]:
+        if len(words) < COMMANDS[word][0]:
             raise ValueError
         return Command(line, word, words)
     raise StfError(f"{word} is not a statement that this runner knows")
@@ -242,6 +223,7 @@ def _unquoted(text: str) -> str:
 
 
 _T = TypeVar("_T")
+Words = tuple[str, ...]
 _OPERATORS: dict[str, Callable[[int, int], bool]] = {
     "==": operator.eq,
     "!=": operator.ne,
@@ -251,6 +233,12 @@ _OPERATORS: dict[str, Callable[[int, int], bool]] = {
     ">=": operator.ge,
 }
 _DIGIT_BITS = {"0x": 4, "0b": 1, "0o": 3}
+_EXTERNS: Final = {
+    Register: "register",
+    CounterArray: "counter",
+    DirectCounter: "direct counter",
+    MeterArray: "meter",
+}
 
 
 @dataclass(slots=True)
@@ -317,7 +305,7 @@ class StfRunner:
             case Add():
                 self._add(statement)
             case SetDefault(table=table, action=action):
-                chosen = resolve(self._switch.tables, table, "table")
+                chosen = _named(self._switch.tables, table, "table")
                 found = self._action(chosen, action.name)
                 chosen.set_default(found.name, self._arguments(found, action))
             case Check():
@@ -328,13 +316,13 @@ class StfRunner:
                 for each in self._switch.tables.values():
                     if each.keys and not each.const_entries:
                         each.clear()
-            case Command():
-                self._command(statement)
+            case Command(word=word, words=words):
+                COMMANDS[word][1](self, words)
 
     # ---- tables ----
 
     def _add(self, statement: Add) -> None:
-        table = resolve(self._switch.tables, statement.table, "table")
+        table = _named(self._switch.tables, statement.table, "table")
         action = self._action(table, statement.action.name)
         written = {self._key(table, name): value for name, value in statement.keys}
         matches: list[Match] = []
@@ -359,7 +347,7 @@ class StfRunner:
             self._entries[statement.name] = entry
 
     def _action(self, table: Table, name: str) -> Action:
-        return resolve(table.actions, name, f"action of table {table.name}")
+        return _named(table.actions, name, f"action of table {table.name}")
 
     def _arguments(self, action: Action, text: ActionText) -> dict[str, int]:
         names = [each.name for each in action.parameters]
@@ -411,18 +399,16 @@ class StfRunner:
 
     def _check(self, statement: Check) -> None:
         if statement.word == "check_register":
-            register = resolve(self._of(Register), statement.target, "register")
+            register = self.extern(Register, statement.target)
             found = _half(register.cell(number(statement.index)), statement.what)
         elif statement.index.startswith("$"):
             entry = self._entries.get(statement.index[1:])
             if entry is None:
                 raise UsageError(f"no entry was named {statement.index[1:]}")
-            resolve(self._of(DirectCounter), statement.target, "direct counter")
+            self.extern(DirectCounter, statement.target)
             found = entry.bytes if statement.what == "bytes" else entry.packets
         else:
-            packets, size = resolve(self._of(CounterArray), statement.target, "counter").read(
-                number(statement.index)
-            )
+            packets, size = self.extern(CounterArray, statement.target).read(number(statement.index))
             found = size if statement.what == "bytes" else packets
         if not _OPERATORS[statement.operator](found, statement.number):
             self.report.problems.append(
@@ -430,61 +416,21 @@ class StfRunner:
                 f"not {statement.operator} {statement.number}"
             )
 
-    def _of(self, kind: type[_T]) -> dict[str, _T]:
-        return {name: value for name, value in self._switch.externs.items() if isinstance(value, kind)}
+    def extern(self, kind: type[_T], name: str) -> _T:
+        """Returns the object of an extern. Raises TableError."""
+        return _named(self._switch.externs_of(kind), name, _EXTERNS[kind])
 
-    def _command(self, statement: Command) -> None:
-        word, words, engine = statement.word, statement.words, self._switch.replication
-        if word.startswith("register_"):
-            register = resolve(self._of(Register), words[0], "register")
-            if word == "register_reset":
-                register.reset()
-            elif word == "register_read":
-                register.cell(number(words[1]))
-            else:
-                register.set_cell(number(words[1]), number(words[2]))
-            return
-        if word.startswith("counter_"):
-            counter = resolve(self._of(CounterArray), words[0], "counter")
-            if word == "counter_read":
-                counter.read(number(words[1]))
-            else:
-                counter.write(number(words[1]), number(words[2]), number(words[3]))
-            return
-        if word.startswith("meter_"):
-            self._meter(word, words)
-            return
-        numbers = [number(each) for each in words]
-        match word:
-            case "mirroring_add":
-                engine.set_session(numbers[0], CloneSession(port=numbers[1]))
-            case "mirroring_add_mc":
-                engine.set_session(numbers[0], CloneSession(group=numbers[1]))
-            case "mirroring_delete":
-                engine.remove_session(numbers[0])
-            case "mirroring_get":
-                if engine.session(numbers[0]) is None:
-                    raise UsageError(f"there is no clone session {numbers[0]}")
-            case "mc_mgrp_create":
-                engine.add_group(numbers[0])
-            case "mc_node_create":
-                engine.add_node(numbers[0], numbers[1:])
-            case "mc_node_update":
-                engine.update_node(numbers[0], numbers[1:])
-            case "mc_node_associate":
-                engine.associate(numbers[0], numbers[1])
+    @property
+    def replication(self) -> Replication:
+        """The switch's replication engine."""
+        return self._switch.replication
 
-    def _meter(self, word: str, words: tuple[str, ...]) -> None:
-        meter = resolve(self._of(MeterArray), words[0], "meter")
-        if word == "meter_get_rates":
-            meter.cell(number(words[1]))
-            return
-        everywhere = word == "meter_array_set_rates"
-        cells = meter.cells if everywhere else [meter.cell(number(words[1]))]
+    def set_rates(self, meters: Sequence[Meter], rates: Sequence[str]) -> None:
+        """Sets the rates of meters, as simple_switch_CLI writes them."""
         # The CLI's rates are tokens a microsecond.
-        rates = [_rate(each) for each in words[1 if everywhere else 2 :]]
-        for cell in cells:
-            cell.set_rates(rates[0], rates[-1], self._now)
+        parsed = [_rate(each) for each in rates]
+        for meter in meters:
+            meter.set_rates(parsed[0], parsed[-1], self._now)
 
     # ---- what came out ----
 
@@ -520,23 +466,48 @@ def mismatch(expected: str, received: bytes) -> str | None:
     return None
 
 
-def resolve(things: dict[str, _T], name: str, what: str) -> _T:
-    """Returns the thing of this name, or the only one whose name ends with it. Raises UsageError."""
-    if name in things:
-        return things[name]
-    for ending in ("." + name, name):
-        found = [full for full in things if full.endswith(ending)]
-        if len(found) == 1:
-            return things[found[0]]
-        if found:
-            raise UsageError(f"{what} {name} may be any of {', '.join(sorted(found))}")
-    raise UsageError(f"there is no {what} {name}; there is {', '.join(sorted(things)) or 'none'}")
+# As p4c's tests write names: any ending, also one that does not begin at a dot.
+_named = partial(named, before=(".", ""))
 
 
 def _half(cell: Any, what: str | None) -> int:
     """A register's cell, or the part of it that `lo` or `hi` names: a struct's first or second field."""
     fields = list(vars(cell).values()) if hasattr(cell, "__dict__") else [cell]
     return int(fields[1 if what == "hi" and len(fields) > 1 else 0])
+
+
+def _engine(execute: Callable[[Replication, list[int]], object]) -> Callable[[StfRunner, Words], object]:
+    """Returns a command whose words are numbers for the replication engine."""
+    return lambda runner, words: execute(runner.replication, [number(each) for each in words])
+
+
+def _get_session(engine: Replication, numbers: list[int]) -> None:
+    if engine.session(numbers[0]) is None:
+        raise UsageError(f"there is no clone session {numbers[0]}")
+
+
+# Commands of simple_switch_CLI that STF passes on, with the least number of words of each.
+COMMANDS: Final[dict[str, tuple[int, Callable[[StfRunner, Words], object]]]] = {
+    "mirroring_add": (2, _engine(lambda engine, n: engine.set_session(n[0], CloneSession(port=n[1])))),
+    "mirroring_add_mc": (2, _engine(lambda engine, n: engine.set_session(n[0], CloneSession(group=n[1])))),
+    "mirroring_delete": (1, _engine(lambda engine, n: engine.remove_session(n[0]))),
+    "mirroring_get": (1, _engine(_get_session)),
+    "mc_mgrp_create": (1, _engine(lambda engine, n: engine.add_group(n[0]))),
+    "mc_node_create": (1, _engine(lambda engine, n: engine.add_node(n[0], n[1:]))),
+    "mc_node_update": (1, _engine(lambda engine, n: engine.update_node(n[0], n[1:]))),
+    "mc_node_associate": (2, _engine(lambda engine, n: engine.associate(n[0], n[1]))),
+    "counter_read": (2, lambda run, w: run.extern(CounterArray, w[0]).read(number(w[1]))),
+    "counter_write": (4, lambda run, w: run.extern(CounterArray, w[0]).write(*map(number, w[1:4]))),
+    "register_read": (2, lambda run, w: run.extern(Register, w[0]).cell(number(w[1]))),
+    "register_write": (3, lambda run, w: run.extern(Register, w[0]).set_cell(number(w[1]), number(w[2]))),
+    "register_reset": (1, lambda run, w: run.extern(Register, w[0]).reset()),
+    "meter_get_rates": (2, lambda run, w: run.extern(MeterArray, w[0]).cell(number(w[1]))),
+    "meter_set_rates": (
+        3,
+        lambda run, w: run.set_rates([run.extern(MeterArray, w[0]).cell(number(w[1]))], w[2:]),
+    ),
+    "meter_array_set_rates": (2, lambda run, w: run.set_rates(run.extern(MeterArray, w[0]).cells, w[1:])),
+}
 
 
 def run_stf(switch: ModelSwitch, text: str, name: str) -> StfReport:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import abc
 import random
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeVar
 
@@ -184,11 +184,11 @@ class ModelSwitch(abc.ABC):
 
     def table(self, name: str) -> Table:
         """Returns the table of this name. Raises TableError."""
-        return _named(self.tables, name, "table")
+        return named(self.tables, name, "table")
 
     def value_set(self, name: str) -> ValueSet:
         """Returns the value set of this name. Raises TableError."""
-        return _named(self.value_sets, name, "value set")
+        return named(self.value_sets, name, "value set")
 
     def counter(self, name: str) -> CounterArray:
         """Returns the indirect counter of this name. Raises TableError."""
@@ -207,8 +207,11 @@ class ModelSwitch(abc.ABC):
         return self._extern(name, "action profile", ActionProfile)
 
     def _extern(self, name: str, what: str, kind: type[_T]) -> _T:
-        chosen = {key: value for key, value in self.externs.items() if isinstance(value, kind)}
-        return _named(chosen, name, what)
+        return named(self.externs_of(kind), name, what)
+
+    def externs_of(self, kind: type[_T]) -> dict[str, _T]:
+        """Returns the objects of one kind of extern, by name."""
+        return {name: value for name, value in self.externs.items() if isinstance(value, kind)}
 
     @property
     def source(self) -> str:
@@ -216,13 +219,18 @@ class ModelSwitch(abc.ABC):
         return self.module.source
 
 
-def _named(things: Mapping[str, _T], name: str, what: str) -> _T:
-    """Returns the thing of this name, or the only one whose name ends in it. Raises TableError."""
+def named(things: Mapping[str, _T], name: str, what: str, before: Sequence[str] = (".",)) -> _T:
+    """Returns the thing of this name, or the only one whose name ends in it. Raises TableError.
+
+    Args:
+        before: texts that may stand before the ending, the preferred one first.
+    """
     if name in things:
         return things[name]
-    ending = [full for full in things if full.endswith("." + name)]
-    if len(ending) == 1:
-        return things[ending[0]]
-    if ending:
-        raise TableError(f"{what} {name} may be any of {', '.join(sorted(ending))}")
+    for text in before:
+        ending = [full for full in things if full.endswith(text + name)]
+        if len(ending) == 1:
+            return things[ending[0]]
+        if ending:
+            raise TableError(f"{what} {name} may be any of {', '.join(sorted(ending))}")
     raise TableError(f"there is no {what} {name}; there is {', '.join(sorted(things)) or 'none'}")

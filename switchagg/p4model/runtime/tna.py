@@ -26,6 +26,7 @@ from switchagg.p4model import ir, walk
 from switchagg.p4model.errors import P4Error, unsupported
 from switchagg.p4model.runtime.blocks import translate
 from switchagg.p4model.runtime.emit import Module
+from switchagg.p4model.runtime.hashes import to_bytes
 from switchagg.p4model.runtime.switch import ModelSwitch
 from switchagg.p4model.runtime.tna_externs import PacketState, TofinoTarget, checksum_update
 from switchagg.p4model.runtime.values import Exit, PacketIn, PacketOut, ParserReject
@@ -126,7 +127,7 @@ class TofinoSwitch(ModelSwitch):
         things["parser"].f_global_tstamp = int(self.now * 1e9) & 0xFFFFFFFFFFFF
         error = None
         try:
-            stage.run(*[things[role] for role in stage.roles])
+            stage.run(things)
         except ParserReject as reject:
             error = reject.code
             name = self.program.errors[error]
@@ -142,7 +143,7 @@ class TofinoSwitch(ModelSwitch):
             if type(getattr(things["deparser"], name, None)) is _Unset:
                 setattr(things["deparser"], name, -1)
         with contextlib.suppress(Exit):
-            stage.run(*[things[role] for role in stage.roles])
+            stage.run(things)
         return out.finish(things["packet"].rest())
 
     # ---- ingress ----
@@ -172,7 +173,7 @@ class TofinoSwitch(ModelSwitch):
             self._note("drop", "the ingress parser rejected it")
             return
         with contextlib.suppress(Exit):
-            gress.control.run(*[things[role] for role in gress.control.roles])
+            gress.control.run(things)
         manager, deparser = things["manager"], things["deparser"]
         data = self._deparse(gress.deparser, things)
         for session, header in state.mirrors:
@@ -185,10 +186,7 @@ class TofinoSwitch(ModelSwitch):
         if state.resubmit is not None and again is None:
             bits, value = state.resubmit
             self._note("send", "resubmitted")
-            shifted = value << (-bits % 8)
-            self._arrivals.append(
-                _Arrival(arrival.port, arrival.data, shifted.to_bytes((bits + 7) // 8, "big"))
-            )
+            self._arrivals.append(_Arrival(arrival.port, arrival.data, to_bytes(value, bits)))
             return
         self._forward(manager, data)
 
@@ -232,9 +230,7 @@ class TofinoSwitch(ModelSwitch):
             self._note("drop", f"mirror: there is no session {session}")
             return
         bits, value = header
-        copy = (value << (-bits % 8)).to_bytes((bits + 7) // 8, "big") + data
-        if target.length is not None:
-            copy = copy[: target.length]
+        copy = (to_bytes(value, bits) + data)[: target.length]
         if target.port is not None:
             self._note("send", f"mirrored to port {target.port}")
             self._departures.append(_Departure(target.port, copy))
@@ -258,7 +254,7 @@ class TofinoSwitch(ModelSwitch):
         intrinsic.emit(prefix)
         self._parse(gress, things, packet.port, prefix.finish(), packet.data)
         with contextlib.suppress(Exit):
-            gress.control.run(*[things[role] for role in gress.control.roles])
+            gress.control.run(things)
         data = self._deparse(gress.deparser, things)
         drop = things["deparser"].f_drop_ctl
         if not drop & 4:
@@ -303,8 +299,12 @@ _ROLES: Final = {
 class Stage:
     """A parser, control or deparser: its function, and what each of its parameters is."""
 
-    run: Callable[..., Any]
+    function: Callable[..., Any]
     roles: tuple[str, ...]
+
+    def run(self, things: dict[str, Any]) -> None:
+        """Runs it on the objects that its roles name."""
+        self.function(*[things[role] for role in self.roles])
 
 
 @dataclass(slots=True)

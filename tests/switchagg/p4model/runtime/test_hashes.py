@@ -35,8 +35,8 @@ def test_catalogued_checks(crc: Crc, value: int) -> None:
 
 def test_the_table_agrees_with_the_definition() -> None:
     generator = random.Random(7)
-    for _ in range(50):
-        width = generator.randrange(8, 65)
+    for _ in range(100):
+        width = generator.randrange(1, 65)
         crc = Crc(
             width,
             generator.getrandbits(width) | 1,
@@ -58,11 +58,8 @@ def test_the_table_agrees_with_the_definition() -> None:
 
 
 def test_crc32_is_zlibs() -> None:
-    slow = Crc(32, 0x04C11DB7, 0xFFFFFFFF, 0xFFFFFFFF, True, True)
     data = random.Random(1).randbytes(100)
     assert hashes.CRC32(data) == zlib.crc32(data)
-    assert slow._bitwise(data) ^ slow.final != 0
-    assert hashes.reflect(slow._bitwise(data), 32) ^ slow.final == zlib.crc32(data)
 
 
 @pytest.mark.parametrize(
