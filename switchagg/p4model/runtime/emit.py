@@ -56,8 +56,7 @@ class ExitAnalysis:
     def _search(self, owner: object) -> bool:
         if isinstance(owner, ir.Table):
             called = [each.action for each in owner.actions]
-            if owner.default:
-                called.append(owner.default.action)
+            called += [owner.default.action] if owner.default else []
             return any(self.may_exit(each) for each in called)
         if isinstance(owner, ir.Action | ir.Function | ir.ControlInstance):
             return any(self._exits(each) for each in nodes(owner.body))
@@ -233,10 +232,9 @@ class Block:
 class Body:
     """A Python function. A name is its own, or else one of the block's frame `f`."""
 
-    def __init__(self, block: Block, *, parser: bool = False) -> None:
+    def __init__(self, block: Block) -> None:
         self.block = block
         self.module = block.module
-        self.parser = parser
         self.lines: list[str] = []
         self.depth = 1
         self.names: dict[ir.Variable, str] = {}

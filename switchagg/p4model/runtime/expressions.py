@@ -15,7 +15,13 @@ from functools import partial
 from switchagg.p4model import ir
 from switchagg.p4model.errors import unsupported
 from switchagg.p4model.runtime.emit import Body
-from switchagg.p4model.runtime.header_classes import from_pattern, is_aggregate, mask, to_pattern
+from switchagg.p4model.runtime.header_classes import (
+    concatenated,
+    from_pattern,
+    is_aggregate,
+    mask,
+    to_pattern,
+)
 from switchagg.p4model.types import (
     BitType,
     BoolType,
@@ -46,9 +52,7 @@ _WRAPPING = {ir.BinaryOp.ADD: "+", ir.BinaryOp.SUB: "-", ir.BinaryOp.MUL: "*"}
 def expression(body: Body, expr: ir.Expr) -> str:
     """Returns code of the value. Raises P4Error for an unsupported expression."""
     match expr:
-        case ir.Literal():
-            return repr(expr.value)
-        case ir.EnumLiteral():
+        case ir.Literal() | ir.EnumLiteral():
             return repr(expr.value)
         case ir.ErrorLiteral():
             return repr(body.module.errors[expr.name])
@@ -194,12 +198,11 @@ def _concat(body: Body, expr: ir.Binary) -> str:
     codes = body.ordered([partial(expression, body, each) for each in parts])
     base = underlying(expr.type)
     assert isinstance(base, BitType | IntType)
-    left, terms = base.width, []
-    for code, part in zip(codes, parts, strict=True):
-        left -= width_of(part.type) or 0
-        pattern = to_pattern(part.type, code)
-        terms.append(f"{pattern} << {left}" if left else pattern)
-    return f"({from_pattern(base, ' | '.join(terms))})"
+    patterns = [
+        (to_pattern(part.type, code), width_of(part.type) or 0)
+        for code, part in zip(codes, parts, strict=True)
+    ]
+    return f"({from_pattern(base, concatenated(patterns))})"
 
 
 def _logical(body: Body, expr: ir.Binary) -> str:
@@ -244,11 +247,9 @@ def _cast(body: Body, expr: ir.Cast) -> str:
         fits = isinstance(of, BitType) and of.width <= to.width
         return code if fits else f"({code} & {mask(to.width)})"
     if isinstance(to, IntType):
-        if isinstance(of, IntType) and of.width <= to.width:
-            return code
-        if isinstance(of, BitType) and of.width < to.width:
-            return code
-        return wrapped(to, code)
+        # An unsigned number needs a bit more.
+        needed = of.width if isinstance(of, IntType) else of.width + 1 if isinstance(of, BitType) else None
+        return code if needed is not None and needed <= to.width else wrapped(to, code)
     return code
 
 
@@ -271,27 +272,24 @@ def _reshape(body: Body, expr: ir.Cast, to: FieldsType | TupleType, of: Type) ->
 def from_bits(body: Body, type_: Type, code: str) -> str:
     """Returns code that reads the number `code` as a value of any type of fixed size."""
     base = underlying(type_)
-    if isinstance(base, FieldsType | TupleType | StackType):
-        whole = body.hold(code)
-        left = width_of(base) or 0
-        values = []
-        parts: Sequence[Type]
-        if isinstance(base, TupleType):
-            parts = base.elements
-        elif isinstance(base, StackType):
-            parts = [base.element] * base.size
-        else:
-            parts = [each.type for each in base.fields]
-        for each in parts:
-            size = width_of(each) or 0
-            left -= size
-            values.append(from_bits(body, each, f"{whole} >> {left} & {mask(size)}"))
-        if isinstance(base, TupleType):
-            return f"({''.join(value + ', ' for value in values)})"
-        if isinstance(base, StackType):
-            return f"{body.module.classes.default(base)}.fill({', '.join(values)})"
-        return f"{body.module.classes.name(base)}.make({', '.join(values)})"
-    return from_pattern(base, code)
+    parts: Sequence[Type]
+    match base:
+        case TupleType():
+            parts, form = base.elements, "({}, )"
+        case StackType():
+            parts, form = [base.element] * base.size, f"{body.module.classes.default(base)}.fill({{}})"
+        case FieldsType():
+            parts, form = [each.type for each in base.fields], f"{body.module.classes.name(base)}.make({{}})"
+        case _:
+            return from_pattern(base, code)
+    whole = body.hold(code)
+    left = width_of(base) or 0
+    values = []
+    for each in parts:
+        size = width_of(each) or 0
+        left -= size
+        values.append(from_bits(body, each, f"{whole} >> {left} & {mask(size)}"))
+    return form.format(", ".join(values))
 
 
 @dataclass(slots=True)
@@ -319,9 +317,7 @@ def reference(body: Body, expr: ir.Expr) -> str:
                 size = underlying(base.type).size  # type: ignore[attr-defined]
                 if 0 <= int(index.value) < size:
                     return f"{reference(body, base)}.items[{index.value}]"
-            stack, number = body.ordered(
-                [lambda: reference(body, base), lambda: expression(body, index)],
-            )
+            stack, number = body.ordered([lambda: reference(body, base), lambda: expression(body, index)])
             return f"{stack}.at({number})"
         case ir.StackNext(base=base):
             return f"{reference(body, base)}.vacant()"
@@ -576,11 +572,7 @@ def overlap(first: tuple[object, ...], second: tuple[object, ...]) -> bool:
     if not first or not second:
         return False
     for one, other in zip(first, second, strict=False):
-        if one is None or other is None:
-            continue
-        if isinstance(one, ir.Variable) or isinstance(other, ir.Variable):
-            if one is not other:
-                return False
-        elif one != other:
+        named = isinstance(one, ir.Variable) or isinstance(other, ir.Variable)
+        if one is not None and other is not None and (one is not other if named else one != other):
             return False
     return True

@@ -21,7 +21,7 @@ from switchagg.p4model import ir
 from switchagg.p4model.errors import Location, unsupported
 from switchagg.p4model.runtime.emit import Body
 from switchagg.p4model.runtime.expressions import expression, from_bits, lvalue, reference, settled
-from switchagg.p4model.runtime.header_classes import to_pattern
+from switchagg.p4model.runtime.header_classes import concatenated, to_pattern
 from switchagg.p4model.types import (
     FieldsType,
     HeaderType,
@@ -163,12 +163,8 @@ def bit_string(body: Body, expr: ir.Expr) -> str:
 
 def _run(header: str | None, run: list[_Piece]) -> str:
     if all(piece.bits.isdigit() for piece in run):
-        total = left = sum(int(piece.bits) for piece in run)
-        terms = []
-        for piece in run:
-            left -= int(piece.bits)
-            terms.append(f"({piece.value}) << {left}" if left else f"({piece.value})")
-        code = f"({total}, {' | '.join(terms)})"
+        pieces = [(f"({piece.value})", int(piece.bits)) for piece in run]
+        code = f"({sum(bits for _, bits in pieces)}, {concatenated(pieces)})"
     else:
         code = f"join({', '.join(f'({piece.bits}, {piece.value})' for piece in run)})"
     return code if header is None else f"({code} if {header}.valid else (0, 0))"

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 import struct
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,6 +84,11 @@ class Leaf:
     type: Type
     width: int
 
+    @property
+    def varbit(self) -> bool:
+        """True if its size is not fixed; `width` is the largest then."""
+        return isinstance(underlying(self.type), VarbitType)
+
 
 def leaves(type_: Type, path: str = "") -> list[Leaf]:
     """Returns all scalars of a header or of a struct inside of one, in order."""
@@ -102,11 +108,7 @@ class HeaderClasses:
         self._keep: list[Type] = []
         self._clear_on_valid = clear_on_valid
         self._on_length = on_length
-        namespace.update(
-            Stack=Stack,
-            ParserReject=ParserReject,
-            signed=signed,
-        )
+        namespace.update(Stack=Stack, ParserReject=ParserReject, signed=signed)
         self.source: list[str] = []
 
     def name(self, type_: FieldsType) -> str:
@@ -151,27 +153,19 @@ class HeaderClasses:
 
     # ---- the parts of a class ----
 
-    def _common(self, type_: FieldsType, *, header: bool) -> list[str]:
-        slots = [f"f_{each.name}" for each in type_.fields]
-        lines = [
-            f"    __slots__ = ({', '.join(repr(each) for each in (['valid'] if header else []) + slots)},)"
+    def _common(self, name: str, type_: FieldsType, *, header: bool = False) -> list[str]:
+        slots = ["valid"] * header + [f"f_{each.name}" for each in type_.fields]
+        invalid = ["        self.valid = False"] * header
+        initial = [f"        self.f_{each.name} = {self.default(each.type)}" for each in type_.fields]
+        cleared = [
+            f"        self.f_{each.name}.reset()" if is_aggregate(each.type) else line
+            for each, line in zip(type_.fields, initial, strict=True)
         ]
-        if not slots and not header:
-            lines = ["    __slots__ = ()"]
-        lines.append("    def __init__(self):")
-        lines += ["        self.valid = False"] if header else []
-        lines += [f"        self.f_{each.name} = {self.default(each.type)}" for each in type_.fields]
-        lines += ["        pass"]
-        lines.append("    def reset(self):")
-        lines += ["        self.valid = False"] if header else []
-        for each in type_.fields:
-            if is_aggregate(each.type):
-                lines.append(f"        self.f_{each.name}.reset()")
-            else:
-                lines.append(f"        self.f_{each.name} = {self.default(each.type)}")
-        lines += ["        pass", "    def copy(self):", "        new = self.__class__()"]
-        lines += ["        new.assign(self)", "        return new", "    __hash__ = None"]
-        return lines
+        lines = [f"class {name}:", f"    __slots__ = ({', '.join(map(repr, slots))}{',' if slots else ''})"]
+        lines += ["    def __init__(self):", *invalid, *initial, "        pass"]
+        lines += ["    def reset(self):", *invalid, *cleared, "        pass"]
+        lines += ["    def copy(self):", "        new = self.__class__()", "        new.assign(self)"]
+        return [*lines, "        return new", "    __hash__ = None", "    def assign(self, o):"]
 
     def _copies(self, type_: FieldsType, indent: str) -> list[str]:
         lines = []
@@ -182,65 +176,60 @@ class HeaderClasses:
                 lines.append(f"{indent}self.f_{each.name} = o.f_{each.name}")
         return lines or [f"{indent}pass"]
 
-    def _make(self, name: str, type_: FieldsType, *, header: bool) -> list[str]:
+    def _make(self, name: str, type_: FieldsType, *, header: bool = False) -> list[str]:
         names = [f"a{position}" for position in range(len(type_.fields))]
         lines = [f"    def make({', '.join(names)}):", f"        new = {name}.__new__({name})"]
-        lines += ["        new.valid = True"] if header else []
+        lines += ["        new.valid = True"] * header
         for argument, each in zip(names, type_.fields, strict=True):
             lines.append(f"        new.f_{each.name} = {argument}")
         return [*lines, "        return new", "    make = staticmethod(make)"]
 
-    def _equal(self, type_: FieldsType, *, header: bool) -> list[str]:
+    def _equal(self, type_: FieldsType, *, header: bool = False) -> list[str]:
         same = " and ".join(f"self.f_{each.name} == o.f_{each.name}" for each in type_.fields) or "True"
         test = f"(self.valid and o.valid and {same}) or not (self.valid or o.valid)" if header else same
         return ["    def __eq__(self, o):", f"        return {test}"]
 
     def _struct(self, name: str, type_: FieldsType) -> list[str]:
-        lines = [f"class {name}:", *self._common(type_, header=False)]
-        lines += ["    def assign(self, o):", *self._copies(type_, "        ")]
-        lines += self._make(name, type_, header=False)
-        lines += self._equal(type_, header=False)
-        lines += ["    def emit(self, out):"]
+        lines = [*self._common(name, type_), *self._copies(type_, "        ")]
+        lines += [*self._make(name, type_), *self._equal(type_), "    def emit(self, out):"]
         lines += [f"        self.f_{each.name}.emit(out)" for each in type_.fields if is_aggregate(each.type)]
         return [*lines, "        pass"]
 
     def _union(self, name: str, type_: UnionType) -> list[str]:
         fields = [each.name for each in type_.fields]
-        lines = [f"class {name}:", *self._common(type_, header=False)]
-        lines += ["    def assign(self, o):", *self._copies(type_, "        ")]
+        lines = [*self._common(name, type_), *self._copies(type_, "        ")]
         lines += ["    @property", "    def valid(self):"]
         lines += [f"        return {' or '.join(f'self.f_{each}.valid' for each in fields) or 'False'}"]
         # Making one header valid makes the others invalid.
         for each in fields:
             others = [f"        self.f_{other}.valid = False" for other in fields if other != each]
             lines += [f"    def only_{each}(self):", *others, f"        return self.f_{each}"]
-        lines += self._equal(type_, header=False)
-        lines += ["    def emit(self, out):", *(f"        self.f_{each}.emit(out)" for each in fields)]
-        return [*lines, "        pass"]
+        lines += [*self._equal(type_), "    def emit(self, out):"]
+        return [*lines, *(f"        self.f_{each}.emit(out)" for each in fields), "        pass"]
 
     def _header(self, name: str, type_: HeaderType) -> list[str]:
-        lines = [f"class {name}:", *self._common(type_, header=True)]
-        lines += ["    def assign(self, o):", "        if o.valid:", "            self.valid = True"]
-        lines += [*self._copies(type_, "            "), "        else:", "            self.valid = False"]
-        lines += self._make(name, type_, header=True)
-        lines += self._equal(type_, header=True)
+        lines = self._common(name, type_, header=True)
+        lines += [
+            "        if o.valid:",
+            "            self.valid = True",
+            *self._copies(type_, "            "),
+        ]
+        lines += ["        else:", "            self.valid = False"]
+        lines += [*self._make(name, type_, header=True), *self._equal(type_, header=True)]
         cells = leaves(type_)
-        size = sum(leaf.width for leaf in cells if not isinstance(underlying(leaf.type), VarbitType))
+        varbits = [leaf for leaf in cells if leaf.varbit]
+        size = sum(leaf.width for leaf in cells if not leaf.varbit)
         lines += ["    def set_valid(self):", "        if not self.valid:"]
-        lines += ["            self.reset()"] if self._clear_on_valid else []
-        lines += ["            self.valid = True"]
-        lines += [f"            on_length({size // 8})"] if self._on_length else []
+        lines += ["            self.reset()"] * self._clear_on_valid + ["            self.valid = True"]
+        lines += [f"            on_length({size // 8})"] * self._on_length
         lines += ["    def set_invalid(self):", "        if self.valid:", "            self.valid = False"]
-        lines += [f"            on_length(-{size // 8})"] if self._on_length else []
-        if any(isinstance(underlying(leaf.type), VarbitType) for leaf in cells):
-            return lines + self._variable(cells, size)
-        return lines + self._fixed(name, cells, size)
+        lines += [f"            on_length(-{size // 8})"] * self._on_length
+        return lines + (self._variable(cells, size) if varbits else self._fixed(name, cells, size))
 
     def _fixed(self, name: str, cells: list[Leaf], size: int) -> list[str]:
-        whole = [*_numbered(cells, "self"), "        self.valid = True"]
-        value = " | ".join(_placed(cells)) or "0"
-        lines = ["    def bits(self):", f"        return {value}"]
-        lines += ["    def set_bits(self, v):", *whole]
+        lines = ["    def bits(self):", f"        return {_placed(cells) or '0'}"]
+        lines += ["    def set_bits(self, v):", *(f"        {line}" for line in _numbered(cells))]
+        lines += ["        self.valid = True"]
         if size % 8 or not size:
             lines += ["    def extract(self, packet):", f"        self.set_bits(packet.take({size}))"]
             lines += ["    def emit(self, out):", "        if self.valid:"]
@@ -261,46 +250,43 @@ class HeaderClasses:
         return [*lines, f"            out.put_bytes({name}_pack({', '.join(values)}))"]
 
     def _variable(self, cells: list[Leaf], size: int) -> list[str]:
-        limit = sum(leaf.width for leaf in cells if isinstance(underlying(leaf.type), VarbitType))
+        limit = sum(leaf.width for leaf in cells if leaf.varbit)
         lines = ["    def extract(self, packet, n=0):"]
         lines += ["        if n & 7:", f"            raise ParserReject({PARSER_INVALID_ARGUMENT})"]
         lines += [f"        if packet.position + {size} + n > packet.end:"]
         lines += [f"            raise ParserReject({PACKET_TOO_SHORT})"]
         lines += [f"        if n > {limit}:", f"            raise ParserReject({HEADER_TOO_SHORT})"]
         for leaf in cells:
-            if isinstance(underlying(leaf.type), VarbitType):
-                lines.append(f"        self{leaf.path} = (n, packet.take(n))")
-            else:
-                value = from_pattern(leaf.type, f"packet.take({leaf.width})")
-                lines.append(f"        self{leaf.path} = {value}")
+            taken = from_pattern(leaf.type, f"packet.take({leaf.width})")
+            lines.append(f"        self{leaf.path} = {'(n, packet.take(n))' if leaf.varbit else taken}")
         lines += ["        self.valid = True", "    def emit(self, out):", "        if self.valid:"]
         for leaf in cells:
-            if isinstance(underlying(leaf.type), VarbitType):
-                lines.append(f"            out.put(self{leaf.path}[1], self{leaf.path}[0])")
-            else:
-                lines.append(
-                    f"            out.put({to_pattern(leaf.type, 'self' + leaf.path)}, {leaf.width})"
-                )
+            fixed = f"{to_pattern(leaf.type, 'self' + leaf.path)}, {leaf.width}"
+            put = f"self{leaf.path}[1], self{leaf.path}[0]" if leaf.varbit else fixed
+            lines.append(f"            out.put({put})")
         return lines
 
 
-def _placed(cells: list[Leaf]) -> list[str]:
-    """Returns the leaves' patterns, each shifted to its place in one number."""
-    total, terms = sum(leaf.width for leaf in cells), []
-    for leaf in cells:
-        total -= leaf.width
-        value = to_pattern(leaf.type, "self" + leaf.path)
-        terms.append(f"{value} << {total}" if total else value)
-    return terms
+def concatenated(pieces: Iterable[tuple[str, int]]) -> str:
+    """Returns code of the number that bit patterns one after the other are, each (code, width)."""
+    terms, left = [], 0
+    for code, width in reversed(list(pieces)):
+        terms.append(f"{code} << {left}" if left else code)
+        left += width
+    return " | ".join(reversed(terms))
 
 
-def _numbered(cells: list[Leaf], owner: str) -> list[str]:
+def _placed(cells: list[Leaf]) -> str:
+    """Returns code of the leaves' patterns as one number."""
+    return concatenated((to_pattern(leaf.type, "self" + leaf.path), leaf.width) for leaf in cells)
+
+
+def _numbered(cells: list[Leaf]) -> list[str]:
     """Returns assignments that take the leaves out of the number `v`."""
     total, lines = sum(leaf.width for leaf in cells), []
     for leaf in cells:
         total -= leaf.width
-        value = from_pattern(leaf.type, f"v >> {total} & {mask(leaf.width)}")
-        lines.append(f"        {owner}{leaf.path} = {value}")
+        lines.append(f"self{leaf.path} = {from_pattern(leaf.type, f'v >> {total} & {mask(leaf.width)}')}")
     return lines
 
 
@@ -345,20 +331,15 @@ class _Unit:
     def reads(self, number: int) -> list[str]:
         if self.plain:
             return []
+        whole = concatenated(zip(self.targets(number), self.pieces, strict=True))
         if self.width > _WIDEST_UNIT:
-            lines = [f"v = int.from_bytes(u{number}_0, 'big')"]
-        else:
-            left, terms = self.width, []
-            for piece, size in enumerate(self.pieces):
-                left -= size
-                terms.append(f"u{number}_{piece} << {left}" if left else f"u{number}_{piece}")
-            lines = [f"v = {' | '.join(terms)}"]
-        return lines + [line.strip() for line in _numbered(self.cells, "self")]
+            whole = f"int.from_bytes(u{number}_0, 'big')"
+        return [f"v = {whole}", *_numbered(self.cells)]
 
     def values(self) -> list[str]:
         if self.plain:
             return [f"self{self.cells[0].path}"]
-        whole = " | ".join(_placed(self.cells))
+        whole = _placed(self.cells)
         if self.width > _WIDEST_UNIT:
             return [f"({whole}).to_bytes({self.width // 8}, 'big')"]
         if len(self.pieces) == 1:
@@ -374,13 +355,12 @@ class _Unit:
 def _units(cells: list[Leaf]) -> list[_Unit]:
     units: list[_Unit] = []
     group: list[Leaf] = []
-    width = 0
     for leaf in cells:
         group.append(leaf)
-        width += leaf.width
+        width = sum(each.width for each in group)
         if width % 8 == 0 and width:
             units.append(_Unit(group, width))
-            group, width = [], 0
+            group = []
     if group and units:
         units[-1].cells.extend(group)
     return units

@@ -20,7 +20,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from switchagg.p4entities.replication import CloneSession
 from switchagg.p4model import ir
 from switchagg.p4model.errors import P4Error, unsupported
 from switchagg.p4model.runtime.blocks import translate
@@ -31,6 +30,15 @@ from switchagg.p4model.runtime.values import NO_ERROR, Exit, PacketIn, PacketOut
 from switchagg.p4model.types import FieldsType, underlying
 
 DROP_PORT: Final = 511
+_TYPES: Final = (
+    "new",
+    "clone of ingress",
+    "clone of egress",
+    "coalesced",
+    "recirculated",
+    "replicated",
+    "resubmitted",
+)
 NORMAL, INGRESS_CLONE, EGRESS_CLONE, _COALESCED, RECIRCULATED, REPLICATED, RESUBMITTED = range(7)
 
 
@@ -127,8 +135,7 @@ class V1Switch(ModelSwitch):
             self._ingress(headers, user, metadata)
         except Exit:
             pass
-        if state.clone is not None:
-            self._clone_ingress(arrival, user)
+        self._send_clone(lambda index: self._clone_ingress(arrival, user, index))
         if state.resubmit is not None:
             self._note("send", "resubmitted")
             kept = self._kept(user, state.resubmit[0])
@@ -157,14 +164,8 @@ class V1Switch(ModelSwitch):
             headers, user = whole.headers.copy(), whole.user.copy()
             self._departures.append(replace(whole, port=port, headers=headers, user=user, metadata=metadata))
 
-    def _clone_ingress(self, arrival: _Arrival, user: Any) -> None:
+    def _clone_ingress(self, arrival: _Arrival, user: Any, index: int | None) -> _Departure:
         state = self._state
-        assert state.clone is not None
-        session, index = state.clone
-        target = self.replication.session(session)
-        if target is None:
-            self._note("drop", f"clone: there is no session {session}")
-            return
         saved = state.length, state.metadata, state.resubmit, state.truncate
         headers, fresh, metadata, payload = self._parsed(
             _Arrival(arrival.port, arrival.data, INGRESS_CLONE, [])
@@ -175,14 +176,19 @@ class V1Switch(ModelSwitch):
         metadata.f_instance_type = INGRESS_CLONE
         for path, value in self._kept(user, index):
             _set(fresh, path, value)
-        self._send_clone(
-            target,
-            _Departure(
-                0, headers, fresh, metadata, payload, len(arrival.data), len(arrival.data), arrival.port
-            ),
-        )
+        size = len(arrival.data)
+        return _Departure(0, headers, fresh, metadata, payload, size, size, arrival.port)
 
-    def _send_clone(self, target: CloneSession, clone: _Departure) -> None:
+    def _send_clone(self, make: Callable[[int | None], _Departure]) -> None:
+        """Sends the clone that the packet asked for, if any; `make` takes the number of its field list."""
+        if self._state.clone is None:
+            return
+        session, index = self._state.clone
+        target = self.replication.session(session)
+        if target is None:
+            self._note("drop", f"clone: there is no session {session}")
+            return
+        clone = make(index)
         clone.truncate = target.length
         if target.group is not None:
             self._replicate(clone, target.group)
@@ -208,8 +214,7 @@ class V1Switch(ModelSwitch):
         metadata.f_egress_global_timestamp = int(self.now * 1e6) & 0xFFFFFFFFFFFF
         with contextlib.suppress(Exit):
             self._egress(headers, user, metadata)
-        if state.clone is not None:
-            self._clone_egress(packet)
+        self._send_clone(lambda index: self._clone_egress(packet, index))
         if metadata.f_egress_spec == DROP_PORT:
             self._note("drop", "egress_spec is 511 at the end of egress")
             return
@@ -230,20 +235,14 @@ class V1Switch(ModelSwitch):
         self._note("send", f"out at port {packet.port}, {len(data)} bytes")
         self._out.append((packet.port, data))
 
-    def _clone_egress(self, packet: _Departure) -> None:
-        assert self._state.clone is not None
-        session, index = self._state.clone
-        target = self.replication.session(session)
-        if target is None:
-            self._note("drop", f"clone: there is no session {session}")
-            return
+    def _clone_egress(self, packet: _Departure, index: int | None) -> _Departure:
         user, metadata = self._new_user(), self._new_metadata()
         metadata.f_instance_type = EGRESS_CLONE
         for path, value in self._kept(packet.user, index):
             _set(user, path, value)
-        clone = replace(packet, port=0, headers=packet.headers.copy(), user=user, metadata=metadata)
-        clone.length = self._state.length
-        self._send_clone(target, clone)
+        return replace(
+            packet, headers=packet.headers.copy(), user=user, metadata=metadata, length=self._state.length
+        )
 
 
 def _fields_class(module: Module, variable: ir.Variable) -> Callable[[], Any]:
@@ -252,17 +251,6 @@ def _fields_class(module: Module, variable: ir.Variable) -> Callable[[], Any]:
         raise unsupported(f"a {variable.type} as the parameter {variable.name}", variable.location)
     made: Callable[[], Any] = module.classes.cls(variable.type)
     return made
-
-
-_TYPES = (
-    "new",
-    "clone of ingress",
-    "clone of egress",
-    "coalesced",
-    "recirculated",
-    "replicated",
-    "resubmitted",
-)
 
 
 def _field_lists(type_: object) -> dict[int, list[tuple[str, ...]]]:
