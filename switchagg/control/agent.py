@@ -12,15 +12,17 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from typing import Any, Final, Protocol
+from contextlib import AbstractContextManager
+from typing import Any, Final
 
 from switchagg.control.drivers.base import SwitchDriver
+from switchagg.control.jobs.book import JobBook
 from switchagg.control.jobs.effects import Fence, Install, Remove, SwitchEffect
 from switchagg.control.jobs.job import Generation, Job
 from switchagg.errors import SwitchAggError, SwitchError
-from switchagg.rules.switch import Capacity, ChangeKind, Reconciled, SwitchChange
+from switchagg.rules.switch import ChangeKind, SwitchChange
 
 INIT_ATTEMPTS: Final = 10  # a packet that is lost this often is not lost by accident
 INIT_PAUSE: Final = 0.01  # seconds between attempts
@@ -29,37 +31,16 @@ RETRY: Final = 1.0  # seconds until a switch that could not be reconciled is tri
 _log = logging.getLogger(__name__)
 
 
-class AgentCallbacks(Protocol):
-    """The controller's callbacks for its agents. Methods may be called from any agent's thread."""
-
-    def wanted(self, generation: Generation) -> bool:
-        """Returns True if this generation is still to be installed."""
-
-    def on_switch(self, switch: str) -> Sequence[Generation]:
-        """Returns the generations that a switch should hold."""
-
-    def opened(self, job: Job, generation: Generation) -> None:
-        """The generation is installed, and every slot is initialised."""
-
-    def opening_failed(self, job: Job, generation: Generation, error: SwitchAggError) -> None:
-        """The generation could not be installed."""
-
-    def switch_measured(self, switch: str, capacity: Capacity) -> None:
-        """The switch reports its capacity. Raises `SwitchAggError` if its jobs do not fit."""
-
-    def switch_up(self, switch: str, found: Reconciled) -> None:
-        """The switch holds exactly its generations."""
-
-    def switch_down(self, switch: str, why: str) -> None:
-        """The switch cannot be reached."""
-
-
 class Agent:
-    """Carries out what is queued for one switch, from `start()` to `stop()`."""
+    """Carries out what is queued for one switch, from `start()` to `stop()`.
 
-    def __init__(self, driver: SwitchDriver, callbacks: AgentCallbacks) -> None:
+    Args:
+        changing: holds the controller's lock, yields its book, and carries out the book's effects at the end.
+    """
+
+    def __init__(self, driver: SwitchDriver, changing: Callable[[], AbstractContextManager[JobBook]]) -> None:
         self.driver = driver
-        self._callbacks = callbacks
+        self._changing = changing
         self._work: deque[Callable[[], None]] = deque()
         self._asked: deque[Callable[[], None]] = deque()
         self._more = threading.Condition()
@@ -192,8 +173,9 @@ class Agent:
         try:
             if self._retry_at is not None and self._down is None:
                 self._reconcile()
-            if not self._callbacks.wanted(generation):
-                return
+            with self._changing() as book:
+                if not book.wants(generation):
+                    return
             if self._down is not None:
                 raise SwitchError(f"switch {self.driver.name!r} is down: {self._down}")
             try:
@@ -205,12 +187,15 @@ class Agent:
             self._initialise(generation)
         except SwitchAggError as error:
             _log.warning("job %r: %s", job.name, error)
-            self._callbacks.opening_failed(job, generation, error)
+            with self._changing() as book:
+                book.opening_failed(job, generation, error)
         except Exception as error:
             _log.exception("job %r", job.name)
-            self._callbacks.opening_failed(job, generation, SwitchError(f"its driver failed: {error!r}"))
+            with self._changing() as book:
+                book.opening_failed(job, generation, SwitchError(f"its driver failed: {error!r}"))
         else:
-            self._callbacks.opened(job, generation)
+            with self._changing() as book:
+                book.opened(job, generation, time.monotonic())
 
     def _initialise(self, generation: Generation) -> None:
         for attempt in range(INIT_ATTEMPTS):
@@ -247,9 +232,11 @@ class Agent:
 
     def _reconcile(self) -> None:
         self._retry_at = None
-        generations = self._callbacks.on_switch(self.driver.name)
+        name = self.driver.name
         try:
-            self._callbacks.switch_measured(self.driver.name, self.driver.capacity)
+            with self._changing() as book:
+                generations = book.table.on_switch(name)
+                book.switch_measured(name, self.driver.capacity, self.driver.address)
             found = self.driver.reconcile(
                 [generation.entry for generation in generations],
                 {generation.id: generation.fenced for generation in generations if generation.fenced},
@@ -260,11 +247,13 @@ class Agent:
             return
         self._installed = {generation.id for generation in generations}
         self._down = None
-        self._callbacks.switch_up(self.driver.name, found)
+        with self._changing() as book:
+            book.switch_up(name, found)
 
     def _lost(self, why: str) -> None:
         self._down = why
-        self._callbacks.switch_down(self.driver.name, why)
+        with self._changing() as book:
+            book.switch_down(self.driver.name, why)
 
     def _read_counters(self) -> None:
         self._switch_cache = dict(self.driver.counters())

@@ -96,8 +96,8 @@ class Controller:
 
     def create(self, tenant: Tenant, spec: JobSpec) -> JobView:
         """Orders a job and returns it: it has its slots, or is queued."""
-        with self._core.changing():
-            return self._core.job_view(self._book.create(tenant, spec, time.monotonic()))
+        with self._core.changing() as book:
+            return self.queries.job_view(book.create(tenant, spec, time.monotonic()))
 
     def evict(self, tenant: Tenant, name: str, job_id: int | None = None) -> JobView:
         """Ends a job now, whatever its members do, and returns it."""
@@ -115,7 +115,7 @@ class Controller:
             if job is None:
                 raise AdmissionError(f"there is no job {name[:128]!r}", "not_found")
             change(job, tenant.who)
-            return self._core.job_view(job)
+            return self.queries.job_view(job)
 
     def drain_switch(self, tenant: Tenant, name: str) -> SwitchView:
         """Places no new job on a switch, and moves its jobs as they allow it; returns the switch."""
@@ -135,17 +135,17 @@ class Controller:
                 raise AdmissionError(f"there is no switch {name[:128]!r}", "not_found")
             self._core.keep(switches={name: draining})
             change(name, tenant.who)
-            return self._core.switch_view(name, tenant)
+            return self.queries.switch_view(name, tenant)
 
     # Calls of members.
 
     def join(self, tenant: Tenant, name: str, request: JoinRequest, stream: EventStream) -> None:
         """Adds a rank to a job. `stream` gets the event ``admitted``, or is refused, once that is known."""
-        with self._core.changing():
+        with self._core.changing() as book:
             if self._core.closed:
                 raise AdmissionError("the controller is stopping", "stopping")
             try:
-                member = self._book.join(tenant, name, request, time.monotonic())
+                member = book.join(tenant, name, request, time.monotonic())
             except AdmissionError as error:
                 self.outcomes[error.code] += 1
                 raise
@@ -153,26 +153,26 @@ class Controller:
 
     def attach(self, tenant: Tenant, name: str, rank: int, token: int, stream: EventStream) -> None:
         """Gives an admitted rank a new stream, which gets ``admitted`` again; an older one is closed."""
-        with self._core.changing():
+        with self._core.changing() as book:
             member = self._present(tenant, name, rank, token)
             if member.job.state is JobState.failed:
                 # The event that told it so went to a stream that is gone.
                 raise AdmissionError(f"job {name!r} has failed: {member.job.why}", "failed")
             self._core.streams.open(member, stream)
             stream.send(self._core.admitted(member))
-            self._book.attached(member, time.monotonic())
+            book.attached(member, time.monotonic())
 
     def stream_closed(self, stream: EventStream) -> None:
         """A connection has ended. Its member is lost, unless it has a newer stream or has left."""
-        with self._core.changing():
+        with self._core.changing() as book:
             member = self._core.streams.closed(stream)
             if member is not None and not self._core.closed:
-                self._book.lost([member], "its process ended")
+                book.lost([member], "its process ended")
 
     def leave(self, tenant: Tenant, name: str, rank: int, token: int, begun: int | None = None) -> None:
         """A rank is done with its job; `begun` is the number of collectives that it has begun, if known."""
-        with self._core.changing():
-            self._book.leave(self._book.table.member(tenant.name, name, rank, token), begun)
+        with self._core.changing() as book:
+            book.leave(book.table.member(tenant.name, name, rank, token), begun)
 
     def heartbeat(
         self, cookie: bytes, sequence: int, fields: Mapping[str, int], now: float | None = None
@@ -189,8 +189,8 @@ class Controller:
             False if no member has this cookie.
         """
         now = time.monotonic() if now is None else now
-        with self._core.changing():
-            member = self._book.heard(cookie, now)
+        with self._core.changing() as book:
+            member = book.heard(cookie, now)
             if member is None:
                 return False
             if sequence > member.heartbeats:
@@ -203,9 +203,9 @@ class Controller:
     ) -> None:
         """Takes a heartbeat of a rank that shows its token. `report` is as `fields` of `heartbeat`."""
         now = time.monotonic()
-        with self._core.changing():
+        with self._core.changing() as book:
             member = self._present(tenant, name, rank, token)
-            self._book.heard(member.cookie, now)
+            book.heard(member.cookie, now)
             if report is not None:
                 self._count(member, report, now)
 
@@ -220,10 +220,10 @@ class Controller:
         Returns:
             The number up to which it must complete them, once all the others have reported theirs.
         """
-        with self._core.changing():
+        with self._core.changing() as book:
             member = self._present(tenant, name, rank, token)
             with self._core.streams.call(member, ChangeStep.progress) as future:
-                self._book.changes.progress(member, completed)
+                book.changes.progress(member, completed)
             return future
 
     def proceed(
@@ -234,10 +234,10 @@ class Controller:
         Returns:
             The event ``admitted`` of the new generation, once it is open.
         """
-        with self._core.changing():
+        with self._core.changing() as book:
             member = self._present(tenant, name, rank, token)
             with self._core.streams.call(member, ChangeStep.proceed) as future:
-                self._book.changes.proceed(member, address, port)
+                book.changes.proceed(member, address, port)
             return future
 
     def _present(self, tenant: Tenant, name: str, rank: int, token: int) -> Member:

@@ -18,22 +18,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
-from switchagg.control import job_codec, views
+from switchagg.control import job_codec
 from switchagg.control.agent import Agent
-from switchagg.control.answers import AdmittedView, JobView, SwitchView
+from switchagg.control.answers import AdmittedView
 from switchagg.control.drivers.base import SwitchDriver
 from switchagg.control.event_log import Journal
 from switchagg.control.jobs import effects
 from switchagg.control.jobs.book import JobBook
-from switchagg.control.jobs.job import Generation, Job, Member
+from switchagg.control.jobs.job import Job, Member
 from switchagg.control.jobs.records import JobState, Tenant
 from switchagg.control.jobs.switch_resources import SwitchResources
-from switchagg.control.member_streams import MemberStreams
+from switchagg.control.member_streams import MemberStreams, admitted
 from switchagg.control.store import Changes, Store
 from switchagg.control.telemetry import INTERVAL, Telemetry
-from switchagg.errors import AdmissionError, SwitchAggError, SwitchError, UsageError
+from switchagg.errors import AdmissionError, SwitchError, UsageError
 from switchagg.rules.planner import SkipPolicy
-from switchagg.rules.switch import Capacity, Reconciled
 from switchagg.rules.wiring import Attachment, checked
 
 TICK: Final = 0.1  # seconds between looks at deadlines
@@ -45,8 +44,6 @@ _log = logging.getLogger(__name__)
 
 class ControllerCore:
     """The book of jobs with its switches, streams and store; see `switchagg.control.controller.Controller`.
-
-    Fulfils `switchagg.control.agent.AgentCallbacks`.
 
     Attributes:
         lock: guards everything but the drivers and agents.
@@ -75,7 +72,7 @@ class ControllerCore:
         self.outcomes: Counter[str] = Counter()
         self.closed = False
         self.drivers = {driver.name: driver for driver in drivers}
-        self.agents = {driver.name: Agent(driver, self) for driver in drivers}
+        self.agents = {driver.name: Agent(driver, self.changing) for driver in drivers}
         self.book = JobBook(
             [
                 SwitchResources(
@@ -129,45 +126,14 @@ class ControllerCore:
         for agent in self.agents.values():
             agent.stop(max(0.0, end - time.monotonic()))
 
-    # Callbacks of agents, as `AgentCallbacks` describes them.
-
-    def wanted(self, generation: Generation) -> bool:
-        with self.lock:
-            job = self.book.table.by_id(generation.id)
-            return job is not None and job.generation is not None and generation in job.generation.parts
-
-    def on_switch(self, switch: str) -> Sequence[Generation]:
-        with self.lock:
-            return self.book.table.on_switch(switch)
-
-    def opened(self, job: Job, generation: Generation) -> None:
-        with self.changing():
-            self.book.opened(job, generation, time.monotonic())
-
-    def opening_failed(self, job: Job, generation: Generation, error: SwitchAggError) -> None:
-        with self.changing():
-            self.book.opening_failed(job, generation, error)
-
-    def switch_measured(self, switch: str, capacity: Capacity) -> None:
-        with self.changing():
-            self.book.switch_measured(switch, capacity, self.drivers[switch].address)
-
-    def switch_up(self, switch: str, found: Reconciled) -> None:
-        with self.changing():
-            self.book.switch_up(switch, found)
-
-    def switch_down(self, switch: str, why: str) -> None:
-        with self.changing():
-            self.book.switch_down(switch, why)
-
     # With the lock held, except the first.
 
     @contextmanager
-    def changing(self) -> Iterator[None]:
-        """Holds the lock, and carries out the book's effects at the end of the block."""
+    def changing(self) -> Iterator[JobBook]:
+        """Holds the lock, yields the book, and carries out the book's effects at the end of the block."""
         with self.lock:
             try:
-                yield
+                yield self.book
             finally:
                 self._carry_out()
 
@@ -189,24 +155,11 @@ class ControllerCore:
             )
         return others[-1] if others else None
 
-    def job_view(self, job: Job) -> JobView:
-        """Returns a job as JSON's types."""
-        counters = {each.switch: self.agents[each.switch].job_counters(job.id) for each in job.ranges}
-        history = self.telemetry.history(job)
-        return views.job_view(job, self.book, history, counters, time.monotonic(), self.epoch)
-
-    def switch_view(self, name: str, tenant: Tenant) -> SwitchView:
-        """Returns a switch as JSON's types."""
-        counters = self.agents[name].counters
-        return views.switch_view(
-            self.book.pool.switches[name], self.drivers[name], self.book, counters, tenant
-        )
-
     def admitted(self, member: Member) -> AdmittedView:
         """Returns the event ``admitted`` of a member."""
         assert member.admission is not None
         driver = self.drivers[member.admission.switch]
-        return views.admitted(member.admission, driver, self.heartbeat_address)
+        return admitted(member.admission, driver, self.heartbeat_address)
 
     def keep(self, **changes: Any) -> None:
         """Writes changes, the fields of `Changes`, to the store."""
@@ -266,10 +219,10 @@ class ControllerCore:
         while not self._stop.wait(TICK):
             now = time.monotonic()
             try:
-                with self.changing():
+                with self.changing() as book:
                     if now - last > STALL:
-                        self.book.table.liveness.extend(now - last)
-                    self.book.tick(now)
+                        book.table.liveness.extend(now - last)
+                    book.tick(now)
                     if now - sampled >= INTERVAL:
                         sampled = now
                         self.telemetry.sample(now, time.time())

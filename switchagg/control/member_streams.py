@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import asdict
+from typing import Any, cast
 
+from switchagg.control.answers import AdmittedView, Endpoint
+from switchagg.control.drivers.base import SwitchDriver
 from switchagg.control.jobs.effects import ChangeStep
 from switchagg.control.jobs.job import Member
-from switchagg.control.jobs.records import EventStream
+from switchagg.control.jobs.records import Admission, EventStream
 from switchagg.errors import AdmissionError
 
 
@@ -99,3 +102,25 @@ class MemberStreams:
         if (stream := self._streams.pop(member, None)) is not None:
             del self._members[stream]
             stream.close()
+
+
+def admitted(admission: Admission, driver: SwitchDriver, heartbeat: tuple[str, int] | None) -> AdmittedView:
+    """Returns the first event of a member's stream."""
+    shown = asdict(admission)
+    cookie, interval = shown.pop("cookie"), shown.pop("interval")
+    address, port = heartbeat or ("", 0)
+    shown |= {
+        "event": "admitted",
+        "places": list(admission.places),
+        "lost": [{"rank": rank, "why": why} for rank, why in admission.lost],
+        "switch": {"name": driver.name, **endpoint(driver)},
+        "on_loss": admission.on_loss.value,
+        "heartbeat": {"address": address, "port": port, "cookie": cookie.hex(), "interval": interval},
+    }
+    return cast(AdmittedView, shown)
+
+
+def endpoint(driver: SwitchDriver) -> Endpoint:
+    """Returns a switch's address and port for workers, and the parameters of the way there."""
+    host, port = driver.address
+    return {"address": host, "port": port, "receive_buffer": driver.receive_buffer, "link": driver.link}

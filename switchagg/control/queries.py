@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, cast
 
-from switchagg.control import answers, views
+from switchagg.control import answers
 from switchagg.control.controller_core import ControllerCore
 from switchagg.control.drivers.base import SwitchDriver
 from switchagg.control.event_log import describe
-from switchagg.control.jobs.job import Generation
-from switchagg.control.jobs.records import Tenant
+from switchagg.control.jobs.job import Generation, Job, Member
+from switchagg.control.jobs.records import JobState, MemberState, Tenant
+from switchagg.control.jobs.switch_resources import SwitchResources
+from switchagg.control.member_streams import endpoint
 from switchagg.control.telemetry import INTERVAL
 from switchagg.errors import SwitchError
+from switchagg.rules.wiring import shown_network
 
 PATIENCE: Final = 5.0  # seconds that people wait for a switch's counters and slots
 REFRESH_PATIENCE: Final = 0.3  # seconds to wait for fresh counters
@@ -39,7 +43,7 @@ class Queries:
         self._refresh()
         with self._core.lock:
             job = self._core.find(tenant, name, job_id)
-            return None if job is None else self._core.job_view(job)
+            return None if job is None else self.job_view(job)
 
     def switches(self, tenant: Tenant) -> list[answers.SwitchView]:
         """Returns the switches with the owners of their slots."""
@@ -59,7 +63,7 @@ class Queries:
                     "memory": switch.capacity.memory,
                     "memory_used": switch.memory_used,
                     "max_words": switch.capacity.words,
-                    "ranges": views.ranges(switch, self._core.book, tenant),
+                    "ranges": self._ranges(switch, tenant),
                 }
                 for switch in self._core.book.pool.switches.values()
             ]
@@ -98,7 +102,7 @@ class Queries:
             hidden = any(None in states.values() for _, states in found)
             if hidden or job.generation is not generation:
                 return {"job": name, "slots": None}
-            waiting = [each for part, states in found for each in views.waiting(states, part, generation)]
+            waiting = [each for part, states in found for each in _waiting(states, part, generation)]
             return {"job": name, "slots": waiting}
 
     def stats(self, tenant: Tenant) -> answers.StatsView:
@@ -110,7 +114,7 @@ class Queries:
             there = [
                 (job.name, job.id, job.tenant, part.slot_range.switch)
                 for job in self._core.book.table.jobs()
-                if job.generation is not None and job.generation.open and views.sees(tenant, job.tenant)
+                if job.generation is not None and job.generation.open and _sees(tenant, job)
                 for part in job.generation.parts
             ]
         switches: dict[str, dict[str, Any]] = {}
@@ -170,7 +174,7 @@ class Queries:
         first = next(iter(drivers), None)
         return {
             "status": "ok",
-            "switch": None if first is None else views.endpoint(first),
+            "switch": None if first is None else endpoint(first),
             "switches": states,
             "warnings": warnings,
         }
@@ -193,15 +197,132 @@ class Queries:
 
     # With the lock held.
 
+    def job_view(self, job: Job) -> answers.JobView:
+        """Returns a job."""
+        core, book, now = self._core, self._core.book, time.monotonic()
+        generation, history = job.generation, core.telemetry.history(job)
+        counters = {each.switch: core.agents[each.switch].job_counters(job.id) for each in job.ranges}
+        members = [
+            self._member(member, generation, counters, now) for _, member in sorted(job.members.items())
+        ]
+        for member in job.back.values():
+            members.append({**self._member(member, None, counters, now), "state": "waiting"})
+        queue = book.scheduler.queue()
+        down = [switch for each in job.ranges if not (switch := book.pool.switches[each.switch]).up]
+        seats = {} if job.placement is None else dict(job.placement.seats)
+        return {
+            "name": job.name,
+            "id": job.id or None,
+            "tenant": job.tenant,
+            "state": job.shown,
+            "why": job.why or "; ".join(f"switch {each.name!r} is down: {each.why}" for each in down),
+            "world_size": job.world_size,
+            "members": members,
+            "missing": job.missing if job.state is not JobState.failed else [],
+            "lost": job.ranks(MemberState.lost),
+            "places": [] if generation is None else list(generation.places),
+            "switch": job.switch if job.slot_range is None else job.slot_range.switch,
+            "base": None if job.slot_range is None else job.slot_range.base,
+            "leaves": [
+                {"switch": leaf.switch, "base": leaf.base, "ranks": list(seats[leaf.switch])}
+                for leaf in job.ranges[1:]
+            ],
+            "slots": job.slots,
+            "words": job.words,
+            "age": round(now - job.created, 3),
+            "priority": job.priority,
+            "queue_position": queue.index(job) + 1 if job.state is JobState.queued else None,
+            "deadline": job.deadline,
+            "on_loss": job.on_loss.value,
+            "draining": job.draining,
+            "policy": {
+                **cast(answers.PolicyWord, asdict(job.policy)),
+                "since": round(job.policy_since + core.epoch, 3),
+                "why": job.policy_why,
+            },
+            "rates": None if history is None else history.rates(),
+        }
+
+    def _member(
+        self,
+        member: Member,
+        generation: Generation | None,
+        counters: Mapping[str, Mapping[str, int]],
+        now: float,
+    ) -> answers.MemberView:
+        silent = self._core.book.table.liveness.silent(member.cookie, now)
+        switch = packets = None
+        if generation is not None and member.rank in generation.places:
+            part, bit = generation.seat(member.rank)
+            switch = part.slot_range.switch
+            packets = counters.get(switch, {}).get(f"worker_{bit}_packets")
+        return {
+            "rank": member.rank,
+            "state": member.state.value,
+            "address": member.endpoint[0],
+            "port": member.endpoint[1],
+            "switch": switch,
+            "silent": None if silent is None else round(silent, 2),
+            "packets": packets,
+            "why": member.why,
+        }
+
+    def switch_view(self, name: str, tenant: Tenant) -> answers.SwitchView:
+        """Returns a switch with the owners of its slots."""
+        switch, driver = self._core.book.pool.switches[name], self._core.drivers[name]
+        hosts = switch.attachment.hosts
+        return {
+            "name": name,
+            "target": driver.target,
+            **endpoint(driver),
+            "state": switch.state,
+            "why": switch.why,
+            "draining": switch.draining,
+            "warnings": driver.warnings,
+            "parent": switch.attachment.parent,
+            "hosts": None if hosts is None else [shown_network(network) for network in hosts],
+            "capacity": cast(answers.CapacityView, asdict(switch.capacity)),
+            "free": switch.allocator.free_slots,
+            "largest_free": switch.allocator.largest_free,
+            "memory_used": switch.memory_used,
+            "ranges": self._ranges(switch, tenant),
+            "counters": dict(self._core.agents[name].counters),
+        }
+
+    def _ranges(self, switch: SwitchResources, tenant: Tenant) -> list[answers.RangeView]:
+        """Returns the ranges of a switch, by base; other tenants' ranges without names."""
+        found: list[answers.RangeView] = []
+        for job in self._core.book.table.jobs():
+            reserved = job.ranges
+            if job.change is not None and job.change.target is not None:
+                reserved += tuple(each for each in job.change.target.ranges if each not in reserved)
+            known = _sees(tenant, job)
+            found += [
+                {
+                    "base": each.base,
+                    "slots": each.slots,
+                    "words": each.words,
+                    "job": job.id or None,
+                    "name": job.name if known else None,
+                    "tenant": job.tenant if known else None,
+                }
+                for each in reserved
+                if each.switch == switch.name
+            ]
+        return sorted(found, key=lambda each: each["base"])
+
     def _jobs(self, tenant: Tenant) -> list[answers.JobView]:
-        jobs = self._core.book.table.jobs()
-        return [self._core.job_view(job) for job in jobs if views.sees(tenant, job.tenant)]
+        return [self.job_view(job) for job in self._core.book.table.jobs() if _sees(tenant, job)]
 
     def _switches(self, tenant: Tenant) -> list[answers.SwitchView]:
-        return [self._core.switch_view(name, tenant) for name in self._core.drivers]
+        return [self.switch_view(name, tenant) for name in self._core.drivers]
 
     def _events(self, tenant: Tenant, since: int, limit: int) -> list[answers.EventView]:
         return [describe(event) for event in self._core.journal.events.since(since, limit, tenant)]
+
+
+def _sees(tenant: Tenant, job: Job) -> bool:
+    return tenant.admin or tenant.name == job.tenant
 
 
 def _states(indices: range, driver: SwitchDriver) -> dict[int, Any]:
@@ -210,3 +331,31 @@ def _states(indices: range, driver: SwitchDriver) -> dict[int, Any]:
 
 def _counters(jobs: Sequence[int], driver: SwitchDriver) -> tuple[dict[str, int], dict[int, dict[str, int]]]:
     return dict(driver.counters()), {job_id: dict(driver.job_counters(job_id)) for job_id in jobs}
+
+
+def _waiting(slots: Mapping[int, Any], part: Generation, generation: Generation) -> list[answers.WaitingSlot]:
+    """Returns the slots of a job on one switch that wait for some ranks.
+
+    Args:
+        slots: the slots' states by index.
+        part: the job on that switch. At a root a leaf stands for the ranks below it.
+    """
+    below = {leaf.slot_range.switch: leaf.places for leaf in generation.leaves}
+    senders = [below[each] if isinstance(each, str) else (each,) for each in part.senders]
+    full = (1 << len(senders)) - 1
+
+    def ranks(bits: int) -> list[int]:
+        return sorted(rank for bit, each in enumerate(senders) if bits >> bit & 1 for rank in each)
+
+    return [
+        {
+            "switch": part.slot_range.switch,
+            "slot": index,
+            "seq": state.seq,
+            "filled": state.filled,
+            "seen": ranks(state.seen),
+            "missing": ranks(~state.seen & full),
+        }
+        for index, state in slots.items()
+        if state.seen & full != full
+    ]

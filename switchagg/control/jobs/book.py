@@ -349,6 +349,11 @@ class JobBook:
 
     # Switches.
 
+    def wants(self, part: Generation) -> bool:
+        """Returns True if this generation, or part of one, is still to be installed."""
+        job = self.table.by_id(part.id)
+        return job is not None and job.generation is not None and part in job.generation.parts
+
     def opened(self, job: Job, part: Generation, now: float) -> None:
         """A switch has installed the job, or its part of it, and initialised every slot."""
         generation = job.generation
