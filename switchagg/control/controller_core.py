@@ -97,9 +97,9 @@ class ControllerCore:
         with self.lock:
             self.book.table.last_id, self.book.table.last_number = kept.last_id, kept.last_number
             now = time.monotonic()
-            for name in kept.draining & self.drivers.keys():
-                self.book.pool.switches[name].draining = True
-            for document in kept.jobs:
+            for name in kept.switches.keys() & self.drivers.keys():
+                self.book.pool.switches[name].draining = kept.switches[name]
+            for document in filter(None, kept.jobs.values()):
                 try:
                     job = job_codec.load(document, self.epoch)
                 except (KeyError, TypeError, ValueError) as error:
@@ -179,7 +179,7 @@ class ControllerCore:
         events = []
         for effect in pending:
             match effect:
-                case effects.SaveJob(job) | effects.ForgetJob(job):
+                case effects.SaveJob(job):
                     keep = job_codec.kept(job) and self.journal.store.persistent
                     jobs[job.number] = job_codec.dump(job, self.epoch) if keep else None
                     if job.state is JobState.ended:
@@ -202,9 +202,9 @@ class ControllerCore:
                     self.streams.refuse(member, member.refusal)
             case effects.SendEvent(member, event):
                 self.streams.send(member, event)
-            case effects.AnswerStep(member, step, complete_to, refusal, code):
-                if refusal:
-                    self.streams.fail(member, step, AdmissionError(refusal, code))
+            case effects.AnswerStep(member, step, complete_to, refusal):
+                if refusal is not None:
+                    self.streams.fail(member, step, refusal)
                 else:
                     progress = step is effects.ChangeStep.progress
                     self.streams.answer(member, step, complete_to if progress else self.admitted(member))

@@ -12,7 +12,7 @@ from typing import cast
 from switchagg.control.answers import EventView
 from switchagg.control.jobs.effects import LogEvent
 from switchagg.control.jobs.records import Event, Tenant
-from switchagg.control.store import IN_MEMORY, IN_STORE, Changes, Kept, Store
+from switchagg.control.store import IN_MEMORY, IN_STORE, Changes, Store
 from switchagg.errors import SwitchError
 
 _log = logging.getLogger(__name__)
@@ -80,7 +80,7 @@ class Journal:
         self.error = ""
         self._unsaved = Changes()
 
-    def load(self) -> Kept:
+    def load(self) -> Changes:
         """Returns the state of an earlier controller, and goes on with its event log."""
         kept = self.store.load()
         self.events = EventLog(kept.events)

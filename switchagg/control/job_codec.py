@@ -12,13 +12,19 @@ from dataclasses import asdict, is_dataclass, replace
 from enum import Enum
 from itertools import repeat
 from types import UnionType
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, Final, get_args, get_origin, get_type_hints
 
-from switchagg.control.jobs.job import Change, ChangeReason, Generation, Job, Member, Placement
-from switchagg.control.jobs.records import Admission, JobSpec, JobState, JoinRequest, MemberState
+from switchagg.control.jobs.job import Change, Generation, Job, Member, Placement
+from switchagg.control.jobs.records import Admission, JobState
 from switchagg.control.jobs.switch_resources import JobSize, SlotRange
-from switchagg.rules.planner import SkipPolicy
-from switchagg.rules.slots import JobEntry
+
+_JOB: Final = (
+    *("number", "tenant", "name", "world_size", "spec", "state", "draining", "id"),
+    *("policy", "policy_why"),
+)
+_GENERATION: Final = ("entry", "first_seq", "places", "fenced", "seats")
+_MEMBER: Final = ("request", "endpoint", "token", "former", "state", "why")
+_CHANGE: Final = ("reason", "why", "complete_to")
 
 
 def kept(job: Job) -> bool:
@@ -30,59 +36,32 @@ def kept(job: Job) -> bool:
 
 def dump(job: Job, epoch: float) -> dict[str, Any]:
     """Returns the document of a job. `epoch` is the unix time at which the book's clock was 0."""
-    generation = job.generation if job.generation is not None and job.generation.open else None
+    generation, change = job.generation, job.change
     opened = job.state in (JobState.running, JobState.moving)
+    members = [member for member in job.members.values() if member.admission] if opened else []
     return {
-        "number": job.number,
-        "tenant": job.tenant,
-        "name": job.name,
-        "world_size": job.world_size,
+        **_fields(job, _JOB),
         "created": job.created + epoch,
-        "spec": None if job.spec is None else asdict(job.spec),
-        "state": job.state.value,
-        "draining": job.draining,
         "tree": None if job.placement is None else asdict(job.placement),
         "shape": None if job.size is None else asdict(job.size),
-        "id": job.id,
-        "generation": None if generation is None else _generation(generation),
+        "generation": None if generation is None or not generation.open else _generation(generation),
         "change": None
-        if job.change is None or not (job.change.begun or job.change.lost)
-        else {
-            "reason": job.change.reason.value,
-            "why": job.change.why,
-            "complete_to": job.change.complete_to,
-            "lost": list(job.change.lost.items()),
-        },
-        "policy": asdict(job.policy),
-        "policy_why": job.policy_why,
+        if change is None or not (change.begun or change.lost)
+        else {**_fields(change, _CHANGE), "lost": list(change.lost.items())},
         "policy_since": job.policy_since + epoch,
-        "members": [_member(member) for member in job.members.values() if member.admission] if opened else [],
+        "members": [_member(member) for member in members],
     }
 
 
 def _generation(generation: Generation) -> dict[str, Any]:
-    return {
-        "entry": asdict(generation.entry),
-        "first_seq": generation.first_seq,
-        "places": list(generation.places),
-        "fenced": generation.fenced,
-        "seats": list(generation.seats),
-        "leaves": [_generation(leaf) for leaf in generation.leaves],
-    }
+    leaves = [_generation(leaf) for leaf in generation.leaves]
+    return {**_fields(generation, _GENERATION), "leaves": leaves}
 
 
 def _member(member: Member) -> dict[str, Any]:
     assert member.admission is not None
-    return {
-        "admission": {**asdict(member.admission), "cookie": None},
-        "request": asdict(member.request),
-        "endpoint": list(member.endpoint),
-        "token": member.token,
-        "former": member.former,
-        "cookie": member.cookie.hex(),
-        "state": member.state.value,
-        "why": member.why,
-    }
+    admission = {**asdict(member.admission), "cookie": None}
+    return {**_fields(member, _MEMBER), "admission": admission, "cookie": member.cookie.hex()}
 
 
 def load(document: dict[str, Any], epoch: float) -> Job:
@@ -92,54 +71,34 @@ def load(document: dict[str, Any], epoch: float) -> Job:
     """
     root = document.get("site")  # written when a job had one switch
     job = Job(
-        number=document["number"],
-        tenant=document["tenant"],
-        name=document["name"],
-        world_size=document["world_size"],
+        **_read_fields(Job, _JOB, document),
         created=document["created"] - epoch,
-        spec=_read(JobSpec, document["spec"]),
-        draining=document["draining"],
         placement=_read(Placement, document.get("tree") if root is None else {"root": root}),
         size=_read(JobSize, document["shape"]),
-        policy=_read(SkipPolicy, document["policy"]),
-        policy_why=document["policy_why"],
         policy_since=document["policy_since"] - epoch,
-        id=document["id"],
     )
-    state = JobState(document["state"])
-    if state not in (JobState.running, JobState.moving):
+    if job.state not in (JobState.running, JobState.moving):
         job.state = JobState.queued if job.placement is None else JobState.created
         return job
-    job.state = state
     for saved in document["members"]:
         member = _load_member(job, saved)
         job.members[member.rank] = member
     if document["generation"] is not None and job.placement is not None:
         job.generation = _load_generation(job.ranges, document["generation"])
     if (change := document["change"]) is not None:
-        job.change = Change(
-            ChangeReason(change["reason"]),
-            change["why"],
-            complete_to=change["complete_to"],
-            lost=dict(change["lost"]),
-        )
+        job.change = Change(**_read_fields(Change, _CHANGE, change), lost=dict(change["lost"]))
     return job
 
 
 def _load_member(job: Job, saved: dict[str, Any]) -> Member:
     cookie = bytes.fromhex(saved["cookie"])
-    admission = saved["admission"]
+    admission = _read(Admission, {"senders": saved["admission"]["world_size"], **saved["admission"]})
     return Member(
         job,
-        _read(JoinRequest, saved["request"]),
-        0.0,
-        endpoint=tuple(saved["endpoint"]),
-        token=saved["token"],
-        former=saved["former"],
+        expires=0.0,
         cookie=cookie,
-        admission=replace(_read(Admission, {"senders": admission["world_size"], **admission}), cookie=cookie),
-        state=MemberState(saved["state"]),
-        why=saved["why"],
+        admission=replace(admission, cookie=cookie),
+        **_read_fields(Member, _MEMBER, saved),
     )
 
 
@@ -147,15 +106,22 @@ def _load_generation(ranges: Sequence[SlotRange], saved: dict[str, Any]) -> Gene
     leaves = zip(ranges[1:], saved.get("leaves", ()), strict=True)
     return Generation(
         ranges[0],
-        _read(JobEntry, saved["entry"]),
-        saved["first_seq"],
-        tuple(saved["places"]),
-        saved["fenced"],
+        **_read_fields(Generation, _GENERATION, {"seats": (), **saved}),
         ready=True,
         open=True,
         leaves=tuple(_load_generation([each], leaf) for each, leaf in leaves),
-        seats=tuple(saved.get("seats", ())),
     )
+
+
+def _fields(record: Any, names: Sequence[str]) -> dict[str, Any]:
+    """Returns some fields of a record in JSON's types."""
+    values: dict[str, Any] = {name: getattr(record, name) for name in names}
+    return {name: asdict(each) if is_dataclass(each) else each for name, each in values.items()}  # type: ignore[arg-type]
+
+
+def _read_fields(kind: Any, names: Sequence[str], document: dict[str, Any]) -> dict[str, Any]:
+    hints = get_type_hints(kind)
+    return {name: _read(hints[name], document[name]) for name in names}
 
 
 def _read(kind: Any, value: Any) -> Any:
@@ -168,6 +134,5 @@ def _read(kind: Any, value: Any) -> Any:
     if get_origin(kind) is tuple:
         return tuple(map(_read, repeat(kinds[0]) if Ellipsis in kinds else kinds, value))
     if is_dataclass(kind):
-        hints = get_type_hints(kind)
-        return kind(**{name: _read(hints[name], each) for name, each in value.items()})  # type: ignore[operator]
+        return kind(**_read_fields(kind, value, value))  # type: ignore[operator]
     return kind(value) if issubclass(kind, Enum) else value

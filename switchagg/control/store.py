@@ -65,7 +65,7 @@ CREATE TABLE meta (name TEXT PRIMARY KEY, value INTEGER NOT NULL);
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """The changes of one step of the controller.
+    """The changes of one step of the controller, or of all the steps of an earlier one.
 
     Attributes:
         jobs: documents by number; None deletes.
@@ -75,17 +75,6 @@ class Changes:
     jobs: Mapping[int, dict[str, Any] | None] = field(default_factory=dict)
     events: Sequence[Event] = ()
     switches: Mapping[str, bool] = field(default_factory=dict)
-    last_id: int = 0
-    last_number: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """The state that an earlier controller left; `jobs` by number."""
-
-    jobs: Sequence[dict[str, Any]] = ()
-    events: Sequence[Event] = ()
-    draining: frozenset[str] = frozenset()
     last_id: int = 0
     last_number: int = 0
 
@@ -152,18 +141,17 @@ class Store:
             database.execute("ROLLBACK")
             raise
 
-    def load(self) -> Kept:
-        """Returns the state that an earlier controller left."""
+    def load(self) -> Changes:
+        """Returns the state that an earlier controller left, with its latest IN_MEMORY events."""
         with self._transaction() as database:
             meta = dict(database.execute("SELECT name, value FROM meta"))
             rows = database.execute("SELECT * FROM events ORDER BY number DESC LIMIT ?", (IN_MEMORY,))
             events = [Event(number, time, EventKind(kind), *rest) for number, time, kind, *rest in rows]
-            documents = database.execute("SELECT document FROM jobs ORDER BY number")
-            drained = database.execute("SELECT name FROM switches WHERE draining")
-            return Kept(
-                [json.loads(document) for (document,) in documents],
+            documents = database.execute("SELECT number, document FROM jobs ORDER BY number")
+            return Changes(
+                {number: json.loads(document) for number, document in documents},
                 events[::-1],
-                frozenset(name for (name,) in drained),
+                {name: bool(draining) for name, draining in database.execute("SELECT * FROM switches")},
                 meta.get("last_id", 0),
                 meta.get("last_number", 0),
             )

@@ -36,7 +36,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from switchagg.control.jobs.candidates import CandidateFinder
-from switchagg.control.jobs.effects import AnswerJoin, Effect, Effects, ForgetJob, LogEvent, SendEvent
+from switchagg.control.jobs.effects import AnswerJoin, Effect, Effects, LogEvent, SendEvent
 from switchagg.control.jobs.job import UNOPENED, Change, ChangeReason, Generation, Job, Member
 from switchagg.control.jobs.job_table import JobTable
 from switchagg.control.jobs.lifecycle import JobLifecycle
@@ -111,13 +111,14 @@ class JobBook:
                     return
                 text = f"job {job.name!r} was not taken up: {error}"
                 self._effects.add(LogEvent(EventKind.ended, text, job.tenant, job.name))
-                self._effects.add(ForgetJob(job))
+                job.state = JobState.ended
+                self._effects.save(job)
                 return
         elif job.state is JobState.queued and not self.candidates.independent(job):
             job.state = JobState.created  # its members have to join again
         self.table.add(job)
         for member in job.joined():
-            self.table.register(member)
+            self.table.cookies[member.cookie] = member
             self.table.liveness.watch(member.cookie, job.deadline, now, grace=GRACE)
         if job.state is JobState.moving and job.change is None:
             job.change = Change(ChangeReason.move, "the controller restarted")
@@ -234,7 +235,7 @@ class JobBook:
 
     def heard(self, cookie: bytes, now: float) -> Member | None:
         """Takes a sign of life. Returns its member; None if no member has this cookie."""
-        member = self.table.by_cookie(cookie)
+        member = self.table.cookies.get(cookie)
         if member is not None:
             self.table.liveness.heard(cookie, now)
         return member
@@ -351,7 +352,7 @@ class JobBook:
 
     def wants(self, part: Generation) -> bool:
         """Returns True if this generation, or part of one, is still to be installed."""
-        job = self.table.by_id(part.id)
+        job = self.table.ids.get(part.id)
         return job is not None and job.generation is not None and part in job.generation.parts
 
     def opened(self, job: Job, part: Generation, now: float) -> None:
@@ -425,7 +426,7 @@ class JobBook:
                 switch=name,
             )
         for job_id in found.installed:
-            job = self.table.by_id(job_id)
+            job = self.table.ids.get(job_id)
             if job is None or job.generation is None:
                 continue
             if not job.generation.open:

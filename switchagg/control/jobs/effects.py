@@ -9,6 +9,7 @@ from typing import Any
 
 from switchagg.control.jobs.job import Generation, Job, Member
 from switchagg.control.jobs.records import EventKind
+from switchagg.errors import AdmissionError
 
 
 class ChangeStep(StrEnum):
@@ -62,16 +63,12 @@ class SendEvent:
 
 @dataclass(frozen=True, slots=True)
 class AnswerStep:
-    """Answer a member's call in a change of membership.
-
-    Without a refusal, progress is answered with `complete_to`, proceed with the new admission.
-    """
+    """Answer a member's call: progress with `complete_to`, proceed with the new admission; or refuse it."""
 
     member: Member
     step: ChangeStep
     complete_to: int = 0
-    refusal: str = ""
-    code: str = ""
+    refusal: AdmissionError | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +80,7 @@ class CloseStream:
 
 @dataclass(frozen=True, slots=True)
 class SaveJob:
-    """Store the job again: what survives a restart has changed."""
-
-    job: Job
-
-
-@dataclass(frozen=True, slots=True)
-class ForgetJob:
-    """Delete the job from the store."""
+    """Store the job again, or delete it there if it is over."""
 
     job: Job
 
@@ -109,7 +99,7 @@ class LogEvent:
 
 SwitchEffect = Install | Remove | Fence
 MemberEffect = AnswerJoin | SendEvent | AnswerStep | CloseStream
-Effect = SwitchEffect | MemberEffect | SaveJob | ForgetJob | LogEvent
+Effect = SwitchEffect | MemberEffect | SaveJob | LogEvent
 
 
 class Effects:
@@ -123,7 +113,7 @@ class Effects:
         self._queue.append(effect)
 
     def save(self, job: Job) -> None:
-        """Has a job stored."""
+        """Has a job stored, or deleted if it is over."""
         self.add(SaveJob(job))
 
     def send_all(self, job: Job, event: Mapping[str, Any]) -> None:

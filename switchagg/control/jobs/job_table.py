@@ -20,17 +20,19 @@ class JobTable:
     """The jobs of one controller.
 
     Attributes:
+        ids: jobs by the ids that switches know them under.
+        cookies: present members by their cookies.
         liveness: the clocks of admitted members.
         last_id, last_number: the latest job id and job number given out.
     """
 
     def __init__(self) -> None:
+        self.ids: dict[int, Job] = {}
+        self.cookies: dict[bytes, Member] = {}
         self.liveness = Liveness()
         self.last_id = 0
         self.last_number = 0
         self._names: dict[tuple[str, str], list[Job]] = {}  # oldest first
-        self._ids: dict[int, Job] = {}
-        self._cookies: dict[bytes, Member] = {}
 
     def jobs(self) -> list[Job]:
         """Returns every job, by tenant and name, older ones first."""
@@ -65,19 +67,11 @@ class JobTable:
             raise AdmissionError(f"that is not the token of rank {rank} in job {name!r}", "wrong_token")
         raise AdmissionError(f"no job {name!r} with a rank {rank} is running", "not_found")
 
-    def by_id(self, job_id: int) -> Job | None:
-        """Returns the job that switches know under this id."""
-        return self._ids.get(job_id)
-
-    def by_cookie(self, cookie: bytes) -> Member | None:
-        """Returns the present member with this cookie."""
-        return self._cookies.get(cookie)
-
     def on_switch(self, switch: str) -> list[Generation]:
         """Returns the generations that a switch holds with their slots initialised."""
         return [
             part
-            for job in self._ids.values()
+            for job in self.ids.values()
             if job.generation is not None
             for part in job.generation.parts
             if part.ready and part.slot_range.switch == switch
@@ -94,7 +88,7 @@ class JobTable:
         """Adds a job with its generation, if it has one."""
         self._names.setdefault((job.tenant, job.name), []).append(job)
         if job.generation is not None:
-            self._ids[job.generation.id] = job
+            self.ids[job.generation.id] = job
 
     def remove(self, job: Job) -> None:
         """Removes a job that has ended."""
@@ -107,24 +101,16 @@ class JobTable:
         """Gives a job the id that was free longest, so that late packets of an ended job meet no other."""
         for _ in range(_JOB_IDS):
             self.last_id = self.last_id % _JOB_IDS + 1
-            if self.last_id not in self._ids:
+            if self.last_id not in self.ids:
                 break
         job.id = self.last_id
-        self._ids[job.id] = job
-
-    def release_id(self, job_id: int) -> None:
-        """Frees an id."""
-        del self._ids[job_id]
-
-    def register(self, member: Member) -> None:
-        """Makes a member known by its cookie."""
-        self._cookies[member.cookie] = member
+        self.ids[job.id] = job
 
     def unregister(self, member: Member) -> None:
         """Forgets a member's cookie and clock, if it has any."""
         self.liveness.forget(member.cookie)
-        self._cookies.pop(member.cookie, None)
+        self.cookies.pop(member.cookie, None)
 
     def overdue(self, now: float) -> list[tuple[Member, float]]:
         """Returns members whose clock has run out, with their seconds of silence; stops their clocks."""
-        return [(self._cookies[cookie], seconds) for cookie, seconds in self.liveness.overdue(now)]
+        return [(self.cookies[cookie], seconds) for cookie, seconds in self.liveness.overdue(now)]

@@ -37,7 +37,7 @@ class JobLifecycle:
             member.token = self._draw_new(taken)
             if not member.cookie:
                 member.cookie = self._draw_cookie()
-                self._table.register(member)
+                self._table.cookies[member.cookie] = member
         job.placement, job.size, job.stays = placement, placement.root.size, False
         job.generation = self._generation(job, placement, members, taken)
         job.generation.prepare()
@@ -132,7 +132,7 @@ class JobLifecycle:
     def remove_generation(self, job: Job) -> None:
         """Removes a job from its switches; its slots stay reserved for it."""
         if job.generation is not None:
-            self._table.release_id(job.generation.id)
+            del self._table.ids[job.generation.id]
             for part in job.generation.parts:
                 self._effects.add(effects.Remove(part))
             job.generation = None
@@ -184,7 +184,7 @@ class JobLifecycle:
         self.free_ranges(job)
         job.state = JobState.failed
         self._effects.send_all(job, {**event, "job": job.id})
-        self._effects.add(effects.ForgetJob(job))
+        self._effects.save(job)
         self._effects.log(EventKind.failed, f"job {job.name!r} has failed: {why}", job)
 
     def end(self, job: Job, why: str = "all its members are gone") -> None:
@@ -195,7 +195,7 @@ class JobLifecycle:
         self.free_ranges(job)
         job.state = JobState.ended
         self._table.remove(job)
-        self._effects.add(effects.ForgetJob(job))
+        self._effects.save(job)
         self._effects.log(EventKind.ended, f"job {job.name!r} has ended: {why}", job)
 
     def _release(self, job: Job, error: AdmissionError) -> None:
@@ -206,6 +206,6 @@ class JobLifecycle:
                 self._pool.release(change.target, job.placement)
             for member in job.joined():
                 for step in effects.ChangeStep:
-                    self._effects.add(effects.AnswerStep(member, step, 0, str(error), error.code))
+                    self._effects.add(effects.AnswerStep(member, step, refusal=error))
         self.refuse_returning(job, error)
         self.refuse(job.members.values(), error)

@@ -104,11 +104,7 @@ class SlotAllocator:
                 "no_slots",
             )
         base = min(self._free[size])
-        self._free[size].remove(base)
-        while size > slots:
-            size //= 2
-            self._free.setdefault(size, set()).add(base + size)
-        self._taken[base] = slots
+        self.claim(base, slots)
         return base
 
     def free(self, base: int) -> None:

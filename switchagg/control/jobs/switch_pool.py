@@ -23,7 +23,6 @@ from contextlib import contextmanager
 
 from switchagg.control.jobs.candidates import PlacementCandidate, seats_in_tree
 from switchagg.control.jobs.job import Placement
-from switchagg.control.jobs.records import SwitchState
 from switchagg.control.jobs.slot_allocator import SlotAllocator
 from switchagg.control.jobs.switch_resources import JobSize, SlotRange, SwitchResources
 from switchagg.errors import UsageError
@@ -107,12 +106,7 @@ class SwitchPool:
         """
         for candidate in waiting:
             switch, size = self.switches[candidate.root], candidate.size
-            if (
-                switch.state is not SwitchState.up
-                or switch.allocator.smallest_hole(size.slots)
-                or size.memory > switch.capacity.memory - switch.memory_used
-                or (switch.capacity.groups is not None and len(switch.ranges) >= switch.capacity.groups)
-            ):
+            if switch.allocator.smallest_hole(size.slots) or switch.obstacle(size, besides_range=True):
                 continue
             windows = []
             for start in range(0, switch.capacity.slots - size.slots + 1, size.slots):

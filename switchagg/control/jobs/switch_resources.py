@@ -71,7 +71,6 @@ class SwitchResources:
     why: str = UNREACHED
     allocator: SlotAllocator = field(init=False)
     ranges: dict[int, SlotRange] = field(default_factory=dict)
-    memory_used: int = 0
     default: JobSize = field(init=False)
 
     def __post_init__(self) -> None:
@@ -103,6 +102,11 @@ class SwitchResources:
         if not self.up:
             return SwitchState.down
         return SwitchState.draining if self.draining else SwitchState.up
+
+    @property
+    def memory_used(self) -> int:
+        """Bytes that the jobs' slots take."""
+        return sum(each.size.memory for each in self.ranges.values())
 
     def job_size(self, words: int | None, slots: int | None, workers: int = 1) -> JobSize:
         """Returns the size of a job on this switch while it is empty, with defaults for None.
@@ -146,8 +150,12 @@ class SwitchResources:
             )
         return found
 
-    def obstacle(self, size: JobSize) -> str:
-        """Returns the reason why no job of that size can be placed here now; empty if one can."""
+    def obstacle(self, size: JobSize, *, besides_range: bool = False) -> str:
+        """Returns the reason why no job of that size can be placed here now; empty if one can.
+
+        Args:
+            besides_range: pass over the lack of a free range.
+        """
         capacity = self.capacity
         if not self.up:
             return f"switch {self.name!r} is down: {self.why}"
@@ -158,7 +166,7 @@ class SwitchResources:
                 f"{size.slots} slots of {size.words} words take {size.memory} bytes; switch {self.name!r} "
                 f"has {capacity.memory} bytes for slots, of which other jobs have {self.memory_used}"
             )
-        if not self.allocator.smallest_hole(size.slots):
+        if not besides_range and not self.allocator.smallest_hole(size.slots):
             return (
                 f"{size.slots} slots asked for; {self.allocator.free_slots} of the {capacity.slots} of "
                 f"switch {self.name!r} are free, {self.allocator.largest_free} of them in one range"
@@ -169,20 +177,16 @@ class SwitchResources:
 
     def take(self, size: JobSize) -> SlotRange:
         """Takes a range. The caller has made sure that there is no `obstacle`."""
-        return self._keep(SlotRange(self.name, self.allocator.allocate(size.slots), size.slots, size.words))
+        taken = SlotRange(self.name, self.allocator.allocate(size.slots), size.slots, size.words)
+        self.ranges[taken.base] = taken
+        return taken
 
     def claim(self, slot_range: SlotRange) -> None:
         """Takes exactly this range, as after a restart. Raises `UsageError` if it is not free."""
         self.allocator.claim(slot_range.base, slot_range.slots)
-        self._keep(slot_range)
+        self.ranges[slot_range.base] = slot_range
 
     def release(self, slot_range: SlotRange) -> None:
         """Frees a range."""
         del self.ranges[slot_range.base]
         self.allocator.free(slot_range.base)
-        self.memory_used -= slot_range.size.memory
-
-    def _keep(self, slot_range: SlotRange) -> SlotRange:
-        self.ranges[slot_range.base] = slot_range
-        self.memory_used += slot_range.size.memory
-        return slot_range

@@ -189,6 +189,26 @@ def test_a_drained_switch_stays_drained(tmp_path: Path, driver: FakeDriver) -> N
         second.store.close()
 
 
+def test_a_job_that_the_switches_have_no_place_for_any_more_is_forgotten(
+    tmp_path: Path, driver: FakeDriver
+) -> None:
+    first = Controller([driver], store=Store(tmp_path), slots=16)
+    first.start()
+    up(first)
+    join_all(first)
+    first.close()
+    first.store.close()
+    second = Controller([FakeDriver(name="other")], store=Store(tmp_path), slots=16)
+    second.start()
+    try:
+        assert second.queries.jobs(OPEN) == []
+        assert "no switch 'fake' any more" in second.queries.events(OPEN)[-1]["text"]
+        assert not second.store.load().jobs
+    finally:
+        second.close()
+        second.store.close()
+
+
 def test_slots_that_were_lost_meanwhile(tmp_path: Path, driver: FakeDriver) -> None:
     first = Controller([driver], store=Store(tmp_path), slots=16)
     first.start()
@@ -479,7 +499,7 @@ def test_a_store_that_fails_for_long_fills_no_memory(
         assert len(controller._core.journal._unsaved.events) == 20
         monkeypatch.setattr(store, "write", write)
         controller.create(OPEN, JobSpec("a", 1))
-        assert [job["name"] for job in store.load().jobs] == ["a"]
+        assert [job["name"] for job in store.load().jobs.values()] == ["a"]
         assert controller.queries.health()["warnings"] == []
     finally:
         controller.close()

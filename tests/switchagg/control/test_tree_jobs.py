@@ -140,7 +140,7 @@ def test_a_switch_that_does_not_take_it(failing: int) -> None:
     for member in members:
         assert f"switch {name!r} did not take job 'j': table full" in str(member.refusal)
     assert only(jobs.poll(), Remove) == [Remove(install.generation) for install in installs]
-    assert (jobs.table.jobs(), free(jobs), jobs.table._ids) == ([], FREE, {})
+    assert (jobs.table.jobs(), free(jobs), jobs.table.ids) == ([], FREE, {})
 
 
 def test_a_switch_that_restarts_while_the_job_opens() -> None:
@@ -456,7 +456,7 @@ def test_everybody_gone_leaves_nothing() -> None:
                 for member in members:
                     jobs.leave(member)
         assert len(only(carry_out(jobs), Remove)) == 4
-        assert (free(jobs), jobs.table._ids) == (FREE, {})
+        assert (free(jobs), jobs.table.ids) == (FREE, {})
         assert all(member.state is not MemberState.joined for member in members) or end == "evict"
 
 
@@ -533,4 +533,4 @@ def test_random_jobs_on_trees_leave_nothing_behind() -> None:
     for _ in range(2):  # the second time those that have failed, whose members have not gone
         for job in jobs.table.jobs():
             jobs.evict(job, "me")
-    assert (jobs.table.jobs(), free(jobs), jobs.table._ids, jobs.table._cookies) == ([], FREE, {}, {})
+    assert (jobs.table.jobs(), free(jobs), jobs.table.ids, jobs.table.cookies) == ([], FREE, {}, {})

@@ -15,10 +15,10 @@ def test_jobs_are_found_by_name_and_id_until_they_are_removed() -> None:
     assert (first.number, second.number, other.number) == (1, 2, 3)
     assert table.jobs() == [first, second, other]
     assert (table.find("me", "a"), table.find("me", "a", first.id)) == (second, first)
-    assert (table.by_id(second.id), table.find("you", "a")) == (second, None)
+    assert (table.ids.get(second.id), table.find("you", "a")) == (second, None)
     table.remove(second)
-    table.release_id(second.id)
-    assert (table.find("me", "a"), table.by_id(second.id)) == (first, None)
+    del table.ids[second.id]
+    assert (table.find("me", "a"), table.ids.get(second.id)) == (first, None)
 
 
 def test_the_id_that_was_free_longest_comes_next() -> None:

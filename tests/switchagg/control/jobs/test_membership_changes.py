@@ -455,5 +455,5 @@ def test_random_losses_leaves_and_returns() -> None:
             assert last == 0 or jobs.table.member("me", "a", admitted[0].rank, last).rank == admitted[0].rank
         jobs.close()
         jobs.poll()
-        assert (jobs.table.jobs(), free(jobs), jobs.table._cookies) == ([], 128, {})
+        assert (jobs.table.jobs(), free(jobs), jobs.table.cookies) == ([], 128, {})
     assert changes > 50
