@@ -119,22 +119,20 @@ class Controller:
 
     def drain_switch(self, tenant: Tenant, name: str) -> SwitchView:
         """Places no new job on a switch, and moves its jobs as they allow it; returns the switch."""
-        return self._set_draining(tenant, name, self._book.drain_switch, True)
+        return self._set_draining(tenant, name, True)
 
     def undrain_switch(self, tenant: Tenant, name: str) -> SwitchView:
         """Places new jobs on a switch again; returns it."""
-        return self._set_draining(tenant, name, self._book.undrain_switch, False)
+        return self._set_draining(tenant, name, False)
 
-    def _set_draining(
-        self, tenant: Tenant, name: str, change: Callable[[str, str], None], draining: bool
-    ) -> SwitchView:
+    def _set_draining(self, tenant: Tenant, name: str, draining: bool) -> SwitchView:
         if not tenant.admin:
             raise AdmissionError("switches are the administrators' affair", "forbidden")
-        with self._core.changing():
+        with self._core.changing() as book:
             if name not in self._core.drivers:
                 raise AdmissionError(f"there is no switch {name[:128]!r}", "not_found")
             self._core.keep(switches={name: draining})
-            change(name, tenant.who)
+            book.set_draining(name, draining, tenant.who)
             return self.queries.switch_view(name, tenant)
 
     # Calls of members.

@@ -117,29 +117,27 @@ class Store:
             raise
         try:
             self._database = sqlite3.connect(path, timeout=5.0, isolation_level=None, check_same_thread=False)
+            for pragma in ("journal_mode = WAL", "synchronous = NORMAL", "foreign_keys = ON"):
+                self._database.execute(f"PRAGMA {pragma}")
             self._prepare()
-        except (sqlite3.Error, SwitchError) as error:
+        except sqlite3.Error as error:
             self._release()
             raise SwitchError(f"{self._where}: {error}") from error
+        except SwitchError:
+            self._release()
+            raise
 
     def _prepare(self) -> None:
-        database = self._database
-        database.execute("PRAGMA journal_mode = WAL")
-        database.execute("PRAGMA synchronous = NORMAL")
-        database.execute("PRAGMA foreign_keys = ON")
-        database.execute("BEGIN IMMEDIATE")
-        try:
+        with self._transaction(writing=True) as database:
             version = database.execute("PRAGMA user_version").fetchone()[0]
             if version > SCHEMA:
-                raise SwitchError(f"written by a newer switchagg (schema {version}; this one knows {SCHEMA})")
+                raise SwitchError(
+                    f"{self._where}: written by a newer switchagg (schema {version}; this one knows {SCHEMA})"
+                )
             if version == 0:
                 for statement in _TABLES.split(";"):
                     database.execute(statement)
                 database.execute(f"PRAGMA user_version = {SCHEMA}")
-            database.execute("COMMIT")
-        except BaseException:
-            database.execute("ROLLBACK")
-            raise
 
     def load(self) -> Changes:
         """Returns the state that an earlier controller left, with its latest IN_MEMORY events."""

@@ -37,7 +37,7 @@ from typing import Final
 
 from switchagg.control.jobs.candidates import CandidateFinder
 from switchagg.control.jobs.effects import AnswerJoin, Effect, Effects, LogEvent, SendEvent
-from switchagg.control.jobs.job import UNOPENED, Change, ChangeReason, Generation, Job, Member
+from switchagg.control.jobs.job import UNOPENED, Change, ChangeReason, Generation, Job, Member, list_ranks
 from switchagg.control.jobs.job_table import JobTable
 from switchagg.control.jobs.lifecycle import JobLifecycle
 from switchagg.control.jobs.membership_changes import MembershipChanges, address_taken
@@ -341,8 +341,7 @@ class JobBook:
         ranks = sorted(member.rank for member in lost)
         event = _lost_event(job, job.id, ranks, why)
         if job.on_loss is OnLoss.fail:
-            names = f"rank {ranks[0]} is" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))} are"
-            self._lifecycle.fail(job, f"{names} lost: {why}", event)
+            self._lifecycle.fail(job, f"{list_ranks(ranks, ' is', ' are')} lost: {why}", event)
         else:
             if any(member.admission is not None for member in lost):
                 self._effects.send_all(job, event)
@@ -441,25 +440,21 @@ class JobBook:
                 self._lifecycle.fail(job, why, {"event": "switch", "why": why})
         self.scheduler.run()
 
-    def drain_switch(self, name: str, who: str) -> None:
-        """Places no new job on a switch; its jobs move at their next pause, if others have room."""
+    def set_draining(self, name: str, draining: bool, who: str) -> None:
+        """Places no new job on a switch, or does so again.
+
+        The jobs of a switch that is drained move at their next pause, if others have room.
+        """
         switch = self.pool.switches[name]
-        if not switch.draining:
-            switch.draining = True
-            self._effects.log(EventKind.drained, f"switch {name!r} is being drained by {who}", switch=name)
-        for job in self.table.jobs():
+        if switch.draining is not draining:
+            switch.draining = draining
+            what = "is being drained" if draining else "takes jobs again,"
+            self._effects.log(EventKind.drained, f"switch {name!r} {what} by {who}", switch=name)
+        for job in self.table.jobs() if draining else ():
             if job.placement is not None and name in job.placement.switches and job.state in UNOPENED:
                 self.scheduler.give_back(job)
                 job.state = JobState.queued
                 self._effects.save(job)
-        self.scheduler.run()
-
-    def undrain_switch(self, name: str, who: str) -> None:
-        """Places new jobs on a switch again."""
-        switch = self.pool.switches[name]
-        if switch.draining:
-            switch.draining = False
-            self._effects.log(EventKind.drained, f"switch {name!r} takes jobs again, by {who}", switch=name)
         self.scheduler.run()
 
 

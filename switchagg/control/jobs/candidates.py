@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from switchagg.control.jobs.job import UNOPENED, Job
+from switchagg.control.jobs.job import UNOPENED, Job, list_ranks
 from switchagg.control.jobs.records import JoinRequest
 from switchagg.control.jobs.switch_resources import JobSize, SwitchResources
 from switchagg.errors import AdmissionError
@@ -293,9 +293,10 @@ class CandidateFinder:
         leaves = self.leaves[root]
         inside = {rank: mine & {root, *leaves} for rank, mine in options.items()}
         if outside := [rank for rank, mine in inside.items() if not mine]:
+            names = options[outside[0]]
             raise AdmissionError(
-                f"{_ranks(outside)} to {_named(options[outside[0]])}, which "
-                f"{'is' if len(options[outside[0]]) == 1 else 'are'} not below switch {root!r}",
+                f"{_attached(outside, names)}, which {'is' if len(names) == 1 else 'are'} "
+                f"not below switch {root!r}",
                 "no_switch",
             )
         switches = (root, *(name for name in leaves if any(name in mine for mine in inside.values())))
@@ -323,18 +324,13 @@ def _joined(refusals: Iterable[AdmissionError]) -> str:
     return "; ".join(dict.fromkeys(map(str, refusals)))
 
 
-def _ranks(ranks: Sequence[int]) -> str:
-    one = len(ranks) == 1
-    return f"{'rank' if one else 'ranks'} {', '.join(map(str, ranks))} {'attaches' if one else 'attach'}"
-
-
-def _named(names: Iterable[str]) -> str:
-    return " or ".join(map(repr, sorted(names)))
+def _attached(ranks: Sequence[int], names: Iterable[str]) -> str:
+    return f"{list_ranks(ranks, ' attaches', ' attach')} to {' or '.join(map(repr, sorted(names)))}"
 
 
 def _apart(options: Options) -> str:
     groups: dict[frozenset[str], list[int]] = {}
     for rank, mine in sorted(options.items()):
         groups.setdefault(mine, []).append(rank)
-    said = "; ".join(f"{_ranks(ranks)} to {_named(mine)}" for mine, ranks in groups.items())
+    said = "; ".join(_attached(ranks, mine) for mine, ranks in groups.items())
     return f"{said}; and no switch is the parent of these: give them one in their specs"

@@ -7,6 +7,7 @@ worker.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -29,6 +30,12 @@ from switchagg.wire.header import Header, Op, WireError
 
 UNOPENED = (JobState.created, JobState.queued, JobState.joining)
 """The states of a job that has no generation yet."""
+
+
+def list_ranks(ranks: Sequence[int], one: str = "", more: str = "") -> str:
+    """Returns ``rank 1`` or ``ranks 1, 2`` for people, with the verb for one or for more."""
+    single = len(ranks) == 1
+    return f"{'rank' if single else 'ranks'} {', '.join(map(str, ranks))}{one if single else more}"
 
 
 def init_packets(entry: JobEntry, first_seq: int) -> dict[int, bytes]:

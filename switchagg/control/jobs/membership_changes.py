@@ -21,7 +21,7 @@ from typing import Final
 
 from switchagg.control.jobs.candidates import CandidateFinder
 from switchagg.control.jobs.effects import AnswerStep, ChangeStep, Effects, Fence, SendEvent
-from switchagg.control.jobs.job import Change, ChangeReason, Job, Member, Placement
+from switchagg.control.jobs.job import Change, ChangeReason, Job, Member, Placement, list_ranks
 from switchagg.control.jobs.lifecycle import JobLifecycle
 from switchagg.control.jobs.records import EventKind, JobState, MemberState, SwitchState, check_endpoint
 from switchagg.control.jobs.switch_pool import SwitchPool
@@ -142,9 +142,8 @@ class MembershipChanges:
         if job.state is not JobState.running or job.change is not None or job.placement is None:
             return
         if job.back:
-            ranks = sorted(job.back)
-            text = f"rank {ranks[0]} is" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))} are"
-            self.ask_to_pause(job, ChangeReason.rejoin, f"{text} back")
+            text = f"{list_ranks(sorted(job.back), ' is', ' are')} back"
+            self.ask_to_pause(job, ChangeReason.rejoin, text)
             return
         drained = self._pool.draining(job.placement)
         if any(self._pool.switches[name].up for name in drained):

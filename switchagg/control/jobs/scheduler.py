@@ -14,7 +14,7 @@ from typing import Final
 
 from switchagg.control.jobs.candidates import CandidateFinder, PlacementCandidate
 from switchagg.control.jobs.effects import Effects
-from switchagg.control.jobs.job import UNOPENED, ChangeReason, Job, Member
+from switchagg.control.jobs.job import UNOPENED, ChangeReason, Job, Member, list_ranks
 from switchagg.control.jobs.job_table import JobTable
 from switchagg.control.jobs.lifecycle import JobLifecycle
 from switchagg.control.jobs.membership_changes import MembershipChanges
@@ -194,7 +194,7 @@ class Scheduler:
                 "no_slots",
             )
         return AdmissionError(
-            f"{'rank' if len(missing) == 1 else 'ranks'} {', '.join(map(str, missing))} of job {job.name!r} "
+            f"{list_ranks(missing)} of job {job.name!r} "
             f"did not join within {seconds:g} seconds "
             f"({len(job.members)} of {job.world_size} were there)",
             "join_timeout",

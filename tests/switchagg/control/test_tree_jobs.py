@@ -360,7 +360,7 @@ def test_a_leaf_that_takes_anybody_is_drained() -> None:
     carry_out(jobs)
     job = members[0].job
     assert switches(job) == ("root", "a", "b", "c")
-    jobs.drain_switch("b", "me")
+    jobs.set_draining("b", True, "me")
     (asked,) = told(jobs.poll(), members[0])
     assert (asked["event"], asked["why"]) == ("pause", "moving to switch root and a, c below it")
     pause(jobs, *members)
@@ -372,7 +372,7 @@ def test_a_leaf_that_takes_anybody_is_drained() -> None:
 def test_a_leaf_with_hosts_of_its_own_cannot_be_left() -> None:
     jobs = racks()
     members = run(jobs, 0, 1)
-    jobs.drain_switch("a", "me")
+    jobs.set_draining("a", True, "me")
     assert members[0].job.change is None
     pause(jobs, *members)  # for whatever reason: it stays where its members are
     assert switches(members[0].job) == ("root", "a", "b")
@@ -499,9 +499,12 @@ def test_random_jobs_on_trees_leave_nothing_behind() -> None:
                 case 6:
                     switch_name = draw.choice(names)
                     if jobs.pool.switches[switch_name].draining:
-                        jobs.undrain_switch(switch_name, "me")
+                        jobs.set_draining(switch_name, False, "me")
                     elif jobs.pool.switches[switch_name].up and draw.random() < 0.4:
-                        draw.choice([jobs.drain_switch, jobs.switch_down])(switch_name, "me")
+                        if draw.random() < 0.5:
+                            jobs.set_draining(switch_name, True, "me")
+                        else:
+                            jobs.switch_down(switch_name, "me")
                     else:
                         lost = [each.id for each in jobs.table.on_switch(switch_name) if draw.random() < 0.3]
                         jobs.switch_up(switch_name, Reconciled(installed=tuple(lost)))

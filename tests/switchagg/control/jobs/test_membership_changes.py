@@ -268,7 +268,7 @@ def test_leaving_during_a_change() -> None:
 def test_a_job_that_must_not_lose_anybody_fails_in_a_change_too() -> None:
     jobs = book(switch("a"), switch("b"))
     zero, one = run(jobs)
-    jobs.drain_switch(zero.job.slot_range.switch if zero.job.slot_range else "", "admin")
+    jobs.set_draining(zero.job.slot_range.switch if zero.job.slot_range else "", True, "admin")
     jobs.changes.progress(zero, 1)
     jobs.poll()
     jobs.lost([one], "its process ended")
@@ -285,7 +285,7 @@ def test_a_job_moves_off_a_switch_that_is_drained() -> None:
     zero, one = run(jobs)
     assert zero.job.slot_range is not None
     assert zero.job.slot_range.switch == "a"
-    jobs.drain_switch("a", "admin")
+    jobs.set_draining("a", True, "admin")
     done = jobs.poll()
     assert told(done, zero) == [{"event": "pause", "job": zero.job.id, "why": "moving to switch b"}]
     assert free(jobs) == 128 - 16  # its place on b is kept
@@ -302,7 +302,7 @@ def test_a_job_stays_where_no_other_switch_has_room() -> None:
     big = run(jobs, "big", slots=64)
     zero, _ = run(jobs, "small", slots=32)
     assert zero.job.slot_range is not None
-    jobs.drain_switch(zero.job.slot_range.switch, "admin")
+    jobs.set_draining(zero.job.slot_range.switch, True, "admin")
     assert told(jobs.poll(), zero) == []
     for member in big:
         jobs.leave(member)
@@ -312,7 +312,7 @@ def test_a_job_stays_where_no_other_switch_has_room() -> None:
 def test_the_other_switch_goes_down_before_the_move() -> None:
     jobs = book(switch("a"), switch("b"))
     zero, one = run(jobs)
-    jobs.drain_switch("a", "admin")
+    jobs.set_draining("a", True, "admin")
     jobs.switch_down("b", "gone")
     done = change(jobs, [zero, one])
     assert [effect.generation.slot_range.switch for effect in only(done, Install)] == ["a"]
@@ -444,7 +444,7 @@ def test_random_losses_leaves_and_returns() -> None:
                         changes += 1
                 case 8 if draw.random() < 0.2:
                     name = draw.choice(["a", "b"])
-                    (jobs.drain_switch if draw.random() < 0.5 else jobs.undrain_switch)(name, "me")
+                    jobs.set_draining(name, draw.random() < 0.5, "me")
             for each in jobs.pool.switches.values():
                 taken = sum(each.allocator.ranges.values())
                 assert taken + each.allocator.free_slots == each.capacity.slots

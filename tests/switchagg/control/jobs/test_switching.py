@@ -85,14 +85,14 @@ def test_draining_a_switch_moves_what_has_not_opened_at_once() -> None:
     jobs = book(switch("a"), switch("b", 128))
     job = create(jobs)
     pinned = create(jobs, "pinned", switch="a")
-    jobs.drain_switch("a", "admin")
-    jobs.drain_switch("a", "admin")
+    jobs.set_draining("a", True, "admin")
+    jobs.set_draining("a", True, "admin")
     assert job.slot_range is not None
     assert (job.slot_range.switch, job.state) == ("b", JobState.created)
     assert (pinned.slot_range, pinned.state) == (None, JobState.queued)
     assert jobs.pool.switches["a"].state is SwitchState.draining
     assert len([note for note in only(jobs.poll(), LogEvent) if note.kind is EventKind.drained]) == 1
-    jobs.undrain_switch("a", "admin")
+    jobs.set_draining("a", False, "admin")
     assert pinned.slot_range is not None
     assert pinned.slot_range.switch == "a"
     assert jobs.pool.switches["a"].state is SwitchState.up
@@ -103,7 +103,7 @@ def test_a_job_that_opens_on_a_switch_that_is_drained_moves_when_it_runs() -> No
     from tests.switchagg.control.job_books import join, request
 
     zero = join(jobs, "a", request(0, 1))
-    jobs.drain_switch("a", "admin")
+    jobs.set_draining("a", True, "admin")
     done = carry_out(jobs)
     assert [event["event"] for event in told(done, zero)] == ["pause"]
     assert free(jobs) == 192 - 16
