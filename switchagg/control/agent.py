@@ -201,12 +201,12 @@ class Agent:
         for attempt in range(INIT_ATTEMPTS):
             if attempt:
                 time.sleep(INIT_PAUSE)
-            for echo in self.driver.packets_out(generation.pending_inits()):
+            for echo in self.driver.packets_out(list(generation.pending.values())):
                 generation.echoed(echo)
-            if not generation.pending_inits():
+            if not generation.pending:
                 return
         raise SwitchError(
-            f"{len(generation.pending_inits())} of {generation.entry.slots} slots were not initialised: "
+            f"{len(generation.pending)} of {generation.entry.slots} slots were not initialised: "
             f"no echo after {INIT_ATTEMPTS} attempts"
         )
 

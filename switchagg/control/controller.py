@@ -68,15 +68,11 @@ class Controller:
         self.outcomes = self._core.outcomes
 
     def start(self, heartbeat_address: tuple[str, int] | None = None) -> None:
-        """Takes over the jobs that an earlier controller left, and starts.
-
-        Args:
-            heartbeat_address: where members are told to send heartbeats.
+        """Takes over an earlier controller's jobs, and has members send heartbeats to `heartbeat_address`.
 
         Raises `SwitchError` if the store cannot be read.
         """
-        self._core.heartbeat_address = heartbeat_address
-        self._core.start()
+        self._core.start(heartbeat_address)
 
     def close(self) -> None:
         """Refuses pending joins, tells members and closes their streams. Safe to call twice.
@@ -175,16 +171,12 @@ class Controller:
     def heartbeat(
         self, cookie: bytes, sequence: int, fields: Mapping[str, int], now: float | None = None
     ) -> bool:
-        """Takes a heartbeat.
+        """Takes a heartbeat. Returns False if no member has this cookie.
 
         Args:
-            cookie: identifies the member.
             sequence: grows by one from heartbeat to heartbeat; late ones are ignored.
             fields: counts since the join, named as in `switchagg.wire.heartbeat`.
             now: on the clock of `time.monotonic`.
-
-        Returns:
-            False if no member has this cookie.
         """
         now = time.monotonic() if now is None else now
         with self._core.changing() as book:
@@ -215,8 +207,7 @@ class Controller:
     def progress(self, tenant: Tenant, name: str, rank: int, token: int, completed: int) -> Future[int]:
         """A rank has paused for a change of membership after so many collectives.
 
-        Returns:
-            The number up to which it must complete them, once all the others have reported theirs.
+        Returns the number up to which it must complete them, once all the others have reported theirs.
         """
         with self._core.changing() as book:
             member = self._present(tenant, name, rank, token)
@@ -229,8 +220,7 @@ class Controller:
     ) -> Future[AdmittedView]:
         """A rank is done with the old generation of its job, and will send from this address and port.
 
-        Returns:
-            The event ``admitted`` of the new generation, once it is open.
+        Returns the event ``admitted`` of the new generation, once it is open.
         """
         with self._core.changing() as book:
             member = self._present(tenant, name, rank, token)

@@ -48,7 +48,6 @@ class ControllerCore:
     Attributes:
         lock: guards everything but the drivers and agents.
         epoch: the unix time at which `time.monotonic` was 0.
-        heartbeat_address: where members send heartbeats; None if nowhere.
         outcomes: joins by outcome: ``admitted``, or the code of the refusal.
         closed: the controller has stopped.
     """
@@ -68,7 +67,7 @@ class ControllerCore:
         attachments = checked({name: wiring.get(name, Attachment()) for name in names})
         self.lock = threading.Lock()
         self.epoch = time.time() - time.monotonic()
-        self.heartbeat_address: tuple[str, int] | None = None
+        self._heartbeat_address: tuple[str, int] | None = None
         self.outcomes: Counter[str] = Counter()
         self.closed = False
         self.drivers = {driver.name: driver for driver in drivers}
@@ -88,11 +87,9 @@ class ControllerCore:
         self._stop = threading.Event()
         self._ticker = threading.Thread(target=self._tick, name="switchagg-ticker", daemon=True)
 
-    def start(self) -> None:
-        """Takes over the jobs in the store and starts the threads.
-
-        Raises `SwitchError` if the store cannot be read.
-        """
+    def start(self, heartbeat_address: tuple[str, int] | None) -> None:
+        """Takes over the jobs in the store and starts the threads."""
+        self._heartbeat_address = heartbeat_address
         kept = self.journal.load()
         with self.lock:
             self.book.table.last_id, self.book.table.last_number = kept.last_id, kept.last_number
@@ -145,9 +142,7 @@ class ControllerCore:
         job = self.book.table.find(tenant.name, name, job_id)
         if job is not None or not tenant.admin:
             return job
-        others = [
-            job for job in self.book.table.jobs() if job.name == name and (job_id is None or job.id == job_id)
-        ]
+        others = [job for job in self.book.table.jobs() if job.name == name and job_id in (None, job.id)]
         owners = sorted({job.tenant for job in others})
         if len(owners) > 1:
             raise AdmissionError(
@@ -158,8 +153,7 @@ class ControllerCore:
     def admitted(self, member: Member) -> AdmittedView:
         """Returns the event ``admitted`` of a member."""
         assert member.admission is not None
-        driver = self.drivers[member.admission.switch]
-        return admitted(member.admission, driver, self.heartbeat_address)
+        return admitted(member.admission, self.drivers[member.admission.switch], self._heartbeat_address)
 
     def keep(self, **changes: Any) -> None:
         """Writes changes, the fields of `Changes`, to the store."""

@@ -22,34 +22,25 @@ class EventLog:
     """The latest events, numbered on from those of an earlier run.
 
     Attributes:
+        last: the number of the newest event; 0 before the first.
         counts: the number of events of each kind in this run.
     """
 
     def __init__(self, earlier: Iterable[Event] = ()) -> None:
         self._events: deque[Event] = deque(earlier, maxlen=IN_MEMORY)
-        self._last = self._events[-1].number if self._events else 0
+        self.last = self._events[-1].number if self._events else 0
         self.counts: Counter[str] = Counter()
-
-    @property
-    def last(self) -> int:
-        """The number of the newest event; 0 before the first."""
-        return self._last
 
     def add(self, entry: LogEvent, time: float) -> Event:
         """Appends an event. `time` is in unix seconds."""
-        self._last += 1
-        event = Event(self._last, time, *astuple(entry))
+        self.last += 1
+        event = Event(self.last, time, *astuple(entry))
         self._events.append(event)
         self.counts[entry.kind.value] += 1
         return event
 
     def since(self, number: int, limit: int, tenant: Tenant) -> list[Event]:
-        """Returns events that a tenant may see, oldest first.
-
-        Args:
-            number: those after this one; 0 for the newest.
-            limit: the most to return.
-        """
+        """Returns up to `limit` events after `number`, oldest first, as a tenant may see; of 0 the newest."""
         events = (
             event
             for event in reversed(self._events)

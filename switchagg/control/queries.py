@@ -81,10 +81,9 @@ class Queries:
     def waiting_slots(
         self, tenant: Tenant, name: str, job_id: int | None = None
     ) -> answers.WaitingView | None:
-        """Returns the slots of a job that wait for some ranks; None if there is no such job.
+        """Returns the slots of a job that wait for packets of some ranks; None if there is no such job.
 
-        For a job that hangs it names the ranks whose packets are missing. `slots` is None if the switch does
-        not show its slots. Raises `SwitchError` if it does not answer.
+        `slots` is None if the switch does not show its slots. Raises `SwitchError` if it does not answer.
         """
         with self._core.lock:
             job = self._core.find(tenant, name, job_id)
@@ -334,12 +333,7 @@ def _counters(jobs: Sequence[int], driver: SwitchDriver) -> tuple[dict[str, int]
 
 
 def _waiting(slots: Mapping[int, Any], part: Generation, generation: Generation) -> list[answers.WaitingSlot]:
-    """Returns the slots of a job on one switch that wait for some ranks.
-
-    Args:
-        slots: the slots' states by index.
-        part: the job on that switch. At a root a leaf stands for the ranks below it.
-    """
+    """Returns the slots of a part of a job that wait for some ranks. A leaf stands for the ranks below it."""
     below = {leaf.slot_range.switch: leaf.places for leaf in generation.leaves}
     senders = [below[each] if isinstance(each, str) else (each,) for each in part.senders]
     full = (1 << len(senders)) - 1

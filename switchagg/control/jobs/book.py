@@ -65,13 +65,9 @@ class JobBook:
     """All jobs of a controller. Times are seconds from any fixed start.
 
     Args:
-        switches: the switches' resources.
         policy: the skip policy of new jobs.
         draw: returns a random number of 32 bits; replaceable for tests.
         cookies: returns 16 random bytes.
-
-    Attributes:
-        table, pool, candidates, scheduler, changes: the parts; see the head of this module.
     """
 
     def __init__(
@@ -128,8 +124,7 @@ class JobBook:
     def create(self, tenant: Tenant, spec: JobSpec, now: float) -> Job:
         """Orders a job. It gets its slots at once, or waits for them, or for the members that decide them.
 
-        Raises:
-            AdmissionError: no switch could take it, or it exceeds the quota. Nothing has changed then.
+        Raises `AdmissionError`, with nothing changed, if no switch could take it, or it exceeds the quota.
         """
         newest = self.table.find(tenant.name, spec.name)
         if newest is not None and newest.state is not JobState.failed:
@@ -186,9 +181,7 @@ class JobBook:
     def join(self, tenant: Tenant, name: str, request: JoinRequest, now: float) -> Member:
         """Adds a rank to a job. The answer comes as an `AnswerJoin`.
 
-        Raises:
-            AdmissionError: the rank is refused, whatever the others do; `code` says why. Nothing has changed
-                then.
+        Raises `AdmissionError`, with nothing changed, if the rank is refused, whatever the others do.
         """
         check_name("job name", name)
         job = joinable(self.table.named(tenant.name, name), name, request)
@@ -196,9 +189,10 @@ class JobBook:
             check_agreement(job, request)
         returning = job is not None and job.state not in UNOPENED
         if not returning and (job is None or job.spec is None):
-            words, slots = (None, None) if job is None else job.requested_size
-            words = words if request.words is None else request.words
-            slots = slots if request.slots is None else request.slots
+            words, slots = request.words, request.slots
+            if job is not None:
+                words = job.requested("words") if words is None else words
+                slots = job.requested("slots") if slots is None else slots
             self._quotas.check(tenant, job, self.candidates.of_size(None, words, slots, request.world_size))
         candidates = self.candidates.with_rank(job, request)
         if returning:
@@ -235,10 +229,8 @@ class JobBook:
 
     def heard(self, cookie: bytes, now: float) -> Member | None:
         """Takes a sign of life. Returns its member; None if no member has this cookie."""
-        member = self.table.cookies.get(cookie)
-        if member is not None:
-            self.table.liveness.heard(cookie, now)
-        return member
+        self.table.liveness.heard(cookie, now)
+        return self.table.cookies.get(cookie)
 
     def attached(self, member: Member, now: float) -> None:
         """Repeats on a member's new stream the events that it may have missed."""
@@ -269,15 +261,9 @@ class JobBook:
         """Refuses joins that have timed out, and declares members lost that were silent for too long."""
         self.scheduler.give_up_moving(now)
         for job in self.table.jobs():
-            late = [
-                member
-                for member in (*job.members.values(), *job.back.values())
-                if member.admission is None
-                and member.expires <= now
-                and member.refusal is None
-                # A job that opens answers in a moment.
-                and (job.state in UNOPENED or member.rank in job.back)
-            ]
+            # A job that opens answers in a moment.
+            waiting = (*(job.members.values() if job.state in UNOPENED else ()), *job.back.values())
+            late = [each for each in waiting if not (each.admission or each.refusal) and each.expires <= now]
             refusals = [(member, self.scheduler.timeout_refusal(member)) for member in late]
             for member, refusal in refusals:
                 member.refusal = refusal
@@ -463,10 +449,7 @@ def _lost_event(job: Job, job_id: int, ranks: list[int], why: str) -> dict[str, 
 
 
 def joinable(jobs: Sequence[Job], name: str, request: JoinRequest) -> Job | None:
-    """Returns the job that a rank joins, None for a new one.
-
-    Args:
-        jobs: those of that name, older ones first.
+    """Returns the one of the jobs of that name, older ones first, that a rank joins; None for a new one.
 
     Raises `AdmissionError` if the rank is taken, or the newest job does not take it.
     """
@@ -516,7 +499,7 @@ def check_agreement(job: Job, request: JoinRequest) -> None:
     who = f"ranks {ranks} have" if job.spec is None else "it was created with"
     for name in ("words", "slots", "priority", "deadline", "on_loss"):
         mine = getattr(request, name)
-        known = getattr(job, name) if name in ("words", "slots") else job.requested(name, None)
+        known = getattr(job, name) if name in ("words", "slots") else job.requested(name)
         if mine is not None and known is not None and mine != known:
             raise AdmissionError(
                 f"rank {request.rank} asks for {mine} {name} in job {job.name!r}; "

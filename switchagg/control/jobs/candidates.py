@@ -13,7 +13,7 @@ the one with the fewest.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from switchagg.control.jobs.job import UNOPENED, Job, list_ranks
@@ -59,12 +59,8 @@ def match(options: Options, limits: Mapping[str, int], root: str = "") -> dict[s
     """Gives every rank one of its switches: the one with the fewest ranks, and `root` only if necessary.
 
     A matching by augmenting paths (Kuhn's algorithm), which finds a solution whenever there is one.
-
-    Args:
-        limits: the number of ranks that each switch takes; others take none.
-
-    Returns:
-        The ranks of each switch that has any, by the switch's name; None if there is no solution.
+    Switches take as many ranks as `limits` says, others none. Returns the ranks of each switch that has any;
+    None if there is no solution.
     """
     seats: dict[str, list[int]] = {name: [] for name in limits}
 
@@ -106,11 +102,7 @@ def seats_in_tree(
 
 
 class CandidateFinder:
-    """Finds the candidates of jobs on the switches of one controller, as they are wired.
-
-    Attributes:
-        leaves: the leaves of each root.
-    """
+    """Finds the candidates of jobs on the switches of one controller. `leaves` are those of each root."""
 
     def __init__(self, switches: Switches) -> None:
         self._switches = switches
@@ -131,7 +123,8 @@ class CandidateFinder:
         """Returns the candidates of a job as far as its members are known; empty if there are none."""
         try:
             if job.state in UNOPENED and (job.missing or self.independent(job)):
-                return self.of_size(job.switch, *job.requested_size, job.world_size)
+                words, slots = job.requested("words"), job.requested("slots")
+                return self.of_size(job.switch, words, slots, job.world_size)
             return self._with_members(job)
         except AdmissionError:
             return []
@@ -161,13 +154,11 @@ class CandidateFinder:
     # Candidates of any job.
 
     def switches_of(self, rank: int, address: str, wish: str | None, within: str | None) -> frozenset[str]:
-        """Returns the switches that a member may attach to.
+        """Returns the switches that a member may attach to. Raises `AdmissionError` if there is none.
 
         Args:
             wish: the switch that it asks for.
             within: the switch that its job must run on or below.
-
-        Raises `AdmissionError` if there is none.
         """
         if wish is not None and wish not in self._switches:
             raise AdmissionError(
@@ -192,20 +183,17 @@ class CandidateFinder:
     def of_size(
         self, switch: str | None, words: int | None, slots: int | None, workers: int
     ) -> Sequence[PlacementCandidate]:
-        """Returns the candidates of a job with unknown members.
-
-        Args:
-            switch: the switch that it must run on or below; None for any.
-            words, slots: K and P; None takes defaults.
+        """Returns the candidates of a job with unknown members. None: any switch, default sizes.
 
         Raises `AdmissionError` if there are none.
         """
         if switch is not None and switch not in self._switches:
             raise AdmissionError(f"switch is {switch[:128]!r}; accepted: {self._known()}", "bad_request")
         roots = [root for root in self.leaves if switch in (None, root)]
-        trees = list(filter(None, (self._tree_of_size(root, words, slots, workers) for root in roots)))
+        large = [root for root in roots if workers <= self._most_workers(root)]
+        trees, _ = _each(large, lambda root: self._tree_of_size(root, words, slots, workers))
         names = list(self._switches) if switch is None else [switch]
-        singles, refusals = self._alone(names, words, slots, workers)
+        singles, refusals = _each(names, lambda name: self._alone(name, words, slots, workers))
         if singles or trees:
             return [*singles, *trees]
         if not refusals:
@@ -225,39 +213,22 @@ class CandidateFinder:
         if switch is not None:
             common &= {switch}
         names = [name for name in self._switches if name in common]
-        singles, refusals = self._alone(names, words, slots, len(options))
+        singles, refusals = _each(names, lambda name: self._alone(name, words, slots, len(options)))
         if singles:
             return singles
-        trees: list[PlacementCandidate] = []
-        for root in self.leaves:
-            if switch in (None, root):
-                try:
-                    trees.append(self._tree_of_members(root, words, slots, options))
-                except AdmissionError as error:
-                    refusals.append(error)
+        roots = [root for root in self.leaves if switch in (None, root)]
+        trees, more = _each(roots, lambda root: self._tree_of_members(root, words, slots, options))
         if trees:
             return trees
-        if not refusals:
+        if not (refusals := refusals + more):
             raise AdmissionError(_apart(options), "no_switch")
         raise AdmissionError(_joined(refusals), refusals[0].code)
 
     def _known(self) -> str:
         return ", ".join(self._switches) or "none, there are no switches"
 
-    def _alone(
-        self, names: Iterable[str], words: int | None, slots: int | None, workers: int
-    ) -> tuple[list[PlacementCandidate], list[AdmissionError]]:
-        """Returns the candidates on one switch each, and the refusals of the other switches."""
-        found: list[PlacementCandidate] = []
-        refusals: list[AdmissionError] = []
-        for name in names:
-            try:
-                size = self._switches[name].job_size(words, slots, workers)
-            except AdmissionError as error:
-                refusals.append(error)
-            else:
-                found.append(PlacementCandidate(name, size, (name,)))
-        return found, refusals
+    def _alone(self, name: str, words: int | None, slots: int | None, workers: int) -> PlacementCandidate:
+        return PlacementCandidate(name, self._switches[name].job_size(words, slots, workers), (name,))
 
     def _most_workers(self, root: str) -> int:
         most = sum(self._switches[name].capacity.workers for name in self.leaves[root])
@@ -265,14 +236,9 @@ class CandidateFinder:
 
     def _tree_of_size(
         self, root: str, words: int | None, slots: int | None, workers: int
-    ) -> PlacementCandidate | None:
+    ) -> PlacementCandidate:
         switches = (root, *self.leaves[root])
-        if workers > self._most_workers(root):
-            return None
-        try:
-            size = self._common_size(switches, words, slots)
-        except AdmissionError:
-            return None
+        size = self._common_size(switches, words, slots)
         return PlacementCandidate(root, size, switches, 1 + -(-workers // MAX_WORKERS), {})
 
     def _common_size(self, names: Collection[str], words: int | None, slots: int | None) -> JobSize:
@@ -318,6 +284,20 @@ class CandidateFinder:
             f"{len(inside)} workers; switch {root!r} and those of its leaves that they attach to "
             f"({', '.join(sorted(used))}) take fewer: each {MAX_WORKERS} workers, or leaves"
         )
+
+
+def _each(
+    names: Iterable[str], make: Callable[[str], PlacementCandidate]
+) -> tuple[list[PlacementCandidate], list[AdmissionError]]:
+    """Returns the candidates that `make` returns for these switches, and the refusals that it raises."""
+    found: list[PlacementCandidate] = []
+    refusals: list[AdmissionError] = []
+    for name in names:
+        try:
+            found.append(make(name))
+        except AdmissionError as error:
+            refusals.append(error)
+    return found, refusals
 
 
 def _joined(refusals: Iterable[AdmissionError]) -> str:

@@ -23,8 +23,8 @@ class ChangeStep(StrEnum):
 class Install:
     """Install `generation.entry` on its switch, initialise its slots, then call `JobBook.opened`.
 
-    Send generation.pending_inits() and feed generation.echoed() until none is pending. If that fails, call
-    `JobBook.opening_failed`.
+    Send the packets of `generation.pending` and feed generation.echoed() until none is pending. If that
+    fails, call `JobBook.opening_failed`.
     """
 
     job: Job

@@ -57,9 +57,7 @@ def init_packets(entry: JobEntry, first_seq: int) -> dict[int, bytes]:
 class Placement:
     """A job's ranges: one on one switch, or one on a root and one on each leaf, all of one size.
 
-    Attributes:
-        leaves: empty for a job on one switch.
-        seats: pairs of a switch and the ranks that attach to it; empty if all attach to the root.
+    `seats` pairs each switch with the ranks that attach to it; empty if all attach to the root.
     """
 
     root: SlotRange
@@ -89,6 +87,7 @@ class Generation:
         leaves: the same job on the switches below.
         seats: in a tree, the senders to this switch by worker bit: the rank that a worker joined as, or the
             name of a leaf. Empty on a single switch, where `places` are the senders.
+        pending: the INITs that have not been echoed, by slot.
     """
 
     slot_range: SlotRange
@@ -100,7 +99,7 @@ class Generation:
     open: bool = False
     leaves: tuple[Generation, ...] = ()
     seats: tuple[int | str, ...] = ()
-    _pending: dict[int, bytes] = field(default_factory=dict)  # slot -> its INIT, not yet echoed
+    pending: dict[int, bytes] = field(default_factory=dict)
 
     @property
     def id(self) -> int:
@@ -122,23 +121,14 @@ class Generation:
         part = next(part for part in self.parts if rank in part.senders)
         return part, part.senders.index(rank)
 
-    def prepare(self) -> None:
-        """Makes the INIT packets of all parts."""
-        for part in self.parts:
-            part._pending = init_packets(part.entry, part.first_seq)
-
-    def pending_inits(self) -> list[bytes]:
-        """Returns the INIT packets that have not been echoed."""
-        return list(self._pending.values())
-
     def echoed(self, packet: bytes) -> None:
         """Takes a packet from the controller's port; ignores all but echoes of pending INITs."""
         try:
             header = Header.unpack(packet)
         except WireError:
             return
-        if header.op is Op.INIT and self._pending.get(header.slot) == packet:
-            del self._pending[header.slot]
+        if header.op is Op.INIT and self.pending.get(header.slot) == packet:
+            del self.pending[header.slot]
 
 
 @dataclass(eq=False, slots=True)
@@ -308,25 +298,20 @@ class Job:
     @property
     def words(self) -> int | None:
         """K of the job, or as requested; None if there is no request."""
-        return self.requested_size[0] if self.size is None else self.size.words
+        return self.requested("words") if self.size is None else self.size.words
 
     @property
     def slots(self) -> int | None:
         """P of the job, or as requested; None if there is no request."""
-        return self.requested_size[1] if self.size is None else self.size.slots
-
-    @property
-    def requested_size(self) -> tuple[int | None, int | None]:
-        """K and P as the spec or the ranks request them; None leaves them to the controller."""
-        return self.requested("words", None), self.requested("slots", None)
+        return self.requested("slots") if self.size is None else self.size.slots
 
     @property
     def switch(self) -> str | None:
         """The switch that it must run on or below; None for any."""
         return None if self.spec is None else self.spec.switch
 
-    def requested(self, name: str, default: Any) -> Any:
+    def requested(self, name: str, default: Any = None) -> Any:
         """Returns an attribute of the spec, or the first that is not None of the ranks' requests."""
-        requests = [member.request for member in self.members.values()]
-        values = [getattr(source, name) for source in ([self.spec] if self.spec is not None else requests)]
+        sources = [member.request for member in self.members.values()] if self.spec is None else [self.spec]
+        values = (getattr(source, name) for source in sources)
         return next((value for value in values if value is not None), default)

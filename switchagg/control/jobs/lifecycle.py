@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from switchagg.control.jobs import effects
-from switchagg.control.jobs.job import Generation, Job, Member, Placement
+from switchagg.control.jobs.job import Generation, Job, Member, Placement, init_packets
 from switchagg.control.jobs.job_table import JobTable
 from switchagg.control.jobs.records import Admission, EventKind, JobState, MemberState
 from switchagg.control.jobs.switch_pool import SwitchPool
@@ -40,7 +40,6 @@ class JobLifecycle:
                 self._table.cookies[member.cookie] = member
         job.placement, job.size, job.stays = placement, placement.root.size, False
         job.generation = self._generation(job, placement, members, taken)
-        job.generation.prepare()
         for part in job.generation.parts:
             self._effects.add(effects.Install(job, part))
 
@@ -69,7 +68,7 @@ class JobLifecycle:
                 touch=job.touch,
                 parent=parent,
             )
-            return Generation(slot_range, entry, first_seq, ranks)
+            return Generation(slot_range, entry, first_seq, ranks, pending=init_packets(entry, first_seq))
 
         switches = self._pool.switches
         leaves = tuple(
@@ -79,12 +78,9 @@ class JobLifecycle:
         root = part(root_range, leaves, None)
         if leaves:
             address = switches[root_range.switch].address
+            base, result_token = root_range.base, root.entry.result_token
             root.leaves = tuple(
-                part(
-                    each,
-                    (),
-                    ParentEntry(*address, leaf.token, root_range.base, root.entry.result_token),
-                )
+                part(each, (), ParentEntry(*address, leaf.token, base, result_token))
                 for each, leaf in zip(placement.leaves, leaves, strict=True)
             )
             root.seats = (*root.places, *(each.switch for each in placement.leaves))
@@ -92,11 +88,7 @@ class JobLifecycle:
         return root
 
     def admit(self, job: Job, now: float, lost: Mapping[int, str]) -> None:
-        """Opens a job's generation: every member of it gets its admission.
-
-        Args:
-            lost: by rank, why members of the previous generation were lost.
-        """
+        """Opens a job's generation: its members get admissions, which say who was `lost` before, and why."""
         generation = job.generation
         assert generation is not None
         generation.open = True

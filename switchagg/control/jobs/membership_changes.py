@@ -75,12 +75,10 @@ class MembershipChanges:
         self.advance(job)
 
     def proceed(self, member: Member, address: str, port: int) -> None:
-        """A member is done with the old generation. The answer comes as an `AnswerStep`.
+        """A member is done with the old generation, and will send from this address and port.
 
-        Args:
-            address, port: source of its packets in the new generation.
-
-        Raises `AdmissionError` if the job is over, `progress` is not answered, or the port is another's.
+        The answer comes as an `AnswerStep`. Raises `AdmissionError` if the job is over, `progress` is not
+        answered, or the port is another's.
         """
         job = self._changing(member)
         check_endpoint(address, port)

@@ -25,10 +25,7 @@ def is_power_of_two(value: int) -> bool:
 class SlotAllocator:
     """Hands out aligned ranges of slots, lowest base first, and joins freed neighbours.
 
-    Args:
-        capacity: slots in the switch, at least 1; need not be a power of two.
-
-    Raises `UsageError` for a capacity under 1.
+    `capacity` is in slots and need not be a power of two. Raises `UsageError` if it is under 1.
     """
 
     def __init__(self, capacity: int) -> None:

@@ -41,9 +41,7 @@ class SwitchPool:
     ) -> Placement | None:
         """Takes ranges on all switches of the best candidate; on none if no candidate has room now.
 
-        Args:
-            without: switches that are not to be used.
-            held: ranges that the job has already. Those that it can keep are in the result too.
+        No switch of `without` is used. Ranges of `held` that the job can keep are in the result too.
         """
         best = self._best(candidates, without, held)
         if best is None:
@@ -95,14 +93,12 @@ class SwitchPool:
     ) -> list[tuple[SlotRange, Placement]]:
         """Finds jobs to move so that a job on one switch finds room, and reserves ranges for them.
 
-        Only switches are considered that lack nothing but a free range of the job's size.
+        Only switches are considered that lack nothing but a free range of the job's size. Returns pairs of a
+        range and the placement reserved for its job; empty if there is no solution.
 
         Args:
             waiting: the job's candidates on one switch each.
             movable: returns the candidates of the job at a range; none if it cannot move now.
-
-        Returns:
-            Pairs of a range and the placement reserved for its job; empty if there is no solution.
         """
         for candidate in waiting:
             switch, size = self.switches[candidate.root], candidate.size

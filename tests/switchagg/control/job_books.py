@@ -55,7 +55,7 @@ def carry_out(jobs: JobBook) -> list[Effect]:
         for effect in effects:
             done.append(effect)
             if isinstance(effect, Install):
-                for packet in effect.generation.pending_inits():
+                for packet in list(effect.generation.pending.values()):
                     effect.generation.echoed(packet)
                 jobs.opened(effect.job, effect.generation, 0.0)
     return done

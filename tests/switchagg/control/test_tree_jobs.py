@@ -116,8 +116,8 @@ def test_it_opens_when_every_switch_has_it() -> None:
     assert [install.generation.slot_range.switch for install in installs] == ["root", "a", "b"]
     for install in installs:
         assert job.state is JobState.opening
-        assert len(install.generation.pending_inits()) == 8
-        for packet in install.generation.pending_inits():
+        assert len(install.generation.pending) == 8
+        for packet in list(install.generation.pending.values()):
             install.generation.echoed(packet)
         assert jobs.table.on_switch(install.generation.slot_range.switch) == []
         jobs.opened(job, install.generation, 0.0)

@@ -46,15 +46,15 @@ def test_the_last_rank_opens_the_job() -> None:
     assert len(set(tokens)) == 3
     assert 0 not in tokens
 
-    packets = effect.generation.pending_inits()
+    packets = list(effect.generation.pending.values())
     assert len(packets) == 8
     effect.generation.echoed(b"nonsense")
     effect.generation.echoed(packets[0][:-1] + b"\xff")
-    assert len(effect.generation.pending_inits()) == 8
+    assert len(effect.generation.pending) == 8
     for packet in packets[:5]:
         effect.generation.echoed(packet)
         effect.generation.echoed(packet)
-    assert effect.generation.pending_inits() == packets[5:]
+    assert list(effect.generation.pending.values()) == packets[5:]
     assert zero.admission is None
     for packet in packets[5:]:
         effect.generation.echoed(packet)
@@ -83,7 +83,7 @@ def test_inits_make_exactly_the_first_packet_of_each_slot_fresh(first_seq: int) 
     entry = job.generation.entry
     assert job.generation.first_seq == first_seq
     seqs = {}
-    for packet in job.generation.pending_inits():
+    for packet in list(job.generation.pending.values()):
         header = Header.unpack(packet)
         assert (header.op, header.flags, header.job, header.reply, len(packet)) == (
             Op.INIT,

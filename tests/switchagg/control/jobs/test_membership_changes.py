@@ -273,7 +273,7 @@ def test_a_job_that_must_not_lose_anybody_fails_in_a_change_too() -> None:
     jobs.poll()
     jobs.lost([one], "its process ended")
     done = jobs.poll()
-    assert {(a.step, a.code) for a in only(done, AnswerStep) if a.member is zero} == {
+    assert {(a.step, a.refusal.code) for a in only(done, AnswerStep) if a.member is zero} == {
         (ChangeStep.progress, "failed"),
         (ChangeStep.proceed, "failed"),
     }
@@ -343,7 +343,7 @@ def test_a_switch_that_refuses_the_next_generation() -> None:
     jobs.opening_failed(install.job, install.generation, AdmissionError("table full"))
     done = jobs.poll()
     assert [event["event"] for event in told(done, zero)] == ["switch"]
-    assert {answer.code for answer in only(done, AnswerStep)} == {"failed"}
+    assert {answer.refusal.code for answer in only(done, AnswerStep)} == {"failed"}
     assert free(jobs) == 64
 
 
@@ -422,7 +422,7 @@ def test_random_losses_leaves_and_returns() -> None:
             match draw.randrange(9):
                 case 0 | 1 if pending:
                     install = pending.pop(0)
-                    for packet in install.generation.pending_inits():
+                    for packet in list(install.generation.pending.values()):
                         install.generation.echoed(packet)
                     jobs.opened(install.job, install.generation, 0.0)
                 case 2 if there:
