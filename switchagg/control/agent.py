@@ -50,7 +50,7 @@ class Agent:
         self._installed: set[int] = set()
         self._thread = threading.Thread(target=self._run, name=f"switchagg-switch-{driver.name}", daemon=True)
         self._cache: dict[int, Mapping[str, int]] = {}
-        self._switch_cache: Mapping[str, int] = {}
+        self.counters: Mapping[str, int] = {}  # of the switch, as last read
         self._cached_at = -1e9
         self._refreshing = False
 
@@ -123,11 +123,6 @@ class Agent:
         self._put(read, self._asked)
         if patience:
             done.wait(patience)
-
-    @property
-    def counters(self) -> Mapping[str, int]:
-        """The switch's counters as last read."""
-        return self._switch_cache
 
     def job_counters(self, job_id: int) -> Mapping[str, int]:
         """Returns a job's counters as last read; empty before."""
@@ -256,6 +251,6 @@ class Agent:
             book.switch_down(self.driver.name, why)
 
     def _read_counters(self) -> None:
-        self._switch_cache = dict(self.driver.counters())
+        self.counters = dict(self.driver.counters())
         self._cache = {job_id: dict(self.driver.job_counters(job_id)) for job_id in list(self._installed)}
         self._cached_at = time.monotonic()

@@ -43,14 +43,7 @@ _log = logging.getLogger(__name__)
 
 
 class ControllerCore:
-    """The book of jobs with its switches, streams and store; see `switchagg.control.controller.Controller`.
-
-    Attributes:
-        lock: guards everything but the drivers and agents.
-        epoch: the unix time at which `time.monotonic` was 0.
-        outcomes: joins by outcome: ``admitted``, or the code of the refusal.
-        closed: the controller has stopped.
-    """
+    """The book of jobs with its switches, streams and store, for `switchagg.control.controller.Controller`."""
 
     def __init__(
         self,
@@ -65,8 +58,8 @@ class ControllerCore:
         if twice := [name for name, count in Counter(names).items() if count > 1]:
             raise UsageError(f"two switches are called {twice[0]!r}; each needs a name of its own")
         attachments = checked({name: wiring.get(name, Attachment()) for name in names})
-        self.lock = threading.Lock()
-        self.epoch = time.time() - time.monotonic()
+        self.lock = threading.Lock()  # guards everything but the drivers and agents
+        self.epoch = time.time() - time.monotonic()  # the unix time at which time.monotonic() was 0
         self._heartbeat_address: tuple[str, int] | None = None
         self.outcomes: Counter[str] = Counter()
         self.closed = False

@@ -19,17 +19,12 @@ _log = logging.getLogger(__name__)
 
 
 class EventLog:
-    """The latest events, numbered on from those of an earlier run.
-
-    Attributes:
-        last: the number of the newest event; 0 before the first.
-        counts: the number of events of each kind in this run.
-    """
+    """The latest events, numbered on from those of an earlier run."""
 
     def __init__(self, earlier: Iterable[Event] = ()) -> None:
         self._events: deque[Event] = deque(earlier, maxlen=IN_MEMORY)
         self.last = self._events[-1].number if self._events else 0
-        self.counts: Counter[str] = Counter()
+        self.counts: Counter[str] = Counter()  # events of this run, by kind
 
     def add(self, entry: LogEvent, time: float) -> Event:
         """Appends an event. `time` is in unix seconds."""
@@ -58,17 +53,12 @@ def describe(event: Event) -> EventView:
 
 
 class Journal:
-    """Writes changes to a store; a change that fails is written again with the next one.
-
-    Attributes:
-        events: the event log.
-        error: the store's error while changes are not written; empty otherwise.
-    """
+    """Writes changes to a store; a change that fails is written again with the next one."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
         self.events = EventLog()
-        self.error = ""
+        self.error = ""  # of the store, while changes are not written
         self._unsaved = Changes()
 
     def load(self) -> Changes:

@@ -28,17 +28,10 @@ Beat = Callable[[bytes, int, Mapping[str, int]], bool]
 
 
 class HeartbeatSocket:
-    """Bound from construction on; takes heartbeats from `start()` to `close()`.
+    """Bound to `address` from construction on; takes heartbeats from `start()` to `close()`.
 
-    Args:
-        address: the address to listen on.
-
-    Attributes:
-        address: the same.
-        outcomes: numbers of datagrams: ``taken``, ``unknown`` (no member has the cookie), ``malformed``,
-            ``failed`` (an error of the controller, which its log has).
-
-    Raises `SwitchError` if it cannot listen there.
+    `outcomes` counts datagrams: ``taken``, ``unknown`` (no member has the cookie), ``malformed``, ``failed``
+    (an error of the controller, which its log has). Raises `SwitchError` if it cannot listen there.
     """
 
     def __init__(self, address: tuple[str, int]) -> None:

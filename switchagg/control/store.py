@@ -65,16 +65,11 @@ CREATE TABLE meta (name TEXT PRIMARY KEY, value INTEGER NOT NULL);
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """The changes of one step of the controller, or of all the steps of an earlier one.
+    """The changes of one step of the controller, or of all the steps of an earlier one."""
 
-    Attributes:
-        jobs: documents by number; None deletes.
-        switches: by name, True for those that are being drained.
-    """
-
-    jobs: Mapping[int, dict[str, Any] | None] = field(default_factory=dict)
+    jobs: Mapping[int, dict[str, Any] | None] = field(default_factory=dict)  # by number; None deletes
     events: Sequence[Event] = ()
-    switches: Mapping[str, bool] = field(default_factory=dict)
+    switches: Mapping[str, bool] = field(default_factory=dict)  # True for those that are being drained
     last_id: int = 0
     last_number: int = 0
 

@@ -165,11 +165,7 @@ class Tuning:
 
 
 class Telemetry:
-    """The histories and tunings of all jobs.
-
-    Args:
-        tuned: have the skip policies of jobs tuned.
-    """
+    """The histories of all jobs; with `tuned`, their skip policies are tuned too."""
 
     def __init__(self, *, tuned: bool) -> None:
         self._tuned = tuned

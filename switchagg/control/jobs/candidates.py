@@ -29,20 +29,13 @@ Switches = Mapping[str, SwitchResources]
 
 @dataclass(frozen=True, slots=True)
 class PlacementCandidate:
-    """A switch, or a tree of them, that could take a job.
+    """A switch, or a tree of them, that could take a job."""
 
-    Attributes:
-        root: the switch, or the tree's root.
-        switches: all that the job may use.
-        count: the number that it does use.
-        options: None for a job on one switch.
-    """
-
-    root: str
+    root: str  # the switch, or the tree's root
     size: JobSize
-    switches: tuple[str, ...]
-    count: int = 1
-    options: Options | None = None
+    switches: tuple[str, ...]  # all that the job may use
+    count: int = 1  # the number that it does use
+    options: Options | None = None  # None for a job on one switch
 
     @property
     def slots(self) -> int:

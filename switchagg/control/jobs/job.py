@@ -77,29 +77,18 @@ class Placement:
 
 @dataclass(eq=False, slots=True)
 class Generation:
-    """A job on one switch; for a job on a tree, the job on the root, with its leaves.
-
-    Attributes:
-        places: the ranks that the workers on this switch and below joined as; rank i is places[i].
-        fenced: bits of fenced workers.
-        ready: every slot on this switch is initialised.
-        open: the job is ready on all its switches, and the members have been told.
-        leaves: the same job on the switches below.
-        seats: in a tree, the senders to this switch by worker bit: the rank that a worker joined as, or the
-            name of a leaf. Empty on a single switch, where `places` are the senders.
-        pending: the INITs that have not been echoed, by slot.
-    """
+    """A job on one switch; for a job on a tree, the job on the root, with its leaves."""
 
     slot_range: SlotRange
     entry: JobEntry
     first_seq: int
-    places: tuple[int, ...]
-    fenced: int = 0
-    ready: bool = False
-    open: bool = False
-    leaves: tuple[Generation, ...] = ()
-    seats: tuple[int | str, ...] = ()
-    pending: dict[int, bytes] = field(default_factory=dict)
+    places: tuple[int, ...]  # rank i, of those on this switch and below, joined as places[i]
+    fenced: int = 0  # bits of workers
+    ready: bool = False  # every slot on this switch is initialised
+    open: bool = False  # the job is ready on all its switches, and the members have been told
+    leaves: tuple[Generation, ...] = ()  # the same job on the switches below
+    seats: tuple[int | str, ...] = ()  # in a tree, the `senders`; on a single switch these are `places`
+    pending: dict[int, bytes] = field(default_factory=dict)  # INITs that have not been echoed, by slot
 
     @property
     def id(self) -> int:
@@ -133,32 +122,21 @@ class Generation:
 
 @dataclass(eq=False, slots=True)
 class Member:
-    """One rank of one job.
-
-    Attributes:
-        expires: when its join is refused, unless it has been admitted by then.
-        endpoint: source address and port of its packets; a change of membership may bring others.
-        token: its secret in the newest generation, which it learns when that opens.
-        former: its token before the latest admission.
-        cookie: identifies it in heartbeats, in all generations.
-        heartbeats: the sequence number of the latest heartbeat.
-        crowded_out: a rank has given up since its job found no room in time.
-        why: the reason why it is lost.
-    """
+    """One rank of one job."""
 
     job: Job
     request: JoinRequest
-    expires: float
-    endpoint: tuple[str, int] = ("", 0)
-    token: int = field(default=0, repr=False)
-    former: int = field(default=0, repr=False)
-    cookie: bytes = field(default=b"", repr=False)
+    expires: float  # when its join is refused, unless it has been admitted by then
+    endpoint: tuple[str, int] = ("", 0)  # source of its packets; a change of membership may bring another
+    token: int = field(default=0, repr=False)  # in the newest generation; it learns this when that opens
+    former: int = field(default=0, repr=False)  # its token before the latest admission
+    cookie: bytes = field(default=b"", repr=False)  # identifies it in heartbeats, in all generations
     state: MemberState = MemberState.joined
     admission: Admission | None = None
     refusal: AdmissionError | None = None
-    heartbeats: int = -1
-    crowded_out: bool = False
-    why: str = ""
+    heartbeats: int = -1  # the sequence number of the latest one
+    crowded_out: bool = False  # a rank has given up since its job found no room in time
+    why: str = ""  # the reason of its loss
 
     def __post_init__(self) -> None:
         if not self.endpoint[0]:
@@ -180,27 +158,17 @@ class ChangeReason(StrEnum):
 
 @dataclass(eq=False, slots=True)
 class Change:
-    """A change of membership under way; docs/protocol.md has its steps.
-
-    Attributes:
-        completed: the collectives that survivors have reported as completed, by rank.
-        complete_to: the largest of these once all have reported; None before.
-        proceeded: the ranks that are done with the old generation.
-        lost: by rank, why members of the old generation were lost.
-        target: ranges reserved for the job if it moves.
-        making_room: the job moves so that a waiting job finds room.
-        waited_since: when its members were first found not to have paused for that.
-    """
+    """A change of membership under way; docs/protocol.md has its steps."""
 
     reason: ChangeReason
     why: str
-    completed: dict[int, int] = field(default_factory=dict)
-    complete_to: int | None = None
-    proceeded: set[int] = field(default_factory=set)
-    target: Placement | None = None
-    lost: dict[int, str] = field(default_factory=dict)
-    making_room: bool = False
-    waited_since: float | None = None
+    completed: dict[int, int] = field(default_factory=dict)  # collectives that survivors report, by rank
+    complete_to: int | None = None  # the largest of these once all have reported
+    proceeded: set[int] = field(default_factory=set)  # ranks that are done with the old generation
+    target: Placement | None = None  # ranges reserved for the job if it moves
+    lost: dict[int, str] = field(default_factory=dict)  # by rank, why old members were lost
+    making_room: bool = False  # the job moves so that a waiting job finds room
+    waited_since: float | None = None  # when members were first found not to have paused for that
 
     @property
     def begun(self) -> bool:
@@ -210,40 +178,28 @@ class Change:
 
 @dataclass(eq=False, slots=True)
 class Job:
-    """A job from its creation to its end.
+    """A job from its creation to its end."""
 
-    Attributes:
-        number: unique among all jobs of a controller and its successors.
-        spec: the order; None for a job that its first join made.
-        placement: its ranges of slots, from when it gets them until its switches have removed it.
-        size: its P and K, from its first placement on; later generations keep them.
-        generation: the one that its members use, or are about to.
-        back: lost ranks that have joined again and wait to be let in.
-        stays: its members did not pause to make room; they are not asked again in this generation.
-        why: the reason of a failed job's end.
-        id: of its newest generation, even after that is removed; 0 before there is one.
-    """
-
-    number: int
+    number: int  # unique among all jobs of a controller and its successors
     tenant: str
     name: str
     world_size: int
     created: float
-    spec: JobSpec | None = None
+    spec: JobSpec | None = None  # the order; None for a job that its first join made
     state: JobState = JobState.joining
     draining: bool = False
     members: dict[int, Member] = field(default_factory=dict)
-    back: dict[int, Member] = field(default_factory=dict)
-    placement: Placement | None = None
-    size: JobSize | None = None
-    generation: Generation | None = None
+    back: dict[int, Member] = field(default_factory=dict)  # lost ranks that wait to be let in again
+    placement: Placement | None = None  # until its switches have removed it
+    size: JobSize | None = None  # from its first placement on; later generations keep it
+    generation: Generation | None = None  # the one that its members use, or are about to
     change: Change | None = None
     policy: SkipPolicy = field(default_factory=SkipPolicy)
     policy_why: str = "set at admission"
     policy_since: float = 0.0
-    stays: bool = False
-    why: str = ""
-    id: int = 0
+    stays: bool = False  # members did not pause to make room; they are not asked again in this generation
+    why: str = ""  # the reason of a failed job's end
+    id: int = 0  # of its newest generation, even after that is removed; 0 before there is one
 
     @property
     def slot_range(self) -> SlotRange | None:

@@ -17,21 +17,13 @@ _JOB_IDS: Final = 0xFFFF  # ids are 1..this; 0 belongs to no job
 
 
 class JobTable:
-    """The jobs of one controller.
-
-    Attributes:
-        ids: jobs by the ids that switches know them under.
-        cookies: present members by their cookies.
-        liveness: the clocks of admitted members.
-        last_id, last_number: the latest job id and job number given out.
-    """
+    """The jobs of one controller."""
 
     def __init__(self) -> None:
-        self.ids: dict[int, Job] = {}
-        self.cookies: dict[bytes, Member] = {}
-        self.liveness = Liveness()
-        self.last_id = 0
-        self.last_number = 0
+        self.ids: dict[int, Job] = {}  # by the ids that switches know them under
+        self.cookies: dict[bytes, Member] = {}  # present members
+        self.liveness = Liveness()  # of admitted members
+        self.last_id = self.last_number = 0  # the latest that were given out
         self._names: dict[tuple[str, str], list[Job]] = {}  # oldest first
 
     def jobs(self) -> list[Job]:
@@ -52,9 +44,7 @@ class JobTable:
     def member(self, tenant: str, name: str, rank: int, token: int) -> Member:
         """Returns the admitted rank with this token, which may be its token before the last change.
 
-        Raises:
-            AdmissionError: no job of that name has this rank (``not_found``), or it has another token
-                (``wrong_token``).
+        Raises `AdmissionError` if no job of that name has this rank, or it has another token.
         """
         found = False
         for job in self.named(tenant, name):

@@ -49,15 +49,8 @@ class SlotRange:
 class SwitchResources:
     """The capacity of one switch and the ranges that jobs have taken of it.
 
-    Attributes:
-        words, slots: given defaults for jobs that ask for none; None takes what suits the switch.
-        attachment: the switch's parent and the hosts of its workers.
-        address: IPv4 address and UDP port of the switch; port 0 while it is not known.
-        why: the reason while it is not up.
-        ranges: the ranges of jobs, by their base.
-        default: the size of a job that asks for none.
-
-    Raises `UsageError` for defaults that do not fit the switch.
+    `words` and `slots` are for jobs that ask for none; None takes what suits the switch. Raises `UsageError`
+    if they do not fit it.
     """
 
     name: str
@@ -65,13 +58,13 @@ class SwitchResources:
     words: int | None = None
     slots: int | None = None
     attachment: Attachment = field(default_factory=Attachment)
-    address: tuple[str, int] = ("0.0.0.0", 0)
+    address: tuple[str, int] = ("0.0.0.0", 0)  # IPv4 address and UDP port; port 0 while it is not known
     up: bool = False
     draining: bool = False
-    why: str = UNREACHED
+    why: str = UNREACHED  # the reason while it is not up
     allocator: SlotAllocator = field(init=False)
-    ranges: dict[int, SlotRange] = field(default_factory=dict)
-    default: JobSize = field(init=False)
+    ranges: dict[int, SlotRange] = field(default_factory=dict)  # of jobs, by their base
+    default: JobSize = field(init=False)  # of a job that asks for none
 
     def __post_init__(self) -> None:
         self.allocator = SlotAllocator(self.capacity.slots)
@@ -153,8 +146,7 @@ class SwitchResources:
     def obstacle(self, size: JobSize, *, besides_range: bool = False) -> str:
         """Returns the reason why no job of that size can be placed here now; empty if one can.
 
-        Args:
-            besides_range: pass over the lack of a free range.
+        With `besides_range` the lack of a free range is none.
         """
         capacity = self.capacity
         if not self.up:
