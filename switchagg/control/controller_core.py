@@ -43,7 +43,7 @@ _log = logging.getLogger(__name__)
 
 
 class ControllerCore:
-    """The book of jobs with its switches, streams and store, for `switchagg.control.controller.Controller`."""
+    """The book of jobs with its switches, streams and store, for a `Controller`."""
 
     def __init__(
         self,

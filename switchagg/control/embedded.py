@@ -33,9 +33,8 @@ class EmbeddedController:
         words, slots, policy: of jobs whose ranks ask for none.
         credential: the token that every request must bring; None for no authentication.
 
-    Raises:
-        UsageError: `host` is not one concrete address, or a value is out of range.
-        SwitchError: an address or port is not available.
+    Raises `UsageError` if `host` is not one concrete address or a value is out of range, `SwitchError` if an
+    address or port is not available.
     """
 
     def __init__(
@@ -58,7 +57,11 @@ class EmbeddedController:
     ) -> None:
         from switchagg.emulator.switch import Switch
 
-        if _concrete(host).is_unspecified:
+        try:
+            address = ipaddress.IPv4Address(host)
+        except ValueError:
+            raise UsageError(f"host is {host!r}; accepted: an IPv4 address such as 127.0.0.1") from None
+        if address.is_unspecified:
             raise UsageError(
                 f"host is {host}; workers are told where to send: name the address of one interface"
             )
@@ -103,10 +106,3 @@ class EmbeddedController:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
-
-
-def _concrete(host: str) -> ipaddress.IPv4Address:
-    try:
-        return ipaddress.IPv4Address(host)
-    except ValueError:
-        raise UsageError(f"host is {host!r}; accepted: an IPv4 address such as 127.0.0.1") from None

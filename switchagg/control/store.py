@@ -104,21 +104,17 @@ class Store:
                 if serving:
                     self._held = _claim(directory / _LOCK)
                 os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-        except OSError as error:
-            self._release()
-            raise UsageError(f"{self._where}: {error.strerror or error}") from None
-        except BaseException:
-            self._release()
-            raise
-        try:
             self._database = sqlite3.connect(path, timeout=5.0, isolation_level=None, check_same_thread=False)
             for pragma in ("journal_mode = WAL", "synchronous = NORMAL", "foreign_keys = ON"):
                 self._database.execute(f"PRAGMA {pragma}")
             self._prepare()
+        except OSError as error:
+            self._release()
+            raise UsageError(f"{self._where}: {error.strerror or error}") from None
         except sqlite3.Error as error:
             self._release()
             raise SwitchError(f"{self._where}: {error}") from error
-        except SwitchError:
+        except BaseException:
             self._release()
             raise
 

@@ -54,14 +54,11 @@ _UNITS: Final = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 @dataclass(frozen=True, slots=True)
 class NativeSpec:
-    """A software switch in the controller's process. `address` None: the controller's own.
-
-    `parent` and `hosts` are as in `switchagg.rules.wiring.Attachment`.
-    """
+    """A software switch in the controller's process; `parent` and `hosts` are as in `Attachment`."""
 
     name: str
     slots: int = DEFAULT_SLOTS
-    address: str | None = None
+    address: str | None = None  # None: the controller's own
     port: int = 0
     memory: int = DEFAULT_MEMORY
     parent: str | None = None

@@ -47,28 +47,17 @@ class _Track:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One second of a job. Ratios are None if their denominator is 0.
+    """One second of a job. Ratios are None if their denominator is 0."""
 
-    Attributes:
-        t: unix seconds.
-        GBps: 1e9 bytes of tensors that a member reduced in a second, on average over the members.
-        packets_per_s: sent by all members.
-        loss: retransmissions over packets sent.
-        skip_ratio: the share of blocks that no member sent.
-        density: the share of blocks that are not zero at a member.
-        retransmissions, collectives: per second, of all members and of one member on average.
-        rtt_us: mean round trip in microseconds.
-    """
-
-    t: float
-    GBps: float
-    packets_per_s: float
-    loss: float | None
-    skip_ratio: float | None
-    density: float | None
-    retransmissions: float
-    collectives: float
-    rtt_us: float | None
+    t: float  # unix seconds
+    GBps: float  # 1e9 bytes of tensors that a member reduced in a second, on average over the members
+    packets_per_s: float  # sent by all members
+    loss: float | None  # retransmissions over packets sent
+    skip_ratio: float | None  # the share of blocks that no member sent
+    density: float | None  # the share of blocks that are not zero at a member
+    retransmissions: float  # per second, of all members
+    collectives: float  # per second, of one member on average
+    rtt_us: float | None  # mean round trip in microseconds
 
 
 class History:

@@ -179,9 +179,11 @@ class JobLifecycle:
         self._effects.save(job)
         self._effects.log(EventKind.failed, f"job {job.name!r} has failed: {why}", job)
 
-    def end(self, job: Job, why: str = "all its members are gone") -> None:
-        """Ends a job and every membership, and frees all that it has."""
-        self._release(job, AdmissionError(f"job {job.name!r} has ended: {why}", "failed"))
+    def end(
+        self, job: Job, why: str = "all its members are gone", refusal: AdmissionError | None = None
+    ) -> None:
+        """Ends a job and every membership, and frees all that it has. Ranks that wait get the refusal."""
+        self._release(job, refusal or AdmissionError(f"job {job.name!r} has ended: {why}", "failed"))
         for member in job.joined():
             self.end_member(member, MemberState.lost)
         self.free_ranges(job)

@@ -203,15 +203,12 @@ class MembershipChanges:
         """Takes the ranges of the next generation and frees those of the old one."""
         switches, old = self._pool.switches, job.placement
         kept, change.target = change.target, None
-        if kept is not None and (
-            kept.leaves or any(switches[name].state is not SwitchState.up for name in kept.switches)
-        ):
+        if kept is not None:
+            if not kept.leaves and all(switches[name].state is SwitchState.up for name in kept.switches):
+                self._lifecycle.free_ranges(job)
+                return kept
             # Members may have changed their leaves since these ranges were reserved.
             self._pool.release(kept, old)
-            kept = None
-        if kept is not None:
-            self._lifecycle.free_ranges(job)
-            return kept
         candidates = self._candidates.of_job(job)
         if old is None:
             return self._pool.take(candidates)

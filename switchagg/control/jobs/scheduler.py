@@ -240,9 +240,7 @@ class Scheduler:
 
     def dismiss(self, job: Job, why: str, code: str) -> None:
         """Ends a job that has not opened, and refuses its ranks."""
-        error = AdmissionError(f"job {job.name!r} has ended: {why}", code)
-        self._lifecycle.refuse(job.members.values(), error)
-        self._lifecycle.end(job, why)
+        self._lifecycle.end(job, why, AdmissionError(f"job {job.name!r} has ended: {why}", code))
 
     def opening_failed(self, job: Job, why: str) -> None:
         """Refuses the ranks of a job that a switch did not take. An order stands: ranks may join it again."""
@@ -250,6 +248,5 @@ class Scheduler:
         if job.spec is not None:
             self._effects.log(EventKind.refused, why, job)
             self.refuse_joining(job, error)
-            return
-        self._lifecycle.refuse(job.members.values(), error)
-        self._lifecycle.end(job, why)
+        else:
+            self._lifecycle.end(job, why, error)

@@ -83,11 +83,10 @@ class SlotAllocator:
         )
 
     def allocate(self, slots: int) -> int:
-        """Takes a range of `slots` and returns its base, a multiple of `slots`.
+        """Takes a range of `slots`, a power of two, and returns its base, a multiple of `slots`.
 
-        Raises:
-            UsageError: `slots` is no power of two.
-            AdmissionError: code ``no_slots``; no range of that size is free, or the switch is smaller.
+        Raises `AdmissionError`, code ``no_slots``, if no range of that size is free, and `UsageError` for a
+        number that is no power of two.
         """
         if not is_power_of_two(slots):
             raise UsageError(f"slots is {slots}; accepted: a power of two")
