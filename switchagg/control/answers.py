@@ -1,7 +1,7 @@
 """The answers of the controller's API, each described once: for the code that builds them and for OpenAPI.
 
-An answer is a dict of JSON's types. mypy holds what `views` and `queries` build against the types here, and
-the OpenAPI document is made from them: a string below a field is its description there.
+An answer is a dict of JSON's types. mypy checks those that `queries` and `member_streams` build, and the
+OpenAPI document is made from the types here: a string below a field is its description there.
 """
 
 from __future__ import annotations
