@@ -200,12 +200,9 @@ class Queries:
         """Returns a job."""
         core, book, now = self._core, self._core.book, time.monotonic()
         generation, history = job.generation, core.telemetry.history(job)
-        counters = {each.switch: core.agents[each.switch].job_counters(job.id) for each in job.ranges}
-        members = [
-            self._member(member, generation, counters, now) for _, member in sorted(job.members.items())
-        ]
+        members = [self._member(member, generation, now) for _, member in sorted(job.members.items())]
         for member in job.back.values():
-            members.append({**self._member(member, None, counters, now), "state": "waiting"})
+            members.append({**self._member(member, None, now), "state": "waiting"})
         queue = book.scheduler.queue()
         down = [switch for each in job.ranges if not (switch := book.pool.switches[each.switch]).up]
         seats = {} if job.placement is None else dict(job.placement.seats)
@@ -242,19 +239,14 @@ class Queries:
             "rates": None if history is None else history.rates(),
         }
 
-    def _member(
-        self,
-        member: Member,
-        generation: Generation | None,
-        counters: Mapping[str, Mapping[str, int]],
-        now: float,
-    ) -> answers.MemberView:
+    def _member(self, member: Member, generation: Generation | None, now: float) -> answers.MemberView:
         silent = self._core.book.table.liveness.silent(member.cookie, now)
         switch = packets = None
         if generation is not None and member.rank in generation.places:
             part, bit = generation.seat(member.rank)
             switch = part.slot_range.switch
-            packets = counters.get(switch, {}).get(f"worker_{bit}_packets")
+            counters = self._core.agents[switch].job_counters(generation.id)
+            packets = counters.get(f"worker_{bit}_packets")
         return {
             "rank": member.rank,
             "state": member.state.value,

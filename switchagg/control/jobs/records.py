@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, Final, Protocol
 
@@ -113,8 +113,7 @@ class Quota:
     memory: int | None = None  # bytes of switch memory
 
     def __post_init__(self) -> None:
-        for name in ("jobs", "slots", "memory"):
-            value = getattr(self, name)
+        for name, value in asdict(self).items():
             if value is not None and not 0 <= value <= _TOP:
                 raise AdmissionError(f"{name} is {value}; accepted: 0..{_TOP}", "bad_request")
 
@@ -239,19 +238,10 @@ def check_endpoint(address: str, port: int) -> None:
 class Admission:
     """A rank's parameters for sending and for checking results, in one generation of its job.
 
-    Attributes:
-        switch: the name of the switch that it sends to.
-        job, token, result_token, base, slots, words, first_seq, worker_bit: see docs/protocol.md.
-        senders: the number of workers and leaves that send to that switch for this job.
-        rank, world_size: in this generation, whose ranks are numbered densely in the order of `places`.
-        places: the ranks that the members joined as.
-        lost: ranks lost since the previous generation, and why. They may be back already.
-        deadline, on_loss: the job's.
-        cookie: identifies this member in its heartbeats.
-        interval: seconds between heartbeats.
+    docs/protocol.md says what `job`, the tokens, `base`, `slots`, `words`, `first_seq`, `worker_bit` are for.
     """
 
-    switch: str
+    switch: str  # the name of the one that it sends to
     job: int
     token: int = field(repr=False)
     result_token: int = field(repr=False)
@@ -261,15 +251,15 @@ class Admission:
     first_seq: int
     policy: SkipPolicy
     worker_bit: int
-    senders: int
-    rank: int
+    senders: int  # workers and leaves that send to that switch for this job
+    rank: int  # in this generation, whose ranks are numbered densely in the order of `places`
     world_size: int
-    places: tuple[int, ...]
+    places: tuple[int, ...]  # the ranks that the members joined as
     deadline: float
     on_loss: OnLoss
-    cookie: bytes = field(repr=False)
-    interval: float
-    lost: tuple[tuple[int, str], ...] = ()
+    cookie: bytes = field(repr=False)  # identifies this member in its heartbeats
+    interval: float  # seconds between heartbeats
+    lost: tuple[tuple[int, str], ...] = ()  # since the previous generation, and why; may be back already
 
 
 @dataclass(frozen=True, slots=True)
