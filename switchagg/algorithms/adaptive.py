@@ -18,7 +18,7 @@ which cannot increase F but for lanes' rounding. The first step sends everything
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -36,7 +36,7 @@ from switchagg.algorithms.base import (
 from switchagg.algorithms.blocks import checked_block
 from switchagg.algorithms.cost import CostModel
 from switchagg.algorithms.levels import Blocks, Level
-from switchagg.errors import UsageError
+from switchagg.errors import UsageError, require
 
 if TYPE_CHECKING:
     from worker_lib.session import Session
@@ -47,7 +47,16 @@ _LEARN: Final = 0.1  # weight of a step in what is learned of blocks' change
 
 
 class Adaptive:
-    """One worker's part; `run` has the arguments.
+    """One worker's part.
+
+    Args:
+        problem: smooth.
+        cost: the price of a level, such as `cost.SwitchCost.measured(session)`; the same at all workers.
+        variant: ``"sparse"``: the largest blocks; ``"quantized"``: the same in lanes of 32, 16 or 8 bits,
+            chosen with the level; ``"stochastic"``: blocks at random, the larger the likelier.
+        block: elements a block.
+        level: send always so many blocks (for comparison), instead of choosing.
+        seed: of random blocks.
 
     Attributes:
         x: the iterate, the same to the bit at all workers.
@@ -61,14 +70,13 @@ class Adaptive:
         session: Session,
         *,
         cost: CostModel,
-        variant: str,
-        block: int,
-        level: int | None,
-        seed: int,
-        x0: ArrayLike | None,
+        variant: str = "sparse",
+        block: int = 16,
+        level: int | None = None,
+        seed: int = 0,
+        x0: ArrayLike | None = None,
     ) -> None:
-        if variant not in VARIANTS:
-            raise UsageError(f"variant is {variant!r}; accepted: {', '.join(map(repr, VARIANTS))}")
+        require(variant in VARIANTS, "variant", repr(variant), ", ".join(map(repr, VARIANTS)))
         if getattr(problem, "l1", 0.0):
             raise UsageError("the problem has an l1 term, which this method does not treat; use DIANA")
         self.x = checked_start(problem, x0)
@@ -189,38 +197,13 @@ def _along_blocks(problem: Problem, session: Session, block: int, total: float, 
     return parts
 
 
-def run(
-    problem: Problem,
-    session: Session,
-    *,
-    steps: int,
-    cost: CostModel,
-    variant: str = "sparse",
-    block: int = 16,
-    level: int | None = None,
-    seed: int = 0,
-    log: Log | None = None,
-    x0: ArrayLike | None = None,
-) -> Array:
+def run(problem: Problem, session: Session, *, steps: int, log: Log | None = None, **arguments: Any) -> Array:
     """Minimizes F = mean f_i, smooth, with the level of compression that suits the cost at every step.
 
     Args:
-        problem: this worker's f_i.
-        steps: how many at most; each is one collective.
-        cost: the price of a level, such as `cost.SwitchCost.measured(session)`; the same at all workers.
-        variant: ``"sparse"``: the largest blocks; ``"quantized"``: the same in lanes of 32, 16 or 8 bits,
-            chosen with the level; ``"stochastic"``: blocks at random, the larger the likelier.
-        block: elements a block.
-        level: send always so many blocks (for comparison), instead of choosing.
-        seed: of random blocks; the same at all workers.
+        arguments: of `Adaptive`.
 
     Returns:
-        x, (d,), the same to the bit at all workers.
-
-    Raises:
-        UsageError: an argument is out of range; the message has the bound.
+        x, the same to the bit at all workers.
     """
-    method = Adaptive(
-        problem, session, cost=cost, variant=variant, block=block, level=level, seed=seed, x0=x0
-    )
-    return drive(method, session, steps, log)
+    return drive(Adaptive(problem, session, **arguments), session, steps, log)

@@ -2,12 +2,16 @@
 
     problem   f_i, one worker's share of   F(x) = (1/n) sum_i f_i(x) + R(x)
     session   the other workers (a `worker_lib.Session`)
-    steps     their number, the same at every worker
+    steps     how many at most; each is one collective, unless the method says otherwise
     log       loss, distance and traffic after each step
+    seed      of all that is random
+    x0        where x starts, (d,); zeros by default
 
-A method is a module with ``run(problem, session, *, steps, ..., log=None, x0=None) -> NDArray``. Every worker
-calls it with its own problem and otherwise equal arguments; where the method's docstring says so, the result
-is the same to the bit at every worker.
+A method is a module with ``run(problem, session, *, steps, ..., log=None, x0=None) -> x``, x being float64 of
+shape (d,). Every worker calls it with its own problem and log, and otherwise equal arguments; where the
+method's docstring says so, the result is the same to the bit at every worker. An argument that is out of
+range raises UsageError, whose message has the bound. A method that goes step by step is a class too, made
+of problem, session and its own arguments (`Method`).
 """
 
 from __future__ import annotations
@@ -23,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, Self, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from switchagg.errors import UsageError
+from switchagg.errors import UsageError, require
 from switchagg.wire.header import HEADER_BYTES, IP_UDP_BYTES
 
 if TYPE_CHECKING:
@@ -160,7 +164,7 @@ class Log:
         self._objective = objective
         self._target = target
         self._clock = clock
-        self._sessions: list[tuple[Measured, dict[str, int]]] = []
+        self._sessions: list[tuple[Measured, NDArray[np.int64]]] = []
         self._payload = 0
         self._began: float | None = None
         self._reached = False
@@ -200,16 +204,12 @@ class Log:
         return self._reached
 
     def first(self, *, distance: float | None = None, loss: float | None = None) -> Record | None:
-        """Returns the first record at most this far from the optimum, or at most this high; None if there is
-        none.
-        """
-        for record in self.records:
-            if distance is not None and (record.distance is None or record.distance > distance):
-                continue
-            if loss is not None and (record.loss is None or record.loss > loss):
-                continue
-            return record
-        return None
+        """The first record at most this far from the optimum, with at most this loss; None: there is none."""
+
+        def under(value: float | None, bound: float | None) -> bool:
+            return bound is None or (value is not None and value <= bound)
+
+        return next((r for r in self.records if under(r.distance, distance) and under(r.loss, loss)), None)
 
     def to_json(self) -> str:
         """Returns the records as a JSON list of objects."""
@@ -249,12 +249,8 @@ class Log:
         if self._began is None:
             self._began = now
         seconds = now - self._began
-        sent = received = packets = 0
-        for session, start in self._sessions:
-            counters = _counters(session)
-            sent += counters["sent"] - start["sent"]
-            received += counters["received"] - start["received"]
-            packets += counters["packets"] - start["packets"]
+        growths = np.array([_counters(session) - start for session, start in self._sessions]).reshape(-1, 3)
+        sent, received, packets = growths.sum(axis=0, dtype=np.int64).tolist()
         distance = None if self._optimum is None else self._distance(x)
         if distance is not None and self._target is not None and distance <= self._target:
             self._reached = True
@@ -267,11 +263,10 @@ class Log:
         self._exclude(now)
 
 
-def _counters(session: Measured) -> dict[str, int]:
+def _counters(session: Measured) -> NDArray[np.int64]:
+    """Bytes sent, bytes received and packets, (3,), repeats not counted as packets."""
     stats = session.stats()
-    sent, received = wire_bytes(stats)
-    packets = int(stats["packets_data"]) + int(stats["packets_skip"])  # repeats are not in these
-    return {"sent": sent, "received": received, "packets": packets}
+    return np.array([*wire_bytes(stats), int(stats["packets_data"]) + int(stats["packets_skip"])])
 
 
 # ---------------------------------------------------------------------- arguments
@@ -279,24 +274,31 @@ def _counters(session: Measured) -> dict[str, int]:
 
 def checked_at_least(name: str, value: int, least: int) -> int:
     """A whole number that is not too small."""
-    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
-        raise UsageError(f"{name} is {value!r}; accepted: a whole number, {least} and up")
+    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    require(whole and value >= least, name, repr(value), f"a whole number, {least} and up")
     return int(value)
 
 
 def checked_share(name: str, value: float) -> float:
     """A share of a whole, in (0, 1]."""
-    if not 0 < value <= 1:
-        raise UsageError(f"{name} is {value!r}; accepted: greater than 0, at most 1")
+    require(0 < value <= 1, name, repr(value), "greater than 0, at most 1")
     return float(value)
 
 
-def checked_step(name: str, value: float, bound: float, why: str) -> float:
-    """A step size or rate in (0, bound]."""
+def checked_step(name: str, value: float | None, bound: float, why: str, default: float) -> float:
+    """A step size or rate in (0, bound]; None stands for the default."""
+    if value is None:
+        return default
     # The tolerance admits a bound computed in another order of operations.
-    if not 0 < value <= bound * (1 + 1e-12):
-        raise UsageError(f"{name} is {value!r}; accepted: greater than 0, at most {bound:.6g} ({why})")
+    admitted = 0 < value <= bound * (1 + 1e-12)
+    require(admitted, name, repr(value), f"greater than 0, at most {bound:.6g} ({why})")
     return float(value)
+
+
+def checked_batch(batch: int | None, samples: int) -> None:
+    """Refuses a batch that a worker's samples cannot fill; None stands for all of them."""
+    accepted = f"1 to {samples} samples, or None for all"
+    require(batch is None or 1 <= batch <= samples, "batch", repr(batch), accepted)
 
 
 def checked_start(problem: Problem, x0: ArrayLike | None) -> Array:
@@ -382,17 +384,9 @@ def constants(problem: Problem, session: Session) -> Constants:
     Raises:
         UsageError: the workers' problems have different dimensions.
     """
-    mine = np.array(
-        [
-            problem.dim,
-            problem.smoothness,
-            problem.sample_smoothness,
-            problem.strong_convexity,
-            problem.samples,
-        ],
-        np.float64,
-    )
-    rows: Array = session.allgather(mine)
+    p = problem
+    mine = [p.dim, p.smoothness, p.sample_smoothness, p.strong_convexity, p.samples]
+    rows: Array = session.allgather(np.array(mine, np.float64))
     if not (rows[:, 0] == problem.dim).all():
         raise UsageError(
             f"the workers' problems have dimensions {rows[:, 0].astype(int).tolist()}; needed: one for all"

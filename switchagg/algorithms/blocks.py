@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from switchagg.algorithms.base import Array, checked_at_least, checked_share
-from switchagg.errors import UsageError
+from switchagg.errors import require
 from switchagg.rules.planner import MAX_BLOCK
 
 if TYPE_CHECKING:
@@ -37,15 +37,11 @@ class BlockDraws:
         blocks: m.
         chosen: k.
         tau: k / m, which is what the methods reckon with.
-
-    Raises:
-        UsageError: an argument is out of range.
     """
 
     def __init__(self, dim: int, *, block: int, tau: float, draw: str, seed: int, rank: int) -> None:
         checked_share("tau", tau)
-        if draw not in DRAWS:
-            raise UsageError(f"draw is {draw!r}; accepted: {', '.join(map(repr, DRAWS))}")
+        require(draw in DRAWS, "draw", repr(draw), ", ".join(map(repr, DRAWS)))
         self.dim, self.block = dim, checked_block(block)
         self.blocks = -(-dim // block)
         self.chosen = max(1, round(tau * self.blocks))
@@ -72,15 +68,13 @@ class BlockDraws:
 
 def checked_block(block: int) -> int:
     """Elements a block that a plan can carry."""
-    if checked_at_least("block", block, 1) > MAX_BLOCK:
-        raise UsageError(f"block is {block}; accepted: 1 to {MAX_BLOCK} elements")
+    require(checked_at_least("block", block, 1) <= MAX_BLOCK, "block", block, f"1 to {MAX_BLOCK} elements")
     return block
 
 
 def checked_lanes(bits: int) -> int:
     """Lanes that round to nearest, so that small differences are not lost in noise."""
-    if bits not in LANES:
-        raise UsageError(f"bits is {bits!r}; accepted: {', '.join(map(str, LANES))}")
+    require(bits in LANES, "bits", repr(bits), ", ".join(map(str, LANES)))
     return bits
 
 

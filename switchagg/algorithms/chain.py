@@ -1,5 +1,4 @@
-"""Workers in groups: small groups for small messages, and a chain whose members each talk to their neighbours
-only.
+"""Workers in groups: groups for small messages, and a chain whose members talk to their neighbours only.
 
     chain      3 - 0 - 2 - 1                  groups   {3 0}  {3 0 2}  {0 2 1}  {2 1}
     heads      3       2                       a message: once up, and once down to each of its sender's group
@@ -69,9 +68,8 @@ class Chain:
         at = ranks.index(session.rank)
         self.head = at % 2 == 0
         self.neighbours = [ranks[i] for i in (at - 1, at + 1) if 0 <= i < len(ranks)]
-        self._groups: dict[
-            int, tuple[Session, int]
-        ] = {}  # by their centre: the group, the centre's rank in it
+        # By their centre: the group, the centre's rank in it.
+        self._groups: dict[int, tuple[Session, int]] = {}
         self._centre = session.rank
         for i, centre in enumerate(ranks):
             members = ranks[max(0, i - 1) : i + 2]

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from switchagg.algorithms.base import ETHERNET_BYTES, Array
-from switchagg.errors import UsageError
+from switchagg.errors import UsageError, require
 from switchagg.rules.planner import elements_per_packet
 from switchagg.wire.header import HEADER_BYTES, IP_UDP_BYTES
 from worker_lib.plan import HEADER_WORDS, NARROW_CHUNK, WIDE_CHUNK, DType
@@ -33,8 +33,7 @@ _LARGE_PACKETS: Final = 32
 
 def _checked(**values: float) -> None:
     for name, value in values.items():
-        if not 0 <= value < np.inf:
-            raise UsageError(f"{name} is {value!r}; accepted: 0 and up")
+        require(0 <= value < np.inf, name, repr(value), "0 and up")
 
 
 class CostModel(Protocol):
@@ -86,8 +85,7 @@ class Packets:
     payload: PayloadBits = PayloadBits()
 
     def __post_init__(self) -> None:
-        if not 0 < self.size < np.inf:
-            raise UsageError(f"size is {self.size!r}; accepted: bits of a packet, greater than 0")
+        require(0 < self.size < np.inf, "size", repr(self.size), "bits of a packet, greater than 0")
         _checked(each=self.each, start=self.start)
 
     def cost(self, elements: ArrayLike, blocks: ArrayLike, bits: int) -> Array:
@@ -118,8 +116,8 @@ class SwitchCost:
     def __post_init__(self) -> None:
         elements_per_packet(self.words, 32)
         _checked(latency=self.latency, packet_seconds=self.packet_seconds)
-        if self.unit not in ("packets", "bytes", "seconds"):
-            raise UsageError(f"unit is {self.unit!r}; accepted: 'packets', 'bytes', 'seconds'")
+        units = ("packets", "bytes", "seconds")
+        require(self.unit in units, "unit", repr(self.unit), ", ".join(map(repr, units)))
         if self.unit == "seconds" and not self.packet_seconds + self.latency > 0:
             raise UsageError(
                 "unit is 'seconds' with latency and packet_seconds 0; give one, or use `measured`"

@@ -14,27 +14,89 @@ The memories are `compress.Differences`, around any unbiased compressor: quantiz
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
-from switchagg.algorithms.base import (
-    Array,
-    Log,
-    Problem,
-    checked_start,
-    checked_step,
-    constants,
-    drive,
-)
-from switchagg.algorithms.counted import Counted
-from switchagg.errors import UsageError
-from worker_lib.compress.base import Compressor
+from switchagg.algorithms.base import Array, Log, Problem, checked_start, checked_step, constants, drive
+from switchagg.errors import UsageError, require
+from worker_lib.compress.base import Compressor, Floats, Message, Round, Words
 from worker_lib.compress.memories import Differences
 
 if TYPE_CHECKING:
     from worker_lib.session import Session
+
+
+_BLOCK: Final = 64  # elements; what a job skips unless it was told otherwise
+
+
+class Counted(Compressor):
+    """Does what `inner` does, and counts what it hands to the switch, for the log of a method.
+
+    Attributes:
+        bits: of all messages so far: words that were shared, lanes of blocks that were sent, and a bit a
+            block where ranks do not all send the same ones.
+    """
+
+    def __init__(self, inner: Compressor) -> None:
+        super().__init__()
+        self.inner = inner
+        self.bits = 0
+        self._shared_bits = 0
+
+    @property
+    def unbiased(self) -> bool:  # type: ignore[override]
+        return self.inner.unbiased
+
+    def check(self, size: int, round: Round) -> None:
+        self.inner.prepare(size, round)
+
+    def share(self, x: Floats, round: Round) -> Words | None:
+        words = self.inner.share(x, round)
+        self._shared_bits = 0 if words is None else 32 * words.size
+        return words
+
+    def encode(self, x: Floats, shared: Words | None, round: Round) -> Message:
+        message = self.inner.encode(x, shared, round)
+        self.bits += self._shared_bits + sent_bits(message)
+        return message
+
+    def own(self, message: Message, shared: Words | None, round: Round) -> Floats:
+        return self.inner.own(message, shared, round)
+
+    def decode(self, total: NDArray[Any], message: Message, shared: Words | None, round: Round) -> Floats:
+        result = self.inner.decode(total, message, shared, round)
+        self._done(result.size)
+        return result
+
+    def omega(self, size: int, workers: int = 1) -> float | None:
+        return self.inner.omega(size, workers)
+
+    def parts(self) -> Iterator[Compressor]:
+        yield self.inner
+
+    def describe(self) -> str:
+        return self.inner.describe()
+
+
+def sent_bits(message: Message) -> int:
+    """Bits of the blocks that a rank sends of its message, and of the bitmap that says which."""
+    values = message.values
+    lane = message.bits or 8 * values.dtype.itemsize
+    if isinstance(message.blocks, str):
+        if message.blocks == "dense":
+            return message.payload_bits
+        starts = np.arange(0, values.size, message.block_size or _BLOCK)
+        sent = np.logical_or.reduceat(values != 0, starts) if values.size else np.zeros(0, np.bool_)
+        if sent.all():
+            return message.payload_bits
+    else:
+        sent = np.asarray(message.blocks, np.bool_)
+    block = message.block_size or _BLOCK
+    inside = int(np.count_nonzero(np.repeat(sent, block)[: values.size]))
+    return inside * lane + int(sent.size)
 
 
 class CompressedAverage:
@@ -43,7 +105,7 @@ class CompressedAverage:
     Args:
         dim: length of the vectors.
         compressor: unbiased; it is copied, so one may serve for several runs.
-        alpha: see `diana.run`.
+        alpha: how far memories move, in (0, 1 / (1 + omega)]; that bound by default.
         memory: whether differences to a memory travel, or the vectors themselves.
 
     Attributes:
@@ -103,14 +165,10 @@ class Momentum:
     Args:
         dim: length of x.
         beta: in [0, 1).
-
-    Raises:
-        UsageError: beta is out of range.
     """
 
     def __init__(self, dim: int, beta: float) -> None:
-        if not 0 <= beta < 1:
-            raise UsageError(f"momentum is {beta!r}; accepted: 0 and up, under 1")
+        require(0 <= beta < 1, "momentum", repr(beta), "0 and up, under 1")
         self._beta = float(beta)
         self._velocity = np.zeros(dim)
 
@@ -122,7 +180,20 @@ class Momentum:
 
 
 class Diana:
-    """One worker's part; `run` has the arguments.
+    """One worker's part.
+
+    omega is the compressor's. Where its scale is shared by all workers, omega is relative to the largest
+    difference of any worker, and the bound of gamma below is proved with n omega in omega's place; where
+    workers' differences are of one size, as they are stated.
+
+    Args:
+        compressor: unbiased, with a known omega; made alike at all workers. It is copied.
+        alpha: how far memories move, in (0, 1 / (1 + omega)]; that bound by default.
+        step: gamma; by default 1 / (L (1 + 6 omega / n)) (Gorbunov, Hanzely, Richtarik, arXiv 1905.11261,
+            Table 1 and Corollary A.8), L being the largest L_i, and at most 2 / L.
+        momentum: beta, in [0, 1). Where there is an R, its proximal step is gamma / (1 - beta) (the paper has
+            gamma, whose fixed points are no minimizers).
+        memory: False for quantized gradient descent (QSGD), which does not converge to x* in general.
 
     Attributes:
         x: the iterate, the same to the bit at all workers.
@@ -138,11 +209,11 @@ class Diana:
         session: Session,
         *,
         compressor: Compressor,
-        alpha: float | None,
-        step: float | None,
-        momentum: float,
-        memory: bool,
-        x0: ArrayLike | None,
+        alpha: float | None = None,
+        step: float | None = None,
+        momentum: float = 0.0,
+        memory: bool = True,
+        x0: ArrayLike | None = None,
     ) -> None:
         self.x = checked_start(problem, x0)
         self._problem = problem
@@ -151,10 +222,8 @@ class Diana:
         known = constants(problem, session)
         omega, n = self.average.omega, session.world_size
         self.gamma_bound = 1 / (known.smoothness * (1 + 6 * omega / n))
-        self.gamma = self.gamma_bound
-        if step is not None:
-            # Where the theory is far from tight a caller may go as far as plain gradient descent could.
-            self.gamma = checked_step("step", step, 2 / known.smoothness, "2 / L")
+        # Where the theory is far from tight a caller may go as far as plain gradient descent could.
+        self.gamma = checked_step("step", step, 2 / known.smoothness, "2 / L", self.gamma_bound)
         self.rate = min(self.gamma * known.strong_convexity, self.average.alpha / 2)
 
     def step(self) -> int:
@@ -164,50 +233,14 @@ class Diana:
         return bits
 
 
-def run(
-    problem: Problem,
-    session: Session,
-    *,
-    steps: int,
-    compressor: Compressor,
-    alpha: float | None = None,
-    step: float | None = None,
-    momentum: float = 0.0,
-    memory: bool = True,
-    log: Log | None = None,
-    x0: ArrayLike | None = None,
-) -> Array:
+def run(problem: Problem, session: Session, *, steps: int, log: Log | None = None, **arguments: Any) -> Array:
     """Minimizes F = mean f_i + R with compressed gradient differences.
 
-    omega is the compressor's. Where its scale is shared by all workers, omega is relative to the largest
-    difference of any worker, and the bound of gamma below is proved with n omega in omega's place; where
-    workers' differences are of one size, as they are stated.
-
     Args:
-        problem: this worker's f_i, and R.
         steps: how many at most; each is one collective, or two where the compressor needs a common scale.
-        compressor: unbiased, with a known omega; made alike at all workers. It is copied.
-        alpha: how far memories move, in (0, 1 / (1 + omega)]; that bound by default.
-        step: gamma; by default 1 / (L (1 + 6 omega / n)) (Gorbunov, Hanzely, Richtarik, arXiv 1905.11261,
-            Table 1 and Corollary A.8), L being the largest L_i, and at most 2 / L.
-        momentum: beta, in [0, 1). Where there is an R, its proximal step is gamma / (1 - beta) (the paper has
-            gamma, whose fixed points are no minimizers).
-        memory: False for quantized gradient descent (QSGD), which does not converge to x* in general.
+        arguments: of `Diana`.
 
     Returns:
-        x, (d,), the same to the bit at all workers.
-
-    Raises:
-        UsageError: an argument is out of range; the message has the bound.
+        x, the same to the bit at all workers.
     """
-    method = Diana(
-        problem,
-        session,
-        compressor=compressor,
-        alpha=alpha,
-        step=step,
-        momentum=momentum,
-        memory=memory,
-        x0=x0,
-    )
-    return drive(method, session, steps, log)
+    return drive(Diana(problem, session, **arguments), session, steps, log)

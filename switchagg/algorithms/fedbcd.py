@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from switchagg.algorithms.base import Array, Log, checked_at_least, checked_step
-from switchagg.errors import UsageError
+from switchagg.algorithms.base import Array, Log, checked_at_least, checked_batch, checked_step
+from switchagg.algorithms.problems import checked_samples
+from switchagg.errors import UsageError, require
 
 if TYPE_CHECKING:
     from worker_lib.session import Session
@@ -50,19 +51,11 @@ class VerticalShare:
     smoothness: float = field(init=False)
 
     def __post_init__(self) -> None:
-        a, b = np.ascontiguousarray(self.features, np.float64), np.asarray(self.targets, np.float64)
-        if a.ndim != 2 or not a.size or b.shape != a.shape[:1]:
-            raise UsageError(
-                f"features {a.shape}, targets {b.shape}; needed: (N, d) and (N,), N and d over 0"
-            )
-        if not (np.isfinite(a).all() and np.isfinite(b).all()):
-            raise UsageError("features or targets hold NaN or infinity; accepted: finite values")
-        if self.loss not in LOSSES:
-            raise UsageError(f"loss is {self.loss!r}; accepted: {', '.join(map(repr, LOSSES))}")
+        a, b = checked_samples(self.features, self.targets)
+        require(self.loss in LOSSES, "loss", repr(self.loss), ", ".join(map(repr, LOSSES)))
         if self.loss == "logistic" and not np.isin(b, (-1.0, 1.0)).all():
             raise UsageError("targets are not all -1 or 1, as logistic regression needs")
-        if not 0 <= self.l2 < np.inf:
-            raise UsageError(f"l2 is {self.l2!r}; accepted: 0 and up")
+        require(0 <= self.l2 < np.inf, "l2", repr(self.l2), "0 and up")
         curvature = 1.0 if self.loss == "ridge" else 0.25
         largest = float(np.linalg.norm(a, 2)) ** 2 / len(a)
         object.__setattr__(self, "features", a)
@@ -126,37 +119,32 @@ def run(
     log: Log | None = None,
     x0: ArrayLike | None = None,
 ) -> Array:
-    """Runs FedBCD-p. Every worker calls it.
+    """Runs FedBCD-p.
 
     Args:
         problem: this worker's features.
-        session: of all workers.
         steps: sums.
         local_steps: Q, of each worker between two sums.
         rate: of a local step, at most `largest_rate`, which it is by default.
         batch: samples of a step, the same at all workers, drawn with `seed`; None for all.
         bits: of lanes of the summed outputs: 64 (the default), 32, 16 or 8.
-        seed: the same at all workers.
         log: of this worker's block of x; its optimum is that block's. All steps are taken, whatever its
             target.
-        x0: where this worker's block starts; zeros by default.
+        x0: where this worker's block starts.
 
     Returns:
         This worker's block of x; (d_k,).
-
-    Raises:
-        UsageError: an argument is out of range.
     """
     checked_at_least("steps", steps, 1)
     checked_at_least("local_steps", local_steps, 1)
-    if batch is not None and not 1 <= batch <= problem.samples:
-        raise UsageError(f"batch is {batch!r}; accepted: 1 to {problem.samples} samples, or None for all")
+    checked_batch(batch, problem.samples)
     x = np.zeros(problem.dim) if x0 is None else np.array(x0, np.float64)
     if x.shape != (problem.dim,):
         raise UsageError(f"x0 has shape {x.shape}; needed: ({problem.dim},)")
     constants = session.allgather(np.array([problem.smoothness]))[:, 0].tolist()
     bound = largest_rate(constants, local_steps)
-    rate = checked_step("rate", bound if rate is None else rate, bound, _why(len(constants)))
+    why = "1 / the largest L_k" if len(constants) <= 2 else "1 / (local_steps * the sum of all L_k)"
+    rate = checked_step("rate", rate, bound, why, bound)
     random = np.random.default_rng((seed, 6))
     indices = np.arange(problem.samples)
     if log is not None:
@@ -173,7 +161,3 @@ def run(
             log.payload((bits or 64) * indices.size)
             log.step(step, x, last=step == steps)
     return x
-
-
-def _why(workers: int) -> str:
-    return "1 / the largest L_k" if workers <= 2 else "1 / (local_steps * the sum of all L_k)"

@@ -18,27 +18,28 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-import numpy.typing as npt
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from switchagg.algorithms.base import Array, Log, Problem, checked_at_least, checked_start
 from switchagg.algorithms.chain import Chain
-from switchagg.algorithms.proximal import minimize
-from switchagg.errors import UsageError
+from switchagg.errors import SwitchAggError, UsageError, require
 
 if TYPE_CHECKING:
     from worker_lib.session import Session
 
 _FLOAT_BITS: Final = 64
 BITS: Final = (2, 16)
+_STEPS: Final = 100
+_HALVINGS: Final = 40
+_PRECISION: Final = 1e-13  # of the gradient, relative to its parts
 
 
 class Quantizer:
     """Q-GADMM's: a message is the difference to the one before, in 2^bits - 1 steps over its range.
 
     The range R is the largest difference; a difference lies between two of the levels -R, ..., R and is
-    rounded to either at random, unbiased. Each coordinate is off by less than
-    a step, 2 R / (2^bits - 1), and its variance is at most a quarter of a step squared.
+    rounded to either at random, unbiased. Each coordinate is off by less than a step, 2 R / (2^bits - 1), and
+    its variance is at most a quarter of a step squared.
 
     Args:
         size: d.
@@ -57,7 +58,7 @@ class Quantizer:
         self._bits = int(bits)
         self._random = random
 
-    def encode(self, x: Array) -> npt.NDArray[np.uint8]:
+    def encode(self, x: Array) -> NDArray[np.uint8]:
         """Returns the message that brings `sent` near x, and updates `sent`."""
         difference = x - self.sent
         reach = float(np.abs(difference).max(initial=0.0))
@@ -72,20 +73,20 @@ class Quantizer:
         return message
 
 
-def decode(message: npt.NDArray[np.uint8], before: Array, bits: int) -> Array:
+def decode(message: NDArray[np.uint8], before: Array, bits: int) -> Array:
     """Returns a neighbour's vector from its message and its vector before."""
     reach = float(message[:8].view(np.float64)[0])
     places = unpack(message[8:], before.size, bits)
     return np.asarray(before + (places * (2 * reach / ((1 << bits) - 1)) - reach))
 
 
-def pack(values: npt.NDArray[np.uint32], bits: int) -> npt.NDArray[np.uint8]:
+def pack(values: NDArray[np.uint32], bits: int) -> NDArray[np.uint8]:
     """Numbers of `bits` bits end to end, the low bit first."""
     flags = (values[:, None] >> np.arange(bits, dtype=np.uint32)) & 1
     return np.packbits(flags.astype(np.uint8).reshape(-1), bitorder="little")
 
 
-def unpack(data: npt.NDArray[np.uint8], count: int, bits: int) -> npt.NDArray[np.int64]:
+def unpack(data: NDArray[np.uint8], count: int, bits: int) -> NDArray[np.int64]:
     """Returns the numbers that `pack` packed."""
     flags = np.unpackbits(data, count=count * bits, bitorder="little").reshape(count, bits)
     return np.asarray(flags.astype(np.int64) @ (1 << np.arange(bits, dtype=np.int64)))
@@ -103,7 +104,7 @@ def run(
     log: Log | None = None,
     x0: ArrayLike | None = None,
 ) -> Array:
-    """Runs GADMM; with `bits` Q-GADMM, with `change_every` D-GADMM. Every worker calls it.
+    """Runs GADMM; with `bits` Q-GADMM, with `change_every` D-GADMM.
 
     Args:
         problem: f_i, convex, with Hessian products; no regularizer R.
@@ -113,9 +114,7 @@ def run(
         bits: of a coordinate on the wire, 2 to 16; None for float64.
         change_every: iterations between two chains, drawn at random from `seed`; None for one chain, in the
             order of ranks.
-        seed: the same at all workers.
         log: of this worker's model. All steps are taken, whatever its target: no worker could end alone.
-        x0: start, the same at all workers.
 
     Returns:
         This worker's model. All agree in the limit, and not before.
@@ -125,8 +124,7 @@ def run(
         SwitchError: the switch has no room for the groups.
     """
     steps = checked_at_least("steps", steps, 1)
-    if not rho > 0 or not np.isfinite(rho):
-        raise UsageError(f"rho is {rho!r}; accepted: greater than 0")
+    require(0 < rho < np.inf, "rho", repr(rho), "greater than 0")
     if change_every is not None:
         checked_at_least("change_every", change_every, 1)
     x = checked_start(problem, x0)
@@ -174,7 +172,7 @@ class _Worker:
             self._quantizer = Quantizer(x.size, bits, np.random.default_rng((seed, 2, session.rank)))
             self._quantizer.sent = x.copy()
 
-    def join(self, order: npt.NDArray[Any]) -> Chain:
+    def join(self, order: NDArray[Any]) -> Chain:
         size = self.x.nbytes if self._bits is None else self._message_bytes
         chain = Chain(self._session, order.tolist(), size, self._log)
         # Everybody starts from the same x0, which is what neighbours hold of each other.
@@ -195,9 +193,8 @@ class _Worker:
                 self._send(chain, heads)
             else:
                 self._receive(chain, heads)
-        self._price += self._rho * sum(
-            (y - self._shown for y in self._theirs.values()), np.zeros(self.x.size)
-        )
+        apart = (y - self._shown for y in self._theirs.values())
+        self._price += self._rho * sum(apart, np.zeros(self.x.size))
 
     @property
     def _shown(self) -> Array:
@@ -214,9 +211,7 @@ class _Worker:
         self.x = minimize(self._problem, linear, self._rho * len(self._theirs), self.x)
 
     def _send(self, chain: Chain, heads: bool) -> None:
-        message: npt.NDArray[Any] = self.x
-        if self._quantizer is not None:
-            message = self._quantizer.encode(self.x)
+        message: NDArray[Any] = self.x if self._quantizer is None else self._quantizer.encode(self.x)
         chain.exchange(message, heads=heads)
         self._sent(8 * message.nbytes)
 
@@ -231,3 +226,74 @@ class _Worker:
     def _sent(self, bits: int) -> None:
         if self._log is not None:
             self._log.payload(bits)
+
+
+def minimize(problem: Problem, linear: Array, weight: float, x: Array) -> Array:
+    """The minimizer of f_i(x) - <linear, x> + weight/2 ||x||^2, to the precision that float64 gives.
+
+    Newton's method, its directions by conjugate gradients on Hessian products, its steps halved while they do
+    not make the function smaller. One step where f_i is quadratic.
+
+    Args:
+        problem: with f_i's loss, gradient and Hessian products.
+        linear: (d,). weight: 0 and up; over 0 unless f_i is strongly convex.
+        x: the start; not changed.
+
+    Raises:
+        UsageError: the minimizer is not unique.
+        SwitchAggError: it was not found, for example because a loss or its gradient is not finite.
+    """
+    if not problem.strong_convexity + weight > 0:
+        raise UsageError(
+            f"weight is {weight!r} and the problem is not strongly convex; accepted: a weight greater than 0"
+        )
+
+    def value(y: Array) -> float:
+        return problem.loss(y) - float(linear @ y) + weight / 2 * float(y @ y)
+
+    here = value(x)
+    for _ in range(_STEPS):
+        own = problem.gradient(x)
+        slope = own - linear + weight * x
+        scale = float(np.linalg.norm(own) + np.linalg.norm(linear) + weight * np.linalg.norm(x))
+        size = float(np.linalg.norm(slope))
+        if size <= _PRECISION * scale:
+            return x
+        direction = _newton(problem, x, slope, weight)
+        step = 1.0
+        for _ in range(_HALVINGS):
+            y = x - step * direction
+            there = value(y)
+            if there < here:
+                break
+            step /= 2
+        else:
+            # The gain of a step is within rounding: this is the minimum in float64.
+            if float(slope @ direction) <= 1e-11 * (abs(here) + scale * float(np.linalg.norm(x))):
+                return np.asarray(x - direction)
+            break
+        x, here = y, there
+    raise SwitchAggError("the local problem has no minimizer that Newton's method finds: is its loss convex?")
+
+
+def _newton(problem: Problem, x: Array, slope: Array, weight: float) -> Array:
+    """Solves (Hessian + weight) v = slope by conjugate gradients."""
+    v = np.zeros_like(x)
+    residual = slope.copy()
+    p = residual.copy()
+    size = float(residual @ residual)
+    goal = size * 1e-28
+    for _ in range(10 * x.size + 20):
+        if size <= goal:
+            break
+        ahead = problem.hessian_product(x, p) + weight * p
+        curve = float(p @ ahead)
+        if not curve > 0:
+            break
+        along = size / curve
+        v += along * p
+        residual -= along * ahead
+        now = float(residual @ residual)
+        p = residual + now / size * p
+        size = now
+    return v

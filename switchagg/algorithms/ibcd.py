@@ -13,20 +13,12 @@ descent on F, which needs no shared minimizer, but makes only a share tau of the
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from switchagg.algorithms.base import (
-    Array,
-    Log,
-    Problem,
-    checked_start,
-    checked_step,
-    constants,
-    drive,
-)
+from switchagg.algorithms.base import Array, Log, Problem, checked_start, checked_step, constants, drive
 from switchagg.algorithms.blocks import BlockDraws, checked_lanes, mean_of_blocks
 from switchagg.errors import UsageError
 
@@ -35,7 +27,16 @@ if TYPE_CHECKING:
 
 
 class Ibcd:
-    """One worker's part; `run` has the arguments.
+    """One worker's part.
+
+    Args:
+        problem: smooth.
+        tau: share of the blocks that each worker sends, in (0, 1].
+        block: elements a block.
+        draw: ``"independent"`` draws at every worker, as in the paper, or one ``"shared"`` by all.
+        step: gamma; by default the largest with a guarantee, and at most twice that.
+        seed: of the draws.
+        bits: lanes on the wire, 64 or 32.
 
     Attributes:
         x: the iterate, the same to the bit at all workers.
@@ -51,12 +52,12 @@ class Ibcd:
         session: Session,
         *,
         tau: float,
-        block: int,
-        draw: str,
-        step: float | None,
-        seed: int,
-        bits: int,
-        x0: ArrayLike | None,
+        block: int = 16,
+        draw: str = "independent",
+        step: float | None = None,
+        seed: int = 0,
+        bits: int = 64,
+        x0: ArrayLike | None = None,
     ) -> None:
         if getattr(problem, "l1", 0.0):
             raise UsageError("the problem has an l1 term, which IBCD does not treat; use ISEGA or DIANA")
@@ -73,22 +74,15 @@ class Ibcd:
         else:
             self.gamma_bound = n / ((tau * n + 1 - tau) * known.smoothness)
             why = "n / ((tau n + 1 - tau) L)"
-        self.gamma = (
-            self.gamma_bound if step is None else checked_step("step", step, 2 * self.gamma_bound, "2 " + why)
-        )
+        self.gamma = checked_step("step", step, 2 * self.gamma_bound, "2 " + why, self.gamma_bound)
         self.rate = self.gamma * tau * known.strong_convexity
 
     def step(self) -> int:
         """One step; one collective."""
-        draws = self._draws
         mean, bits = mean_of_blocks(
-            self._session,
-            self._problem.gradient(self.x),
-            draws.next(),
-            draws.block,
-            shared=draws.shared,
-            bits=self._bits,
-        )
+            self._session, self._problem.gradient(self.x), self._draws.next(), self._draws.block,
+            shared=self._draws.shared, bits=self._bits,
+        )  # fmt: skip
         self.x = self.x - self.gamma * mean
         return bits
 
@@ -109,37 +103,10 @@ def sampled_smoothness(problem: Problem, session: Session, draws: BlockDraws, sm
     return float(((m - k) * min(float(parts.max()), smoothness) + (k - 1) * smoothness) / (m - 1))
 
 
-def run(
-    problem: Problem,
-    session: Session,
-    *,
-    steps: int,
-    tau: float,
-    block: int = 16,
-    draw: str = "independent",
-    step: float | None = None,
-    seed: int = 0,
-    bits: int = 64,
-    log: Log | None = None,
-    x0: ArrayLike | None = None,
-) -> Array:
-    """Minimizes F = mean f_i, smooth, by independent block coordinate descent.
-
-    Args:
-        problem: this worker's f_i.
-        steps: how many at most; each is one collective.
-        tau: share of the blocks that each worker sends, in (0, 1].
-        block: elements a block.
-        draw: ``"independent"`` draws at every worker, as in the paper, or one ``"shared"`` by all.
-        step: gamma; by default the largest with a guarantee, and at most twice that.
-        seed: of the draws; the same at all workers.
-        bits: lanes on the wire, 64 or 32.
+def run(problem: Problem, session: Session, *, steps: int, log: Log | None = None, **arguments: Any) -> Array:
+    """Minimizes F = mean f_i, smooth, by independent block coordinate descent; `arguments` are `Ibcd`'s.
 
     Returns:
-        x, (d,), the same to the bit at all workers.
-
-    Raises:
-        UsageError: an argument is out of range; the message has the bound.
+        x, the same to the bit at all workers.
     """
-    method = Ibcd(problem, session, tau=tau, block=block, draw=draw, step=step, seed=seed, bits=bits, x0=x0)
-    return drive(method, session, steps, log)
+    return drive(Ibcd(problem, session, **arguments), session, steps, log)

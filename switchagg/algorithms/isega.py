@@ -13,20 +13,12 @@ quantizer (omega = 1/tau - 1, alpha = tau), which gives the step size for any co
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from switchagg.algorithms.base import (
-    Array,
-    Log,
-    Problem,
-    checked_start,
-    checked_step,
-    constants,
-    drive,
-)
+from switchagg.algorithms.base import Array, Log, Problem, checked_start, checked_step, constants, drive
 from switchagg.algorithms.blocks import BlockDraws, checked_lanes, mean_of_blocks
 
 if TYPE_CHECKING:
@@ -34,7 +26,16 @@ if TYPE_CHECKING:
 
 
 class Isega:
-    """One worker's part; `run` has the arguments.
+    """One worker's part.
+
+    The memory that all workers keep, h, has to stay the mean of their own: lanes of 64 bits keep it so within
+    2^-62 of each difference. With 32 bits the rounding errors of all steps, 2^-28 of each difference, stay in
+    h, and x ends up as far from x* as that gives.
+
+    Args:
+        tau, block, draw, seed, bits: as for `ibcd.Ibcd`.
+        step: gamma; by default 1 / (L (1 + 6 omega / n)), which has a guarantee (for shared draws with 1 in
+            place of n), and at most 2 / L.
 
     Attributes:
         x: the iterate, the same to the bit at all workers.
@@ -50,12 +51,12 @@ class Isega:
         session: Session,
         *,
         tau: float,
-        block: int,
-        draw: str,
-        step: float | None,
-        seed: int,
-        bits: int,
-        x0: ArrayLike | None,
+        block: int = 16,
+        draw: str = "independent",
+        step: float | None = None,
+        seed: int = 0,
+        bits: int = 64,
+        x0: ArrayLike | None = None,
     ) -> None:
         self.x = checked_start(problem, x0)
         self._problem, self._session = problem, session
@@ -67,10 +68,8 @@ class Isega:
         smoothness = known.mean_smoothness if self._draws.shared else known.smoothness
         omega = self._draws.omega
         self.gamma_bound = 1 / (smoothness * (1 + 6 * omega / averaged))
-        self.gamma = self.gamma_bound
-        if step is not None:
-            # Where the theory is far from tight a caller may go as far as plain gradient descent could.
-            self.gamma = checked_step("step", step, 2 / smoothness, "2 / L")
+        # Where the theory is far from tight a caller may go as far as plain gradient descent could.
+        self.gamma = checked_step("step", step, 2 / smoothness, "2 / L", self.gamma_bound)
         self.rate = min(self.gamma * known.strong_convexity, self._draws.tau / 2)
         self.own_memory = np.zeros(problem.dim)
         self.memory = np.zeros(problem.dim)
@@ -91,42 +90,10 @@ class Isega:
         return bits
 
 
-def run(
-    problem: Problem,
-    session: Session,
-    *,
-    steps: int,
-    tau: float,
-    block: int = 16,
-    draw: str = "independent",
-    step: float | None = None,
-    seed: int = 0,
-    bits: int = 64,
-    log: Log | None = None,
-    x0: ArrayLike | None = None,
-) -> Array:
-    """Minimizes F = mean f_i + R, sending a share tau of the blocks a step.
-
-    The memory that all workers keep, h, has to stay the mean of their own: lanes of 64 bits keep it so within
-    2^-62 of each difference. With 32 bits the rounding errors of all steps, 2^-28 of each difference, stay in
-    h, and x ends up as far from x* as that gives.
-
-    Args:
-        problem: this worker's f_i, and R.
-        steps: how many at most; each is one collective.
-        tau: share of the blocks that each worker sends, in (0, 1].
-        block: elements a block.
-        draw: ``"independent"`` draws at every worker, as in the paper, or one ``"shared"`` by all.
-        step: gamma; by default 1 / (L (1 + 6 omega / n)), which has a guarantee (for shared draws with 1 in
-            place of n), and at most 2 / L.
-        seed: of the draws; the same at all workers.
-        bits: lanes on the wire, 64 or 32.
+def run(problem: Problem, session: Session, *, steps: int, log: Log | None = None, **arguments: Any) -> Array:
+    """Minimizes F = mean f_i + R, sending a share tau of the blocks a step; `arguments` are `Isega`'s.
 
     Returns:
-        x, (d,), the same to the bit at all workers.
-
-    Raises:
-        UsageError: an argument is out of range; the message has the bound.
+        x, the same to the bit at all workers.
     """
-    method = Isega(problem, session, tau=tau, block=block, draw=draw, step=step, seed=seed, bits=bits, x0=x0)
-    return drive(method, session, steps, log)
+    return drive(Isega(problem, session, **arguments), session, steps, log)

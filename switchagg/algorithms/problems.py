@@ -18,9 +18,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from switchagg.algorithms.base import Array, checked_at_least
-from switchagg.errors import UsageError
+from switchagg.errors import UsageError, require
 
 ORDERS: Final = ("shuffled", "sorted")
+
+
+def checked_samples(features: Array, targets: Array) -> tuple[Array, Array]:
+    """Features (N, d) and targets (N,) as float64.
+
+    Raises:
+        UsageError: the shapes do not fit, or a value is not finite.
+    """
+    a, b = np.ascontiguousarray(features, np.float64), np.array(targets, np.float64)
+    if a.ndim != 2 or not a.size or b.shape != a.shape[:1]:
+        raise UsageError(f"features {a.shape}, targets {b.shape}; needed: (N, d) and (N,), N and d over 0")
+    if not (np.isfinite(a).all() and np.isfinite(b).all()):
+        raise UsageError("features or targets hold NaN or infinity; accepted: finite values")
+    return a, b
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,24 +62,16 @@ class _Linear:
     strong_convexity: float = field(init=False)
 
     def __post_init__(self) -> None:
-        a, b = np.ascontiguousarray(self.features, np.float64), np.array(self.targets, np.float64)
-        if a.ndim != 2 or not a.size or b.shape != a.shape[:1]:
-            raise UsageError(
-                f"features {a.shape}, targets {b.shape}; needed: (N, d) and (N,), N and d over 0"
-            )
-        if not (np.isfinite(a).all() and np.isfinite(b).all()):
-            raise UsageError("features or targets hold NaN or infinity; accepted: finite values")
+        a, b = checked_samples(self.features, self.targets)
         for name, weight in (("l2", self.l2), ("l1", self.l1)):
-            if not 0 <= weight < np.inf:
-                raise UsageError(f"{name} is {weight!r}; accepted: 0 and up")
+            require(0 <= weight < np.inf, name, repr(weight), "0 and up")
         if self.center is not None and np.shape(self.center) != a.shape[1:]:
             raise UsageError(f"center has shape {np.shape(self.center)}; needed: ({a.shape[1]},)")
         object.__setattr__(self, "features", a)
         object.__setattr__(self, "targets", b)
         self._check_targets()
-        gram = a.T @ a / len(a) if a.shape[1] <= a.shape[0] else a @ a.T / len(a)
-        values = np.linalg.eigvalsh(gram)
         full = a.shape[1] <= a.shape[0]
+        values = np.linalg.eigvalsh(a.T @ a / len(a) if full else a @ a.T / len(a))
         object.__setattr__(self, "smoothness", float(self._curvature[1] * values[-1] + self.l2))
         rows = np.square(a).sum(axis=1)
         object.__setattr__(self, "sample_smoothness", float(self._curvature[1] * rows.max() + self.l2))
@@ -130,11 +136,8 @@ class _Linear:
             shape (ceil(d / block),); each at most `smoothness`.
         """
         checked_at_least("block", block, 1)
-        out = []
-        for at in range(0, self.dim, block):
-            part = self.features[:, at : at + block]
-            out.append(self._curvature[1] * np.linalg.norm(part, 2) ** 2 / self.samples + self.l2)
-        return np.array(out)
+        norms = [np.linalg.norm(self.features[:, at : at + block], 2) for at in range(0, self.dim, block)]
+        return np.array([self._curvature[1] * norm**2 / self.samples + self.l2 for norm in norms])
 
     def regularizer(self, x: Array) -> float:
         """R(x) = l1 ||x||_1."""
@@ -211,8 +214,7 @@ def split(problem: Regression, workers: int, *, order: str = "shuffled", seed: i
     checked_at_least("workers", workers, 1)
     if workers > problem.samples:
         raise UsageError(f"{workers} workers for {problem.samples} samples; accepted: at most one each")
-    if order not in ORDERS:
-        raise UsageError(f"order is {order!r}; accepted: {', '.join(map(repr, ORDERS))}")
+    require(order in ORDERS, "order", repr(order), ", ".join(map(repr, ORDERS)))
     if order == "sorted":
         places = np.argsort(problem.targets, kind="stable")
     else:

@@ -17,7 +17,7 @@ on S. The trust-region problem is solved exactly, by the eigenvalues of B's low-
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -32,7 +32,7 @@ from switchagg.algorithms.base import (
     drive,
 )
 from switchagg.algorithms.blocks import checked_lanes
-from switchagg.errors import UsageError
+from switchagg.errors import UsageError, require
 
 if TYPE_CHECKING:
     from worker_lib.session import Session
@@ -44,7 +44,14 @@ _SKIP: Final = 1e-8  # SR1's rule: curvature so small against its vectors is lef
 
 
 class Slsr1:
-    """One worker's part; `run` has the arguments.
+    """One worker's part.
+
+    Args:
+        problem: smooth, with Hessian-vector products.
+        memory: m, directions in which curvature is sampled, 1 to d.
+        radius: of the trust region at first.
+        seed: of the directions.
+        bits: lanes on the wire, 64 or 32.
 
     Attributes:
         x: the iterate.
@@ -59,16 +66,15 @@ class Slsr1:
         problem: Problem,
         session: Session,
         *,
-        memory: int,
-        radius: float,
-        seed: int,
-        bits: int,
-        x0: ArrayLike | None,
+        memory: int = 8,
+        radius: float = 1.0,
+        seed: int = 0,
+        bits: int = 64,
+        x0: ArrayLike | None = None,
     ) -> None:
         if checked_at_least("memory", memory, 1) > problem.dim:
             raise UsageError(f"memory is {memory}; accepted: 1 to {problem.dim}, the problem's dimension")
-        if not 0 < radius < np.inf:
-            raise UsageError(f"radius is {radius!r}; accepted: greater than 0")
+        require(0 < radius < np.inf, "radius", repr(radius), "greater than 0")
         if getattr(problem, "l1", 0.0):
             raise UsageError("the problem has an l1 term, which S-LSR1 does not treat; use DIANA")
         checked_at_least("seed", seed, 0)
@@ -186,42 +192,15 @@ def _shifted(spectrum: Array, parts: Array, radius: float) -> Array:
     return np.asarray(base + high)
 
 
-def run(
-    problem: Problem,
-    session: Session,
-    *,
-    steps: int,
-    memory: int = 8,
-    radius: float = 1.0,
-    seed: int = 0,
-    bits: int = 64,
-    log: Log | None = None,
-    x0: ArrayLike | None = None,
-) -> Array:
+def run(problem: Problem, session: Session, *, steps: int, log: Log | None = None, **arguments: Any) -> Array:
     """Minimizes F = mean f_i, smooth, convex or not, with sampled SR1 steps in a trust region.
 
     Args:
-        problem: this worker's f_i, with Hessian-vector products.
         steps: trial points at most; each is one collective. One more comes first.
-        memory: m, directions in which curvature is sampled, 1 to d.
-        radius: of the trust region at first.
-        seed: of the directions; the same at all workers.
-        bits: lanes on the wire, 64 or 32.
+        arguments: of `Slsr1`.
 
     Returns:
-        x, (d,). The same to the bit at all workers whose NumPy and processor are alike: the step is computed
-        by LAPACK at each of them.
-
-    Raises:
-        UsageError: an argument is out of range; the message has the bound.
+        x. The same to the bit at all workers whose NumPy and processor are alike: the step is computed by
+        LAPACK at each of them.
     """
-    method = Slsr1(
-        problem,
-        session,
-        memory=memory,
-        radius=radius,
-        seed=seed,
-        bits=bits,
-        x0=x0,
-    )
-    return drive(method, session, steps, log)
+    return drive(Slsr1(problem, session, **arguments), session, steps, log)

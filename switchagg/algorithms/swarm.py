@@ -13,9 +13,9 @@ ranks. Nobody waits for a third, which is the point of the method.
 
 A pair's models are near each other, not near zero, so their difference needs few bits: coordinates are sent
 modulo 2^bits and decoded next to one's own model (as in the paper, after Davies et al., arXiv 2002.09268).
-That is right while no coordinate is farther apart than `spread`. Check words tell
-a pair if one is: both find out alike, and average in full precision instead. As both move by
-the same d, one up and one down, rounding does not move the mean of all models.
+That is right while no coordinate is farther apart than `spread`. Check words tell a pair if one is: both find
+out alike, and average in full precision instead. As both move by the same d, one up and one down, rounding
+does not move the mean of all models.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ import numpy as np
 import numpy.typing as npt
 from numpy.typing import ArrayLike
 
-from switchagg.algorithms.base import Array, Log, Problem, checked_at_least, checked_start
+from switchagg.algorithms.base import Array, Log, Problem, checked_at_least, checked_batch, checked_start
 from switchagg.algorithms.chain import group_for
-from switchagg.errors import UsageError
+from switchagg.errors import require
 from worker_lib.compress import lanes
 
 if TYPE_CHECKING:
@@ -68,10 +68,8 @@ class PairCodec:
     """
 
     def __init__(self, size: int, bits: int, unit: float) -> None:
-        if bits not in BITS:
-            raise UsageError(f"bits is {bits!r}; accepted: {', '.join(map(str, BITS))}, or None for float64")
-        if not 0 < unit < np.inf:
-            raise UsageError(f"unit is {unit!r}; accepted: greater than 0, finite")
+        require(bits in BITS, "bits", repr(bits), f"{', '.join(map(str, BITS))}, or None for float64")
+        require(0 < unit < np.inf, "unit", repr(unit), "greater than 0, finite")
         self.size, self.bits, self.unit = size, bits, unit
 
     @property
@@ -139,7 +137,6 @@ def run(
             coordinate of their first gradient.
         non_blocking: models are sent as they are before the local steps, which go on meanwhile; otherwise as
             they are after them.
-        seed: the same at all workers.
         log: of this worker's model. All steps are taken, whatever its target.
         x0: start, the same at all workers.
         meetings: counts the averagings.
@@ -153,14 +150,11 @@ def run(
     """
     checked_at_least("steps", steps, 1)
     checked_at_least("local_steps", local_steps, 1)
-    if not 0 < rate < np.inf:
-        raise UsageError(f"rate is {rate!r}; accepted: greater than 0, finite")
-    if batch is not None and not 1 <= batch <= problem.samples:
-        raise UsageError(f"batch is {batch!r}; accepted: 1 to {problem.samples} samples, or None for all")
+    require(0 < rate < np.inf, "rate", repr(rate), "greater than 0, finite")
+    checked_batch(batch, problem.samples)
     if bits is not None:
         PairCodec(1, bits, 1.0)
-    if spread is not None and not 0 < spread < np.inf:
-        raise UsageError(f"spread is {spread!r}; accepted: greater than 0, finite")
+    require(spread is None or 0 < spread < np.inf, "spread", repr(spread), "greater than 0, finite")
     x = checked_start(problem, x0)
     worker = _Worker(problem, session, x, rate, local_steps, batch, seed)
     if log is not None:

@@ -15,7 +15,7 @@ and g_i goes the way of `diana`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -31,7 +31,7 @@ from switchagg.algorithms.base import (
     drive,
 )
 from switchagg.algorithms.diana import CompressedAverage, Momentum
-from switchagg.errors import UsageError
+from switchagg.errors import UsageError, require
 from worker_lib.compress.base import Compressor
 
 if TYPE_CHECKING:
@@ -72,16 +72,16 @@ class Components:
 
 
 class _Lsvrg:
-    def __init__(self, components: Components, problem: Problem, x: Array, seed: int) -> None:
-        self._components, self._problem = components, problem
+    def __init__(self, components: Components, problem: Problem, x: Array, seed: int, chance: float) -> None:
+        self._components, self._problem, self._chance = components, problem, chance
         self._coins = np.random.default_rng((seed, 0))
         self._renew(x)
 
     def _renew(self, x: Array) -> None:
         self._reference, self._full = x.copy(), self._problem.gradient(x)
 
-    def estimate(self, x: Array, j: int, chance: float) -> Array:
-        toss = self._coins.random() < chance
+    def estimate(self, x: Array, j: int) -> Array:
+        toss = self._coins.random() < self._chance
         g = self._components.gradient(j, x) - self._components.gradient(j, self._reference) + self._full
         if toss:
             self._renew(x)
@@ -104,7 +104,17 @@ class _Saga:
 
 
 class VrDiana:
-    """One worker's part; `run` has the arguments.
+    """One worker's part.
+
+    Args:
+        compressor, alpha, momentum: as for `diana.Diana`.
+        batch: samples of a component.
+        variance: ``"lsvrg"`` (a gradient of all samples about every m steps) or ``"saga"`` (a table of m
+            gradients).
+        step: gamma; by default 1 / (L (1 + 36 (omega + 1) / n)) (Corollary 1), L being the largest of a
+            sample, and at most 2 / L with the largest of a worker.
+        memory: False to compress the stochastic gradients themselves.
+        seed: of samples and coins.
 
     Attributes:
         x: the iterate, the same to the bit at all workers.
@@ -119,17 +129,16 @@ class VrDiana:
         session: Session,
         *,
         compressor: Compressor,
-        batch: int,
-        variance: str,
-        alpha: float | None,
-        step: float | None,
-        momentum: float,
-        memory: bool,
-        seed: int,
-        x0: ArrayLike | None,
+        batch: int = 1,
+        variance: str = "lsvrg",
+        alpha: float | None = None,
+        step: float | None = None,
+        momentum: float = 0.0,
+        memory: bool = True,
+        seed: int = 0,
+        x0: ArrayLike | None = None,
     ) -> None:
-        if variance not in VARIANCES:
-            raise UsageError(f"variance is {variance!r}; accepted: {', '.join(map(repr, VARIANCES))}")
+        require(variance in VARIANCES, "variance", repr(variance), ", ".join(map(repr, VARIANCES)))
         checked_at_least("seed", seed, 0)
         self.x = checked_start(problem, x0)
         self._problem = problem
@@ -143,78 +152,30 @@ class VrDiana:
         smoothness = known.sample_smoothness * float(rows[:, 1].max())
         omega, n = self.average.omega, session.world_size
         self.gamma_bound = 1 / (smoothness * (1 + 36 * (omega + 1) / n))
-        self.gamma = self.gamma_bound
-        if step is not None:
-            self.gamma = checked_step("step", step, 2 / known.smoothness, "2 / L")
+        self.gamma = checked_step("step", step, 2 / known.smoothness, "2 / L", self.gamma_bound)
         self._draws = np.random.default_rng((seed, 1 + session.rank))
+        self._estimator: _Saga | _Lsvrg
         if variance == "saga":
-            self._saga: _Saga | None = _Saga(self._components, self.x)
+            self._estimator = _Saga(self._components, self.x)
         else:
-            self._saga = None
-            self._lsvrg = _Lsvrg(self._components, problem, self.x, seed)
+            self._estimator = _Lsvrg(self._components, problem, self.x, seed, 1 / self.components)
 
     def step(self) -> int:
         """One step; one collective, or two where the compressor needs a common scale."""
         j = int(self._draws.integers(self._components.count))
-        if self._saga is not None:
-            g = self._saga.estimate(self.x, j)
-        else:
-            g = self._lsvrg.estimate(self.x, j, 1 / self.components)
-        estimate, bits = self.average(g)
+        estimate, bits = self.average(self._estimator.estimate(self.x, j))
         self.x = self._momentum.step(self._problem, self.x, estimate, self.gamma)
         return bits
 
 
-def run(
-    problem: Problem,
-    session: Session,
-    *,
-    steps: int,
-    compressor: Compressor,
-    batch: int = 1,
-    variance: str = "lsvrg",
-    alpha: float | None = None,
-    step: float | None = None,
-    momentum: float = 0.0,
-    memory: bool = True,
-    seed: int = 0,
-    log: Log | None = None,
-    x0: ArrayLike | None = None,
-) -> Array:
+def run(problem: Problem, session: Session, *, steps: int, log: Log | None = None, **arguments: Any) -> Array:
     """Minimizes F = mean f_i + R with compressed, variance-reduced stochastic gradients.
 
     Args:
-        problem: this worker's f_i, and R.
         steps: how many at most; each is one collective, or two where the compressor needs a common scale.
-        compressor: unbiased, with a known omega; made alike at all workers. It is copied.
-        batch: samples of a component.
-        variance: ``"lsvrg"`` (a gradient of all samples about every m steps) or ``"saga"`` (a table of m
-            gradients).
-        alpha: how far memories move, in (0, 1 / (1 + omega)]; that bound by default.
-        step: gamma; by default 1 / (L (1 + 36 (omega + 1) / n)) (Corollary 1), L being the largest of a
-            sample, and at most 2 / L with the largest of a worker.
-        momentum: beta, in [0, 1). Where there is an R, its proximal step is gamma / (1 - beta) (the paper has
-            gamma, whose fixed points are no minimizers).
-        memory: False to compress the stochastic gradients themselves.
-        seed: of samples and coins; the same at all workers.
+        arguments: of `VrDiana`.
 
     Returns:
-        x, (d,), the same to the bit at all workers.
-
-    Raises:
-        UsageError: an argument is out of range; the message has the bound.
+        x, the same to the bit at all workers.
     """
-    method = VrDiana(
-        problem,
-        session,
-        compressor=compressor,
-        batch=batch,
-        variance=variance,
-        alpha=alpha,
-        step=step,
-        momentum=momentum,
-        memory=memory,
-        seed=seed,
-        x0=x0,
-    )
-    return drive(method, session, steps, log)
+    return drive(VrDiana(problem, session, **arguments), session, steps, log)

@@ -240,27 +240,21 @@ def _run(
     arguments = dict(plan.get("arguments", {}))
     method: Any
     match plan["method"]:
-        case "ibcd" | "isega":
-            made, bits = (ibcd.Ibcd, 32) if plan["method"] == "ibcd" else (isega.Isega, 64)
-            settings: dict[str, Any] = {"block": 16, "step": None, "bits": bits, "x0": None, **arguments}
-            method = made(problem, session, **settings)
+        case "ibcd":
+            method = ibcd.Ibcd(problem, session, **{"bits": 32, **arguments})
+        case "isega":
+            method = isega.Isega(problem, session, **arguments)
         case "diana" | "vr-diana":
             compressor = _compressor(plan["compressor"])
-            rule = arguments.pop("rule", None)
-            if rule is not None:
+            if (rule := arguments.pop("rule", None)) is not None:
                 known = constants(problem, session)
                 omega = compressor.omega(problem.dim, session.world_size)
                 assert omega is not None
                 arguments["step"] = rule / (known.smoothness * (1 + omega / session.world_size))
-            settings = {"compressor": compressor, "alpha": None, "step": None, "x0": None}
-            settings |= {"momentum": 0.0, "memory": True, **arguments}
             diana = Diana if plan["method"] == "diana" else VrDiana
-            method = diana(problem, session, **settings)
+            method = diana(problem, session, compressor=compressor, **arguments)
         case "adaptive":
-            cost = _cost(plan["cost"])
-            method = adaptive.Adaptive(
-                problem, session, cost=cost, **{"level": None, "x0": None, **arguments}
-            )
+            method = adaptive.Adaptive(problem, session, cost=_cost(plan["cost"]), **arguments)
         case other:
             raise ValueError(f"no method {other!r}")
     x = drive(method, session, plan["steps"], log)

@@ -121,7 +121,10 @@ def test_bytes_on_the_wire_are_those_of_the_packets(host: EmbeddedController) ->
         (lambda: checked_share("tau", 0.0), "tau is 0.0; accepted: greater than 0, at most 1"),
         (lambda: checked_share("tau", 1.5), "tau is 1.5"),
         (lambda: checked_share("tau", float("nan")), "tau is nan"),
-        (lambda: checked_step("alpha", 0.6, 0.5, "1 / (1 + omega)"), r"alpha is 0.6; .* at most 0.5 \(1 / "),
+        (
+            lambda: checked_step("alpha", 0.6, 0.5, "1 / (1 + w)", 0.5),
+            r"alpha is 0.6; .* at most 0.5 \(1 / ",
+        ),
         (lambda: checked_at_least("steps", True, 0), "steps is True"),
         (lambda: checked_start(RidgeRegression(np.eye(2), np.ones(2)), [1.0]), r"x0 has shape \(1,\)"),
         (lambda: checked_start(RidgeRegression(np.eye(2), np.ones(2)), [1, np.nan]), "x0 holds NaN"),
@@ -133,5 +136,6 @@ def test_what_is_refused(call: Any, words: str) -> None:
 
 
 def test_a_step_at_its_bound_is_accepted() -> None:
-    assert checked_step("alpha", 0.1 + 0.2, 0.3, "") == 0.1 + 0.2
+    assert checked_step("alpha", 0.1 + 0.2, 0.3, "", 0.3) == 0.1 + 0.2
+    assert checked_step("alpha", None, 0.3, "", 0.2) == 0.2
     assert checked_share("tau", 1) == 1

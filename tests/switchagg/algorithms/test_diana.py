@@ -9,8 +9,7 @@ import pytest
 
 from switchagg.algorithms import diana, vr_diana
 from switchagg.algorithms.base import Array
-from switchagg.algorithms.counted import sent_bits
-from switchagg.algorithms.diana import CompressedAverage, Diana
+from switchagg.algorithms.diana import CompressedAverage, Diana, sent_bits
 from switchagg.algorithms.problems import LogisticRegression
 from switchagg.algorithms.vr_diana import Components
 from switchagg.control.embedded import EmbeddedController

@@ -12,9 +12,8 @@ import worker_lib
 from switchagg.algorithms import gadmm
 from switchagg.algorithms.base import Array, Log
 from switchagg.algorithms.chain import Chain
-from switchagg.algorithms.gadmm import Quantizer, decode, pack, unpack
+from switchagg.algorithms.gadmm import Quantizer, decode, minimize, pack, unpack
 from switchagg.algorithms.problems import RidgeRegression
-from switchagg.algorithms.proximal import minimize
 from switchagg.control.client import ControllerClient
 from switchagg.control.embedded import EmbeddedController
 from switchagg.errors import SwitchAggError, UsageError
