@@ -5,8 +5,8 @@ python scripts/experiments_page.py report/results.json
 
 from __future__ import annotations
 
-import argparse
 import json
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from pathlib import Path
 from typing import Final
 
@@ -18,9 +18,7 @@ BEGIN, END = "<!-- results -->\n", "<!-- end of results -->\n"
 
 def main() -> None:
     """Replaces what stands between the marks."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("results", type=Path)
     told = json.loads(parser.parse_args().results.read_text())
     before, _, rest = PAGE.read_text().partition(BEGIN)

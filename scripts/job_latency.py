@@ -9,10 +9,10 @@ last session could send, "first sum" when a small all-reduce is done on all rank
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import threading
 import time
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -55,9 +55,7 @@ def summed(pool: ThreadPoolExecutor, url: str, name: str, workers: int) -> tuple
 
 def main() -> None:
     """Prints medians and maxima."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--jobs", type=int, default=30)
     args = parser.parse_args()

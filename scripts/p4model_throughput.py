@@ -7,11 +7,11 @@ One thread, no sockets: frames in, frames out. A round is a packet of each worke
 
 from __future__ import annotations
 
-import argparse
 import cProfile
 import pstats
 import sys
 import time
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from pathlib import Path
 
 import numpy as np
@@ -32,9 +32,7 @@ SLOTS = 512
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("program", nargs="?", type=Path, default=Path("p4/switchagg_v1model.p4"))
     parser.add_argument("--words", type=int, default=64)
     parser.add_argument("--workers", type=int, default=2)

@@ -8,9 +8,9 @@ The sender (this process's Python thread) and the switch (a native thread in it)
 
 from __future__ import annotations
 
-import argparse
 import socket
 import time
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 
 import numpy as np
 
@@ -26,9 +26,7 @@ MAX_TRAIN_BYTES = 65493  # longer ones are cut up on their way out, see native/s
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("--words", type=int, default=352)
     parser.add_argument("--slots", type=int, default=1024, help="the window is half of them")
     parser.add_argument("--seconds", type=float, default=2.0)

@@ -8,17 +8,15 @@ K is the same for all, so that packets are of one size.
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from typing import Any
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("switches", nargs="+", help="native, p4, bmv2")
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--words", type=int, default=64, help="K (%(default)s)")
@@ -46,7 +44,7 @@ def main() -> int:
     return 0
 
 
-def _measured(kind: str, args: argparse.Namespace) -> dict[str, Any] | None:
+def _measured(kind: str, args: Namespace) -> dict[str, Any] | None:
     words = "" if kind.startswith("native") else f",words={args.words}"
     sizes = ["--words", args.words, "--slots", args.slots]
     line = ["topo", "rack", "--workers", args.workers, "--switch", kind + words, *sizes]

@@ -156,23 +156,22 @@ def run(
         PairCodec(1, bits, 1.0)
     require(spread is None or 0 < spread < np.inf, "spread", repr(spread), "greater than 0, finite")
     x = checked_start(problem, x0)
-    worker = _Worker(problem, session, x, rate, local_steps, batch, seed)
+    random = np.random.default_rng((seed, 3, session.rank))
+    worker = _Worker(problem, x, rate, local_steps, batch, random)
     if log is not None:
         log.begin(x, session)
     codec = None
     if bits is not None:
-        codec = PairCodec(x.size, bits, worker.unit(bits, spread))
+        codec = PairCodec(x.size, bits, worker.unit(session, bits, spread))
     swarm = _Swarm(session, steps, seed, codec, x.size, log, meetings or Meetings())
     try:
         for step in range(1, steps + 1):
+            if not non_blocking:
+                worker.walk()
+            pending = swarm.send(step, worker.x)
             if non_blocking:
-                before = worker.x.copy()
-                pending = swarm.send(step, before)
                 worker.walk()
-                worker.x = worker.x + swarm.move(pending)
-            else:
-                worker.walk()
-                worker.x = worker.x + swarm.move(swarm.send(step, worker.x))
+            worker.x = worker.x + swarm.move(pending)
             if log is not None:
                 log.step(step, worker.x, last=step == steps)
     finally:
@@ -180,41 +179,34 @@ def run(
     return np.asarray(session.allreduce(worker.x.copy(), op="avg"))
 
 
+@dataclass(slots=True)
 class _Worker:
     """One worker's model and its steps."""
 
-    def __init__(
-        self,
-        problem: Problem,
-        session: Session,
-        x: Array,
-        rate: float,
-        local_steps: int,
-        batch: int | None,
-        seed: int,
-    ) -> None:
-        self.x = x
-        self._problem, self._session = problem, session
-        self._rate, self._local_steps, self._batch = rate, local_steps, batch
-        self._random = np.random.default_rng((seed, 3, session.rank))
+    problem: Problem
+    x: Array
+    rate: float
+    local_steps: int
+    batch: int | None
+    random: np.random.Generator
 
-    def unit(self, bits: int, spread: float | None) -> float:
+    def unit(self, session: Session, bits: int, spread: float | None) -> float:
         """Returns the unit of the grid, the same at all workers."""
         if spread is None:
             largest = np.array([np.abs(self._slope()).max()])
-            mean = float(self._session.allreduce(largest, op="avg")[0])
-            spread = 4 * self._rate * self._local_steps * mean
+            mean = float(session.allreduce(largest, op="avg")[0])
+            spread = 4 * self.rate * self.local_steps * mean
         return max(spread, 1e-300) / ((1 << (bits - 1)) - 1)
 
     def walk(self) -> None:
-        for _ in range(self._local_steps):
-            self.x = self.x - self._rate * self._slope()
+        for _ in range(self.local_steps):
+            self.x = self.x - self.rate * self._slope()
 
     def _slope(self) -> Array:
-        if self._batch is None:
-            return self._problem.gradient(self.x)
-        indices = self._random.choice(self._problem.samples, self._batch, replace=False)
-        return self._problem.batch_gradient(self.x, indices)
+        if self.batch is None:
+            return self.problem.gradient(self.x)
+        indices = self.random.choice(self.problem.samples, self.batch, replace=False)
+        return self.problem.batch_gradient(self.x, indices)
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ from switchagg.cli.options import chosen
 from switchagg.launch.signals import stop_signals_exit
 
 if TYPE_CHECKING:
-    from switchagg.demo.progress import LiveProgress, PlainProgress
+    from switchagg.demo.progress import Progress
     from switchagg.demo.settings import Settings
 
 _EPILOG = """\
@@ -113,7 +113,7 @@ def run(args: argparse.Namespace) -> int:
     return 0 if outcome.identical else 1
 
 
-def _progress() -> LiveProgress | PlainProgress:
+def _progress() -> Progress:
     from rich.console import Console
 
     from switchagg.demo.progress import LiveProgress, PlainProgress

@@ -189,3 +189,6 @@ class LiveProgress:
 
     def __exit__(self, *_: object) -> None:
         self._live.stop()
+
+
+Progress = PlainProgress | LiveProgress

@@ -14,45 +14,22 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from switchagg.demo import corpus, messages
-from switchagg.demo.outcome import (
-    CorpusFacts,
-    Outcome,
-    ReferenceRun,
-    StepRecord,
-    TrainingRun,
-    combine,
-)
+from switchagg.demo.outcome import CorpusFacts, Outcome, ReferenceRun, TrainingRun, combine
 from switchagg.demo.settings import Settings
 from switchagg.emulator.faults import Faults
 from switchagg.emulator.rates import Rate
 from switchagg.errors import SwitchError
 from switchagg.launch.processes import ONE_THREAD, Child, Ended, Line, ProcessError, Processes
 
+if TYPE_CHECKING:
+    from switchagg.demo.progress import Progress
+
 HOST_SECONDS = 20.0
 COLLECTIVE_SECONDS = 30.0
 SILENCE_SECONDS = 2 * COLLECTIVE_SECONDS
-
-
-class Progress(Protocol):
-    """Takes the progress of a run."""
-
-    def phase(self, text: str) -> None:
-        """A new part of the run begins."""
-
-    def note(self, text: str) -> None:
-        """A line that stays on the screen."""
-
-    def training(self, bits: int, settings: Settings) -> None:
-        """A training through the switch begins."""
-
-    def step(self, record: StepRecord) -> None:
-        """All workers have done a step."""
-
-    def reference(self, done: int, of: int) -> None:
-        """The references have done this many of their steps."""
 
 
 def run(settings: Settings, lanes: Sequence[int], progress: Progress) -> Outcome:
@@ -71,11 +48,7 @@ def run(settings: Settings, lanes: Sequence[int], progress: Progress) -> Outcome
         text = corpus.load(settings.corpus_bytes)
         descriptor = corpus.share(text.tokens)
         stack.callback(os.close, descriptor)
-        common = {
-            "settings": asdict(settings),
-            "corpus": descriptor,
-            "training": text.training,
-        }
+        common = {"settings": asdict(settings), "corpus": descriptor, "training": text.training}
         progress.phase("starting the switch")
         controller = _controller_url(processes, host, progress)
         runs = []
@@ -89,7 +62,7 @@ def run(settings: Settings, lanes: Sequence[int], progress: Progress) -> Outcome
             }
             progress.training(bits, settings)
             workers = [
-                _start_python(processes, f"worker {rank}", "switchagg.demo.worker", {**config, "rank": rank})
+                _start_worker(processes, f"worker {rank}", {**config, "rank": rank})
                 for rank in range(settings.workers)
             ]
             runs.append(_train(processes, host, workers, bits, progress))
@@ -108,10 +81,10 @@ def run(settings: Settings, lanes: Sequence[int], progress: Progress) -> Outcome
     return outcome
 
 
-def _start_python(processes: Processes, name: str, module: str, config: dict[str, Any]) -> Child:
+def _start_worker(processes: Processes, name: str, config: dict[str, Any]) -> Child:
     return processes.start(
         name,
-        [sys.executable, "-P", "-m", module, json.dumps(config)],
+        [sys.executable, "-P", "-m", "switchagg.demo.worker", json.dumps(config)],
         environment=os.environ | ONE_THREAD,
         descriptors=[config["corpus"]],
     )
@@ -248,13 +221,8 @@ def _run_references(
     results = (ReferenceRun(), ReferenceRun())
     with Processes() as processes:
         children = [
-            _start_python(
-                processes,
-                "the shuffled reference" if shuffled else "the reference",
-                "switchagg.demo.worker",
-                {**common, "shuffled": shuffled},
-            )
-            for shuffled in (False, True)
+            _start_worker(processes, name, {**common, "shuffled": shuffled})
+            for name, shuffled in (("the reference", False), ("the shuffled reference", True))
         ]
         for child, message in _messages(processes, None, children):
             result = results[children.index(child)]

@@ -18,7 +18,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,28 +27,12 @@ from switchagg.demo import corpus, messages, model
 from switchagg.demo.settings import Settings
 from switchagg.errors import SwitchAggError
 
+if TYPE_CHECKING:
+    from worker_lib.session import Session
+
 HELD_OUT_EXAMPLES = 4096
 _SAMPLE_WORDS = 160
 _TEMPERATURE = 0.7
-
-
-class Session(Protocol):
-    """The part of `worker_lib.Session` that the demo uses."""
-
-    @property
-    def rank(self) -> int:
-        """This worker's rank."""
-
-    def allreduce(
-        self, x: NDArray[Any], *, op: str = ..., bits: int | None = ..., blocks: Any = ..., out: Any = ...
-    ) -> Any:
-        """Sums or averages over all ranks, in place or into `out`."""
-
-    def broadcast(self, x: NDArray[Any], root: int = ...) -> Any:
-        """Gives every rank the root's tensor."""
-
-    def stats(self) -> dict[str, Any]:
-        """Counters since the session began."""
 
 
 def train(
@@ -71,11 +55,9 @@ def train(
         The flat parameters, float32[model.parameter_count(settings)].
     """
     rank = session.rank
-    flat = (
-        model.initial_parameters(settings)
-        if rank == 0
-        else np.empty(model.parameter_count(settings), dtype=np.float32)
-    )
+    flat = np.empty(model.parameter_count(settings), dtype=np.float32)
+    if rank == 0:
+        flat = model.initial_parameters(settings)
     session.broadcast(flat, root=0)
     flat_gradient = np.zeros_like(flat)
     parameters, gradient = model.views(flat, settings), model.views(flat_gradient, settings)
@@ -100,18 +82,9 @@ def train(
         reduced = time.perf_counter()
         optimizer.step(parameters, gradient)
         updated = time.perf_counter()
-        emit(
-            messages.Step(
-                rank,
-                step,
-                loss,
-                model.touched_share(batch, settings),
-                computed - started,
-                reduced - computed,
-                updated - reduced,
-                usage,
-            )
-        )
+        touched = model.touched_share(batch, settings)
+        spent = computed - started, reduced - computed, updated - reduced
+        emit(messages.Step(rank, step, loss, touched, *spent, usage))
         if step in checkpoints:
             emit(messages.Digest(rank, step, digest(flat)))
             if rank == 0:

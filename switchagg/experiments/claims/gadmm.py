@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -56,8 +56,8 @@ def solve(session: Any, given: dict[str, Any]) -> list[dict[str, Any]]:
     from switchagg.experiments.rank import say
 
     out = []
-    for data, loss, l2, factor, steps in given["cases"]:
-        whole = problem(data, loss=loss, l2=l2)
+    for case in (Case(**fields) for fields in given["cases"]):
+        whole = problem(case.data, loss=case.loss, l2=case.l2)
         parts = split(whole, session.world_size, order="sorted")
         best = optimum(parts)
         smoothness, convexity = whole.smoothness, whole.strong_convexity
@@ -66,12 +66,12 @@ def solve(session: Any, given: dict[str, Any]) -> list[dict[str, Any]]:
         common = (session, parts[session.rank], best)
         for name, settings in given["methods"].items():
             if session.rank == 0:
-                say(f"{data}, l2 {l2:g}: {name}")
+                say(f"{case.data}, l2 {case.l2:g}: {name}")
             if "accelerated" in settings:
                 found[name] = _descent(*common, target, smoothness, convexity, **settings)
             else:
-                rho = factor * float(np.sqrt(smoothness * convexity))
-                found[name] = _chain(*common, steps=steps, rho=rho, seed=given["seed"], **settings)
+                rho = case.factor * float(np.sqrt(smoothness * convexity))
+                found[name] = _chain(*common, steps=case.steps, rho=rho, seed=given["seed"], **settings)
         out.append(found)
     return out
 
@@ -131,11 +131,7 @@ def run(runner: Runner) -> Outcome:
         QUANTIZED: {"bits": BITS},
         "D-GADMM": {"change_every": CHANGE_EVERY},
     }
-    given = {
-        "cases": [(c.data, c.loss, c.l2, c.factor, c.steps) for c in cases],
-        "methods": methods,
-        "seed": runner.seed,
-    }
+    given = {"cases": [asdict(case) for case in cases], "methods": methods, "seed": runner.seed}
     results = runner.ranks(solve, WORKERS, given, connect={"words": WORDS}).results
     rows: list[tuple[Any, ...]] = []
     plots: list[Plot] = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -75,13 +75,7 @@ def run(runner: Runner) -> Outcome:
     numbers: dict[str, Any] = {}
     for number, setting in enumerate(settings):
         runner.say(setting.label)
-        given = {
-            "rows": setting.rows,
-            "width": setting.width,
-            "bits": setting.bits,
-            "seed": runner.seed,
-            "repeats": 5 if runner.quick else 60,
-        }
+        given = {**asdict(setting), "seed": runner.seed, "repeats": 5 if runner.quick else 60}
         arguments = [] if setting.rate is None else ["--rate", setting.rate]
         results = runner.ranks(measure, WORKERS, given, arguments=arguments).results
         # A call has ended when the last rank has its result.
