@@ -60,7 +60,7 @@ class Message:
         bits: width of those lanes; None for words, and for the widest of the type.
         blocks: the blocks to send: "auto", "dense", "sparse", or a bool mask, one entry a block.
         block_size: elements of `values` a block; None for the job's.
-        residual: float32, like `values`, zeroed: where the session leaves what narrow lanes do not carry.
+        memory: float32, like `values`, zeroed: where the session leaves what narrow lanes do not carry.
         kept: state of the compressor between `encode` and `decode`.
     """
 
@@ -68,7 +68,7 @@ class Message:
     bits: int | None = None
     blocks: str | npt.NDArray[np.bool_] = "auto"
     block_size: int | None = None
-    residual: npt.NDArray[np.float32] | None = None
+    memory: npt.NDArray[np.float32] | None = None
     kept: Any = None
 
     @property
@@ -89,11 +89,15 @@ class Compressor(ABC):
         unbiased: true if the mean of `own` over its random draws is x.
         remembers: true if it has a memory with an entry for each element, so that elements must keep their
             indices from round to round.
+        parameters: attributes that `describe` shows, by name.
+        memory_names: its memories, by name.
         step: number of completed rounds.
     """
 
     unbiased: bool = False
     remembers: ClassVar[bool] = False
+    parameters: tuple[str, ...] = ()
+    memory_names: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, seed: int = 0) -> None:
         if not isinstance(seed, int) or seed < 0:
@@ -103,6 +107,8 @@ class Compressor(ABC):
         self.stream = 0
         self._size: int | None = None
         self._private: np.random.Generator | None = None
+        self._memory: dict[str, Floats] = {}
+        self._scalars: dict[str, float | None] = {}  # the same at all ranks; None: not known yet
         self._with: tuple[weakref.ref[Any], int] | None = None  # the members of the last round
         self._running = False
 
@@ -196,7 +202,11 @@ class Compressor(ABC):
 
     def describe(self) -> str:
         """Returns name and parameters in one line."""
-        return type(self).__name__
+        values = ((name.lstrip("_"), getattr(self, name)) for name in self.parameters)
+        shown = [
+            f"{name}={value:g}" if isinstance(value, float) else f"{name}={value!r}" for name, value in values
+        ]
+        return f"{type(self).__name__}({', '.join(shown)})" if shown else type(self).__name__
 
     # ------------------------------------------------------------------ state
 
@@ -205,24 +215,29 @@ class Compressor(ABC):
         yield from ()
 
     def memories(self) -> dict[str, Floats]:
-        """Returns state with an entry for each element of x, by name. Writing to it changes the state."""
-        return {}
+        """Returns state with an entry for each element of x, by name; none before the first round.
+
+        Writing to it changes the state.
+        """
+        return dict(self._memory)
 
     def restore_memories(self, memories: Mapping[str, Floats]) -> None:
-        """Sets memories, for example after a tensor was cut into other buckets.
+        """Sets memories to copies, for example after a tensor was cut into other buckets.
 
         Raises:
-            UsageError: it has no memory of that name.
+            UsageError: they are not its memories.
         """
-        for name in memories:
-            raise UsageError(f"{self.describe()} has no memory {name!r}")
+        if set(memories) != set(self.memory_names):
+            raise UsageError(f"memories are {sorted(memories)}; needed: {sorted(self.memory_names)}")
+        self._memory = {name: np.array(memory).reshape(-1) for name, memory in memories.items()}
 
     def scalars(self) -> dict[str, float | None]:
         """Returns scalar state by name, `step` excepted."""
-        return {}
+        return dict(self._scalars)
 
-    def restore_scalars(self, scalars: Mapping[str, float | None]) -> None:  # noqa: B027  (most have none)
+    def restore_scalars(self, scalars: Mapping[str, float | None]) -> None:
         """Sets what `scalars` returned."""
+        self._scalars = {name: scalars[name] for name in self._scalars}
 
     def forget_shared(self) -> None:
         """Drops the state that all ranks must share, because the participants change.
@@ -230,6 +245,7 @@ class Compressor(ABC):
         Every rank calls it before the same round. This rank's own state, such as a residual, stays.
         """
         self.step = 0
+        self._scalars = dict.fromkeys(self._scalars)
         for part in self.parts():
             part.forget_shared()
 
@@ -248,6 +264,8 @@ class Compressor(ABC):
         self.step = 0
         self._size = None
         self._private = None
+        self._memory = {}
+        self._scalars = dict.fromkeys(self._scalars)
         for part in self.parts():
             part._restart(stream)
 
@@ -288,6 +306,7 @@ class Compressor(ABC):
         if state["private"] is not None:
             self._private = np.random.default_rng()
             self._private.bit_generator.state = state["private"]
+        self._memory = {}
         if state["memories"]:
             self.restore_memories({name: np.array(m) for name, m in state["memories"].items()})
         self.restore_scalars(state["scalars"])

@@ -68,6 +68,7 @@ class Dithering(Compressor):
     """
 
     unbiased = True
+    parameters = ("levels", "bits", "p", "block", "norm_bits")
 
     def __init__(
         self,
@@ -135,13 +136,6 @@ class Dithering(Compressor):
         """Returns omega for the rank of the largest norm; see `dithering_variance`."""
         levels, _ = self._grid(workers)
         return dithering_variance(min(size, self.block or size), levels, self.p, 1 + 2.0**-self.norm_bits)
-
-    def describe(self) -> str:
-        """Returns name and grid."""
-        return (
-            f"Dithering(levels={self.levels}, bits={self.bits}, p={self.p:g}, block={self.block}, "
-            f"norm_bits={self.norm_bits})"
-        )
 
     # ------------------------------------------------------------------ inside
 

@@ -11,7 +11,6 @@ step x_k = x_(k-1) - eta * average is |average|^2. The first round goes in full,
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -43,6 +42,8 @@ class IntSGD(GuardedGrid):
         UsageError: parameters that cannot work.
     """
 
+    parameters = ("bits", "beta", "epsilon")
+
     def __init__(self, bits: int = 8, beta: float = 0.9, epsilon: float = 1e-8, seed: int = 0) -> None:
         super().__init__(bits, seed)
         if not isinstance(beta, int | float) or not 0 <= beta < 1:
@@ -51,16 +52,17 @@ class IntSGD(GuardedGrid):
             raise UsageError(f"epsilon is {epsilon!r}; accepted: a number greater than 0")
         self.beta, self.epsilon = float(beta), float(epsilon)
         self.cut = 0
-        self._square: float | None = None  # r
+        self._scalars = {"square": None}  # r
 
     def unit(self, size: int, round: Round) -> float:
         """Returns 1 / alpha."""
-        assert self._square is not None
-        return math.sqrt((2 * round.world_size * self._square + self.epsilon**2) / size)
+        square = self._scalars["square"]
+        assert square is not None
+        return math.sqrt((2 * round.world_size * square + self.epsilon**2) / size)
 
     def encode(self, x: Floats, shared: Words | None, round: Round) -> Message:
         """Returns integers; in the first round the vector itself."""
-        if self._square is None:
+        if self._scalars["square"] is None:
             return Message(x, kept=(x.size, None))
         return super().encode(x, shared, round)
 
@@ -79,15 +81,6 @@ class IntSGD(GuardedGrid):
         self._done(total.size)
         return total
 
-    def describe(self) -> str:
-        """Returns name and parameters."""
-        return f"IntSGD(bits={self.bits}, beta={self.beta:g}, epsilon={self.epsilon:g})"
-
-    def forget_shared(self) -> None:
-        """Drops r, which new participants do not have: the next round goes in full."""
-        super().forget_shared()
-        self._square = None
-
     def _judge(
         self, guard: Guard, total: npt.NDArray[np.int32], size: int, unit: float, round: Round
     ) -> None:
@@ -104,20 +97,9 @@ class IntSGD(GuardedGrid):
         """Updates r from the squared norm of the sum."""
         average = square / round.world_size**2
         if math.isfinite(average):
-            before = average if self._square is None else self._square
-            self._square = self.beta * before + (1 - self.beta) * average
-
-    def _restart(self, stream: int) -> None:
-        super()._restart(stream)
-        self._square = None
-
-    def scalars(self) -> dict[str, float | None]:
-        """Returns r."""
-        return {"square": self._square}
-
-    def restore_scalars(self, scalars: Mapping[str, float | None]) -> None:
-        """Sets r."""
-        self._square = scalars["square"]
+            known = self._scalars["square"]
+            before = average if known is None else known
+            self._scalars["square"] = self.beta * before + (1 - self.beta) * average
 
 
 def square_of_integers(q: npt.NDArray[np.int32]) -> int:

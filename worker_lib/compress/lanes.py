@@ -183,7 +183,7 @@ def to_sums(
     total: npt.NDArray[np.int32],
     unit: float,
     bits: int,
-    reference: npt.NDArray[np.float64],
+    reference: Floats,
     workers: int,
     dtype: np.dtype[Any],
 ) -> Sums:
@@ -192,11 +192,11 @@ def to_sums(
     Args:
         total: summed words; at least `residue_size`.
         unit, bits: as in `to_residues`.
-        reference: the expected mean, float64.
+        reference: the expected mean.
         workers: number of addends.
         dtype: type of the sums.
     """
-    total, reference = np.ascontiguousarray(total), np.ascontiguousarray(reference)
+    total, reference = np.ascontiguousarray(total), np.ascontiguousarray(reference, np.float64)
     sums, means = np.empty(reference.size, dtype), np.empty(reference.size)
     wrong = np.zeros(-(-reference.size // CHECK_BLOCK), np.uint8)
     farthest = _native.from_residues(

@@ -12,7 +12,7 @@ A round whose sum is not finite somewhere leaves the memory there as it was: one
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -40,11 +40,6 @@ class Remembering(Compressor):
         if not isinstance(inner, Compressor):
             raise UsageError(f"inner is a {type(inner).__name__}; accepted: a worker_lib.compress.Compressor")
         self.inner = inner
-        self._memory: dict[str, Floats] = {}
-
-    @abstractmethod
-    def names(self) -> tuple[str, ...]:
-        """Returns the names of the memories."""
 
     @abstractmethod
     def ahead(self, x: Floats) -> Floats:
@@ -71,23 +66,9 @@ class Remembering(Compressor):
         """Yields the inner compressor."""
         yield self.inner
 
-    def memories(self) -> dict[str, Floats]:
-        """Returns the memories; none before the first round."""
-        return dict(self._memory)
-
-    def restore_memories(self, memories: Mapping[str, Floats]) -> None:
-        """Sets the memories to copies."""
-        if set(memories) != set(self.names()):
-            raise UsageError(f"memories are {sorted(memories)}; needed: {sorted(self.names())}")
-        self._memory = {name: np.array(memory).reshape(-1) for name, memory in memories.items()}
-
-    def _restart(self, stream: int) -> None:
-        super()._restart(stream)
-        self._memory = {}
-
-    def _load(self, state: Mapping[str, Any]) -> None:
-        self._memory = {}
-        super()._load(state)
+    def describe(self) -> str:
+        """Returns the name and the inner compressor."""
+        return f"{type(self).__name__}({self.inner.describe()})"
 
     def _of(self, name: str, x: Floats) -> Floats:
         """Returns a memory in x's type; zeros at first."""
@@ -105,9 +86,7 @@ class Following(Remembering):
     Every rank keeps H from the same sums, so it is equal everywhere to the bit and never sent.
     """
 
-    def names(self) -> tuple[str, ...]:
-        """Returns the names of h_i and H."""
-        return ("own", "sum")
+    memory_names = ("own", "sum")
 
     @abstractmethod
     def rate(self, size: int, workers: int) -> float:
@@ -162,9 +141,7 @@ class ErrorFeedback(Remembering):
         inner: the compressor of x plus the residual.
     """
 
-    def names(self) -> tuple[str, ...]:
-        """Returns the name of the one memory."""
-        return ("residual",)
+    memory_names = ("residual",)
 
     def ahead(self, x: Floats) -> Floats:
         """Returns x plus the residual."""
@@ -188,10 +165,6 @@ class ErrorFeedback(Remembering):
             residual[there] = left[there]
         self._done(result.size)
         return result
-
-    def describe(self) -> str:
-        """Returns the name and the inner compressor."""
-        return f"ErrorFeedback({self.inner.describe()})"
 
 
 class EF21(Following):
@@ -217,10 +190,6 @@ class EF21(Following):
     def rate(self, size: int, workers: int) -> float:
         """Returns 1."""
         return 1.0
-
-    def describe(self) -> str:
-        """Returns the name and the inner compressor."""
-        return f"EF21({self.inner.describe()})"
 
 
 class Differences(Following):

@@ -19,7 +19,6 @@ independent of the a_j. A guard word counts ranks with NaN or Inf.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -58,6 +57,8 @@ class Modular(Compressor):
 
     unbiased = True
     remembers = True
+    parameters = ("_unit", "bits", "reference", "margin")
+    memory_names = ("reference",)  # float64; of the next round
 
     def __init__(
         self,
@@ -80,8 +81,7 @@ class Modular(Compressor):
             raise UsageError(f"margin is {margin!r}; accepted: a number from 1")
         self.bits, self.reference, self.margin = bits, reference, float(margin)
         self._unit = None if unit is None else float(unit)
-        self._reach: float | None = None  # recent distance of sums from their reference
-        self._memory: Floats | None = None
+        self._scalars = {"reach": None}  # recent distance of sums from their reference
 
     def refer(self, reference: Floats) -> None:
         """Sets the reference of the next round.
@@ -93,35 +93,36 @@ class Modular(Compressor):
         Raises:
             UsageError: with ``unit=None`` and before any round, no unit is known yet.
         """
-        if self._unit is None and self._reach is None:
+        if self.unit is None:
             raise UsageError(
                 "unit is None and no round has set one; give a unit to decode against a reference"
             )
-        self._memory = np.array(reference, np.float64).reshape(-1)
+        self.restore_memories({"reference": reference})
 
     @property
     def unit(self) -> float | None:
         """The grid's distance in the next round; None if that goes in full."""
         if self._unit is not None:
             return self._unit
-        if self._reach is None:
+        reach = self._scalars["reach"]
+        if reach is None:
             return None
         # A positive unit even if sums no longer move.
-        return max(self.margin * self._reach / float(1 << (self.bits - 1)), _LEAST_UNIT)
+        return max(self.margin * reach / float(1 << (self.bits - 1)), _LEAST_UNIT)
 
     # ------------------------------------------------------------------ one round
 
     def check(self, size: int, round: Round) -> None:
         """Raises `UsageError` if the reference has another size."""
-        if self._memory is not None and self._memory.size != size:
-            raise UsageError(f"the reference has {self._memory.size} elements, and x has {size}")
+        for reference in self._memory.values():
+            if reference.size != size:
+                raise UsageError(f"the reference has {reference.size} elements, and x has {size}")
 
     def encode(self, x: Floats, shared: Words | None, round: Round) -> Message:
         """Returns low bits, checks and the guard; the vector in full if there is no reference."""
-        if self.reference == "last" and (self._memory is None or self.unit is None):
-            return Message(x, kept=(x, None, None))
         unit = self.unit
-        assert unit is not None
+        if unit is None or (self.reference == "last" and not self._memory):
+            return Message(x, kept=(x, None, None))
         key = new_key(self._private_draws(round))
         words, unusable = to_residues(x, unit, self.bits, key)
         guarded = np.concatenate([words, np.array([unusable > 0], np.int32)])
@@ -148,7 +149,7 @@ class Modular(Compressor):
         if total[-1]:
             self._done(x.size)
             return np.full(x.size, np.nan, x.dtype)
-        reference = x.astype(np.float64) if self._memory is None else self._memory
+        reference = self._memory.get("reference", x)
         found = to_sums(total, unit, self.bits, reference, round.world_size, x.dtype)
         if found.wrong.size:
             self._beyond(found.wrong, unit, round)
@@ -156,20 +157,15 @@ class Modular(Compressor):
         self._done(x.size)
         return found.sums
 
-    def describe(self) -> str:
-        """Returns name and parameters."""
-        unit = "None" if self._unit is None else f"{self._unit:g}"
-        return f"Modular(unit={unit}, bits={self.bits}, reference={self.reference!r}, margin={self.margin:g})"
-
     # ------------------------------------------------------------------ inside
 
     def _moved_on(self, means: npt.NDArray[np.float64], moved: float) -> None:
-        self._memory = means if self.reference == "last" else None
+        self._memory = {"reference": means} if self.reference == "last" else {}
         if self._unit is None:
-            self._reach = moved if self._reach is None else max(moved, self._reach / 2)
+            self._scalars["reach"] = max(moved, (self._scalars["reach"] or 0.0) / 2)
 
     def _beyond(self, wrong: npt.NDArray[np.intp], unit: float, round: Round) -> None:
-        self._memory = None
+        self._memory = {}
         first = int(wrong[0]) * CHECK_BLOCK
         again = "; the next round goes in full" if self.reference == "last" else ""
         raise RangeError(
@@ -179,35 +175,7 @@ class Modular(Compressor):
             "more bits."
         )
 
-    # ------------------------------------------------------------------ state
-
-    def memories(self) -> dict[str, Floats]:
-        """Returns the reference, once there is one."""
-        return {} if self._memory is None else {"reference": self._memory}
-
-    def restore_memories(self, memories: Mapping[str, Floats]) -> None:
-        """Sets the reference to a copy."""
-        if set(memories) != {"reference"}:
-            raise UsageError(f"memories are {sorted(memories)}; needed: ['reference']")
-        self._memory = np.array(memories["reference"], np.float64).reshape(-1)
-
-    def scalars(self) -> dict[str, float | None]:
-        """Returns the recent distance of sums from their reference."""
-        return {"reach": self._reach}
-
-    def restore_scalars(self, scalars: Mapping[str, float | None]) -> None:
-        """Sets that distance."""
-        self._reach = scalars["reach"]
-
     def forget_shared(self) -> None:
         """Drops the reference, which new participants do not have: the next round goes in full."""
         super().forget_shared()
-        self._memory, self._reach = None, None
-
-    def _restart(self, stream: int) -> None:
-        super()._restart(stream)
-        self._memory, self._reach = None, None
-
-    def _load(self, state: Mapping[str, Any]) -> None:
-        self._memory = None
-        super()._load(state)
+        self._memory = {}

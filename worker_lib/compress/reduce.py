@@ -126,7 +126,7 @@ def _prepare(
             total,
             SumOptions(
                 "sum", message.bits, None, message.blocks, message.block_size,
-                message.residual if session.world_size > 1 else None, tag=compressor.describe(),
+                message.memory if session.world_size > 1 else None, tag=compressor.describe(),
             ),
         )  # fmt: skip
     except BaseException:

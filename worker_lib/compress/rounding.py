@@ -119,6 +119,8 @@ class StochasticRounding(GuardedGrid):
         UsageError: a unit that is not a positive number, or such a width.
     """
 
+    parameters = ("_unit", "bits")
+
     def __init__(self, unit: float, bits: int = 16, seed: int = 0) -> None:
         super().__init__(bits, seed)
         if not isinstance(unit, int | float) or not 0 < unit < math.inf:
@@ -128,10 +130,6 @@ class StochasticRounding(GuardedGrid):
     def unit(self, size: int, round: Round) -> float:
         """Returns the given unit."""
         return self._unit
-
-    def describe(self) -> str:
-        """Returns name and grid."""
-        return f"StochasticRounding(unit={self._unit:g}, bits={self.bits})"
 
     def _judge(
         self, guard: Guard, total: npt.NDArray[np.int32], size: int, unit: float, round: Round

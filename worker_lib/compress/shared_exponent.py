@@ -35,6 +35,7 @@ class SharedExponent(Compressor):
     """
 
     unbiased = True
+    parameters = ("bits",)
 
     def __init__(self, bits: int | None = None) -> None:
         super().__init__()
@@ -57,16 +58,15 @@ class SharedExponent(Compressor):
         if not self.narrow:
             return Message(x, self.bits, kept=x.dtype)
         values = x.astype(np.float32, copy=False)
-        return Message(values, self.bits, residual=np.zeros(values.size, np.float32), kept=x.dtype)
+        return Message(values, self.bits, memory=np.zeros(values.size, np.float32), kept=x.dtype)
 
     def own(self, message: Message, shared: Words | None, round: Round) -> Floats:
         """Returns the addend that the session's lanes carried."""
-        if message.residual is None:
+        if message.memory is None:
             return message.values
-        return (message.values - message.residual).astype(message.kept, copy=False)
+        return (message.values - message.memory).astype(message.kept, copy=False)
 
     def decode(self, total: npt.NDArray[Any], message: Message, shared: Words | None, round: Round) -> Floats:
-        """Returns the sum that the session decoded."""
         self._done(total.size)
         return total.astype(message.kept, copy=False)
 
@@ -80,7 +80,3 @@ class SharedExponent(Compressor):
         if self.bits is None or self.bits == 32:
             return 0.0
         return dithering_variance(min(size, NARROW_CHUNK), lane_top(self.bits, workers), math.inf, 2.0)
-
-    def describe(self) -> str:
-        """Returns name and lanes."""
-        return f"SharedExponent(bits={self.bits})"

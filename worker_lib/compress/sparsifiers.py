@@ -15,7 +15,7 @@ import copy
 import math
 from abc import abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final, Self
 
 import numpy as np
@@ -30,23 +30,6 @@ DEFAULT_BLOCK: Final = 64
 Numbers = npt.NDArray[np.intp]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Chosen:
-    """The blocks of one round.
-
-    Attributes:
-        numbers: block numbers, ascending.
-        size: elements of the vector.
-        values: the inner compressor's input.
-        alike: true if all ranks chose the same blocks.
-    """
-
-    numbers: Numbers
-    size: int
-    values: Floats
-    alike: bool
-
-
 class Sparsifier(Compressor):
     """Sends some blocks, through an inner compressor.
 
@@ -56,10 +39,13 @@ class Sparsifier(Compressor):
 
     Attributes:
         inner: the compressor of the chosen blocks; the session's widest lanes unless `through` sets another.
+        alike: true if all ranks choose the same blocks.
 
     Raises:
         UsageError: a block size that plans cannot carry.
     """
+
+    alike = False
 
     def __init__(self, block: int = DEFAULT_BLOCK, seed: int = 0) -> None:
         super().__init__(seed)
@@ -67,7 +53,7 @@ class Sparsifier(Compressor):
             raise UsageError(f"block is {block!r}; accepted: 1 to {MAX_BLOCK} elements")
         self.block = block
         self.inner: Compressor = SharedExponent()
-        self._chosen: Chosen | None = None
+        self._chosen: tuple[Numbers, Floats] | None = None  # blocks, and the inner compressor's input
 
     def through(self, inner: Compressor) -> Self:
         """Returns a copy whose blocks go through `inner`.
@@ -90,10 +76,6 @@ class Sparsifier(Compressor):
     def choose(self, x: Floats, round: Round) -> Numbers:
         """Returns this round's blocks, ascending. Called once a round."""
 
-    @abstractmethod
-    def alike(self) -> bool:
-        """Returns True if all ranks choose the same blocks."""
-
     def factor(self, size: int) -> float:
         """Returns the factor of decoded values: 1, or the one that makes them unbiased."""
         return 1.0
@@ -112,22 +94,22 @@ class Sparsifier(Compressor):
     def share(self, x: Floats, round: Round) -> Words | None:
         """Returns the inner compressor's shared words."""
         self._chosen = self._choose(x, round)
-        return self.inner.share(self._chosen.values, round)
+        return self.inner.share(self._chosen[1], round)
 
     def encode(self, x: Floats, shared: Words | None, round: Round) -> Message:
         """Returns the inner compressor's message. If blocks are this rank's own, zero blocks are not sent."""
-        chosen = self._choose(x, round) if self._chosen is None else self._chosen
+        numbers, values = self._choose(x, round) if self._chosen is None else self._chosen
         self._chosen = None
-        inner = self.inner.encode(chosen.values, shared, round)
-        kept = (inner, chosen.numbers, chosen.size, chosen.alike)
-        if chosen.alike:
+        inner = self.inner.encode(values, shared, round)
+        kept = (inner, numbers, x.size)
+        if self.alike:
             auto = isinstance(inner.blocks, str) and inner.blocks == "auto"
             return replace(inner, blocks="dense" if auto else inner.blocks, kept=kept)
-        if inner.values.size == chosen.size and isinstance(inner.blocks, str):
-            mask = np.zeros(-(-chosen.size // self.block), np.bool_)
-            mask[chosen.numbers] = True
+        if inner.values.size == x.size and isinstance(inner.blocks, str):
+            mask = np.zeros(-(-x.size // self.block), np.bool_)
+            mask[numbers] = True
             return replace(inner, blocks=mask, block_size=self.block, kept=kept)
-        words = max(1, self.block * inner.values.size // chosen.size)
+        words = max(1, self.block * inner.values.size // x.size)
         return replace(inner, blocks="sparse", block_size=words, kept=kept)
 
     def own(self, message: Message, shared: Words | None, round: Round) -> Floats:
@@ -146,24 +128,22 @@ class Sparsifier(Compressor):
 
     # ------------------------------------------------------------------ inside
 
-    def _choose(self, x: Floats, round: Round) -> Chosen:
+    def _choose(self, x: Floats, round: Round) -> tuple[Numbers, Floats]:
         numbers = self.choose(x, round)
-        if self.alike():
-            return Chosen(numbers, x.size, take_blocks(x, numbers, self.block), True)
-        values = np.zeros_like(x)
-        put_blocks(values, take_blocks(x, numbers, self.block), numbers, self.block)
-        return Chosen(numbers, x.size, values, False)
+        values = take_blocks(x, numbers, self.block)
+        return numbers, values if self.alike else placed_blocks(values, numbers, self.block, x.size)
 
     def _place(self, values: Floats, message: Message) -> Floats:
-        _, numbers, size, alike = message.kept
+        _, numbers, size = message.kept
         factor = self.factor(size)
         if factor != 1.0:
             values = values * values.dtype.type(factor)
-        if not alike:
-            return values
-        result = np.zeros(size, values.dtype)
-        put_blocks(result, values, numbers, self.block)
-        return result
+        return placed_blocks(values, numbers, self.block, size) if self.alike else values
+
+    def describe(self) -> str:
+        """Returns name and parameters, and the inner compressor's if it is not the default."""
+        own, inner = super().describe(), self.inner.describe()
+        return own if inner == SharedExponent().describe() else f"{own} > {inner}"
 
 
 class CountedBlocks(Sparsifier):
@@ -179,6 +159,8 @@ class CountedBlocks(Sparsifier):
             round.
     """
 
+    parameters: tuple[str, ...] = ("block",)
+
     def __init__(
         self, k: int | None = None, tau: float | None = None, block: int = DEFAULT_BLOCK, seed: int = 0
     ) -> None:
@@ -190,6 +172,7 @@ class CountedBlocks(Sparsifier):
         if tau is not None and (not isinstance(tau, int | float) or not 0 < tau <= 1):
             raise UsageError(f"tau is {tau!r}; accepted: greater than 0, at most 1")
         self.k, self.tau = k, tau
+        self.parameters = ("tau" if k is None else "k", *type(self).parameters)
 
     def blocks(self, size: int) -> int:
         """Returns the number of blocks of a vector of this size."""
@@ -224,11 +207,6 @@ class CountedBlocks(Sparsifier):
         """Returns the most elements in the chosen blocks."""
         return min(size, self.count(size) * self.block)
 
-    def _describe(self, *more: str) -> str:
-        count = f"k={self.k}" if self.tau is None else f"tau={self.tau:g}"
-        inner = "" if self.inner.describe() == SharedExponent().describe() else f" > {self.inner.describe()}"
-        return f"{type(self).__name__}({', '.join((count, f'block={self.block}', *more))}){inner}"
-
 
 def take_blocks(x: Floats, numbers: Numbers, block: int) -> Floats:
     """Returns the blocks of these numbers end to end; a short last block is padded with zeros."""
@@ -242,16 +220,18 @@ def take_blocks(x: Floats, numbers: Numbers, block: int) -> Floats:
     return rows[numbers].reshape(-1)
 
 
-def put_blocks(target: Floats, values: Floats, numbers: Numbers, block: int) -> None:
-    """Writes blocks that `take_blocks` returned back to their places."""
-    full = target.size // block
+def placed_blocks(values: Floats, numbers: Numbers, block: int, size: int) -> Floats:
+    """Returns a vector of `size` with blocks that `take_blocks` returned in their places, zeros elsewhere."""
+    target = np.zeros(size, values.dtype)
+    full = size // block
     rows = target[: full * block].reshape(full, block)
     its = values.reshape(numbers.size, block)
     if numbers.size and numbers[-1] == full:
         rows[numbers[:-1]] = its[:-1]
-        target[full * block :] = its[-1, : target.size - full * block]
+        target[full * block :] = its[-1, : size - full * block]
     else:
         rows[numbers] = its
+    return target
 
 
 def chained_omega(outer: float | None, inner: float | None) -> float | None:
@@ -288,6 +268,8 @@ class RandomBlocks(CountedBlocks):
         UsageError: see `CountedBlocks`.
     """
 
+    parameters = ("block", "independent", "scaled", "seed")
+
     def __init__(
         self,
         k: int | None = None,
@@ -299,16 +281,13 @@ class RandomBlocks(CountedBlocks):
     ) -> None:
         super().__init__(k, tau, block, seed)
         self.independent = independent
+        self.alike = not independent
         self.scaled = scaled
 
     @property
     def unbiased(self) -> bool:  # type: ignore[override]
         """True if values are scaled and the inner compressor is unbiased."""
         return self.scaled and self.inner.unbiased
-
-    def alike(self) -> bool:
-        """Returns True unless each rank chooses its own."""
-        return not self.independent
 
     def choose(self, x: Floats, round: Round) -> Numbers:
         """Returns k of the blocks, drawn without replacement."""
@@ -339,10 +318,6 @@ class RandomBlocks(CountedBlocks):
             return super().delta(size, workers)
         return chained_delta(self.share_of(size), self.inner.omega(self._values(size), workers))
 
-    def describe(self) -> str:
-        """Returns name and parameters."""
-        return self._describe(f"independent={self.independent}", f"scaled={self.scaled}", f"seed={self.seed}")
-
 
 class Threshold(Sparsifier):
     """Hard threshold: blocks whose largest magnitude is at least `value`; the rest counts as zero.
@@ -362,15 +337,13 @@ class Threshold(Sparsifier):
         UsageError: a value that is not a positive number.
     """
 
+    parameters = ("value", "block")
+
     def __init__(self, value: float, block: int = DEFAULT_BLOCK, seed: int = 0) -> None:
         super().__init__(block, seed)
         if not isinstance(value, int | float) or not 0 < value < math.inf:
             raise UsageError(f"value is {value!r}; accepted: a number greater than 0")
         self.value = float(value)
-
-    def alike(self) -> bool:
-        """Returns False: each rank chooses its own."""
-        return False
 
     def choose(self, x: Floats, round: Round) -> Numbers:
         """Returns the blocks that reach the value."""
@@ -379,11 +352,6 @@ class Threshold(Sparsifier):
         if full * self.block != x.size:
             largest = np.append(largest, np.abs(x[full * self.block :]).max())
         return np.flatnonzero(~(largest < self.value))
-
-    def describe(self) -> str:
-        """Returns name and parameters."""
-        inner = f" > {self.inner.describe()}"
-        return f"Threshold(value={self.value:g}, block={self.block}){inner}"
 
 
 class TopBlocks(CountedBlocks):
@@ -402,10 +370,6 @@ class TopBlocks(CountedBlocks):
         UsageError: see `CountedBlocks`.
     """
 
-    def alike(self) -> bool:
-        """Returns False: each rank chooses its own."""
-        return False
-
     def choose(self, x: Floats, round: Round) -> Numbers:
         """Returns the k largest."""
         squares = block_squares(x, self.block)
@@ -419,10 +383,6 @@ class TopBlocks(CountedBlocks):
     def delta(self, size: int, workers: int = 1) -> float | None:
         """Returns k / b, chained with the inner compressor's omega."""
         return chained_delta(self.share_of(size), self.inner.omega(self._values(size), workers))
-
-    def describe(self) -> str:
-        """Returns name and parameters."""
-        return self._describe()
 
 
 def block_squares(x: Floats, block: int) -> Floats:

@@ -23,7 +23,7 @@ from worker_lib.compress import (
     TopBlocks,
     chain,
 )
-from worker_lib.compress.sparsifiers import put_blocks, take_blocks
+from worker_lib.compress.sparsifiers import placed_blocks, take_blocks
 
 from .table import CHANCE, Array, Table, hoeffding, right_on_average
 
@@ -36,8 +36,7 @@ def test_blocks_are_taken_and_put_back() -> None:
         x = rng.standard_normal(size)
         blocks = -(-size // block)
         numbers = np.sort(rng.choice(blocks, rng.integers(1, blocks + 1), replace=False))
-        y = np.zeros_like(x)
-        put_blocks(y, take_blocks(x, numbers, block), numbers, block)
+        y = placed_blocks(take_blocks(x, numbers, block), numbers, block, size)
         there = np.isin(np.arange(size) // block, numbers)
         assert np.array_equal(y, np.where(there, x, 0))
 
