@@ -31,7 +31,7 @@ SUMMABLE: Final[dict[str, DType]] = {
 }
 
 
-DEFAULT_FLOOR: Final = 16  # bits: a policy makes lanes this narrow where a call says "auto" and no more
+DEFAULT_MIN_BITS: Final = 16  # bits: a policy makes lanes this narrow where a call says "auto" and no more
 
 
 class SumOptions(NamedTuple):
@@ -211,17 +211,17 @@ def checked_block(block_size: int) -> int:
     return block_size
 
 
-def checked_floor(bits: Any, min_bits: Any) -> int:
+def checked_min_bits(bits: Any, min_bits: Any) -> int:
     """The narrowest lanes that the job's policy may choose where a call leaves them to it."""
     if bits != "auto":
         if isinstance(bits, str):
             raise UsageError(f"bits is {bits!r}; accepted: a width, or 'auto'")
         raise UsageError(f"min_bits is {min_bits!r} with bits={bits!r}; it goes with bits='auto'")
-    floor = DEFAULT_FLOOR if min_bits is None else min_bits
-    if floor not in LANE_BITS:
+    narrowest = DEFAULT_MIN_BITS if min_bits is None else min_bits
+    if narrowest not in LANE_BITS:
         widths = ", ".join(map(str, sorted(LANE_BITS)))
         raise UsageError(f"min_bits is {min_bits!r}; accepted: {widths}")
-    return int(floor)
+    return int(narrowest)
 
 
 def checked_blocks(blocks: Any, count: int, block: int) -> tuple[bool | None, np.ndarray[Any, Any] | None]:

@@ -26,11 +26,12 @@ from switchagg.errors import SwitchError, UsageError
 from switchagg.http_client import endpoint
 from switchagg.rules.planner import SkipPolicy
 from switchagg.wire.header import MAX_TREE_WORKERS
+from worker_lib import _native
 from worker_lib.membership import checked_deadline, checked_on_loss
-from worker_lib.monitor import MembershipMonitor, policy_of
+from worker_lib.monitor import MembershipMonitor
 from worker_lib.session import Session, close_all
 from worker_lib.session_state import SessionState
-from worker_lib.transport import bind, checked_transport, local_address_towards, open_engine
+from worker_lib.transport import bind, checked_transport, local_address_towards, start_engine
 
 _embedded: list[Any] = []  # controllers that this process started; they end with it
 
@@ -152,7 +153,9 @@ def _join(
         sock.native.close()
         raise
     try:
-        engine, used = open_engine(sock, member, transport)
+        engine, used = start_engine(
+            sock, member, transport, lambda admission: _native.Engine(sock.native, admission)
+        )
         monitor = MembershipMonitor(engine, member, transport=transport, used=used, address=own)
     except SwitchError:
         member.leave()
@@ -171,7 +174,7 @@ def _join(
         )  # fmt: skip
 
     state = SessionState(
-        member.rank, member.world_size, engine=engine, monitor=monitor, policy=policy_of(member),
+        member.rank, member.world_size, engine=engine, monitor=monitor, policy=member.policy,
         timeout=timeout, name=name,
     )  # fmt: skip
     return Session(state, group if may_group else None)

@@ -16,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import select
 import socket
 import threading
 import time
@@ -27,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from switchagg import http_client
 from switchagg.errors import SwitchError
 from switchagg.http_client import Endpoint, NotHttp, member_path
+from switchagg.rules.planner import SkipPolicy
 
 if TYPE_CHECKING:
     from http.client import HTTPConnection, HTTPResponse
@@ -101,17 +101,6 @@ class MemberStream:
             if event.get("event") != "ping":
                 return event
 
-    def ended(self) -> bool:
-        """Returns whether the controller has ended the connection, or this side has. Does not block."""
-        if self._closed:
-            return True
-        poll = select.poll()
-        try:
-            poll.register(self._sock, select.POLLRDHUP)
-        except ValueError:  # closed by another thread
-            return True
-        return bool(poll.poll(0))
-
     def close(self) -> None:
         """Ends the connection, and with it a `next_event` that waits in another thread."""
         if self._closed:
@@ -172,8 +161,7 @@ class Membership:
         switch_link: name of the UNIX socket where workers of the switch's own host attach; empty for none.
         base, slots, words: the slot range, P and K.
         first_seq: sequence number of packet number 0.
-        block, dense, bits: the job's skip policy: elements that are sent or skipped together; whether every
-            block is sent without looking for zeros; the lanes of calls that leave them to the job.
+        policy: the job's skip policy.
         worker_bit: this rank's bit in the switch.
         senders: how many send to the same slots of that switch: ranks, and switches below it.
         deadline: seconds of silence after which a rank is lost. on_loss: ``"fail"`` or ``"shrink"``.
@@ -198,9 +186,7 @@ class Membership:
     slots: int
     words: int
     first_seq: int
-    block: int
-    dense: bool
-    bits: int | None
+    policy: SkipPolicy
     worker_bit: int
     senders: int
     deadline: float
@@ -253,12 +239,7 @@ class Membership:
         old.close()
         if self._held.over:  # left meanwhile
             stream.close()
-        return _field(
-            self.controller,
-            lambda: _membership(
-                admitted, self._there, self._held, controller=self.controller, name=self.name
-            ),
-        )
+        return self._renewed(admitted)
 
     def progress(self, completed: int, timeout: float) -> int:
         """Reports the collectives that are complete here; waits for all survivors, for `timeout` seconds.
@@ -273,7 +254,11 @@ class Membership:
 
         The stream goes over to it. Raises as `attach` does.
         """
-        answer = self._ask("proceed", {"token": self.token, "address": address, "port": port}, timeout)
+        return self._renewed(
+            self._ask("proceed", {"token": self.token, "address": address, "port": port}, timeout)
+        )
+
+    def _renewed(self, answer: dict[str, Any]) -> Membership:
         return _field(
             self.controller,
             lambda: _membership(answer, self._there, self._held, controller=self.controller, name=self.name),
@@ -300,30 +285,20 @@ class Membership:
         """Closes the connection without a leave: the controller takes this rank for lost. From any thread."""
         self._held.close()
 
-    def lost_ranks(self, timeout: float = SHORT_TIMEOUT) -> tuple[int, ...]:
-        """Returns the ranks that the controller has lost in this job, in order.
+    def standing(self, timeout: float = SHORT_TIMEOUT) -> tuple[tuple[int, ...], str]:
+        """Returns the ranks that the controller has lost in this job, in order, and what it says is wrong.
 
         Args:
             timeout: seconds that each step of the question may take.
 
-        Raises `SwitchError` where the controller does not answer, or no longer knows the job.
-        """
-        return self.standing(timeout)[0]
-
-    def standing(self, timeout: float = SHORT_TIMEOUT) -> tuple[tuple[int, ...], str]:
-        """Returns the ranks that the controller has lost in this job, and its account of what is wrong.
-
-        Arguments and errors are those of `lost_ranks`. The text is empty where nothing is wrong.
+        Returns an empty text where nothing is wrong. Raises `SwitchError` where the controller does not
+        answer, or no longer knows the job.
         """
         path = f"{member_path(self.name).removesuffix('/members')}?id={self.job}"
         job = http_client.call_once(self._there, "GET", path, timeout=timeout)
         return _field(
             self.controller, lambda: (tuple(int(rank) for rank in job["lost"]), str(job.get("why") or ""))
         )
-
-    def controller_gone(self) -> bool:
-        """Returns whether the controller has closed the connection, or ended. Does not block."""
-        return self._held.stream.ended()
 
     def close_descriptors(self) -> None:
         """For a forked child: closes its copy of the connection. The parent's stays as it is."""
@@ -488,9 +463,11 @@ def _membership(
         slots=int(answer["slots"]),
         words=int(answer["words"]),
         first_seq=int(answer["first_seq"]),
-        block=int(policy["block"]),
-        dense=bool(policy["dense"]),
-        bits=None if policy.get("bits") is None else int(policy["bits"]),
+        policy=SkipPolicy(
+            int(policy["block"]),
+            bool(policy["dense"]),
+            None if policy.get("bits") is None else int(policy["bits"]),
+        ),
         worker_bit=int(answer["worker_bit"]),
         senders=int(answer.get("senders", world_size)),
         deadline=float(answer["deadline"]),

@@ -38,7 +38,7 @@ from worker_lib.membership import (
     RequestPause,
     SetPolicy,
 )
-from worker_lib.transport import BoundSocket, bind, resume_engine
+from worker_lib.transport import BoundSocket, bind, start_engine
 
 if TYPE_CHECKING:
     from worker_lib.join import Membership
@@ -85,7 +85,7 @@ class MembershipMonitor:
         self.transport = used
         generation = Generation(member.job, member.rank, member.places)
         self.generations = [generation]
-        self.policies = [policy_of(member)]
+        self.policies = [member.policy]
         on_loss: OnLoss = "shrink" if member.on_loss == "shrink" else "fail"
         self._machine = MembershipStateMachine(member.name, generation, on_loss)
         self._engine = engine
@@ -315,11 +315,14 @@ class MembershipMonitor:
             self.member = new
             self.left = None
             self.generations.append(generation)
-            self.policies.append(policy_of(new))
+            self.policies.append(new.policy)
             if loss is not None:
                 self.losses[len(self.generations) - 2] = self.owed = loss
             try:
-                used = resume_engine(self._engine, sock, new, self._asked, lost=loss is not None)
+                _, used = start_engine(
+                    sock, new, self._asked,
+                    lambda admission: self._engine.resume(sock.native, admission, loss is not None),
+                )  # fmt: skip
             except SwitchError as error:
                 self.over = Gone(str(error))
                 used = None
@@ -331,8 +334,3 @@ class MembershipMonitor:
             self._start_heartbeats()
         for event in self._machine.early():
             self._events.put((self._stream_number, dict(event)))
-
-
-def policy_of(member: Membership) -> SkipPolicy:
-    """The skip policy that a member was admitted with."""
-    return SkipPolicy(member.block, member.dense, member.bits)

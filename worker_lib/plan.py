@@ -30,7 +30,7 @@ class Kind(IntEnum):
     ALLGATHER = 2
     REDUCE_SCATTER = 3
     BARRIER = 4
-    FLOOR = 5  # no-op baseline of the benchmark: data packets whose words nobody touches
+    NO_OP = 5  # no-op baseline of the benchmark: data packets whose words nobody touches
 
 
 class ReduceOp(IntEnum):
@@ -76,11 +76,6 @@ class DType(IntEnum):
     def not_finite(self) -> int:
         """The exponent of a chunk with NaN or Inf."""
         return self.exponent_bits - 1
-
-    @property
-    def top_exponent(self) -> int:
-        """The largest exponent of a finite value (of float16 ones as float32)."""
-        return 142 if self is DType.F16 else self.not_finite - 1
 
 
 _LABELS: Final = ("float32", "float64", "float16", "bfloat16", "int32", "int64", "bytes")

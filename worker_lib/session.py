@@ -29,8 +29,8 @@ from worker_lib.arguments import (
     checked_bitwise,
     checked_block,
     checked_blocks,
-    checked_floor,
     checked_memory,
+    checked_min_bits,
     checked_out,
     copier,
     raw_bytes,
@@ -469,13 +469,13 @@ class Session:
     def _barrier(self, timeout: float | None, *, background: bool) -> Work:
         return Work(self._state, self._prepare_barrier, timeout, background=background)
 
-    def _floor(self, nbytes: int, timeout: float | None = None) -> None:
+    def _no_op(self, nbytes: int, timeout: float | None = None) -> None:
         """The benchmark's no-op baseline: as many packets as `nbytes` need, both ways, words untouched."""
         v = TensorView(None, 0, "untouched", (nbytes,), nbytes, nbytes)
         Work(
             self._state,
             lambda: self._prepared(
-                Kind.FLOOR, v, None, (), {"sparse": False, "count": -(-nbytes // 4)}, op=ReduceOp.SUM
+                Kind.NO_OP, v, None, (), {"sparse": False, "count": -(-nbytes // 4)}, op=ReduceOp.SUM
             ),
             timeout,
             background=False,
@@ -499,17 +499,13 @@ class Session:
             raise UsageError(f"root is {root!r}; accepted: a rank, 0 to {self.world_size - 1}")
         here = self.rank == root
         v = view(x, "x", write=not here)
-        words = -(-v.nbytes // 4)
+        words, padded = self._words(v)
         address, finish = v.address, None
-        keep: tuple[Any, ...] = (x,)
-        if v.nbytes % 4 and self.world_size > 1:  # the wire moves whole words
-            padded = np.zeros(words, np.uint32)
-            if here:
-                padded.view(np.uint8)[: v.nbytes] = raw_bytes(v)
-            else:
+        if padded is not None:
+            address = padded.ctypes.data
+            if not here:
                 finish = copier(x, raw_bytes(v), padded.view(np.uint8)[: v.nbytes])
-            address, keep = padded.ctypes.data, (x, padded)
-        return self._prepared(Kind.BROADCAST, v, x, keep, {
+        return self._prepared(Kind.BROADCAST, v, x, (x, padded), {
             "root": root, "count": words, "input": address, "in_end": words if here else 0,
             "output": address, "out_end": 0 if here else words, "zero_fill": not here,
         }, finish=finish)  # fmt: skip
@@ -523,17 +519,14 @@ class Session:
         o = checked_out(out, v, shape)
         if n == 1:
             raw_bytes(o)[:] = raw_bytes(v)
-        each = -(-v.nbytes // 4)
-        source, target, finish = v.address, o.address, None
-        keep: tuple[Any, ...] = (x, out)
-        if v.nbytes % 4 and n > 1:
-            part = np.zeros(each, np.uint32)
-            part.view(np.uint8)[: v.nbytes] = raw_bytes(v)
+        each, part = self._words(v)
+        source, target, whole, finish = v.address, o.address, None, None
+        if part is not None:
             whole = np.empty((n, each), np.uint32)
             rows = whole.view(np.uint8).reshape(n, each * 4)[:, : v.nbytes]
             finish = copier(out, raw_bytes(o).reshape(n, v.nbytes), rows)
-            source, target, keep = part.ctypes.data, whole.ctypes.data, (x, out, part, whole)
-        return self._prepared(Kind.ALLGATHER, v, out, keep, {
+            source, target = part.ctypes.data, whole.ctypes.data
+        return self._prepared(Kind.ALLGATHER, v, out, (x, out, part, whole), {
             "input": source, "in_begin": self.rank * each, "in_end": (self.rank + 1) * each,
             "output": target, "out_end": n * each, "zero_fill": True, "count": n * each,
         }, finish=finish)  # fmt: skip
@@ -598,20 +591,24 @@ class Session:
         o = v if out is None else checked_out(out, v, v.shape)
         if self.world_size == 1 and o is not v:
             raw_bytes(o)[:] = raw_bytes(v)
-        words = -(-v.nbytes // 4)
+        words, padded = self._words(v)
         source, target, finish = v.address, o.address, None
-        keep: tuple[Any, ...] = (x, out)
-        if v.nbytes % 4 and self.world_size > 1:
-            padded = np.zeros(words, np.uint32)
-            padded.view(np.uint8)[: v.nbytes] = raw_bytes(v)
+        if padded is not None:
             finish = copier(o.owner, raw_bytes(o), padded.view(np.uint8)[: v.nbytes])
             source = target = padded.ctypes.data
-            keep = (x, out, padded)
-        return self._prepared(Kind.ALLREDUCE, v, o.owner, keep, {
+        return self._prepared(Kind.ALLREDUCE, v, o.owner, (x, out, padded), {
             "sparse": sparse is not False, "auto_zeros": sparse is None, "auto_block": True,
             "count": words, "input": source, "in_end": words,
             "output": target, "out_end": words, "zero_fill": source != target,
         }, finish=finish)  # fmt: skip
+
+    def _words(self, v: TensorView) -> tuple[int, np.ndarray[Any, Any] | None]:
+        """The number of words that an array takes on the wire, and a padded copy if it needs one for that."""
+        words, padded = -(-v.nbytes // 4), None
+        if v.nbytes % 4 and self.world_size > 1:
+            padded = np.zeros(words, np.uint32)
+            padded.view(np.uint8)[: v.nbytes] = raw_bytes(v)
+        return words, padded
 
     def lanes(
         self, v: TensorView, op: str, bits: int | str | None, min_bits: int | None = None
@@ -636,7 +633,7 @@ class Session:
         reduce = ReduceOp.AVG if op == "avg" else ReduceOp.SUM
         accepted = dtype.lanes
         if isinstance(bits, str) or min_bits is not None:
-            return dtype, accepted[0], checked_floor(bits, min_bits), reduce
+            return dtype, accepted[0], checked_min_bits(bits, min_bits), reduce
         width = accepted[0] if bits is None else bits
         if width not in accepted:
             widths = ", ".join(map(str, accepted))

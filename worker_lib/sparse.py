@@ -38,8 +38,6 @@ from worker_lib.plan import Words, pack_bitmap, unpack_bitmap
 if TYPE_CHECKING:
     from worker_lib.session import Session
 
-__all__ = ["SparseCosts", "SparseRows", "allreduce_sparse", "sparse_costs"]
-
 Array = npt.NDArray[Any]
 Rows = npt.NDArray[np.int64]
 
@@ -230,22 +228,15 @@ def sparse_costs(
 
 
 def _costs_of(
-    session: Session, dtype: Any, rows: int, row: tuple[int, ...], bits: int | None, lanes: int
+    session: Session, dtype: np.dtype[Any], rows: int, row: tuple[int, ...], bits: int | None, lanes: int
 ) -> SparseCosts:
-    def reduce(x: Array) -> None:
-        # Averages of equal values stay as they are, however often; sums would soon be infinite.
-        op = "sum" if dtype.kind in "iu" else "avg"
-        session.allreduce(x, op=op, bits=bits, blocks="dense")
-
     # A change of membership makes all ranks measure again: a rank that came back has nothing yet.
     key = (session._state.generation, dtype.name, rows.bit_length(), row, lanes)
     known = session._sparse_costs
     if key not in known:
         for old in [k for k in known if k[0] != key[0]]:
             del known[old]
-        on_wire = 96 if lanes == 64 else lanes
-        handling = _Handling(dtype, row)
-        known[key] = _measured(session, rows, math.prod(row), reduce, dtype, on_wire, handling)
+        known[key] = _measured(session, dtype, rows, row, bits, 96 if lanes == 64 else lanes)
     return known[key]
 
 
@@ -286,11 +277,9 @@ def checked_rows(indices: Any, values: Any, rows: int) -> SparseRows:
 
 def _checked_limit(dense_over: str | float) -> float | None:
     """The share of rows past which the sum is dense; None where costs decide."""
-    if isinstance(dense_over, str):
-        if dense_over != "auto":
-            raise UsageError(f"dense_over is {dense_over!r}; accepted: 'auto', or a share of rows, 0 to 1")
+    if dense_over == "auto":
         return None
-    if not 0 <= dense_over <= 1:
+    if isinstance(dense_over, str) or not 0 <= dense_over <= 1:
         raise UsageError(f"dense_over is {dense_over!r}; accepted: 'auto', or a share of rows, 0 to 1")
     return float(dense_over)
 
@@ -299,19 +288,15 @@ def _compact(mine: SparseRows, there: Rows) -> Array:
     """This rank's rows among the union's; shape (len(there), *row)."""
     if mine.indices.size == there.size:
         return np.array(mine.values, order="C")
-    out = np.zeros((there.size, *mine.values.shape[1:]), mine.values.dtype)
-    if mine.indices.size:
-        out[_places(mine, there)] = mine.values
-    return out
-
-
-def _places(mine: SparseRows, there: Rows) -> npt.NDArray[np.bool_] | Rows:
-    """The places of this rank's rows among the union's."""
     if mine.rows > 64 * there.size:  # not worth a flag a row
-        return np.searchsorted(there, mine.indices)
-    flags = np.zeros(mine.rows, np.bool_)
-    flags[mine.indices] = True
-    return flags[there]
+        places: npt.NDArray[Any] = np.searchsorted(there, mine.indices)
+    else:
+        flags = np.zeros(mine.rows, np.bool_)
+        flags[mine.indices] = True
+        places = flags[there]
+    out = np.zeros((there.size, *mine.values.shape[1:]), mine.values.dtype)
+    out[places] = mine.values
+    return out
 
 
 def _rows_of(table: Array, there: Rows) -> SparseRows:
@@ -366,73 +351,55 @@ def flatten(words: Words, rows: int) -> Rows:
     return np.asarray(np.flatnonzero(unpack_bitmap(words, rows)), np.int64)
 
 
-class _Handling:
-    """The work of a rank with rows besides summing them, on made-up rows, to be timed."""
-
-    def __init__(self, dtype: Any, row: tuple[int, ...]) -> None:
-        self._dtype, self._row = dtype, row
-        self._rng = np.random.default_rng(1)
-        self._made: dict[tuple[int, int], tuple[SparseRows, Rows]] = {}
-
-    def prepare(self, union: int, rows: int) -> tuple[SparseRows, Rows]:
-        """Half of `union` rows of a table of `rows`, and all of them."""
-        if (union, rows) not in self._made:
-            there = np.sort(self._rng.choice(rows, union, replace=False))
-            own = there[np.sort(self._rng.choice(union, (union + 1) // 2, replace=False))]
-            mine = SparseRows(own, np.ones((own.size, *self._row), self._dtype), rows)
-            self._made[union, rows] = mine, there
-        return self._made[union, rows]
-
-    def sparse(self, union: int, rows: int) -> None:
-        _compact(*self.prepare(union, rows))
-
-    def dense(self, union: int, rows: int) -> None:
-        mine, there = self.prepare(union, rows)
-        _rows_of(mine.to_dense(), there)
-
-    def support(self, union: int, rows: int) -> None:
-        mine, _ = self.prepare(union, rows)
-        flatten(bitmap(mine.indices, rows), rows)
-
-
 def _measured(
     session: Session,
-    rows: int,
-    width: int,
-    reduce: Callable[[Any], Any],
     dtype: np.dtype[Any],
-    bits: int,
-    handling: _Handling,
+    rows: int,
+    row: tuple[int, ...],
+    bits: int | None,
+    on_wire: int,
 ) -> SparseCosts:
     """Times a few sums between all ranks, and the handling of rows on each. Every rank calls it.
 
     Args:
-        rows, width: of the table, or of one like it.
-        reduce: sums an array of `dtype` over all ranks, in place, all of it.
-        bits: on the wire of an element; see `SparseCosts.by_bytes`.
-        handling: the rest of a rank's work.
+        dtype, rows, row, bits: as in `sparse_costs`.
+        on_wire: bits of an element; see `SparseCosts.by_bytes`.
 
     Returns:
         The mean over ranks, the same to the bit at every rank.
     """
+    # Averages of equal values stay as they are, however often; sums would soon be infinite.
+    op = "sum" if dtype.kind in "iu" else "avg"
+
+    def timed_sum(size: int, repeats: int) -> float:
+        x = np.ones(size, dtype)
+        return _least(lambda: session.allreduce(x, op=op, bits=bits, blocks="dense"), repeats)
+
+    width = math.prod(row)
     size = int(np.clip(rows * width, *_LARGE))
-    small, large = np.ones(_SMALL, dtype), np.ones(size, dtype)
-    t_small = _least(lambda: reduce(small), _REPEATS)
+    t_small = timed_sum(_SMALL, _REPEATS)
     # On a slow network a few of the large ones are enough; the ranks must count alike.
-    few = np.array([_SECONDS / max(t_small * (size / _SMALL), 1e-6)])
-    repeats = int(np.clip(session.allreduce(few, op="avg")[0], 3, _REPEATS))
-    t_large = _least(lambda: reduce(large), repeats)
+    enough = np.array([_SECONDS / max(t_small * (size / _SMALL), 1e-6)])
+    t_large = timed_sum(size, int(np.clip(session.allreduce(enough, op="avg")[0], 3, _REPEATS)))
     # A disturbed small sum must not make elements look free.
     element = max((t_large - t_small) / (size - _SMALL), t_large / size / 4)
     # Memory that is new costs more than memory that is used again, so the table is of the size in question.
     table = max(2, min(rows, _TABLE // width))
     half, quarter = table // 2, max(1, table // 4)
-    for union in (half, quarter):
-        handling.prepare(union, table)
-    t_rows = _least(lambda: handling.sparse(half, table), _REPEATS)
-    t_half = _least(lambda: handling.dense(half, table), _REPEATS)
-    t_quarter = _least(lambda: handling.dense(quarter, table), _REPEATS)
-    t_bits = _least(lambda: handling.support(quarter, table), _REPEATS)
+    rng = np.random.default_rng(1)
+
+    def made_up(union: int) -> tuple[SparseRows, Rows]:
+        """Half of `union` rows of the table, and all of them."""
+        there = np.sort(rng.choice(table, union, replace=False))
+        own = there[np.sort(rng.choice(union, (union + 1) // 2, replace=False))]
+        return SparseRows(own, np.ones((own.size, *row), dtype), table), there
+
+    many, many_there = made_up(half)
+    few, few_there = made_up(quarter)
+    t_rows = _least(lambda: _compact(many, many_there), _REPEATS)
+    t_half = _least(lambda: _rows_of(many.to_dense(), many_there), _REPEATS)
+    t_quarter = _least(lambda: _rows_of(few.to_dense(), few_there), _REPEATS)
+    t_bits = _least(lambda: flatten(bitmap(few.indices, table), table), _REPEATS)
     pick = max(0.0, (t_half - t_quarter) / max(1, half - quarter))
     cell = max(0.0, t_quarter - pick * quarter) / (table * width)
     found = [
@@ -441,7 +408,7 @@ def _measured(
         t_rows / half,
         cell,
         pick,
-        t_bits / table + element / bits,
+        t_bits / table + element / on_wire,
     ]
     return SparseCosts(*(float(v) for v in session.allreduce(np.array(found), op="avg")))
 

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from switchagg.errors import NetworkError, SwitchError, UsageError
-from switchagg.rules.planner import SkipPolicy
 from worker_lib import _native
 
 if TYPE_CHECKING:
@@ -42,39 +41,26 @@ def checked_transport(given: str | None) -> str:
     return value
 
 
-def open_engine(sock: BoundSocket, member: Membership, transport: str) -> tuple[_native.Engine, str]:
-    """Returns an engine on the socket that was admitted, and the transport it uses: "shm" or "udp".
-
-    Raises as `resume_engine`.
-    """
-    return _open(sock, member, transport, lambda admission: _native.Engine(sock.native, admission))
-
-
-def resume_engine(
-    engine: _native.Engine, sock: BoundSocket, member: Membership, transport: str, *, lost: bool
-) -> str:
-    """Lets a frozen engine go on in a new generation; returns the transport it uses there.
+def start_engine(
+    sock: BoundSocket, member: Membership, transport: str, start: Callable[[_native.Admission], T]
+) -> tuple[T, str]:
+    """Makes an engine, or lets a frozen one go on in a new generation.
 
     Args:
-        engine: does nothing where it is broken.
-        sock: the socket whose address the controller was told; the engine takes it.
+        sock: the socket whose address the controller was told.
         member: the admission that the controller gave.
         transport: one of `TRANSPORTS`.
-        lost: ranks are gone: what was called in the former generation ends as lost.
+        start: does it, with an engine's admission for one transport or the other.
+
+    Returns:
+        What `start` returns, and the transport that is used: "shm" or "udp".
 
     Raises:
         SwitchError: no route to the switch, or it takes no link and `transport` is "shm".
     """
-    return _open(sock, member, transport, lambda admission: engine.resume(sock.native, admission, lost))[1]
-
-
-def _open(
-    sock: BoundSocket, member: Membership, transport: str, use: Callable[[_native.Admission], T]
-) -> tuple[T, str]:
-    """Calls `use` with an admission for one transport or the other; returns its result and the name."""
     if transport != "udp" and member.switch_link:
         try:
-            return use(_admission(member, member.slots, member.switch_link)), "shm"
+            return start(_admission(member, member.slots, member.switch_link)), "shm"
         except OSError as error:
             if transport == "shm":
                 raise SwitchError(
@@ -87,14 +73,8 @@ def _open(
             f"the switch at {member.switch_address}:{member.switch_port} takes no links through shared "
             'memory; transport="udp" works'
         )
-    limit = window_limit(
-        words=member.words,
-        workers=member.senders,
-        own_buffer=sock.receive_buffer,
-        switch_buffer=member.switch_receive_buffer,
-    )
     try:
-        return use(_admission(member, limit, "")), "udp"
+        return start(_admission(member, window_limit(member, sock.native.receive_buffer), "")), "udp"
     except OSError as error:
         raise SwitchError(
             f"no route to the switch at {member.switch_address}:{member.switch_port}: {error.strerror}"
@@ -116,7 +96,7 @@ def _admission(member: Membership, window_limit: int, link: str) -> _native.Admi
         workers=member.world_size,
         window_limit=window_limit,
         link=link,
-        policy=SkipPolicy(member.block, member.dense, member.bits).word(),
+        policy=member.policy.word(),
     )
 
 
@@ -127,14 +107,12 @@ class BoundSocket:
     Attributes:
         native: the socket, in the form that the engine takes.
         address, port: where the switch will send to.
-        receive_buffer: bytes of datagrams that the kernel will hold.
         warning: what the kernel refused and how to allow it; empty if nothing.
     """
 
     native: _native.Socket
     address: str
     port: int
-    receive_buffer: int
     warning: str
 
 
@@ -164,7 +142,7 @@ def bind(address: str, *, offload: bool = True) -> BoundSocket:
             f"{RECEIVE_BUFFER:,}); the window is smaller than it could be. As root: "
             f"sysctl -w net.core.rmem_max={RECEIVE_BUFFER}"
         )
-    return BoundSocket(native, address, native.port, native.receive_buffer, warning)
+    return BoundSocket(native, address, native.port, warning)
 
 
 def local_address_towards(host: str, port: int) -> str:
@@ -181,11 +159,11 @@ def local_address_towards(host: str, port: int) -> str:
         raise NetworkError(f"no route to {host}:{port}: {error.strerror or error}") from error
 
 
-def window_limit(*, words: int, workers: int, own_buffer: int, switch_buffer: int) -> int:
+def window_limit(member: Membership, own_buffer: int) -> int:
     """Packets that one worker may have outstanding without overrunning a socket buffer.
 
     The switch's buffer is shared by all workers; a worker's own receives one RESULT for each packet that it
     sent.
     """
-    each = 16 + 4 * words + OVERHEAD_PER_PACKET
-    return max(1, min(own_buffer // each, switch_buffer // (each * workers)))
+    each = 16 + 4 * member.words + OVERHEAD_PER_PACKET
+    return max(1, min(own_buffer // each, member.switch_receive_buffer // (each * member.senders)))

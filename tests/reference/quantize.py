@@ -121,6 +121,11 @@ def _unbiased(exponent: npt.NDArray[np.int16], dtype: DType) -> npt.NDArray[np.i
     return np.maximum(exponent.astype(np.int32), 1) - np.int32(bias)
 
 
+def _top_exponent(dtype: DType) -> int:
+    """The largest exponent of a finite value (of float16 ones as float32)."""
+    return 142 if dtype is DType.F16 else dtype.not_finite - 1
+
+
 def _fraction_bits(bits: int, workers: int) -> int:
     """s of wide lanes: a lane's unit is 2^(E-s)."""
     return bits - 2 - headroom(workers)
@@ -220,7 +225,7 @@ def dequantize(
     out = narrow(y, dtype)
     pattern = out.view(_PATTERN[dtype])
     # Rounding up must not make an infinity of finite values whose average, or only one of which, is finite.
-    cut = (exponent >= dtype.top_exponent) & (exponent < dtype.not_finite) & np.isinf(widen(out, dtype))
+    cut = (exponent >= _top_exponent(dtype)) & (exponent < dtype.not_finite) & np.isinf(widen(out, dtype))
     if not average:
         cut &= np.abs(total.astype(np.int64)) <= largest
     limit = pattern.dtype.type(_LARGEST[dtype])

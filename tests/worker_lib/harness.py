@@ -21,6 +21,7 @@ import itertools
 import json
 import os
 import pickle
+import select
 import selectors
 import signal
 import subprocess
@@ -34,10 +35,20 @@ from pathlib import Path
 from typing import Any, Self
 
 import worker_lib
+from worker_lib.join import MemberStream
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT = 60.0  # seconds for anything
 _names = itertools.count()
+
+
+def ended(stream: MemberStream) -> bool:
+    """True if the controller has ended a member's connection, or this side has. Does not block."""
+    if stream._closed:
+        return True
+    poll = select.poll()
+    poll.register(stream._sock, select.POLLRDHUP)
+    return bool(poll.poll(0))
 
 
 @dataclass(frozen=True, slots=True)

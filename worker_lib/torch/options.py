@@ -8,7 +8,7 @@ from typing import Final
 import torch
 
 from switchagg.errors import UsageError
-from worker_lib.arguments import SUMMABLE, checked_block, checked_floor
+from worker_lib.arguments import SUMMABLE, checked_block, checked_min_bits
 from worker_lib.transport import checked_transport
 
 FALLBACKS: Final = ("error", "gloo")
@@ -48,7 +48,7 @@ class Options:
                 f"bits is {self.bits!r}; accepted: {', '.join(map(str, LANES))}, 'auto', or None"
             )
         if self.bits == "auto" or self.min_bits is not None:
-            checked_floor(self.bits, self.min_bits)
+            checked_min_bits(self.bits, self.min_bits)
         if self.blocks not in ("auto", "sparse", "dense"):
             raise UsageError(f"blocks is {self.blocks!r}; accepted: 'auto', 'sparse', 'dense'")
         if self.block_size is not None:

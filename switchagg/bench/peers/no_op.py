@@ -48,7 +48,7 @@ class NoOpEndpoint(SwitchaggEndpoint):
         )
 
     def reduce(self, work: Work) -> None:
-        move: Any = self.session._floor
+        move: Any = self.session._no_op
         for size in work.union_bytes:
             move(size)
 

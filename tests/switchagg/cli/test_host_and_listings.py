@@ -19,6 +19,7 @@ import pytest
 from switchagg.cli.main import main
 from tests.switchagg.cli.processes import SWITCHAGG, Command, command, outcome
 from tests.waiting import eventually
+from tests.worker_lib.harness import ended
 from worker_lib.join import Membership, join
 
 
@@ -58,7 +59,7 @@ def test_signals_end_it_at_once(number: signal.Signals) -> None:
         running.process.send_signal(number)
         status, _, err = running.finish()
         assert (status, err) == (0, "")
-        assert member.controller_gone()
+        assert ended(member._held.stream)
 
 
 def test_end_of_input_ends_it_when_the_ranks_have_left() -> None:
@@ -162,7 +163,7 @@ def test_listings() -> None:
         assert stats["jobs"][0]["name"] == "train"
 
         members[1].close_descriptors()
-        eventually(lambda: members[0].lost_ranks() == (1,))
+        eventually(lambda: members[0].standing()[0] == (1,))
         members[2].leave()
         status, out, err = outcome("jobs", environment=here)
         assert (status, err) == (0, "")
