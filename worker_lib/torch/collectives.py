@@ -11,7 +11,7 @@ operation for these tensors; that depends on types, shapes and options, so it is
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import partial, partialmethod
 from typing import Any, Final
 
 import torch
@@ -110,16 +110,7 @@ class Collectives:
             return None
         if not _alike([*inputs[0], outputs[0]]) or not _summable(outputs[0], opts.reduceOp):
             return None
-        return self._scatter("reduce_scatter", [(torch.stack(inputs[0]), outputs[0])], opts)
-
-    def reduce_scatter_single(self, output: Any, input: Any, opts: Any) -> SwitchWork | None:
-        """Reduces a tensor; rank r gets the r-th of as many equal parts as there are ranks."""
-        return self._scatter("reduce_scatter_single", [(input, output)], opts)
-
-    def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any) -> SwitchWork | None:
-        """`reduce_scatter_single` of several tensors, as one operation."""
-        pairs = list(zip(inputs, outputs, strict=True))
-        return self._scatter("reduce_scatter_single_coalesced", pairs, opts)
+        return self._scatter("reduce_scatter", outputs[0], torch.stack(inputs[0]), opts)
 
     def _sum(self, name: str, tensors: Sequence[torch.Tensor], opts: Any) -> SwitchWork:
         with ranged(name):
@@ -142,8 +133,9 @@ class Collectives:
             )
             return self._work("allreduce_sparse", works, [tensor], [finish], opts)
 
-    def _scatter(self, name: str, pairs: Sequence[tuple[Any, Any]], opts: Any) -> SwitchWork | None:
-        """Reduces each input of (input, output) pairs."""
+    def _scatter(self, name: str, outputs: Any, inputs: Any, opts: Any) -> SwitchWork | None:
+        """Reduces a tensor, or several as one operation; rank r gets the r-th of equal parts, one a rank."""
+        pairs = _pairs(inputs, outputs)
         if not pairs or not all(
             _parts(input, output, self._size) and _summable(input, opts.reduceOp) for input, output in pairs
         ):
@@ -161,6 +153,9 @@ class Collectives:
                 works.append(work)
                 steps += back + _divider(output, opts, self._size)
             return self._work(name, works, [output for _, output in pairs], steps, opts)
+
+    reduce_scatter_single = partialmethod(_scatter, "reduce_scatter_single")
+    reduce_scatter_single_coalesced = partialmethod(_scatter, "reduce_scatter_single_coalesced")
 
     # ------------------------------------------------------------------ copies
 
@@ -188,16 +183,9 @@ class Collectives:
             steps = [partial(_copy, row, source) for row, source in zip(rows, whole, strict=True)]
             return self._work("allgather", [work], rows, steps, opts)
 
-    def all_gather_single(self, output: Any, input: Any, opts: Any) -> SwitchWork | None:
-        """Collects every rank's tensor in one, end to end."""
-        return self._gather("all_gather_single", [(input, output)], opts)
-
-    def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any) -> SwitchWork | None:
-        """`all_gather_single` of several tensors, as one operation."""
-        pairs = list(zip(inputs, outputs, strict=True))
-        return self._gather("all_gather_single_coalesced", pairs, opts)
-
-    def _gather(self, name: str, pairs: Sequence[tuple[Any, Any]], opts: Any) -> SwitchWork | None:
+    def _gather(self, name: str, outputs: Any, inputs: Any, opts: Any) -> SwitchWork | None:
+        """Collects every rank's tensor in one, end to end; or several, as one operation."""
+        pairs = _pairs(inputs, outputs)
         if not pairs or not all(_parts(output, input, self._size) for input, output in pairs):
             return None
         with ranged(name):
@@ -208,6 +196,9 @@ class Collectives:
                 works.append(self.switch._allgather(x, o.view(self._size, *x.shape), **_waiting(opts)))
                 steps += back
             return self._work(name, works, [output for _, output in pairs], steps, opts)
+
+    all_gather_single = partialmethod(_gather, "all_gather_single")
+    all_gather_single_coalesced = partialmethod(_gather, "all_gather_single_coalesced")
 
     def barrier(self, opts: Any) -> SwitchWork:
         """Its work is done when every rank has called it."""
@@ -316,6 +307,11 @@ def _each_once(tensors: Sequence[torch.Tensor]) -> list[tuple[torch.Tensor, list
 def _alike(tensors: Sequence[torch.Tensor]) -> bool:
     first = tensors[0]
     return all(dense(t) and t.shape == first.shape and t.dtype == first.dtype for t in tensors)
+
+
+def _pairs(inputs: Any, outputs: Any) -> list[tuple[Any, Any]]:
+    """The tensors of a call: one input with its output, or lists of them."""
+    return [(inputs, outputs)] if isinstance(inputs, torch.Tensor) else [*zip(inputs, outputs, strict=True)]
 
 
 def _parts(whole: torch.Tensor, part: torch.Tensor, size: int) -> bool:

@@ -155,9 +155,7 @@ class _Controllers:
 
     def end(self) -> None:
         """Ends all child processes, at the end of this one."""
-        with self._lock:
-            held, self._held = self._held, []
-        for controller in held:
+        for controller in self._held:
             if controller.child is not None:
                 controller.child.close()
 
