@@ -19,7 +19,7 @@ from __future__ import annotations
 import atexit
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from switchagg.errors import SwitchError, UsageError
@@ -100,7 +100,7 @@ def connect(
         return _alone(SkipPolicy(), timeout, name)
     patience = timeout if join_timeout is None else join_timeout
     way = checked_transport(transport)
-    wishes = {
+    wishes: dict[str, Any] = {
         "on_loss": checked_on_loss(on_loss, os.environ.get("SWITCHAGG_ON_LOSS")),
         "deadline": checked_deadline(deadline, os.environ.get("SWITCHAGG_DEADLINE")),
         "priority": priority,
@@ -110,7 +110,7 @@ def connect(
     url, retry = _controller(controller, me, patience)
     return _join(
         url, name, me, size, address=address, timeout=timeout, patience=patience, words=words, slots=slots,
-        transport=way, retry=retry, may_group=True, wishes=wishes,
+        transport=way, retry=retry, **wishes,
     )  # fmt: skip
 
 
@@ -126,20 +126,20 @@ def _join(
     rank: int,
     size: int,
     *,
-    address: str | None,
     timeout: float,
     patience: float,
     words: int | None,
     slots: int | None,
     transport: str,
-    retry: bool,
-    may_group: bool,
-    touch: bool = True,
-    wishes: Mapping[str, Any] | None = None,
+    address: str | None = None,
+    retry: bool = False,
+    may_group: bool = True,
+    **wishes: Any,
 ) -> Session:
+    """Joins a job; `wishes` are more arguments of `worker_lib.join.join`."""
     from worker_lib.join import join
 
-    there = endpoint(url, None if wishes is None else wishes["credential"])
+    there = endpoint(url, wishes.get("credential"))
     own = address or os.environ.get("SWITCHAGG_ADDRESS") or local_address_towards(there.host, there.port)
     sock = bind(own)
     if sock.warning:
@@ -147,7 +147,7 @@ def _join(
     try:
         member = join(
             url, name, rank, size, sock.address, sock.port, words=words, slots=slots,
-            timeout=patience, retry=retry, touch=touch, **(wishes or {}),
+            timeout=patience, retry=retry, **wishes,
         )  # fmt: skip
     except BaseException:
         sock.native.close()
@@ -170,7 +170,7 @@ def _join(
         return _join(
             url, label, list(ranks).index(session.rank), len(ranks), address=own, timeout=timeout,
             patience=patience, words=narrow or member.words, slots=few or member.slots, transport=transport,
-            retry=False, may_group=False, wishes=wishes,
+            may_group=False, **wishes,
         )  # fmt: skip
 
     state = SessionState(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import random
 import signal
@@ -460,33 +461,39 @@ def test_random_losses_and_returns(way: str) -> None:
     name = job_name()
     settings: dict[str, Any] = {"on_loss": "shrink", "deadline": 5.0, "timeout": 15.0, "transport": way}
     with EmbeddedController(faults=Faults(loss=0.005, reorder=0.01, seed=seed)) as host:
-        end = time.monotonic() + seconds
+        begun = time.monotonic()
+        lives = [0] * n
         # (job id of the generation, index) -> the sum that each place saw
         seen: dict[tuple[int, int], dict[int, int]] = {}
         book = threading.Lock()
 
-        def member(place: int) -> int:
+        def enough() -> bool:
+            """True, from some moment on, when ranks have come back and summed often enough."""
+            with book:
+                often = sum(lives) > n + 2 and len(seen) > 50
+                return often and time.monotonic() > begun + seconds
+
+        def member(place: int) -> None:
             draw = random.Random(seed * 7 + place)
-            lives = 0
-            while time.monotonic() < end:
+            while not enough():
                 try:
                     session = back(host.url, name, place, n, join_timeout=8.0, **settings)
-                except AdmissionError:  # the others have ended meanwhile
-                    if time.monotonic() > end - 1:
-                        return lives
+                except AdmissionError:
+                    if enough():  # the others have ended meanwhile
+                        return
                     raise
-                lives += 1
-                until = time.monotonic() + draw.uniform(0.3, 3.0) if place else end
-                live(session, place, draw, min(until, end))
-                if time.monotonic() >= end:
+                with book:
+                    lives[place] += 1
+                live(session, place, draw, draw.uniform(0.3, 3.0) if place else math.inf)
+                if enough():
                     session.close()
-                    return lives
+                    return
                 vanish(session)
                 time.sleep(draw.uniform(0.0, 0.2))
-            return lives
 
-        def live(session: Session, place: int, draw: random.Random, until: float) -> None:
-            while time.monotonic() < until:
+        def live(session: Session, place: int, draw: random.Random, seconds: float) -> None:
+            until = time.monotonic() + seconds
+            while time.monotonic() < until and not enough():
                 try:
                     works = [
                         session.allreduce_async(np.full(3000, 1 << place, I32))
@@ -507,10 +514,9 @@ def test_random_losses_and_returns(way: str) -> None:
                     continue
 
         outcomes: list[Outcome] = in_threads([lambda p=p: member(p) for p in range(n)], limit=100)
-        lives = [outcome.get() for outcome in outcomes]
+        for outcome in outcomes:
+            outcome.get()
         print(f"lives {lives}, {len({job for job, _ in seen})} generations, {len(seen)} collectives")
-        assert sum(lives) > n
-        assert len(seen) > 5
         for sums in seen.values():
             assert len(set(sums.values())) == 1
         eventually(lambda: host.controller.queries.slots(OPEN)["ranges"] == [])

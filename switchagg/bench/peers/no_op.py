@@ -36,13 +36,11 @@ class NoOpEndpoint(SwitchaggEndpoint):
             "bench",
             config.rank,
             config.workers,
-            address=None,
             timeout=config.timeout,
             patience=config.timeout,
             words=config.options["words"],
             slots=config.options["slots"],
             transport=config.options["transport"],
-            retry=False,
             may_group=False,
             touch=False,
         )
