@@ -19,7 +19,7 @@ class _Jobs:
     def slot(self, index: int) -> SlotState: ...
 
 class SlotTable(_Jobs):
-    """The slot table of `switchagg.rules.slots.SlotTable`, in C++."""
+    """The rules of `switchagg.rules.slots`, in C++; `tests/reference/slots.py` is the readable form."""
 
     def receive(self, payload: bytes, source: Address | None) -> list[Out]: ...
     def receive_batch(self, packets: Sequence[tuple[bytes, Address | None]]) -> tuple[list[Out], int]:

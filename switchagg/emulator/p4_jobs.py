@@ -27,7 +27,7 @@ from switchagg.p4program import counters as p4_counters
 from switchagg.p4program import entries as p4_entries
 from switchagg.p4program import frames as p4_frames
 from switchagg.p4program import program as p4_program
-from switchagg.rules.slots import Address, JobEntry, SlotState, SlotTable
+from switchagg.rules.slots import MAX_CAPACITY, Address, JobEntry, SlotState, check_admission
 from switchagg.wire.header import COUNTERS
 
 # An address for documentation (RFC 5737): no worker has it, so none is taken for the switch itself.
@@ -68,6 +68,10 @@ class _Job:
     before: dict[str, list[int]]
     refused: Counter[str] = field(default_factory=Counter)  # by entries that are gone, of workers fenced
 
+    @property
+    def full(self) -> int:
+        return sum(1 << worker.bit for worker in self.entry.workers)
+
 
 class P4Jobs:
     """A program with jobs on it.
@@ -98,8 +102,9 @@ class P4Jobs:
                 f"{program} has no table {p4_program.ADMISSION}; jobs run on switchagg_v1model.p4, "
                 "switchagg_tna.p4 or a copy of one, other programs with --interface"
             )
-        slots = self.target.slots if capacity is None else min(capacity, self.target.slots)
-        self._admission = SlotTable(slots)  # for what the control plane checks
+        self._capacity = self.target.slots if capacity is None else min(capacity, self.target.slots)
+        if not 1 <= self._capacity <= MAX_CAPACITY:
+            raise UsageError(f"capacity is {self._capacity}; accepted: 1..{MAX_CAPACITY}")
         self._common = p4_entries.switch_entries(self.target, ADDRESS, PORTS)
         made = install(self.model, self._common)
         self.model.table(p4_program.STATIONS).set_default("flood", {"group": p4_program.FLOOD_GROUP})
@@ -128,7 +133,7 @@ class P4Jobs:
             for number in range(p4_program.MAX_JOBS)
             if all(number != each.place.index for each in self._jobs.values())
         )
-        self._admission.add_job(job)
+        check_admission(job, [each.entry for each in self._jobs.values()], self._capacity)
         stations = {
             worker.bit: p4_program.Station(ports[worker.ip], _mac(worker.ip)) for worker in job.workers
         }
@@ -146,7 +151,6 @@ class P4Jobs:
 
     def remove_job(self, job_id: int) -> None:
         """Forgets a job. Raises `UsageError` where there is none."""
-        self._admission.remove_job(job_id)
         counters = self.job_counters(job_id)
         self._gone.update({name: counters[name] for name in COUNTERS})
         job = self._jobs.pop(job_id)
@@ -156,8 +160,9 @@ class P4Jobs:
 
     def fence(self, job_id: int, bits: int) -> None:
         """Drops these workers' packets from now on. Raises `UsageError` for a job or worker not there."""
-        self._admission.fence(job_id, bits)
-        job = self._jobs[job_id]
+        job = self._get(job_id)
+        if bits & ~job.full:
+            raise UsageError(f"bits is {bits:#x}; the workers of job {job_id} have {job.full:#x}")
         gone = p4_entries.worker_entries(job.entries, job.entry, bits)
         job.refused.update(p4_counters.refusals(p4_program.Entries(gone, ()), self._reader(job)))
         removed = {id(entry) for entry in gone}
@@ -198,25 +203,25 @@ class P4Jobs:
 
     def job_counters(self, job_id: int) -> dict[str, int]:
         """The same of one job, and ``worker_<bit>_packets``. Raises `UsageError` where there is none."""
-        job = self._jobs.get(job_id)
-        if job is None:
-            raise UsageError(f"there is no job {job_id}")
+        job = self._get(job_id)
         return p4_counters.job_counters(job.entry, job.place, job.entries, self._reader(job), job.refused)
 
     def slot(self, index: int) -> SlotState:
         """A copy of a slot. Raises `UsageError` where `index` belongs to no job."""
-        self._admission.slot(index)
-        job = next(
-            each.entry
-            for each in self._jobs.values()
-            if each.entry.base <= index < each.entry.base + each.entry.slots
-        )
+        jobs = self._jobs.values()
+        owner = next((job for job in jobs if 0 <= index - job.entry.base < job.entry.slots), None)
+        if owner is None:
+            raise UsageError(f"slot {index} belongs to no job")
         seq, missing, filled = (
             int(self.model.register(name).cell(index)) for name in ("seq", "missing", "filled")
         )
-        full = sum(1 << worker.bit for worker in job.workers)
         words = np.array(self._words(index), np.uint32) if filled else None
-        return SlotState(seq, full & ~missing, bool(filled), words)
+        return SlotState(seq, owner.full & ~missing, bool(filled), words)
+
+    def _get(self, job_id: int) -> _Job:
+        if job_id not in self._jobs:
+            raise UsageError(f"there is no job {job_id} in the table")
+        return self._jobs[job_id]
 
     def _words(self, index: int) -> list[int]:
         if self.model.program.architecture != "tna":

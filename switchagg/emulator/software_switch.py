@@ -108,7 +108,7 @@ class SoftwareSwitch(Lifetime):
         self._here().remove_job(job_id)
 
     def fence(self, job_id: int, bits: int) -> None:
-        """Drops the packets of these workers from now on, as from nobody in the job; `SlotTable.fence`.
+        """Drops the packets of these workers from now on, as from nobody in the job.
 
         Raises `UsageError` where there is no such job, or one of the bits is no worker's.
         """

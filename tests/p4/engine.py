@@ -31,8 +31,9 @@ from switchagg.p4program.program import (
     SwitchAddress,
     TableEntry,
 )
-from switchagg.rules.slots import Address, JobEntry, Out, SlotState, SlotTable, WorkerEntry
+from switchagg.rules.slots import Address, JobEntry, Out, SlotState, WorkerEntry
 from switchagg.wire.header import COUNTERS
+from tests.reference.slots import SlotTable
 
 from .device_under_test import DeviceUnderTest
 

@@ -11,8 +11,8 @@ from random import Random
 import numpy as np
 
 from switchagg.p4program.program import Entries
-from switchagg.rules.slots import SlotTable
 from switchagg.wire.header import COUNTERS
+from tests.reference.slots import SlotTable
 from tests.seeds import seed_of_this_run
 from tests.switchagg.conformance.traffic import Traffic
 

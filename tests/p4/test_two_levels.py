@@ -10,8 +10,9 @@ import pytest
 from switchagg.p4program.entries import job_entries
 from switchagg.p4program.frames import frame, packet_in, packet_out
 from switchagg.p4program.program import Entries, JobPlace, Parent, Station, TableEntry
-from switchagg.rules.slots import JobEntry, Out, SlotTable, WorkerEntry
+from switchagg.rules.slots import JobEntry, Out, WorkerEntry
 from switchagg.wire.header import Header, Op, decode, encode
+from tests.reference.slots import SlotTable
 from tests.switchagg.conformance.scenario import Words, words
 
 from .device_under_test import DeviceUnderTest

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Protocol
 
 from switchagg.emulator import _native
-from switchagg.rules import slots
 from switchagg.rules.slots import Address, JobEntry, Out, SlotState
+from tests.reference.slots import SlotTable
 
 
 class Engine(Protocol):
@@ -23,5 +23,5 @@ class Engine(Protocol):
     def slot(self, index: int) -> SlotState: ...
 
 
-ENGINES: dict[str, Callable[[int], Engine]] = {"reference": slots.SlotTable, "native": _native.SlotTable}
+ENGINES: dict[str, Callable[[int], Engine]] = {"reference": SlotTable, "native": _native.SlotTable}
 """Functions that make an engine with a number of slots, by name."""

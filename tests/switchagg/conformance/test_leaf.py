@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from switchagg.errors import UsageError
-from switchagg.rules.slots import JobEntry, Out, ParentEntry, SlotTable, WorkerEntry
+from switchagg.rules.slots import JobEntry, Out, ParentEntry, WorkerEntry
 from switchagg.wire.header import Flag, Header, Op, encode
+from tests.reference.slots import SlotTable
 
 from .engines import Engine
 from .scenario import RESULT_TOKEN, Words, words

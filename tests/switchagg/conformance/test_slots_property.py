@@ -11,8 +11,9 @@ from random import Random
 import pytest
 
 from switchagg.emulator import _native
-from switchagg.rules.slots import Out, SlotTable
+from switchagg.rules.slots import Out
 from switchagg.wire.header import COUNTERS
+from tests.reference.slots import SlotTable
 from tests.seeds import seed_of_this_run
 
 from .engines import ENGINES, Engine

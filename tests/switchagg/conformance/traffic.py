@@ -17,8 +17,9 @@ from random import Random
 
 import numpy as np
 
-from switchagg.rules.slots import Address, JobEntry, Out, ParentEntry, SlotTable, WorkerEntry
+from switchagg.rules.slots import Address, JobEntry, Out, ParentEntry, WorkerEntry
 from switchagg.wire.header import Flag, Header, Op, decode, encode
+from tests.reference.slots import SlotTable
 
 from .scenario import RESULT_TOKEN, Words, first_seqs
 
