@@ -5,6 +5,8 @@
 #include <cfloat>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
+#include <type_traits>
 
 #include "switchagg/native/shared/kernel_choice.h"
 
@@ -17,9 +19,15 @@ const CodecKernels& choose_codec_kernels() {
 
 namespace {
 
+template <typename T>
+constexpr int kBias = std::numeric_limits<T>::max_exponent - 1;
+
 // 2^k. k is in the normal range, because every factor is split in two.
-float pow2f(int k) { return std::bit_cast<float>(static_cast<uint32_t>(k + 127) << 23); }
-double pow2d(int k) { return std::bit_cast<double>(static_cast<uint64_t>(k + 1023) << 52); }
+template <typename T>
+T pow2(int k) {
+  using Bits = std::conditional_t<sizeof(T) == sizeof(float), uint32_t, uint64_t>;
+  return std::bit_cast<T>(static_cast<Bits>(k + kBias<T>) << (std::numeric_limits<T>::digits - 1));
+}
 
 bool bit(const uint32_t* bits, uint64_t i) { return (bits[i >> 5] >> (i & 31)) & 1; }
 
@@ -34,21 +42,9 @@ uint32_t dither_key(uint32_t call_number, uint32_t rank) {
 
 Stream::Stream(const Call& call, const Plan* plan, uint32_t words)
     : call_(call), kernels_(choose_codec_kernels()), words_(words) {
-  switch (call.bits) {
-    case 16:
-      lanes_per_packet_ = 2 * words;
-      break;
-    case 8:
-      lanes_per_packet_ = 4 * words;
-      break;
-    case 64:
-      lanes_per_packet_ = words / 3;
-      break;
-    default:
-      lanes_per_packet_ = words;
-  }
+  lanes_per_packet_ = call.bits == 64 ? words / 3 : words * (32 / call.bits);
   headroom_ = std::bit_width(call.workers - 1) + (call.workers >= 256);
-  if (call.bits == 16 || call.bits == 8) {
+  if (narrow()) {
     top_ = static_cast<int32_t>(((1u << (call.bits - 1)) - 1) / call.workers);
     key_ = dither_key(call.call_number, call.rank);
   }
@@ -165,58 +161,41 @@ void Stream::each_piece(const Run& run, F&& f) const {
   });
 }
 
-// The exponent E of docs/protocol.md: |x| < 2^(E+1).
 namespace {
 
-int unbiased_f(int e) { return (e ? e : 1) - 127; }
-int unbiased_d(int e) { return (e ? e : 1) - 1023; }
+// The exponent E of docs/protocol.md: |x| < 2^(E+1).
+template <typename T>
+int unbiased(int e) {
+  return (e ? e : 1) - kBias<T>;
+}
 
-// Multiplies the factors into one, which is exact for powers of two unless a product could leave the normal range.
-ScaleF folded(int k, float m) {
-  if (k > -60 && k < 60) return {pow2f(k) * m, 1.0f, 1.0f};
-  return {pow2f(k / 2), pow2f(k - k / 2), m};
+// The scale m * 2^k. One float holds it wherever that is exact: unless a product could leave the normal range.
+template <typename T>
+Scale<T> scale_of(int k, T m) {
+  if (sizeof(T) == sizeof(float) && k > -60 && k < 60) return {pow2<T>(k) * m, 1, 1};
+  return {pow2<T>(k / 2), pow2<T>(k - k / 2), m};
 }
 
 }  // namespace
 
-ScaleF Stream::up_f(int exponent) const {
-  const int e = unbiased_f(exponent);
-  if (call_.bits == 32) return folded(30 - headroom_ - e, 1.0f);
-  return folded(-(e + 1), static_cast<float>(top_));
+template <typename T>
+Scale<T> Stream::up(int exponent) const {
+  const int e = unbiased<T>(exponent);
+  if (narrow()) return scale_of<T>(-(e + 1), static_cast<T>(top_));
+  const int64_t most = (int64_t{1} << (31 - headroom_)) - 1;  // where quantize_f64 clamps
+  return scale_of<T>(places() - e, sizeof(T) == sizeof(double) && call_.bits == 32 ? static_cast<T>(most) : T{1});
 }
 
-ScaleF Stream::down_f(int exponent) const {
-  const int e = unbiased_f(exponent);
-  const bool average = call_.op == ReduceOp::avg;
-  if (call_.bits == 32)
-    return folded(e - (30 - headroom_), average ? 1.0f / static_cast<float>(call_.workers) : 1.0f);
-  const double whole = average ? static_cast<double>(top_) * call_.workers : static_cast<double>(top_);
-  return folded(e + 1, static_cast<float>(1.0 / whole));
+template <typename T>
+Scale<T> Stream::down(int exponent) const {
+  const int e = unbiased<T>(exponent);
+  const double ranks = call_.op == ReduceOp::avg ? call_.workers : 1;
+  if (narrow()) return scale_of<T>(e + 1, static_cast<T>(1.0 / (top_ * ranks)));
+  return scale_of<T>(e - places(), static_cast<T>(1.0 / ranks));
 }
 
 // The value of one unit of a narrow lane, before any averaging.
-ScaleF Stream::carried_f(int exponent) const {
-  return folded(unbiased_f(exponent) + 1, static_cast<float>(1.0 / top_));
-}
-
-ScaleD Stream::up_d(int exponent) const {
-  const int e = unbiased_d(exponent);
-  const int k = call_.bits >= 32 ? (call_.bits == 64 ? 62 : 30) - headroom_ - e : -(e + 1);
-  const double most = call_.bits == 32 ? static_cast<double>((int64_t{1} << (31 - headroom_)) - 1) : top_;
-  return {pow2d(k / 2), pow2d(k - k / 2), most};
-}
-
-ScaleD Stream::down_d(int exponent) const {
-  const int e = unbiased_d(exponent);
-  const bool average = call_.op == ReduceOp::avg;
-  if (call_.bits >= 32) {
-    const int k = e - ((call_.bits == 64 ? 62 : 30) - headroom_);
-    return {pow2d(k / 2), pow2d(k - k / 2), average ? 1.0 / call_.workers : 1.0};
-  }
-  const int k = e + 1;
-  const double whole = average ? static_cast<double>(top_) * call_.workers : static_cast<double>(top_);
-  return {pow2d(k / 2), pow2d(k - k / 2), 1.0 / whole};
-}
+ScaleF Stream::carried(int exponent) const { return scale_of(unbiased<float>(exponent) + 1, static_cast<float>(1.0 / top_)); }
 
 bool Stream::encode(uint64_t packet, uint8_t* payload) {
   if (no_op_) return true;
@@ -257,7 +236,7 @@ bool Stream::encode(uint64_t packet, uint8_t* payload) {
             call_.add_memory(kernels_, element, count, wide_.data());
             from = wide_.data();
           }
-          kernels_.quantize_f32_be(from, count, up_f(exponent), words + at);
+          kernels_.quantize_f32_be(from, count, up<float>(exponent), words + at);
         }
         forget(element, count);
       });
@@ -283,16 +262,16 @@ void Stream::encode_narrow(uint32_t* words) {
       uint32_t* const sums = sums_.data() + place;
       if (call_.dtype == DType::f64) {
         const double* x = reinterpret_cast<const double*>(call_.in) + element;
-        kernels_.dither_f64(x, count, up_d(exponent), top_, key_, index, q_.data());
+        kernels_.dither_f64(x, count, up<double>(exponent), top_, key_, index, q_.data());
         return kernels_.add_lane(q_.data(), count, shift, sums);
       }
       const float* x = widened(element, count);
-      const ScaleF s = up_f(exponent);
+      const ScaleF s = up<float>(exponent);
       if (!call_.memory) return kernels_.dither_lane(x, count, s, top_, key_, index, shift, sums);
       kernels_.dither_f32(x, count, s, top_, key_, index, q_.data());
       kernels_.add_lane(q_.data(), count, shift, sums);
       float* const left = call_.memory + element;
-      kernels_.dequantize_f32(q_.data(), count, carried_f(exponent), left);
+      kernels_.dequantize_f32(q_.data(), count, carried(exponent), left);
       if (exponent >= 254)  // a lane at its top stands for 2^128
         for (uint32_t i = 0; i < count; ++i) left[i] = std::clamp(left[i], -FLT_MAX, FLT_MAX);
       kernels_.subtract_f32(x, count, left);
@@ -345,7 +324,7 @@ void Stream::encode_lanes(uint8_t* payload) {
       }
       if (call_.dtype == DType::f64) {
         const double* x = reinterpret_cast<const double*>(call_.in) + element;
-        const ScaleD s = up_d(exponent);
+        const ScaleD s = up<double>(exponent);
         if (wide) {
           kernels_.quantize_f64_limbs(x, count, s, q64_.data() + at);
         } else {
@@ -353,7 +332,7 @@ void Stream::encode_lanes(uint8_t* payload) {
         }
         return;
       }
-      kernels_.quantize_f32(widened(element, count), count, up_f(exponent), q_.data() + at);
+      kernels_.quantize_f32(widened(element, count), count, up<float>(exponent), q_.data() + at);
       forget(element, count);
     });
   });
@@ -401,7 +380,7 @@ void Stream::decode(uint64_t packet, const uint8_t* payload) {
       each_chunk(r, [&](uint64_t element, uint32_t count, uint32_t at, int exponent) {
         if (exponent == kNoExponent) return write_zeros(element, count);
         if (exponent == call_.not_finite()) return;  // finish() writes the whole chunk
-        kernels_.dequantize_f32_be(words + at, count, down_f(exponent), x + (element - call_.out_begin), nontemporal_);
+        kernels_.dequantize_f32_be(words + at, count, down<float>(exponent), x + (element - call_.out_begin), nontemporal_);
         if (exponent >= top_exponent_) saturate(element - call_.out_begin, count, nullptr);
       });
     });
@@ -425,12 +404,12 @@ void Stream::decode_narrow(const uint32_t* words) {
       const bool at_top = exponent >= top_exponent_;
       if (at_top || call_.dtype == DType::f64) unpack(words + place, count, shift, q_.data());
       if (call_.dtype == DType::f64) {
-        kernels_.dequantize_f64(q_.data(), count, down_d(exponent), reinterpret_cast<double*>(call_.out) + to);
+        kernels_.dequantize_f64(q_.data(), count, down<double>(exponent), reinterpret_cast<double*>(call_.out) + to);
       } else if (call_.dtype == DType::f32) {
         float* x = reinterpret_cast<float*>(call_.out) + to;
-        dequantize(words + place, count, shift, down_f(exponent), x, nontemporal_);
+        dequantize(words + place, count, shift, down<float>(exponent), x, nontemporal_);
       } else {
-        dequantize(words + place, count, shift, down_f(exponent), wide_.data(), false);
+        dequantize(words + place, count, shift, down<float>(exponent), wide_.data(), false);
         uint16_t* half = reinterpret_cast<uint16_t*>(call_.out) + to;
         (call_.dtype == DType::f16 ? kernels_.narrow_f16 : kernels_.narrow_bf16)(wide_.data(), count, half);
       }
@@ -464,12 +443,12 @@ void Stream::decode_lanes(const uint8_t* payload) {
       if (call_.dtype == DType::f64) {
         double* x = reinterpret_cast<double*>(call_.out) + place;
         if (wide) {
-          kernels_.dequantize_f64_limbs(q64_.data() + at, count, down_d(exponent), x);
+          kernels_.dequantize_f64_limbs(q64_.data() + at, count, down<double>(exponent), x);
         } else {
-          kernels_.dequantize_f64(q_.data() + at, count, down_d(exponent), x);
+          kernels_.dequantize_f64(q_.data() + at, count, down<double>(exponent), x);
         }
       } else {
-        kernels_.dequantize_f32(q_.data() + at, count, down_f(exponent), wide_.data());
+        kernels_.dequantize_f32(q_.data() + at, count, down<float>(exponent), wide_.data());
         uint16_t* half = reinterpret_cast<uint16_t*>(call_.out) + place;
         (call_.dtype == DType::f16 ? kernels_.narrow_f16 : kernels_.narrow_bf16)(wide_.data(), count, half);
       }
@@ -478,29 +457,27 @@ void Stream::decode_lanes(const uint8_t* payload) {
   });
 }
 
+// Calls f(pointer to the output from `place` on as unsigned integers, the bits of infinity).
+template <typename F>
+void Stream::out_bits(uint64_t place, F&& f) const {
+  if (call_.dtype == DType::f64) return f(reinterpret_cast<uint64_t*>(call_.out) + place, uint64_t{0x7ff0000000000000});
+  if (call_.dtype == DType::f32) return f(reinterpret_cast<uint32_t*>(call_.out) + place, uint32_t{0x7f800000});
+  f(reinterpret_cast<uint16_t*>(call_.out) + place, static_cast<uint16_t>(call_.dtype == DType::f16 ? 0x7c00 : 0x7f80));
+}
+
 // In a chunk with the type's largest exponent, rounding can turn a finite average, or the finite value of one rank, into
 // an infinity: it becomes the largest finite value. Such chunks are rare.
 void Stream::saturate(uint64_t place, uint32_t count, const int32_t* narrow_lanes) {
   const auto allowed = [&](uint32_t i) {
     return call_.op == ReduceOp::avg || (narrow_lanes && std::abs(static_cast<int64_t>(narrow_lanes[i])) <= top_);
   };
-  const auto pass = [&](auto* x, auto infinity, auto largest) {
+  out_bits(place, [&](auto* x, auto infinity) {
     using Bits = decltype(infinity);
     constexpr Bits sign = static_cast<Bits>(Bits{1} << (8 * sizeof(Bits) - 1));
     for (uint32_t i = 0; i < count; ++i)
       if (static_cast<Bits>(x[i] & static_cast<Bits>(~sign)) == infinity && allowed(i))
-        x[i] = static_cast<Bits>((x[i] & sign) | largest);
-  };
-  switch (call_.dtype) {
-    case DType::f64:
-      return pass(reinterpret_cast<uint64_t*>(call_.out) + place, uint64_t{0x7ff0000000000000}, uint64_t{0x7fefffffffffffff});
-    case DType::f32:
-      return pass(reinterpret_cast<uint32_t*>(call_.out) + place, uint32_t{0x7f800000}, uint32_t{0x7f7fffff});
-    case DType::f16:
-      return pass(reinterpret_cast<uint16_t*>(call_.out) + place, uint16_t{0x7c00}, uint16_t{0x7bff});
-    default:
-      return pass(reinterpret_cast<uint16_t*>(call_.out) + place, uint16_t{0x7f80}, uint16_t{0x7f7f});
-  }
+        x[i] = static_cast<Bits>((x[i] & sign) | (infinity - 1));  // the largest finite value
+  });
 }
 
 void Stream::write_zeros(uint64_t element, uint64_t count) {
@@ -525,18 +502,10 @@ void Stream::forget(uint64_t element, uint64_t count) {
 }
 
 void Stream::write_nan(uint64_t element, uint64_t count) {
-  uint8_t* out = call_.out + (element - call_.out_begin) * call_.element_bytes();
-  switch (call_.dtype) {
-    case DType::f64:
-      std::fill_n(reinterpret_cast<uint64_t*>(out), count, 0x7ff8000000000000u);
-      break;
-    case DType::f32:
-      std::fill_n(reinterpret_cast<uint32_t*>(out), count, 0x7fc00000u);
-      break;
-    default:
-      std::fill_n(reinterpret_cast<uint16_t*>(out), count,
-                  static_cast<uint16_t>(call_.dtype == DType::f16 ? 0x7e00u : 0x7fc0u));
-  }
+  // The quiet NaN has the exponent of infinity and the bit below.
+  out_bits(element - call_.out_begin, [&](auto* x, auto infinity) {
+    std::fill_n(x, count, static_cast<decltype(infinity)>(infinity | (infinity & ~(infinity - 1)) >> 1));
+  });
 }
 
 void Stream::finish() {

@@ -47,12 +47,15 @@ class Stream {
   void remember(uint64_t element, uint64_t count);
   void forget(uint64_t element, uint64_t count);
   void write_nan(uint64_t element, uint64_t count);
+  template <typename F>
+  void out_bits(uint64_t place, F&& f) const;
 
-  ScaleF up_f(int exponent) const;
-  ScaleF down_f(int exponent) const;
-  ScaleF carried_f(int exponent) const;
-  ScaleD up_d(int exponent) const;
-  ScaleD down_d(int exponent) const;
+  template <typename T>
+  Scale<T> up(int exponent) const;
+  template <typename T>
+  Scale<T> down(int exponent) const;
+  ScaleF carried(int exponent) const;
+  int places() const { return (call_.bits == 64 ? 62 : 30) - headroom_; }  // of wide lanes, below the largest value
 
   const Call& call_;
   const CodecKernels& kernels_;

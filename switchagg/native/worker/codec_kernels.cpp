@@ -136,12 +136,18 @@ void scan32(const uint32_t* x, size_t blocks, size_t block, uint32_t* bits, size
 constexpr auto scan32 = scan<uint32_t, 0x80000000u>;
 #endif
 
-void quantize_f32(const float* __restrict x, size_t n, ScaleF s, int32_t* __restrict q) {
-  for (size_t i = 0; i < n; ++i) q[i] = static_cast<int32_t>(__builtin_rintf((x[i] * s.f1) * s.f2));
+inline float nearest(float v) { return __builtin_rintf(v); }
+inline double nearest(double v) { return __builtin_rint(v); }
+inline float lower(float v) { return __builtin_floorf(v); }
+inline double lower(double v) { return __builtin_floor(v); }
+
+template <typename T, typename Q>
+void quantize(const T* __restrict x, size_t n, Scale<T> s, Q* __restrict q) {
+  for (size_t i = 0; i < n; ++i) q[i] = static_cast<Q>(nearest((x[i] * s.f1) * s.f2));
 }
 
 void quantize_f32_be(const float* __restrict x, size_t n, ScaleF s, uint32_t* __restrict words) {
-  const auto word = [](float v) { return big(static_cast<uint32_t>(static_cast<int32_t>(__builtin_rintf(v)))); };
+  const auto word = [](float v) { return big(static_cast<uint32_t>(static_cast<int32_t>(nearest(v)))); };
   if (s.f2 == 1.0f)
     return each_line(n, [=](size_t i) { ahead(x + i); }, [=](size_t i) { words[i] = word(x[i] * s.f1); });
   for (size_t i = 0; i < n; ++i) words[i] = word((x[i] * s.f1) * s.f2);
@@ -150,14 +156,10 @@ void quantize_f32_be(const float* __restrict x, size_t n, ScaleF s, uint32_t* __
 // Clamps, because a double can round up to the first value whose sum over n workers overflows.
 void quantize_f64(const double* __restrict x, size_t n, ScaleD s, int32_t* __restrict q) {
   for (size_t i = 0; i < n; ++i) {
-    const double v = __builtin_rint((x[i] * s.f1) * s.f2);
+    const double v = nearest((x[i] * s.f1) * s.f2);
     const double below = v < s.m ? v : s.m;
     q[i] = static_cast<int32_t>(below > -s.m ? below : -s.m);
   }
-}
-
-void quantize_f64_limbs(const double* __restrict x, size_t n, ScaleD s, int64_t* __restrict q) {
-  for (size_t i = 0; i < n; ++i) q[i] = static_cast<int64_t>(__builtin_rint((x[i] * s.f1) * s.f2));
 }
 
 // 16 random bits from a counter: `counter` is key + index * kStep, so that a loop only adds.
@@ -179,30 +181,21 @@ inline float as_float(uint32_t bits) {
 constexpr uint32_t kOne = 0x3f800040u;
 inline float unit(uint32_t r) { return as_float(kOne | r << 7) - 1.0f; }
 
-inline int32_t dithered(float v, uint32_t counter, int32_t top) {
-  const int32_t down = static_cast<int32_t>(__builtin_floorf(v + unit(random16(counter))));
+template <typename T>
+inline int32_t dithered(T v, uint32_t counter, int32_t top) {
+  const int32_t down = static_cast<int32_t>(lower(v + static_cast<T>(unit(random16(counter)))));
   return down < top ? down : top;
 }
 
-void dither_f32(const float* __restrict x, size_t n, ScaleF s, int32_t top, uint32_t key, uint32_t index,
-                int32_t* __restrict q) {
+template <typename T>
+void dither(const T* __restrict x, size_t n, Scale<T> s, int32_t top, uint32_t key, uint32_t index, int32_t* __restrict q) {
   uint32_t counter = index * kStep + key;
   for (size_t i = 0; i < n; ++i, counter += kStep) q[i] = dithered(((x[i] * s.f1) * s.f2) * s.m, counter, top);
 }
 
-void dither_f64(const double* __restrict x, size_t n, ScaleD s, int32_t top, uint32_t key, uint32_t index,
-                int32_t* __restrict q) {
-  uint32_t counter = index * kStep + key;
-  for (size_t i = 0; i < n; ++i, counter += kStep) {
-    const double u = static_cast<double>(unit(random16(counter)));
-    const double v = ((x[i] * s.f1) * s.f2) * s.m;
-    const int32_t down = static_cast<int32_t>(__builtin_floor(v + u));
-    q[i] = down < top ? down : top;
-  }
-}
-
-void dequantize_f32(const int32_t* __restrict q, size_t n, ScaleF s, float* __restrict x) {
-  for (size_t i = 0; i < n; ++i) x[i] = ((static_cast<float>(q[i]) * s.m) * s.f1) * s.f2;
+template <typename Q, typename T>
+void dequantize(const Q* __restrict q, size_t n, Scale<T> s, T* __restrict x) {
+  for (size_t i = 0; i < n; ++i) x[i] = ((static_cast<T>(q[i]) * s.m) * s.f1) * s.f2;
 }
 
 void add_f32(const float* x, const float* memory, size_t n, float* sum) {
@@ -217,14 +210,6 @@ void dequantize_f32_be(const uint32_t* __restrict words, size_t n, ScaleF s, flo
   const auto value = [=](size_t i) { return static_cast<float>(static_cast<int32_t>(big(words[i]))); };
   if (s.f2 == 1.0f && s.m == 1.0f) return each_written(x, n, nontemporal, [=](size_t i) { return value(i) * s.f1; });
   for (size_t i = 0; i < n; ++i) x[i] = ((value(i) * s.m) * s.f1) * s.f2;
-}
-
-void dequantize_f64(const int32_t* __restrict q, size_t n, ScaleD s, double* __restrict x) {
-  for (size_t i = 0; i < n; ++i) x[i] = ((static_cast<double>(q[i]) * s.m) * s.f1) * s.f2;
-}
-
-void dequantize_f64_limbs(const int64_t* __restrict q, size_t n, ScaleD s, double* __restrict x) {
-  for (size_t i = 0; i < n; ++i) x[i] = ((static_cast<double>(q[i]) * s.m) * s.f1) * s.f2;
 }
 
 void pack32(const int32_t* __restrict q, size_t words, uint32_t* __restrict out) {
@@ -367,38 +352,12 @@ void narrow_bf16(const float* __restrict x, size_t n, uint16_t* __restrict out) 
 }  // namespace
 
 const CodecKernels KERNELS = {
-    scan32,
-    scan<uint64_t, 0x8000000000000000u>,
-    scan<uint16_t, 0x8000u>,
-    scan_words,
-    count_bits,
-    quantize_f32,
-    quantize_f32_be,
-    quantize_f64,
-    quantize_f64_limbs,
-    dither_f32,
-    dither_f64,
-    dequantize_f32,
-    dequantize_f32_be,
-    dequantize_f64,
-    dequantize_f64_limbs,
-    add_f32,
-    subtract_f32,
-    pack32,
-    unpack32,
-    dither_lane,
-    add_lane,
-    dequantize_lane<16>,
-    dequantize_lane<8>,
-    unpack_lane<16>,
-    unpack_lane<8>,
-    flush,
-    pack_limbs,
-    unpack_limbs,
-    widen_f16,
-    narrow_f16,
-    widen_bf16,
-    narrow_bf16,
+    scan32, scan<uint64_t, 0x8000000000000000u>, scan<uint16_t, 0x8000u>, scan_words, count_bits,
+    quantize<float, int32_t>, quantize_f32_be, quantize_f64, quantize<double, int64_t>, dither<float>, dither<double>,
+    dequantize<int32_t, float>, dequantize_f32_be, dequantize<int32_t, double>, dequantize<int64_t, double>,
+    add_f32, subtract_f32, pack32, unpack32,
+    dither_lane, add_lane, dequantize_lane<16>, dequantize_lane<8>, unpack_lane<16>, unpack_lane<8>, flush,
+    pack_limbs, unpack_limbs, widen_f16, narrow_f16, widen_bf16, narrow_bf16,
 };
 
 }  // namespace switchagg

@@ -8,14 +8,14 @@
 
 namespace switchagg {
 
-// Two factors that are powers of two and one that is not; folded into f1 (the others 1) wherever that is exact. For
-// quantize_f64, m is the largest value instead.
-struct ScaleF {
-  float f1, f2, m;
+// Two factors that are powers of two and one that is not; for float folded into f1 (the others 1) wherever that is exact.
+// For quantize_f64, m is the largest value instead.
+template <typename T>
+struct Scale {
+  T f1, f2, m;
 };
-struct ScaleD {
-  double f1, f2, m;
-};
+using ScaleF = Scale<float>;
+using ScaleD = Scale<double>;
 
 struct CodecKernels {
   // Scan `blocks` consecutive blocks of `block` elements. Sets bit i of `bits` (first bit `at`) for every block with a

@@ -7,19 +7,6 @@
 
 namespace switchagg {
 
-uint32_t Call::element_bytes() const {
-  switch (dtype) {
-    case DType::f64:
-    case DType::i64:
-      return 8;
-    case DType::f16:
-    case DType::bf16:
-      return 2;
-    default:
-      return 4;
-  }
-}
-
 Call Call::segment(uint64_t from, uint64_t length) const {
   Call c = *this;
   const uint64_t to = from + length;
@@ -175,7 +162,8 @@ void Plan::fetch_after(uint64_t block, uint64_t blocks) {
 
 // Scans whole blocks of a chunk at a time, or parts of blocks where blocks and chunks are not aligned.
 void Plan::scan_range(uint64_t from, uint64_t to) {
-  const uint64_t chunk = call_.scaled() ? call_.chunk() : UINT64_MAX;
+  const bool scaled = call_.scaled();
+  const uint64_t chunk = call_.chunk();
   const uint32_t block = call_.block;
   std::vector<uint32_t> unused;
   uint32_t* bits = own_.data() + header_words_;
@@ -183,7 +171,6 @@ void Plan::scan_range(uint64_t from, uint64_t to) {
     unused.assign((call_.blocks() + 31) / 32, 0);
     bits = unused.data();
   }
-  const bool scaled = call_.scaled();
   uint64_t at = from;
   while (at < to) {
     const uint64_t chunk_end = scaled ? std::min((at / chunk + 1) * chunk, to) : to;
@@ -199,43 +186,35 @@ void Plan::scan_range(uint64_t from, uint64_t to) {
       if (call_.mask) {
         const auto wanted = [&](uint64_t i) { return (call_.mask[i >> 5] >> (i & 31)) & 1; };
         uint64_t run = 0;
-        if (wanted(b)) {
-          while (run < blocks && wanted(b + run)) ++run;
-          blocks = run;
-          fetch_after(b, run);
-        } else {
-          while (run < blocks && !wanted(b + run)) {
-            if (((b + run) & 31) == 0 && run + 32 <= blocks && call_.mask[(b + run) >> 5] == 0) {
-              run += 32;
-            } else {
-              ++run;
-            }
-          }
+        if (!wanted(b)) {
+          while (run < blocks && !wanted(b + run))
+            run += ((b + run) & 31) == 0 && run + 32 <= blocks && call_.mask[(b + run) >> 5] == 0 ? 32 : 1;
           at += run * length;
           continue;
         }
+        while (run < blocks && wanted(b + run)) ++run;
+        blocks = run;
+        fetch_after(b, run);
       }
-      const uint8_t* x = call_.in + (at - call_.in_begin) * call_.element_bytes();
+      const void* x = call_.in + (at - call_.in_begin) * call_.element_bytes();
+      const auto scan = [&]<typename T>(auto kernel, T top) {
+        kernel(static_cast<const T*>(x), blocks, length, bits, b, &top, &negative_zero_);
+        top_ = top;
+      };
       if (call_.memory) {
         blocks = std::min(blocks, std::max<uint64_t>(1, kSumElements / length));
         sum_.resize(std::max<size_t>(sum_.size(), blocks * length));
         call_.add_memory(kernels_, at, blocks * length, sum_.data());
-        uint32_t top = static_cast<uint32_t>(top_);
-        kernels_.scan32(reinterpret_cast<const uint32_t*>(sum_.data()), blocks, length, bits, b, &top, &negative_zero_);
-        top_ = top;
-      } else if (!scaled) {
-        const size_t factor = call_.element_bytes() / 4;
-        kernels_.scan_words(reinterpret_cast<const uint32_t*>(x), blocks, length * factor, bits, b);
-      } else if (call_.dtype == DType::f32) {
-        uint32_t top = static_cast<uint32_t>(top_);
-        kernels_.scan32(reinterpret_cast<const uint32_t*>(x), blocks, length, bits, b, &top, &negative_zero_);
-        top_ = top;
+        x = sum_.data();
+      }
+      if (!scaled) {
+        kernels_.scan_words(static_cast<const uint32_t*>(x), blocks, length * (call_.element_bytes() / 4), bits, b);
+      } else if (call_.memory || call_.dtype == DType::f32) {
+        scan(kernels_.scan32, static_cast<uint32_t>(top_));
       } else if (call_.dtype == DType::f64) {
-        kernels_.scan64(reinterpret_cast<const uint64_t*>(x), blocks, length, bits, b, &top_, &negative_zero_);
+        scan(kernels_.scan64, top_);
       } else {
-        uint16_t top = static_cast<uint16_t>(top_);
-        kernels_.scan16(reinterpret_cast<const uint16_t*>(x), blocks, length, bits, b, &top, &negative_zero_);
-        top_ = top;
+        scan(kernels_.scan16, static_cast<uint16_t>(top_));
       }
       at += blocks * length;
     }
@@ -244,23 +223,13 @@ void Plan::scan_range(uint64_t from, uint64_t to) {
 
 void Plan::note_exponent(uint64_t chunk) {
   if (top_ == 0) return;
-  uint32_t exponent = 0;
-  switch (call_.memory ? DType::f32 : call_.dtype) {
-    case DType::f32:
-      exponent = static_cast<uint32_t>(top_ >> 23);
-      break;
-    case DType::f64:
-      exponent = static_cast<uint32_t>(top_ >> 52);
-      break;
-    case DType::bf16:
-      exponent = static_cast<uint32_t>(top_ >> 7);
-      break;
-    default: {
-      float wide;
-      const uint16_t half = static_cast<uint16_t>(top_);
-      kernels_.widen_f16(&half, 1, &wide);
-      exponent = std::bit_cast<uint32_t>(wide) >> 23;
-    }
+  const DType dtype = call_.memory ? DType::f32 : call_.dtype;
+  uint32_t exponent = static_cast<uint32_t>(top_ >> (dtype == DType::f64 ? 52 : dtype == DType::bf16 ? 7 : 23));
+  if (dtype == DType::f16) {  // as of the value in float32
+    float wide;
+    const uint16_t half = static_cast<uint16_t>(top_);
+    kernels_.widen_f16(&half, 1, &wide);
+    exponent = std::bit_cast<uint32_t>(wide) >> 23;
   }
   own_[header_words_ + bitmap_words_ + chunk * call_.exponent_words() + exponent / 32] |= 1u << (exponent % 32);
   top_ = 0;

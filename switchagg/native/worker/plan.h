@@ -15,6 +15,7 @@
 namespace switchagg {
 
 enum class DType : uint8_t { f32 = 0, f64 = 1, f16 = 2, bf16 = 3, i32 = 4, i64 = 5, raw = 6 };
+inline constexpr uint32_t kElementBytes[] = {4, 8, 2, 2, 4, 8, 4};  // by DType
 enum class Kind : uint8_t { allreduce = 0, broadcast = 1, allgather = 2, reduce_scatter = 3, barrier = 4, no_op = 5 };
 enum class ReduceOp : uint8_t { sum = 0, avg = 1, bit_or = 2 };
 
@@ -57,7 +58,7 @@ struct Call {
   bool nontemporal = false;  // the result exceeds the caches: write it with nontemporal stores
   bool zero_fill = false;   // write zeros where no rank has data; otherwise leave these elements
 
-  uint32_t element_bytes() const;
+  uint32_t element_bytes() const { return kElementBytes[static_cast<size_t>(dtype)]; }
   bool scaled() const { return op != ReduceOp::bit_or && dtype <= DType::bf16; }
   uint32_t chunk_shift() const { return bits == 32 || bits == 64 ? 16 : 10; }
   uint64_t chunk() const { return uint64_t{1} << chunk_shift(); }
