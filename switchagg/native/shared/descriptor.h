@@ -1,11 +1,13 @@
-// Open files that close with their object, and wake-ups: eventfds that one thread signals and another one polls.
+// Open files and mapped memory that go with their object, and wake-ups: eventfds that one thread signals and another one polls.
 #pragma once
 
 #include <sys/eventfd.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstdint>
+#include <memory>
 #include <system_error>
 #include <utility>
 
@@ -33,6 +35,17 @@ class Descriptor {
  private:
   int fd_ = -1;
 };
+
+struct Unmap {
+  size_t bytes = 0;
+  void operator()(uint8_t* at) const { munmap(at, bytes); }
+};
+using Mapping = std::unique_ptr<uint8_t[], Unmap>;
+
+inline Mapping map_memory(size_t bytes, int protection, int flags, int fd) {  // null with errno set if the kernel refuses
+  void* const at = mmap(nullptr, bytes, protection, flags, fd, 0);
+  return at == MAP_FAILED ? Mapping() : Mapping(static_cast<uint8_t*>(at), Unmap{bytes});
+}
 
 inline Descriptor make_wake_up() {  // throws std::system_error
   Descriptor made(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));

@@ -8,16 +8,15 @@
 // the header unchanged while a receiver may read them; the window rule guarantees that.
 #pragma once
 
-#include <sys/mman.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <initializer_list>
 #include <new>
 #include <span>
-#include <utility>
 #include <vector>
 
+#include "switchagg/native/shared/descriptor.h"
 #include "switchagg/native/shared/wire.h"
 
 namespace switchagg {
@@ -57,14 +56,10 @@ struct PortCounters {
   uint64_t send_errors = 0;   // datagrams that the kernel would not take
 
   PortCounters& operator+=(const PortCounters& o) {
-    packets_in += o.packets_in;
-    bytes_in += o.bytes_in;
-    packets_out += o.packets_out;
-    bytes_out += o.bytes_out;
-    receive_calls += o.receive_calls;
-    send_calls += o.send_calls;
-    refused += o.refused;
-    send_errors += o.send_errors;
+    using C = PortCounters;
+    for (uint64_t C::* each : {&C::packets_in, &C::bytes_in, &C::packets_out, &C::bytes_out, &C::receive_calls,
+                               &C::send_calls, &C::refused, &C::send_errors})
+      this->*each += o.*each;
     return *this;
   }
 };
@@ -78,33 +73,19 @@ class PacketMemory {
     if (bytes == 0) return;
     constexpr size_t kHuge = size_t{2} << 20;
     const bool huge = bytes >= kHuge / 2;
-    size_ = huge ? (bytes + kHuge - 1) / kHuge * kHuge : bytes;
-    mapped_ = huge ? size_ + kHuge : size_;  // room to start at a multiple of a huge page
-    map_ = mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (map_ == MAP_FAILED) throw std::bad_alloc();
-    uintptr_t at = reinterpret_cast<uintptr_t>(map_);
-    if (huge) at = (at + kHuge - 1) / kHuge * kHuge;
-    data_ = reinterpret_cast<uint8_t*>(at);
-    if (huge) madvise(data_, size_, MADV_HUGEPAGE);
+    const size_t size = huge ? (bytes + kHuge - 1) / kHuge * kHuge : bytes;
+    const size_t room = huge ? kHuge : 0;  // to start at a multiple of a huge page
+    memory_ = map_memory(size + room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1);
+    if (!memory_) throw std::bad_alloc();
+    if (!huge) return;
+    begin_ = -reinterpret_cast<uintptr_t>(memory_.get()) % kHuge;
+    madvise(get(), size, MADV_HUGEPAGE);
   }
-  ~PacketMemory() {
-    if (map_) munmap(map_, mapped_);
-  }
-  PacketMemory(PacketMemory&& other) noexcept { *this = std::move(other); }
-  PacketMemory& operator=(PacketMemory&& other) noexcept {
-    std::swap(map_, other.map_);
-    std::swap(mapped_, other.mapped_);
-    std::swap(size_, other.size_);
-    std::swap(data_, other.data_);
-    return *this;
-  }
-
-  uint8_t* get() const { return data_; }
+  uint8_t* get() const { return memory_.get() + begin_; }
 
  private:
-  void* map_ = nullptr;
-  size_t mapped_ = 0, size_ = 0;
-  uint8_t* data_ = nullptr;
+  Mapping memory_;
+  size_t begin_ = 0;
 };
 
 class Port {

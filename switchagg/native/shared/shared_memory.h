@@ -16,38 +16,30 @@ namespace switchagg {
 
 class SharedMemory {
  public:
-  SharedMemory() = default;
-  ~SharedMemory();
-  SharedMemory(SharedMemory&& other) noexcept { *this = std::move(other); }
-  SharedMemory& operator=(SharedMemory&& other) noexcept;
-
   // Zeroed memory that this process can write, and others cannot if `read_only_to_others`. Throws std::system_error.
   static SharedMemory make(size_t bytes, bool read_only_to_others);
 
   // Maps memory of another process. Nothing if it is smaller than `bytes`, or could become so. Takes the descriptor.
   static std::optional<SharedMemory> map(Descriptor descriptor, size_t bytes, bool writable);
 
-  uint8_t* get() const { return data_; }
-  size_t size() const { return size_; }
+  uint8_t* get() const { return memory_.get(); }
+  size_t size() const { return memory_.get_deleter().bytes; }
   int descriptor() const { return descriptor_.get(); }
   void close_descriptor() { descriptor_.reset(); }
 
  private:
   Descriptor descriptor_;
-  uint8_t* data_ = nullptr;
-  size_t size_ = 0;
+  Mapping memory_;
 };
 
 // Shared memory that any thread can find by a pointer into it while the object lives. Ids are never reused.
 class FindableMemory {
  public:
-  FindableMemory() = default;
-  explicit FindableMemory(size_t bytes);  // read-only to others; throws std::system_error
-  // The same, or an object without memory if none is available, as under a limit on the size of files.
-  static FindableMemory make_or_none(size_t bytes) noexcept;
+  // Read-only to others. None if `bytes` is 0 or the kernel has none, as under a limit on the size of files.
+  explicit FindableMemory(size_t bytes);
   ~FindableMemory();
-  FindableMemory(FindableMemory&& other) noexcept { *this = std::move(other); }
-  FindableMemory& operator=(FindableMemory&& other) noexcept;
+  FindableMemory(const FindableMemory&) = delete;
+  FindableMemory& operator=(const FindableMemory&) = delete;
   uint8_t* get() const { return memory_.get(); }  // null: none
 
   struct Found {
@@ -67,10 +59,19 @@ class FindableMemory {
   SharedMemory memory_;
 };
 
+bool send_bytes(int socket, const void* data, size_t size, std::span<const int> descriptors);
+bool receive_bytes(int socket, void* data, size_t size, std::span<Descriptor> descriptors, bool wait);
+
 // One message with descriptors over a SOCK_SEQPACKET socket. send_message never blocks and returns whether it was sent.
-// receive_message returns the number of bytes, 0 at the end, -1 if there is no message or a malformed one. It closes
-// descriptors that `descriptors` has no room for, and blocks if `wait` is set and the socket blocks.
-bool send_message(int socket, std::span<const uint8_t> bytes, std::span<const int> descriptors);
-int receive_message(int socket, std::span<uint8_t> bytes, std::span<Descriptor> descriptors, bool wait = false);
+// receive_message returns false at the end, and if there is no message or one of another size. It closes descriptors that
+// `descriptors` has no room for, and blocks if `wait` is set and the socket blocks.
+template <typename T>
+bool send_message(int socket, const T& message, std::span<const int> descriptors) {
+  return send_bytes(socket, &message, sizeof message, descriptors);
+}
+template <typename T>
+bool receive_message(int socket, T& message, std::span<Descriptor> descriptors, bool wait = false) {
+  return receive_bytes(socket, &message, sizeof message, descriptors, wait);
+}
 
 }  // namespace switchagg

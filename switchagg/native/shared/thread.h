@@ -3,6 +3,9 @@
 
 #include <signal.h>
 
+#include <condition_variable>
+#include <mutex>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -20,6 +23,15 @@ std::thread start_thread(Function&& function) {  // throws std::system_error
     sigset_t before;
   } const blocked;
   return std::thread(std::forward<Function>(function));
+}
+
+// In a forked child, where the thread does not exist, nor the owner and waiters of the mutex and the condition: forgets it
+// without joining, and makes both anew, which could be neither used nor destroyed.
+inline void forget_thread(std::optional<std::thread>& thread, std::mutex& mutex, std::condition_variable& changed) {
+  new (&mutex) std::mutex;
+  new (&changed) std::condition_variable;
+  if (thread) (void)new std::thread(std::move(*thread));
+  thread.reset();
 }
 
 }  // namespace switchagg

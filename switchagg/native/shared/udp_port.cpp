@@ -1,7 +1,6 @@
 #include "switchagg/native/shared/udp_port.h"
 
 #include <arpa/inet.h>
-#include <netinet/in.h>
 #include <netinet/udp.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -28,16 +27,6 @@ constexpr size_t kPlainReceiveSlots = 64;    // single datagrams, without GRO
 constexpr size_t kPlainReceiveBytes = 65536 + 192;  // unused pages cost nothing; 192: not all in the same cache sets
 constexpr size_t kSendMessages = 64;         // messages in one sendmmsg
 
-sockaddr_in to_sockaddr(Endpoint e) {
-  sockaddr_in a{};
-  a.sin_family = AF_INET;
-  a.sin_addr.s_addr = htonl(e.ip);
-  a.sin_port = htons(e.port);
-  return a;
-}
-
-Endpoint from_sockaddr(const sockaddr_in& a) { return {ntohl(a.sin_addr.s_addr), ntohs(a.sin_port)}; }
-
 int enlarge(int fd, int option, int force, int bytes) {
   if (setsockopt(fd, SOL_SOCKET, force, &bytes, sizeof bytes) != 0)
     setsockopt(fd, SOL_SOCKET, option, &bytes, sizeof bytes);
@@ -53,6 +42,16 @@ union Control {
 };
 
 }  // namespace
+
+sockaddr_in to_sockaddr(Endpoint e) {
+  sockaddr_in a{};
+  a.sin_family = AF_INET;
+  a.sin_addr.s_addr = htonl(e.ip);
+  a.sin_port = htons(e.port);
+  return a;
+}
+
+Endpoint from_sockaddr(const sockaddr_in& a) { return {ntohl(a.sin_addr.s_addr), ntohs(a.sin_port)}; }
 
 struct UdpPort::Buffers {
   // Receiving.

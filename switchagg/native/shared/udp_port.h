@@ -2,6 +2,7 @@
 // without these, sendmmsg and recvmmsg.
 #pragma once
 
+#include <netinet/in.h>
 #include <sys/socket.h>
 
 #include <memory>
@@ -11,6 +12,9 @@
 #include "switchagg/native/shared/port.h"
 
 namespace switchagg {
+
+sockaddr_in to_sockaddr(Endpoint endpoint);
+Endpoint from_sockaddr(const sockaddr_in& address);
 
 struct UdpOptions {
   Endpoint bind;                    // port 0: any free one

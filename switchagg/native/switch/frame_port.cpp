@@ -8,7 +8,6 @@
 #include <net/if.h>
 #include <poll.h>
 #include <sys/ioctl.h>
-#include <sys/mman.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -47,20 +46,11 @@ void clear_error(int socket) {
 }
 
 struct Ring {  // of the kernel, mapped here: `places` places of `place` bytes
-  uint8_t* memory = nullptr;
+  Mapping memory;
   uint32_t place = 0, places = 0, next = 0;
   uint32_t taken = 0;  // places before `next` that Received views show
 
-  Ring() = default;
-  Ring(const Ring&) = delete;
-  Ring& operator=(const Ring&) = delete;
-  ~Ring() { reset(); }
-  void reset() {
-    if (memory) munmap(memory, kRingBytes);
-    memory = nullptr;
-    next = taken = 0;
-  }
-  tpacket2_hdr* at(uint32_t i) const { return reinterpret_cast<tpacket2_hdr*>(memory + size_t{i % places} * place); }
+  tpacket2_hdr* at(uint32_t i) const { return reinterpret_cast<tpacket2_hdr*>(memory.get() + size_t{i % places} * place); }
   // A place that the kernel has filled; nullptr: none.
   tpacket2_hdr* filled() const {
     if (!memory) return nullptr;
@@ -143,16 +133,15 @@ int FramePort::open(Interface& interface) {
   std::strncpy(request.ifr_name, interface.name.name.c_str(), IFNAMSIZ - 1);
   if (ioctl(netlink_.get(), SIOCGIFMTU, &request) != 0) return errno;
   Ring& ring = interface.ring;
-  ring.reset();
+  ring = {};
   ring.place = std::clamp(std::bit_ceil(static_cast<uint32_t>(request.ifr_mtu) + 256), uint32_t{2048}, kRingBlock);
   ring.places = kRingBytes / ring.place;
   const tpacket_req shape{kRingBlock, kRingBytes / kRingBlock, ring.place, ring.places};
   if (setsockopt(rx.get(), SOL_PACKET, PACKET_COPY_THRESH, &one, sizeof one) != 0 ||
       setsockopt(rx.get(), SOL_PACKET, PACKET_RX_RING, &shape, sizeof shape) != 0)
     return errno;
-  void* const map = mmap(nullptr, kRingBytes, PROT_READ | PROT_WRITE, MAP_SHARED, rx.get(), 0);
-  if (map == MAP_FAILED) return errno;
-  ring.memory = static_cast<uint8_t*>(map);
+  ring.memory = map_memory(kRingBytes, PROT_READ | PROT_WRITE, MAP_SHARED, rx.get());
+  if (!ring.memory) return errno;
   if (bind(rx.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) return errno;
   packet_mreq all{};  // also frames that are addressed to other stations
   all.mr_ifindex = index;

@@ -8,6 +8,7 @@
 // The writer of an entry chooses its id. A table that is set again keeps the counters of the ids that it still has.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <unordered_map>
 #include <vector>
@@ -21,20 +22,17 @@ struct Ternary {
   bool matches(uint64_t field) const { return (field & mask) == value; }
 };
 
-struct OwnSourceEntry {
-  uint64_t id = 0;
-  Ternary source, ether_type, tag_type, arp_sender, ip_source;
-  uint64_t packets = 0;
-};
-
 enum class LocalAction : uint8_t { pass, answer_arp, answer_echo, admit, drop };
 
-struct LocalEntry {
+template <size_t kKeys>
+struct TernaryEntry {
   uint64_t id = 0;
-  Ternary destination, traffic, arp_target, ip_destination;
+  std::array<Ternary, kKeys> keys;
   LocalAction action = LocalAction::drop;
   uint64_t packets = 0;
 };
+using OwnSourceEntry = TernaryEntry<5>;  // source, EtherType, type behind the tag, ARP sender, IPv4 source
+using LocalEntry = TernaryEntry<4>;      // destination, traffic, ARP target, IPv4 destination
 
 struct StationAction {
   enum Kind : uint8_t { drop, forward, flood } kind = drop;
@@ -55,20 +53,33 @@ class FrameTables {
   void clear() { *this = FrameTables(); }
 
   // Lookups; each increments the counter of the entry that it hits.
-  bool is_own_source(const FrameView& frame);
-  LocalAction local(const FrameView& frame);
-  StationAction station(const FrameView& frame);
+  bool is_own_source(const FrameView& f) {
+    return hit(own_source_, {f.source, f.ether_type, f.tag_type, f.arp_sender, f.ip_source});
+  }
+  LocalAction local(const FrameView& f) {
+    const auto* entry = hit(local_, {f.destination, static_cast<uint64_t>(f.traffic), f.arp_target, f.ip_destination});
+    return entry ? entry->action : LocalAction::pass;
+  }
+  StationAction station(const FrameView& f) {
+    const auto found = stations_.find(f.destination);
+    if (found == stations_.end()) return default_station_;
+    ++found->second.packets;
+    return found->second.action;
+  }
 
-  const std::vector<uint16_t>* group(uint16_t number) const {
-    const auto found = groups_.find(number);
-    return found == groups_.end() ? nullptr : &found->second;
+  const std::vector<uint16_t>* group(uint16_t number) const { return find(groups_, number); }
+  const uint64_t* arp(uint32_t ip) const { return find(arps_, ip); }
+  std::unordered_map<uint64_t, uint64_t> entry_packets() const {  // by id
+    std::unordered_map<uint64_t, uint64_t> all;
+    for (const OwnSourceEntry& each : own_source_) all[each.id] = each.packets;
+    for (const LocalEntry& each : local_) all[each.id] = each.packets;
+    return all;
   }
-  const uint64_t* arp(uint32_t ip) const {
-    const auto found = arps_.find(ip);
-    return found == arps_.end() ? nullptr : &found->second;
+  std::unordered_map<uint64_t, uint64_t> station_packets() const {  // by MAC
+    std::unordered_map<uint64_t, uint64_t> all;
+    for (const auto& [mac, station] : stations_) all[mac] = station.packets;
+    return all;
   }
-  std::unordered_map<uint64_t, uint64_t> entry_packets() const;    // by id
-  std::unordered_map<uint64_t, uint64_t> station_packets() const;  // by MAC
 
  private:
   struct Station {
@@ -82,6 +93,22 @@ class FrameTables {
     for (const Entry& each : table) counts[each.id] = each.packets;
     for (Entry& each : entries) each.packets = counts[each.id];
     table = std::move(entries);
+  }
+  template <size_t kKeys>
+  static const TernaryEntry<kKeys>* hit(std::vector<TernaryEntry<kKeys>>& table, const std::array<uint64_t, kKeys>& fields) {
+    for (TernaryEntry<kKeys>& each : table) {
+      size_t key = 0;
+      while (key < kKeys && each.keys[key].matches(fields[key])) ++key;
+      if (key < kKeys) continue;
+      ++each.packets;
+      return &each;
+    }
+    return nullptr;
+  }
+  template <typename Key, typename Value>
+  static const Value* find(const std::unordered_map<Key, Value>& map, Key key) {
+    const auto found = map.find(key);
+    return found == map.end() ? nullptr : &found->second;
   }
 
   std::vector<OwnSourceEntry> own_source_;

@@ -170,10 +170,7 @@ void HubPort::accept_links() {
 bool HubPort::attach(Link& link) {
   link::Attach request;
   std::array<Descriptor, 3> given;  // memory, wake-up, UDP socket
-  uint8_t bytes[sizeof request];
-  const int got = receive_message(link.socket.get(), bytes, given);
-  if (got != sizeof request || !given[2]) return false;
-  std::memcpy(&request, bytes, sizeof request);
+  if (!receive_message(link.socket.get(), request, given) || !given[2]) return false;
   if (request.magic != link::kMagic || !request.shape.valid()) return false;
 
   // Holding the socket proves that the worker has the address.
@@ -185,7 +182,7 @@ bool HubPort::attach(Link& link) {
       length != sizeof address || address.sin_family != AF_INET ||
       getsockopt(given[2].get(), SOL_SOCKET, SO_PROTOCOL, &protocol, &protocol_length) != 0 || protocol != IPPROTO_UDP)
     return false;
-  const Endpoint endpoint{ntohl(address.sin_addr.s_addr), ntohs(address.sin_port)};
+  const Endpoint endpoint = from_sockaddr(address);
   if (find(endpoint)) return false;
 
   auto memory = SharedMemory::map(std::move(given[0]), request.shape.bytes(), true);
@@ -193,8 +190,7 @@ bool HubPort::attach(Link& link) {
   fcntl(given[1].get(), F_SETFL, O_NONBLOCK);
   const link::Attached answer{link::kMagic, 1};
   const int wake_up = wake_up_.get();
-  if (!send_message(link.socket.get(), {reinterpret_cast<const uint8_t*>(&answer), sizeof answer}, {&wake_up, 1}))
-    return false;
+  if (!send_message(link.socket.get(), answer, {&wake_up, 1})) return false;
   link.endpoint = endpoint;
   link.wake_up = std::move(given[1]);
   link.shape = request.shape;
@@ -281,9 +277,7 @@ bool HubPort::write(Link& link, const Segment& segment) {
       const uint32_t id = last_found_.id;
       if (std::find(link.announced.begin(), link.announced.end(), id) == link.announced.end()) {
         const link::Announce announce{link::kMagic, id, last_found_.size};
-        if (!send_message(link.socket.get(), {reinterpret_cast<const uint8_t*>(&announce), sizeof announce},
-                          {&last_found_.descriptor, 1}))
-          return false;
+        if (!send_message(link.socket.get(), announce, {&last_found_.descriptor, 1})) return false;
         link.announced.push_back(id);
       }
       entry.region = id;

@@ -112,13 +112,8 @@ JobAdmission to_admission(nb::handle entry) {
 
 using Named = std::initializer_list<std::pair<const char*, uint64_t>>;
 
-void add(nb::dict& to, Named counts, const char* suffix = "") {
-  for (const auto& [name, count] : counts) to[(std::string(name) + suffix).c_str()] = count;
-}
-
-nb::dict to_dict(Named counts) {
-  nb::dict by_name;
-  add(by_name, counts);
+nb::dict to_dict(Named counts, nb::dict by_name = {}) {
+  for (const auto& [name, count] : counts) by_name[name] = count;
   return by_name;
 }
 
@@ -349,30 +344,27 @@ nb::dict port_counters(NativeSwitch& self) {
                   {"refused", c.refused}, {"send_errors", c.send_errors}});
 }
 
-nb::dict fault_counters(NativeSwitch& self) {
+// Counters of a device's two lines, with _in and _out; empty without the device.
+template <typename Device, typename Counters>
+nb::dict line_counters(const Device* device, const std::vector<std::pair<std::string, RelaxedCounter Counters::*>>& fields) {
   nb::dict by_name;
-  const auto put = [&](const char* suffix, const FaultCounters& c) {
-    add(by_name, {{"lost", c.lost}, {"corrupted", c.corrupted}, {"duplicated", c.duplicated},
-                  {"reordered", c.reordered}, {"delayed", c.delayed}, {"overflowed", c.overflowed}}, suffix);
-  };
-  if (self.faults()) {
-    put("_in", self.faults()->in().counters());
-    put("_out", self.faults()->out().counters());
-  }
+  if (!device) return by_name;
+  for (const auto& [name, field] : fields) by_name[(name + "_in").c_str()] = uint64_t{device->in().counters().*field};
+  for (const auto& [name, field] : fields) by_name[(name + "_out").c_str()] = uint64_t{device->out().counters().*field};
   return by_name;
 }
 
+nb::dict fault_counters(NativeSwitch& self) {
+  using C = FaultCounters;
+  return line_counters<FaultPort, C>(self.faults(), {{"lost", &C::lost}, {"corrupted", &C::corrupted},
+                                                     {"duplicated", &C::duplicated}, {"reordered", &C::reordered},
+                                                     {"delayed", &C::delayed}, {"overflowed", &C::overflowed}});
+}
+
 nb::dict rate_counters(NativeSwitch& self) {
-  nb::dict by_name;
-  const auto put = [&](const char* suffix, const RateCounters& c) {
-    add(by_name, {{"packets", c.packets}, {"wire_bytes", c.wire_bytes}, {"queued", c.queued}, {"dropped", c.dropped}},
-        suffix);
-  };
-  if (self.rate()) {
-    put("_in", self.rate()->in().counters());
-    put("_out", self.rate()->out().counters());
-  }
-  return by_name;
+  using C = RateCounters;
+  return line_counters<RatePort, C>(self.rate(), {{"packets", &C::packets}, {"wire_bytes", &C::wire_bytes},
+                                                  {"queued", &C::queued}, {"dropped", &C::dropped}});
 }
 
 nb::dict capture_counters(NativeSwitch& self) {
@@ -401,10 +393,9 @@ nb::list interface_counters(NativeSwitch& self) {
     one["port"] = frames->name(i).port;
     one["name"] = frames->name(i).name;
     one["up"] = c.up.load();
-    add(one, {{"packets_in", c.packets_in}, {"bytes_in", c.bytes_in}, {"packets_out", c.packets_out},
-              {"bytes_out", c.bytes_out}, {"send_errors", c.send_errors}, {"too_large", c.too_large},
-              {"missed", c.missed}, {"split", c.split}, {"refused", c.refused}, {"downs", c.downs}});
-    all.append(one);
+    all.append(to_dict({{"packets_in", c.packets_in}, {"bytes_in", c.bytes_in}, {"packets_out", c.packets_out},
+                        {"bytes_out", c.bytes_out}, {"send_errors", c.send_errors}, {"too_large", c.too_large},
+                        {"missed", c.missed}, {"split", c.split}, {"refused", c.refused}, {"downs", c.downs}}, one));
   }
   return all;
 }
@@ -456,7 +447,12 @@ using Match = std::pair<uint64_t, uint64_t>;  // value and mask
 using OwnSource = std::pair<uint64_t, std::array<Match, 5>>;
 using Local = std::tuple<uint64_t, std::array<Match, 4>, uint8_t>;
 
-Ternary to_ternary(const Match& match) { return {match.first & match.second, match.second}; }
+template <size_t kKeys>
+TernaryEntry<kKeys> to_entry(uint64_t id, const std::array<Match, kKeys>& matches, uint8_t action = 0) {
+  TernaryEntry<kKeys> entry{id, {}, static_cast<LocalAction>(action)};
+  for (size_t i = 0; i < kKeys; ++i) entry.keys[i] = {matches[i].first & matches[i].second, matches[i].second};
+  return entry;
+}
 
 StationAction to_action(uint8_t kind, uint16_t to) { return {static_cast<StationAction::Kind>(kind), to}; }
 
@@ -479,16 +475,13 @@ auto of_tables(Result (FrameTables::*method)(Arguments...)) {
 
 void set_own_source(NativeSwitch& self, const std::vector<OwnSource>& given) {
   std::vector<OwnSourceEntry> entries;
-  for (const auto& [id, m] : given)
-    entries.push_back({id, to_ternary(m[0]), to_ternary(m[1]), to_ternary(m[2]), to_ternary(m[3]), to_ternary(m[4])});
+  for (const auto& [id, matches] : given) entries.push_back(to_entry(id, matches));
   on_tables(self, [&](FrameTables& tables) { tables.set_own_source(std::move(entries)); });
 }
 
 void set_local(NativeSwitch& self, const std::vector<Local>& given) {
   std::vector<LocalEntry> entries;
-  for (const auto& [id, m, action] : given)
-    entries.push_back({id, to_ternary(m[0]), to_ternary(m[1]), to_ternary(m[2]), to_ternary(m[3]),
-                       static_cast<LocalAction>(action)});
+  for (const auto& [id, matches, action] : given) entries.push_back(to_entry(id, matches, action));
   on_tables(self, [&](FrameTables& tables) { tables.set_local(std::move(entries)); });
 }
 

@@ -79,7 +79,7 @@ struct SlotTable::Job {
       : index(index), id(entry.job), base(entry.base), mask(entry.slots - 1), words(entry.words),
         result_token(entry.result_token), parent(entry.parent), stride(wire::kHeaderBytes + 4 * entry.words),
         kernels(entry.touch ? slot_kernels() : untouched_slot_kernels()), slots(entry.slots),
-        findable(FindableMemory::make_or_none(shareable ? size_t{stride} * entry.slots : 0)),
+        findable(shareable ? size_t{stride} * entry.slots : 0),
         own(findable.get() ? 0 : size_t{stride} * entry.slots), records(findable.get() ? findable.get() : own.get()) {
     places.fill(kEmpty);
     for (const WorkerAdmission& worker : entry.workers)

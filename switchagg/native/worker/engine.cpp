@@ -5,6 +5,7 @@
 #include <chrono>
 
 #include "switchagg/native/shared/clock.h"
+#include "switchagg/native/shared/thread.h"
 #include "switchagg/native/shared/udp_port.h"
 #include "switchagg/native/shared/wire.h"
 
@@ -71,11 +72,7 @@ std::unique_lock<std::mutex> Engine::contend() {
 void Engine::abandon() {
   abandoned_ = true;
   port_->abandon();
-  // Their owner and waiters do not exist in this process, so they can be neither used nor destroyed.
-  new (&mutex_) std::mutex;
-  new (&changed_) std::condition_variable;
-  if (thread_) (void)new std::thread(std::move(*thread_));  // it does not exist in this process: never join it
-  thread_.reset();
+  forget_thread(thread_, mutex_, changed_);
 }
 
 bool Engine::submit(std::shared_ptr<Collective> work, int64_t timeout_ns, bool background, uint32_t generation) {
@@ -310,20 +307,13 @@ void Engine::begin(Collective& c) {
 
 // Step 0 is the header; then `lead` plans; then a stream and a plan in turn; then the last streams.
 static Step step_at(uint32_t index, uint32_t segments, uint32_t lead) {
-  Step step{Step::Kind::header, 0, 0, 0, 0};
-  if (index == 0) return step;
+  if (index == 0) return {Step::Kind::header, 0, 0, 0, 0};
   const uint32_t i = index - 1;
-  if (i < lead) {
-    step.kind = Step::Kind::plan;
-    step.segment = i;
-  } else if (const uint32_t j = i - lead; j < 2 * (segments - lead)) {
-    step.kind = j % 2 ? Step::Kind::plan : Step::Kind::stream;
-    step.segment = j % 2 ? lead + j / 2 : j / 2;
-  } else {
-    step.kind = Step::Kind::stream;
-    step.segment = segments - lead + (j - 2 * (segments - lead));
-  }
-  return step;
+  if (i < lead) return {Step::Kind::plan, i, 0, 0, 0};
+  const uint32_t j = i - lead, alternating = 2 * (segments - lead);
+  if (j >= alternating) return {Step::Kind::stream, j - alternating / 2, 0, 0, 0};
+  if (j % 2) return {Step::Kind::plan, lead + j / 2, 0, 0, 0};
+  return {Step::Kind::stream, j / 2, 0, 0, 0};
 }
 
 // Starts the next step if it can: a plan needs its segment scanned, a stream needs its plan's RESULTs, and both need the

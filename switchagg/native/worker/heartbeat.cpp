@@ -1,16 +1,10 @@
 #include "switchagg/native/worker/heartbeat.h"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
-#include <cerrno>
 #include <chrono>
 #include <cstring>
-#include <system_error>
 
 #include "switchagg/native/shared/thread.h"
+#include "switchagg/native/shared/udp_port.h"
 
 namespace switchagg {
 namespace {
@@ -49,14 +43,12 @@ std::array<uint8_t, kHeartbeatBytes> heartbeat(const Cookie& cookie, uint64_t se
 }
 
 HeartbeatSender::HeartbeatSender(Engine& engine) : engine_(engine) {
-  socket_ = socket(AF_INET, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-  if (socket_ < 0) throw std::system_error(errno, std::generic_category(), "socket");
+  socket_ = Descriptor(socket(AF_INET, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!socket_) fail("socket");
 }
 
 HeartbeatSender::~HeartbeatSender() {
-  if (abandoned_) return;
-  close();
-  if (socket_ >= 0) ::close(socket_);  // it was never started
+  if (!abandoned_) close();
 }
 
 void HeartbeatSender::start(Endpoint to, const Cookie& cookie, int64_t interval_ns) {
@@ -83,19 +75,13 @@ void HeartbeatSender::close() {
   if (!thread) return;
   thread->join();
   std::unique_lock lock(mutex_);
-  ::close(socket_);
-  socket_ = -1;
+  socket_.reset();
 }
 
 void HeartbeatSender::abandon() {
   abandoned_ = true;
-  if (socket_ >= 0) ::close(socket_);
-  socket_ = -1;
-  // Their owner and waiters do not exist in this process, so they can be neither used nor destroyed.
-  new (&mutex_) std::mutex;
-  new (&changed_) std::condition_variable;
-  if (thread_) (void)new std::thread(std::move(*thread_));  // it does not exist in this process: never join it
-  thread_.reset();
+  socket_.reset();
+  forget_thread(thread_, mutex_, changed_);
 }
 
 uint64_t HeartbeatSender::sent() {
@@ -114,13 +100,10 @@ void HeartbeatSender::run() {
     for (size_t i = 0; i < report.size(); ++i)
       if (!is_gauge(i)) report[i] = report[i] > baseline_[i] ? report[i] - baseline_[i] : 0;
     const auto packet = heartbeat(cookie_, sequence_++, report);
-    sockaddr_in to{};
-    to.sin_family = AF_INET;
-    to.sin_addr.s_addr = htonl(to_.ip);
-    to.sin_port = htons(to_.port);
+    const sockaddr_in to = to_sockaddr(to_);
     // A failure is like a lost datagram: the next heartbeat has all counters too.
     [[maybe_unused]] const auto n =
-        sendto(socket_, packet.data(), packet.size(), 0, reinterpret_cast<const sockaddr*>(&to), sizeof to);
+        sendto(socket_.get(), packet.data(), packet.size(), 0, reinterpret_cast<const sockaddr*>(&to), sizeof to);
     changed_.wait_for(lock, std::chrono::nanoseconds(interval_ns_), [this] { return closing_ || started_; });
   }
 }

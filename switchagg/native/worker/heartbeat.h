@@ -9,6 +9,7 @@
 #include <optional>
 #include <thread>
 
+#include "switchagg/native/shared/descriptor.h"
 #include "switchagg/native/worker/engine.h"
 
 namespace switchagg {
@@ -45,7 +46,7 @@ class HeartbeatSender {
   std::mutex mutex_;
   std::condition_variable changed_;
   bool closing_ = false, started_ = false, abandoned_ = false;
-  int socket_ = -1;
+  Descriptor socket_;
   Endpoint to_;
   Cookie cookie_{};
   int64_t interval_ns_ = 0;

@@ -51,15 +51,11 @@ LinkPort::LinkPort(std::unique_ptr<UdpPort>& udp, const std::string& name, Endpo
   wake_up_ = make_wake_up();
   const link::Attach request{link::kMagic, shape_};
   const int descriptors[] = {memory_.descriptor(), wake_up_.get(), udp->descriptor()};
-  if (!send_message(socket_.get(), {reinterpret_cast<const uint8_t*>(&request), sizeof request}, descriptors))
-    refuse("the switch does not listen");
+  if (!send_message(socket_.get(), request, descriptors)) refuse("the switch does not listen");
   link::Attached answer;
-  answer.accepted = 0;
   std::array<Descriptor, 1> given;
-  uint8_t bytes[sizeof answer];
-  const int got = receive_message(socket_.get(), bytes, given, true);
-  if (got == sizeof answer) std::memcpy(&answer, bytes, sizeof answer);
-  if (got != sizeof answer || answer.magic != link::kMagic || !answer.accepted || !given[0]) refuse("the switch refused");
+  if (!receive_message(socket_.get(), answer, given, true) || answer.magic != link::kMagic || !answer.accepted || !given[0])
+    refuse("the switch refused");
   switch_wake_up_ = std::move(given[0]);
   memory_.close_descriptor();
   uint8_t* const at = memory_.get();
@@ -111,10 +107,8 @@ const SharedMemory* LinkPort::region(uint32_t id) {
       if (known.id == id) return &known.memory;
     link::Announce announce;
     std::array<Descriptor, 1> given;
-    uint8_t bytes[sizeof announce];
     // The switch announces memory before the first entry that needs it, so a missing announcement never comes.
-    if (receive_message(socket_.get(), bytes, given) != sizeof announce) return nullptr;
-    std::memcpy(&announce, bytes, sizeof announce);
+    if (!receive_message(socket_.get(), announce, given)) return nullptr;
     auto memory = SharedMemory::map(std::move(given[0]), announce.bytes, false);
     if (announce.magic != link::kMagic || announce.region == 0 || !memory) return nullptr;
     regions_.push_back({announce.region, std::move(*memory)});
