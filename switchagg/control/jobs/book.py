@@ -40,7 +40,7 @@ from switchagg.control.jobs.effects import AnswerJoin, Effect, Effects, LogEvent
 from switchagg.control.jobs.job import UNOPENED, Change, ChangeReason, Generation, Job, Member, list_ranks
 from switchagg.control.jobs.job_table import JobTable
 from switchagg.control.jobs.lifecycle import JobLifecycle
-from switchagg.control.jobs.membership_changes import MembershipChanges, address_taken
+from switchagg.control.jobs.membership_changes import MembershipChanges, check_address_free
 from switchagg.control.jobs.records import (
     EventKind,
     JobSpec,
@@ -511,5 +511,4 @@ def check_agreement(job: Job, request: JoinRequest) -> None:
             f"rank {request.rank} has touch={request.touch} in job {job.name!r}, {who} touch={job.touch}",
             "settings_mismatch",
         )
-    if error := address_taken(job, (request.address, request.port), request.rank):
-        raise error
+    check_address_free(job, (request.address, request.port), request.rank)

@@ -34,16 +34,15 @@ _KINDS: Final = {
 }
 
 
-def address_taken(job: Job, endpoint: tuple[str, int], rank: int) -> AdmissionError | None:
-    """Returns the refusal of a rank that sends from another rank's address and port; None for any other."""
+def check_address_free(job: Job, endpoint: tuple[str, int], rank: int) -> None:
+    """Raises `AdmissionError` if another rank of the job sends from this address and port."""
     for other in [*job.joined(), *job.back.values()]:
         if other.rank != rank and other.endpoint == endpoint:
-            return AdmissionError(
+            raise AdmissionError(
                 f"{endpoint[0]}:{endpoint[1]} is already rank {other.rank} of job {job.name!r}; "
                 "every rank sends from a port of its own",
                 "address_taken",
             )
-    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +92,7 @@ class MembershipChanges:
                 "its progress, and that of all others, comes first",
                 "bad_request",
             )
-        if error := address_taken(job, (address, port), member.rank):
-            raise error
+        check_address_free(job, (address, port), member.rank)
         self._candidates.switches_of(member.rank, address, member.request.switch, job.switch)
         member.endpoint = (address, port)
         if member.rank not in change.proceeded:
