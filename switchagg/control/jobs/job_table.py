@@ -36,10 +36,8 @@ class JobTable:
 
     def find(self, tenant: str, name: str, job_id: int | None = None) -> Job | None:
         """Returns the tenant's newest job of that name, or the one whose newest generation has this id."""
-        jobs = self.named(tenant, name)
-        if job_id is not None:
-            return next((job for job in jobs if job.id == job_id), None)
-        return jobs[-1] if jobs else None
+        newest = reversed(self.named(tenant, name))
+        return next((job for job in newest if job_id in (None, job.id)), None)
 
     def member(self, tenant: str, name: str, rank: int, token: int) -> Member:
         """Returns the admitted rank with this token, which may be its token before the last change.

@@ -19,7 +19,7 @@ somewhere to go for each. No I/O and no clock.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 from switchagg.control.jobs.candidates import PlacementCandidate, seats_in_tree
 from switchagg.control.jobs.job import Placement
@@ -61,17 +61,13 @@ class SwitchPool:
 
     def claim(self, placement: Placement) -> None:
         """Takes exactly these ranges. Raises `UsageError`, with none taken, if one is not free."""
-        taken: list[SlotRange] = []
-        try:
+        with ExitStack() as undo:
             for each in placement.ranges:
                 if each.switch not in self.switches:
                     raise UsageError(f"there is no switch {each.switch!r} any more")
                 self.switches[each.switch].claim(each)
-                taken.append(each)
-        except UsageError:
-            for each in taken:
-                self.switches[each.switch].release(each)
-            raise
+                undo.callback(self.switches[each.switch].release, each)
+            undo.pop_all()
 
     def release(self, placement: Placement, kept: Placement | None = None) -> None:
         """Frees the ranges of `placement`, except those that `kept` has too."""
@@ -124,13 +120,14 @@ class SwitchPool:
         self, ranges: list[SlotRange], movable: Callable[[SlotRange], Sequence[PlacementCandidate]]
     ) -> list[tuple[SlotRange, Placement]]:
         moves: list[tuple[SlotRange, Placement]] = []
-        for each in sorted(ranges, key=lambda each: -each.slots):
-            target = self.take(movable(each))
-            if target is None:
-                for _, taken in moves:
-                    self.release(taken)
-                return []
-            moves.append((each, target))
+        with ExitStack() as undo:
+            for each in sorted(ranges, key=lambda each: -each.slots):
+                target = self.take(movable(each))
+                if target is None:
+                    return []
+                undo.callback(self.release, target)
+                moves.append((each, target))
+            undo.pop_all()
         return moves
 
     def _best(
