@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import multiprocessing
 import os
 import pickle
@@ -61,7 +62,19 @@ def attempt(
         ranks = [
             _context.Process(
                 target=_rank,
-                args=(pairs[r][1], folder, r, n, backend, timeout, options, environment, function, args),
+                args=(
+                    pairs[r][1],
+                    folder,
+                    r,
+                    n,
+                    backend,
+                    timeout,
+                    options,
+                    environment,
+                    limit,
+                    function,
+                    args,
+                ),  # fmt: skip
             )
             for r in range(n)
         ]
@@ -93,7 +106,7 @@ def _collect(pipes: list[Connection], ranks: list[Any], deadline: float) -> list
         ready = wait(waiting, max(0.0, deadline - time.monotonic()))
         if not ready:
             late = [r for r in range(len(ranks)) if r not in outcomes]
-            raise TimeoutError(f"ranks {late} were still running at the limit")
+            raise TimeoutError(f"ranks {late} were still running at the limit; the others: {outcomes}")
         for pipe in ready:
             r = pipes.index(pipe)  # type: ignore[arg-type]
             try:
@@ -114,9 +127,11 @@ def _rank(
     timeout: float,
     options: dict[str, Any] | None,
     environment: dict[str, str],
+    limit: float,
     function: Callable[..., Any],
     args: tuple[Any, ...],
 ) -> None:
+    faulthandler.dump_traceback_later(0.95 * limit)  # where a rank hangs that is about to be killed
     os.environ.update({"GLOO_SOCKET_IFNAME": "lo", **environment})
     import torch
     import torch.distributed as dist
