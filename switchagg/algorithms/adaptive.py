@@ -24,15 +24,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from switchagg.algorithms import levels
-from switchagg.algorithms.base import (
-    Array,
-    Log,
-    Problem,
-    checked_at_least,
-    checked_start,
-    constants,
-    drive,
-)
+from switchagg.algorithms.base import Array, Log, Problem, checked_at_least, checked_start, constants, drive
 from switchagg.algorithms.blocks import checked_block
 from switchagg.algorithms.cost import CostModel
 from switchagg.algorithms.levels import Blocks, Level

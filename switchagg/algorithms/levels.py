@@ -76,12 +76,7 @@ def largest(energies: Array) -> NDArray[np.int64]:
 
 
 def sparse(
-    energies: Array,
-    blocks: Blocks,
-    cost: CostModel,
-    *,
-    bits: int = 32,
-    counts: Sequence[int] | None = None,
+    energies: Array, blocks: Blocks, cost: CostModel, *, bits: int = 32, counts: Sequence[int] | None = None
 ) -> Level:
     """The best level of sparsification.
 
@@ -129,12 +124,7 @@ def quantized(
 
 
 def stochastic(
-    energies: Array,
-    blocks: Blocks,
-    cost: CostModel,
-    *,
-    bits: int = 32,
-    counts: Sequence[int] | None = None,
+    energies: Array, blocks: Blocks, cost: CostModel, *, bits: int = 32, counts: Sequence[int] | None = None
 ) -> tuple[Level, Array]:
     """The best level of stochastic sparsification, and every block's probability.
 

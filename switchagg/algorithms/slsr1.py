@@ -22,15 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import ArrayLike
 
-from switchagg.algorithms.base import (
-    Array,
-    Log,
-    Problem,
-    checked_at_least,
-    checked_start,
-    constants,
-    drive,
-)
+from switchagg.algorithms.base import Array, Log, Problem, checked_at_least, checked_start, constants, drive
 from switchagg.algorithms.blocks import checked_lanes
 from switchagg.errors import UsageError, require
 

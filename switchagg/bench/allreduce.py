@@ -228,35 +228,29 @@ class _Groups:
                 self._groups.pop(key).close()
         return self._failures.get(key, "")
 
-    def measure(
-        self, cell: Cell, variants: Sequence[tuple[str, Variant]], progress: Progress
-    ) -> list[Measurement]:
-        """Measures one cell: warm-up, timed rounds, a round of heavy-tailed data for lossy variants.
-
-        Args:
-            variants: with the keys of their groups.
-        """
+    def measure(self, cell: Cell, variants: Sequence[Variant], progress: Progress) -> list[Measurement]:
+        """Measures one cell: warm-up, timed rounds, a round of heavy-tailed data for lossy variants."""
         if not variants:  # everything was refused on this element type, and the notes say why
             return []
-        found = {variant: Measurement(cell, variant) for _, variant in variants}
-        for key in dict(variants):
+        found = [Measurement(cell, variant) for variant in variants]
+        for key in dict.fromkeys(variant.group for variant in variants):
             self._use(key, lambda group: group.command(lambda _: cell, type(None), _MARGIN_SECONDS))
         rounds = self._settings.warmup + self._settings.repeat
         with _ResultArea(cell) as area:
             for number in range(rounds):
                 sample = self._sample(cell, number, Distribution.NORMAL, area)
                 turn = number % len(variants)
-                for key, variant in [*variants[turn:], *variants[:turn]]:
-                    progress.sample(variant, number, rounds)
-                    take = partial(sample, found[variant], timed=number >= self._settings.warmup)
-                    found[variant].failure = self._use(key, take) or found[variant].failure
-            lossy = [(key, v) for key, v in variants if v.bits < 32 and found[v].checked]
+                for each in [*found[turn:], *found[:turn]]:
+                    progress.sample(each.variant, number, rounds)
+                    take = partial(sample, each, timed=number >= self._settings.warmup)
+                    each.failure = self._use(each.variant.group, take) or each.failure
+            lossy = [each for each in found if each.variant.bits < 32 and each.checked]
             if lossy and is_float(cell.dtype):
                 sample = self._sample(cell, rounds, Distribution.STUDENT_T3, area)
-                for key, variant in lossy:
-                    take = partial(sample, found[variant], timed=False)
-                    found[variant].failure = self._use(key, take) or found[variant].failure
-        return [found[variant] for _, variant in variants]
+                for each in lossy:
+                    take = partial(sample, each, timed=False)
+                    each.failure = self._use(each.variant.group, take) or each.failure
+        return found
 
     def _sample(
         self, cell: Cell, number: int, distribution: Distribution, area: _ResultArea

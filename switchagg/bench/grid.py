@@ -112,6 +112,13 @@ class Variant:
     loss: float = 0.0
     transport: str = ""
 
+    @property
+    def group(self) -> str:
+        """The ranks that measure it: gloo's serve two systems; each transport and loss has a switch."""
+        if self.system == "switchagg":
+            return f"switchagg {self.transport} {self.loss}"
+        return "gloo" if self.system.startswith("gloo") else self.system
+
     def describe(self) -> str:
         """One line for people."""
         lossy = f", {self.loss:.3g} loss" if self.loss else ""

@@ -53,14 +53,8 @@ def to_json(records: Sequence[Record], settings: Settings, seconds: float) -> di
 
 def _record_to_json(record: Record) -> dict[str, Any]:
     experiment = record.experiment
-    told: dict[str, Any] = {
-        "title": experiment.title,
-        "claim": experiment.claim,
-        "source": experiment.source,
-        "verdict": str(record.verdict),
-        "seconds": record.seconds,
-        "others": record.others,
-    }
+    told: dict[str, Any] = {name: getattr(experiment, name) for name in ("title", "claim", "source")}
+    told |= {"verdict": str(record.verdict), "seconds": record.seconds, "others": record.others}
     if record.outcome is None:
         return told | {"reason": record.reason}
     found: dict[str, Any] = _json_value(asdict(record.outcome))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import product
 
 from switchagg.bench.grid import Settings, Variant, format_list, numpy_dtype
 from switchagg.bench.peers.gloo import GlooPeer
@@ -22,7 +23,7 @@ class Lineup:
     """The systems and groups of a run, and the reasons that others are left out.
 
     Attributes:
-        groups: a peer for each group of ranks; gloo's ranks serve two systems, each loss has a switch.
+        groups: a peer for each `Variant.group`.
         systems: the systems that run, in the order of the table.
         notes: a line for each system that is left out.
     """
@@ -31,37 +32,38 @@ class Lineup:
     systems: tuple[str, ...]
     notes: tuple[str, ...]
 
-    def variants(self, settings: Settings, dtype: str) -> tuple[list[tuple[str, Variant]], list[str]]:
-        """Group keys and variants to measure on an element type, and notes on those that are refused."""
+    def variants(self, settings: Settings, dtype: str) -> tuple[list[Variant], list[str]]:
+        """Variants to measure on an element type, and notes on those that are refused."""
         natural = 8 * numpy_dtype(dtype).itemsize
-        wanted: list[tuple[str, Variant]] = []
-        for system in self.systems:
-            if system == "switchagg":
-                wanted += [
-                    (_switchagg_group(transport, loss), Variant(system, bits, loss, transport))
-                    for transport in settings.transports
-                    for loss in settings.losses
-                    for bits in settings.lanes(dtype)
-                ]
-            else:
-                bits = {"gloo-fp16": 16, "udp-floor": 32}.get(system, natural)
-                wanted.append((_group_of(system), Variant(system, bits)))
         accepted, notes = [], []
-        for key, variant in wanted:
-            reason = self.groups[key].refuses(variant, dtype)
-            if reason is None:
-                accepted.append((key, variant))
-            else:
-                notes.append(f"{variant.system}: left out: {reason}")
+        for system in self.systems:
+            lanes = {"switchagg": settings.lanes(dtype), "gloo-fp16": (16,), "udp-floor": (32,)}
+            for variant in _variants(settings, system, lanes.get(system, (natural,))):
+                reason = self.groups[variant.group].refuses(variant, dtype)
+                if reason is None:
+                    accepted.append(variant)
+                else:
+                    notes.append(f"{variant.system}: left out: {reason}")
         return accepted, notes
 
 
-def _switchagg_group(transport: str, loss: float) -> str:
-    return f"switchagg {transport} {loss}"
+def _variants(settings: Settings, system: str, lanes: Iterable[int]) -> list[Variant]:
+    if system != "switchagg":
+        return [Variant(system, bits) for bits in lanes]
+    grid = product(settings.transports, settings.losses, lanes)
+    return [Variant(system, bits, loss, transport) for transport, loss, bits in grid]
 
 
-def _group_of(system: str) -> str:
-    return "gloo" if system.startswith("gloo") else system
+def _peer(settings: Settings, variant: Variant) -> Peer:
+    """The parent's side of the ranks that measure a variant."""
+    match variant.system.split("-"):
+        case ["switchagg"]:
+            return SwitchaggPeer(settings, variant.loss, variant.transport)
+        case ["udp", "floor"]:
+            return NoOpPeer(settings)
+        case ["openmpi", way]:
+            return OpenMpiPeer(way)
+    return GlooPeer()
 
 
 def line_up(settings: Settings) -> Lineup:
@@ -78,23 +80,11 @@ def line_up(settings: Settings) -> Lineup:
     if settings.measure_switchagg:
         wanted = ("switchagg", *wanted)
     for system in wanted:
-        candidates: dict[str, Peer]
-        if system == "switchagg":
-            candidates = {
-                _switchagg_group(transport, loss): SwitchaggPeer(settings, loss, transport)
-                for transport in settings.transports
-                for loss in settings.losses
-            }
-        elif system == "udp-floor":
-            candidates = {system: NoOpPeer(settings)}
-        elif system.startswith("openmpi-"):
-            candidates = {system: OpenMpiPeer(system.removeprefix("openmpi-"))}
-        else:
-            candidates = {_group_of(system): GlooPeer()}
+        candidates = {one.group: _peer(settings, one) for one in _variants(settings, system, (32,))}
         reason = next(iter(candidates.values())).missing()
         if reason is None:
             systems.append(system)
-            groups |= {key: peer for key, peer in candidates.items() if key not in groups}
+            groups = candidates | groups
         else:
             notes.append(f"{system}: left out: {reason}")
     if not systems:

@@ -20,12 +20,7 @@ class SwitchaggPeer(Peer):
     name = "switchagg"
 
     def __init__(
-        self,
-        settings: Settings,
-        loss: float = 0.0,
-        transport: str = "auto",
-        *,
-        deadline: float | None = None,
+        self, settings: Settings, loss: float = 0.0, transport: str = "auto", *, deadline: float | None = None
     ) -> None:
         self._settings = settings
         self._deadline = deadline
