@@ -74,7 +74,7 @@ def attempt(
                     limit,
                     function,
                     args,
-                ),  # fmt: skip
+                ),
             )
             for r in range(n)
         ]
