@@ -3,6 +3,7 @@
 
 #include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -35,6 +36,16 @@ class Descriptor {
  private:
   int fd_ = -1;
 };
+
+// Asks for a socket buffer of so many bytes, past the system's limit if the process may. Returns the bytes that it got.
+inline int enlarge_buffer(int fd, int option, int force, int bytes) {
+  if (setsockopt(fd, SOL_SOCKET, force, &bytes, sizeof bytes) != 0)
+    setsockopt(fd, SOL_SOCKET, option, &bytes, sizeof bytes);
+  int got = 0;
+  socklen_t length = sizeof got;
+  getsockopt(fd, SOL_SOCKET, option, &got, &length);
+  return got / 2;  // the kernel doubles what it is asked for, for its own bookkeeping
+}
 
 struct Unmap {
   size_t bytes = 0;

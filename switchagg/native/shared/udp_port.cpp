@@ -27,15 +27,6 @@ constexpr size_t kPlainReceiveSlots = 64;    // single datagrams, without GRO
 constexpr size_t kPlainReceiveBytes = 65536 + 192;  // unused pages cost nothing; 192: not all in the same cache sets
 constexpr size_t kSendMessages = 64;         // messages in one sendmmsg
 
-int enlarge(int fd, int option, int force, int bytes) {
-  if (setsockopt(fd, SOL_SOCKET, force, &bytes, sizeof bytes) != 0)
-    setsockopt(fd, SOL_SOCKET, option, &bytes, sizeof bytes);
-  int got = 0;
-  socklen_t length = sizeof got;
-  getsockopt(fd, SOL_SOCKET, option, &got, &length);
-  return got / 2;  // the kernel doubles what it is asked for, for its own bookkeeping
-}
-
 union Control {
   cmsghdr align;
   char bytes[CMSG_SPACE(sizeof(int))];
@@ -87,8 +78,8 @@ UdpPort::UdpPort(const UdpOptions& options) : socket_(socket(AF_INET, SOCK_DGRAM
   if (getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length) != 0) fail("getsockname");
   local_ = from_sockaddr(address);
   wake_up_ = make_wake_up();
-  receive_buffer_ = enlarge(fd, SO_RCVBUF, SO_RCVBUFFORCE, options.receive_buffer);
-  enlarge(fd, SO_SNDBUF, SO_SNDBUFFORCE, options.send_buffer);
+  receive_buffer_ = enlarge_buffer(fd, SO_RCVBUF, SO_RCVBUFFORCE, options.receive_buffer);
+  enlarge_buffer(fd, SO_SNDBUF, SO_SNDBUFFORCE, options.send_buffer);
   if (options.offload) {
     int off = 0, on = 1;
     gso_ = setsockopt(fd, SOL_UDP, UDP_SEGMENT, &off, sizeof off) == 0;

@@ -25,10 +25,14 @@ void EtherPort::receive(std::vector<Received>& into) {
   arrived_.clear();
   frames_->receive(arrived_);
   std::lock_guard<FairMutex> guard(lock_);
-  for (auto& [port, bytes] : waiting_) send_later(port, keep(std::move(bytes)));
+  for (auto& [port, bytes] : waiting_) {
+    const Bytes& kept = kept_.emplace_back(std::move(bytes));
+    send_later(port, {kept.data(), static_cast<uint32_t>(kept.size())});
+  }
   waiting_.clear();
   for (const Received& frame : arrived_) on_frame(frame, into);
-  send_leaving();
+  for (auto& [port, frames] : leaving_) send_run(port, frames);
+  kept_.clear();
 }
 
 void EtherPort::on_frame(const Received& frame, std::vector<Received>& into) {
@@ -59,25 +63,20 @@ bool EtherPort::forward(const FrameView& view, Segment frame, uint16_t from) {
     case LocalAction::drop:
       ++ether_.local_dropped;
       return false;
-    case LocalAction::answer_arp: {
-      const uint64_t* mac = tables_.arp(view.arp_target);
-      if (!mac) {
+    case LocalAction::answer_arp:
+      if (const uint64_t* mac = tables_.arp(view.arp_target)) {
+        ++ether_.answered_arp;
+        answer_arp(kept_.emplace_back(frame.data, frame.data + frame.size).data(), *mac);
+        send_later(from, {kept_.back().data(), frame.size});
+      } else {
         ++ether_.unaddressed;
-        return false;
       }
-      ++ether_.answered_arp;
-      Bytes answer(frame.data, frame.data + frame.size);
-      switchagg::answer_arp(answer.data(), *mac);
-      send_later(from, keep(std::move(answer)));
       return false;
-    }
-    case LocalAction::answer_echo: {
+    case LocalAction::answer_echo:
       ++ether_.answered_echo;
-      Bytes answer(frame.data, frame.data + frame.size);
-      switchagg::answer_echo(answer.data());
-      send_later(from, keep(std::move(answer)));
+      answer_echo(kept_.emplace_back(frame.data, frame.data + frame.size).data());
+      send_later(from, {kept_.back().data(), frame.size});
       return false;
-    }
     case LocalAction::pass:
       break;
   }
@@ -112,26 +111,11 @@ void EtherPort::send_later(uint16_t port, Segment frame) {
     found->second.push_back(frame);
 }
 
-Segment EtherPort::keep(Bytes bytes) {
-  const Bytes& kept = kept_.emplace_back(std::move(bytes));
-  return {kept.data(), static_cast<uint32_t>(kept.size())};
-}
-
-void EtherPort::send_leaving() {
-  for (auto& [port, frames] : leaving_) {
-    if (frames.empty()) continue;
-    const Endpoint to[] = {{0, 0, endpoint_port(port)}};
-    frames_->send(to, frames);
-    frames.clear();
-  }
-  kept_.clear();
-}
-
-void EtherPort::send_run(uint16_t port) {
-  if (run_.empty()) return;
+void EtherPort::send_run(uint16_t port, std::vector<Segment>& frames) {
+  if (frames.empty()) return;
   const Endpoint to[] = {{0, 0, endpoint_port(port)}};
-  frames_->send(to, run_);
-  run_.clear();
+  frames_->send(to, frames);
+  frames.clear();
 }
 
 void EtherPort::send(std::span<const Endpoint> to, std::span<const Segment> segments) {
@@ -152,7 +136,7 @@ void EtherPort::send(std::span<const Endpoint> to, std::span<const Segment> segm
     for (const Segment& segment : segments) {
       const uint32_t size = std::max(kUdpHeadersBytes + segment.size, kShortestFrame);
       if (used + size > kMadeBytes) {
-        send_run(port);
+        send_run(port, run_);
         used = 0;
       }
       uint8_t* const frame = made_.get() + used;
@@ -165,7 +149,7 @@ void EtherPort::send(std::span<const Endpoint> to, std::span<const Segment> segm
       ++counters_.packets_out;
       counters_.bytes_out += segment.size;
     }
-    send_run(port);
+    send_run(port, run_);
   }
 }
 

@@ -81,9 +81,7 @@ class EtherPort : public Port {
   // Applies the tables to a frame. True for a packet of the protocol, which the caller processes.
   bool forward(const FrameView& view, Segment frame, uint16_t from);
   void send_later(uint16_t port, Segment frame);
-  Segment keep(Bytes bytes);
-  void send_leaving();
-  void send_run(uint16_t port);
+  void send_run(uint16_t port, std::vector<Segment>& frames);
 
   std::unique_ptr<Port> frames_;
   std::vector<uint16_t> ports_;

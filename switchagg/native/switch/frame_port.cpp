@@ -35,6 +35,17 @@ constexpr int kFullMs = 2;                  // wait for a full socket
 
 constexpr int kIgnoreOutgoing = 23;  // PACKET_IGNORE_OUTGOING, which older headers lack
 
+template <typename T>
+bool set_option(const Descriptor& socket, int option, const T& value) {
+  return setsockopt(socket.get(), SOL_PACKET, option, &value, sizeof value) == 0;
+}
+
+// EtherType and tag that the kernel has taken out of a frame; 0: none.
+uint32_t tag_of(uint32_t status, uint16_t tpid, uint16_t tci) {
+  if (!(status & TP_STATUS_VLAN_VALID)) return 0;
+  return (status & TP_STATUS_VLAN_TPID_VALID ? uint32_t{tpid} : 0x8100u) << 16 | tci;
+}
+
 void clear_error(int socket) {
   int error = 0;
   socklen_t length = sizeof error;
@@ -112,17 +123,12 @@ int FramePort::open(Interface& interface) {
   Descriptor rx(socket(AF_PACKET, SOCK_RAW | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   Descriptor tx(socket(AF_PACKET, SOCK_RAW | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!rx || !tx) return errno;
-  const int one = 1;
-  if (setsockopt(rx.get(), SOL_PACKET, PACKET_VNET_HDR, &one, sizeof one) != 0 ||
-      setsockopt(rx.get(), SOL_PACKET, PACKET_AUXDATA, &one, sizeof one) != 0)
+  if (!set_option(rx, PACKET_VNET_HDR, 1) || !set_option(rx, PACKET_AUXDATA, 1) ||
+      !set_option(rx, PACKET_VERSION, int{TPACKET_V2}))
     return errno;
-  const int version = TPACKET_V2;
-  if (setsockopt(rx.get(), SOL_PACKET, PACKET_VERSION, &version, sizeof version) != 0) return errno;
-  setsockopt(rx.get(), SOL_PACKET, kIgnoreOutgoing, &one, sizeof one);  // before Linux 4.20 take() discards them
-  if (setsockopt(rx.get(), SOL_SOCKET, SO_RCVBUFFORCE, &receive_buffer_, sizeof receive_buffer_) != 0)
-    setsockopt(rx.get(), SOL_SOCKET, SO_RCVBUF, &receive_buffer_, sizeof receive_buffer_);
-  if (setsockopt(tx.get(), SOL_SOCKET, SO_SNDBUFFORCE, &kSendBuffer, sizeof kSendBuffer) != 0)
-    setsockopt(tx.get(), SOL_SOCKET, SO_SNDBUF, &kSendBuffer, sizeof kSendBuffer);
+  set_option(rx, kIgnoreOutgoing, 1);  // before Linux 4.20 take() discards them
+  enlarge_buffer(rx.get(), SO_RCVBUF, SO_RCVBUFFORCE, receive_buffer_);
+  enlarge_buffer(tx.get(), SO_SNDBUF, SO_SNDBUFFORCE, kSendBuffer);
   sockaddr_ll address{};
   address.sll_family = AF_PACKET;
   address.sll_ifindex = index;
@@ -137,16 +143,14 @@ int FramePort::open(Interface& interface) {
   ring.place = std::clamp(std::bit_ceil(static_cast<uint32_t>(request.ifr_mtu) + 256), uint32_t{2048}, kRingBlock);
   ring.places = kRingBytes / ring.place;
   const tpacket_req shape{kRingBlock, kRingBytes / kRingBlock, ring.place, ring.places};
-  if (setsockopt(rx.get(), SOL_PACKET, PACKET_COPY_THRESH, &one, sizeof one) != 0 ||
-      setsockopt(rx.get(), SOL_PACKET, PACKET_RX_RING, &shape, sizeof shape) != 0)
-    return errno;
+  if (!set_option(rx, PACKET_COPY_THRESH, 1) || !set_option(rx, PACKET_RX_RING, shape)) return errno;
   ring.memory = map_memory(kRingBytes, PROT_READ | PROT_WRITE, MAP_SHARED, rx.get());
   if (!ring.memory) return errno;
   if (bind(rx.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) return errno;
   packet_mreq all{};  // also frames that are addressed to other stations
   all.mr_ifindex = index;
   all.mr_type = PACKET_MR_PROMISC;
-  if (setsockopt(rx.get(), SOL_PACKET, PACKET_ADD_MEMBERSHIP, &all, sizeof all) != 0) return errno;
+  if (!set_option(rx, PACKET_ADD_MEMBERSHIP, all)) return errno;
 
   epoll_.watch(rx.get(), &interface);
   interface.rx = std::move(rx);  // the former socket closes with `rx`, and leaves the epoll set
@@ -250,10 +254,8 @@ void FramePort::take(Interface& interface, std::vector<Received>& into) {
       ++interface.counters.missed;
       continue;
     }
-    Arrival arrival{start + header->tp_mac, header->tp_snaplen, {}, 0};
+    Arrival arrival{start + header->tp_mac, header->tp_snaplen, {}, tag_of(status, header->tp_vlan_tpid, header->tp_vlan_tci)};
     std::memcpy(&arrival.about, arrival.frame - sizeof arrival.about, sizeof arrival.about);
-    if (status & TP_STATUS_VLAN_VALID)
-      arrival.tag = (status & TP_STATUS_VLAN_TPID_VALID ? uint32_t{header->tp_vlan_tpid} : 0x8100u) << 16 | header->tp_vlan_tci;
     pass(interface, arrival, into);
   }
   tpacket_stats stats{};
@@ -288,8 +290,7 @@ void FramePort::take_large(Interface& interface, std::vector<Received>& into) {
     if (c->cmsg_level != SOL_PACKET || c->cmsg_type != PACKET_AUXDATA) continue;
     tpacket_auxdata aux;
     std::memcpy(&aux, CMSG_DATA(c), sizeof aux);
-    if (aux.tp_status & TP_STATUS_VLAN_VALID)
-      arrival.tag = (aux.tp_status & TP_STATUS_VLAN_TPID_VALID ? uint32_t{aux.tp_vlan_tpid} : 0x8100u) << 16 | aux.tp_vlan_tci;
+    arrival.tag = tag_of(aux.tp_status, aux.tp_vlan_tpid, aux.tp_vlan_tci);
   }
   pass(interface, arrival, into);
 }

@@ -11,11 +11,8 @@
 #include "switchagg/native/shared/thread.h"
 
 namespace switchagg {
-namespace {
 
 constexpr size_t kScratchBytes = 16 * size_t{wire::kMaxPacketBytes};
-
-}  // namespace
 
 SwitchLoop::SwitchLoop(uint32_t capacity) : table_(capacity), scratch_(new uint8_t[kScratchBytes]) {}
 
@@ -79,7 +76,8 @@ void SwitchLoop::on_packet(const Received& datagram) {
     flush();
     verdict = table_.process(datagram, false);
   }
-  if (verdict.action == Action::multicast) finish(verdict);
+  if (verdict.action == Action::multicast)
+    train(verdict.job_index, &Finished::full).add(table_.result(verdict.job_index, verdict.slot));
   if (verdict.action == Action::unicast) answer(verdict);
   if (verdict.action == Action::deliver) deliver(verdict, datagram);
 }
@@ -101,25 +99,12 @@ uint8_t* SwitchLoop::scratch() {
 void SwitchLoop::deliver(const Verdict& verdict, const Received& datagram) {
   const Segment result = table_.delivered(verdict, datagram, scratch());
   scratch_used_ += result.size;
-  if (verdict.reply != 0) {
-    answers_.push_back({verdict.to, result});
-    return;
-  }
-  Train& down = train(verdict.job_index, &Finished::delivered);
-  (result.size > wire::kHeaderBytes ? down.with_words : down.without).push_back(result);
-}
-
-void SwitchLoop::finish(const Verdict& verdict) {
-  Train& full = train(verdict.job_index, &Finished::full);
-  const Segment result = table_.result(verdict.job_index, verdict.slot);
-  (result.size > wire::kHeaderBytes ? full.with_words : full.without).push_back(result);
+  if (verdict.reply != 0) return answers_.push_back({verdict.to, result});
+  train(verdict.job_index, &Finished::delivered).add(result);
 }
 
 void SwitchLoop::answer(const Verdict& verdict) {
-  if (verdict.reply == 0) {
-    answers_.push_back({verdict.to, table_.result(verdict.job_index, verdict.slot)});
-    return;
-  }
+  if (verdict.reply == 0) return answers_.push_back({verdict.to, table_.result(verdict.job_index, verdict.slot)});
   const Segment result = table_.result_with_reply(verdict, scratch());
   scratch_used_ += result.size;
   answers_.push_back({verdict.to, result});

@@ -56,6 +56,7 @@ class SwitchLoop {
   struct Train {  // a train is made of equal sizes
     std::vector<Segment> with_words, without;
     bool empty() const { return with_words.empty() && without.empty(); }
+    void add(Segment result) { (result.size > wire::kHeaderBytes ? with_words : without).push_back(result); }
   };
   struct Finished {  // of one job, since the last flush
     Train full, delivered;
@@ -63,7 +64,6 @@ class SwitchLoop {
 
   void serve();
   void on_packet(const Received& datagram);
-  void finish(const Verdict& verdict);
   void answer(const Verdict& verdict);
   void deliver(const Verdict& verdict, const Received& datagram);
   uint8_t* scratch();

@@ -36,11 +36,7 @@ void count(Counters& counters, Index what) {
   ++counters[static_cast<size_t>(what)];
 }
 
-Verdict dropped(DropReason reason) {
-  Verdict verdict;
-  verdict.reason = reason;
-  return verdict;
-}
+Verdict dropped(DropReason reason) { return {.reason = reason}; }
 
 Verdict drop(uint64_t& count, DropReason reason) {
   ++count;
@@ -287,9 +283,7 @@ Verdict SlotTable::contribute(Job& job, const Header& header, const uint8_t* wor
   }
 
   Job::Slot& slot = job.slots[index];
-  Verdict verdict;
-  verdict.job_index = job.index;
-  verdict.slot = index;
+  Verdict verdict{.job_index = job.index, .slot = index};
   const bool fresh = header.seq == slot.seq + job.mask + 1;
   if (fresh && slot.pending_epoch == epoch_) {
     verdict.action = Action::flush;
@@ -360,11 +354,8 @@ Verdict SlotTable::deliver(const Header& header, uint32_t payload, Endpoint sour
   if (!job || !job->parent || source != job->parent->endpoint || header.token != job->parent->result_token ||
       header.slot - job->parent->base > job->mask || payload != (filled ? 4 * job->words : 0))
     return drop(unattributed_, DropReason::op);
-  Verdict verdict;
-  verdict.job_index = job->index;
-  verdict.slot = header.slot - job->parent->base;
-  verdict.reply = header.reply;
-  verdict.action = Action::deliver;
+  Verdict verdict{.action = Action::deliver, .job_index = job->index, .slot = header.slot - job->parent->base,
+                  .reply = header.reply};
   if (header.reply == 0) {
     ++job->counts.delivered;
     return verdict;
@@ -381,9 +372,7 @@ Verdict SlotTable::initialise(Job& job, const Header& header) {
   const uint32_t index = header.seq & job.mask;
   if (header.slot != job.base + index) return job.wrong_slot(header.slot, job.counts.outside);
   Job::Slot& slot = job.slots[index];
-  Verdict verdict;
-  verdict.job_index = job.index;
-  verdict.slot = index;
+  Verdict verdict{.job_index = job.index, .slot = index};
   if (slot.pending_epoch == epoch_) {
     verdict.action = Action::flush;
     return verdict;

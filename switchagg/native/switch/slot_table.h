@@ -68,7 +68,7 @@ struct Verdict {
   Action action = Action::none;
   uint32_t job_index = 0;
   uint32_t slot = 0;  // within the job: 0..P-1
-  Endpoint to;
+  Endpoint to{};
   uint16_t reply = 0;
   uint8_t op = 0, flags = 0;  // of the packet; a leaf forwards a retransmission with them
   wire::DropReason reason = wire::DropReason::none;

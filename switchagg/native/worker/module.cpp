@@ -77,36 +77,35 @@ class Codec {
   }
   uint64_t plan_packets() const { return header_has_plan_ ? 1 : 1 + plan_->packets(); }
   nb::object plan_packet(uint64_t p) const {
-    std::vector<uint8_t> out(4 * static_cast<size_t>(words_));
-    if (!header_has_plan_ && p == 0) {
-      PlanHeader::encode(call_, words_, out.data());
-    } else if (!plan_->encode(header_has_plan_ ? p : p - 1, out.data())) {
-      return nb::none();
-    }
-    return nb::bytes(out.data(), out.size());
+    return packet([&](uint8_t* out) {
+      if (header_has_plan_ || p > 0) return plan_->encode(header_has_plan_ ? p : p - 1, out);
+      PlanHeader::encode(call_, words_, out);
+      return true;
+    });
   }
   void plan_result(uint64_t p, std::optional<nb::bytes> payload) {
-    if (!header_has_plan_ && p == 0) return;
-    plan_->decode(header_has_plan_ ? p : p - 1, payload ? reinterpret_cast<const uint8_t*>(check(*payload)) : nullptr);
+    if (header_has_plan_ || p > 0) plan_->decode(header_has_plan_ ? p : p - 1, checked(payload));
   }
   uint64_t open() {
     stream_ = std::make_unique<Stream>(call_, plan_.get(), words_);
     return stream_->packets();
   }
   nb::object encode(uint64_t p) {
-    std::vector<uint8_t> out(4 * static_cast<size_t>(words_));
-    if (!stream_->encode(p, out.data())) return nb::none();
-    return nb::bytes(out.data(), out.size());
+    return packet([&](uint8_t* out) { return stream_->encode(p, out); });
   }
-  void decode(uint64_t p, std::optional<nb::bytes> payload) {
-    stream_->decode(p, payload ? reinterpret_cast<const uint8_t*>(check(*payload)) : nullptr);
-  }
+  void decode(uint64_t p, std::optional<nb::bytes> payload) { stream_->decode(p, checked(payload)); }
   void finish() { stream_->finish(); }
 
  private:
-  const char* check(const nb::bytes& payload) const {
-    if (payload.size() != 4 * static_cast<size_t>(words_)) throw nb::value_error("payload must be exactly K words");
-    return payload.c_str();
+  template <typename F>
+  nb::object packet(F&& encode) const {
+    std::vector<uint8_t> out(4 * static_cast<size_t>(words_));
+    if (!encode(out.data())) return nb::none();
+    return nb::bytes(out.data(), out.size());
+  }
+  const uint8_t* checked(const std::optional<nb::bytes>& payload) const {
+    if (payload && payload->size() != 4 * static_cast<size_t>(words_)) throw nb::value_error("payload must be exactly K words");
+    return payload ? static_cast<const uint8_t*>(payload->data()) : nullptr;
   }
   Call call_;
   uint32_t words_;
