@@ -63,7 +63,7 @@ class Collective:
     policy: Final[int]
     call_number: Final[int]
     generation: Final[int]
-    resolved: Final[tuple[bool, int, int]]  # once done: zero blocks were skipped, elements a block, bits of lanes
+    resolved: Final[tuple[bool, int, int]]  # once done: zeros skipped, elements a block, bits of lanes
     packets: Final[int]
     results: Final[int]
 
