@@ -30,7 +30,6 @@ and every result the same to the bit, 1 something failed, 2 a parameter that can
 
 
 def add_parser(subparsers: Any) -> None:
-    """Adds `bench` to the commands of an argparse parser."""
     bench = subparsers.add_parser("bench")
     kinds = bench.add_subparsers(dest="benchmark", required=True, metavar="BENCHMARK")
     for add in (_add_allreduce, _add_ddp, _add_policy):
@@ -46,6 +45,7 @@ def _add_allreduce(kinds: Any) -> argparse.ArgumentParser:
         epilog=_ALLREDUCE_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    option = parser.add_argument
     lists = parser.add_argument_group("lists")
     lists.add_argument("--workers", default="4", help="worker processes, 2 to 32 (%(default)s)")
     lists.add_argument("--size", default="4K,64M", help="bytes of a worker's tensor (%(default)s)")
@@ -67,21 +67,19 @@ def _add_allreduce(kinds: Any) -> argparse.ArgumentParser:
         "--compare",
         help="gloo, gloo-fp16, openmpi-tcp, openmpi-shm, udp-floor, or none (all that are installed)",
     )
-    parser.add_argument("--repeat", type=int, default=7, help="timed rounds (%(default)s)")
-    parser.add_argument("--warmup", type=int, default=2, help="rounds before them (%(default)s)")
-    parser.add_argument(
+    option("--repeat", type=int, default=7, help="timed rounds (%(default)s)")
+    option("--warmup", type=int, default=2, help="rounds before them (%(default)s)")
+    option(
         "--mask", action="store_true", help="pass the block masks to switchagg; do not scan for zero blocks"
     )
-    parser.add_argument("--block-size", type=int, default=64, help="elements to a block (%(default)s)")
-    parser.add_argument("--words", type=int, help="words to a packet (the controller's choice)")
-    parser.add_argument("--slots", type=int, help="slots of the job (the controller's choice)")
-    parser.add_argument("--duplicate", type=float, default=0.0, help="share that the switch duplicates (0)")
-    parser.add_argument("--reorder", type=float, default=0.0, help="share that the switch reorders (0)")
-    parser.add_argument(
-        "--rate", help="of each worker's link to the switch, each way, such as 1Gbit (as fast as it goes)"
-    )
-    parser.add_argument("--seed", type=int, default=1, help="of data and faults (%(default)s)")
-    parser.add_argument("--timeout", type=float, default=60.0, help="seconds for one call (%(default)s)")
+    option("--block-size", type=int, default=64, help="elements to a block (%(default)s)")
+    option("--words", type=int, help="words to a packet (the controller's choice)")
+    option("--slots", type=int, help="slots of the job (the controller's choice)")
+    option("--duplicate", type=float, default=0.0, help="share that the switch duplicates (0)")
+    option("--reorder", type=float, default=0.0, help="share that the switch reorders (0)")
+    option("--rate", help="of each worker's link to the switch, each way, such as 1Gbit (as fast as it goes)")
+    option("--seed", type=int, default=1, help="of data and faults (%(default)s)")
+    option("--timeout", type=float, default=60.0, help="seconds for one call (%(default)s)")
     parser.set_defaults(run=_allreduce)
     return parser
 
@@ -97,21 +95,16 @@ def _add_ddp(kinds: Any) -> argparse.ArgumentParser:
         epilog="Every system trains the same models on the same batches, in turns, in the same processes. "
         "Exit status: 0 all measured, ranks the same; 1 something failed; 2 a parameter that cannot work.",
     )
-    parser.add_argument("--workers", default=",".join(map(str, default.workers)), help="list (%(default)s)")
-    parser.add_argument("--model", default=",".join(MODELS), help="list (%(default)s)")
-    parser.add_argument(
-        "--system", default=",".join(default.systems), help=f"list of {', '.join(SYSTEMS)} (%(default)s)"
-    )
-    parser.add_argument("--steps", type=int, default=default.steps, help="a round (%(default)s)")
-    parser.add_argument("--repeat", type=int, default=default.repeat, help="timed rounds (%(default)s)")
-    parser.add_argument("--warmup", type=int, default=default.warmup, help="rounds before (%(default)s)")
-    parser.add_argument(
-        "--parameters", type=int, default=default.parameters, help="of a model, about (%(default)s)"
-    )
-    parser.add_argument("--batch", type=int, default=default.batch, help="samples a rank (%(default)s)")
-    parser.add_argument(
-        "--timeout", type=float, default=default.timeout, help="seconds for a step (%(default)s)"
-    )
+    option = parser.add_argument
+    option("--workers", default=",".join(map(str, default.workers)), help="list (%(default)s)")
+    option("--model", default=",".join(MODELS), help="list (%(default)s)")
+    option("--system", default=",".join(default.systems), help=f"list of {', '.join(SYSTEMS)} (%(default)s)")
+    option("--steps", type=int, default=default.steps, help="a round (%(default)s)")
+    option("--repeat", type=int, default=default.repeat, help="timed rounds (%(default)s)")
+    option("--warmup", type=int, default=default.warmup, help="rounds before (%(default)s)")
+    option("--parameters", type=int, default=default.parameters, help="of a model, about (%(default)s)")
+    option("--batch", type=int, default=default.batch, help="samples a rank (%(default)s)")
+    option("--timeout", type=float, default=default.timeout, help="seconds for a step (%(default)s)")
     parser.set_defaults(run=_ddp)
     return parser
 
@@ -124,40 +117,39 @@ def _add_policy(kinds: Any) -> argparse.ArgumentParser:
         epilog=_POLICY_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--workers", type=int, default=4, help="worker processes, 2 to 32 (%(default)s)")
-    parser.add_argument("--size", default="64M", help="bytes of a worker's tensor (%(default)s)")
-    parser.add_argument(
+    option = parser.add_argument
+    option("--workers", type=int, default=4, help="worker processes, 2 to 32 (%(default)s)")
+    option("--size", default="64M", help="bytes of a worker's tensor (%(default)s)")
+    option(
         "--density",
         default="1,0.5,0.1,0.03,0.01,0.03,0.1,0.5,1",
         help="of the phases, one after the other (%(default)s)",
     )
-    parser.add_argument(
+    option(
         "--layout", default="random,clustered", help="of non-zero elements: random, clustered (%(default)s)"
     )
-    parser.add_argument(
-        "--blocks", default="16,64,256,1024", help="block sizes of the fixed settings (%(default)s)"
-    )
-    parser.add_argument(
+    option("--blocks", default="16,64,256,1024", help="block sizes of the fixed settings (%(default)s)")
+    option(
         "--phase-seconds",
         type=float,
         default=8.0,
         help="length of a phase under its best fixed setting (%(default)s)",
     )
-    parser.add_argument(
+    option(
         "--share",
         type=float,
         default=0.25,
         help="share of a phase's calls that measures each fixed setting (%(default)s)",
     )
-    parser.add_argument(
+    option(
         "--deadline",
         type=float,
         default=2.5,
         help="of the job, seconds; heartbeats are sent every fifth of it, at least each second (%(default)s)",
     )
-    parser.add_argument("--transport", default="shm", help="shm or udp (%(default)s)")
-    parser.add_argument("--seed", type=int, default=1, help="of the data (%(default)s)")
-    parser.add_argument("--timeout", type=float, default=60.0, help="seconds for one call (%(default)s)")
+    option("--transport", default="shm", help="shm or udp (%(default)s)")
+    option("--seed", type=int, default=1, help="of the data (%(default)s)")
+    option("--timeout", type=float, default=60.0, help="seconds for one call (%(default)s)")
     parser.set_defaults(run=_policy)
     return parser
 

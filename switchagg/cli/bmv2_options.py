@@ -48,25 +48,24 @@ _DROP_PORT: Final = 511
 def add_bmv2_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options."""
     group = parser.add_argument_group("as simple_switch_grpc", "with the same meaning, before or after a --")
-    group.add_argument("--no-p4", action="store_true", help="wait for a client's program")
-    group.add_argument("--input-config", metavar="FILE.p4", help=argparse.SUPPRESS)
-    group.add_argument("--drop-port", type=int, default=_DROP_PORT, help="511, and nothing else")
-    group.add_argument(
-        "--grpc-server-ssl", action="store_true", help="serve P4Runtime over TLS, with the files below"
-    )
-    group.add_argument("--grpc-server-cert", type=Path, metavar="FILE", help="the server's certificate")
-    group.add_argument("--grpc-server-key", type=Path, metavar="FILE", help="its key")
-    group.add_argument("--grpc-server-cacert", type=Path, metavar="FILE", help="who vouches for clients")
-    group.add_argument(
+    option = group.add_argument
+    option("--no-p4", action="store_true", help="wait for a client's program")
+    option("--input-config", metavar="FILE.p4", help=argparse.SUPPRESS)
+    option("--drop-port", type=int, default=_DROP_PORT, help="511, and nothing else")
+    option("--grpc-server-ssl", action="store_true", help="serve P4Runtime over TLS, with the files below")
+    option("--grpc-server-cert", type=Path, metavar="FILE", help="the server's certificate")
+    option("--grpc-server-key", type=Path, metavar="FILE", help="its key")
+    option("--grpc-server-cacert", type=Path, metavar="FILE", help="who vouches for clients")
+    option(
         "--grpc-server-with-client-auth", action="store_true", help="let in only clients with a certificate"
     )
     for name, value in _IGNORED.items():
         short = ("-L",) if name == "--log-level" else ()
-        group.add_argument(*short, name, metavar=value, dest=_ignored(name), help=argparse.SUPPRESS)
+        option(*short, name, metavar=value, dest=_ignored(name), help=argparse.SUPPRESS)
     for name in _IGNORED_FLAGS:
-        group.add_argument(name, action="store_true", dest=_ignored(name), help=argparse.SUPPRESS)
+        option(name, action="store_true", dest=_ignored(name), help=argparse.SUPPRESS)
     for name in _REFUSED:
-        group.add_argument(name, dest=_refused(name), help=argparse.SUPPRESS)
+        option(name, dest=_refused(name), help=argparse.SUPPRESS)
 
 
 def arranged(line: Sequence[str], parser: argparse.ArgumentParser) -> list[str]:

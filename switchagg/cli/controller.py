@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from switchagg.cli.logs import FORMATS, LEVELS, log_to_stderr
-from switchagg.cli.options import chosen
-from switchagg.cli.serving import extras
+from switchagg.cli.options import chosen, extras
 from switchagg.errors import UsageError
 from switchagg.launch.processes import raise_descriptor_limit
 from switchagg.launch.signals import stop_signals
@@ -34,24 +33,21 @@ STATE_VARIABLE: Final = "STATE_DIRECTORY"  # systemd sets it for StateDirectory=
 
 
 def add_parser(subparsers: Any) -> None:
-    """Adds `controller` to the commands of an argparse parser."""
-    parser = subparsers.add_parser(
+    option = subparsers.add_parser(
         "controller",
         description="Serves HTTP for workers, people and Prometheus, and the web page, in front of switches. "
         "Options override the configuration file.",
-    )
-    parser.add_argument("--listen", metavar="HOST:PORT", help=f"where to serve ({DEFAULT_LISTEN})")
-    parser.add_argument(
+    ).add_argument
+    option("--listen", metavar="HOST:PORT", help=f"where to serve ({DEFAULT_LISTEN})")
+    option(
         "--state",
         type=Path,
         metavar="DIR",
         help=f"folder of the state that survives a restart ({STATE_VARIABLE}; without it nothing does)",
     )
-    parser.add_argument(
-        "--tls-cert", type=Path, metavar="FILE", help="serve https with this certificate (PEM)"
-    )
-    parser.add_argument("--tls-key", type=Path, metavar="FILE", help="and its key (PEM, not encrypted)")
-    parser.add_argument(
+    option("--tls-cert", type=Path, metavar="FILE", help="serve https with this certificate (PEM)")
+    option("--tls-key", type=Path, metavar="FILE", help="and its key (PEM, not encrypted)")
+    option(
         "--switch",
         action="append",
         default=[],
@@ -60,17 +56,12 @@ def add_parser(subparsers: Any) -> None:
         "this process; or p4runtime://HOST:PORT[?address=IP&station=IP,MAC,PORT&parent=NAME&...]; may be "
         "repeated (switch=native)",
     )
-    parser.add_argument(
-        "--config", type=Path, metavar="FILE", help="TOML file with [controller] and [switch.NAME]"
-    )
-    parser.add_argument("--words", type=int, metavar="K", help="words in a packet of jobs that ask for none")
-    parser.add_argument("--slots", type=int, metavar="P", help="slots of jobs that ask for none")
-    parser.add_argument("--log-format", choices=FORMATS, help="lines for people, or JSON (plain)")
-    parser.add_argument(
-        "--log-level", choices=LEVELS, default="info", help="lowest level that is logged (%(default)s)"
-    )
-    parser.add_argument("--json", action="store_true", help="print the announcement as JSON")
-    parser.set_defaults(run=run)
+    option("--config", type=Path, metavar="FILE", help="TOML file with [controller] and [switch.NAME]")
+    option("--words", type=int, metavar="K", help="words in a packet of jobs that ask for none")
+    option("--slots", type=int, metavar="P", help="slots of jobs that ask for none")
+    option("--log-format", choices=FORMATS, help="lines for people, or JSON (plain)")
+    option("--log-level", choices=LEVELS, default="info", help="lowest level that is logged (%(default)s)")
+    option("--json", action="store_true", help="print the announcement as JSON")
 
 
 def run(args: argparse.Namespace) -> int:

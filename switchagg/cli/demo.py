@@ -22,44 +22,40 @@ work, 130 interrupted.
 
 
 def add_parser(subparsers: Any) -> None:
-    """Adds `demo` to the commands of an argparse parser."""
-    parser = subparsers.add_parser(
+    option = subparsers.add_parser(
         "demo",
         description="Worker processes train one language model on the source of the Python standard library. "
         "A software switch sums their gradients. The same batches then run in a single process, and a report "
         "shows both curves, the bytes on the wire and the time.",
         epilog=_EPILOG,
-    )
-    parser.add_argument("--workers", type=int, default=4, help="worker processes, 1 to 32 (%(default)s)")
-    parser.add_argument("--steps", type=int, default=300, help="optimizer steps (%(default)s)")
-    parser.add_argument("--bits", type=int, default=32, help="width of lanes: 32, 16 or 8 (%(default)s)")
-    parser.add_argument(
+    ).add_argument
+    option("--workers", type=int, default=4, help="worker processes, 1 to 32 (%(default)s)")
+    option("--steps", type=int, default=300, help="optimizer steps (%(default)s)")
+    option("--bits", type=int, default=32, help="width of lanes: 32, 16 or 8 (%(default)s)")
+    option(
         "--compare-bits", action="store_true", help="train with 32-, 16- and 8-bit lanes, one after the other"
     )
-    parser.add_argument("--loss", type=float, default=0.0, help="share of packets that the switch loses (0)")
-    parser.add_argument("--duplicate", type=float, default=0.0, help="share that it duplicates (0)")
-    parser.add_argument("--reorder", type=float, default=0.0, help="share that it reorders (0)")
-    parser.add_argument("--seed", type=int, default=0, help="of weights, batches and faults (%(default)s)")
-    parser.add_argument(
+    option("--loss", type=float, default=0.0, help="share of packets that the switch loses (0)")
+    option("--duplicate", type=float, default=0.0, help="share that it duplicates (0)")
+    option("--reorder", type=float, default=0.0, help="share that it reorders (0)")
+    option("--seed", type=int, default=0, help="of weights, batches and faults (%(default)s)")
+    option(
         "--embedding",
         default="65536x64",
         metavar="ROWSxCOLUMNS",
         help="size of the embedding table (%(default)s)",
     )
-    parser.add_argument("--batch", type=int, default=128, help="examples a worker and step (%(default)s)")
-    parser.add_argument(
-        "--corpus-bytes", type=int, default=6_000_000, metavar="N", help="of source to read (%(default)s)"
-    )
-    parser.add_argument("--rate", help="of each worker's link, each way, such as 1Gbit (as fast as it goes)")
-    parser.add_argument("--learning-rate", type=float, default=0.1, help="of Adagrad (%(default)s)")
-    parser.add_argument(
+    option("--batch", type=int, default=128, help="examples a worker and step (%(default)s)")
+    option("--corpus-bytes", type=int, default=6_000_000, metavar="N", help="of source to read (%(default)s)")
+    option("--rate", help="of each worker's link, each way, such as 1Gbit (as fast as it goes)")
+    option("--learning-rate", type=float, default=0.1, help="of Adagrad (%(default)s)")
+    option(
         "--report",
         type=Path,
         default=Path("report"),
         metavar="DIR",
         help="folder of the report (./%(default)s)",
     )
-    parser.set_defaults(run=run)
 
 
 def settings_from(args: argparse.Namespace) -> Settings:

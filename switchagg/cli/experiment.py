@@ -26,26 +26,24 @@ is not installed; 2 an option that cannot work, 130 interrupted.
 
 
 def add_parser(subparsers: Any) -> None:
-    """Adds `experiment` to the commands of an argparse parser."""
-    parser = subparsers.add_parser(
+    option = subparsers.add_parser(
         "experiment",
         description="Runs each claim through the software switch with real processes, prints what was found "
         "and whether the claim holds here, and writes a page with plots and a JSON file.",
         epilog=_EPILOG,
-    )
-    parser.add_argument("names", nargs="*", metavar="NAME", help="experiments, or all")
-    parser.add_argument("--list", action="store_true", help="list them")
-    parser.add_argument("--quick", action="store_true", help="a short run, to see that everything works")
-    parser.add_argument("--seed", type=int, default=0, help="of all that is random (%(default)s)")
-    parser.add_argument("--json", action="store_true", help="print the results as JSON, and no text")
-    parser.add_argument(
+    ).add_argument
+    option("names", nargs="*", metavar="NAME", help="experiments, or all")
+    option("--list", action="store_true", help="list them")
+    option("--quick", action="store_true", help="a short run, to see that everything works")
+    option("--seed", type=int, default=0, help="of all that is random (%(default)s)")
+    option("--json", action="store_true", help="print the results as JSON, and no text")
+    option(
         "--out",
         type=Path,
         default=Path("experiments-report"),
         metavar="DIR",
         help="folder of the report (./%(default)s)",
     )
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

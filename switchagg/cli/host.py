@@ -28,7 +28,6 @@ TOKEN_VARIABLE: Final = "SWITCHAGG_HOST_TOKEN"  # where it is set, every request
 
 
 def add_parser(subparsers: Any) -> None:
-    """Adds `host` to the commands of an argparse parser."""
     parser = subparsers.add_parser(
         "host",
         description="Runs a software switch and its controller, for workers that set SWITCHAGG_CONTROLLER. "
@@ -43,7 +42,6 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--ignore-stdin", action="store_true", help="continue when standard input closes")
     parser.add_argument("--parent", type=int, metavar="PID", help="end when this process does")
     add_network_options(parser)
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -17,7 +17,6 @@ MAX_EVENTS = 1000
 
 
 def add_parser(subparsers: Any) -> None:
-    """Adds the commands to an argparse parser."""
     jobs = subparsers.add_parser(
         "jobs",
         description="Lists the jobs of a controller: the ranks that have joined, are missing, lost or have "

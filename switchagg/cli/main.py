@@ -37,8 +37,9 @@ COMMANDS: Final = {
 }
 """Module and help text of each command.
 
-A module has ``add_parser(subparsers)``, which adds all its commands with their functions as the default of
-``run``. It may have ``arranged(line, parser)``, which returns a command's line as argparse shall read it.
+A module has ``add_parser(subparsers)``, which adds all its commands. The default of ``run`` is a command's
+function; without one it is ``run(args)`` of the module. It may have
+``arranged(line, parser)``, which returns a command's line as argparse shall read it.
 """
 
 
@@ -79,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         line = line[:place] + module.arranged(line[place:], commands.added.choices[chosen])
     args = parser.parse_args(line)
     try:
-        status = int(args.run(args))
+        status = int((args.run if "run" in args else module.run)(args))
         sys.stdout.flush()
         return status
     except UsageError as error:

@@ -13,7 +13,6 @@ _JOB_FIELDS = ("world_size", "words", "slots", "priority", "deadline", "on_loss"
 
 
 def add_parser(subparsers: Any) -> None:
-    """Adds the commands to an argparse parser."""
     job = subparsers.add_parser(
         "job",
         description="Creates jobs. A job that nobody created is made when its first rank connects; one that "
@@ -25,18 +24,15 @@ def add_parser(subparsers: Any) -> None:
         help="create a job",
         description="Creates a job. Its ranks then connect to it by name, with the same world size.",
     )
-    create.add_argument("name", help="its name, unique among the tenant's jobs")
-    create.add_argument("--world-size", type=int, required=True, metavar="N", help="number of ranks, 1..32")
-    create.add_argument(
-        "--words", type=int, metavar="K", help="32-bit words in a packet (the switch's default)"
-    )
-    create.add_argument("--slots", type=int, metavar="P", help="a power of two (the switch's default)")
-    create.add_argument("--priority", type=int, metavar="0..9", help="higher ones leave the queue first (5)")
-    create.add_argument(
-        "--deadline", type=float, metavar="S", help="seconds of silence until a rank is lost (10)"
-    )
-    create.add_argument("--on-loss", choices=("fail", "shrink"), help="effect on the job (fail)")
-    create.add_argument("--switch", metavar="NAME", help="run on this switch only")
+    option = create.add_argument
+    option("name", help="its name, unique among the tenant's jobs")
+    option("--world-size", type=int, required=True, metavar="N", help="number of ranks, 1..32")
+    option("--words", type=int, metavar="K", help="32-bit words in a packet (the switch's default)")
+    option("--slots", type=int, metavar="P", help="a power of two (the switch's default)")
+    option("--priority", type=int, metavar="0..9", help="higher ones leave the queue first (5)")
+    option("--deadline", type=float, metavar="S", help="seconds of silence until a rank is lost (10)")
+    option("--on-loss", choices=("fail", "shrink"), help="effect on the job (fail)")
+    option("--switch", metavar="NAME", help="run on this switch only")
     add_controller_options(create)
     job.set_defaults(run=_create)
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from switchagg.errors import UsageError
 
@@ -14,6 +16,13 @@ if TYPE_CHECKING:
     from switchagg.emulator.faults import Faults
     from switchagg.emulator.rates import Rate
 
+_EXTRAS: Final = {
+    "lark": "p4model",
+    "pcpp": "p4model",
+    "grpc": "p4runtime",
+    "google": "p4runtime",
+    "finsy": "p4runtime",
+}
 _FAULTS = (
     ("loss", "probability that a packet is lost"),
     ("duplicate", "probability that it arrives twice"),
@@ -101,15 +110,14 @@ def network_arguments(args: argparse.Namespace) -> list[str]:
 
 def add_controller_options(parser: argparse.ArgumentParser) -> None:
     """Adds ``--controller``, ``--ca`` and ``--json``."""
-    parser.add_argument(
-        "--controller", metavar="URL", help="http://host:port or https://host:port (SWITCHAGG_CONTROLLER)"
-    )
-    parser.add_argument(
+    option = parser.add_argument
+    option("--controller", metavar="URL", help="http://host:port or https://host:port (SWITCHAGG_CONTROLLER)")
+    option(
         "--ca",
         metavar="FILE",
         help="certificates to trust, for https:// with a private authority (SWITCHAGG_CA)",
     )
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    option("--json", action="store_true", help="print JSON")
     # A token on a command line is seen by everybody who lists processes.
     parser.epilog = "The tenant's token, where the controller wants one, comes from SWITCHAGG_TOKEN."
 
@@ -136,3 +144,23 @@ def print_answer(args: argparse.Namespace, answer: object, text: str) -> int:
     """Prints a controller's answer, as JSON where --json is given and as text otherwise. Returns 0."""
     print(json.dumps(answer, indent=1) if args.json else text)
     return 0
+
+
+@contextlib.contextmanager
+def extras() -> Iterator[None]:
+    """Turns the error of a missing package into a `UsageError` that names its extra."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        extra = _EXTRAS.get((error.name or "").split(".")[0])
+        if extra is None:
+            raise
+        raise UsageError(f'{error.name} is missing: pip install "switchagg[{extra}]"') from None
+
+
+def refuse_faults(args: argparse.Namespace) -> None:
+    """Raises `UsageError` for faults, a rate or a capture, which the P4 engine does not have."""
+    if rate_from(args) is not None:
+        raise UsageError("--engine p4 has links of no particular --rate")
+    if faults_from(args).any or args.pcap is not None:
+        raise UsageError("--engine p4 injects no faults and writes no capture")

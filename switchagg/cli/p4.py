@@ -8,13 +8,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from switchagg.cli.options import add_macro_options
-from switchagg.cli.serving import extras
+from switchagg.cli.options import add_macro_options, extras
 from switchagg.errors import UsageError
 
 
 def add_parser(subparsers: Any) -> None:
-    """Adds `p4` to the commands of an argparse parser."""
     parser = subparsers.add_parser(
         "p4",
         description="Works on P4_16 programs for v1model (bmv2) and TNA (Tofino 1), with no compiler. "
@@ -23,7 +21,6 @@ def add_parser(subparsers: Any) -> None:
     commands = parser.add_subparsers(dest="p4_command", metavar="COMMAND", required=True)
     for add in (_add_check, _add_info, _add_run, _add_stf):
         add(commands)
-    parser.set_defaults(run=_run_with_extras)
 
 
 def _add_check(commands: Any) -> None:
@@ -88,7 +85,7 @@ def _add_program_options(parser: argparse.ArgumentParser) -> None:
     add_macro_options(parser)
 
 
-def _run_with_extras(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     """Runs the command. Raises `P4Error` for a program that is wrong."""
     with extras():
         return int(args.run_p4(args))

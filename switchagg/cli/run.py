@@ -37,34 +37,33 @@ cannot be executed, 127 it does not exist, 128 + n after signal n.
 
 
 def add_parser(subparsers: Any) -> None:
-    """Adds `run` to the commands of an argparse parser."""
     parser = subparsers.add_parser(
         "run",
         usage="switchagg run -n N [options] -- command [argument ...]",
         description="Starts a software switch with its controller, and N processes that find it.",
         epilog=_EPILOG,
     )
-    parser.add_argument("-n", "--workers", type=int, required=True, metavar="N", help="processes, 1 to 32")
-    parser.add_argument("--job", default="default", help="SWITCHAGG_JOB of the processes (%(default)s)")
-    parser.add_argument("--controller", metavar="URL", help="use the switch of this controller; start none")
+    option = parser.add_argument
+    option("-n", "--workers", type=int, required=True, metavar="N", help="processes, 1 to 32")
+    option("--job", default="default", help="SWITCHAGG_JOB of the processes (%(default)s)")
+    option("--controller", metavar="URL", help="use the switch of this controller; start none")
     add_job_size_options(parser)
-    parser.add_argument(
+    option(
         "--timeout",
         type=float,
         metavar="SECONDS",
         help="SWITCHAGG_TIMEOUT of the processes: the limit of connect() and of collectives (30)",
     )
-    parser.add_argument(
+    option(
         "--grace",
         type=float,
         default=5.0,
         metavar="SECONDS",
         help="time to end after a failure (%(default)g)",
     )
-    parser.add_argument("--no-prefix", action="store_true", help="do not mark lines with their rank")
+    option("--no-prefix", action="store_true", help="do not mark lines with their rank")
     add_network_options(parser)
-    parser.add_argument("command_line", nargs=argparse.REMAINDER, metavar="command ...", help="what to run")
-    parser.set_defaults(run=run)
+    option("command_line", nargs=argparse.REMAINDER, metavar="command ...", help="what to run")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -22,28 +22,20 @@ Exit status: that of the shell or of CODE, 1 where no session can be opened, 2 a
 
 
 def add_parser(subparsers: Any) -> None:
-    """Adds `shell` to the commands of an argparse parser."""
-    parser = subparsers.add_parser(
-        "shell",
-        description=__doc__,
-        epilog=_EPILOG,
-    )
-    parser.add_argument("server", metavar="HOST:PORT", help="P4Runtime server of the switch")
-    parser.add_argument("-c", dest="code", help="run this Python code instead of a prompt")
-    parser.add_argument("--device", type=int, default=0, help="P4Runtime device id (%(default)s)")
-    parser.add_argument(
+    option = subparsers.add_parser("shell", description=__doc__, epilog=_EPILOG).add_argument
+    option("server", metavar="HOST:PORT", help="P4Runtime server of the switch")
+    option("-c", dest="code", help="run this Python code instead of a prompt")
+    option("--device", type=int, default=0, help="P4Runtime device id (%(default)s)")
+    option(
         "--election",
         type=int,
         metavar="N",
         help="claim this election id, to write; the highest has the switch (none: only read)",
     )
-    parser.add_argument("--tls", action="store_true", help="encrypt; --ca, --cert and --key imply it")
-    parser.add_argument(
-        "--ca", type=Path, metavar="FILE", help="authority to believe, instead of the system's"
-    )
-    parser.add_argument("--cert", type=Path, metavar="FILE", help="certificate of this client")
-    parser.add_argument("--key", type=Path, metavar="FILE", help="its key")
-    parser.set_defaults(run=run)
+    option("--tls", action="store_true", help="encrypt; --ca, --cert and --key imply it")
+    option("--ca", type=Path, metavar="FILE", help="authority to believe, instead of the system's")
+    option("--cert", type=Path, metavar="FILE", help="certificate of this client")
+    option("--key", type=Path, metavar="FILE", help="its key")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -13,8 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from switchagg.cli.bmv2_options import add_bmv2_options, arranged, settle
-from switchagg.cli.options import add_macro_options, add_network_options, faults_from, rate_from
-from switchagg.cli.serving import extras, refuse_faults
+from switchagg.cli.options import (
+    add_macro_options,
+    add_network_options,
+    extras,
+    faults_from,
+    rate_from,
+    refuse_faults,
+)
 from switchagg.errors import UsageError, require
 from switchagg.launch.signals import stop_signals
 from switchagg.wire.header import DEFAULT_PORT
@@ -35,13 +41,9 @@ __all__ = ["add_parser", "arranged", "run"]
 
 
 def add_parser(subparsers: Any) -> None:
-    """Add `switch` to the commands of an argparse parser."""
-    parser = subparsers.add_parser(
-        "switch",
-        description=__doc__,
-        epilog=_EPILOG,
-    )
-    parser.add_argument(
+    parser = subparsers.add_parser("switch", description=__doc__, epilog=_EPILOG)
+    option = parser.add_argument
+    option(
         "--engine",
         choices=("native", "p4"),
         help="what executes: our own code, or a P4 program in the model (native)",
@@ -51,10 +53,10 @@ def add_parser(subparsers: Any) -> None:
         "--program", type=Path, metavar="FILE.p4", help="switchagg_v1model.p4 or switchagg_tna.p4"
     )
     add_macro_options(p4)
-    parser.add_argument("--host", default="127.0.0.1", help="address of this host to serve on (%(default)s)")
-    parser.add_argument("--port", type=int, default=DEFAULT_PORT, help="UDP port, 0 any (%(default)s)")
-    parser.add_argument("--capacity", type=int, default=65536, help="slots, at most 65536 (%(default)s)")
-    parser.add_argument(
+    option("--host", default="127.0.0.1", help="address of this host to serve on (%(default)s)")
+    option("--port", type=int, default=DEFAULT_PORT, help="UDP port, 0 any (%(default)s)")
+    option("--capacity", type=int, default=65536, help="slots, at most 65536 (%(default)s)")
+    option(
         "--job",
         action="append",
         default=[],
@@ -110,14 +112,9 @@ def add_parser(subparsers: Any) -> None:
     )
     add_bmv2_options(parser)
     add_network_options(parser)
-    parser.add_argument(
-        "--no-offload", action="store_true", help="do without the kernel's UDP_SEGMENT and UDP_GRO"
-    )
-    parser.add_argument(
-        "--stats-interval", type=float, default=0.0, metavar="SECONDS", help="print counters that often"
-    )
-    parser.add_argument("--json", action="store_true", help="print JSON lines")
-    parser.set_defaults(run=run)
+    option("--no-offload", action="store_true", help="do without the kernel's UDP_SEGMENT and UDP_GRO")
+    option("--stats-interval", type=float, default=0.0, metavar="SECONDS", help="print counters that often")
+    option("--json", action="store_true", help="print JSON lines")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -139,21 +136,21 @@ def _serve(args: argparse.Namespace, wait: Callable[[float], bool]) -> int:
     interval = args.stats_interval
     require(0.0 <= interval <= 86400.0, "stats-interval", interval, "seconds, 0 (never) to 86400")
     if args.engine == "native" and (args.interface or args.bmv2_interface):
-        from switchagg.cli import switch_ethernet
+        from switchagg.cli.switch_ethernet import serve_native
 
-        return switch_ethernet.serve(args, wait)
+        return serve_native(args, wait)
     if args.address is not None or args.station:
         raise UsageError("--address and --station are for --engine native with --interface")
     if args.p4runtime is None and (args.bmv2_interface or args.device_id or args.cpu_port is not None):
         raise UsageError("-i, --device-id and --cpu-port are for --p4runtime")
     if args.p4runtime is not None and args.engine == "native":
-        from switchagg.cli import switch_ethernet
+        from switchagg.cli.switch_ethernet import serve_udp
 
-        return switch_ethernet.serve_udp(args, _native_switch(args), wait)
+        return serve_udp(args, _native_switch(args), wait)
     if args.p4runtime is not None or args.interface or args.entries is not None:
-        from switchagg.cli import switch_p4
+        from switchagg.cli.switch_ethernet import serve_p4
 
-        return switch_p4.serve(args, wait)
+        return serve_p4(args, wait)
     jobs = [job for path in args.job for job in load_jobs(path)]
     report = _JsonReport() if args.json else _TextReport()
     switch = _p4_switch(args) if args.engine == "p4" else _native_switch(args)

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 
 def add_parser(subparsers: Any) -> None:
-    """Adds `tenant` to the commands of an argparse parser."""
     parser = subparsers.add_parser(
         "tenant",
         description="Adds, changes and removes tenants of the controller whose state is in a folder, and "
@@ -41,7 +40,6 @@ def add_parser(subparsers: Any) -> None:
     _verb(verbs, "remove", "remove a tenant and its tokens; its jobs continue", named=True)
     token = _verb(verbs, "token", "make one more token for a tenant and print it", named=True)
     token.add_argument("--revoke", action="store_true", help="revoke all its earlier tokens")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

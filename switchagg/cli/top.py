@@ -31,7 +31,6 @@ PAUSE: Final = 1.0  # seconds between attempts to reach a controller that has go
 
 
 def add_parser(subparsers: Any) -> None:
-    """Adds `top` to the commands of an argparse parser."""
     parser = subparsers.add_parser(
         "top",
         description="Shows switches, jobs (the fastest first) and the newest events, anew each second. "
@@ -40,7 +39,6 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("-n", dest="count", type=int, metavar="N", help="end after N pictures")
     parser.add_argument("--once", action="store_true", help="the same as -n 1")
     add_controller_options(parser)
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -38,7 +38,6 @@ first; 1 something does not start, or a sum is wrong; 2 a value that cannot work
 
 
 def add_parser(subparsers: Any) -> None:
-    """Adds `topo` to the commands of an argparse parser."""
     parser = subparsers.add_parser(
         "topo",
         usage="switchagg topo TOPOLOGY [options] [-- command [argument ...]]",
@@ -46,10 +45,11 @@ def add_parser(subparsers: Any) -> None:
         "and runs a command on every worker host.",
         epilog=_EPILOG,
     )
-    parser.add_argument("topology", metavar="TOPOLOGY", help="see below")
-    parser.add_argument("--workers", type=int, metavar="N", help="of the rack, of each leaf, of each job")
-    parser.add_argument("--leaves", type=int, metavar="N", help="of two_level")
-    parser.add_argument(
+    option = parser.add_argument
+    option("topology", metavar="TOPOLOGY", help="see below")
+    option("--workers", type=int, metavar="N", help="of the rack, of each leaf, of each job")
+    option("--leaves", type=int, metavar="N", help="of two_level")
+    option(
         "--switch",
         default="native",
         metavar="KIND",
@@ -62,24 +62,18 @@ def add_parser(subparsers: Any) -> None:
     links.add_argument("--bw", dest="rate", metavar="MBIT", help="rate of the wire, Mbit/s")
     links.add_argument("--queue", metavar="FRAMES", help="limit of a link's queue, with --bw (1000)")
     links.add_argument("--seed", metavar="N", help="of these random decisions (0)")
-    parser.add_argument("--words", type=int, metavar="K", help="words in a packet of jobs that ask for none")
-    parser.add_argument("--slots", type=int, metavar="P", help="slots of jobs that ask for none")
+    option("--words", type=int, metavar="K", help="words in a packet of jobs that ask for none")
+    option("--slots", type=int, metavar="P", help="slots of jobs that ask for none")
     check = parser.add_argument_group("check", "without a command")
     check.add_argument("--elements", type=int, default=65_536, metavar="N", help="int32 a sum (%(default)s)")
     check.add_argument("--rounds", type=int, default=5, metavar="N", help="timed all-reduces (%(default)s)")
-    parser.add_argument(
-        "--cli", action="store_true", help="open Mininet's shell, after the command if there is one"
-    )
-    parser.add_argument(
-        "--pcap", type=Path, metavar="DIR", help="capture the frames of each port of each switch"
-    )
-    parser.add_argument(
-        "--plot", type=Path, metavar="FILE", help="draw the network with the figures (.png, .svg)"
-    )
-    parser.add_argument("--no-prefix", action="store_true", help="do not mark lines with their rank")
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
-    parser.add_argument("-v", "--verbose", action="store_true", help="show Mininet's steps")
-    parser.set_defaults(run=run, command_line=[])
+    option("--cli", action="store_true", help="open Mininet's shell, after the command if there is one")
+    option("--pcap", type=Path, metavar="DIR", help="capture the frames of each port of each switch")
+    option("--plot", type=Path, metavar="FILE", help="draw the network with the figures (.png, .svg)")
+    option("--no-prefix", action="store_true", help="do not mark lines with their rank")
+    option("--json", action="store_true", help="print the result as JSON")
+    option("-v", "--verbose", action="store_true", help="show Mininet's steps")
+    parser.set_defaults(command_line=[])
 
 
 def arranged(line: list[str], parser: argparse.ArgumentParser) -> list[str]:
