@@ -67,12 +67,7 @@ export class TimeChart {
       this.cross,
       this.dot,
     );
-    this.element = h(
-      "figure",
-      { class: "chart" },
-      h("figcaption", {}, this.caption, this.value),
-      this.picture,
-    );
+    this.element = h("figure", { class: "chart" }, h("figcaption", {}, this.caption, this.value), this.picture);
     this.observer = new ResizeObserver(() => this.draw());
     this.observer.observe(this.picture);
   }
@@ -151,12 +146,9 @@ export class TimeChart {
   }
 
   nearest(time) {
-    let best = null;
-    for (const point of this.points) {
-      if (point.value === null) continue;
-      if (best === null || Math.abs(point.t - time) < Math.abs(best.t - time)) best = point;
-    }
-    return best;
+    const known = this.points.filter((point) => point.value !== null);
+    const distance = (point) => Math.abs(point.t - time);
+    return known.reduce((best, point) => (best && distance(best) <= distance(point) ? best : point), null);
   }
 
   cursor() {
@@ -178,11 +170,9 @@ export class TimeChart {
 
 /** Axis of a throughput in GB/s: in the unit that its largest value asks for. */
 export function throughputScale(largest) {
-  const [factor, unit] = [
-    [1, "GB/s"],
-    [1e3, "MB/s"],
-    [1e6, "kB/s"],
-  ].find(([each]) => largest * each >= 1) ?? [1, "GB/s"];
+  const units = { 1: "GB/s", 1e3: "MB/s", 1e6: "kB/s" };
+  const factor = Object.keys(units).map(Number).find((each) => largest * each >= 1) ?? 1;
+  const unit = units[factor];
   return { top: largest > 0 ? nice(largest) : 1, factor, unit };
 }
 

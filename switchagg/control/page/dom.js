@@ -29,15 +29,37 @@ export function table(headings, body) {
   return h("table", { class: "small-table" }, h("thead", {}, h("tr", {}, ...cells)), body);
 }
 
-/** Offers `values` in a select below "all"; the chosen one stays, whether it is among them or not. */
-export function offer(select, values, shown = (value) => value) {
-  const sorted = [...new Set([...values, select.value].filter(Boolean))].sort();
-  const signature = sorted.join();
-  if (select.dataset.offered === signature) return;
-  select.dataset.offered = signature;
-  const chosen = select.value;
-  select.replaceChildren(h("option", { value: "" }, "all"), ...sorted.map((value) => h("option", { value }, shown(value))));
-  select.value = chosen;
+/** The search field `NAME-filter` and the select `NAME-CHOICE` of a list. */
+export class Filter {
+  constructor(name, choice, redraw) {
+    this.search = byId(`${name}-filter`);
+    this.select = byId(`${name}-${choice}`);
+    this.search.addEventListener("input", redraw);
+    this.select.addEventListener("change", redraw);
+  }
+
+  /** Offers `values` below "all"; the chosen one stays, whether it is among them or not. */
+  offer(values, shown = (value) => value) {
+    const chosen = this.select.value;
+    const sorted = [...new Set([...values, chosen].filter(Boolean))].sort();
+    const signature = sorted.join();
+    if (this.offered === signature) return;
+    this.offered = signature;
+    const options = sorted.map((value) => h("option", { value }, shown(value)));
+    this.select.replaceChildren(h("option", { value: "" }, "all"), ...options);
+    this.select.value = chosen;
+  }
+
+  /** Returns whether an item with this value for the select and these texts is asked for. */
+  matches(value, texts) {
+    const words = this.search.value.trim().toLowerCase();
+    const chosen = this.select.value;
+    return (!chosen || value === chosen) && (!words || texts.some((text) => text?.toLowerCase().includes(words)));
+  }
+
+  clear() {
+    this.search.value = this.select.value = "";
+  }
 }
 
 /** Sets text where it differs: an unchanged node keeps its selection and is not announced again. */
@@ -53,28 +75,31 @@ export function setAttribute(element, name, value) {
 }
 
 /**
- * Makes the children of `parent` those of `items`, in order, each kept as long as its key is there.
- * `create(item)` returns {element, update(item)}, or {elements, update(item)} for several in a row.
+ * The children of `parent`, one for each item, in order, each kept as long as its `key(item)` is there.
+ * `create(item)` returns {element}, or {elements} for several in a row, with update(item) and remove() if needed.
  */
-export function keyed(parent, views, items, key, create) {
-  const wanted = new Map(items.map((item) => [key(item), item]));
-  for (const [name, view] of views) {
-    if (wanted.has(name)) continue;
-    for (const element of view.elements ?? [view.element]) element.remove();
-    view.remove?.();
-    views.delete(name);
+export class KeyedList {
+  constructor(parent, key, create) {
+    Object.assign(this, { parent, key, create, views: new Map() });
   }
-  let next = parent.firstElementChild;
-  for (const [name, item] of wanted) {
-    let view = views.get(name);
-    if (view === undefined) {
-      view = create(item);
-      views.set(name, view);
+
+  update(items) {
+    const wanted = new Map(items.map((item) => [this.key(item), item]));
+    for (const [name, view] of this.views) {
+      if (wanted.has(name)) continue;
+      for (const element of view.elements ?? [view.element]) element.remove();
+      view.remove?.();
+      this.views.delete(name);
     }
-    for (const element of view.elements ?? [view.element]) {
-      if (element === next) next = next.nextElementSibling;
-      else parent.insertBefore(element, next);
+    let next = this.parent.firstElementChild;
+    for (const [name, item] of wanted) {
+      if (!this.views.has(name)) this.views.set(name, this.create(item));
+      const view = this.views.get(name);
+      for (const element of view.elements ?? [view.element]) {
+        if (element === next) next = next.nextElementSibling;
+        else this.parent.insertBefore(element, next);
+      }
+      view.update?.(item);
     }
-    view.update(item);
   }
 }

@@ -1,6 +1,6 @@
 // The event log, newest first, with a filter.
 
-import { byId, h, keyed, offer, setAttribute, setText } from "./dom.js";
+import { Filter, KeyedList, byId, h, setAttribute, setText } from "./dom.js";
 import { moment } from "./format.js";
 
 const KEPT = 500;
@@ -22,14 +22,12 @@ const LEVELS = {
 };
 
 let events = []; // newest first
-const rows = new Map(); // by number
 let quiet = true; // what was there before the page is not read out
 
-const kindText = (kind) => kind.replaceAll("_", " ");
+const filter = new Filter("event", "kind", redraw);
+const rows = new KeyedList(byId("events"), (event) => event.n, (event) => ({ element: row(event) }));
 
-const matches = (event, kind, words) =>
-  (!kind || event.kind === kind) &&
-  (!words || [event.text, event.job, event.switch, event.tenant, event.kind].some((text) => text?.toLowerCase().includes(words)));
+const kindText = (kind) => kind.replaceAll("_", " ");
 
 function row(event) {
   const where = [event.job, event.switch].filter(Boolean).join(" · ");
@@ -43,19 +41,11 @@ function row(event) {
 }
 
 function redraw() {
-  const kind = byId("event-kind").value;
-  const words = byId("event-filter").value.trim().toLowerCase();
-  const wanted = events.filter((event) => matches(event, kind, words)).slice(0, SHOWN);
-  const list = byId("events");
-  setAttribute(list, "aria-live", quiet ? "off" : "polite");
-  keyed(
-    list,
-    rows,
-    wanted,
-    (event) => event.n,
-    (event) => ({ element: row(event), update() {} }),
-  );
-  list.hidden = wanted.length === 0;
+  const texts = (event) => [event.text, event.job, event.switch, event.tenant, event.kind];
+  const wanted = events.filter((event) => filter.matches(event.kind, texts(event))).slice(0, SHOWN);
+  setAttribute(rows.parent, "aria-live", quiet ? "off" : "polite");
+  rows.update(wanted);
+  rows.parent.hidden = wanted.length === 0;
   byId("events-empty").hidden = wanted.length > 0;
   setText(byId("events-empty"), events.length ? "No event is like that." : "Nothing has happened yet.");
   quiet = false;
@@ -65,7 +55,7 @@ function redraw() {
 export function resetEvents(list) {
   quiet = true;
   events = [];
-  keyed(byId("events"), rows, []);
+  rows.update([]);
   addEvents(list);
 }
 
@@ -75,9 +65,6 @@ export function addEvents(list) {
   const fresh = list.filter((event) => !known.has(event.n));
   if (fresh.length === 0 && !quiet) return;
   events = [...fresh, ...events].sort((a, b) => b.n - a.n).slice(0, KEPT);
-  offer(byId("event-kind"), events.map((event) => event.kind), kindText);
+  filter.offer(events.map((event) => event.kind), kindText);
   redraw();
 }
-
-byId("event-filter").addEventListener("input", redraw);
-byId("event-kind").addEventListener("change", redraw);

@@ -18,31 +18,27 @@ function leafText(leaf) {
   return `${leaf.switch}: rank ${ranks(leaf.ranks)}, slots from ${leaf.base}`;
 }
 
+const sinceText = (job) =>
+  Number.isFinite(job.policy?.since) ? `, for ${duration(job.now - job.policy.since)}` : "";
+
+function slotsText(job) {
+  if (job.base === null || job.base === undefined) return "–";
+  return `${count(job.slots)} (${job.base} to ${job.base + job.slots - 1}), ${count(job.words)} words a packet`;
+}
+
+const LOSS = { fail: "the job fails", shrink: "go on with the others" };
+
 const FACTS = [
   ["Id", (job) => job.id ?? "–"],
   ["Switch", (job) => job.switch ?? "–"],
   ["Below it", (job) => (job.leaves?.length ? job.leaves.map(leafText).join("; ") : "–")],
-  [
-    "Slots",
-    (job) =>
-      job.base === null || job.base === undefined
-        ? "–"
-        : `${count(job.slots)} (${job.base} to ${job.base + job.slots - 1}), ${count(job.words)} words a packet`,
-  ],
+  ["Slots", slotsText],
   ["Priority", (job) => job.priority ?? "–"],
-  [
-    "When a rank is lost",
-    (job) => `${job.on_loss === "shrink" ? "go on with the others" : "the job fails"}, after ${duration(job.deadline)}`,
-  ],
+  ["When a rank is lost", (job) => `${LOSS[job.on_loss] ?? LOSS.fail}, after ${duration(job.deadline)}`],
   ["Packets", (job) => (job.rates ? `${short(job.rates.packets_per_s)}/s` : "–")],
   ["Round trip", (job) => microseconds(job.rates?.rtt_us)],
   ["Missing", (job) => (job.missing?.length ? `rank ${ranks(job.missing)}` : "nobody")],
-  [
-    "Policy",
-    (job) =>
-      policyText(job.policy) +
-      (Number.isFinite(job.policy?.since) ? `, for ${duration(job.now - job.policy.since)}` : ""),
-  ],
+  ["Policy", (job) => policyText(job.policy) + sinceText(job)],
   ["Why", (job) => job.policy?.why || "–"],
 ];
 
@@ -50,11 +46,8 @@ export class JobDetail {
   constructor(actions) {
     this.values = FACTS.map(() => h("dd"));
     this.drain = h("button", { type: "button", class: "small", onclick: () => actions.drainJob(this.job) }, "Drain");
-    this.evict = h(
-      "button",
-      { type: "button", class: "small danger", onclick: () => actions.evictJob(this.job) },
-      "Evict",
-    );
+    const evict = { type: "button", class: "small danger", onclick: () => actions.evictJob(this.job) };
+    this.evict = h("button", evict, "Evict");
     const group = new Set();
     const chart = (title, field, scale, format) => new TimeChart({ title, field, scale, format, group });
     this.charts = [

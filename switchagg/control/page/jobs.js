@@ -2,7 +2,7 @@
 
 import { Sparkline } from "./chart.js";
 import { colour, jobKey } from "./colours.js";
-import { byId, h, keyed, offer, setAttribute, setText } from "./dom.js";
+import { Filter, KeyedList, byId, h, setAttribute, setText } from "./dom.js";
 import { duration, percent, throughput } from "./format.js";
 import { JobDetail, policyText } from "./job_detail.js";
 import { RankStrip } from "./members.js";
@@ -11,8 +11,9 @@ import { Series } from "./series.js";
 const COLUMNS = 10;
 
 const series = new Map(); // by key, since a row may go and come with the filter
-const views = new Map();
 const opened = new Set();
+const filter = new Filter("job", "state", redraw);
+const rows = new KeyedList(byId("job-rows"), (job) => job.key, (job) => new JobView(job, last.actions));
 
 class JobView {
   constructor(job, actions) {
@@ -34,9 +35,8 @@ class JobView {
     this.ranks = new RankStrip();
     this.rate = h("span", { class: "rate" });
     this.spark = new Sparkline("GBps", "Throughput over the last minutes");
-    const cells = ["number mid", "number mid", "number mid", "wide policy", "wide", "number wide"].map((name) =>
-      h("td", { class: name }),
-    );
+    const classes = ["number mid", "number mid", "number mid", "wide policy", "wide", "number wide"];
+    const cells = classes.map((name) => h("td", { class: name }));
     [this.loss, this.skip, this.density, this.policy, this.place, this.age] = cells;
     this.row = h(
       "tr",
@@ -147,25 +147,13 @@ export function showJobs(jobs, now, actions) {
     series.get(job.key).add(now, job.rates);
   }
   last = { jobs: all, now, actions };
-  offer(byId("job-state"), all.map((job) => job.state));
+  filter.offer(all.map((job) => job.state));
   redraw();
 }
 
 function redraw() {
-  const words = byId("job-filter").value.trim().toLowerCase();
-  const state = byId("job-state").value;
-  const shown = last.jobs.filter(
-    (job) =>
-      (!state || job.state === state) &&
-      (!words || [job.name, job.tenant, job.switch].some((text) => text?.toLowerCase().includes(words))),
-  );
-  keyed(
-    byId("job-rows"),
-    views,
-    shown,
-    (job) => job.key,
-    (job) => new JobView(job, last.actions),
-  );
+  const shown = last.jobs.filter((job) => filter.matches(job.state, [job.name, job.tenant, job.switch]));
+  rows.update(shown);
   byId("jobs-frame").hidden = shown.length === 0;
   byId("jobs-empty").hidden = shown.length > 0;
   setText(
@@ -183,15 +171,11 @@ export function forgetSeries() {
 
 /** Opens a job's row and goes there. */
 export function revealJob(tenant, name) {
-  byId("job-filter").value = "";
-  byId("job-state").value = "";
+  filter.clear();
   redraw();
-  const view = views.get(jobKey(tenant, name));
+  const view = rows.views.get(jobKey(tenant, name));
   if (!view) return;
   view.open(true);
   view.row.scrollIntoView({ block: "start", behavior: "smooth" });
   view.toggle.focus({ preventScroll: true });
 }
-
-byId("job-filter").addEventListener("input", redraw);
-byId("job-state").addEventListener("change", redraw);

@@ -2,7 +2,7 @@
 
 import { getJson, jobPath, request, setToken, token } from "./api.js";
 import { askToken, confirmed, toast } from "./dialogs.js";
-import { byId, h, keyed, setAttribute, setText } from "./dom.js";
+import { KeyedList, byId, h, setAttribute, setText } from "./dom.js";
 import { addEvents, resetEvents } from "./events.js";
 import { clock, duration, percent, throughput } from "./format.js";
 import { forgetSeries, revealJob, showJobs } from "./jobs.js";
@@ -82,7 +82,16 @@ const actions = {
 
 // The figures at the top.
 
-const cards = new Map();
+const cards = new KeyedList(byId("summary"), ([title]) => title, ([title]) => {
+  const [value, note] = ["card-value", "card-note"].map((name) => h("dd", { class: name }));
+  const element = h("div", { class: "card" }, h("dt", {}, title), value, note);
+  const update = ([, figure, text, level]) => {
+    setText(value, figure);
+    setText(note, text);
+    setAttribute(element, "data-level", level || null);
+  };
+  return { element, update };
+});
 
 function showSummary(snapshot) {
   const { jobs, switches } = snapshot;
@@ -112,24 +121,7 @@ function showSummary(snapshot) {
       down.length ? "bad" : "",
     ],
   ];
-  keyed(
-    byId("summary"),
-    cards,
-    all,
-    ([title]) => title,
-    ([title]) => {
-      const [value, note] = ["card-value", "card-note"].map((name) => h("dd", { class: name }));
-      const element = h("div", { class: "card" }, h("dt", {}, title), value, note);
-      return {
-        element,
-        update: ([, figure, text, level]) => {
-          setText(value, figure);
-          setText(note, text);
-          setAttribute(element, "data-level", level || null);
-        },
-      };
-    },
-  );
+  cards.update(all);
 }
 
 // The stream.

@@ -1,6 +1,6 @@
 // The ranks of a job: a strip of boxes for the list, a table for the details.
 
-import { h, keyed, setAttribute, setText, table } from "./dom.js";
+import { KeyedList, h, setAttribute, setText, table } from "./dom.js";
 import { count, seconds } from "./format.js";
 
 /** The health of a member, a word that style.css has a colour for: ok, late, quiet, waiting, lost, left, missing. */
@@ -36,7 +36,14 @@ export class RankStrip {
     this.boxes = h("span", { class: "ranks", "aria-hidden": "true" });
     this.text = h("span", { class: "ranks-text" });
     this.element = h("div", { class: "rank-cell" }, this.text, this.boxes);
-    this.views = new Map();
+    this.list = new KeyedList(this.boxes, (member) => member.rank, () => {
+      const element = h("i");
+      const update = (member) => {
+        setAttribute(element, "data-health", member.health);
+        setAttribute(element, "title", `rank ${member.rank}: ${WORDS[member.health](member)}`);
+      };
+      return { element, update };
+    });
   }
 
   update(job) {
@@ -48,63 +55,40 @@ export class RankStrip {
       if (number) parts.push(`${number} ${kind}`);
     }
     setText(this.text, parts.join(", "));
-    keyed(
-      this.boxes,
-      this.views,
-      all,
-      (member) => member.rank,
-      () => {
-        const element = h("i");
-        return {
-          element,
-          update: (member) => {
-            setAttribute(element, "data-health", member.health);
-            setAttribute(element, "title", `rank ${member.rank}: ${WORDS[member.health](member)}`);
-          },
-        };
-      },
-    );
+    this.list.update(all);
   }
 }
 
 export class MemberTable {
   constructor() {
-    this.body = h("tbody");
-    this.views = new Map();
+    const body = h("tbody");
+    this.list = new KeyedList(body, (member) => member.rank, () => {
+      const classes = ["number", null, null, "number", "mono"];
+      const [rank, state, heard, packets, address] = classes.map((name) => h("td", { class: name }));
+      const dot = h("i", { class: "dot-mark", "aria-hidden": "true" });
+      const word = h("span");
+      state.append(dot, word);
+      const element = h("tr", {}, rank, state, heard, packets, address);
+      const update = (member) => {
+        setText(rank, member.rank);
+        setText(word, member.state);
+        setAttribute(dot, "data-health", member.health);
+        setText(heard, WORDS[member.health](member));
+        setText(packets, count(member.packets));
+        const leaf = this.job.leaves?.length && member.switch ? ` at ${member.switch}` : "";
+        setText(address, member.address ? `${member.address}:${member.port}${leaf}` : "–");
+      };
+      return { element, update };
+    });
     this.element = h(
       "div",
       { class: "table-frame members", tabindex: 0, role: "region", "aria-label": "Ranks" },
-      table([["Rank"], "State", "Heartbeat", ["Packets admitted"], "Address"], this.body),
+      table([["Rank"], "State", "Heartbeat", ["Packets admitted"], "Address"], body),
     );
   }
 
   update(job) {
-    keyed(
-      this.body,
-      this.views,
-      everyRank(job),
-      (member) => member.rank,
-      () => {
-        const [rank, state, heard, packets, address] = ["number", "", "", "number", "mono"].map((name) =>
-          h("td", name ? { class: name } : {}),
-        );
-        const dot = h("i", { class: "dot-mark", "aria-hidden": "true" });
-        const word = h("span");
-        state.append(dot, word);
-        const element = h("tr", {}, rank, state, heard, packets, address);
-        return {
-          element,
-          update: (member) => {
-            setText(rank, member.rank);
-            setText(word, member.state);
-            setAttribute(dot, "data-health", member.health);
-            setText(heard, WORDS[member.health](member));
-            setText(packets, count(member.packets));
-            const leaf = job.leaves?.length && member.switch ? ` at ${member.switch}` : "";
-            setText(address, member.address ? `${member.address}:${member.port}${leaf}` : "–");
-          },
-        };
-      },
-    );
+    this.job = job;
+    this.list.update(everyRank(job));
   }
 }

@@ -1,6 +1,6 @@
 // The switches: state, free slots and their fragmentation, the map of slots, drops.
 
-import { byId, h, keyed, setAttribute, setText, table } from "./dom.js";
+import { KeyedList, byId, h, setAttribute, setText, table } from "./dom.js";
 import { bytes, count, percent } from "./format.js";
 import { SlotMap, rangeText } from "./slotmap.js";
 
@@ -60,24 +60,18 @@ class SwitchView {
     setText(this.name, one.name);
     setText(this.state, one.state);
     setAttribute(this.state, "data-state", one.state);
-    setText(
-      this.where,
-      [one.target, one.address && `${one.address}:${one.port}`, one.parent && `below ${one.parent}`]
-        .filter(Boolean)
-        .join(" · "),
-    );
+    const where = [one.target, one.address && `${one.address}:${one.port}`, one.parent && `below ${one.parent}`];
+    setText(this.where, where.filter(Boolean).join(" · "));
     this.why.hidden = !one.why;
     setText(this.why, one.why ?? "");
     setText(this.button, one.state === "draining" ? "Undrain" : "Drain");
     setAttribute(this.button, "aria-label", `${one.state === "draining" ? "Undrain" : "Drain"} switch ${one.name}`);
     const split = fragmentation(one);
     const free = `${count(one.free)} of ${count(capacity)} slots free`;
-    const largest =
-      one.free > 0 ? `, ${count(one.largest_free)} in one range (fragmentation ${percent(split)})` : ": it is full";
-    const words = one.capacity?.exact_words
-      ? `${one.capacity.exact_words} words a packet`
-      : `up to ${count(one.capacity?.words)} words a packet`;
-    setText(this.facts, `${free}${largest} · ${bytes(one.capacity?.memory)} of memory · ${words}`);
+    const range = `, ${count(one.largest_free)} in one range (fragmentation ${percent(split)})`;
+    const words = one.capacity?.exact_words ?? `up to ${count(one.capacity?.words)}`;
+    const memory = `${bytes(one.capacity?.memory)} of memory · ${words} words a packet`;
+    setText(this.facts, `${free}${one.free > 0 ? range : ": it is full"} · ${memory}`);
     const counters = one.counters ?? {};
     setText(
       this.counters,
@@ -95,33 +89,22 @@ class SwitchView {
     const signature = JSON.stringify(ranges);
     if (signature === this.listed) return;
     this.listed = signature;
-    this.table.replaceChildren(
-      ...ranges.map((range) =>
-        h(
-          "tr",
-          { title: rangeText(range) },
-          h("td", { class: "number" }, String(range.base)),
-          h("td", { class: "number" }, String(range.base + range.slots - 1)),
-          h("td", { class: "number" }, String(range.slots)),
-          h("td", {}, range.name ?? "(another tenant's)"),
-          h("td", {}, range.tenant ?? "–"),
-        ),
-      ),
-    );
+    const rows = ranges.map((range) => {
+      const numbers = [range.base, range.base + range.slots - 1, range.slots];
+      const cells = numbers.map((number) => h("td", { class: "number" }, String(number)));
+      const texts = [range.name ?? "(another tenant's)", range.tenant ?? "–"].map((text) => h("td", {}, text));
+      return h("tr", { title: rangeText(range) }, ...cells, ...texts);
+    });
+    this.table.replaceChildren(...rows);
   }
 }
 
-const views = new Map();
+let buttons = null;
+const panels = new KeyedList(byId("switches"), (one) => one.name, () => new SwitchView(buttons));
 
 /** actions: drainSwitch(name, undrain), choose(range, switch). */
 export function showSwitches(switches, actions) {
-  const parent = byId("switches");
-  setAttribute(parent, "data-empty", switches.length === 0 ? "This controller has no switch." : null);
-  keyed(
-    parent,
-    views,
-    switches,
-    (one) => one.name,
-    () => new SwitchView(actions),
-  );
+  buttons = actions;
+  setAttribute(panels.parent, "data-empty", switches.length === 0 ? "This controller has no switch." : null);
+  panels.update(switches);
 }
