@@ -28,11 +28,11 @@ from switchagg.control.http.routes import (
     THREADS,
     Asking,
     Service,
+    answering,
     check_query,
-    failures,
     job_routes,
     member_routes,
-    streamed,
+    streaming,
     switch_routes,
 )
 from switchagg.control.http.streams import ClientGone
@@ -85,7 +85,7 @@ def guarded(
 
 
 def _add_others(app: FastAPI, service: Service) -> None:
-    @app.get("/healthz", summary="Health", tags=["service"], response_model=HealthView, responses=failures())
+    @app.get("/healthz", summary="Health", tags=["service"], **answering(HealthView))
     async def healthz(request: Request) -> Response:
         """Says that the controller runs; and its switches, to callers that may know."""
         check_query(request)
@@ -98,13 +98,9 @@ def _add_others(app: FastAPI, service: Service) -> None:
             answer |= await service.in_thread(service.controller.queries.health)
         return JSONResponse(answer)
 
-    @app.get(
-        "/metrics",
-        summary="Metrics",
-        tags=["service"],
-        response_class=Response,
-        responses=streamed("Prometheus' text format.", "text/plain") | failures(),
-    )
+    shown = streaming("Prometheus' text format.", "text/plain")
+
+    @app.get("/metrics", summary="Metrics", tags=["service"], **shown)
     async def metrics(tenant: Asking) -> Response:
         """Returns the metrics in Prometheus' text format. For administrators."""
         if not tenant.admin:

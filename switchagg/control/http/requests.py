@@ -51,14 +51,8 @@ Digits: Final = BeforeValidator(_digits)
 Segment: Final = BeforeValidator(_segment)
 
 JobName = Annotated[str, Field(min_length=1, max_length=MAX_NAME, description="Printable characters.")]
-WorldSize = Annotated[
-    int,
-    Field(
-        ge=1,
-        le=MAX_TREE_WORKERS,
-        description=f"Workers of the job; more than {MAX_WORKERS} only on a tree of switches.",
-    ),
-]
+_WORLD_SIZE: Final = f"Workers of the job; more than {MAX_WORKERS} only on a tree of switches."
+WorldSize = Annotated[int, Field(ge=1, le=MAX_TREE_WORKERS, description=_WORLD_SIZE)]
 Words = Annotated[
     int,
     Field(ge=MIN_WORDS, le=65535, description="K, the 32-bit words of a packet; the switch has a limit too."),
@@ -99,33 +93,29 @@ class JobOrder(_Body):
     priority: Priority = DEFAULT_PRIORITY
     deadline: Deadline = DEFAULT_DEADLINE
     on_loss: OnLossName = "fail"
-    switch: Annotated[
-        str | None,
-        Field(max_length=MAX_NAME, description="Run on this one, or below this root; null: on any."),
-    ] = None
-    touch: Annotated[bool, Field(description="False: payloads are neither stored nor added.")] = True
+    switch: str | None = Field(
+        None, max_length=MAX_NAME, description="Run on this one, or below this root; null: on any."
+    )
+    touch: bool = Field(True, description="False: payloads are neither stored nor added.")
 
 
 class Join(_Body):
     """The request of a rank. A setting that it leaves out is as the other ranks want it, or the default."""
 
-    rank: Annotated[int, Field(ge=0, le=MAX_TREE_WORKERS - 1, description="Less than world_size.")]
+    rank: int = Field(ge=0, le=MAX_TREE_WORKERS - 1, description="Less than world_size.")
     world_size: WorldSize
     address: Address
     port: Port
     words: Words | None = None
     slots: Slots | None = None
-    timeout: Annotated[float, Field(gt=0, le=MAX_TIMEOUT, description="Seconds to wait for the others.")] = (
-        30.0
-    )
+    timeout: float = Field(30.0, gt=0, le=MAX_TIMEOUT, description="Seconds to wait for the others.")
     touch: bool | None = None
     deadline: Deadline | None = None
     on_loss: OnLossName | None = None
     priority: Priority | None = None
-    switch: Annotated[
-        str | None,
-        Field(max_length=MAX_NAME, description="The switch that it attaches to; null: by its address."),
-    ] = None
+    switch: str | None = Field(
+        None, max_length=MAX_NAME, description="The switch that it attaches to; null: by its address."
+    )
 
 
 class Bearing(_Body):
@@ -137,27 +127,23 @@ class Bearing(_Body):
 class Leaving(Bearing):
     """A member leaves."""
 
-    begun: Annotated[
-        Count | None,
-        Field(description="Collectives that it has begun since its admission; others learn of it."),
-    ] = None
+    begun: Count | None = Field(
+        None, description="Collectives that it has begun since its admission; others learn of it."
+    )
 
 
 class Beat(Bearing):
     """A heartbeat, for members that send no datagrams."""
 
-    report: Annotated[
-        dict[Literal[FIELDS], Count] | None,  # type: ignore[valid-type]
-        Field(description="Counts since its admission; see switchagg.wire.heartbeat.Report."),
-    ] = None
+    report: dict[Literal[FIELDS], Count] | None = Field(  # type: ignore[valid-type]
+        None, description="Counts since its admission; see switchagg.wire.heartbeat.Report."
+    )
 
 
 class Progress(Bearing):
     """A member's progress when the membership changes."""
 
-    completed: Annotated[
-        int, Field(ge=0, le=_COUNT, description="Collectives complete, as a prefix in call order.")
-    ]
+    completed: int = Field(ge=0, le=_COUNT, description="Collectives complete, as a prefix in call order.")
 
 
 class Proceed(Bearing):
@@ -170,8 +156,8 @@ class Proceed(Bearing):
 class Problem(BaseModel):
     """An error."""
 
-    code: Annotated[str, Field(description="For programs.", examples=["rank_taken"])]
-    message: Annotated[str, Field(description="For people: the wrong value, and what is accepted.")]
+    code: str = Field(description="For programs.", examples=["rank_taken"])
+    message: str = Field(description="For people: the wrong value, and what is accepted.")
 
 
 class Failure(BaseModel):

@@ -18,6 +18,7 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from pydantic import Field
 
 from switchagg.control import answers
+from switchagg.control.answers import JobView
 from switchagg.control.http.errors import STATUS
 from switchagg.control.http.guard import TENANT, Authenticator
 from switchagg.control.http.requests import (
@@ -133,12 +134,16 @@ JobId = Annotated[
 SwitchName = Annotated[
     str, Segment, Path(min_length=1, max_length=MAX_NAME, description="The switch's name.")
 ]
+WaitingJob = Annotated[
+    str | None, Query(max_length=MAX_NAME, description="Show the slots of this job that wait.")
+]
+Limit = Annotated[Annotated[int, Field(ge=1, le=MAX_EVENTS), Digits], Query()]
 Since = Annotated[
     Annotated[int, Field(ge=0, le=2**53), Digits], Query(description="Only events with a greater number.")
 ]
 
 
-def failures(*codes: str) -> dict[int | str, dict[str, Any]]:
+def _failures(*codes: str) -> dict[int | str, dict[str, Any]]:
     """Returns FastAPI's `responses` for a call that may fail with these codes, besides the usual ones."""
     by_status: dict[int, list[str]] = {}
     for code in ("bad_request", "unauthorized", "forbidden", *codes):
@@ -149,9 +154,15 @@ def failures(*codes: str) -> dict[int | str, dict[str, Any]]:
     }
 
 
-def streamed(description: str, media_type: str) -> dict[int | str, dict[str, Any]]:
-    """Returns FastAPI's `responses` for a call that answers with text of this type."""
-    return {200: {"description": description, "content": {media_type: {"schema": {"type": "string"}}}}}
+def answering(model: Any, *codes: str) -> dict[str, Any]:
+    """Returns the settings of a route that answers with a model's JSON, or fails with one of these codes."""
+    return {"response_model": model, "responses": _failures(*codes)}
+
+
+def streaming(description: str, media_type: str, *codes: str) -> dict[str, Any]:
+    """Returns the settings of a route that answers with text of this type, or fails with these codes."""
+    text = {"description": description, "content": {media_type: {"schema": {"type": "string"}}}}
+    return {"response_class": Response, "responses": {200: text} | _failures(*codes)}
 
 
 _BODY: Final = ("length_required", "too_large")  # of every call with a body
@@ -159,18 +170,19 @@ _CREATE: Final = (
     *("world_size", "quota", "not_found", "name_taken"),
     *("no_slots", "no_memory", "draining", "switch", "stopping"),
 )
-_CHANGE: Final = ("wrong_token", "not_found", "lost", "failed", "evicted", "stopping")
+_MEMBER: Final = ("wrong_token", "not_found")
+_CHANGE: Final = (*_MEMBER, "lost", "failed", "evicted", "stopping")
+_PROCEED: Final = (*_CHANGE, "address_taken", "no_slots", "no_memory", "no_switch", "switch")
 _JOIN: Final = (
     *("rank_out_of_range", "world_size", "quota", "rank_taken", "address_taken", "world_size_mismatch"),
     *("settings_mismatch", "join_timeout", "draining", "evicted", "failed"),
     *("no_slots", "no_memory", "no_switch", "switch", "stopping"),
 )
-_STREAM: Final = streamed(
+_STREAM: Final = (
     "A stream of events, a JSON object a line, that lasts as long as the membership. The first is "
     "`admitted` (schema AdmittedView). Later: `lost`, `left`, `switch`, `evicted`, `stopping`, `policy`, "
     "`pause`, and `ping` every 5 s. The connection is the member's life line: its end without a leave means "
-    "that the member is lost.",
-    NDJSON,
+    "that the member is lost."
 )
 
 
@@ -178,40 +190,35 @@ def job_routes(service: Service) -> APIRouter:
     """Returns the routes of jobs as a whole."""
     routes = APIRouter(prefix="/v1/jobs", tags=["jobs"])
     controller, in_thread = service.controller, service.in_thread
-    shown: dict[str, Any] = {"response_model": answers.JobView}
-    drained = failures(*_BODY, "not_found", "failed")
 
-    @routes.post("", summary="Create a job", status_code=201, responses=failures(*_BODY, *_CREATE), **shown)
+    @routes.post("", summary="Create a job", status_code=201, **answering(JobView, *_BODY, *_CREATE))
     async def create(order: JobOrder, tenant: Asking) -> Response:
         """Makes a job before its ranks join. If no switch has room for it, it waits in the queue."""
         spec = JobSpec(**order.model_dump() | {"on_loss": OnLoss(order.on_loss)})
         return JSONResponse(await in_thread(controller.create, tenant, spec), 201)
 
-    @routes.get("", summary="List jobs", response_model=answers.JobsView, responses=failures())
+    @routes.get("", summary="List jobs", **answering(answers.JobsView))
     async def jobs(tenant: Narrowed) -> Response:
         """Returns every job that has not ended, of whoever asks."""
         return JSONResponse({"jobs": await in_thread(controller.queries.jobs, tenant)})
 
-    @routes.get("/{name}", summary="Show a job", responses=failures("not_found"), **shown)
+    @routes.get("/{name}", summary="Show a job", **answering(JobView, "not_found"))
     async def job(name: Name, tenant: Narrowed, job_id: JobId = None) -> Response:
         """Returns the newest job of that name, or the one with this id."""
         return _found(name, await in_thread(controller.queries.job, tenant, name, job_id))
 
-    @routes.delete("/{name}", summary="Evict a job", responses=failures("not_found"), **shown)
+    @routes.delete("/{name}", summary="Evict a job", **answering(JobView, "not_found"))
     async def evict(name: Name, tenant: Narrowed, job_id: JobId = None) -> Response:
         """Ends a job now; its members are told by whom."""
         return JSONResponse(await in_thread(controller.evict, tenant, name, job_id))
 
-    @routes.post("/{name}/drain", summary="Drain a job", responses=drained, **shown)
+    @routes.post("/{name}/drain", summary="Drain a job", **answering(JobView, *_BODY, "not_found", "failed"))
     async def drain(name: Name, tenant: Narrowed, job_id: JobId = None) -> Response:
         """Lets nobody in any more; the job ends when all have left."""
         return JSONResponse(await in_thread(controller.drain, tenant, name, job_id))
 
     @routes.get(
-        "/{name}/history",
-        summary="Show a job over time",
-        response_model=answers.HistoryView,
-        responses=failures("not_found"),
+        "/{name}/history", summary="Show a job over time", **answering(answers.HistoryView, "not_found")
     )
     async def history(name: Name, tenant: Narrowed, job_id: JobId = None) -> Response:
         """Returns the last 10 minutes of a job by its heartbeats, a point a second."""
@@ -224,9 +231,8 @@ def member_routes(service: Service) -> APIRouter:
     """Returns the routes of members: join, attach, leave, heartbeats, and changes of membership."""
     routes = APIRouter(prefix="/v1/jobs/{name}/members", tags=["members"])
     controller = service.controller
-    empty: dict[str, Any] = {"response_model": answers.Empty}
 
-    @routes.post("", summary="Join", response_class=Response, responses=_STREAM | failures(*_BODY, *_JOIN))
+    @routes.post("", summary="Join", **streaming(_STREAM, NDJSON, *_BODY, *_JOIN))
     async def join(name: Name, asked: Join, tenant: Asking, request: Request) -> Response:
         """Takes a rank in a job, which is made if there is none of that name. Waits for all ranks."""
         given = asked.model_dump(exclude_none=True)
@@ -236,51 +242,34 @@ def member_routes(service: Service) -> APIRouter:
         controller.join(tenant, name, JoinRequest(**given), stream)
         return await admitted(stream, controller, request)
 
-    @routes.post(
-        "/{rank}/attach",
-        summary="Attach",
-        response_class=Response,
-        responses=_STREAM | failures(*_BODY, *_CHANGE),
-    )
+    @routes.post("/{rank}/attach", summary="Attach", **streaming(_STREAM, NDJSON, *_BODY, *_CHANGE))
     async def attach(name: Name, rank: Rank, shown: Bearing, tenant: Asking, request: Request) -> Response:
         """Opens a member's stream again, after the controller was restarted or the connection broke."""
         stream = MemberStream(asyncio.get_running_loop())
         controller.attach(tenant, name, rank, shown.token, stream)
         return await admitted(stream, controller, request)
 
-    left = failures(*_BODY, "wrong_token", "not_found")
-
-    @routes.post("/{rank}/leave", summary="Leave", responses=left, **empty)
+    @routes.post("/{rank}/leave", summary="Leave", **answering(answers.Empty, *_BODY, *_MEMBER))
     async def leave(name: Name, rank: Rank, shown: Leaving, tenant: Asking) -> Response:
         """Gives a rank back in order."""
         controller.leave(tenant, name, rank, shown.token, shown.begun)
         return JSONResponse({})
 
-    beaten = failures(*_BODY, "wrong_token", "not_found", "lost")
-
-    @routes.post("/{rank}/heartbeat", summary="Heartbeat", responses=beaten, **empty)
+    @routes.post(
+        "/{rank}/heartbeat", summary="Heartbeat", **answering(answers.Empty, *_BODY, *_MEMBER, "lost")
+    )
     async def heartbeat(name: Name, rank: Rank, beat: Beat, tenant: Asking) -> Response:
         """Says that a member lives, and what it has done."""
         controller.beat(tenant, name, rank, beat.token, beat.report)
         return JSONResponse({})
 
-    @routes.post(
-        "/{rank}/progress",
-        summary="Progress",
-        response_model=answers.CompleteView,
-        responses=failures(*_BODY, *_CHANGE),
-    )
+    @routes.post("/{rank}/progress", summary="Progress", **answering(answers.CompleteView, *_BODY, *_CHANGE))
     async def progress(name: Name, rank: Rank, said: Progress, tenant: Asking, request: Request) -> Response:
         """First step of a change of membership. Waits for all survivors."""
         future = controller.progress(tenant, name, rank, said.token, said.completed)
         return JSONResponse({"complete_to": await unless_gone(request, asyncio.wrap_future(future))})
 
-    @routes.post(
-        "/{rank}/proceed",
-        summary="Proceed",
-        response_model=answers.AdmittedView,
-        responses=failures(*_BODY, *_CHANGE, "address_taken", "no_slots", "no_memory", "no_switch", "switch"),
-    )
+    @routes.post("/{rank}/proceed", summary="Proceed", **answering(answers.AdmittedView, *_BODY, *_PROCEED))
     async def proceed(name: Name, rank: Rank, asked: Proceed, tenant: Asking, request: Request) -> Response:
         """Second step: goes over to the new generation. Waits for all survivors and those who join them."""
         future = controller.proceed(tenant, name, rank, asked.token, asked.address, asked.port)
@@ -293,14 +282,9 @@ def switch_routes(service: Service) -> APIRouter:
     """Returns the routes of switches, slots, counters and events."""
     routes = APIRouter(prefix="/v1", tags=["switches"])
     controller, in_thread = service.controller, service.in_thread
-    drained: dict[str, Any] = {
-        "response_model": answers.SwitchView,
-        "responses": failures(*_BODY, "not_found"),
-    }
+    drained = answering(answers.SwitchView, *_BODY, "not_found")
 
-    @routes.get(
-        "/switches", summary="List switches", response_model=answers.SwitchesView, responses=failures()
-    )
+    @routes.get("/switches", summary="List switches", **answering(answers.SwitchesView))
     async def switches(tenant: Narrowed) -> Response:
         """Returns every switch with its slot map. Other tenants' jobs have no names there."""
         return JSONResponse({"switches": await in_thread(controller.queries.switches, tenant)})
@@ -321,49 +305,27 @@ def switch_routes(service: Service) -> APIRouter:
         return await _drain(controller.undrain_switch, name, tenant)
 
     @routes.get(
-        "/slots",
-        summary="Show slots",
-        response_model=answers.SlotsView | answers.WaitingView,
-        responses=failures("not_found"),
+        "/slots", summary="Show slots", **answering(answers.SlotsView | answers.WaitingView, "not_found")
     )
-    async def slots(
-        tenant: Narrowed,
-        job: Annotated[
-            str | None, Query(max_length=MAX_NAME, description="Show the slots of this job that wait.")
-        ] = None,
-        job_id: JobId = None,
-    ) -> Response:
+    async def slots(tenant: Narrowed, job: WaitingJob = None, job_id: JobId = None) -> Response:
         """Returns the slots that jobs have; or those of one job that wait, and for which ranks."""
         if job is not None:
             return _found(job, await service.of_switch(controller.queries.waiting_slots, tenant, job, job_id))
         return JSONResponse(await in_thread(controller.queries.slots, tenant))
 
-    @routes.get("/stats", summary="Show counters", response_model=answers.StatsView, responses=failures())
+    @routes.get("/stats", summary="Show counters", **answering(answers.StatsView))
     async def stats(tenant: Narrowed) -> Response:
         """Returns the counters of the switches and of every job."""
         return JSONResponse(await service.of_switch(controller.queries.stats, tenant))
 
-    @routes.get(
-        "/events", summary="Read the event log", response_model=answers.EventsView, responses=failures()
-    )
-    async def events(
-        tenant: Narrowed,
-        since: Since = 0,
-        limit: Annotated[Annotated[int, Field(ge=1, le=MAX_EVENTS), Digits], Query()] = 200,
-    ) -> Response:
+    @routes.get("/events", summary="Read the event log", **answering(answers.EventsView))
+    async def events(tenant: Narrowed, since: Since = 0, limit: Limit = 200) -> Response:
         """Returns the newest events past `since`, oldest first."""
         return JSONResponse({"events": await in_thread(controller.queries.events, tenant, since, limit)})
 
-    @routes.get(
-        "/live",
-        summary="Watch",
-        response_class=Response,
-        responses=streamed(
-            "Server-sent events: `snapshot`, once a second, with `now`, `switches`, `jobs` and new `events`.",
-            SSE,
-        )
-        | failures(),
-    )
+    said = "Server-sent events: `snapshot`, once a second, with `now`, `switches`, `jobs` and new `events`."
+
+    @routes.get("/live", summary="Watch", **streaming(said, SSE))
     async def live(tenant: Narrowed, since: Since = 0) -> Response:
         """Streams a snapshot of jobs and switches a second."""
 
