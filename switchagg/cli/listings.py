@@ -24,8 +24,7 @@ def add_parser(subparsers: Any) -> None:
     )
     jobs.add_argument("name", nargs="?", help="show this job in full")
     add_job_options(jobs)
-    add_controller_options(jobs)
-    jobs.set_defaults(run=_jobs)
+    add_controller_options(jobs, run=_jobs)
 
     slots = subparsers.add_parser(
         "slots",
@@ -34,23 +33,20 @@ def add_parser(subparsers: Any) -> None:
         "that it waits for.",
     )
     slots.add_argument("--job", metavar="NAME", help="look into the slots of this job")
-    add_controller_options(slots)
-    slots.set_defaults(run=_slots)
+    add_controller_options(slots, run=_slots)
 
     stats = subparsers.add_parser(
         "stats",
         description="Shows the counters of each switch since it started, in all and for each job. "
         "Counters that are 0 everywhere are left out, except with --json.",
     )
-    add_controller_options(stats)
-    stats.set_defaults(run=_stats)
+    add_controller_options(stats, run=_stats)
 
     switches = subparsers.add_parser(
         "switches",
         description="Lists the switches of a controller: their state and its reason, and their free slots.",
     )
-    add_controller_options(switches)
-    switches.set_defaults(run=_switches)
+    add_controller_options(switches, run=_switches)
 
     events = subparsers.add_parser(
         "events",
@@ -64,8 +60,7 @@ def add_parser(subparsers: Any) -> None:
     events.add_argument("--job", metavar="NAME", help="only of this job")
     events.add_argument("--kind", metavar="KIND", help="only of this kind, such as lost or policy")
     events.add_argument("--follow", "-f", action="store_true", help="print new events, until Ctrl-C")
-    add_controller_options(events)
-    events.set_defaults(run=_events)
+    add_controller_options(events, run=_events)
 
 
 def _jobs(args: argparse.Namespace) -> int:

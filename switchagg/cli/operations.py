@@ -33,8 +33,7 @@ def add_parser(subparsers: Any) -> None:
     option("--deadline", type=float, metavar="S", help="seconds of silence until a rank is lost (10)")
     option("--on-loss", choices=("fail", "shrink"), help="effect on the job (fail)")
     option("--switch", metavar="NAME", help="run on this switch only")
-    add_controller_options(create)
-    job.set_defaults(run=_create)
+    add_controller_options(create, run=_create)
 
     drain = subparsers.add_parser(
         "drain",
@@ -45,8 +44,7 @@ def add_parser(subparsers: Any) -> None:
     drain.add_argument("job", nargs="?", help="the job")
     drain.add_argument("--switch", metavar="NAME", help="drain this switch instead")
     add_job_options(drain)
-    add_controller_options(drain)
-    drain.set_defaults(run=_drain)
+    add_controller_options(drain, run=_drain)
 
     undrain = subparsers.add_parser(
         "undrain",
@@ -54,8 +52,7 @@ def add_parser(subparsers: Any) -> None:
         "switch. A draining job cannot be undrained: start another.",
     )
     undrain.add_argument("--switch", metavar="NAME", required=True, help="the switch")
-    add_controller_options(undrain)
-    undrain.set_defaults(run=_undrain)
+    add_controller_options(undrain, run=_undrain)
 
     evict = subparsers.add_parser(
         "evict",
@@ -64,8 +61,7 @@ def add_parser(subparsers: Any) -> None:
     )
     evict.add_argument("job", help="the job")
     add_job_options(evict)
-    add_controller_options(evict)
-    evict.set_defaults(run=_evict)
+    add_controller_options(evict, run=_evict)
 
 
 def _create(args: argparse.Namespace) -> int:

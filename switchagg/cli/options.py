@@ -108,8 +108,9 @@ def network_arguments(args: argparse.Namespace) -> list[str]:
     return line
 
 
-def add_controller_options(parser: argparse.ArgumentParser) -> None:
-    """Adds ``--controller``, ``--ca`` and ``--json``."""
+def add_controller_options(parser: argparse.ArgumentParser, **defaults: object) -> None:
+    """Adds ``--controller``, ``--ca`` and ``--json``, and sets defaults such as the command's function."""
+    parser.set_defaults(**defaults)
     option = parser.add_argument
     option("--controller", metavar="URL", help="http://host:port or https://host:port (SWITCHAGG_CONTROLLER)")
     option(

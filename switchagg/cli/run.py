@@ -9,15 +9,12 @@ import shutil
 import socket
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from switchagg.cli.options import add_job_size_options, add_network_options, network_arguments
+from switchagg.cli.options import add_job_size_options, add_network_options, chosen, network_arguments
 from switchagg.errors import UsageError, require
 from switchagg.launch.signals import stop_signals
 from switchagg.wire.header import MAX_WORKERS
-
-if TYPE_CHECKING:
-    from worker_lib.embedded import Embedded
 
 _EPILOG = """\
 Each process finds RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT in its
@@ -77,13 +74,14 @@ def run(args: argparse.Namespace) -> int:
         return status
     from switchagg.launch.processes import CannotExecute, ending
     from switchagg.launch.ranks import run_ranks
+    from worker_lib.embedded import start_embedded
 
     with contextlib.ExitStack() as stack:
         signals = stack.enter_context(stop_signals())
         watched: dict[int, Any] = {}
         controller = args.controller
         if controller is None:
-            embedded = stack.enter_context(_embedded(args))
+            embedded = stack.enter_context(start_embedded(arguments=_switch_arguments(args)))
             controller = embedded.controller
             descriptor = os.pidfd_open(embedded.pid)
             stack.callback(os.close, descriptor)
@@ -119,12 +117,8 @@ def _check(args: argparse.Namespace, command: list[str]) -> None:
         raise UsageError("timeout is 0; accepted: more than 0 seconds")
     if not args.job:
         raise UsageError("job is empty; accepted: a name")
-    if args.controller is not None:
-        own = [*network_arguments(args), *_settings(args)]
-        if own:
-            raise UsageError(
-                f"{own[0]} is for a switch that this command starts; with --controller it does not"
-            )
+    if args.controller is not None and (own := _switch_arguments(args)):
+        raise UsageError(f"{own[0]} is for a switch that this command starts; with --controller it does not")
 
 
 def _unusable(program: str) -> int | None:
@@ -138,18 +132,12 @@ def _unusable(program: str) -> int | None:
     return 127
 
 
-def _settings(args: argparse.Namespace) -> list[str]:
-    line: list[str] = []
-    for name in ("slots", "words"):
-        if getattr(args, name) is not None:
-            line += [f"--{name}", str(getattr(args, name))]
+def _switch_arguments(args: argparse.Namespace) -> list[str]:
+    """Returns the options of the switch that this command starts, as words of a command line."""
+    line = network_arguments(args)
+    for name, value in chosen(args, "slots", "words").items():
+        line += [] if value is None else [f"--{name}", str(value)]
     return line
-
-
-def _embedded(args: argparse.Namespace) -> Embedded:
-    from worker_lib.embedded import start_embedded
-
-    return start_embedded(arguments=[*network_arguments(args), *_settings(args)])
 
 
 def _environments(args: argparse.Namespace, controller: str) -> list[Mapping[str, str]]:

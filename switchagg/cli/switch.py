@@ -152,16 +152,16 @@ def _serve(args: argparse.Namespace, wait: Callable[[float], bool]) -> int:
 
         return serve_p4(args, wait)
     jobs = [job for path in args.job for job in load_jobs(path)]
-    report = _JsonReport() if args.json else _TextReport()
     switch = _p4_switch(args) if args.engine == "p4" else _native_switch(args)
     with switch:
         for job in jobs:
             admit(switch, job)
-        report.ready(switch, args, [job.entry.job for job in jobs])
+        report = _Report(args, switch)
+        report.ready([job.entry.job for job in jobs])
         while not wait(interval or 1.0) and not switch.failure:
             if interval:
-                report.stats(switch)
-    report.stopped(switch)
+                report.stats()
+    report.stopped()
     return 1 if switch.failure else 0
 
 
@@ -221,73 +221,69 @@ def _print(line: str, stream: TextIO | None = None) -> None:
         os.close(nowhere)
 
 
-class _TextReport:
-    def __init__(self) -> None:
+class _Report:
+    """Prints a switch's events: JSON lines, or text with the warnings on standard error, each once."""
+
+    def __init__(self, args: argparse.Namespace, switch: Switch | P4Switch) -> None:
+        self._args, self._switch = args, switch
         self._warned: set[str] = set()
 
-    def ready(self, switch: Switch | P4Switch, args: argparse.Namespace, jobs: list[int]) -> None:
-        self._warn(switch)
+    def ready(self, jobs: list[int]) -> None:
+        switch = self._switch
         ip, port = switch.address
         offload = " and ".join(name for name, on in (("GSO", switch.gso), ("GRO", switch.gro)) if on)
-        _print(
-            f"switch ready on {ip}:{port}, {args.capacity} slots, {len(jobs)} jobs, "
+        lines = [
+            f"switch ready on {ip}:{port}, {self._args.capacity} slots, {len(jobs)} jobs, "
             f"receive buffer {switch.receive_buffer / 2**20:.1f} MB, {offload or 'no offload'}"
-        )
+        ]
         if switch.rate:
-            _print(f"links: {switch.rate} each way, a queue of {switch.rate.queue:,} bytes at each end")
+            lines.append(f"links: {switch.rate} each way, a queue of {switch.rate.queue:,} bytes at each end")
         if switch.faults:
-            _print(f"faults: {switch.faults}")
-
-    def stats(self, switch: Switch | P4Switch) -> None:
-        self._warn(switch)
-        counters, port = switch.counters(), switch.port_counters()
-        _print(
-            f"in {port['packets_in']} packets, {port['bytes_in']} bytes; out {port['packets_out']} packets, "
-            f"{port['bytes_out']} bytes; accepted {counters['accepted']}, results {counters['results']}, "
-            f"repeats answered {counters['duplicates_answered']}"
-        )
-
-    def stopped(self, switch: Switch | P4Switch) -> None:
-        self._warn(switch)
-        _print("switch stopped")
-        for group, counters in _counters(switch).items():
-            # Zero says nothing here, except of what the switch is for.
-            shown = {name: n for name, n in counters.items() if n or name in ("received", "results")}
-            if shown:
-                _print(f"{group}: " + ", ".join(f"{name} {n}" for name, n in shown.items()))
-
-    def _warn(self, switch: Switch | P4Switch) -> None:
-        for warning in switch.warnings:
-            if warning not in self._warned:
-                self._warned.add(warning)
-                _print(f"switchagg switch: warning: {warning}", sys.stderr)
-
-
-class _JsonReport:
-    def ready(self, switch: Switch | P4Switch, args: argparse.Namespace, jobs: list[int]) -> None:
-        ip, port = switch.address
+            lines.append(f"faults: {switch.faults}")
         self._event(
             "ready",
+            lines,
             address=ip,
             port=port,
             pid=os.getpid(),
-            engine=args.engine,
-            capacity=args.capacity,
+            engine=self._args.engine,
+            capacity=self._args.capacity,
             jobs=jobs,
             receive_buffer=switch.receive_buffer,
             gso=switch.gso,
             gro=switch.gro,
             rate=switch.rate.bits_per_second if switch.rate else None,
             seed=switch.faults.seed if switch.faults else None,
-            warnings=switch.warnings,
         )
 
-    def stats(self, switch: Switch | P4Switch) -> None:
-        self._event("stats", **_counters(switch), warnings=switch.warnings)
+    def stats(self) -> None:
+        groups = _counters(self._switch)
+        counters, port = groups["counters"], groups["port"]
+        line = (
+            f"in {port['packets_in']} packets, {port['bytes_in']} bytes; out {port['packets_out']} packets, "
+            f"{port['bytes_out']} bytes; accepted {counters['accepted']}, results {counters['results']}, "
+            f"repeats answered {counters['duplicates_answered']}"
+        )
+        self._event("stats", [line], **groups)
 
-    def stopped(self, switch: Switch | P4Switch) -> None:
-        self._event("stopped", **_counters(switch), warnings=switch.warnings)
+    def stopped(self) -> None:
+        lines = ["switch stopped"]
+        groups = _counters(self._switch)
+        for group, counters in groups.items():
+            # Zero says nothing here, except of what the switch is for.
+            shown = [f"{name} {n}" for name, n in counters.items() if n or name in ("received", "results")]
+            if shown:
+                lines.append(f"{group}: {', '.join(shown)}")
+        self._event("stopped", lines, **groups)
 
-    @staticmethod
-    def _event(event: str, **values: Any) -> None:
-        _print(json.dumps({"event": event, **values}))
+    def _event(self, event: str, lines: list[str], **values: Any) -> None:
+        warnings = self._switch.warnings
+        if self._args.json:
+            _print(json.dumps({"event": event, **values, "warnings": warnings}))
+            return
+        for warning in warnings:
+            if warning not in self._warned:
+                self._warned.add(warning)
+                _print(f"switchagg switch: warning: {warning}", sys.stderr)
+        for line in lines:
+            _print(line)

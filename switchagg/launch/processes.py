@@ -29,7 +29,7 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from pathlib import Path
@@ -303,25 +303,20 @@ class Processes:
 
     def wait(self, seconds: float) -> bool:
         """Returns True once all children have ended, False after so many seconds. Keeps events for later."""
-        deadline = time.monotonic() + seconds
-        while self.running() and (left := deadline - time.monotonic()) > 0:
-            self._step(left)
-        return not self.running()
+        return self._step_until(lambda: not self.running(), seconds)
 
     def first_cause(self, patience: float = 1.0) -> Child | None:
         """Returns the first child that a signal killed, if there is one within `patience` seconds.
 
         When a process dies, others fail because of it and may be faster to say so than the kernel.
         """
-        deadline = time.monotonic() + patience
-        while True:
-            for child in self.children:
-                if (child.status or 0) < 0:
-                    return child
-            left = deadline - time.monotonic()
-            if left <= 0:
-                return None
-            self._step(left)
+        killed: list[Child] = []
+
+        def found() -> bool:
+            killed.extend(child for child in self.children if (child.status or 0) < 0)
+            return bool(killed)
+
+        return killed[0] if self._step_until(found, patience) else None
 
     def signal(self, number: int) -> None:
         """Sends a signal to the process groups of the children that run."""
@@ -330,9 +325,7 @@ class Processes:
 
     def drain(self, seconds: float) -> None:
         """Passes on marked output until all pipes are closed, which other processes may hold open."""
-        deadline = time.monotonic() + seconds
-        while self._sinks() and (left := deadline - time.monotonic()) > 0:
-            self._step(left)
+        self._step_until(lambda: not self._sinks(), seconds)
         for key in self._sinks():
             key.data.end()
 
@@ -361,6 +354,13 @@ class Processes:
 
     def _sinks(self) -> list[selectors.SelectorKey]:
         return [key for key in self._selector.get_map().values() if isinstance(key.data, _Sink)]
+
+    def _step_until(self, done: Callable[[], bool], seconds: float) -> bool:
+        """Steps until `done()`, for at most so many seconds; returns `done()`."""
+        deadline = time.monotonic() + seconds
+        while not (finished := done()) and (left := deadline - time.monotonic()) > 0:
+            self._step(left)
+        return finished
 
     def _step(self, timeout: float | None) -> None:
         """Turns what is ready into events, or passes it on."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import FrameType
 from typing import Final, NoReturn
 
@@ -23,20 +23,14 @@ def stop_signals(numbers: Iterable[int] = STOP_SIGNALS, *, keep_ignored: bool = 
         keep_ignored: a signal that is ignored already, as under nohup, stays ignored.
     """
     reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-    before = {
-        number: signal.signal(number, lambda *_: None)
-        for number in numbers
-        if not keep_ignored or signal.getsignal(number) is not signal.SIG_IGN
-    }
-    wakeup = signal.set_wakeup_fd(writer)
-    try:
-        yield reader
-    finally:
-        signal.set_wakeup_fd(wakeup)
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        os.close(reader)
-        os.close(writer)
+    with _handled(numbers, lambda *_: None, keep_ignored=keep_ignored):
+        wakeup = signal.set_wakeup_fd(writer)
+        try:
+            yield reader
+        finally:
+            signal.set_wakeup_fd(wakeup)
+    os.close(reader)
+    os.close(writer)
 
 
 @contextlib.contextmanager
@@ -50,13 +44,21 @@ def stop_signals_exit() -> Iterator[None]:
         del frame
         raise SystemExit(128 + number)
 
+    with _handled((signal.SIGTERM, signal.SIGHUP), leave, keep_ignored=True):
+        yield
+
+
+@contextlib.contextmanager
+def _handled(
+    numbers: Iterable[int], handler: Callable[[int, FrameType | None], None], *, keep_ignored: bool
+) -> Iterator[None]:
     before = {
-        number: signal.signal(number, leave)
-        for number in (signal.SIGTERM, signal.SIGHUP)
-        if signal.getsignal(number) is not signal.SIG_IGN
+        number: signal.signal(number, handler)
+        for number in numbers
+        if not keep_ignored or signal.getsignal(number) is not signal.SIG_IGN
     }
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
