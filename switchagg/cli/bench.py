@@ -16,6 +16,8 @@ from switchagg.launch.signals import stop_signals_exit
 if TYPE_CHECKING:
     from switchagg.bench.grid import Settings
 
+_Outcome = tuple[str, object, bool]  # text for the terminal, figures for JSON, all measured and right
+
 _ALLREDUCE_EPILOG = """\
 Every parameter of the first group takes a list, such as --workers 2,4,8 --bits 32,16; all combinations are
 measured. Without options the run takes about three minutes. Exit status: 0 all measured and right, 1
@@ -32,8 +34,9 @@ and every result the same to the bit, 1 something failed, 2 a parameter that can
 def add_parser(subparsers: Any) -> None:
     bench = subparsers.add_parser("bench")
     kinds = bench.add_subparsers(dest="benchmark", required=True, metavar="BENCHMARK")
-    for add in (_add_allreduce, _add_ddp, _add_policy):
+    for add, measure in ((_add_allreduce, _allreduce), (_add_ddp, _ddp), (_add_policy, _policy)):
         parser = add(kinds)
+        parser.set_defaults(measure=measure)
         parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
 
 
@@ -80,7 +83,6 @@ def _add_allreduce(kinds: Any) -> argparse.ArgumentParser:
     option("--rate", help="of each worker's link to the switch, each way, such as 1Gbit (as fast as it goes)")
     option("--seed", type=int, default=1, help="of data and faults (%(default)s)")
     option("--timeout", type=float, default=60.0, help="seconds for one call (%(default)s)")
-    parser.set_defaults(run=_allreduce)
     return parser
 
 
@@ -105,7 +107,6 @@ def _add_ddp(kinds: Any) -> argparse.ArgumentParser:
     option("--parameters", type=int, default=default.parameters, help="of a model, about (%(default)s)")
     option("--batch", type=int, default=default.batch, help="samples a rank (%(default)s)")
     option("--timeout", type=float, default=default.timeout, help="seconds for a step (%(default)s)")
-    parser.set_defaults(run=_ddp)
     return parser
 
 
@@ -150,7 +151,6 @@ def _add_policy(kinds: Any) -> argparse.ArgumentParser:
     option("--transport", default="shm", help="shm or udp (%(default)s)")
     option("--seed", type=int, default=1, help="of the data (%(default)s)")
     option("--timeout", type=float, default=60.0, help="seconds for one call (%(default)s)")
-    parser.set_defaults(run=_policy)
     return parser
 
 
@@ -178,51 +178,53 @@ def settings_from(args: argparse.Namespace) -> Settings:
     )
 
 
-def _allreduce(args: argparse.Namespace) -> int:
-    """Measures, prints the table, writes the JSON. Raises `UsageError` where nothing can be measured."""
+def run(args: argparse.Namespace) -> int:
+    """Measures, prints the table, writes the JSON.
+
+    Raises `UsageError` where nothing can be measured, `SwitchAggError` where a rank failed.
+    """
+    if args.json is not None and not (folder := args.json.absolute().parent).is_dir():
+        raise UsageError(f"json {args.json}: there is no folder {folder}")
+    with stop_signals_exit():
+        text, figures, right = args.measure(args)
+    print(text)
+    if args.json is not None:
+        args.json.write_text(json.dumps(figures, indent=1) + "\n")
+        print(f"Figures in {args.json}")
+    return 0 if right else 1
+
+
+def _allreduce(args: argparse.Namespace) -> _Outcome:
     from switchagg.bench import allreduce
     from switchagg.bench.report import LEGEND, TerminalProgress, table, to_json
 
     settings = settings_from(args)
-    _check_folder(args)
-    with stop_signals_exit(), TerminalProgress() as progress:
+    with TerminalProgress() as progress:
         outcome = allreduce.run(settings, progress)
-    print(table(outcome))
-    print()
-    print(LEGEND)
-    _write_figures(args, to_json(settings, outcome))
-    return 0 if outcome.ok else 1
+    return f"{table(outcome)}\n\n{LEGEND}", to_json(settings, outcome), outcome.ok
 
 
-def _ddp(args: argparse.Namespace) -> int:
-    """Measures, prints the table, writes the JSON. Raises `SwitchAggError` where a rank failed."""
+def _ddp(args: argparse.Namespace) -> _Outcome:
     from switchagg.bench import ddp
-    from switchagg.bench.ddp import DdpSettings, Figures
     from switchagg.bench.grid import parse_list
 
-    settings = DdpSettings(
+    settings = ddp.DdpSettings(
         workers=parse_list(args.workers, "workers", int),
         models=parse_list(args.model, "model", str),
         systems=parse_list(args.system, "system", str),
         **chosen(args, "steps", "repeat", "warmup", "parameters", "batch", "timeout"),
     )
-    _check_folder(args)
 
-    def progress(figures: Figures) -> None:
+    def progress(figures: ddp.Figures) -> None:
         if sys.stderr.isatty():
             print(f"{figures.workers} ranks, {figures.model}, {figures.system}: measured", file=sys.stderr)
 
-    with stop_signals_exit():
-        found = ddp.run(settings, progress)
-    print(ddp.table(found))
-    print()
-    print(ddp.LEGEND)
-    _write_figures(args, ddp.to_json(settings, found))
-    return 0 if all(figures.same is not False for figures in found) else 1
+    found = ddp.run(settings, progress)
+    right = all(figures.same is not False for figures in found)
+    return f"{ddp.table(found)}\n\n{ddp.LEGEND}", ddp.to_json(settings, found), right
 
 
-def _policy(args: argparse.Namespace) -> int:
-    """Measures, prints the table, writes the JSON."""
+def _policy(args: argparse.Namespace) -> _Outcome:
     from switchagg.bench import policy
     from switchagg.bench.grid import parse_list, parse_size
 
@@ -235,14 +237,10 @@ def _policy(args: argparse.Namespace) -> int:
         seconds=args.phase_seconds,
         **chosen(args, "share", "deadline", "transport", "seed", "timeout"),
     )
-    _check_folder(args)
-    with stop_signals_exit():
-        outcome = policy.run(settings, partial(print, file=sys.stderr, flush=True))
-    print(policy.table(outcome))
-    _write_figures(args, policy.to_json(settings, outcome))
+    outcome = policy.run(settings, partial(print, file=sys.stderr, flush=True))
     if not outcome.exact:
         print("results differed between settings or ranks", file=sys.stderr)
-    return 0 if outcome.exact else 1
+    return policy.table(outcome), policy.to_json(settings, outcome), outcome.exact
 
 
 def _numbers(text: str, name: str) -> tuple[float, ...]:
@@ -251,14 +249,3 @@ def _numbers(text: str, name: str) -> tuple[float, ...]:
         return tuple(float(item) for item in text.split(","))
     except ValueError:
         raise UsageError(f"{name} is {text!r}; accepted: numbers such as 1,0.1,0.01") from None
-
-
-def _check_folder(args: argparse.Namespace) -> None:
-    if args.json is not None and not args.json.absolute().parent.is_dir():
-        raise UsageError(f"json {args.json}: there is no folder {args.json.absolute().parent}")
-
-
-def _write_figures(args: argparse.Namespace, figures: object) -> None:
-    if args.json is not None:
-        args.json.write_text(json.dumps(figures, indent=1) + "\n")
-        print(f"Figures in {args.json}")

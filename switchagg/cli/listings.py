@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import time
 from collections.abc import Callable, Sequence
@@ -328,15 +329,13 @@ def _events(args: argparse.Namespace) -> int:
     for event in events:
         show(event)
     last = max((event["n"] for event in found), default=args.since)
-    try:
+    with contextlib.suppress(KeyboardInterrupt):
         for snapshot in client.live():
             for event in snapshot["events"]:
                 if event["n"] > last:
                     last = event["n"]
                     if wanted(event):
                         show(event)
-    except KeyboardInterrupt:
-        pass
     return 0
 
 

@@ -181,8 +181,10 @@ def _invalid(errors: Sequence[Any]) -> tuple[str, str]:
         return "bad_request", f"the body is not JSON: {reason} at character {where[-1]}"
     if where == ("body",):
         if kind == "missing":
-            said = "there is no body; accepted: a JSON object, with Content-Type: application/json"
-            return "bad_request", said
+            return (
+                "bad_request",
+                "there is no body; accepted: a JSON object, with Content-Type: application/json",
+            )
         if isinstance(given, bytes):
             return "bad_request", "the body came without Content-Type: application/json"
         return "bad_request", f"the body is {_shown(given)}; accepted: a JSON object"

@@ -13,6 +13,7 @@ refused if they come from another site, and so is a host name that only resolves
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ipaddress
 import logging
 import re
@@ -147,32 +148,22 @@ class Guard:
             route = getattr(scope.get("route"), "path", None) or "other"
             method = scope["method"] if scope["method"] in _METHODS else "other"
             self._metrics.request(method, route, status, None if scope.get(WAITS) else seconds)
-            tenant = scope.get(TENANT)
-            client = scope.get("client")
-            _log.info(
-                "%s %s %s",
-                scope["method"],
-                scope["path"],
-                status or "gone",
-                extra={
-                    "request": request_id,
-                    "method": method,
-                    "route": route,
-                    "status": status,
-                    "seconds": round(seconds, 4),
-                    "tenant": None if tenant is None else tenant.name,
-                    "client": None if client is None else f"{client[0]}:{client[1]}",
-                },
-            )
+            tenant, client = scope.get(TENANT), scope.get("client")
+            more = {
+                "request": request_id,
+                "method": method,
+                "route": route,
+                "status": status,
+                "seconds": round(seconds, 4),
+                "tenant": None if tenant is None else tenant.name,
+                "client": None if client is None else f"{client[0]}:{client[1]}",
+            }
+            _log.info("%s %s %s", scope["method"], scope["path"], status or "gone", extra=more)
 
     def _check(self, scope: Scope, headers: dict[str, str]) -> None:
         self._authenticator.check_browser(scope["method"], headers)
-        path = scope["path"]
-        if (
-            (path not in _OPEN_PATHS and not path.startswith("/page/"))
-            or "authorization" in headers
-            or not self._authenticator.required
-        ):
+        is_open = scope["path"] in _OPEN_PATHS or scope["path"].startswith("/page/")
+        if not is_open or "authorization" in headers or not self._authenticator.required:
             scope[TENANT] = self._authenticator.tenant(headers.get("authorization"))
         if "transfer-encoding" in headers:
             raise AdmissionError("send the body with a Content-Length, not in chunks", "length_required")
@@ -184,10 +175,7 @@ class Guard:
 
 async def _refuse(error: AdmissionError, headers: dict[str, str], receive: Receive, send: Send) -> None:
     body = error_body(error.code, str(error))
-    sent = [
-        (b"content-type", b"application/json"),
-        (b"content-length", b"%d" % len(body)),
-    ]
+    sent = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
     has_body = "transfer-encoding" in headers or headers.get("content-length", "0") != "0"
     if has_body:
         sent.append((b"connection", b"close"))
@@ -197,24 +185,16 @@ async def _refuse(error: AdmissionError, headers: dict[str, str], receive: Recei
     await send({"type": "http.response.start", "status": int(status), "headers": sent})
     await send({"type": "http.response.body", "body": body, "more_body": True})
     if has_body and "expect" not in headers:
-        try:
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(DISCARD_SECONDS):
                 while (message := await receive())["type"] == "http.request" and message.get("more_body"):
                     pass
-        except TimeoutError:
-            pass
     await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 def _names_this_computer(host: str) -> bool:
     try:
         name = urlsplit(f"//{host}").hostname or ""
+        return name in ("localhost", "") or ipaddress.ip_address(name) is not None
     except ValueError:
         return False
-    if name in ("localhost", ""):
-        return True
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True

@@ -82,25 +82,19 @@ class _State(Collector):
         return ()  # else the registry would collect, to learn the names, before the controller has started
 
     def collect(self) -> Iterator[Metric]:
-        yield InfoMetricFamily(
-            "switchagg_build", "The version of this controller.", {"version": switchagg.__version__}
-        )
-        controller = self._controller
-        shown = controller.queries.snapshot(OPEN, _NO_EVENTS)
+        version = {"version": switchagg.__version__}
+        yield InfoMetricFamily("switchagg_build", "The version of this controller.", version)
+        controller, queries = self._controller, self._controller.queries
+        shown = queries.snapshot(OPEN, _NO_EVENTS)
         yield from _switches(shown["switches"])
         yield from _tenants(shown["switches"], shown["jobs"])
-        yield _gauges(
-            "switchagg_jobs", "Jobs that have not ended.", ("tenant", "state"), controller.queries.census()
-        )
-        events, heartbeats = controller.queries.event_counts(), self._heartbeats()
+        yield _gauges("switchagg_jobs", "Jobs that have not ended.", ("tenant", "state"), queries.census())
+        events, heartbeats = queries.event_counts(), self._heartbeats()
         yield _counters("switchagg_joins", "Joins, by outcome.", ("outcome",), dict(controller.outcomes))
         yield _counters("switchagg_events", "Entries of the event log, by kind.", ("kind",), events)
         yield _counters("switchagg_heartbeats", "Heartbeat datagrams, by outcome.", ("outcome",), heartbeats)
-        yield GaugeMetricFamily(
-            "switchagg_warnings",
-            "Warnings for a person; /healthz lists them.",
-            len(controller.queries.health()["warnings"]),
-        )
+        warnings = len(queries.health()["warnings"])
+        yield GaugeMetricFamily("switchagg_warnings", "Warnings for a person; /healthz lists them.", warnings)
 
 
 def _switches(switches: list[SwitchView]) -> Iterator[Metric]:
@@ -108,16 +102,9 @@ def _switches(switches: list[SwitchView]) -> Iterator[Metric]:
         values = {(switch["name"],): value(switch) for switch in switches}
         return _gauges(f"switchagg_switch_{name}", help, ("switch",), values)
 
-    yield _gauges(
-        "switchagg_switch_state",
-        "1 for the state that the switch is in, 0 for the others.",
-        ("switch", "state"),
-        {
-            (switch["name"], state.value): float(switch["state"] == state)
-            for switch in switches
-            for state in SwitchState
-        },
-    )
+    states = {(s["name"], state.value): float(s["state"] == state) for s in switches for state in SwitchState}
+    meaning = "1 for the state that the switch is in, 0 for the others."
+    yield _gauges("switchagg_switch_state", meaning, ("switch", "state"), states)
     yield gauge("slots", "Slots of the switch.", lambda s: s["capacity"]["slots"])
     yield gauge("free_slots", "Slots that no job has.", lambda s: s["free"])
     yield gauge(
@@ -125,12 +112,9 @@ def _switches(switches: list[SwitchView]) -> Iterator[Metric]:
     )
     yield gauge("memory_bytes", "Memory for slots.", lambda s: s["capacity"]["memory"])
     yield gauge("used_memory_bytes", "Memory that jobs have.", lambda s: s["memory_used"])
-    yield _counters(
-        "switchagg_switch_packets",
-        "Packets since the switch started, by counter (`switchagg stats`).",
-        ("switch", "counter"),
-        {(each["name"], name): value for each in switches for name, value in each["counters"].items()},
-    )
+    packets = {(each["name"], name): value for each in switches for name, value in each["counters"].items()}
+    meaning = "Packets since the switch started, by counter (`switchagg stats`)."
+    yield _counters("switchagg_switch_packets", meaning, ("switch", "counter"), packets)
 
 
 def _tenants(switches: list[SwitchView], jobs: list[JobView]) -> Iterator[Metric]:

@@ -68,10 +68,8 @@ class MemberStream:
 
     def refuse(self, error: AdmissionError) -> None:
         """Refuses the join. From any thread."""
-        with self._lock:
-            self._refusal = error
-            self._closed = True
-        self._notify(self._wake)
+        self._refusal = error
+        self.close()
 
     def close(self) -> None:
         """Ends the stream after what is queued. From any thread."""

@@ -52,21 +52,11 @@ export class TimeChart {
     this.line = svg("path", { class: "line" });
     this.cross = svg("line", { class: "cross", y1: MARGIN.top, y2: HEIGHT - MARGIN.bottom, visibility: "hidden" });
     this.dot = svg("circle", { class: "dot", r: 3.5, visibility: "hidden" });
-    this.picture = svg(
-      "svg",
-      {
-        ...{ role: "img", tabindex: 0, height: HEIGHT, width: "100%" },
-        onpointermove: (event) => this.point(event),
-        onpointerdown: (event) => this.point(event),
-        onpointerleave: () => this.show(null),
-        onblur: () => this.show(null),
-        onkeydown: (event) => this.key(event),
-      },
-      this.grid,
-      this.line,
-      this.cross,
-      this.dot,
-    );
+    const point = (event) => this.point(event);
+    const leave = () => this.show(null);
+    const events = { onpointermove: point, onpointerdown: point, onpointerleave: leave, onblur: leave };
+    const looks = { role: "img", tabindex: 0, height: HEIGHT, width: "100%", onkeydown: (event) => this.key(event) };
+    this.picture = svg("svg", { ...looks, ...events }, this.grid, this.line, this.cross, this.dot);
     this.element = h("figure", { class: "chart" }, h("figcaption", {}, this.caption, this.value), this.picture);
     this.observer = new ResizeObserver(() => this.draw());
     this.observer.observe(this.picture);
@@ -161,8 +151,7 @@ export class TimeChart {
     for (const part of [this.cross, this.dot]) setAttribute(part, "visibility", pointing ? "visible" : "hidden");
     if (!pointing || !this.x) return;
     const place = this.x(point.t).toFixed(1);
-    setAttribute(this.cross, "x1", place);
-    setAttribute(this.cross, "x2", place);
+    for (const end of ["x1", "x2"]) setAttribute(this.cross, end, place);
     setAttribute(this.dot, "cx", place);
     setAttribute(this.dot, "cy", this.y(point.value).toFixed(1));
   }

@@ -45,10 +45,7 @@ export function askToken(why) {
   return new Promise((resolve) => {
     const done = () => {
       const value = input.value.trim();
-      if (!value) {
-        input.focus();
-        return;
-      }
+      if (!value) return input.focus();
       dialog.oncancel = null;
       dialog.onclose = null;
       dialog.close();
