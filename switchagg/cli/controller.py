@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from switchagg.cli.logs import FORMATS, LEVELS, log_to_stderr
-from switchagg.cli.options import chosen, extras
+from switchagg.cli.options import REPEATABLE, chosen, extras
 from switchagg.errors import UsageError
 from switchagg.launch.processes import raise_descriptor_limit
 from switchagg.launch.signals import stop_signals
@@ -49,8 +49,7 @@ def add_parser(subparsers: Any) -> None:
     option("--tls-key", type=Path, metavar="FILE", help="and its key (PEM, not encrypted)")
     option(
         "--switch",
-        action="append",
-        default=[],
+        **REPEATABLE,
         metavar="NAME=URL",
         help="native[:SLOTS][?address=IP&port=N&memory=BYTES&parent=NAME&host=NETWORK], a software switch in "
         "this process; or p4runtime://HOST:PORT[?address=IP&station=IP,MAC,PORT&parent=NAME&...]; may be "

@@ -65,7 +65,6 @@ def add_parser(subparsers: Any) -> None:
 
 
 def _jobs(args: argparse.Namespace) -> int:
-    """Prints the list, or one job. Raises `SwitchError` where no controller answers."""
     client = client_from(args)
     if args.name is not None:
         job = client.job(args.name, args.id, args.tenant)
@@ -190,7 +189,6 @@ def _known(value: Any) -> Any:
 
 
 def _slots(args: argparse.Namespace) -> int:
-    """Prints the ranges, or one job's slots. Raises `SwitchError` where no controller answers."""
     client = client_from(args)
     if args.job is not None:
         waiting = client.waiting_slots(args.job)
@@ -244,7 +242,6 @@ def _waiting(answer: dict[str, Any]) -> str:
 
 
 def _stats(args: argparse.Namespace) -> int:
-    """Prints the counters. Raises `SwitchError` where no controller answers."""
     stats = client_from(args).stats()
     switches: dict[str, dict[str, int]] = stats.get("switches") or {}
     if len(switches) < 2:
@@ -263,7 +260,6 @@ def _stats(args: argparse.Namespace) -> int:
 
 
 def _switches(args: argparse.Namespace) -> int:
-    """Prints the list. Raises `SwitchError` where no controller answers."""
     client = client_from(args)
     switches = client.switches()
     reasons = [figures.plain(f"{one['name']}: {one['why']}") for one in switches if one.get("why")]
@@ -305,10 +301,7 @@ def _words(capacity: dict[str, Any]) -> str:
 
 
 def _events(args: argparse.Namespace) -> int:
-    """Prints events: lines, or JSON; with --follow a JSON object a line.
-
-    Raises `SwitchError` where no controller answers, or it ends while it is followed.
-    """
+    """Prints events: lines, or JSON; with --follow a JSON object a line."""
     require(1 <= args.limit <= MAX_EVENTS, "limit", args.limit, f"1..{MAX_EVENTS}")
     require(args.since >= 0, "since", args.since, "0 or more")
     client = client_from(args)

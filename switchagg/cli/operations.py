@@ -65,7 +65,6 @@ def add_parser(subparsers: Any) -> None:
 
 
 def _create(args: argparse.Namespace) -> int:
-    """Creates a job and prints its state. Raises `AdmissionError` where the controller refuses."""
     spec = {name: getattr(args, name) for name in _JOB_FIELDS if getattr(args, name) is not None}
     job = client_from(args).create({"name": args.name, **spec})
     if job.get("queue_position") is not None:
@@ -77,7 +76,6 @@ def _create(args: argparse.Namespace) -> int:
 
 
 def _drain(args: argparse.Namespace) -> int:
-    """Drains a job or a switch. Raises `AdmissionError` where the controller refuses."""
     if (args.job is None) == (args.switch is None):
         raise UsageError("name a job, or a switch with --switch")
     if args.switch is not None and (args.id is not None or args.tenant is not None):
@@ -91,12 +89,10 @@ def _drain(args: argparse.Namespace) -> int:
 
 
 def _undrain(args: argparse.Namespace) -> int:
-    """Undrains a switch. Raises `AdmissionError` where the controller refuses."""
     answer = client_from(args).undrain_switch(args.switch)
     return print_answer(args, answer, plain(f"switch {args.switch!r} takes jobs again"))
 
 
 def _evict(args: argparse.Namespace) -> int:
-    """Evicts a job. Raises `AdmissionError` where the controller refuses."""
     answer = client_from(args).evict(args.job, args.id, args.tenant)
     return print_answer(args, answer, plain(f"job {args.job!r} was evicted"))

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from switchagg.emulator.faults import Faults
     from switchagg.emulator.rates import Rate
 
+REPEATABLE: Final[dict[str, Any]] = {"action": "append", "default": []}
 _EXTRAS: Final = {
     "lark": "p4model",
     "pcpp": "p4model",
@@ -68,16 +69,9 @@ def add_job_size_options(parser: argparse.ArgumentParser) -> None:
 def add_macro_options(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
     """Adds the folders and macros of a P4 preprocessor."""
     parser.add_argument(
-        "-I",
-        dest="include_dirs",
-        action="append",
-        default=[],
-        metavar="FOLDER",
-        help="look for includes here too",
+        "-I", dest="include_dirs", **REPEATABLE, metavar="FOLDER", help="look for includes here too"
     )
-    parser.add_argument(
-        "-D", dest="defines", action="append", default=[], metavar="NAME[=VALUE]", help="define a macro"
-    )
+    parser.add_argument("-D", dest="defines", **REPEATABLE, metavar="NAME[=VALUE]", help="define a macro")
 
 
 def faults_from(args: argparse.Namespace) -> Faults:

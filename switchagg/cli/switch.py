@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from switchagg.cli.bmv2_options import add_bmv2_options, arranged, settle
 from switchagg.cli.options import (
+    REPEATABLE,
     add_macro_options,
     add_network_options,
     extras,
@@ -56,14 +57,7 @@ def add_parser(subparsers: Any) -> None:
     option("--host", default="127.0.0.1", help="address of this host to serve on (%(default)s)")
     option("--port", type=int, default=DEFAULT_PORT, help="UDP port, 0 any (%(default)s)")
     option("--capacity", type=int, default=65536, help="slots, at most 65536 (%(default)s)")
-    option(
-        "--job",
-        action="append",
-        default=[],
-        type=Path,
-        metavar="FILE.json",
-        help="admit its jobs (repeatable)",
-    )
+    option("--job", **REPEATABLE, type=Path, metavar="FILE.json", help="admit its jobs (repeatable)")
     p4.add_argument(
         "--entries", type=Path, metavar="FILE.stf", help="with --interface: STF statements to begin with"
     )
@@ -72,8 +66,7 @@ def add_parser(subparsers: Any) -> None:
     )
     ethernet.add_argument(
         "--interface",
-        action="append",
-        default=[],
+        **REPEATABLE,
         metavar="PORT=NAME",
         help="switch frames between these, with either engine; any program's with --engine p4",
     )
@@ -84,8 +77,7 @@ def add_parser(subparsers: Any) -> None:
     )
     ethernet.add_argument(
         "--station",
-        action="append",
-        default=[],
+        **REPEATABLE,
         metavar="IP,MAC,PORT",
         help="native, without --p4runtime: a host, where others are flooded (repeatable)",
     )
@@ -105,8 +97,7 @@ def add_parser(subparsers: Any) -> None:
     p4runtime.add_argument(
         "-i",
         dest="bmv2_interface",
-        action="append",
-        default=[],
+        **REPEATABLE,
         metavar="PORT@NAME",
         help="--interface as simple_switch_grpc has it",
     )
