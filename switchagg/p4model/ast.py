@@ -408,6 +408,9 @@ class BlockTypeDecl(GenericDecl):
     params: tuple[ParamDecl, ...]
 
 
+TypeDecl: TypeAlias = FieldsDecl | ExternDecl | BlockTypeDecl | PackageDecl
+
+
 class BlockDecl(GenericDecl):
     """Base of a parser and a control with a body. `type_params` is not empty only in a wrong program."""
 

@@ -130,9 +130,7 @@ class Checker:
                 raise P4Error(f"{decl.name} `{each.text}` is declared twice", each.location)
             there.append(each.text)
 
-    def _type(
-        self, decl: ast.FieldsDecl | ast.ExternDecl | ast.BlockTypeDecl | ast.PackageDecl, env: Env
-    ) -> None:
+    def _type(self, decl: ast.TypeDecl, env: Env) -> None:
         generic = Generic(decl, env.snapshot(), tuple(each.text for each in decl.type_params))
         if decl.type_params:
             self.types.declare_generic(generic, env)

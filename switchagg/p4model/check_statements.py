@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from switchagg.p4model import ast, ir
+from switchagg.p4model import ast, ir, walk
 from switchagg.p4model import types as ty
 from switchagg.p4model.constants import Symbolic, is_constant
 from switchagg.p4model.errors import P4Error
@@ -33,12 +33,8 @@ class Statements:
 
     def body(self, nodes: Sequence[ast.Stmt], env: Env) -> tuple[ir.Stmt, ...]:
         """Statements in the given environment. Constants and empty statements are left out."""
-        out = []
-        for node in nodes:
-            statement = self.check(node, env)
-            if statement is not None:
-                out.append(statement)
-        return tuple(out)
+        checked = (self.check(node, env) for node in nodes)
+        return tuple(each for each in checked if each is not None)
 
     def _required(self, node: ast.Stmt, env: Env) -> ir.Stmt:
         return self.check(node, env.child()) or ir.Empty(node.location)
@@ -300,16 +296,9 @@ def _label_key(value: ir.Expr) -> str:
 
 
 def _has_calls(expr: ir.Expr) -> bool:
-    match expr:
-        case ir.VarRef():
-            return False
-        case ir.FieldAccess() | ir.Slice() | ir.StackNext() | ir.StackLast():
-            return _has_calls(expr.base)
-        case ir.Index():
-            return _has_calls(expr.base) or not (is_constant(expr.index) or not _has_calls(expr.index))
-        case ir.Binary():
-            return _has_calls(expr.left) or _has_calls(expr.right)
-        case ir.Cast() | ir.Unary():
-            return _has_calls(expr.operand)
-        case _:
-            return not is_constant(expr)
+    parts = (
+        ir.FieldAccess | ir.Slice | ir.StackNext | ir.StackLast | ir.Index | ir.Binary | ir.Cast | ir.Unary
+    )
+    if isinstance(expr, parts):
+        return any(_has_calls(each) for each in walk.parts(expr) if isinstance(each, ir.Expr))
+    return not (isinstance(expr, ir.VarRef) or is_constant(expr))

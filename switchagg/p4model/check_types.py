@@ -17,13 +17,7 @@ if TYPE_CHECKING:
 
 MAX_WIDTH = 2048
 """Bits of the widest bit<N>: what p4c allows by default."""
-_PLAIN = {
-    "bool": ty.BOOL,
-    "error": ty.ERROR,
-    "match_kind": ty.MATCH_KIND,
-    "string": ty.STRING,
-    "void": ty.VOID,
-}
+_PLAIN = {str(each): each for each in (ty.BOOL, ty.ERROR, ty.MATCH_KIND, ty.STRING, ty.VOID)}
 
 
 class Types:
@@ -108,17 +102,13 @@ class Types:
 
     def generic(self, node: ast.TypeNode, env: Env) -> Generic | None:
         """The generic declaration that a type without type arguments names, if it names one."""
-        if isinstance(node, ast.NamedType):
-            symbol = self._symbol(node, env)
-            return symbol if isinstance(symbol, Generic) else None
-        return None
+        symbol = self._symbol(node, env) if isinstance(node, ast.NamedType) else None
+        return symbol if isinstance(symbol, Generic) else None
 
     def block(self, node: ast.TypeNode, env: Env) -> Block | None:
         """The parser or control with a body that a type names."""
-        if isinstance(node, ast.NamedType):
-            symbol = env.lookup(node.name, top=node.absolute)
-            return symbol if isinstance(symbol, Block) else None
-        return None
+        symbol = env.lookup(node.name, top=node.absolute) if isinstance(node, ast.NamedType) else None
+        return symbol if isinstance(symbol, Block) else None
 
     def _stack(self, node: ast.ArrayType, env: Env) -> Type:
         element = self.resolve(node.element, env)
@@ -162,12 +152,7 @@ class Types:
         generic.cache[args] = type_
         return type_
 
-    def _make(
-        self,
-        decl: ast.FieldsDecl | ast.ExternDecl | ast.BlockTypeDecl | ast.PackageDecl,
-        args: tuple[Type, ...],
-        env: Env,
-    ) -> Type:
+    def _make(self, decl: ast.TypeDecl, args: tuple[Type, ...], env: Env) -> Type:
         match decl:
             case ast.FieldsDecl():
                 return self.fields_type(decl, args, env)

@@ -44,20 +44,10 @@ from dataclasses import field
 from enum import Enum, StrEnum
 from typing import TypeAlias
 
+from switchagg.p4model import types as ty
 from switchagg.p4model.ast import Annotation, Record
 from switchagg.p4model.errors import Location
-from switchagg.p4model.types import (
-    ApplyResultType,
-    BlockType,
-    Direction,
-    EnumType,
-    ExternType,
-    Method,
-    PackageType,
-    Parameter,
-    SerEnumType,
-    Type,
-)
+from switchagg.p4model.types import Type
 
 # ---- declarations
 
@@ -80,7 +70,7 @@ class Variable(Record):
     type: Type
     scope: Scope
     location: Location
-    direction: Direction = Direction.NONE
+    direction: ty.Direction = ty.Direction.NONE
     annotations: tuple[Annotation, ...] = ()
 
 
@@ -170,7 +160,7 @@ class Table(Declaration):
     largest_priority_wins: bool
     priority_delta: int
     properties: Mapping[str, Value]
-    result: ApplyResultType
+    result: ty.ApplyResultType
 
 
 class ValueSet(Declaration):
@@ -183,9 +173,9 @@ class ValueSet(Declaration):
 class ExternInstance(Declaration):
     """An extern object. `args` is by parameter name, in order; `methods` are its abstract ones, defined."""
 
-    type: ExternType
+    type: ty.ExternType
     args: Mapping[str, Value]
-    constructor: Method
+    constructor: ty.Method
     methods: Mapping[str, Function]
 
 
@@ -228,7 +218,7 @@ Transition: TypeAlias = Goto | Select
 class _BlockInstance(Declaration):
     """A parser or control with its constructor's arguments. `prologue` declares variables (see module)."""
 
-    type: BlockType
+    type: ty.BlockType
     params: tuple[Variable, ...]
     args: Mapping[str, Value]
     prologue: tuple[Stmt, ...]
@@ -254,7 +244,7 @@ class PackageInstance(Record):
     """A package: `main` or an argument of it. `args` is by parameter name; an optional one can be None."""
 
     name: str
-    type: PackageType
+    type: ty.PackageType
     args: Mapping[str, Value]
     annotations: tuple[Annotation, ...]
     location: Location
@@ -361,7 +351,7 @@ class Literal(Expr):
 class EnumLiteral(Expr):
     """A member of an enum. `value` is its number in a serializable enum, its position in another."""
 
-    type: EnumType | SerEnumType
+    type: ty.EnumType | ty.SerEnumType
     name: str
     value: int
 
@@ -485,7 +475,7 @@ class Cast(Expr):
 class Argument(Record):
     """The argument of a parameter. For out and inout, `value` can be assigned to."""
 
-    param: Parameter | Variable
+    param: ty.Parameter | Variable
     value: Expr | None
 
 
@@ -499,7 +489,7 @@ class FunctionCall(Expr):
 class ExternCall(Expr):
     """A call of an extern function. `params` of `method` still have type variables; arguments have types."""
 
-    method: Method
+    method: ty.Method
     type_args: tuple[Type, ...]
     args: tuple[Argument, ...]
 
@@ -508,7 +498,7 @@ class MethodCall(Expr):
     """A call of an extern's method. `target` is an instance or, for packet_in and its like, an expression."""
 
     target: ExternInstance | Expr
-    method: Method
+    method: ty.Method
     type_args: tuple[Type, ...]
     args: tuple[Argument, ...]
 

@@ -13,8 +13,10 @@ by their neighbours and by the names declared before them:
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from lark import Token
@@ -81,16 +83,14 @@ def make_token(kind: str, text: str, location: Location, annotation: Annotation 
     return token
 
 
+@dataclass(slots=True, eq=False)
 class Raw:
     """A token before it is classified. `kind` is word, number, string or mark."""
 
-    __slots__ = ("kind", "line", "offset", "text")
-
-    def __init__(self, kind: str, text: str, line: Line, offset: int) -> None:
-        self.kind = kind
-        self.text = text
-        self.line = line
-        self.offset = offset
+    kind: str
+    text: str
+    line: Line
+    offset: int
 
     @property
     def location(self) -> Location:
@@ -106,7 +106,9 @@ def scan(lines: list[Line]) -> list[Raw]:
         while at < len(text):
             found = match(text, at)
             if found is None:
-                raise P4Error(_lexical_reason(text[at]), line.location(at))
+                string = "this string does not end on its line"
+                reason = string if text[at] == '"' else f"unexpected character {text[at]!r}"
+                raise P4Error(reason, line.location(at))
             kind = found.lastgroup
             assert kind is not None
             if kind != "blank":
@@ -123,12 +125,6 @@ def _check_number(tokens: list[Raw], text: str, kind: str, line: Line, at: int) 
             raise P4Error(f"{before.text}{text} is no number", before.location)
 
 
-def _lexical_reason(character: str) -> str:
-    if character == '"':
-        return "this string does not end on its line"
-    return f"unexpected character {character!r}"
-
-
 _TEXTS = {"name", "deprecated"}
 _ESCAPE = re.compile(r"\\(.)")
 
@@ -139,32 +135,22 @@ def annotate(location: Location, name: str, body: Sequence[Raw] | None, *, struc
         return Annotation(location, name, None, (), (), structured)
     values: list[int | str | bool] = []
     pairs: list[tuple[str, int | str | bool]] = []
-    plain = True
-    for part in _split(body):
-        if len(part) > 2 and part[0].kind == "word" and part[1].text == "=":
-            value = _value(part[2:])
-            if value is not None:
-                pairs.append((part[0].text, value))
+    # The tokens with a blank between two, as p4c prints an annotation that it does not know.
+    text = " ".join(each.text for each in body)
+    groups = itertools.groupby(body, lambda token: token.text == ",")
+    for part in (list(group) for comma, group in groups if not comma):
+        paired = len(part) > 2 and part[0].kind == "word" and part[1].text == "="
+        value = _value(part[2:] if paired else part)
+        if value is None:
+            values, pairs = [], []
+            break
+        if paired:
+            pairs.append((part[0].text, value))
         else:
-            value = _value(part)
-            if value is not None:
-                values.append(value)
-        plain = plain and value is not None
-    if name in _TEXTS and not (plain and len(values) == 1 and isinstance(values[0], str)):
+            values.append(value)
+    if name in _TEXTS and not (len(values) == 1 and isinstance(values[0], str)):
         raise P4Error(f'@{name} takes one string, as in @{name}("...")', location)
-    return Annotation(
-        location, name, _text(body), tuple(values) if plain else (), tuple(pairs) if plain else (), structured
-    )
-
-
-def _split(body: Sequence[Raw]) -> list[list[Raw]]:
-    parts: list[list[Raw]] = [[]]
-    for token in body:
-        if token.text == ",":
-            parts.append([])
-        else:
-            parts[-1].append(token)
-    return [each for each in parts if each]
+    return Annotation(location, name, text, tuple(values), tuple(pairs), structured)
 
 
 def _value(tokens: Sequence[Raw]) -> int | str | bool | None:
@@ -179,11 +165,6 @@ def _value(tokens: Sequence[Raw]) -> int | str | bool | None:
     if len(tokens) == 1 and token.text in ("true", "false"):
         return token.text == "true"
     return None
-
-
-def _text(body: Sequence[Raw]) -> str:
-    """The tokens with a blank between two, as p4c prints an annotation that it does not know."""
-    return " ".join(each.text for each in body)
 
 
 def unquote(text: str) -> str:
@@ -205,6 +186,7 @@ def number(text: str) -> tuple[int, int, bool]:
 _TYPE_ENDS: Final = frozenset(
     ("TYPE", "_ARGS_CLOSE", "VOID", "BOOL", "STRING", "BIT", "INT", "ERROR", "MATCH_KIND", "_RBRACKET")
 )
+_OPERAND_ENDS: Final = frozenset(("NAME", "TYPE", "_RPAR", "_RBRACKET", "_ARGS_CLOSE", "ERROR", "THIS"))
 
 
 class P4Lexer(Lexer):
@@ -222,15 +204,13 @@ def classify(raw: list[Raw]) -> list[P4Token]:
     return _Classifier(raw).run()
 
 
+@dataclass(slots=True)
 class _Scope:
     """Names declared between two braces, or in one declaration with its parameters."""
 
-    __slots__ = ("depth", "kind", "names")
-
-    def __init__(self, kind: str, depth: int) -> None:
-        self.kind = kind
-        self.depth = depth
-        self.names: dict[str, str] = {}
+    kind: str
+    depth: int
+    names: dict[str, str] = field(default_factory=dict)
 
 
 class _Classifier:
@@ -282,10 +262,7 @@ class _Classifier:
         return self.out[-back].type if len(self.out) >= back else ""
 
     def meaning(self, name: str) -> str | None:
-        for scope in reversed(self.scopes):
-            if name in scope.names:
-                return scope.names[name]
-        return None
+        return next((scope.names[name] for scope in reversed(self.scopes) if name in scope.names), None)
 
     def brace(self) -> str:
         return next(scope.kind for scope in reversed(self.scopes) if scope.kind != "declaration")
@@ -315,6 +292,11 @@ class _Classifier:
                 return None
         return None
 
+    def after_angles(self, ahead: int) -> str:
+        """The text behind the `>` that closes the `<` there; empty if that opens no type arguments."""
+        end = self.angle_end(self.at + ahead)
+        return "" if end is None else self.text(end + 1 - self.at)
+
     # ---- scopes
 
     def declare(self, name: str, meaning: str, *, outside: bool = False) -> None:
@@ -329,10 +311,9 @@ class _Classifier:
         self.scopes.append(_Scope("declaration", self.depth))
 
     def close_declaration(self) -> None:
-        while (
-            self.scopes[-1].kind == "declaration" and self.scopes[-1].depth == self.depth and not self.parens
-        ):
-            self.scopes.pop()
+        if not self.parens:
+            while (self.scopes[-1].kind, self.scopes[-1].depth) == ("declaration", self.depth):
+                self.scopes.pop()
 
     # ---- marks
 
@@ -358,16 +339,7 @@ class _Classifier:
             case ">":
                 self.close_angle()
             case ".":
-                operand = self.before() in (
-                    "NAME",
-                    "TYPE",
-                    "_RPAR",
-                    "_RBRACKET",
-                    "_ARGS_CLOSE",
-                    "ERROR",
-                    "THIS",
-                )
-                self.emit("_DOT" if operand else "DOT_PREFIX")
+                self.emit("_DOT" if self.before() in _OPERAND_ENDS else "DOT_PREFIX")
             case _:
                 self.emit(MARKS[text])
 
@@ -420,13 +392,12 @@ class _Classifier:
     # ---- type arguments
 
     def angle(self) -> None:
-        if self.opens_arguments():
-            end = self.angle_end(self.at)
-            if end is not None:
-                self.closers.add(end)
-                self.emit("_ARGS_OPEN")
-                return
-        self.emit("LT")
+        end = self.angle_end(self.at) if self.opens_arguments() else None
+        if end is None:
+            self.emit("LT")
+        else:
+            self.closers.add(end)
+            self.emit("_ARGS_OPEN")
 
     def opens_arguments(self) -> bool:
         before = self.before()
@@ -436,9 +407,7 @@ class _Classifier:
             return False
         name = str(self.out[-1])
         if self.before(2) == "_DOT":
-            end = self.angle_end(self.at)
-            called = end is not None and end + 1 < len(self.raw) and self.raw[end + 1].text == "("
-            return called and name in self.generic_methods
+            return name in self.generic_methods and self.after_angles(0) == "("
         return self.meaning(name) in ("generic", "function")
 
     def close_angle(self) -> None:
@@ -533,13 +502,8 @@ class _Classifier:
                 self.emit(KEYWORDS[text])
 
     def extern(self) -> None:
-        after = self.text(2)
-        if after == "<":
-            end = self.angle_end(self.at + 2)
-            is_object = end is not None and end + 1 < len(self.raw) and self.raw[end + 1].text == "{"
-        else:
-            is_object = after == "{"
-        if is_object and self.is_name(1):
+        after = self.after_angles(2) if self.text(2) == "<" else self.text(2)
+        if after == "{" and self.is_name(1):
             self.emit("_EXTERN_OBJECT")
             self.type_declaration()
         else:
@@ -562,15 +526,13 @@ class _Classifier:
             self.emit("TYPE")
         elif (follows_type or before == "NAME") and after in ("<", "(") and self.brace() != "fields":
             self.prototype(text)
-        elif (
-            meaning in ("type", "generic")
-            and after in ("=", ";", ",", ")", "in")
-            and self.names_value(before)
-        ):
+        elif meaning not in ("type", "generic"):
+            self.emit("NAME")
+        elif after in ("=", ";", ",", ")", "in") and self.names_value(before):
             self.declare(text, "value")
             self.emit("NAME")
         else:
-            self.emit("TYPE" if meaning in ("type", "generic") else "NAME")
+            self.emit("TYPE")
 
     def names_value(self, before: str) -> bool:
         """True if the next name declares a variable, parameter or instance: `T x`, `T(...) x`."""
@@ -583,8 +545,7 @@ class _Classifier:
     def prototype(self, text: str) -> None:
         """The name of a function or method where it is declared."""
         if self.text(1) == "<":
-            end = self.angle_end(self.at + 1)
-            if end is None or end + 1 >= len(self.raw) or self.raw[end + 1].text != "(":
+            if self.after_angles(1) != "(":
                 self.emit("NAME")
                 return
             if self.brace() == "extern":
@@ -606,25 +567,20 @@ class _Classifier:
             raise P4Error("a name must follow @", start.location)
         name = self.text()
         self.at += 1
+        structured = self.text() == "["
         if name == "pragma":
             body = self.rest_of_line(start.line)
             if not body:
                 raise P4Error("@pragma needs a name", start.location)
             annotation = annotate(start.location, body[0].text, body[1:] or None, structured=False)
-        elif self.text() in ("(", "["):
-            body = self.balanced()
-            annotation = annotate(
-                start.location, name, body, structured=body is not None and self.raw[self.at - 1].text == "]"
-            )
         else:
-            annotation = annotate(start.location, name, None, structured=False)
+            inside = self.balanced() if structured or self.text() == "(" else None
+            annotation = annotate(start.location, name, inside, structured=structured)
         self.out.append(make_token("ANNOTATION", f"@{name}", start.location, annotation))
 
     def rest_of_line(self, line: Line) -> list[Raw]:
-        tokens = []
-        while self.at < len(self.raw) and self.raw[self.at].line is line:
-            tokens.append(self.raw[self.at])
-            self.at += 1
+        tokens = list(itertools.takewhile(lambda each: each.line is line, self.raw[self.at :]))
+        self.at += len(tokens)
         return tokens
 
     def balanced(self) -> list[Raw]:

@@ -4,16 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from switchagg.p4model import ir
+from switchagg.p4model import constants, ir
 from switchagg.p4model import types as ty
-from switchagg.p4model.constants import (
-    Symbolic,
-    concatenate,
-    fold_arithmetic,
-    fold_comparison,
-    is_constant,
-    wrap,
-)
+from switchagg.p4model.constants import Symbolic, is_constant, wrap
 from switchagg.p4model.errors import Location, P4Error
 from switchagg.p4model.ir import BinaryOp
 from switchagg.p4model.types import Type, has_variables, underlying
@@ -206,14 +199,9 @@ def _castable(source: Type, target: Type) -> bool:
             return True
         case (ty.BitType(left), ty.IntType(right)) | (ty.IntType(left), ty.BitType(right)):
             return left == right
-        case (
-            (ty.BitType(1), ty.BoolType()) | (ty.BoolType(), ty.BitType(1)) | (ty.InfIntType(), ty.BoolType())
-        ):
+        case (ty.BitType(1) | ty.InfIntType(), ty.BoolType()) | (ty.BoolType(), ty.BitType(1)):
             return True
-        case (ty.InfIntType(), ty.BitType() | ty.IntType() | ty.InfIntType()) | (
-            ty.BitType() | ty.IntType(),
-            ty.InfIntType(),
-        ):
+        case (ty.InfIntType(), ty.BitType() | ty.IntType()) | (ty.BitType() | ty.IntType(), ty.InfIntType()):
             return True
         case (ty.SerEnumType(), ty.SerEnumType()):
             return False
@@ -233,8 +221,6 @@ def _castable(source: Type, target: Type) -> bool:
             return left == right
         case (ty.StructType(), ty.StructType()):
             return not source.name and len(source.fields) == len(target.fields)
-        case (ty.EnumType() | ty.ErrorType(), _):
-            return False
         case _:
             return False
 
@@ -285,7 +271,8 @@ def combine(op: BinaryOp, left: ir.Expr, right: ir.Expr, location: Location) -> 
     type_ = left.type
     if op in _ORDER:
         if isinstance(left, ir.Literal) and isinstance(right, ir.Literal):
-            return ir.Literal(ty.BOOL, location, fold_comparison(op, int(left.value), int(right.value)))
+            holds = constants.fold_comparison(op, int(left.value), int(right.value))
+            return ir.Literal(ty.BOOL, location, holds)
         return known_or2(left, right, ir.Binary(ty.BOOL, location, op, left, right))
     if isinstance(type_, ty.InfIntType) and op in (BinaryOp.SAT_ADD, BinaryOp.SAT_SUB):
         raise P4Error(f"`{op}` does not take `int`; give its operands a width", location)
@@ -321,7 +308,7 @@ def _divide(op: BinaryOp, left: ir.Expr, right: ir.Expr, location: Location) -> 
 def _fold_or_binary(op: BinaryOp, left: ir.Expr, right: ir.Expr, location: Location) -> ir.Expr:
     if isinstance(left, ir.Literal) and isinstance(right, ir.Literal):
         try:
-            value = fold_arithmetic(op, int(left.value), int(right.value), left.type)
+            value = constants.fold_arithmetic(op, int(left.value), int(right.value), left.type)
         except (ValueError, ZeroDivisionError) as error:
             raise P4Error(str(error), location) from None
         return ir.Literal(left.type, location, value)
@@ -358,7 +345,7 @@ def _concat(left: ir.Expr, right: ir.Expr, location: Location) -> ir.Expr:
         raise P4Error(f"`++` does not take `{left.type}` and `{right.type}`; both need a width", location)
     type_ = type(left.type)(left.type.width + right.type.width)
     if isinstance(left, ir.Literal) and isinstance(right, ir.Literal):
-        value = concatenate(int(left.value), int(right.value), right.type.width, type_)
+        value = constants.concatenate(int(left.value), int(right.value), right.type.width, type_)
         return ir.Literal(type_, location, value)
     return known_or2(left, right, ir.Binary(type_, location, BinaryOp.CONCAT, left, right))
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
-from typing import TypeAlias
 
 from switchagg.p4model import ir, walk
 from switchagg.p4model import types as ty
@@ -37,13 +36,7 @@ from switchagg.p4model.types import Type, underlying, width_of
 
 DEFAULT_TABLE_SIZE = 1024
 
-_MATCH_TYPES = {
-    "exact": "EXACT", "lpm": "LPM", "ternary": "TERNARY", "range": "RANGE", "optional": "OPTIONAL",
-}  # fmt: skip
-_UNITS = {
-    "packets": "PACKETS", "bytes": "BYTES", "packets_and_bytes": "BOTH",
-    "PACKETS": "PACKETS", "BYTES": "BYTES", "PACKETS_AND_BYTES": "BOTH",
-}  # fmt: skip
+_MATCH_TYPES = ("exact", "lpm", "ternary", "range", "optional")
 
 
 class Kind(IntEnum):
@@ -71,8 +64,6 @@ _EXTERN_KINDS = {
     "ActionSelector": Kind.ACTION_PROFILE, "Digest": Kind.DIGEST,
 }  # fmt: skip
 """By the names of extern types, of v1model and of TNA."""
-
-_Named: TypeAlias = ir.Table | ir.ValueSet | ir.ExternInstance
 
 
 def generate(program: ir.Program) -> Message:
@@ -108,17 +99,14 @@ class _Generator:
             tables=[self._table(each) for each in self.tables],
             actions=[self._action(each) for each in self.actions if not _hidden(each.annotations)],
             action_profiles=[self._profile(each) for each in self._of(Kind.ACTION_PROFILE)],
-            counters=[self._counter(each, Kind.COUNTER) for each in self._of(Kind.COUNTER)],
+            counters=list(self._counters(Kind.COUNTER)),
             direct_counters=list(self._direct(Kind.DIRECT_COUNTER)),
-            meters=[self._counter(each, Kind.METER) for each in self._of(Kind.METER)],
+            meters=list(self._counters(Kind.METER)),
             direct_meters=list(self._direct(Kind.DIRECT_METER)),
             controller_packet_metadata=[self._controller(each) for each in self._controller_headers()],
             value_sets=[self._value_set(each) for each in self.value_sets],
             registers=[self._register(each) for each in self._of(Kind.REGISTER)],
-            digests=[
-                *(self._digest(name, each) for name, each in self.digests.items()),
-                *(self._digest_of(each) for each in self._of(Kind.DIGEST) if id(each) in self.called),
-            ],
+            digests=list(self._digests()),
         )
         info = self.types.message()
         message.set("type_info", info if info.fields else None)
@@ -162,10 +150,13 @@ class _Generator:
                     for each in (*block.instances, *parts):
                         self.pipelines.setdefault(id(each), name)
 
-    def _full_name(self, thing: _Named) -> str:
+    def _full_name(self, thing: ir.Declaration) -> str:
         """The name that ids and aliases are made of."""
         pipeline = self.pipelines.get(id(thing))
         return thing.control_name if pipeline is None else f"{pipeline}.{thing.control_name}"
+
+    def _id(self, kind: Kind, thing: ir.Declaration) -> int:
+        return self.symbols.id(kind, self._full_name(thing))
 
     def _collect_control(self, control: ir.ControlInstance) -> None:
         found = walk.used(control)
@@ -212,23 +203,13 @@ class _Generator:
 
     # ---- messages
 
-    def _preamble(
-        self, kind: Kind, name: str, annotations: Iterable[Annotation], skipped: Iterable[str] = ()
-    ) -> Message:
-        return self._named(kind, name, name, annotations, skipped)
-
-    def _preamble_of(self, kind: Kind, thing: _Named, skipped: Iterable[str] = ()) -> Message:
-        return self._named(kind, thing.control_name, self._full_name(thing), thing.annotations, skipped)
-
-    def _named(
-        self, kind: Kind, name: str, full: str, annotations: Iterable[Annotation], skipped: Iterable[str]
-    ) -> Message:
+    def _preamble(self, kind: Kind, thing: ir.Declaration, skipped: Iterable[str] = ()) -> Message:
         return Message(
-            id=self.symbols.id(kind, full),
-            name=name,
-            alias=self.symbols.alias(full),
-            **annotation_fields(annotations, skipped),
-            doc=documentation(annotations),
+            id=self._id(kind, thing),
+            name=thing.control_name,
+            alias=self.symbols.alias(self._full_name(thing)),
+            **annotation_fields(thing.annotations, skipped),
+            doc=documentation(thing.annotations),
         )
 
     def _package_info(self) -> Message:
@@ -241,8 +222,7 @@ class _Generator:
             elif note.name == "platform_property":
                 info.set("platform_properties", Message(**dict(note.pairs)))
         others = [note for note in main.annotations if note.name not in ("pkginfo", "platform_property")]
-        for name, field in annotation_fields(others).items():
-            info.set(name, field)
+        info.update(annotation_fields(others))
         info.set("doc", documentation(main.annotations))
         return info
 
@@ -263,7 +243,7 @@ class _Generator:
             id=number, name=name, **annotation_fields(annotations, skipped), bitwidth=controller_width(type_)
         )
         if match_kind in _MATCH_TYPES:
-            message.set("match_type", Enum(_MATCH_TYPES[match_kind]))
+            message.set("match_type", Enum(match_kind.upper()))
         else:
             message.set("other_match_type", match_kind)
         message.set("doc", documentation(annotations) if documented else None)
@@ -279,30 +259,24 @@ class _Generator:
             if isinstance(param.type, ty.EnumType):
                 message.set("type_name", Message(name=control_type_name(param.type)))
             params.append(message)
-        preamble = self._preamble(Kind.ACTION, action.control_name, action.annotations)
-        return Message(preamble=preamble, params=params)
+        return Message(preamble=self._preamble(Kind.ACTION, action), params=params)
 
     def _table(self, table: ir.Table) -> Message:
-        message = Message(preamble=self._preamble_of(Kind.TABLE, table))
-        message.set("match_fields", list(self._match_fields(table)))
-        message.set("action_refs", list(self._action_refs(table)))
-        if table.default is not None and table.const_default:
-            message.set(
-                "const_default_action_id", self.symbols.id(Kind.ACTION, table.default.action.control_name)
-            )
-        message.set("initial_default_action", self._initial_default(table))
-        implementation = _property(table, Kind.ACTION_PROFILE)
-        if implementation is not None:
-            message.set(
-                "implementation_id", self.symbols.id(Kind.ACTION_PROFILE, self._full_name(implementation))
-            )
-        message.set("direct_resource_ids", list(self._direct_resources(table)))
-        message.set("size", Long(table.size or DEFAULT_TABLE_SIZE))
-        if table.properties.get("support_timeout") is True or table.properties.get("idle_timeout") is True:
-            message.set("idle_timeout_behavior", Enum("NOTIFY_CONTROL"))
-        message.set("is_const_table", table.const_entries)
-        message.set("has_initial_entries", bool(table.entries))
-        return message
+        const_default = table.default.action if table.default is not None and table.const_default else None
+        timeout = any(table.properties.get(name) is True for name in ("support_timeout", "idle_timeout"))
+        return Message(
+            preamble=self._preamble(Kind.TABLE, table),
+            match_fields=list(self._match_fields(table)),
+            action_refs=list(self._action_refs(table)),
+            const_default_action_id=None if const_default is None else self._id(Kind.ACTION, const_default),
+            initial_default_action=self._initial_default(table),
+            implementation_id=next(self._property_ids(table, Kind.ACTION_PROFILE), None),
+            direct_resource_ids=list(self._property_ids(table, Kind.DIRECT_COUNTER, Kind.DIRECT_METER)),
+            size=Long(table.size or DEFAULT_TABLE_SIZE),
+            idle_timeout_behavior=Enum("NOTIFY_CONTROL") if timeout else None,
+            is_const_table=table.const_entries,
+            has_initial_entries=bool(table.entries),
+        )
 
     def _match_fields(self, table: ir.Table) -> Iterator[Message]:
         numbers = field_ids([each.annotations for each in table.keys])
@@ -312,15 +286,14 @@ class _Generator:
 
     def _action_refs(self, table: ir.Table) -> Iterator[Message]:
         for ref in table.actions:
-            message = Message(id=self.symbols.id(Kind.ACTION, ref.action.control_name))
+            message = Message(id=self._id(Kind.ACTION, ref.action))
             table_only = find_annotation(ref.annotations, "tableonly") is not None
             default_only = find_annotation(ref.annotations, "defaultonly") is not None
             if table_only and default_only:
                 raise P4Error("an action cannot be both @tableonly and @defaultonly", ref.location)
             if table_only or default_only:
                 message.set("scope", Enum("TABLE_ONLY" if table_only else "DEFAULT_ONLY"))
-            for name, value in annotation_fields(ref.annotations).items():
-                message.set(name, value)
+            message.update(annotation_fields(ref.annotations))
             yield message
         if table.default is None and self._lacks_no_action(table):
             number = self.symbols.id(Kind.ACTION, "NoAction")
@@ -333,35 +306,35 @@ class _Generator:
         if table.default is None:
             if self.no_action is None:
                 return None
-            return Message(action_id=self.symbols.id(Kind.ACTION, self.no_action.control_name))
-        action = table.default.action
+            return Message(action_id=self._id(Kind.ACTION, self.no_action))
         data = [each for each in table.default.args if not each.param.direction]
         numbers = field_ids([each.param.annotations for each in data])
         arguments = [
             Message(param_id=number, value=_bytes(each)) for number, each in zip(numbers, data, strict=True)
         ]
-        return Message(action_id=self.symbols.id(Kind.ACTION, action.control_name), arguments=arguments)
+        return Message(action_id=self._id(Kind.ACTION, table.default.action), arguments=arguments)
 
-    def _direct_resources(self, table: ir.Table) -> Iterator[int]:
-        for kind in (Kind.DIRECT_COUNTER, Kind.DIRECT_METER):
+    def _property_ids(self, table: ir.Table, *kinds: Kind) -> Iterator[int]:
+        for kind in kinds:
             instance = _property(table, kind)
             if instance is not None:
-                yield self.symbols.id(kind, self._full_name(instance))
+                yield self._id(kind, instance)
 
     # ---- extern objects
 
-    def _counter(self, instance: ir.ExternInstance, kind: Kind) -> Message:
-        message = self._counter_head(instance, kind)
-        size = instance.args.get("size")
-        assert isinstance(size, int)
-        message.set("size", Long(size))
-        message.set("index_type_name", self._index_type(instance, kind))
-        return message
+    def _counters(self, kind: Kind) -> Iterator[Message]:
+        for instance in self._of(kind):
+            message = self._counter_head(instance, kind)
+            message.set("size", Long(_size(instance)))
+            message.set("index_type_name", self._index_type(instance, kind))
+            yield message
 
     def _counter_head(self, instance: ir.ExternInstance, kind: Kind) -> Message:
-        unit = instance.args.get("type")
-        assert isinstance(unit, ir.EnumLiteral)
-        return Message(preamble=self._preamble_of(kind, instance), spec=Message(unit=Enum(_UNITS[unit.name])))
+        enumerator = instance.args.get("type")
+        assert isinstance(enumerator, ir.EnumLiteral)
+        unit = enumerator.name.upper()
+        spec = Message(unit=Enum("BOTH" if unit == "PACKETS_AND_BYTES" else unit))
+        return Message(preamble=self._preamble(kind, instance), spec=spec)
 
     def _index_type(self, instance: ir.ExternInstance, kind: Kind) -> Message | None:
         args = instance.type.type_args
@@ -377,16 +350,14 @@ class _Generator:
             instance = _property(table, kind)
             if instance is not None:
                 message = self._counter_head(instance, kind)
-                message.set("direct_table_id", self.symbols.id(Kind.TABLE, self._full_name(table)))
+                message.set("direct_table_id", self._id(Kind.TABLE, table))
                 yield message
 
     def _register(self, instance: ir.ExternInstance) -> Message:
-        size = instance.args.get("size")
-        assert isinstance(size, int)
         return Message(
-            preamble=self._preamble_of(Kind.REGISTER, instance),
+            preamble=self._preamble(Kind.REGISTER, instance),
             type_spec=self.types.spec(instance.type.type_args[0]),
-            size=size,
+            size=_size(instance),
             index_type_name=self._index_type(instance, Kind.REGISTER),
         )
 
@@ -400,7 +371,7 @@ class _Generator:
         skipped = ("max_group_size", "selector_size_semantics", "max_member_weight")
         group = find_annotation(notes, "max_group_size")
         message = Message(
-            preamble=self._preamble_of(Kind.ACTION_PROFILE, instance, skipped),
+            preamble=self._preamble(Kind.ACTION_PROFILE, instance, skipped),
             table_ids=[self.symbols.id(Kind.TABLE, each) for each in tables],
             with_selector=selector,
             size=Long(size) if isinstance(size, int) else None,
@@ -412,14 +383,16 @@ class _Generator:
             _set_semantics(message, semantics, notes)
         return message
 
-    def _digest(self, name: str, type_: Type) -> Message:
-        return Message(preamble=self._preamble(Kind.DIGEST, name, ()), type_spec=self.types.spec(type_))
-
-    def _digest_of(self, instance: ir.ExternInstance) -> Message:
-        return Message(
-            preamble=self._preamble_of(Kind.DIGEST, instance),
-            type_spec=self.types.spec(instance.type.type_args[0]),
-        )
+    def _digests(self) -> Iterator[Message]:
+        for name, type_ in self.digests.items():
+            number, alias = self.symbols.id(Kind.DIGEST, name), self.symbols.alias(name)
+            yield Message(
+                preamble=Message(id=number, name=name, alias=alias), type_spec=self.types.spec(type_)
+            )
+        for each in self._of(Kind.DIGEST):
+            if id(each) in self.called:
+                spec = self.types.spec(each.type.type_args[0])
+                yield Message(preamble=self._preamble(Kind.DIGEST, each), type_spec=spec)
 
     # ---- packet metadata and value sets
 
@@ -446,7 +419,7 @@ class _Generator:
         return Message(preamble=preamble, metadata=metadata)
 
     def _value_set(self, value_set: ir.ValueSet) -> Message:
-        preamble = self._preamble_of(Kind.VALUE_SET, value_set)
+        preamble = self._preamble(Kind.VALUE_SET, value_set)
         if id(value_set) in self.pipelines:
             preamble.set("alias", self._full_name(value_set))
         return Message(preamble=preamble, match=list(self._members(value_set)), size=value_set.size)
@@ -457,25 +430,17 @@ class _Generator:
             numbers = field_ids([each.annotations for each in element.fields])
             for number, field in zip(numbers, element.fields, strict=True):
                 if not isinstance(field.type, ty.BitType):
-                    raise P4Error(
-                        f"field `{field.name}` of a value set must be bit<N> in P4Info", field.location
-                    )
-                note = find_annotation(field.annotations, "match")
+                    reason = f"field `{field.name}` of a value set must be bit<N> in P4Info"
+                    raise P4Error(reason, field.location)
+                notes = field.annotations
+                note = find_annotation(notes, "match")
                 kind = note.body.strip() if note is not None and note.body else "exact"
-                yield self._field(
-                    number,
-                    own_name(field.name, field.annotations),
-                    field.annotations,
-                    field.type,
-                    kind,
-                    skipped=("match",),
-                    documented=False,
-                )
+                name = own_name(field.name, notes)
+                yield self._field(number, name, notes, field.type, kind, skipped=("match",), documented=False)
         elif isinstance(element, ty.SerEnumType):
+            width = element.underlying.width
             for number, name in enumerate(element.members, 1):
-                yield Message(
-                    id=number, name=name, bitwidth=element.underlying.width, match_type=Enum("EXACT")
-                )
+                yield Message(id=number, name=name, bitwidth=width, match_type=Enum("EXACT"))
         elif isinstance(underlying(element), ty.BitType):
             yield Message(id=1, bitwidth=width_of(element), match_type=Enum("EXACT"))
         else:
@@ -488,10 +453,14 @@ def _kind(instance: ir.ExternInstance) -> Kind | None:
 
 def _property(table: ir.Table, kind: Kind) -> ir.ExternInstance | None:
     """The extern object of this kind that a property of the table names."""
-    for value in table.properties.values():
-        if isinstance(value, ir.ExternInstance) and _kind(value) is kind:
-            return value
-    return None
+    named = (each for each in table.properties.values() if isinstance(each, ir.ExternInstance))
+    return next((each for each in named if _kind(each) is kind), None)
+
+
+def _size(instance: ir.ExternInstance) -> int:
+    size = instance.args.get("size")
+    assert isinstance(size, int)
+    return size
 
 
 def _hidden(annotations: Iterable[Annotation]) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from switchagg.p4model import types as ty
 from switchagg.p4model.ast import Annotation, find_annotation, own_name
@@ -31,11 +31,8 @@ def annotation_fields(annotations: Iterable[Annotation], skipped: Iterable[str] 
 
 def documentation(annotations: Iterable[Annotation]) -> Message | None:
     """@brief and @description."""
-    found = {
-        note.name: str(note.values[0])
-        for note in annotations
-        if note.name in ("brief", "description") and note.values
-    }
+    notes = (note for note in annotations if note.name in ("brief", "description") and note.values)
+    found = {note.name: str(note.values[0]) for note in notes}
     return Message(brief=found.get("brief"), description=found.get("description")) if found else None
 
 
@@ -128,10 +125,8 @@ class TypeInfo:
     def message(self) -> Message:
         """P4TypeInfo."""
         order = ("structs", "headers", "header_unions", "enums", "error", "serializable_enums", "new_types")
-        message = Message()
-        for name in order:
-            message.set(name, self._error if name == "error" else self._tables.get(name))
-        return message
+        fields: dict[str, Value | None] = {**self._tables, "error": self._error}
+        return Message(**{name: fields.get(name) for name in order})
 
     def spec(self, type_: Type) -> Message:
         """P4DataTypeSpec; named types are added to the collection."""
@@ -145,58 +140,49 @@ class TypeInfo:
             case ty.StackType(element, size):
                 kind = "header" if isinstance(element, ty.HeaderType) else "header_union"
                 self.mention(element)
-                inner = Message()
-                inner.set(kind, Message(name=control_type_name(element)))
-                inner.set("size", size)
-                outer = Message()
-                outer.set(f"{kind}_stack", inner)
-                return outer
+                stack = Message(**{kind: Message(name=control_type_name(element))})
+                stack.set("size", size)
+                return Message(**{f"{kind}_stack": stack})
             case ty.ErrorType():
                 self.mention(type_)
                 return Message(error=Message())
             case _:
-                message = Message()
-                message.set(self.mention(type_), Message(name=control_type_name(type_)))
-                return message
+                return Message(**{self.mention(type_): Message(name=control_type_name(type_))})
 
     def mention(self, type_: Type) -> str:
         """Adds a type and its parts. Returns the type's field in P4DataTypeSpec, empty if unnamed."""
         name = control_type_name(type_)
         match type_:
             case ty.StructType():
-                return self._add("struct", "structs", name, lambda: self._members(type_.fields))
+                return self._add("struct", name, lambda: self._members(type_.fields))
             case ty.HeaderType():
-                return self._add("header", "headers", name, lambda: self._header(type_))
+                return self._add("header", name, lambda: self._header(type_))
             case ty.UnionType():
-                return self._add("header_union", "header_unions", name, lambda: self._union(type_))
+                return self._add("header_union", name, lambda: self._union(type_))
             case ty.EnumType():
                 members = [Message(name=each) for each in type_.members]
-                return self._add("enum", "enums", name, lambda: Message(members=members))
+                return self._add("enum", name, lambda: Message(members=members))
             case ty.SerEnumType():
-                return self._add("serializable_enum", "serializable_enums", name, lambda: _ser_enum(type_))
+                return self._add("serializable_enum", name, lambda: _ser_enum(type_))
             case ty.NewType():
-                return self._add("new_type", "new_types", name, lambda: self._new_type(type_))
+                return self._add("new_type", name, lambda: self._new_type(type_))
             case ty.ErrorType():
                 self._error = Message(members=list(self._errors))
                 return "error"
             case _:
                 return ""
 
-    def _add(self, field: str, table: str, name: str, make: object) -> str:
-        there = self._tables.setdefault(table, {})
+    def _add(self, field: str, name: str, make: Callable[[], Message]) -> str:
+        there = self._tables.setdefault(f"{field}s", {})
         if name not in there:
             there[name] = Message()
-            assert callable(make)
             there[name] = make()
         return field
 
     def _members(self, fields: Sequence[ty.Field]) -> Message:
-        return Message(
-            members=[
-                Message(name=own_name(each.name, each.annotations), type_spec=self.spec(each.type))
-                for each in fields
-            ]
-        )
+        names = (own_name(each.name, each.annotations) for each in fields)
+        pairs = zip(names, fields, strict=True)
+        return Message(members=[Message(name=name, type_spec=self.spec(each.type)) for name, each in pairs])
 
     def _header(self, type_: ty.HeaderType) -> Message:
         members = [Message(name=name, type_spec=_bitstring_of(each)) for name, each in flatten(type_)]
@@ -206,29 +192,19 @@ class TypeInfo:
         members = []
         for each in type_.fields:
             self.mention(each.type)
-            members.append(
-                Message(
-                    name=own_name(each.name, each.annotations),
-                    header=Message(name=control_type_name(each.type)),
-                )
-            )
+            header = Message(name=control_type_name(each.type))
+            members.append(Message(name=own_name(each.name, each.annotations), header=header))
         return Message(members=members)
 
     def _new_type(self, type_: ty.NewType) -> Message:
         translated = translation(type_)
-        message = Message()
         if translated is None:
-            message.set("original_type", self.spec(underlying(type_)))
+            message = Message(original_type=self.spec(underlying(type_)))
         else:
             uri, width = translated
-            inner = Message(uri=uri)
-            if width is None:
-                inner.set("sdn_string", Message())
-            else:
-                inner.set("sdn_bitwidth", width)
-            message.set("translated_type", inner)
-        for name, value in annotation_fields(type_.annotations, ("p4runtime_translation",)).items():
-            message.set(name, value)
+            text = Message() if width is None else None
+            message = Message(translated_type=Message(uri=uri, sdn_string=text, sdn_bitwidth=width))
+        message.update(annotation_fields(type_.annotations, ("p4runtime_translation",)))
         return message
 
 
@@ -258,13 +234,9 @@ def _bitstring_of(field: ty.Field) -> Message:
 
 
 def _bitstring(type_: ty.BitType | ty.IntType | ty.VarbitType) -> Message:
-    match type_:
-        case ty.BitType(width):
-            return Message(bit=Message(bitwidth=width))
-        case ty.IntType(width):
-            return Message(int=Message(bitwidth=width))
-        case ty.VarbitType(width):
-            return Message(varbit=Message(max_bitwidth=width))
+    if isinstance(type_, ty.VarbitType):
+        return Message(varbit=Message(max_bitwidth=type_.width))
+    return Message(**{"int" if isinstance(type_, ty.IntType) else "bit": Message(bitwidth=type_.width)})
 
 
 def _ser_enum(type_: ty.SerEnumType) -> Message:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 
@@ -32,14 +33,17 @@ class Message:
 
     def __init__(self, **fields: Value | None) -> None:
         self.fields: dict[str, Value] = {}
-        for name, value in fields.items():
-            self.set(name, value)
+        self.update(fields)
 
     def set(self, name: str, value: Value | None) -> None:
-        """Sets a field, if its value is not the default. A trailing underscore of the name is dropped."""
-        if value is None or (not isinstance(value, Message) and not value):
-            return
-        self.fields[name.rstrip("_")] = value
+        """Sets a field, if its value is not the default."""
+        if value is not None and (isinstance(value, Message) or value):
+            self.fields[name] = value
+
+    def update(self, fields: Mapping[str, Value | None]) -> None:
+        """Sets fields, those whose value is not the default."""
+        for name, value in fields.items():
+            self.set(name, value)
 
     def get(self, name: str) -> Any:
         """A field, None where it is not set."""

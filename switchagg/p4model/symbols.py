@@ -28,7 +28,7 @@ class _Declared:
 class Generic(_Declared):
     """A declaration with type parameters; `cache` holds the types made of it so far, by their arguments."""
 
-    decl: ast.FieldsDecl | ast.ExternDecl | ast.BlockTypeDecl | ast.PackageDecl
+    decl: ast.TypeDecl
     env: Env
     type_params: tuple[str, ...]
     cache: dict[tuple[Type, ...], Type] = field(default_factory=dict)
@@ -86,20 +86,9 @@ class NamedType(ast.Record):
 
 
 Symbol: TypeAlias = (
-    NamedType
-    | Generic
-    | Block
-    | Overloads
-    | Constant
-    | ir.Variable
-    | ir.Action
-    | ir.Table
-    | ir.ValueSet
-    | ir.ExternInstance
-    | ir.ParserInstance
-    | ir.ControlInstance
-    | ir.PackageInstance
-)
+    NamedType | Generic | Block | Overloads | Constant | ir.Variable | ir.Action | ir.Table | ir.ValueSet
+    | ir.ExternInstance | ir.ParserInstance | ir.ControlInstance | ir.PackageInstance
+)  # fmt: skip
 
 
 @dataclass(slots=True, eq=False)
@@ -187,8 +176,7 @@ class Env:
 def _join(there: Overloads, added: Overloads) -> None:
     for new in added.members:
         for old in there.members:
-            same_count = len(old.params) == len(new.params)
-            if same_count and [each.name for each in old.params] == [each.name for each in new.params]:
+            if [each.name for each in old.params] == [each.name for each in new.params]:
                 raise declared_twice(
                     f"`{new.name}` is declared twice with the same parameters", new.location, old.location
                 )

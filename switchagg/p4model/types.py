@@ -38,95 +38,67 @@ class Direction(StrEnum):
 # ---- scalars
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _WordType(Type):
     """Base of types that P4 writes as one word."""
 
     _word: ClassVar[str]
 
+    def __init_subclass__(cls, word: str = "") -> None:
+        cls._word = word
+
     def __str__(self) -> str:
         return self._word
 
 
-@dataclass(frozen=True, slots=True)
-class _SizedType(Type):
+@dataclass(frozen=True)
+class _SizedType(_WordType):
     """Base of types that P4 writes as a word and a width."""
 
-    _word: ClassVar[str]
     width: int
 
     def __str__(self) -> str:
         return f"{self._word}<{self.width}>"
 
 
-@dataclass(frozen=True, slots=True)
-class BitType(_SizedType):
+class BitType(_SizedType, word="bit"):
     """Unsigned, `width` bits; width 0 is allowed."""
 
-    _word: ClassVar = "bit"
 
-
-@dataclass(frozen=True, slots=True)
-class IntType(_SizedType):
+class IntType(_SizedType, word="int"):
     """Signed, two's complement, `width` bits."""
 
-    _word: ClassVar = "int"
 
-
-@dataclass(frozen=True, slots=True)
-class VarbitType(_SizedType):
+class VarbitType(_SizedType, word="varbit"):
     """From 0 to `width` bits, known at run time."""
 
-    _word: ClassVar = "varbit"
 
-
-@dataclass(frozen=True, slots=True)
-class InfIntType(_WordType):
+class InfIntType(_WordType, word="int"):
     """`int`: an integer of any size, at compile time only."""
 
-    _word: ClassVar = "int"
 
-
-@dataclass(frozen=True, slots=True)
-class BoolType(_WordType):
+class BoolType(_WordType, word="bool"):
     """`bool`"""
 
-    _word: ClassVar = "bool"
 
-
-@dataclass(frozen=True, slots=True)
-class StringType(_WordType):
+class StringType(_WordType, word="string"):
     """`string`: at compile time only."""
 
-    _word: ClassVar = "string"
 
-
-@dataclass(frozen=True, slots=True)
-class VoidType(_WordType):
+class VoidType(_WordType, word="void"):
     """`void`: of calls that return nothing."""
 
-    _word: ClassVar = "void"
 
-
-@dataclass(frozen=True, slots=True)
-class ErrorType(_WordType):
+class ErrorType(_WordType, word="error"):
     """`error`: its members are `Program.errors`."""
 
-    _word: ClassVar = "error"
 
-
-@dataclass(frozen=True, slots=True)
-class MatchKindType(_WordType):
+class MatchKindType(_WordType, word="match_kind"):
     """`match_kind`"""
 
-    _word: ClassVar = "match_kind"
 
-
-@dataclass(frozen=True, slots=True)
-class DontCareType(_WordType):
+class DontCareType(_WordType, word="_"):
     """The type of `_` and `default` where a set of any type is expected, and of `...`."""
-
-    _word: ClassVar = "_"
 
 
 class _NominalType(Record, Type):

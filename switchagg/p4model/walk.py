@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from switchagg.p4model import ir
 
 _PARTS: tuple[type[Any], ...] = (
-    ir.Expr,
-    ir.Stmt,
-    ir.Argument,
-    ir.ActionCase,
-    ir.ValueCase,
-    ir.ExactSet,
-    ir.MaskSet,
-    ir.RangeSet,
-    ir.SelectCase,
-    ir.Select,
-)
+    ir.Expr, ir.Stmt, ir.Argument, ir.ActionCase, ir.ValueCase, ir.ExactSet, ir.MaskSet, ir.RangeSet,
+    ir.SelectCase, ir.Select,
+)  # fmt: skip
 
 
 _NAMES: dict[type[Any], tuple[str, ...]] = {}
@@ -64,6 +56,12 @@ def blocks(root: ir.Value) -> Iterator[ir.BlockInstance]:
             pending.extend(node.args.values())
 
 
+def externs(root: ir.Value) -> Iterator[ir.ExternInstance]:
+    """All extern objects of the blocks below a package or block."""
+    for block in blocks(root):
+        yield from (each for each in block.instances if isinstance(each, ir.ExternInstance))
+
+
 @dataclasses.dataclass(slots=True)
 class Used:
     """The tables that a control's body applies, the actions of these, and the actions that it calls.
@@ -82,7 +80,9 @@ def used(control: ir.ControlInstance) -> Used:
     """Tables, actions and functions used in the body of a control, without those of controls it applies."""
     found = Used([], [], [], [])
     pending: list[tuple[object, bool]] = [((control.prologue, control.body), True)]
-    pending.extend((method.body, False) for each in _externs(control) for method in each.methods.values())
+    for each in control.instances:
+        if isinstance(each, ir.ExternInstance):
+            pending.extend((method.body, False) for method in each.methods.values())
     while pending:
         root, outermost = pending.pop()
         for node in nodes(root):
@@ -101,10 +101,6 @@ def used(control: ir.ControlInstance) -> Used:
                 case _:
                     pass
     return found
-
-
-def _externs(control: ir.ControlInstance) -> Iterable[ir.ExternInstance]:
-    return (each for each in control.instances if isinstance(each, ir.ExternInstance))
 
 
 def _add(found: Used, action: ir.Action, pending: list[tuple[object, bool]], direct: bool) -> None:

@@ -74,14 +74,7 @@ enum SelectorMode_t { FAIR, RESILIENT }
 
 enum HashAlgorithm_t { IDENTITY, RANDOM, XOR8, XOR16, XOR32, CRC8, CRC16, CRC32, CRC64, CUSTOM }
 
-enum MathOp_t {
-    MUL,
-    SQR,
-    SQRT,
-    DIV,
-    RSQR,
-    RSQRT
-}
+enum MathOp_t { MUL, SQR, SQRT, DIV, RSQR, RSQRT }
 
 match_kind {
     range,
@@ -89,14 +82,7 @@ match_kind {
     atcam_partition_index
 }
 
-error {
-    CounterRange,
-    Timeout,
-    PhvOwner,
-    MultiWrite,
-    IbufOverflow,
-    IbufUnderflow
-}
+error { CounterRange, Timeout, PhvOwner, MultiWrite, IbufOverflow, IbufUnderflow }
 
 // ---- intrinsic metadata
 

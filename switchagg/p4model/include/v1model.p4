@@ -64,16 +64,9 @@ struct standard_metadata_t {
 
 // ---- counters, meters, registers
 
-enum CounterType {
-    packets,
-    bytes,
-    packets_and_bytes
-}
+enum CounterType { packets, bytes, packets_and_bytes }
 
-enum MeterType {
-    packets,
-    bytes
-}
+enum MeterType { packets, bytes }
 
 extern counter _V1_INDEX_PARAMETER {
     counter(bit<32> size, CounterType type);
@@ -111,16 +104,7 @@ extern register<T> {
 
 // ---- action profiles
 
-enum HashAlgorithm {
-    crc32,
-    crc32_custom,
-    crc16,
-    crc16_custom,
-    random,
-    identity,
-    csum16,
-    xor16
-}
+enum HashAlgorithm { crc32, crc32_custom, crc16, crc16_custom, random, identity, csum16, xor16 }
 
 extern action_profile {
     action_profile(bit<32> size);

@@ -67,8 +67,6 @@ class LogicalTable:
 
 
 Names = Mapping[ir.Variable, str]
-
-
 PossibleActions = tuple[tuple[LogicalTable, frozenset[ir.Action]], ...]
 
 
@@ -88,18 +86,14 @@ class Context:
     path: str
     guards: tuple[Guard, ...] = ()
     deciders: tuple[LogicalTable, ...] = ()
-    given: tuple[tuple[LogicalTable, frozenset[ir.Action]], ...] = ()
+    given: PossibleActions = ()
 
     def inside(
         self, guard: Guard, decider: LogicalTable, *given: tuple[LogicalTable, frozenset[ir.Action]]
     ) -> Context:
         """One side of a branch."""
-        return replace(
-            self,
-            guards=(*self.guards, guard),
-            deciders=(*self.deciders, decider),
-            given=(*self.given, *given),
-        )
+        deciders = (*self.deciders, decider)
+        return replace(self, guards=(*self.guards, guard), deciders=deciders, given=(*self.given, *given))
 
 
 def register_of(instance: ir.ExternInstance) -> ir.ExternInstance | None:
@@ -286,9 +280,8 @@ class Flow:
                     self._effects(logical, body, names)
                 case ir.If():
                     logical.reads |= self.fields(names, statement.condition)
-                    self._effects(
-                        logical, [each for each in (statement.then, statement.orelse) if each], names
-                    )
+                    branches = [each for each in (statement.then, statement.orelse) if each]
+                    self._effects(logical, branches, names)
                 case ir.Assign(target=target, value=value):
                     self._write(logical, target, names)
                     self._expression(logical, value, names)

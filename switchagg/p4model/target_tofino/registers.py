@@ -34,7 +34,6 @@ class Finding:
         return str(P4Error(self.reason, self.location, *self.notes).with_sources(sources))
 
 
-_WIDTHS = (1, 8, 16, 32, 64)
 _ONE_OPERATION = "a new value is one operation on two operands"
 _UPDATE_OPS = {
     BinaryOp.ADD, BinaryOp.SUB, BinaryOp.SAT_ADD, BinaryOp.SAT_SUB, BinaryOp.BIT_AND, BinaryOp.BIT_OR,
@@ -55,12 +54,9 @@ def check_programs(instance: ir.ExternInstance) -> Iterator[Finding]:
 def _word(instance: ir.ExternInstance) -> Iterator[Finding]:
     type_ = instance.type.type_args[0]
     halves = _halves(type_)
-    wrong = not halves or len(halves) > 2 or len({_width(each) for each in halves}) > 1
-    if (
-        wrong
-        or _width(halves[0]) not in _WIDTHS
-        or (len(halves) == 2 and _width(halves[0]) not in (8, 16, 32))
-    ):
+    widths = {_width(each) for each in halves}
+    allowed = {1: (1, 8, 16, 32, 64), 2: (8, 16, 32)}.get(len(halves), ())
+    if len(widths) != 1 or not widths <= {*allowed}:
         yield Finding(
             f"a register's word of type `{type_}`: a stateful ALU works on 1, 8, 16, 32 or 64 bits, or on "
             "two halves of 8, 16 or 32",
@@ -90,7 +86,7 @@ class _Program:
         self.compares: list[ir.Binary] = []
         self.updates: dict[str, list[ir.Assign]] = {}
         self.outputs: list[ir.Assign] = []
-        self.operands: dict[str, Location] = {}
+        self.operands: dict[str, ir.Expr] = {}
         self.locals: dict[ir.Variable, ir.Expr] = {}
         self.problems: list[Finding] = []
         self.depth = 0
@@ -110,13 +106,10 @@ class _Program:
                     updates[-1],
                 )
         if len(self.operands) > resources.PHV_OPERANDS:
-            last = list(self.operands)[-1]
-            self.problems.append(
-                Finding(
-                    f"{len(self.operands)} fields of the packet ({', '.join(self.operands)}); a stateful ALU "
-                    f"takes {resources.PHV_OPERANDS}",
-                    self.operands[last],
-                )
+            self._refuse(
+                f"{len(self.operands)} fields of the packet ({', '.join(self.operands)}); a stateful ALU "
+                f"takes {resources.PHV_OPERANDS}",
+                list(self.operands.values())[-1],
             )
         sources = {self._source(each.value) for each in self.outputs} - {"0"}
         allowed = 1 if self._paired() else resources.UPDATES
@@ -139,9 +132,7 @@ class _Program:
                 case ir.If():
                     self._condition(statement.condition)
                     self.depth += 1
-                    self._statements(
-                        [each for each in (statement.then, statement.orelse) if each is not None]
-                    )
+                    self._statements([each for each in (statement.then, statement.orelse) if each])
                     self.depth -= 1
                 case ir.Assign(target=target):
                     self._assign(statement, target)
@@ -277,9 +268,8 @@ class _Program:
             case ir.Binary() | ir.Unary():
                 self._refuse("what is given out is a half of the word, as it was or as it will be", expr)
             case _:
-                self._plain(
-                    expr, "what is given out is a half of the word, or the outcome of the comparisons"
-                )
+                reason = "what is given out is a half of the word, or the outcome of the comparisons"
+                self._plain(expr, reason)
 
     def _paired(self) -> bool:
         return self.word is not None and len(_halves(self.word.type)) > 1
@@ -313,7 +303,7 @@ class _Program:
         elif isinstance(expr, ir.Literal | ir.EnumLiteral | ir.MethodCall) or self._half(expr) is not None:
             pass
         elif not (isinstance(expr, ir.VarRef) and expr.variable is self.output):
-            self.operands.setdefault(self._text(expr), expr.location)
+            self.operands.setdefault(self._text(expr), expr)
 
     def _source(self, expr: ir.Expr) -> str:
         """The source of an output value; `0` for a constant zero, which needs no source."""

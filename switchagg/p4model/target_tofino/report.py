@@ -68,25 +68,11 @@ class Estimate:
         rows = [("stage", "gress", "logical table", "registers", "SRAM", "TCAM", "why there")]
         for each in sorted(self.placed, key=lambda one: (one.table.gress == "egress", one.stage)):
             logical = each.table
-            name = (
-                logical.name
-                if logical.kind is TableKind.TABLE
-                else f"{logical.name} (line {logical.location.line})"
-            )
+            where = "" if logical.kind is TableKind.TABLE else f" (line {logical.location.line})"
             names = ", ".join(sorted(register.name for register in logical.registers))
-            blocks = each.memory.sram
-            rows.append(
-                (
-                    str(each.stage),
-                    logical.gress,
-                    name,
-                    names,
-                    str(blocks),
-                    str(each.memory.tcam),
-                    each.because,
-                )
-            )
-        widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+            numbers = str(each.memory.sram), str(each.memory.tcam)
+            rows.append((str(each.stage), logical.gress, logical.name + where, names, *numbers, each.because))
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines += [
             "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
             for row in rows
@@ -149,12 +135,7 @@ def check(program: ir.Program) -> Estimate:
             continue
         seen.add(control)
         flow = Flow(control, gress)
-        externs = [
-            each
-            for block in walk.blocks(control)
-            for each in block.instances
-            if isinstance(each, ir.ExternInstance)
-        ]
+        externs = list(walk.externs(control))
         findings += check_accesses(flow, externs)
         for instance in externs:
             findings += check_programs(instance)
@@ -170,12 +151,7 @@ def check(program: ir.Program) -> Estimate:
                 )
     placed = place(tables)
     used = {register for logical in tables for register in logical.registers}
-    counters = sum(
-        counter_memory(each).sram
-        for block in walk.blocks(program.main)
-        for each in block.instances
-        if isinstance(each, ir.ExternInstance) and each.type.name == "Counter"
-    )
-    return Estimate(
-        findings, placed, found, program.sources, counters, sorted(used, key=lambda each: each.name)
-    )
+    counters = [each for each in walk.externs(program.main) if each.type.name == "Counter"]
+    memory = sum(counter_memory(each).sram for each in counters)
+    registers = sorted(used, key=lambda each: each.name)
+    return Estimate(findings, placed, found, program.sources, memory, registers)

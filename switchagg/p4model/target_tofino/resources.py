@@ -41,8 +41,6 @@ PHV_OPERANDS: Final = 2
 """fields of the packet that a stateful ALU's program can use, besides the index"""
 UPDATES: Final = 2
 """different new values of one half of a register's word, each under a predicate"""
-
-
 _ENTRY_OVERHEAD = 12
 """bits of an entry beside key and data: version and pointer to the action"""
 
@@ -80,11 +78,11 @@ def table_memory(logical: LogicalTable) -> Memory:
 
 
 def register_memory(register: ir.ExternInstance) -> Memory:
-    """A register's words, and the one block more that lets it read and write in the same cycle."""
+    """A register's words of a power of two bits, and one block more to read and write in the same cycle."""
     size = register.args.get("size")
     width = width_of(register.type.type_args[0]) or 0
     count = size if isinstance(size, int) else DEFAULT_TABLE_SIZE
-    return Memory(_blocks(count, _power(width)) + 1)
+    return Memory(_blocks(count, 1 << max(width - 1, 0).bit_length()) + 1)
 
 
 def counter_memory(counter: ir.ExternInstance) -> Memory:
@@ -101,13 +99,6 @@ def _data_bits(action: ir.Action) -> int:
 
 def _blocks(count: int, width: int) -> int:
     return _up(count * width, SRAM_ROWS * SRAM_ROW_BITS) if width else 0
-
-
-def _power(width: int) -> int:
-    power = 1
-    while power < width:
-        power *= 2
-    return power
 
 
 def _up(value: int, by: int) -> int:
@@ -155,11 +146,8 @@ def _header(expr: ir.Expr, found: dict[str, int]) -> None:
 
 def _bodies(block: ir.BlockInstance) -> list[object]:
     if isinstance(block, ir.ParserInstance):
-        return [
-            block.prologue,
-            *(state.body for state in block.states.values()),
-            *(state.transition for state in block.states.values()),
-        ]
+        states = block.states.values()
+        return [block.prologue, *(each.body for each in states), *(each.transition for each in states)]
     bodies: list[object] = [block.prologue, block.body]
     bodies += [each.body for each in block.actions]
     bodies += [key.expr for table in block.tables for key in table.keys]
@@ -173,4 +161,4 @@ def _bodies(block: ir.BlockInstance) -> list[object]:
 
 def _container(width: int) -> int:
     whole, rest = divmod(width, 32)
-    return whole * 32 + (0 if not rest else 8 if rest <= 8 else 16 if rest <= 16 else 32)
+    return whole * 32 + next(each for each in (0, 8, 16, 32) if rest <= each)

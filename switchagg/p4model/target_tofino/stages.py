@@ -94,16 +94,12 @@ def _attempt(tables: Sequence[LogicalTable], floor: dict[int, int]) -> list[Plac
                 earliest, because = before.stage + found[0], found[1]
         need = table_memory(logical)
         at = earliest
-        while True:
-            while at >= len(stages):
-                stages.append(_Stage())
-            if _fits(stages[at], logical, need):
-                break
+        while at < len(stages) and not _fits(stages[at], logical, need):
             at += 1
+        stages.extend(_Stage() for _ in range(at + 1 - len(stages)))
         _take(stages[at], logical, need)
-        placed.append(
-            PlacedTable(logical, at, because if at == earliest else f"no room before ({because})", need)
-        )
+        reason = because if at == earliest else f"no room before ({because})"
+        placed.append(PlacedTable(logical, at, reason, need))
     return placed
 
 
