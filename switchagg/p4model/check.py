@@ -175,7 +175,6 @@ class Checker:
             types,
             tuple(instances),
             tuple(self.actions),
-            (),
             sources,
         )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -43,7 +43,7 @@ class Blocks:
         for each in constructor:
             if each.direction is not ty.Direction.NONE:
                 raise P4Error(f"constructor parameter `{each.name}` cannot have a direction", each.location)
-        type_ = ty.BlockType(decl.name, kind, params, (), constructor, True, decl.annotations, decl.location)
+        type_ = ty.BlockType(decl.name, kind, params, (), constructor, decl.annotations, decl.location)
         block = Block(type_, decl, env.snapshot())
         env.declare(decl.name, block)
         return block
@@ -399,17 +399,11 @@ def check_reaches_end(name: str, states: Mapping[str, ir.State], location: Locat
             continue
         seen.add(at)
         transition = states[at].transition
-        targets: Iterable[str]
         if isinstance(transition, ir.Goto):
-            targets = (transition.state,)
+            pending.append(transition.state)
+        elif any(all(isinstance(key, ir.AnySet) for key in case.keys) for case in transition.cases):
+            pending.extend(each.state for each in transition.cases)
         else:
             # If no case matches, the parser ends with an error.
-            if not _always_matches(transition):
-                return
-            targets = (each.state for each in transition.cases)
-        pending.extend(targets)
+            return
     raise P4Error(f"parser `{name}` never ends: neither accept nor reject can be reached", location)
-
-
-def _always_matches(select: ir.Select) -> bool:
-    return any(all(isinstance(key, ir.AnySet) for key in case.keys) for case in select.cases)

@@ -519,23 +519,22 @@ class Functions:
 
 def declare_parameters(params: Sequence[ty.Parameter], env: Env, scope: ir.Scope) -> tuple[ir.Variable, ...]:
     """Variables for the parameters of a body."""
-    variables = []
-    for each in params:
-        variable = ir.Variable(each.name, each.type, scope, each.location, each.direction, each.annotations)
-        env.declare(each.name, variable)
-        variables.append(variable)
-    return tuple(variables)
+    variables = tuple(
+        ir.Variable(each.name, each.type, scope, each.location, each.direction, each.annotations)
+        for each in params
+    )
+    for variable in variables:
+        env.declare(variable.name, variable)
+    return variables
 
 
 def _check_signature(made: ir.Function, method: ty.Method, decl: ast.FunctionDecl) -> None:
     wanted_params = [each for each in method.params if not each.optional]
     if len(made.params) > len(wanted_params):
         wanted_params = list(method.params)
-    same = len(made.params) == len(wanted_params) and made.returns == method.returns
-    if same:
-        for mine, theirs in zip(made.params, wanted_params, strict=True):
-            same = same and mine.direction == theirs.direction and mine.type == theirs.type
-    if not same:
+    mine = [(each.direction, each.type) for each in made.params]
+    theirs = [(each.direction, each.type) for each in wanted_params]
+    if mine != theirs or made.returns != method.returns:
         wanted = ", ".join(f"{each.direction} {each.type} {each.name}".strip() for each in method.params)
         raise P4Error(
             f"method `{decl.name}` must be declared as `{method.returns} {method.name}({wanted})`",

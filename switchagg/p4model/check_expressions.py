@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from switchagg.p4model import ast, ir
@@ -229,7 +230,7 @@ class Expressions:
         dots = bool(nodes) and isinstance(nodes[-1], ast.DotsExpr)
         types = _element_types(expected, len(nodes))
         if dots:
-            if types is None or expected is None:
+            if types is None:
                 raise P4Error("`...` where the type is not known", nodes[-1].location)
             nodes = nodes[:-1]
         elements = [
@@ -321,8 +322,8 @@ class Expressions:
 
     def _binary(self, node: ast.BinaryExpr, env: Env) -> ir.Expr:
         op = BinaryOp(node.op)
-        left = self.value(node.left, env, ty.BOOL if op in (BinaryOp.AND, BinaryOp.OR) else None)
         expected: Type | None = ty.BOOL if op in (BinaryOp.AND, BinaryOp.OR) else None
+        left = self.value(node.left, env, expected)
         literal = isinstance(node.right, ast.ListExpr | ast.StructExpr | ast.InvalidExpr)
         if literal and isinstance(left.type, ty.FieldsType | ty.TupleType | ty.StackType):
             expected = left.type
@@ -408,15 +409,8 @@ def field_of(base: ir.Expr, field: ty.Field, location: Location) -> ir.Expr:
 
 def _relocated(expr: ir.Expr, location: Location) -> ir.Expr:
     """A constant where its name is used."""
-    match expr:
-        case ir.Literal():
-            return ir.Literal(expr.type, location, expr.value)
-        case ir.EnumLiteral():
-            return ir.EnumLiteral(expr.type, location, expr.name, expr.value)
-        case Symbolic():
-            return Symbolic(expr.type, location)
-        case _:
-            return expr
+    named = isinstance(expr, ir.Literal | ir.EnumLiteral | Symbolic)
+    return replace(expr, location=location) if named else expr
 
 
 def _element_types(expected: Type | None, count: int) -> tuple[Type, ...] | None:

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 
 _Node = TypeVar("_Node", bound=ast.Node)
+_KNOWN_PROPERTIES = (
+    "key", "actions", "default_action", "entries", "size", "largest_priority_wins", "priority_delta",
+)  # fmt: skip
 
 
 class Tables:
@@ -203,12 +206,9 @@ class Tables:
     # ---- other properties
 
     def _others(self, properties: dict[str, ast.PropertyNode], env: Env, table: str) -> dict[str, ir.Value]:
-        known = {
-            "key", "actions", "default_action", "entries", "size", "largest_priority_wins", "priority_delta",
-        }  # fmt: skip
         others: dict[str, ir.Value] = {}
         for name, node in properties.items():
-            if name in known:
+            if name in _KNOWN_PROPERTIES:
                 continue
             assert isinstance(node.value, ast.Expr)
             if isinstance(node.value, ast.ConstructExpr):
@@ -470,9 +470,7 @@ class Keysets:
             given = element.elements
         elif isinstance(element, ty.StructType):
             given = tuple(each.type for each in element.fields)
-        if len(given) != len(types) or any(
-            underlying(left) != underlying(right) for left, right in zip(given, types, strict=True)
-        ):
+        if [*map(underlying, given)] != [*map(underlying, types)]:
             wanted = ", ".join(map(str, types))
             raise P4Error(
                 f"value set `{symbol.name}` is of `{element}`, the key of `{wanted}`", node.location

@@ -160,9 +160,7 @@ class Types:
                 return self.extern_type(decl, args, env)
             case ast.BlockTypeDecl():
                 params = self.parameters(decl.params, env)
-                return ty.BlockType(
-                    decl.name, decl.kind, params, args, (), False, decl.annotations, decl.location
-                )
+                return ty.BlockType(decl.name, decl.kind, params, args, (), decl.annotations, decl.location)
             case _:
                 params = self.parameters(decl.params, env, constructor=True)
                 return ty.PackageType(decl.name, params, args, decl.annotations, decl.location)
@@ -217,12 +215,10 @@ class Types:
     def type_variables(self, names: tuple[ast.Name, ...], env: Env) -> tuple[ty.TypeVar, ...]:
         """Declares type parameters."""
         _no_duplicates(names, "type parameter")
-        variables = []
-        for each in names:
-            variable = ty.TypeVar(each.text)
-            env.declare(each.text, NamedType(variable, each.location))
-            variables.append(variable)
-        return tuple(variables)
+        variables = tuple(ty.TypeVar(each.text) for each in names)
+        for name, variable in zip(names, variables, strict=True):
+            env.declare(name.text, NamedType(variable, name.location))
+        return variables
 
     def parameters(
         self, decls: tuple[ast.ParamDecl, ...], env: Env, *, constructor: bool = False

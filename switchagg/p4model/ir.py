@@ -290,7 +290,6 @@ class Program(Record):
     types: Mapping[str, Type]
     instances: tuple[ExternInstance, ...]
     actions: tuple[Action, ...]
-    annotations: tuple[Annotation, ...] = ()
     sources: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 

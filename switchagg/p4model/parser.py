@@ -108,7 +108,7 @@ class _Builder(Transformer[Any, Any]):
 
     params = constructor_params = enum_members = object_body = many_keysets = one_keyset = for_parts = _some
     type_args = args = expressions = fields = methods = locals = properties = statements = _some
-    switch_cases = _some
+    switch_cases = entries = _some
 
     def program(self, c: Children) -> ast.Program:
         return ast.Program(tuple(c))
@@ -159,16 +159,8 @@ class _Builder(Transformer[Any, Any]):
 
     actions = keys
 
-    def entries(self, c: Children) -> ast.PropertyNode:
-        notes, const, keyword, *entries = c
-        return ast.PropertyNode(keyword.location, "entries", notes or (), const is not None, tuple(entries))
-
-    def property(self, c: Children) -> ast.PropertyNode:
-        notes, const, name, value = c
-        return ast.PropertyNode(name.location, str(name), notes or (), const is not None, value)
-
     def const_flag(self, c: Children) -> bool:
-        return bool(c)
+        return c[0] is not None
 
     def key(self, c: Children) -> ast.KeyNode:
         expr, _, kind, notes = c
@@ -181,7 +173,7 @@ class _Builder(Transformer[Any, Any]):
     def entry(self, c: Children) -> ast.EntryNode:
         const, priority, _, keys, _, action, notes = c if len(c) == 7 else (c[0], None, None, *c[-4:])
         call = self.action_item([notes, action])
-        return ast.EntryNode(keys[0].location, const is not None, priority, keys, call)
+        return ast.EntryNode(keys[0].location, const, priority, keys, call)
 
     # ---- statements
 
@@ -233,7 +225,7 @@ _DECLARATIONS: Final[_Rules] = {
     "block_type_decl": (ast.BlockTypeDecl, 2, 3, 1, 4), "package_decl": (ast.PackageDecl, 1, 2, 3),
     "action_decl": (ast.ActionDecl, 1, 2, 3), "value_set": (ast.ValueSetDecl, 3, 1, 2),
     "state": (ast.StateDecl, 1, 2, 3), "control_decl": (ast.ControlDecl, 2, 3, 4, 5, 6, 7),
-    "table_decl": (ast.TableDecl, 1, 2),
+    "table_decl": (ast.TableDecl, 1, 2), "property": (ast.PropertyNode, 2, 1, 3),
 }  # fmt: skip
 """Rules of declarations: the node, the name's index among the children, and those of its own fields."""
 

@@ -1,8 +1,6 @@
-"""`#include`, `#define`, `#if`: the C preprocessor (pcpp), with every line of its output traced to the
-source.
+"""`#include`, `#define`, `#if`: the C preprocessor (pcpp), with every line of output traced to the source.
 
-    preprocess(path) ─► Preprocessed: lines without directives, and for each of them its place in a source
-    file
+    preprocess(path) ─► Preprocessed: lines without directives, each with its place in a source file
 
 `#include <...>` looks into the folders that the caller names and then into ours, which has the declarations
 of core.p4, v1model.p4 and tna.p4.
@@ -187,10 +185,8 @@ class _Worker(pcpp.Preprocessor):  # type: ignore[misc]
         if is_malformed:
             raise P4Error(f'{includepath} is no file name: write <file> or "file"', self.here)
         name = f"<{includepath}>" if is_system_include else f'"{includepath}"'
-        folders = [
-            *([] if is_system_include or not curdir else [_display(curdir)]),
-            *map(_display, self.path),
-        ]
+        own = [] if is_system_include or not curdir else [curdir]
+        folders = map(_display, [*own, *self.path])
         if architecture := _OTHER_ARCHITECTURES.get(Path(includepath).name):
             raise P4Error(f"{name}: {architecture} is not supported; v1model.p4 and tna.p4 are", self.here)
         raise P4Error(f"cannot find {name}; looked into {', '.join(folders)}", self.here)

@@ -286,7 +286,6 @@ class BlockType(_NominalType):
     params: tuple[Parameter, ...]
     type_args: tuple[Type, ...] = ()
     constructor_params: tuple[Parameter, ...] = ()
-    has_body: bool = False
     annotations: tuple[Annotation, ...] = ()
     location: Location = NOWHERE
 

@@ -30,7 +30,6 @@ TCAM_BLOCKS: Final = 24
 """of a stage"""
 TCAM_ROWS: Final = 512
 TCAM_ROW_BITS: Final = 44
-MAP_RAM_BLOCKS: Final = 48
 PHV_CONTAINERS: Final = {32: 64, 16: 96, 8: 64}
 """Containers of a pipeline by width; ingress and egress share them."""
 PHV_BITS: Final = sum(width * count for width, count in PHV_CONTAINERS.items())
