@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from switchagg.p4model.errors import Location, P4Error
+
 if TYPE_CHECKING:
     from switchagg.p4model.check import load
-    from switchagg.p4model.errors import Location, P4Error
 
 __all__ = ["Location", "P4Error", "load"]
 
@@ -23,8 +24,4 @@ def __getattr__(name: str) -> object:
         from switchagg.p4model.check import load
 
         return load
-    if name in ("Location", "P4Error"):
-        from switchagg.p4model import errors
-
-        return getattr(errors, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
