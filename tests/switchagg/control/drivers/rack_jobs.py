@@ -19,8 +19,8 @@ from switchagg.control.drivers.p4runtime import P4RuntimeDriver
 from switchagg.control.jobs.records import OPEN
 from switchagg.control.service import ControlServer
 from switchagg.control.store import Store
+from tests.switchagg.control.drivers.model_switch import counted, until
 from tests.switchagg.control.drivers.rack import MGMT_IP, Rack
-from tests.switchagg.control.drivers.rig import counted, until
 
 # Sums until it is told to stop, and says after each whether it was exact.
 WORKER = """

@@ -28,14 +28,14 @@ from switchagg.rules.slots import JobEntry
 from switchagg.rules.switch import ChangeKind, Reconciled
 from switchagg.wire.header import Header, Op
 from tests.seeds import seed_of_this_run
-from tests.switchagg.control.drivers import rig as rigs
-from tests.switchagg.control.drivers.rig import (
+from tests.switchagg.control.drivers import model_switch
+from tests.switchagg.control.drivers.model_switch import (
     STATIONS,
     TNA,
     V1MODEL,
     WORDS,
     Changes,
-    Rig,
+    ServedModel,
     counted,
     initialise,
     inits,
@@ -59,23 +59,23 @@ def rng() -> np.random.Generator:
 
 
 @pytest.fixture
-def rig() -> Iterator[Rig]:
-    with Rig() as made:
+def switch() -> Iterator[ServedModel]:
+    with ServedModel() as made:
         yield made
 
 
 @contextlib.contextmanager
-def driving(rig: Rig, **more: Any) -> Iterator[P4RuntimeDriver]:
-    driver = rig.driver(**more)
+def driving(switch: ServedModel, **more: Any) -> Iterator[P4RuntimeDriver]:
+    driver = switch.driver(**more)
     try:
         yield driver
     finally:
         driver.close()
 
 
-def _state(rig: Rig) -> list[bytes]:
+def _state(switch: ServedModel) -> list[bytes]:
     """All that tables and groups hold."""
-    with harness.connected(rig.server, next(LOW)) as client:
+    with harness.connected(switch.server, next(LOW)) as client:
         engine: Any = {"multicast_group_entry": {}}
         found = [
             *harness.read(client, table_entry={}),
@@ -89,18 +89,18 @@ def _state(rig: Rig) -> list[bytes]:
 
 @pytest.mark.parametrize("program", [V1MODEL, TNA], ids=["v1model", "tna"])
 def test_a_job_of_four_workers(program: Path, rng: np.random.Generator) -> None:
-    with Rig(program) as rig, driving(rig) as driver:
+    with ServedModel(program) as switch, driving(switch) as driver:
         assert driver.reconcile((), {}) == NOTHING
         capacity = driver.capacity
         assert (capacity.slots, capacity.words, capacity.exact_words) == (16384, WORDS, WORDS)
         assert driver.address == ("10.0.0.254", 48879)
-        before = _state(rig)
+        before = _state(switch)
         entry = job(7, workers=4, slots=8)
         open_job(driver, entry)
         for seq in range(20):
-            rig.reduce(entry, seq, parts(rng, entry))
+            switch.reduce(entry, seq, parts(rng, entry))
         wrong = Header(Op.SUM, 0, entry.job, 0xBAD, 20, entry.base).pack()
-        assert rig.send(entry, 0, wrong) == []
+        assert switch.send(entry, 0, wrong) == []
         counters = counted(driver.job_counters(7))
         assert counters == {
             "received": 89,
@@ -116,53 +116,53 @@ def test_a_job_of_four_workers(program: Path, rng: np.random.Generator) -> None:
         totals = counted(driver.counters())
         assert totals == {name: n for name, n in counters.items() if not name.startswith("worker")}
         driver.remove_job(7)
-        assert rig.contribute(entry, 0, 20, parts(rng, entry)[0]) == []
+        assert switch.contribute(entry, 0, 20, parts(rng, entry)[0]) == []
         assert counted(driver.counters()) == {**totals, "received": 90, "job": 1}
         driver.reconcile((), {})
-        assert _state(rig) == before
+        assert _state(switch) == before
 
 
-def test_jobs_do_not_see_each_other(rig: Rig, rng: np.random.Generator) -> None:
-    with driving(rig) as driver:
+def test_jobs_do_not_see_each_other(switch: ServedModel, rng: np.random.Generator) -> None:
+    with driving(switch) as driver:
         entries = [job(n, workers=2 + n, base=32 * n, slots=4) for n in range(1, 4)]
         for each in entries:
             open_job(driver, each)
         for seq in range(12):
             for each in entries:
-                rig.reduce(each, seq, parts(rng, each))
+                switch.reduce(each, seq, parts(rng, each))
         driver.remove_job(2)
         again = job(9, workers=3, base=64, slots=4)
         open_job(driver, again)
         assert counted(driver.job_counters(9)) == {"inits": 4, "received": 4}
         for seq in range(12):
-            rig.reduce(again, seq, parts(rng, again))
+            switch.reduce(again, seq, parts(rng, again))
         for seq in range(12, 20):
-            rig.reduce(entries[0], seq, parts(rng, entries[0]))
-            rig.reduce(entries[2], seq, parts(rng, entries[2]))
+            switch.reduce(entries[0], seq, parts(rng, entries[0]))
+            switch.reduce(entries[2], seq, parts(rng, entries[2]))
 
 
-def test_a_fenced_worker(rig: Rig, rng: np.random.Generator) -> None:
-    with driving(rig) as driver:
+def test_a_fenced_worker(switch: ServedModel, rng: np.random.Generator) -> None:
+    with driving(switch) as driver:
         entry = job(7, workers=3, slots=4)
         open_job(driver, entry)
         words = parts(rng, entry)
-        rig.reduce(entry, 0, words)
+        switch.reduce(entry, 0, words)
         # Slot 1 has worker 1's packet already, slot 2 has not.
-        assert rig.contribute(entry, 1, 1, words[1]) == []
+        assert switch.contribute(entry, 1, 1, words[1]) == []
         refused = Header(Op.SUM, 0, entry.job, 0xBAD, 1, entry.base + 1).pack()
-        assert rig.send(entry, 1, refused) == []
+        assert switch.send(entry, 1, refused) == []
         driver.fence(7, 0b010)
-        assert rig.contribute(entry, 1, 2, words[1]) == []
-        assert rig.contribute(entry, 1, 0, words[1]) == [], "nor is it answered"
-        assert rig.contribute(entry, 0, 1, words[0]) == []
-        outs = rig.contribute(entry, 2, 1, words[2])
+        assert switch.contribute(entry, 1, 2, words[1]) == []
+        assert switch.contribute(entry, 1, 0, words[1]) == [], "nor is it answered"
+        assert switch.contribute(entry, 0, 1, words[0]) == []
+        outs = switch.contribute(entry, 2, 1, words[2])
         assert sorted(port for port, _ in outs) == [1, 2, 3]
-        assert rig.contribute(entry, 0, 2, words[0]) == []
-        assert rig.contribute(entry, 2, 2, words[2]) == []
+        assert switch.contribute(entry, 0, 2, words[0]) == []
+        assert switch.contribute(entry, 2, 2, words[2]) == []
         counters = driver.job_counters(7)
         assert (counters["source"], counters["token"], counters["worker_1_packets"]) == (2, 1, 2)
         driver.fence(7, 0b011)
-        assert rig.contribute(entry, 0, 3, words[0]) == []
+        assert switch.contribute(entry, 0, 3, words[0]) == []
         assert driver.job_counters(7)["source"] == 3
         with pytest.raises(SwitchError, match="bits is 0x8; the workers of job 7 have 0x7"):
             driver.fence(7, 8)
@@ -173,58 +173,58 @@ def test_a_fenced_worker(rig: Rig, rng: np.random.Generator) -> None:
 # ---- a controller that comes back ----
 
 
-def test_a_controller_that_comes_back_writes_nothing(rig: Rig, rng: np.random.Generator) -> None:
+def test_a_controller_that_comes_back_writes_nothing(switch: ServedModel, rng: np.random.Generator) -> None:
     entries = [job(n, base=32 * n, workers=2 + n) for n in range(1, 4)]
-    with driving(rig, election=5) as driver:
+    with driving(switch, election=5) as driver:
         driver.reconcile((), {})
         for each in entries:
             open_job(driver, each)
         driver.remove_job(1)
         driver.fence(3, 0b100)
-    state = _state(rig)
+    state = _state(switch)
     left = entries[1:]
-    with driving(rig, election=next(HIGH)) as driver:
+    with driving(switch, election=next(HIGH)) as driver:
         changes = Changes(driver)
         changes.next(ChangeKind.connected)
-        rig.reduce(left[0], 0, parts(rng, left[0]))
+        switch.reduce(left[0], 0, parts(rng, left[0]))
         assert driver.reconcile(left, {3: 0b100}) == Reconciled(kept=(2, 3))
         assert not driver.writes
-        assert _state(rig) == state
+        assert _state(switch) == state
         assert counted(driver.job_counters(2))["results"] == 1
-    with driving(rig, election=next(HIGH)) as driver:
+    with driving(switch, election=next(HIGH)) as driver:
         # A new job does not take the place of one that is there.
         driver.reconcile(left, {3: 0b100})
         open_job(driver, entries[0])
         for seq in range(1, 4):
-            rig.reduce(left[0], seq, parts(rng, left[0]))
-            rig.reduce(entries[0], seq - 1, parts(rng, entries[0]))
+            switch.reduce(left[0], seq, parts(rng, left[0]))
+            switch.reduce(entries[0], seq - 1, parts(rng, entries[0]))
 
 
-def test_what_is_wrong_is_put_right_and_nothing_else(rig: Rig, rng: np.random.Generator) -> None:
+def test_what_is_wrong_is_put_right_and_nothing_else(switch: ServedModel, rng: np.random.Generator) -> None:
     drawn = random.Random(int(rng.integers(2**32)))
     entries = [job(n, base=32 * n, workers=1 + n % 4) for n in range(1, 6)]
-    with driving(rig, election=5) as driver:
+    with driving(switch, election=5) as driver:
         driver.reconcile((), {})
         for each in entries:
             open_job(driver, each)
-    good = _state(rig)
+    good = _state(switch)
     for _ in range(6):
-        belongs, disturbed = _disturb(rig, drawn)
-        with driving(rig, election=next(HIGH)) as driver:
+        belongs, disturbed = _disturb(switch, drawn)
+        with driving(switch, election=next(HIGH)) as driver:
             outcome = driver.reconcile(entries, {})
             assert set(outcome.installed) == {each for each in disturbed if each is not None}
             assert set(outcome.kept) == {each.job for each in entries} - set(outcome.installed)
             writes = sum(driver.writes[kind] for kind in ("insert", "modify", "delete"))
             assert (writes, outcome.removed) == (belongs, ())
-            assert _state(rig) == good
+            assert _state(switch) == good
             driver.writes.clear()
             assert driver.reconcile(entries, {}).installed == ()
             assert not driver.writes
 
 
-def _disturb(rig: Rig, drawn: random.Random) -> tuple[int, set[int | None]]:
+def _disturb(switch: ServedModel, drawn: random.Random) -> tuple[int, set[int | None]]:
     """Deletes, changes and adds entries; how many, and of which jobs."""
-    with harness.connected(rig.server, next(HIGH)) as client:
+    with harness.connected(switch.server, next(HIGH)) as client:
         names = Names(client.p4info())
         table = names.of("tables", ADMISSION)
         job_key = next(each.id for each in table.match_fields if each.name.endswith("job"))
@@ -253,13 +253,13 @@ def _disturb(rig: Rig, drawn: random.Random) -> tuple[int, set[int | None]]:
     return count, jobs
 
 
-def test_jobs_that_are_nobodys_are_taken_off(rig: Rig, rng: np.random.Generator) -> None:
-    with driving(rig) as driver:
+def test_jobs_that_are_nobodys_are_taken_off(switch: ServedModel, rng: np.random.Generator) -> None:
+    with driving(switch) as driver:
         open_job(driver, job(1))
         open_job(driver, job(2, base=64))
         assert driver.reconcile([job(2, base=64)], {}) == Reconciled(kept=(2,), removed=(1,))
-        rig.reduce(job(2, base=64), 0, parts(rng, job(2)))
-        assert rig.contribute(job(1), 0, 0, parts(rng, job(1))[0]) == []
+        switch.reduce(job(2, base=64), 0, parts(rng, job(2)))
+        assert switch.contribute(job(1), 0, 0, parts(rng, job(1))[0]) == []
         with pytest.raises(SwitchError, match="there is no job 1"):
             driver.remove_job(1)
 
@@ -267,29 +267,29 @@ def test_jobs_that_are_nobodys_are_taken_off(rig: Rig, rng: np.random.Generator)
 # ---- a switch that goes and comes ----
 
 
-def test_a_switch_that_restarts(rig: Rig, rng: np.random.Generator) -> None:
+def test_a_switch_that_restarts(switch: ServedModel, rng: np.random.Generator) -> None:
     entry = job(3, workers=3)
-    with driving(rig) as driver:
+    with driving(switch) as driver:
         changes = Changes(driver)
         changes.next(ChangeKind.connected)
         driver.reconcile((), {})
         open_job(driver, entry)
-        rig.reduce(entry, 0, parts(rng, entry))
-        rig.restart(pause=0.3)
+        switch.reduce(entry, 0, parts(rng, entry))
+        switch.restart(pause=0.3)
         assert changes.next(ChangeKind.lost).why
         restarted = changes.next(ChangeKind.restarted)
         assert restarted.why == "the switch restarted"
         assert driver.reconcile([entry], {}) == Reconciled(installed=(3,))
         initialise(driver, entry)
-        rig.reduce(entry, 0, parts(rng, entry))
+        switch.reduce(entry, 0, parts(rng, entry))
         assert changes.none()
 
 
-def test_a_switch_that_is_cut_off_keeps_its_jobs(rig: Rig, rng: np.random.Generator) -> None:
+def test_a_switch_that_is_cut_off_keeps_its_jobs(switch: ServedModel, rng: np.random.Generator) -> None:
     """The connection breaks; the switch goes on."""
     entry = job(3, workers=3)
-    with _Cable(rig.address) as cable:
-        driver = P4RuntimeDriver(rigs.spec(cable.address, timeout=1))
+    with _Cable(switch.address) as cable:
+        driver = P4RuntimeDriver(model_switch.spec(cable.address, timeout=1))
         try:
             changes = Changes(driver)
             changes.next(ChangeKind.connected)
@@ -298,13 +298,13 @@ def test_a_switch_that_is_cut_off_keeps_its_jobs(rig: Rig, rng: np.random.Genera
             changes.next(ChangeKind.lost)
             with pytest.raises(SwitchError, match=r"switch rack1 .*, reading counters: UNAVAILABLE"):
                 driver.counters()
-            rig.reduce(entry, 0, parts(rng, entry))
+            switch.reduce(entry, 0, parts(rng, entry))
             cable.mend()
             changes.next(ChangeKind.connected)
             driver.writes.clear()
             assert driver.reconcile([entry], {}) == Reconciled(kept=(3,))
             assert not driver.writes
-            rig.reduce(entry, 1, parts(rng, entry))
+            switch.reduce(entry, 1, parts(rng, entry))
         finally:
             driver.close()
 
@@ -360,7 +360,7 @@ def test_a_switch_that_freezes() -> None:
         try:
             assert process.stdout is not None
             address = json.loads(process.stdout.readline())["p4runtime"]
-            driver = P4RuntimeDriver(rigs.spec(address, timeout=2))
+            driver = P4RuntimeDriver(model_switch.spec(address, timeout=2))
             try:
                 changes = Changes(driver)
                 changes.next(ChangeKind.connected)
@@ -381,7 +381,7 @@ def test_a_switch_that_is_not_there_at_first() -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{probe.getsockname()[1]}"
-    driver = P4RuntimeDriver(rigs.spec(address, words=WORDS, slots=1024))
+    driver = P4RuntimeDriver(model_switch.spec(address, words=WORDS, slots=1024))
     try:
         changes = Changes(driver)
         assert "UNAVAILABLE" in changes.next(ChangeKind.lost).why
@@ -414,7 +414,12 @@ def _why(driver: P4RuntimeDriver) -> str:
 
 
 def test_several_switches(rng: np.random.Generator) -> None:
-    with Rig() as one, Rig() as two, driving(one, name="a") as first, driving(two, name="b") as second:
+    with (
+        ServedModel() as one,
+        ServedModel() as two,
+        driving(one, name="a") as first,
+        driving(two, name="b") as second,
+    ):
         entries = [job(1, base=0), job(1, base=64)]
         open_job(first, entries[0])
         open_job(second, entries[1])
@@ -428,18 +433,18 @@ def test_several_switches(rng: np.random.Generator) -> None:
 # ---- rivals ----
 
 
-def test_the_controller_that_starts_later_has_the_switch(rig: Rig) -> None:
-    with driving(rig, election=10) as first:
+def test_the_controller_that_starts_later_has_the_switch(switch: ServedModel) -> None:
+    with driving(switch, election=10) as first:
         heard = Changes(first)
         heard.next(ChangeKind.connected)
         open_job(first, job(1))
-        with driving(rig, election=11) as second:
+        with driving(switch, election=11) as second:
             lost = heard.next(ChangeKind.lost)
             assert lost.why == "another controller, of election id 11, has this switch"
             with pytest.raises(SwitchError, match="another controller, of election id 11"):
                 first.install_job(job(2, base=64))
             assert second.reconcile([job(1)], {}) == Reconciled(kept=(1,))
-            with driving(rig, election=9) as third:
+            with driving(switch, election=9) as third:
                 told = Changes(third).next(ChangeKind.lost)
                 assert told.why == "another controller, of election id 11, has this switch"
             second.install_job(job(2, base=64))
@@ -452,46 +457,46 @@ def test_the_controller_that_starts_later_has_the_switch(rig: Rig) -> None:
 
 
 def test_a_program_is_started_once(tmp_path: Path) -> None:
-    with Rig(None) as rig:
+    with ServedModel(None) as switch:
         more: Any = {"program": str(V1MODEL), "defines": [f"AGG_WORDS={WORDS}", "AGG_SLOTS=256"]}
-        with driving(rig, **more) as driver:
+        with driving(switch, **more) as driver:
             assert driver.writes["push"] == 1
             assert (driver.capacity.slots, driver.capacity.words, driver.target) == (256, WORDS, "p4")
             open_job(driver, job(1))
-        with driving(rig, **more) as driver:
+        with driving(switch, **more) as driver:
             assert driver.reconcile([job(1)], {}) == Reconciled(kept=(1,))
             assert not driver.writes
         # The same by files; the cookie tells that it is the same program.
-        source = rig.device.running
+        source = switch.device.running
         assert source is not None
         (tmp_path / "info").write_bytes(source.source.p4info.SerializeToString())
         (tmp_path / "config").write_bytes(source.source.config)
         files: Any = {"p4info": str(tmp_path / "info"), "config": str(tmp_path / "config")}
-        with driving(rig, **files) as driver:
+        with driving(switch, **files) as driver:
             assert not driver.writes
         # Another one is started in its place.
         other: Any = {"program": str(V1MODEL), "defines": ["AGG_WORDS=24"]}
-        with driving(rig, **other) as driver:
+        with driving(switch, **other) as driver:
             assert (driver.writes["push"], driver.capacity.words) == (1, 24)
             assert driver.reconcile([], {}).removed == ()
 
 
-def test_programs_that_cannot_be(rig: Rig, tmp_path: Path) -> None:
-    with Rig(None) as empty, driving(empty) as driver:
+def test_programs_that_cannot_be(switch: ServedModel, tmp_path: Path) -> None:
+    with ServedModel(None) as empty, driving(empty) as driver:
         assert "it runs no program; give program=FILE.p4, or p4info=" in _why(driver)
     from tests.switchagg.p4runtime.server.programs import EVERYTHING
 
     (tmp_path / "other.p4").write_text(EVERYTHING)
-    with Rig(tmp_path / "other.p4", ()) as other, driving(other) as driver:
+    with ServedModel(tmp_path / "other.p4", ()) as other, driving(other) as driver:
         assert f"it runs a program without the table {ADMISSION}" in _why(driver)
-    with driving(rig, target="tofino") as driver:
+    with driving(switch, target="tofino") as driver:
         assert "it runs a v1model program, where the switch's spec says target tofino" in _why(driver)
     (tmp_path / "info").write_text("tables { nonsense")
     (tmp_path / "config").write_text("{}")
     with pytest.raises(UsageError, match=r"info is no P4Info \(.*; accepted: what p4c writes"):
-        rig.driver(p4info=str(tmp_path / "info"), config=str(tmp_path / "config"))
+        switch.driver(p4info=str(tmp_path / "info"), config=str(tmp_path / "config"))
     with pytest.raises(UsageError, match="No such file or directory"):
-        rig.driver(p4info=str(tmp_path / "none"), config=str(tmp_path / "config"))
+        switch.driver(p4info=str(tmp_path / "none"), config=str(tmp_path / "config"))
 
 
 # ---- encryption ----
@@ -514,22 +519,22 @@ def test_over_tls(tmp_path: Path) -> None:
         line += ["-keyout", str(tmp_path / f"{name}.key"), "-out", str(tmp_path / f"{name}.pem")]
         subprocess.run(line, check=True, capture_output=True)
     tls = Tls(tmp_path / "switch.pem", tmp_path / "switch.key", tmp_path / "controller.pem")
-    with Rig(tls=tls) as rig:
+    with ServedModel(tls=tls) as switch:
         ca = str(tmp_path / "switch.pem")
         own: Any = {"cert": str(tmp_path / "controller.pem"), "key": str(tmp_path / "controller.key")}
-        with driving(rig, ca=ca, **own) as driver:
+        with driving(switch, ca=ca, **own) as driver:
             open_job(driver, job(1))
         for more in ({"ca": ca}, {}, {"ca": str(tmp_path / "controller.pem"), **own}):
-            with driving(rig, timeout=1, **more) as driver:
+            with driving(switch, timeout=1, **more) as driver:
                 assert "reading counters: " in _why(driver)
-        with driving(rig, ca=str(tmp_path / "none.pem")) as driver:
+        with driving(switch, ca=str(tmp_path / "none.pem")) as driver:
             assert "none.pem: No such file or directory" in _why(driver)
 
 
-def test_a_connection_that_others_could_read_is_warned_of(rig: Rig) -> None:
-    with driving(rig) as driver:
+def test_a_connection_that_others_could_read_is_warned_of(switch: ServedModel) -> None:
+    with driving(switch) as driver:
         assert driver.warnings == []
-    driver = P4RuntimeDriver(rigs.spec("192.0.2.1:9559", timeout=0.1))
+    driver = P4RuntimeDriver(model_switch.spec("192.0.2.1:9559", timeout=0.1))
     try:
         (warning,) = driver.warnings
         assert "P4Runtime to switch rack1 at 192.0.2.1:9559 is not encrypted" in warning
@@ -548,10 +553,10 @@ def _elsewhere(entry: JobEntry, ip: str) -> JobEntry:
 
 def test_jobs_that_are_refused_leave_nothing(rng: np.random.Generator) -> None:
     small = (f"AGG_WORDS={WORDS}", "AGG_SLOTS=256", "AGG_ADMISSIONS=32")
-    with Rig(V1MODEL, small) as rig, driving(rig) as driver:
+    with ServedModel(V1MODEL, small) as switch, driving(switch) as driver:
         entry = job(1)
         open_job(driver, entry)
-        before = _state(rig)
+        before = _state(switch)
         for wrong, message in (
             (job(2, base=256), "slots 256..257 are outside the switch's 256"),
             (job(2, base=64, words=32), "K = 32; this program is compiled for 16"),
@@ -561,13 +566,13 @@ def test_jobs_that_are_refused_leave_nothing(rng: np.random.Generator) -> None:
         ):
             with pytest.raises(SwitchError, match=message):
                 driver.install_job(wrong)
-            assert _state(rig) == before
+            assert _state(switch) == before
         open_job(driver, job(2, base=64))
-        rig.reduce(entry, 0, parts(rng, entry))
+        switch.reduce(entry, 0, parts(rng, entry))
 
 
-def test_inits_that_nobody_answers(rig: Rig) -> None:
-    with driving(rig) as driver:
+def test_inits_that_nobody_answers(switch: ServedModel) -> None:
+    with driving(switch) as driver:
         entry = job(1, slots=4)
         open_job(driver, entry)
         known, unknown = inits(entry), inits(job(2, base=64))
@@ -575,20 +580,20 @@ def test_inits_that_nobody_answers(rig: Rig) -> None:
         assert driver.counters()["job"] == len(unknown)
 
 
-def test_many_inits(rig: Rig) -> None:
-    with driving(rig) as driver:
+def test_many_inits(switch: ServedModel) -> None:
+    with driving(switch) as driver:
         open_job(driver, job(1, slots=1024, base=1024))
         assert driver.job_counters(1)["inits"] == 1024
 
 
-def test_stations_and_strangers(rig: Rig) -> None:
+def test_stations_and_strangers(switch: ServedModel) -> None:
     """Frames between hosts pass, by the stations of the spec and else to all of its ports."""
-    with driving(rig) as driver:
+    with driving(switch) as driver:
         driver.reconcile((), {})
     one, two = STATIONS["10.0.0.1"], STATIONS["10.0.0.2"]
     body = one.mac.to_bytes(6, "big") + b"\x88\xb5" + bytes(46)
     known = two.mac.to_bytes(6, "big") + body
     unknown = b"\2\0\0\0\0\x99" + body
-    assert rig.device.process(one.port, known, 0.0) == [(two.port, known)]
-    flooded = rig.device.process(one.port, unknown, 0.0)
+    assert switch.device.process(one.port, known, 0.0) == [(two.port, known)]
+    flooded = switch.device.process(one.port, unknown, 0.0)
     assert sorted(port for port, _ in flooded) == [each.port for each in STATIONS.values() if each != one]

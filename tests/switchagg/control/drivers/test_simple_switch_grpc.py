@@ -17,9 +17,9 @@ pytest.importorskip("finsy", reason='needs the extra: pip install "switchagg[p4r
 from switchagg.control.drivers.p4runtime import P4RuntimeDriver
 from switchagg.errors import SwitchError
 from switchagg.rules.switch import ChangeKind, Reconciled
-from tests.switchagg.control.drivers import rig
+from tests.switchagg.control.drivers import model_switch
+from tests.switchagg.control.drivers.model_switch import Changes, counted, initialise, inits, job, open_job
 from tests.switchagg.control.drivers.rack import CPU_PORT, compiled
-from tests.switchagg.control.drivers.rig import Changes, counted, initialise, inits, job, open_job
 
 pytestmark = pytest.mark.skipif(
     not (shutil.which("simple_switch_grpc") and shutil.which("p4c-bm2-ss")),
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.skipif(
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     folder = tmp_path_factory.mktemp("bmv2")
-    compiled(folder, rig.WORDS)
+    compiled(folder, model_switch.WORDS)
     return {
         "p4info": str(folder / "switchagg_v1model.p4info.txtpb"),
         "config": str(folder / "switchagg_v1model.json"),
@@ -70,7 +70,7 @@ class Bmv2:
     def driver(self, election: int | None = None, device: int = 3) -> P4RuntimeDriver:
         """A driver for it; the caller closes it."""
         more = {} if election is None else {"election": election}
-        return P4RuntimeDriver(rig.spec(self.address, device=device, **self._files, **more))
+        return P4RuntimeDriver(model_switch.spec(self.address, device=device, **self._files, **more))
 
 
 @pytest.fixture
@@ -86,7 +86,11 @@ def test_jobs_and_a_controller_that_comes_back(bmv2: Bmv2) -> None:
     entries = [job(n, base=64 * n, workers=n, slots=8) for n in range(1, 5)]
     first = bmv2.driver()
     try:
-        assert (first.target, first.capacity.exact_words, first.capacity.slots) == ("bmv2", rig.WORDS, 16384)
+        assert (first.target, first.capacity.exact_words, first.capacity.slots) == (
+            "bmv2",
+            model_switch.WORDS,
+            16384,
+        )
         assert first.writes["push"] == 1
         first.reconcile((), {})
         for each in entries:

@@ -24,7 +24,7 @@ from switchagg.wire.header import Flag, Header, Op, decode, encode
 from tests.seeds import seed_of_this_run
 from tests.waiting import eventually
 
-from .rig import TNA, V1MODEL, WORDS, Rig, Words
+from .model_switch import TNA, V1MODEL, WORDS, ServedModel, Words
 
 RACKS = {"leaf1": ("10.0.1.1", "10.0.1.2"), "leaf2": ("10.0.2.1", "10.0.2.2")}
 OWN = {"root": "10.0.0.254", "leaf1": "10.0.1.254", "leaf2": "10.0.2.254"}
@@ -96,7 +96,7 @@ class Worker:
 class Plant:
     """Three switches, what lies between them, and a controller."""
 
-    rigs: dict[str, Rig]
+    switches: dict[str, ServedModel]
     drivers: list[P4RuntimeDriver]
     controller: Controller
     workers: list[Worker] = field(default_factory=list)
@@ -105,7 +105,7 @@ class Plant:
 
     def carry(self, switch: str, port: int, frame: bytes) -> None:
         """A frame comes in at a port, and all that follows from it happens."""
-        device = self.rigs[switch].device
+        device = self.switches[switch].device
         for out, data in device.process(port, frame, device.now()):
             if (switch, out) in self.lose:
                 self.lose.discard((switch, out))
@@ -149,8 +149,8 @@ class Plant:
 @contextlib.contextmanager
 def plant(program: Path = V1MODEL) -> Iterator[Plant]:
     with contextlib.ExitStack() as stack:
-        rigs = {name: stack.enter_context(Rig(program)) for name in ("root", *RACKS)}
-        named = specs({name: rig.address for name, rig in rigs.items()})
+        switches = {name: stack.enter_context(ServedModel(program)) for name in ("root", *RACKS)}
+        named = specs({name: switch.address for name, switch in switches.items()})
         drivers = [P4RuntimeDriver(each) for each in named.values()]
         for driver in drivers:
             stack.callback(driver.close)
@@ -158,7 +158,7 @@ def plant(program: Path = V1MODEL) -> Iterator[Plant]:
         stack.callback(controller.close)
         controller.start()
         eventually(lambda: set(controller.queries.health()["switches"].values()) == {"up"})
-        yield Plant(rigs, drivers, controller)
+        yield Plant(switches, drivers, controller)
 
 
 def _counters(it: Plant, name: str) -> dict[str, dict[str, int]]:
@@ -229,7 +229,7 @@ def test_a_rank_is_shut_out_at_its_leaf_and_all_is_taken_off_at_the_end() -> Non
 def test_a_root_that_restarts_ends_the_job_by_name() -> None:
     with plant() as it:
         it.join("10.0.1.1", "10.0.2.1")
-        it.rigs["root"].restart()
+        it.switches["root"].restart()
         eventually(lambda: it.workers[0].line.events[-1]["event"] == "switch")
         said = "switch 'root' restarted, and what its slots held is lost"
         assert {each.line.events[-1]["why"] for each in it.workers} == {said}

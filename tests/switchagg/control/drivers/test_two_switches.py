@@ -18,8 +18,8 @@ import pytest
 
 pytest.importorskip("finsy", reason='needs the extra: pip install "switchagg[p4runtime]"')
 
+from tests.switchagg.control.drivers.model_switch import until
 from tests.switchagg.control.drivers.rack_jobs import WORKER, Talk
-from tests.switchagg.control.drivers.rig import until
 
 
 def _free_port() -> int:

@@ -16,8 +16,8 @@ from switchagg.p4runtime.client.pipeline import describe
 from switchagg.p4runtime.client.rows import Row, Schema
 from switchagg.p4runtime.program_source import source_of
 from switchagg.rules.switch import Reconciled
-from tests.switchagg.control.drivers import rig
-from tests.switchagg.control.drivers.rig import STATIONS, TNA, V1MODEL, job
+from tests.switchagg.control.drivers import model_switch
+from tests.switchagg.control.drivers.model_switch import STATIONS, TNA, V1MODEL, job
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,7 @@ def infos() -> dict[str, Any]:
 
 
 def _layout(p4info: Any, **more: Any) -> Layout:
-    spec = rig.spec("127.0.0.1:9559", **more)
+    spec = model_switch.spec("127.0.0.1:9559", **more)
     return Layout(spec, describe(spec, p4info), Schema(p4info))
 
 

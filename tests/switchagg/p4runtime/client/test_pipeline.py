@@ -18,8 +18,8 @@ from switchagg.p4runtime.client.spec import from_url
 from switchagg.p4runtime.program_source import source_of
 from switchagg.p4runtime.protos import p4info_pb2, p4runtime_pb2
 from switchagg.p4runtime.server.native.tables import own_p4info
-from tests.switchagg.control.drivers import rig
-from tests.switchagg.control.drivers.rig import TNA, V1MODEL
+from tests.switchagg.control.drivers import model_switch
+from tests.switchagg.control.drivers.model_switch import TNA, V1MODEL
 
 
 @pytest.fixture(scope="module")
@@ -66,19 +66,19 @@ def test_the_order_of_a_p4info_does_not_matter(infos: dict[str, Any]) -> None:
 
 
 def test_what_programs_are(infos: dict[str, Any]) -> None:
-    spec = rig.spec("127.0.0.1:9559")
+    spec = model_switch.spec("127.0.0.1:9559")
     model = describe(spec, infos["v1model"])
     assert (model.target, model.exact_words, model.ports.slots) == ("p4", 16, 16384)
     assert (model.ports.controller_port, model.ports.packet_out_port) == (510, 0)
-    tofino = describe(rig.spec("127.0.0.1:9559", target="tofino"), infos["tna"])
+    tofino = describe(model_switch.spec("127.0.0.1:9559", target="tofino"), infos["tna"])
     assert (tofino.target, tofino.exact_words, tofino.ports.slots) == ("tofino", 16, 256)
     assert (tofino.ports.controller_port, tofino.ports.init_port) == (192, 68)
-    fewer = describe(rig.spec("127.0.0.1:9559", slots=128), infos["tna"])
+    fewer = describe(model_switch.spec("127.0.0.1:9559", slots=128), infos["tna"])
     assert fewer.capacity.slots == 128
     with pytest.raises(SwitchError, match="its program has slots 256, where the switch's spec says 512"):
-        describe(rig.spec("127.0.0.1:9559", slots=512), infos["tna"])
+        describe(model_switch.spec("127.0.0.1:9559", slots=512), infos["tna"])
     with pytest.raises(SwitchError, match="it runs a TNA program, where the switch's spec says target bmv2"):
-        describe(rig.spec("127.0.0.1:9559", target="bmv2"), infos["tna"])
+        describe(model_switch.spec("127.0.0.1:9559", target="bmv2"), infos["tna"])
 
 
 def test_what_the_native_engine_says_of_itself() -> None:
@@ -94,14 +94,14 @@ def test_what_the_native_engine_says_of_itself() -> None:
     assert program.own is not None
     assert (program.own.ip, program.own.udp_port, program.link) == ("10.0.0.7", 4000, "abc")
     with pytest.raises(SwitchError, match="it is a native switch, where its spec says target bmv2"):
-        describe(rig.spec("127.0.0.1:9559", target="bmv2"), p4info)
+        describe(model_switch.spec("127.0.0.1:9559", target="bmv2"), p4info)
     p4info.pkg_info.annotations[0] = '@switchagg_native("slots=many")'
     with pytest.raises(SwitchError, match="which cannot be read"):
         describe(from_url("a", "p4runtime://127.0.0.1:9559"), p4info)
 
 
 def test_what_is_expected_of_a_switch_that_cannot_be_asked(infos: dict[str, Any]) -> None:
-    assert expected(rig.spec("a:1"), None).capacity.exact_words == 64
-    assert expected(rig.spec("a:1", words=16, slots=64), None).capacity.slots == 64
-    assert expected(rig.spec("a:1"), Pipeline(infos["v1model"], b"")).capacity.exact_words == 16
+    assert expected(model_switch.spec("a:1"), None).capacity.exact_words == 64
+    assert expected(model_switch.spec("a:1", words=16, slots=64), None).capacity.slots == 64
+    assert expected(model_switch.spec("a:1"), Pipeline(infos["v1model"], b"")).capacity.exact_words == 16
     assert expected(from_url("a", "p4runtime://a:1?target=native"), None).capacity.exact_words is None

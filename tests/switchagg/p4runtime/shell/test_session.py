@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from switchagg.control.drivers.p4runtime import P4RuntimeDriver
-from tests.switchagg.control.drivers import rig
+from tests.switchagg.control.drivers import model_switch
 from tests.switchagg.p4runtime.shell.conftest import served_engine
 
 pytestmark = [pytest.mark.usefixtures("shell_python"), pytest.mark.timeout(300)]
@@ -38,11 +38,11 @@ def shell(server: str, code: str, *options: str) -> subprocess.CompletedProcess[
 
 
 def test_helpers_and_writes_beside_a_controller(server: str) -> None:
-    entry = rig.job(3, workers=2, base=32, slots=4, words=64)
-    driver = P4RuntimeDriver(rig.spec(server))
+    entry = model_switch.job(3, workers=2, base=32, slots=4, words=64)
+    driver = P4RuntimeDriver(model_switch.spec(server))
     try:
         driver.install_job(entry)
-        packets = rig.inits(entry)
+        packets = model_switch.inits(entry)
         assert sorted(driver.packets_out(packets)) == sorted(packets)
         code = """
 admission = admissions(3)[0]

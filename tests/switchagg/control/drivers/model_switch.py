@@ -69,7 +69,7 @@ def _checked(program: Path, defines: tuple[str, ...]) -> Source:
     return source_of(program, (), [*defines, "AGG_P4RUNTIME=1"])
 
 
-class Rig:
+class ServedModel:
     """A switch behind a server that can be stopped and started again, empty, on the same port."""
 
     def __init__(
