@@ -32,7 +32,7 @@ from switchagg.p4entities.matches import (
 )
 from switchagg.p4entities.tables import Action
 from switchagg.p4runtime.protos import p4runtime_pb2
-from switchagg.p4runtime.server.errors import Code, StatusError, invalid, not_found, unimplemented
+from switchagg.p4runtime.server.errors import already_exists, invalid, not_found, out_of_range, unimplemented
 from switchagg.p4runtime.server.schema import ActionView, Fields, Schema
 
 
@@ -53,7 +53,7 @@ def only_modify(change: Change, what: str) -> None:
 def check_presence(change: Change, there: bool, what: str) -> None:
     """Raises `StatusError` for inserting an entity that exists, or changing one that does not."""
     if change is Change.INSERT and there:
-        raise StatusError(Code.ALREADY_EXISTS, f"{what} is there already")
+        raise already_exists(f"{what} is there already")
     if change is not Change.INSERT and not there:
         raise not_found(f"there is no {what}")
 
@@ -70,14 +70,12 @@ def decode(data: bytes, width: int, where: str, *, signed: bool = False) -> int:
     Raises `StatusError` for an empty string, or a value that does not fit.
     """
     if not data:
-        raise StatusError(Code.OUT_OF_RANGE, f"{where}: the value is empty; zero is one byte of zero")
+        raise out_of_range(f"{where}: the value is empty; zero is one byte of zero")
     number = int.from_bytes(data, "big", signed=signed)
     if signed and not -(1 << (width - 1)) <= number < 1 << (width - 1):
-        raise StatusError(
-            Code.OUT_OF_RANGE, f"{where}: {number} does not fit {width} bits of two's complement"
-        )
+        raise out_of_range(f"{where}: {number} does not fit {width} bits of two's complement")
     if not signed and number >> width:
-        raise StatusError(Code.OUT_OF_RANGE, f"{where}: {number:#x} does not fit {width} bits")
+        raise out_of_range(f"{where}: {number:#x} does not fit {width} bits")
     return number & ((1 << width) - 1)
 
 

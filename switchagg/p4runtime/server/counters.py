@@ -9,7 +9,7 @@ from switchagg.p4entities.counters import CounterArray, Meter, MeterArray, Rate
 from switchagg.p4entities.matches import TableError
 from switchagg.p4runtime.protos import p4runtime_pb2
 from switchagg.p4runtime.server.codec import Change, only_modify
-from switchagg.p4runtime.server.errors import Code, StatusError, invalid, unimplemented
+from switchagg.p4runtime.server.errors import invalid, out_of_range, unimplemented
 from switchagg.p4runtime.server.listener import EntityListener
 from switchagg.p4runtime.server.schema import Schema, counted
 
@@ -20,7 +20,7 @@ def _indices(message: Any, size: int, where: str) -> range:
         return range(size)
     index = message.index.index
     if not 0 <= index < size:
-        raise StatusError(Code.OUT_OF_RANGE, f"{where}: there is no index {index}; there is 0..{size - 1}")
+        raise out_of_range(f"{where}: there is no index {index}; there is 0..{size - 1}")
     return range(index, index + 1)
 
 

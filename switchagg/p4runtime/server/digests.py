@@ -12,7 +12,7 @@ from typing import Any
 
 from switchagg.p4runtime.protos import p4data_pb2, p4runtime_pb2
 from switchagg.p4runtime.server.codec import Change, encode
-from switchagg.p4runtime.server.errors import Code, StatusError, not_found, unimplemented
+from switchagg.p4runtime.server.errors import already_exists, not_found, unimplemented
 from switchagg.p4runtime.server.schema import Schema
 
 
@@ -34,7 +34,7 @@ class Digests:
         _members(self._schema.p4info, info)
         there = message.digest_id in self._entries
         if change is Change.INSERT and there:
-            raise StatusError(Code.ALREADY_EXISTS, f"digest {name} is switched on already")
+            raise already_exists(f"digest {name} is switched on already")
         if change is not Change.INSERT and not there:
             raise not_found(f"digest {name} is not switched on")
         self._forget(message.digest_id)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from functools import partial
 
 from switchagg.errors import SwitchAggError
 
@@ -31,21 +32,12 @@ class StatusError(SwitchAggError):
         self.code = code
 
 
-def invalid(message: str) -> StatusError:
-    """INVALID_ARGUMENT."""
-    return StatusError(Code.INVALID_ARGUMENT, message)
-
-
-def not_found(message: str) -> StatusError:
-    """NOT_FOUND."""
-    return StatusError(Code.NOT_FOUND, message)
-
-
-def unimplemented(message: str) -> StatusError:
-    """UNIMPLEMENTED."""
-    return StatusError(Code.UNIMPLEMENTED, message)
-
-
-def failed_precondition(message: str) -> StatusError:
-    """FAILED_PRECONDITION."""
-    return StatusError(Code.FAILED_PRECONDITION, message)
+invalid = partial(StatusError, Code.INVALID_ARGUMENT)
+not_found = partial(StatusError, Code.NOT_FOUND)
+already_exists = partial(StatusError, Code.ALREADY_EXISTS)
+permission_denied = partial(StatusError, Code.PERMISSION_DENIED)
+resource_exhausted = partial(StatusError, Code.RESOURCE_EXHAUSTED)
+failed_precondition = partial(StatusError, Code.FAILED_PRECONDITION)
+out_of_range = partial(StatusError, Code.OUT_OF_RANGE)
+unimplemented = partial(StatusError, Code.UNIMPLEMENTED)
+internal = partial(StatusError, Code.INTERNAL)

@@ -31,10 +31,11 @@ from switchagg.p4model.runtime.switch import ModelSwitch
 from switchagg.p4program import program as p4_program
 from switchagg.p4runtime.p4info_diff import difference
 from switchagg.p4runtime.program_source import Source, source_of
+from switchagg.p4runtime.server import errors
 from switchagg.p4runtime.server.codec import PacketIo
 from switchagg.p4runtime.server.device import Device, Out
 from switchagg.p4runtime.server.entities import Entities
-from switchagg.p4runtime.server.errors import Code, StatusError, failed_precondition, invalid, unimplemented
+from switchagg.p4runtime.server.errors import StatusError
 from switchagg.p4runtime.server.schema import Schema
 
 _KEYS = {"source", "program", "defines", "include_dirs"}
@@ -77,17 +78,17 @@ def _constants(switch: ModelSwitch) -> dict[str, frozenset[Entry]]:
 def _resolve(message: Any, own: Source | None) -> Source:
     """Returns the program of a `ForwardingPipelineConfig`; `own` is the server's. Raises `StatusError`."""
     if not message.HasField("p4info"):
-        raise invalid("the config has no P4Info")
+        raise errors.invalid("the config has no P4Info")
     config = bytes(message.p4_device_config)
     if own is not None and (config == own.config or not _names_program(config)):
         found = difference(message.p4info, own.p4info)
         if found is not None:
-            raise invalid(f"the P4Info is not that of {own.program.path}: {found}")
+            raise errors.invalid(f"the P4Info is not that of {own.program.path}: {found}")
         return replace(own, config=config or own.config)
     source = _read(config)
     found = difference(message.p4info, source.p4info)
     if found is not None:
-        raise invalid(f"the P4Info is not that of the program in p4_device_config: {found}")
+        raise errors.invalid(f"the P4Info is not that of the program in p4_device_config: {found}")
     return source
 
 
@@ -119,27 +120,27 @@ def _read(config: bytes) -> Source:
         try:
             described = {"source": config.decode()}
         except UnicodeDecodeError:
-            raise invalid(
+            raise errors.invalid(
                 "p4_device_config is neither text nor JSON: this switch runs P4 sources, not what a compiler "
                 'makes of them; send the source, or {"program": PATH, "defines": [...]}'
             ) from None
     if not described.keys() & {"source", "program"}:
-        raise invalid(
+        raise errors.invalid(
             "p4_device_config is JSON without a program, such as bmv2's: this switch runs P4 sources; send "
             'the source, or {"program": PATH, "defines": [...]}, or start it with --program'
         )
     unknown = described.keys() - _KEYS
     if unknown or described.keys() >= {"source", "program"}:
-        raise invalid('p4_device_config takes "source" or "program", and "defines", "include_dirs"')
+        raise errors.invalid('p4_device_config takes "source" or "program", and "defines", "include_dirs"')
     lists = []
     for key in ("include_dirs", "defines"):
         given = described.get(key, [])
         if not isinstance(given, list) or not all(isinstance(each, str) for each in given):
-            raise invalid(f'p4_device_config: "{key}" is a list of strings')
+            raise errors.invalid(f'p4_device_config: "{key}" is a list of strings')
         lists.append(given)
     named = described.get("source", described.get("program"))
     if not isinstance(named, str) or not named.strip():
-        raise invalid("p4_device_config is empty, and the server was started without --program")
+        raise errors.invalid("p4_device_config is empty, and the server was started without --program")
     try:
         if "program" in described:
             return source_of(Path(named), *lists, config=config)
@@ -150,7 +151,7 @@ def _read(config: bytes) -> Source:
     except StatusError:
         raise
     except UsageError as error:
-        raise invalid(str(error)) from None
+        raise errors.invalid(str(error)) from None
 
 
 class ModelDevice(Device[Pipeline]):
@@ -196,7 +197,9 @@ class ModelDevice(Device[Pipeline]):
         for each in source.p4info.controller_packet_metadata:
             for field in each.metadata:
                 if not field.bitwidth:
-                    raise unimplemented(f"{each.preamble.name}: field {field.name} is a string or an enum")
+                    raise errors.unimplemented(
+                        f"{each.preamble.name}: field {field.name} is a string or an enum"
+                    )
         switch = open_switch(source.program, seed=self._seed)
         schema = Schema(source.p4info, switch, _constants(switch))
         return Pipeline(source, switch, Entities(schema, self.now), PacketIo(source.p4info), cookie)
@@ -206,7 +209,7 @@ class ModelDevice(Device[Pipeline]):
         try:
             return self._build(_resolve(config, self._own), cookie)
         except UsageError as error:
-            raise invalid(str(error)) from None
+            raise errors.invalid(str(error)) from None
 
     def reconciled(self, made: Pipeline) -> Pipeline:
         running = self.running
@@ -214,7 +217,9 @@ class ModelDevice(Device[Pipeline]):
             return made
         same = running.switch.source == made.switch.source
         if not same or difference(made.p4info, running.p4info) is not None:
-            raise invalid("another program cannot keep the state of the one that runs: VERIFY_AND_COMMIT it")
+            raise errors.invalid(
+                "another program cannot keep the state of the one that runs: VERIFY_AND_COMMIT it"
+            )
         return replace(running, source=made.source, cookie=made.cookie)
 
     def process(self, port: int, data: bytes, now: float) -> Out:
@@ -237,13 +242,13 @@ class ModelDevice(Device[Pipeline]):
     def packet_out(self, message: Any) -> Out:
         with self.lock:
             if self.running is None:
-                raise failed_precondition("there is no forwarding pipeline yet")
+                raise errors.failed_precondition("there is no forwarding pipeline yet")
             frame = self.running.packet_io.frame(message)
             self.counters["packet_outs"] += 1
             try:
                 return self.process(self.cpu_port, frame, self.now())
             except SwitchAggError as error:
-                raise StatusError(Code.INTERNAL, str(error)) from None
+                raise errors.internal(str(error)) from None
 
     def _packet_in(self, running: Pipeline, frame: bytes) -> None:
         message = running.packet_io.packet_in(frame)

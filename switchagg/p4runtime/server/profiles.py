@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from switchagg.p4entities.tables import ActionProfile
 from switchagg.p4runtime.protos import p4runtime_pb2
+from switchagg.p4runtime.server import errors
 from switchagg.p4runtime.server.codec import Change, check_presence, decode_action, encode_action
-from switchagg.p4runtime.server.errors import Code, StatusError, invalid, not_found, unimplemented
 from switchagg.p4runtime.server.schema import Schema, TableView
 
 _MOST_WEIGHT: Final = 65536
@@ -32,7 +32,7 @@ class Members:
             profile.remove_member(number)
             return
         if not message.HasField("action"):
-            raise invalid(f"{what}: there is no action")
+            raise errors.invalid(f"{what}: there is no action")
         # All tables of a profile list the same actions.
         view, action = self._schema.listed_action(tables[0], message.action.action_id, default=False)
         arguments = decode_action(view, action, message.action, what)
@@ -40,9 +40,7 @@ class Members:
             profile.modify_member(number, action.name, arguments)
             return
         if len(profile.members) >= profile.size > 0:
-            raise StatusError(
-                Code.RESOURCE_EXHAUSTED, f"action profile {name} is full: it holds {profile.size}"
-            )
+            raise errors.resource_exhausted(f"action profile {name} is full: it holds {profile.size}")
         profile.add_member(number, action.name, arguments)
 
     def read(self, message: Any) -> Iterator[Any]:
@@ -63,7 +61,7 @@ class Members:
     def _refuse_used(self, profile: ActionProfile, tables: list[TableView], number: int, what: str) -> None:
         for group, choice in profile.groups.items():
             if number in choice.order:
-                raise StatusError(Code.FAILED_PRECONDITION, f"{what} is in group {group}")
+                raise errors.failed_precondition(f"{what} is in group {group}")
         for table in tables:
             for entry in table.runtime.entries:
                 used = entry.choice
@@ -71,9 +69,7 @@ class Members:
                 if used is None or used.members is not profile.members or used.group is not None:
                     continue
                 if number in used.order:
-                    raise StatusError(
-                        Code.FAILED_PRECONDITION, f"{what} is in an entry of table {table.name}"
-                    )
+                    raise errors.failed_precondition(f"{what} is in an entry of table {table.name}")
 
 
 class Groups:
@@ -89,14 +85,12 @@ class Groups:
         number = message.group_id
         what = f"action profile {name}: group {number}"
         if not profile.selector:
-            raise invalid(f"{what}: this profile is no selector: it has members only")
+            raise errors.invalid(f"{what}: this profile is no selector: it has members only")
         check_presence(change, number in profile.groups, what)
         if change is Change.DELETE:
             for table in tables:
                 if any(entry.choice is profile.groups[number] for entry in table.runtime.entries):
-                    raise StatusError(
-                        Code.FAILED_PRECONDITION, f"{what} is in an entry of table {table.name}"
-                    )
+                    raise errors.failed_precondition(f"{what} is in an entry of table {table.name}")
             profile.remove_group(number)
             self._sizes.pop((message.action_profile_id, number), None)
             return
@@ -107,13 +101,13 @@ class Groups:
         order: list[int] = []
         for each in message.members:
             if each.WhichOneof("watch_kind") is not None:
-                raise unimplemented(f"{what}: watch ports are not supported")
+                raise errors.unimplemented(f"{what}: watch ports are not supported")
             if each.member_id not in profile.members:
-                raise not_found(f"{what}: there is no member {each.member_id}")
+                raise errors.not_found(f"{what}: there is no member {each.member_id}")
             if each.member_id in order:
-                raise invalid(f"{what}: member {each.member_id} is there twice")
+                raise errors.invalid(f"{what}: member {each.member_id} is there twice")
             if each.weight < 1:
-                raise invalid(
+                raise errors.invalid(
                     f"{what}: member {each.member_id} has weight {each.weight}; accepted: 1 or more"
                 )
             order.append(each.member_id)
@@ -141,9 +135,7 @@ def weighted(order: list[int], messages: Iterable[Any], what: str, *limits: int)
     weights = [each.weight for each in messages]
     most = min(each for each in (*limits, _MOST_WEIGHT) if each)
     if sum(weights) > most:
-        raise StatusError(
-            Code.RESOURCE_EXHAUSTED, f"{what}: weights of {sum(weights)} in all; accepted: {most}"
-        )
+        raise errors.resource_exhausted(f"{what}: weights of {sum(weights)} in all; accepted: {most}")
     return [member for member, weight in zip(order, weights, strict=True) for _ in range(weight)]
 
 
@@ -152,7 +144,7 @@ def _opened(schema: Schema, number: int) -> tuple[str, ActionProfile, list[Table
     name = schema.info("action_profiles", number).preamble.name
     tables = [table for table in schema.tables() if table.profile == number]
     if not tables or tables[0].runtime.profile is None:
-        raise unimplemented(f"action profile {name} has no table")
+        raise errors.unimplemented(f"action profile {name} has no table")
     return name, tables[0].runtime.profile, tables
 
 

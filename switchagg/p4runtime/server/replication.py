@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from switchagg.p4runtime.protos import p4runtime_pb2
 from switchagg.p4runtime.server.codec import Change, check_presence, decode
-from switchagg.p4runtime.server.errors import Code, StatusError, invalid, unimplemented
+from switchagg.p4runtime.server.errors import StatusError, already_exists, invalid, unimplemented
 from switchagg.p4runtime.server.listener import EntityListener
 from switchagg.p4runtime.server.schema import Schema
 
@@ -54,7 +54,7 @@ class ReplicationEngine:
         before = self._groups.get(number)
         check_presence(change, before is not None, what)
         if change is Change.INSERT and self._engine.has_group(number):
-            raise StatusError(Code.ALREADY_EXISTS, f"{what} is there already, though not through P4Runtime")
+            raise already_exists(f"{what} is there already, though not through P4Runtime")
         after = None if change is Change.DELETE else _copy(entry)
         self._set_group(number, after)
         try:

@@ -15,7 +15,7 @@ from switchagg.p4entities.counters import CounterArray, MeterArray
 from switchagg.p4entities.matches import KeyField, MatchKind, TableError, ValueSet
 from switchagg.p4entities.replication import Replication
 from switchagg.p4entities.tables import Action, Entry, Table
-from switchagg.p4runtime.server.errors import Code, StatusError, invalid, not_found, unimplemented
+from switchagg.p4runtime.server.errors import invalid, not_found, permission_denied, unimplemented
 
 MATCH_KINDS: Final = {
     2: MatchKind.EXACT,
@@ -145,9 +145,7 @@ class Schema:
             raise invalid(f"table {table.name} does not list action {view.name}")
         if table.scopes[number] == (TABLE_ONLY if default else DEFAULT_ONLY):
             use = "entries" if default else "the default"
-            raise StatusError(
-                Code.PERMISSION_DENIED, f"table {table.name}: action {view.name} is for {use} only"
-            )
+            raise permission_denied(f"table {table.name}: action {view.name} is for {use} only")
         return view, table.runtime.actions[view.name]
 
     def digest_called(self, name: str) -> Any | None:

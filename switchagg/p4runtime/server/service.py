@@ -11,9 +11,10 @@ from typing import Any, Final, NoReturn
 import grpc
 
 from switchagg.p4runtime.protos import p4runtime_pb2, status_pb2
+from switchagg.p4runtime.server import errors
 from switchagg.p4runtime.server.arbitration import Arbitration, Notice
 from switchagg.p4runtime.server.device import Device, Forwarding, Out
-from switchagg.p4runtime.server.errors import Code, StatusError, invalid, not_found, unimplemented
+from switchagg.p4runtime.server.errors import Code, StatusError
 
 API_VERSION: Final = "1.4.1"
 MAX_STREAMS: Final = 32
@@ -46,7 +47,7 @@ class Service:
             try:
                 self._check_writer(request)
                 if request.atomicity != p4runtime_pb2.WriteRequest.CONTINUE_ON_ERROR:
-                    raise unimplemented("batches are CONTINUE_ON_ERROR; nothing else is supported")
+                    raise errors.unimplemented("batches are CONTINUE_ON_ERROR; nothing else is supported")
                 entities = self._target().entities
             except StatusError as refused:
                 _abort(context, refused)
@@ -130,21 +131,20 @@ class Service:
 
     def _check_device(self, device_id: int) -> None:
         if device_id != self._device.device_id:
-            raise not_found(f"there is no device {device_id}; this is device {self._device.device_id}")
+            raise errors.not_found(f"there is no device {device_id}; this is device {self._device.device_id}")
 
     def _check_writer(self, request: Any) -> None:
         self._check_device(request.device_id)
         _check_role(request.role_id, request.role)
         if not self._arbitration.is_primary(_election_id(request)):
-            raise StatusError(
-                Code.PERMISSION_DENIED,
-                f"election id {_election_id(request)} is not that of the primary client",
+            raise errors.permission_denied(
+                f"election id {_election_id(request)} is not that of the primary client"
             )
 
     def _target(self) -> Forwarding:
         target: Forwarding | None = self._device.target
         if target is None:
-            raise StatusError(Code.FAILED_PRECONDITION, "there is no forwarding pipeline yet")
+            raise errors.failed_precondition("there is no forwarding pipeline yet")
         return target
 
     # ---- pipelines ----
@@ -155,11 +155,11 @@ class Service:
             self._check_writer(request)
         if action == _Set.COMMIT:
             if request.HasField("config"):
-                raise invalid("COMMIT takes no config: it is for the one that was saved")
+                raise errors.invalid("COMMIT takes no config: it is for the one that was saved")
             with device.lock:
                 self._check_writer(request)
                 if device.saved is None:
-                    raise not_found("there is no saved config to commit: VERIFY_AND_SAVE it first")
+                    raise errors.not_found("there is no saved config to commit: VERIFY_AND_SAVE it first")
                 device.commit(device.saved)
             return
         if action not in (
@@ -168,9 +168,9 @@ class Service:
             _Set.VERIFY_AND_COMMIT,
             _Set.RECONCILE_AND_COMMIT,
         ):
-            raise invalid(f"action {action}; accepted: those of P4Runtime 1.4 but UNSPECIFIED")
+            raise errors.invalid(f"action {action}; accepted: those of P4Runtime 1.4 but UNSPECIFIED")
         if not request.HasField("config"):
-            raise invalid("there is no config")
+            raise errors.invalid("there is no config")
         # Packets go on through the old program while the new one is made.
         made = device.configured(request.config)
         with device.lock:
@@ -185,9 +185,7 @@ class Service:
     # ---- streams ----
 
     def _listen(self, stream: Stream, requests: Iterator[Any]) -> None:
-        error: StatusError | None = StatusError(
-            Code.INTERNAL, "the switch failed on a stream message; see its output"
-        )
+        error: StatusError | None = errors.internal("the switch failed on a stream message; see its output")
         try:
             for request in requests:
                 self._receive(stream, request)
@@ -205,7 +203,7 @@ class Service:
         if kind == "arbitration":
             self._arbitrate(stream, request.arbitration)
         elif not stream.joined:
-            raise StatusError(Code.FAILED_PRECONDITION, "a stream begins with an arbitration message")
+            raise errors.failed_precondition("a stream begins with an arbitration message")
         elif kind == "packet":
             self._packet_out(stream, request.packet)
         elif kind == "digest_ack":
@@ -213,17 +211,19 @@ class Service:
                 if self._arbitration.primary is stream and self._device.running is not None:
                     self._device.running.entities.digests.acknowledge(request.digest_ack)
         else:
-            self._report(stream, unimplemented(f"stream messages of kind {kind} are not supported"), "other")
+            self._report(
+                stream, errors.unimplemented(f"stream messages of kind {kind} are not supported"), "other"
+            )
 
     def _arbitrate(self, stream: Stream, message: Any) -> None:
         with self._device.lock:
             if stream.joined and message.device_id != self._device.device_id:
-                raise StatusError(Code.FAILED_PRECONDITION, "a stream stays with its device")
+                raise errors.failed_precondition("a stream stays with its device")
             self._check_device(message.device_id)
             if message.HasField("role"):
                 _check_role(message.role.id, message.role.name)
             if not stream.joined and self._arbitration.count >= MAX_STREAMS:
-                raise StatusError(Code.RESOURCE_EXHAUSTED, f"{MAX_STREAMS} clients are connected already")
+                raise errors.resource_exhausted(f"{MAX_STREAMS} clients are connected already")
             notices = self._arbitration.update(stream, _election_id(message))
             stream.joined = True
             self._notify(notices)
@@ -244,7 +244,7 @@ class Service:
         try:
             with self._device.lock:
                 if self._arbitration.primary is not stream:
-                    raise StatusError(Code.PERMISSION_DENIED, "packets are the primary client's to send")
+                    raise errors.permission_denied("packets are the primary client's to send")
                 outs = self._device.packet_out(message)
         except StatusError as refused:
             self._report(stream, refused, "packet_out", message)
@@ -281,7 +281,7 @@ _MEANING: Final = {
 
 def _check_role(number: int, name: str) -> None:
     if number or name:
-        raise not_found(f"there is no role {name or number}: there is the default role only")
+        raise errors.not_found(f"there is no role {name or number}: there is the default role only")
 
 
 def _election_id(message: Any) -> int | None:

@@ -13,6 +13,7 @@ from switchagg.p4entities.counters import Meter, Rate
 from switchagg.p4entities.matches import Match
 from switchagg.p4entities.tables import Action, BoundAction, Entry, MemberChoice
 from switchagg.p4runtime.protos import p4runtime_pb2
+from switchagg.p4runtime.server import errors
 from switchagg.p4runtime.server.codec import (
     Change,
     decode_action,
@@ -22,7 +23,7 @@ from switchagg.p4runtime.server.codec import (
     only_modify,
 )
 from switchagg.p4runtime.server.counters import copy_config, decode_config
-from switchagg.p4runtime.server.errors import Code, StatusError, invalid, not_found, unimplemented
+from switchagg.p4runtime.server.errors import StatusError
 from switchagg.p4runtime.server.listener import EntityListener
 from switchagg.p4runtime.server.profiles import weighted
 from switchagg.p4runtime.server.schema import Schema, TableView
@@ -54,29 +55,31 @@ class TableEntries:
         """Does one update of a `TableEntry`. Raises `StatusError`."""
         table = self._schema.table(message.table_id)
         if message.is_const:
-            raise invalid(f"table {table.name}: is_const is for reading; entries that are written have not")
+            raise errors.invalid(
+                f"table {table.name}: is_const is for reading; entries that are written have not"
+            )
         if message.is_default_action:
             self._write_default(change, table, message)
             return
         if change is not Change.DELETE and message.idle_timeout_ns:
-            raise unimplemented(f"table {table.name}: entries do not time out (idle_timeout_ns)")
+            raise errors.unimplemented(f"table {table.name}: entries do not time out (idle_timeout_ns)")
         if not table.fields:
-            raise invalid(f"table {table.name} has no key: it has a default action only")
+            raise errors.invalid(f"table {table.name} has no key: it has a default action only")
         if table.runtime.const_entries and change is not Change.MODIFY:
-            raise StatusError(Code.PERMISSION_DENIED, f"table {table.name} has constant entries")
+            raise errors.permission_denied(f"table {table.name} has constant entries")
         matches, priority = self._key(table, message)
         there = table.runtime.lookup(matches, priority - table.shift)
         if change is Change.INSERT:
             if there is not None:
                 shown = table.runtime.show(there.matches)
-                raise StatusError(Code.ALREADY_EXISTS, f"table {table.name} has this entry already: {shown}")
+                raise errors.already_exists(f"table {table.name} has this entry already: {shown}")
             self._insert(table, matches, priority, message)
             return
         if there is None:
-            raise not_found(f"table {table.name} has no such entry, of priority {priority}")
+            raise errors.not_found(f"table {table.name} has no such entry, of priority {priority}")
         constant = there in table.constants
         if constant and (change is Change.DELETE or message.HasField("action")):
-            raise StatusError(Code.PERMISSION_DENIED, f"table {table.name}: this entry is constant")
+            raise errors.permission_denied(f"table {table.name}: this entry is constant")
         self._listener.before_change(table.runtime, there.matches, new=False)
         if change is Change.DELETE:
             self._remove(table, there)
@@ -86,12 +89,12 @@ class TableEntries:
 
     def _key(self, table: TableView, message: Any) -> tuple[list[Match], int]:
         if table.needs_priority and message.priority <= 0:
-            raise invalid(
+            raise errors.invalid(
                 f"table {table.name} has ternary, range or optional fields: priority {message.priority} is "
                 "not at least 1"
             )
         if not table.needs_priority and message.priority:
-            raise invalid(f"table {table.name} takes no priorities: {message.priority} is not 0")
+            raise errors.invalid(f"table {table.name} takes no priorities: {message.priority} is not 0")
         return decode_matches(f"table {table.name}", table.fields, message.match), message.priority
 
     def _remove(self, table: TableView, entry: Entry) -> None:
@@ -102,13 +105,11 @@ class TableEntries:
         runtime = table.runtime
         self._listener.before_change(runtime, runtime.canonical(matches), new=True)
         if not message.HasField("action"):
-            raise invalid(f"table {table.name}: an entry without an action")
+            raise errors.invalid(f"table {table.name}: an entry without an action")
         bound, choice = self._decoded(table, message.action)
         meter = self._checked_extras(table, message)
         if len(runtime.entries) >= runtime.size:
-            raise StatusError(
-                Code.RESOURCE_EXHAUSTED, f"table {table.name} is full: it holds {runtime.size} entries"
-            )
+            raise errors.resource_exhausted(f"table {table.name} is full: it holds {runtime.size} entries")
         action, arguments = bound or (next(iter(runtime.actions.values())), ())
         entry = runtime.insert(matches, action, arguments, priority - table.shift, choice)
         self._set_extras(table, entry, message, meter)
@@ -140,13 +141,12 @@ class TableEntries:
     def _write_default(self, change: Change, table: TableView, message: Any) -> None:
         only_modify(change, f"the default entry of table {table.name}")
         if message.match or message.priority:
-            raise invalid(f"table {table.name}: the default entry has neither matches nor a priority")
+            raise errors.invalid(f"table {table.name}: the default entry has neither matches nor a priority")
         if table.constant_default:
-            raise StatusError(Code.PERMISSION_DENIED, f"table {table.name} has a constant default action")
+            raise errors.permission_denied(f"table {table.name} has a constant default action")
         if table.profile and message.HasField("action"):
-            raise StatusError(
-                Code.PERMISSION_DENIED,
-                f"table {table.name} has an action profile: P4Runtime leaves its default action as it is",
+            raise errors.permission_denied(
+                f"table {table.name} has an action profile: P4Runtime leaves its default action as it is"
             )
         runtime = table.runtime
         meter = self._checked_extras(table, message)
@@ -168,21 +168,25 @@ class TableEntries:
         if not table.profile:
             return self._bound(table, message, default=False), None
         if kind not in ("action_profile_member_id", "action_profile_group_id", "action_profile_action_set"):
-            raise invalid(f"table {table.name} takes members or groups of its action profile, not actions")
+            raise errors.invalid(
+                f"table {table.name} takes members or groups of its action profile, not actions"
+            )
         info = self._schema.info("action_profiles", table.profile)
         profile = table.runtime.profile
         assert profile is not None
         if kind != "action_profile_member_id" and not info.with_selector:
-            raise invalid(f"table {table.name}: {info.preamble.name} is no selector: it has members only")
+            raise errors.invalid(
+                f"table {table.name}: {info.preamble.name} is no selector: it has members only"
+            )
         if kind == "action_profile_member_id":
             member = message.action_profile_member_id
             if member not in profile.members:
-                raise not_found(f"action profile {info.preamble.name} has no member {member}")
+                raise errors.not_found(f"action profile {info.preamble.name} has no member {member}")
             return None, profile.choice(member, None)
         if kind == "action_profile_group_id":
             group = message.action_profile_group_id
             if group not in profile.groups:
-                raise not_found(f"action profile {info.preamble.name} has no group {group}")
+                raise errors.not_found(f"action profile {info.preamble.name} has no group {group}")
             return None, profile.choice(None, group)
         return None, self._action_set(table, message.action_profile_action_set)
 
@@ -191,9 +195,11 @@ class TableEntries:
         order: list[int] = []
         for number, each in enumerate(message.action_profile_actions):
             if each.WhichOneof("watch_kind") is not None:
-                raise unimplemented(f"table {table.name}: watch ports are not supported")
+                raise errors.unimplemented(f"table {table.name}: watch ports are not supported")
             if each.weight < 1:
-                raise invalid(f"table {table.name}: an action of weight {each.weight}; accepted: 1 or more")
+                raise errors.invalid(
+                    f"table {table.name}: an action of weight {each.weight}; accepted: 1 or more"
+                )
             view, action = self._schema.listed_action(table, each.action.action_id, default=False)
             members[number] = BoundAction(
                 action, decode_action(view, action, each.action, f"table {table.name}")
@@ -206,20 +212,20 @@ class TableEntries:
     def _bound(self, table: TableView, message: Any, *, default: bool) -> Bound:
         kind = message.WhichOneof("type")
         if kind != "action":
-            raise invalid(f"table {table.name} takes an action, not {kind or 'an empty one'}")
+            raise errors.invalid(f"table {table.name} takes an action, not {kind or 'an empty one'}")
         view, action = self._schema.listed_action(table, message.action.action_id, default=default)
         return action, decode_action(view, action, message.action, f"table {table.name}")
 
     def _checked_extras(self, table: TableView, message: Any) -> tuple[Rate, Rate] | None:
         """Checks the fields for direct counters and meters. Returns the meter's rates."""
         if message.HasField("counter_data") and table.counts is None:
-            raise invalid(f"table {table.name} has no direct counter")
+            raise errors.invalid(f"table {table.name} has no direct counter")
         if message.HasField("meter_counter_data"):
-            raise unimplemented(f"table {table.name}: meters do not count by colour")
+            raise errors.unimplemented(f"table {table.name}: meters do not count by colour")
         if not message.HasField("meter_config"):
             return None
         if not table.meters:
-            raise invalid(f"table {table.name} has no direct meter")
+            raise errors.invalid(f"table {table.name} has no direct meter")
         return decode_config(message.meter_config, f"table {table.name}")
 
     def _set_extras(
@@ -265,7 +271,7 @@ class TableEntries:
     def _selected(self, message: Any) -> Iterator[tuple[TableView, Entry]]:
         if not message.table_id:
             if message.match or message.priority or message.HasField("action"):
-                raise invalid("a read from all tables takes no matches, priority or action")
+                raise errors.invalid("a read from all tables takes no matches, priority or action")
             for table in self._schema.tables():
                 yield from self._filtered(table, message)
             return
@@ -370,14 +376,14 @@ class TableEntries:
             matches, priority = self._key(table, asked)
             entry = table.runtime.lookup(matches, priority - table.shift)
         if entry is None:
-            raise not_found(f"table {table.name} has no such entry, of priority {asked.priority}")
+            raise errors.not_found(f"table {table.name} has no such entry, of priority {asked.priority}")
         _check_direct(table, what)
         return table, entry
 
 
 def _check_direct(table: TableView, what: str) -> None:
     if table.counts is None if what == "counter" else not table.meters:
-        raise invalid(f"table {table.name} has no direct {what}")
+        raise errors.invalid(f"table {table.name} has no direct {what}")
 
 
 def _counts(table: TableView, entry: Entry) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 from switchagg.p4entities.matches import MatchKind, TableError, ValueSet
 from switchagg.p4runtime.protos import p4runtime_pb2
 from switchagg.p4runtime.server.codec import Change, decode_matches, encode_matches, only_modify
-from switchagg.p4runtime.server.errors import Code, StatusError, unimplemented
+from switchagg.p4runtime.server.errors import resource_exhausted, unimplemented
 from switchagg.p4runtime.server.schema import MATCH_KINDS, Fields, Schema
 
 
@@ -24,9 +24,7 @@ class ValueSets:
         what, value_set, fields = self._opened(message.value_set_id)
         only_modify(change, what)
         if len(message.members) > value_set.size:
-            raise StatusError(
-                Code.RESOURCE_EXHAUSTED, f"{what} holds {value_set.size} members, not {len(message.members)}"
-            )
+            raise resource_exhausted(f"{what} holds {value_set.size} members, not {len(message.members)}")
         members = [decode_matches(what, fields, each.match) for each in message.members]
         value_set.members.clear()
         for each in members:

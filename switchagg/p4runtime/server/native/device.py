@@ -22,7 +22,7 @@ from switchagg.p4runtime.p4info_diff import difference
 from switchagg.p4runtime.server.codec import PacketIo
 from switchagg.p4runtime.server.device import Device, Out
 from switchagg.p4runtime.server.entities import Entities
-from switchagg.p4runtime.server.errors import Code, StatusError, invalid
+from switchagg.p4runtime.server.errors import internal, invalid
 from switchagg.p4runtime.server.native.counts import NativeCounts, Tallying
 from switchagg.p4runtime.server.native.frames import FrameEngine, NativeFrames
 from switchagg.p4runtime.server.native.jobs import Engine, NativeJobs, Rehearsal
@@ -275,7 +275,7 @@ class NativeDevice(Device[NativePipeline]):
         try:
             return self._switch.packet_out(payload)
         except SwitchAggError as error:
-            raise StatusError(Code.INTERNAL, str(error)) from None
+            raise internal(str(error)) from None
 
 
 def _bare_init(payload: bytes) -> Header | None:

@@ -23,7 +23,7 @@ from typing import Final
 
 from switchagg.p4entities.tables import Entry, Table
 from switchagg.p4program.program import Form
-from switchagg.p4runtime.server.errors import Code, StatusError, invalid, unimplemented
+from switchagg.p4runtime.server.errors import invalid, out_of_range, unimplemented
 from switchagg.rules.slots import Address
 from switchagg.wire.header import MAX_WORKERS, MIN_WORDS, VERSION, Op
 
@@ -279,5 +279,5 @@ def _words(metadata: bytes, largest: int) -> int | None:
         raise invalid(f"initialise: metadata {metadata[:40]!r}; accepted: none, or words=N")
     words = int(found[1])
     if not MIN_WORDS <= words <= largest:
-        raise StatusError(Code.OUT_OF_RANGE, f"initialise: words={words}; accepted: {MIN_WORDS}..{largest}")
+        raise out_of_range(f"initialise: words={words}; accepted: {MIN_WORDS}..{largest}")
     return words

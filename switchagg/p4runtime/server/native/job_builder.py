@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from switchagg.errors import UsageError
 from switchagg.p4program.program import JobPlace, Parent, Station
-from switchagg.p4runtime.server.errors import Code, StatusError
+from switchagg.p4runtime.server.errors import StatusError, failed_precondition
 from switchagg.p4runtime.server.native.entries import Contribution, Delivery, Initialise, Receiver
 from switchagg.rules.slots import JobEntry, ParentEntry, WorkerEntry
 
@@ -54,7 +54,7 @@ def check_agreement(job: int, initialise: Initialise | None, workers: list[Contr
     """Raises `StatusError` if a job's entries contradict each other."""
 
     def disagree(what: str) -> StatusError:
-        return StatusError(Code.FAILED_PRECONDITION, f"job {job}: its entries do not agree on {what}")
+        return failed_precondition(f"job {job}: its entries do not agree on {what}")
 
     entries: list[Initialise | Contribution] = [*workers, *([initialise] if initialise else [])]
     for what, values in (
@@ -96,14 +96,14 @@ def make_job(parts: JobParts, *, words: int, ethernet: bool) -> RunningJob:
     others = sorted(replicas.keys() - theirs)
     bits = [bit for bit in range(32) if missing & 1 << bit]
     if not theirs <= replicas.keys() or len(others) != len(bits):
-        raise _precondition(
+        raise failed_precondition(
             f"job {job}: its multicast group has receivers {sorted(replicas)}, its workers "
             f"{sorted(theirs)}, and {len(bits)} workers are missing"
         )
     for each in workers:
         address = receivers[numbers[each.bit]].address
         if address != each.source:
-            raise _precondition(
+            raise failed_precondition(
                 f"job {job}: worker {each.bit} sends from {_shown(each.source)}, its RESULTs go to "
                 f"{_shown(address)}; accepted: one address for both"
             )
@@ -111,13 +111,13 @@ def make_job(parts: JobParts, *, words: int, ethernet: bool) -> RunningJob:
         numbers[bit] = number
     to_workers = [receivers[number] for number in replicas]
     if len({each.token for each in to_workers}) != 1:
-        raise _precondition(f"job {job}: its receivers have different tokens")
+        raise failed_precondition(f"job {job}: its receivers have different tokens")
     parent = _parent(parts) if below else None
     offset = 0 if parent is None else (initialise.base - parent.base) % 2**16
     for receiver in to_workers:
         if receiver.parent or receiver.offset != offset:
             action = "to_parent" if receiver.parent else f"to_worker with offset {receiver.offset}"
-            raise _precondition(
+            raise failed_precondition(
                 f"job {job}: receiver {receiver.number} is {action}; accepted: to_worker with offset {offset}"
             )
     admitted = [WorkerEntry(each.bit, *each.source, each.token) for each in workers]
@@ -134,7 +134,7 @@ def make_job(parts: JobParts, *, words: int, ethernet: bool) -> RunningJob:
             parent=parent,
         )
     except UsageError as error:
-        raise _precondition(str(error)) from None
+        raise failed_precondition(str(error)) from None
     place = _place(parts, numbers) if ethernet else None
     mine = frozenset(replicas) | ({workers[0].receiver} if below else frozenset())
     return RunningJob(entry, place, initialise, {each.bit: each for each in workers}, mine, parts.group)
@@ -146,19 +146,19 @@ def _parent(parts: JobParts) -> ParentEntry:
     above = parts.receivers[workers[0].receiver]
     sources = {(each.source, each.token, each.base, each.slots, each.ingress_port) for each in deliveries}
     if len(sources) != 1 or {each.receiver for each in workers} != {above.number}:
-        raise _precondition(f"job {job}: its entries do not agree on its parent")
+        raise failed_precondition(f"job {job}: its entries do not agree on its parent")
     first = deliveries[0]
     if first.slots != initialise.slots:
-        raise _precondition(
+        raise failed_precondition(
             f"job {job}: it has {initialise.slots} slots, and {first.slots} at its parent; accepted: as many"
         )
     if not above.parent or above.address != first.source:
-        raise _precondition(
+        raise failed_precondition(
             f"job {job}: its parent's RESULTs come from {_shown(first.source)}, and receiver {above.number} "
             f"is {'to_parent' if above.parent else 'to_worker'} {_shown(above.address)}"
         )
     if above.offset != (first.base - initialise.base) % 2**16:
-        raise _precondition(
+        raise failed_precondition(
             f"job {job}: to_parent has offset {above.offset}; accepted: from its base here to that at its "
             "parent"
         )
@@ -172,7 +172,7 @@ def _place(parts: JobParts, numbers: Mapping[int, int]) -> JobPlace:
     for each in parts.workers:
         ports = {each.port, replicas[numbers[each.bit]], one[each.bit] if each.below else each.way_out}
         if len(ports) != 1:
-            raise _precondition(
+            raise failed_precondition(
                 f"job {job}: worker {each.bit} is expected at port {each.port}, and its RESULTs go to ports "
                 f"{sorted(ports)}; accepted: one port for both"
             )
@@ -183,15 +183,11 @@ def _place(parts: JobParts, numbers: Mapping[int, int]) -> JobPlace:
     above = receivers[first.receiver]
     ports = {each.ingress_port for each in parts.deliveries} | {each.way_out for each in parts.workers}
     if len(ports) != 1:
-        raise _precondition(f"job {job}: its parent is at ports {sorted(ports)}; accepted: one port")
+        raise failed_precondition(f"job {job}: its parent is at ports {sorted(ports)}; accepted: one port")
     station = Station(ports.pop(), above.mac)
     delivery = parts.deliveries[0]
     parent = Parent(station, above.address[0], above.token, delivery.base, delivery.token, above.address[1])
     return JobPlace(0, stations, parent)
-
-
-def _precondition(message: str) -> StatusError:
-    return StatusError(Code.FAILED_PRECONDITION, message)
 
 
 def _shown(address: tuple[str, int]) -> str:

@@ -20,7 +20,7 @@ from typing import Protocol
 from switchagg.errors import UsageError
 from switchagg.p4entities.tables import Entry, Table
 from switchagg.p4program.program import Form, JobPlace
-from switchagg.p4runtime.server.errors import Code, StatusError
+from switchagg.p4runtime.server.errors import StatusError, failed_precondition, resource_exhausted
 from switchagg.p4runtime.server.native.entries import Contribution, Delivery, Initialise, Receiver
 from switchagg.p4runtime.server.native.job_builder import JobParts, RunningJob, check_agreement, make_job
 from switchagg.rules.slots import JobEntry
@@ -347,11 +347,10 @@ class NativeJobs:
         try:
             self._engine.add_job(made.entry, made.place)
         except UsageError as error:
-            raise StatusError(Code.FAILED_PRECONDITION, str(error)) from None
+            raise failed_precondition(str(error)) from None
         except MemoryError:
-            raise StatusError(
-                Code.RESOURCE_EXHAUSTED,
-                f"job {job}: no memory for {made.entry.slots} slots of {made.entry.words} words",
+            raise resource_exhausted(
+                f"job {job}: no memory for {made.entry.slots} slots of {made.entry.words} words"
             ) from None
         self.running[job] = made
         self.refence(job)
@@ -375,7 +374,6 @@ class NativeJobs:
 
 
 def _runs(job: int, what: str) -> StatusError:
-    return StatusError(
-        Code.FAILED_PRECONDITION,
-        f"job {job} runs, and {what} cannot change under it: delete its `initialise` entry first",
+    return failed_precondition(
+        f"job {job} runs, and {what} cannot change under it: delete its `initialise` entry first"
     )
