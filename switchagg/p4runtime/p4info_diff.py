@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from copy import deepcopy
 from typing import Any
 
 
@@ -34,7 +35,6 @@ def difference(given: Any, ours: Any, *, ignored: Collection[str] = ()) -> str |
 def _compared(message: Any, ignored: Collection[str]) -> Any:
     if "size" not in ignored or "size" not in message.DESCRIPTOR.fields_by_name:
         return message
-    copy = type(message)()
-    copy.CopyFrom(message)
-    copy.ClearField("size")
-    return copy
+    copied = deepcopy(message)
+    copied.ClearField("size")
+    return copied

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from switchagg.p4entities.counters import CounterArray, Meter, MeterArray, Rate
-from switchagg.p4entities.matches import TableError
 from switchagg.p4runtime.protos import p4runtime_pb2
 from switchagg.p4runtime.server.codec import Change, only_modify
 from switchagg.p4runtime.server.errors import invalid, out_of_range, unimplemented
@@ -34,31 +33,31 @@ class Counters:
     def write(self, change: Change, message: Any) -> None:
         """Sets the counts at an index, or at all of them. Raises `StatusError`."""
         self._listener.before_read()
-        name, counter = self._counter(message.counter_id)
-        only_modify(change, f"counter {name}")
-        for index in _indices(message, len(counter.packets), f"counter {name}"):
+        name, counter = self._opened(message.counter_id)
+        only_modify(change, name)
+        for index in _indices(message, len(counter.packets), name):
             counter.write(index, message.data.packet_count, message.data.byte_count)
 
     def read(self, message: Any) -> Iterator[Any]:
         """Yields the counts that a `CounterEntry` asks for. Raises `StatusError`."""
         self._listener.before_read()
         for number in self._schema.asked("counters", message.counter_id):
-            name, counter = self._counter(number)
-            packets, length = counted(self._schema.info("counters", number))
-            for index in _indices(message, len(counter.packets), f"counter {name}"):
-                answer = p4runtime_pb2.Entity()
-                answer.counter_entry.counter_id = number
-                answer.counter_entry.index.index = index
-                answer.counter_entry.data.packet_count = counter.packets[index] if packets else 0
-                answer.counter_entry.data.byte_count = counter.bytes[index] if length else 0
-                yield answer
+            name, counter = self._opened(number)
+            units = counted(self._schema.info("counters", number))
+            for index in _indices(message, len(counter.packets), name):
+                data = encode_counts(units, counter.packets[index], counter.bytes[index])
+                entry = {"counter_id": number, "index": {"index": index}, "data": data}
+                yield p4runtime_pb2.Entity(counter_entry=entry)
 
-    def _counter(self, number: int) -> tuple[str, CounterArray]:
-        name = self._schema.info("counters", number).preamble.name
-        try:
-            return name, self._schema.switch.counter(name)
-        except TableError as error:
-            raise unimplemented(str(error)) from None
+    def _opened(self, number: int) -> tuple[str, CounterArray]:
+        return self._schema.opened("counters", number, self._schema.switch.counter)
+
+
+def encode_counts(units: tuple[bool, bool], packets: int, length: int) -> Any:
+    """Returns the `CounterData` of a counter that counts packets, bytes, or both."""
+    return p4runtime_pb2.CounterData(
+        packet_count=packets if units[0] else 0, byte_count=length if units[1] else 0
+    )
 
 
 def decode_config(message: Any, where: str) -> tuple[Rate, Rate]:
@@ -79,12 +78,8 @@ def copy_config(meter: Meter | None, to: Any) -> None:
     """Writes the rates of a meter into the `config` or `meter_config` field `to`, unless it has none."""
     if meter is not None and meter.rates is not None:
         committed, peak = meter.rates
-        to.cir, to.cburst, to.pir, to.pburst = (
-            int(committed.rate),
-            committed.burst,
-            int(peak.rate),
-            peak.burst,
-        )
+        to.cir, to.cburst = int(committed.rate), committed.burst
+        to.pir, to.pburst = int(peak.rate), peak.burst
         to.SetInParent()
 
 
@@ -96,34 +91,25 @@ class Meters:
         self._now = now
 
     def write(self, change: Change, message: Any) -> None:
-        """Sets the meter at an index, or all of them; without a config they are green.
-
-        Raises `StatusError`.
-        """
-        name, meter = self._meter(message.meter_id)
-        only_modify(change, f"meter {name}")
+        """Sets the meter at an index, or all; without a config they are green. Raises `StatusError`."""
+        name, meter = self._opened(message.meter_id)
+        only_modify(change, name)
         if message.HasField("counter_data"):
-            raise unimplemented(f"meter {name} does not count by colour")
+            raise unimplemented(f"{name} does not count by colour")
         committed = peak = None
         if message.HasField("config"):
-            committed, peak = decode_config(message.config, f"meter {name}")
-        for index in _indices(message, len(meter.cells), f"meter {name}"):
+            committed, peak = decode_config(message.config, name)
+        for index in _indices(message, len(meter.cells), name):
             meter.cells[index].set_rates(committed, peak, self._now())
 
     def read(self, message: Any) -> Iterator[Any]:
         """Yields the meters that a `MeterEntry` asks for. Raises `StatusError`."""
         for number in self._schema.asked("meters", message.meter_id):
-            name, meter = self._meter(number)
-            for index in _indices(message, len(meter.cells), f"meter {name}"):
-                answer = p4runtime_pb2.Entity()
-                answer.meter_entry.meter_id = number
-                answer.meter_entry.index.index = index
+            name, meter = self._opened(number)
+            for index in _indices(message, len(meter.cells), name):
+                answer = p4runtime_pb2.Entity(meter_entry={"meter_id": number, "index": {"index": index}})
                 copy_config(meter.cells[index], answer.meter_entry.config)
                 yield answer
 
-    def _meter(self, number: int) -> tuple[str, MeterArray]:
-        name = self._schema.info("meters", number).preamble.name
-        try:
-            return name, self._schema.switch.meter(name)
-        except TableError as error:
-            raise unimplemented(str(error)) from None
+    def _opened(self, number: int) -> tuple[str, MeterArray]:
+        return self._schema.opened("meters", number, self._schema.switch.meter)

@@ -8,6 +8,7 @@ over.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from copy import deepcopy
 from typing import Any
 
 from switchagg.p4runtime.protos import p4data_pb2, p4runtime_pb2
@@ -41,9 +42,7 @@ class Digests:
         if change is Change.DELETE:
             del self._entries[message.digest_id]
             return
-        made = p4runtime_pb2.DigestEntry()
-        made.CopyFrom(message)
-        self._entries[message.digest_id] = made
+        self._entries[message.digest_id] = deepcopy(message)
 
     def read(self, message: Any) -> Iterator[Any]:
         """The digests that are switched on, of those that are asked for. Raises `StatusError`."""
@@ -126,12 +125,9 @@ def _members(p4info: Any, info: Any) -> list[Any]:
 
 def _data(p4info: Any, info: Any, values: Iterable[Any]) -> Any:
     """A digest as P4Data."""
-    members = [
-        _scalar(p4info, spec, value) for spec, value in zip(_members(p4info, info), values, strict=True)
-    ]
-    if info.type_spec.HasField("struct"):
-        return p4data_pb2.P4Data(struct=p4data_pb2.P4StructLike(members=members))
-    return p4data_pb2.P4Data(tuple=p4data_pb2.P4StructLike(members=members))
+    pairs = zip(_members(p4info, info), values, strict=True)
+    members = [_scalar(p4info, spec, value) for spec, value in pairs]
+    return p4data_pb2.P4Data(**{info.type_spec.WhichOneof("type_spec"): {"members": members}})
 
 
 def _scalar(p4info: Any, spec: Any, value: Any) -> Any:

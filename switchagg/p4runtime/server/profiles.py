@@ -50,13 +50,9 @@ class Members:
             for number, member in profile.members.items():
                 if message.member_id not in (0, number):
                     continue
-                answer = p4runtime_pb2.Entity()
-                answer.action_profile_member.action_profile_id = identity
-                answer.action_profile_member.member_id = number
                 action = encode_action(self._schema, member.action, member.args)
-                if action is not None:
-                    answer.action_profile_member.action.CopyFrom(action)
-                yield answer
+                entry = {"action_profile_id": identity, "member_id": number, "action": action}
+                yield p4runtime_pb2.Entity(action_profile_member=entry)
 
     def _refuse_used(self, profile: ActionProfile, tables: list[TableView], number: int, what: str) -> None:
         for group, choice in profile.groups.items():
@@ -121,13 +117,11 @@ class Groups:
             for number, choice in profile.groups.items():
                 if message.group_id not in (0, number):
                     continue
-                answer = p4runtime_pb2.Entity()
-                group = answer.action_profile_group
-                group.action_profile_id, group.group_id = identity, number
-                group.max_size = self._sizes.get((identity, number), 0)
-                for member, weight in Counter(choice.order).items():
-                    group.members.add(member_id=member, weight=weight)
-                yield answer
+                weights = Counter(choice.order)
+                members = [{"member_id": member, "weight": weight} for member, weight in weights.items()]
+                group = {"action_profile_id": identity, "group_id": number, "members": members}
+                group["max_size"] = self._sizes.get((identity, number), 0)
+                yield p4runtime_pb2.Entity(action_profile_group=group)
 
 
 def weighted(order: list[int], messages: Iterable[Any], what: str, *limits: int) -> list[int]:

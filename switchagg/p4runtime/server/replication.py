@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from copy import deepcopy
 from typing import Any, Final
 
 from switchagg.p4runtime.protos import p4runtime_pb2
@@ -55,7 +56,7 @@ class ReplicationEngine:
         check_presence(change, before is not None, what)
         if change is Change.INSERT and self._engine.has_group(number):
             raise already_exists(f"{what} is there already, though not through P4Runtime")
-        after = None if change is Change.DELETE else _copy(entry)
+        after = None if change is Change.DELETE else deepcopy(entry)
         self._set_group(number, after)
         try:
             self._listener.group_changed(number, after)
@@ -87,7 +88,7 @@ class ReplicationEngine:
             raise invalid(f"{what}: a packet length of {entry.packet_length_bytes} bytes")
         replicas = _replicas(entry.replicas, what)
         self._engine.set_session_replicas(number, replicas, entry.packet_length_bytes or None)
-        self._sessions[number] = _copy(entry)
+        self._sessions[number] = deepcopy(entry)
 
 
 def _replicas(messages: Iterable[Any], what: str) -> list[tuple[int, int]]:
@@ -104,9 +105,3 @@ def _replicas(messages: Iterable[Any], what: str) -> list[tuple[int, int]]:
             raise invalid(f"{what}: port {port} with instance {each.instance} is there twice")
         pairs.append((each.instance, port))
     return pairs
-
-
-def _copy(entry: Any) -> Any:
-    made = type(entry)()
-    made.CopyFrom(entry)
-    return made

@@ -7,9 +7,9 @@ Ids of match fields and parameters are resolved here too, so that others see wid
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 from switchagg.p4entities.counters import CounterArray, MeterArray
 from switchagg.p4entities.matches import KeyField, MatchKind, TableError, ValueSet
@@ -31,6 +31,7 @@ _NEEDS_PRIORITY: Final = (MatchKind.TERNARY, MatchKind.RANGE, MatchKind.OPTIONAL
 _UNITS: Final = {1: (False, True), 2: (True, False), 3: (True, True)}
 _KINDS: Final = ("tables", "counters", "meters", "action_profiles", "value_sets", "digests")
 
+_Thing = TypeVar("_Thing")
 Fields = tuple[tuple[int, KeyField], ...]
 """(id, key field) in the order of the source."""
 
@@ -115,13 +116,20 @@ class Schema:
             )
             if len(names) > 400:
                 names = f"{len(infos)} others"
-            what = kind.removesuffix("s").replace("_", " ")
-            raise not_found(f"there is no {what} with id {number:#x}; there is {names}")
+            raise not_found(f"there is no {_singular(kind)} with id {number:#x}; there is {names}")
         return infos[number]
 
     def asked(self, kind: str, number: int) -> list[int]:
         """Returns the ids that a read names: this one, or all of the kind for 0."""
         return [number] if number else list(self._infos[kind])
+
+    def opened(self, kind: str, number: int, find: Callable[[str], _Thing]) -> tuple[str, _Thing]:
+        """Returns the name for messages and the switch's object of this id. Raises `StatusError`."""
+        name = self.info(kind, number).preamble.name
+        try:
+            return f"{_singular(kind)} {name}", find(name)
+        except TableError as error:
+            raise unimplemented(str(error)) from None
 
     def table(self, number: int) -> TableView:
         """Returns the table of this id. Raises `StatusError`."""
@@ -186,6 +194,10 @@ class Schema:
             max(0, 1 - min(initial)) if needed and initial else 0,
             frozenset(runtime.entries) if runtime.const_entries else self._constants.get(name, frozenset()),
         )
+
+
+def _singular(kind: str) -> str:
+    return kind.removesuffix("s").replace("_", " ")
 
 
 def counted(info: Any) -> tuple[bool, bool]:

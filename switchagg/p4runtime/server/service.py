@@ -5,8 +5,9 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import grpc
 
@@ -43,14 +44,11 @@ class Service:
 
     def Write(self, request: Any, context: Any) -> Any:
         """Does each update of a batch, also after one fails."""
-        with self._device.lock:
-            try:
-                self._check_writer(request)
-                if request.atomicity != p4runtime_pb2.WriteRequest.CONTINUE_ON_ERROR:
-                    raise errors.unimplemented("batches are CONTINUE_ON_ERROR; nothing else is supported")
-                entities = self._target().entities
-            except StatusError as refused:
-                _abort(context, refused)
+        with _aborting(context), self._device.lock:
+            self._check_writer(request)
+            if request.atomicity != p4runtime_pb2.WriteRequest.CONTINUE_ON_ERROR:
+                raise errors.unimplemented("batches are CONTINUE_ON_ERROR; nothing else is supported")
+            entities = self._target().entities
             results: list[StatusError | None] = []
             for update in request.updates:
                 try:
@@ -65,33 +63,24 @@ class Service:
 
     def Read(self, request: Any, context: Any) -> Iterator[Any]:
         """Answers with all entities that are asked for, as of one moment."""
-        with self._device.lock:
-            try:
-                self._check_device(request.device_id)
-                _check_role(0, request.role)
-                entities = self._target().entities
-                found = [each for asked in request.entities for each in entities.read(asked)]
-            except StatusError as refused:
-                _abort(context, refused)
+        with _aborting(context), self._device.lock:
+            self._check_device(request.device_id)
+            _check_role(0, request.role)
+            entities = self._target().entities
+            found = [each for asked in request.entities for each in entities.read(asked)]
         for start in range(0, len(found), _READ_CHUNK):
             yield p4runtime_pb2.ReadResponse(entities=found[start : start + _READ_CHUNK])
 
     def SetForwardingPipelineConfig(self, request: Any, context: Any) -> Any:
         """Verifies, saves or commits a program."""
-        try:
-            with self._configuring:
-                self._configure(request)
-        except StatusError as refused:
-            _abort(context, refused)
+        with _aborting(context), self._configuring:
+            self._configure(request)
         return p4runtime_pb2.SetForwardingPipelineConfigResponse()
 
     def GetForwardingPipelineConfig(self, request: Any, context: Any) -> Any:
         """Answers with the program that runs, or what was saved after it."""
-        with self._device.lock:
-            try:
-                self._check_device(request.device_id)
-            except StatusError as refused:
-                _abort(context, refused)
+        with _aborting(context), self._device.lock:
+            self._check_device(request.device_id)
             target = self._device.target
         answer = p4runtime_pb2.GetForwardingPipelineConfigResponse()
         if target is None:
@@ -120,8 +109,9 @@ class Service:
                 if stream.joined:
                     self._notify(self._arbitration.leave(stream))
                     stream.joined = False
-        if stream.error is not None:
-            _abort(context, stream.error)
+        with _aborting(context):
+            if stream.error is not None:
+                raise stream.error
 
     def Capabilities(self, _request: Any, _context: Any) -> Any:
         """Answers with the version of P4Runtime."""
@@ -162,12 +152,8 @@ class Service:
                     raise errors.not_found("there is no saved config to commit: VERIFY_AND_SAVE it first")
                 device.commit(device.saved)
             return
-        if action not in (
-            _Set.VERIFY,
-            _Set.VERIFY_AND_SAVE,
-            _Set.VERIFY_AND_COMMIT,
-            _Set.RECONCILE_AND_COMMIT,
-        ):
+        accepted = (_Set.VERIFY, _Set.VERIFY_AND_SAVE, _Set.VERIFY_AND_COMMIT, _Set.RECONCILE_AND_COMMIT)
+        if action not in accepted:
             raise errors.invalid(f"action {action}; accepted: those of P4Runtime 1.4 but UNSPECIFIED")
         if not request.HasField("config"):
             raise errors.invalid("there is no config")
@@ -187,14 +173,12 @@ class Service:
     def _listen(self, stream: Stream, requests: Iterator[Any]) -> None:
         error: StatusError | None = errors.internal("the switch failed on a stream message; see its output")
         try:
-            for request in requests:
-                self._receive(stream, request)
+            with suppress(grpc.RpcError):  # the client is gone
+                for request in requests:
+                    self._receive(stream, request)
             error = None
         except StatusError as refused:
             error = refused
-        except grpc.RpcError:
-            # The client is gone.
-            error = None
         finally:
             stream.end(error)
 
@@ -291,9 +275,13 @@ def _election_id(message: Any) -> int | None:
     return identity
 
 
-def _abort(context: Any, refused: StatusError) -> NoReturn:
-    context.abort(_STATUS[refused.code], str(refused)[:2000])
-    raise AssertionError("abort returns never")
+@contextmanager
+def _aborting(context: Any) -> Iterator[None]:
+    """Ends the call with the status of a `StatusError`."""
+    try:
+        yield
+    except StatusError as refused:
+        context.abort(_STATUS[refused.code], str(refused)[:2000])
 
 
 _MOST_WAITING: Final = 10_000

@@ -1,11 +1,9 @@
-"""Table entries with their direct counters and meters.
-
-`TableEntry`, `DirectCounterEntry`, `DirectMeterEntry`.
-"""
+"""Table entries, direct counters and meters: `TableEntry`, `DirectCounterEntry`, `DirectMeterEntry`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +20,7 @@ from switchagg.p4runtime.server.codec import (
     encode_matches,
     only_modify,
 )
-from switchagg.p4runtime.server.counters import copy_config, decode_config
+from switchagg.p4runtime.server.counters import copy_config, decode_config, encode_counts
 from switchagg.p4runtime.server.errors import StatusError
 from switchagg.p4runtime.server.listener import EntityListener
 from switchagg.p4runtime.server.profiles import weighted
@@ -192,7 +190,6 @@ class TableEntries:
 
     def _action_set(self, table: TableView, message: Any) -> MemberChoice:
         members: dict[int, BoundAction] = {}
-        order: list[int] = []
         for number, each in enumerate(message.action_profile_actions):
             if each.WhichOneof("watch_kind") is not None:
                 raise errors.unimplemented(f"table {table.name}: watch ports are not supported")
@@ -201,12 +198,10 @@ class TableEntries:
                     f"table {table.name}: an action of weight {each.weight}; accepted: 1 or more"
                 )
             view, action = self._schema.listed_action(table, each.action.action_id, default=False)
-            members[number] = BoundAction(
-                action, decode_action(view, action, each.action, f"table {table.name}")
-            )
-            order.append(number)
+            arguments = decode_action(view, action, each.action, f"table {table.name}")
+            members[number] = BoundAction(action, arguments)
         limit = self._schema.info("action_profiles", table.profile).max_group_size
-        order = weighted(order, message.action_profile_actions, f"table {table.name}", limit)
+        order = weighted(list(members), message.action_profile_actions, f"table {table.name}", limit)
         return MemberChoice(members, order)
 
     def _bound(self, table: TableView, message: Any, *, default: bool) -> Bound:
@@ -245,8 +240,7 @@ class TableEntries:
         if metadata:
             action_set = None
             if message.action.WhichOneof("type") == "action_profile_action_set":
-                action_set = p4runtime_pb2.ActionProfileActionSet()
-                action_set.CopyFrom(message.action.action_profile_action_set)
+                action_set = deepcopy(message.action.action_profile_action_set)
             elif not message.HasField("action") and entry in self._metadata:
                 action_set = self._metadata[entry].action_set
             self._metadata[entry] = EntryMetadata(message.controller_metadata, message.metadata, action_set)
@@ -315,7 +309,7 @@ class TableEntries:
             if action is not None:
                 message.action.action.CopyFrom(action)
         if asked.HasField("counter_data") and table.counts is not None:
-            message.counter_data.CopyFrom(_counts(table, entry))
+            message.counter_data.CopyFrom(encode_counts(table.counts, entry.packets, entry.bytes))
         if asked.HasField("meter_config") and table.meters:
             copy_config(entry.meter, message.meter_config)
         return message
@@ -343,9 +337,8 @@ class TableEntries:
         """Yields the counts that a `DirectCounterEntry` asks for. Raises `StatusError`."""
         self._listener.before_read()
         for table, entry in self._with_direct(message.table_entry, "counter"):
-            answer = p4runtime_pb2.DirectCounterEntry(
-                table_entry=self._named(table, entry), data=_counts(table, entry)
-            )
+            data = encode_counts(table.counts or (False, False), entry.packets, entry.bytes)
+            answer = p4runtime_pb2.DirectCounterEntry(table_entry=self._named(table, entry), data=data)
             yield p4runtime_pb2.Entity(direct_counter_entry=answer)
 
     def write_meter(self, change: Change, message: Any) -> None:
@@ -384,10 +377,3 @@ class TableEntries:
 def _check_direct(table: TableView, what: str) -> None:
     if table.counts is None if what == "counter" else not table.meters:
         raise errors.invalid(f"table {table.name} has no direct {what}")
-
-
-def _counts(table: TableView, entry: Entry) -> Any:
-    packets, length = table.counts or (False, False)
-    return p4runtime_pb2.CounterData(
-        packet_count=entry.packets if packets else 0, byte_count=entry.bytes if length else 0
-    )

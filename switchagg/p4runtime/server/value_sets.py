@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from switchagg.p4entities.matches import MatchKind, TableError, ValueSet
+from switchagg.p4entities.matches import MatchKind, ValueSet
 from switchagg.p4runtime.protos import p4runtime_pb2
 from switchagg.p4runtime.server.codec import Change, decode_matches, encode_matches, only_modify
 from switchagg.p4runtime.server.errors import resource_exhausted, unimplemented
@@ -34,19 +34,12 @@ class ValueSets:
         """Yields the value sets that are asked for. Raises `StatusError`."""
         for number in self._schema.asked("value_sets", message.value_set_id):
             _, value_set, fields = self._opened(number)
-            answer = p4runtime_pb2.Entity()
-            answer.value_set_entry.value_set_id = number
-            for member in value_set.members:
-                answer.value_set_entry.members.add().match.extend(encode_matches(fields, member))
-            yield answer
+            members = [{"match": encode_matches(fields, member)} for member in value_set.members]
+            yield p4runtime_pb2.Entity(value_set_entry={"value_set_id": number, "members": members})
 
     def _opened(self, number: int) -> tuple[str, ValueSet, Fields]:
+        what, value_set = self._schema.opened("value_sets", number, self._schema.switch.value_set)
         info = self._schema.info("value_sets", number)
-        what = f"value set {info.preamble.name}"
-        try:
-            value_set = self._schema.switch.value_set(info.preamble.name)
-        except TableError as error:
-            raise unimplemented(str(error)) from None
         kinds = [MATCH_KINDS.get(each.match_type) for each in info.match]
         if len(kinds) != len(value_set.fields) or None in kinds or MatchKind.RANGE in kinds:
             raise unimplemented(f"{what}: its P4Info has fields that the switch cannot match")

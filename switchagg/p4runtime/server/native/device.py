@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from copy import deepcopy
 from typing import Any, Final, Protocol, runtime_checkable
 
 from switchagg.emulator.mtu import words_at
@@ -200,8 +201,7 @@ class NativeDevice(Device[NativePipeline]):
             raise invalid(
                 f"the native engine carries out switchagg_v1model.p4, and the P4Info is not its: {found}"
             )
-        p4info = type(config.p4info)()
-        p4info.CopyFrom(config.p4info)
+        p4info = deepcopy(config.p4info)
         del p4info.pkg_info.annotations[:]
         p4info.pkg_info.annotations.extend(self._own.pkg_info.annotations)
         registers = [each.preamble.name.rpartition(".")[2] for each in p4info.registers]

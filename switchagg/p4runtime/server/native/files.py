@@ -10,8 +10,9 @@ workers. A test compares the files with the program.
 from __future__ import annotations
 
 import sys
+from copy import deepcopy
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from google.protobuf import text_format
 
@@ -32,8 +33,7 @@ def contents(program: Path) -> dict[Path, str]:
     assert device.running is not None
     everything = p4runtime_pb2.Entity(table_entry=p4runtime_pb2.TableEntry())
     entries = p4runtime_pb2.ReadResponse(entities=device.running.entities.read(everything))
-    p4info: Any = type(source.p4info)()
-    p4info.CopyFrom(source.p4info)
+    p4info = deepcopy(source.p4info)
     p4info.ClearField("registers")
     return {P4INFO: text_format.MessageToString(p4info), ENTRIES: text_format.MessageToString(entries)}
 
