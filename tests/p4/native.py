@@ -12,10 +12,10 @@ from .device_under_test import Frame
 
 with suppress(ModuleNotFoundError):  # without the extra p4runtime nobody makes such a device
     from switchagg.emulator.ether_switch import EtherSwitch
-    from switchagg.p4runtime.client.rows import (
+    from switchagg.p4runtime.client.rows import Schema
+    from switchagg.p4runtime.client.tables import (
         DELETE,
         INSERT,
-        Schema,
         default_update,
         group_update,
         message,

@@ -106,14 +106,12 @@ class Client:
     def claim(self, election: int) -> None:
         """Claims an election id. The answer comes as a `ArbitrationAnswer`."""
         self.election = election
-        request = p4runtime_pb2.StreamMessageRequest()
-        request.arbitration.device_id = self._spec.device
-        self._identify(request.arbitration)
-        self._requests.put(request)
+        self._requests.put(p4runtime_pb2.StreamMessageRequest(arbitration=self._identity()))
 
-    def _identify(self, message: Any) -> None:
-        """Writes the claimed election id into a request."""
-        message.election_id.high, message.election_id.low = self.election >> 64, self.election & (1 << 64) - 1
+    def _identity(self) -> dict[str, Any]:
+        """Returns the fields of the requests that only the primary may send."""
+        election = {"high": self.election >> 64, "low": self.election & (1 << 64) - 1}
+        return {"device_id": self._spec.device, "election_id": election}
 
     def close(self) -> None:
         """Ends the stream and closes the connection. Safe to call twice."""
@@ -161,8 +159,7 @@ class Client:
         """
         for start in range(0, len(updates), BATCH):
             batch = updates[start : start + BATCH]
-            request = p4runtime_pb2.WriteRequest(device_id=self._spec.device, updates=batch)
-            self._identify(request)
+            request = p4runtime_pb2.WriteRequest(**self._identity(), updates=batch)
             try:
                 self._stub.Write(request, timeout=self._spec.timeout)
             except grpc.RpcError as error:
@@ -176,9 +173,8 @@ class Client:
         """Reads entities; wildcards as in P4Runtime. Raises `SwitchError`."""
         asked = list(entities)
         for start in range(0, len(asked), 500):
-            request = p4runtime_pb2.ReadRequest(
-                device_id=self._spec.device, entities=asked[start : start + 500]
-            )
+            chunk = asked[start : start + 500]
+            request = p4runtime_pb2.ReadRequest(device_id=self._spec.device, entities=chunk)
             try:
                 for answer in self._stub.Read(request, timeout=self._spec.timeout):
                     yield from answer.entities
@@ -200,12 +196,10 @@ class Client:
 
     def push(self, p4info: Any, config: bytes, cookie: int) -> None:
         """Starts a program, which empties all tables. Raises `SwitchError`."""
-        request = p4runtime_pb2.SetForwardingPipelineConfigRequest(device_id=self._spec.device)
-        self._identify(request)
-        request.action = request.VERIFY_AND_COMMIT
-        request.config.p4info.CopyFrom(p4info)
-        request.config.p4_device_config = config
-        request.config.cookie.cookie = cookie
+        pushed = {"p4info": p4info, "p4_device_config": config, "cookie": {"cookie": cookie}}
+        request = p4runtime_pb2.SetForwardingPipelineConfigRequest(
+            **self._identity(), action="VERIFY_AND_COMMIT", config=pushed
+        )
         try:
             self._stub.SetForwardingPipelineConfig(request, timeout=max(60.0, self._spec.timeout))
         except grpc.RpcError as error:
@@ -221,11 +215,9 @@ class Client:
 
     def packet_out(self, payload: bytes, metadata: Mapping[int, int]) -> None:
         """Sends a frame by the stream."""
-        request = p4runtime_pb2.StreamMessageRequest()
-        request.packet.payload = payload
-        for number, value in metadata.items():
-            request.packet.metadata.add(metadata_id=number, value=octets(value))
-        self._requests.put(request)
+        fields = [{"metadata_id": number, "value": octets(value)} for number, value in metadata.items()]
+        packet = {"payload": payload, "metadata": fields}
+        self._requests.put(p4runtime_pb2.StreamMessageRequest(packet=packet))
 
 
 class Link:

@@ -1,6 +1,6 @@
-"""Table entries and multicast groups in the numbers of one P4Info, to and from P4Runtime's messages.
+"""Table entries in the numbers of one P4Info.
 
-    TableEntry --Schema.row--> Row <--Schema.row_of / message--> p4.v1.TableEntry
+    TableEntry --Schema.row--> Row <--tables.row_of / message--> p4.v1.TableEntry
 
 Two rows are the same entry where their keys are, and need no write where they are equal. A P4Info may have
 the names of our programs behind the name of a pipeline (`pipe.SwitchIngress...`), as p4c's Tofino backend
@@ -11,16 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from switchagg.errors import SwitchError
-from switchagg.p4entities.matches import Exact, Range, Ternary
-from switchagg.p4program.program import Match, MulticastGroup, TableEntry
-from switchagg.p4runtime.protos import p4runtime_pb2
-
-INSERT: Final = p4runtime_pb2.Update.INSERT
-MODIFY: Final = p4runtime_pb2.Update.MODIFY
-DELETE: Final = p4runtime_pb2.Update.DELETE
+from switchagg.p4entities.matches import Ternary
+from switchagg.p4program.program import Match, TableEntry
 
 T = TypeVar("T")
 Key = tuple[int, tuple[tuple[int, Match], ...], int]
@@ -117,8 +112,8 @@ class Schema:
         params = [
             (int(param.id), entry.params[param.name] & ((1 << param.bitwidth) - 1)) for param in action.params
         ]
-        key = info.preamble.id, _in_order(matches), entry.priority
-        return Row(*key, action.preamble.id, _in_order(params), metadata)
+        key = info.preamble.id, in_order(matches), entry.priority
+        return Row(*key, action.preamble.id, in_order(params), metadata)
 
     def rows(self, entries: Iterable[TableEntry]) -> Iterator[Row]:
         """The entries of tables that the program has."""
@@ -151,91 +146,11 @@ def _found(infos: dict[str, Any], name: str) -> Any:
     return next((each for known, each in infos.items() if known.partition(".")[2] == name), None)
 
 
-def row_of(message: Any) -> Row:
-    """A `p4.v1.TableEntry` as a row."""
-    matches = _in_order((int(each.field_id), _match(each)) for each in message.match)
-    action = message.action.action
-    params = _in_order((int(each.param_id), int.from_bytes(each.value, "big")) for each in action.params)
-    return Row(message.table_id, matches, message.priority, action.action_id, params, bytes(message.metadata))
-
-
-def _in_order(numbered: Iterable[tuple[int, T]]) -> tuple[tuple[int, T], ...]:
+def in_order(numbered: Iterable[tuple[int, T]]) -> tuple[tuple[int, T], ...]:
+    """Returns (id, value) pairs in the order of the ids."""
     return tuple(sorted(numbered, key=lambda each: each[0]))
-
-
-def _match(message: Any) -> Match:
-    def number(value: bytes) -> int:
-        return int.from_bytes(value, "big")
-
-    kind = message.WhichOneof("field_match_type")
-    if kind == "ternary":
-        return Ternary(number(message.ternary.value), number(message.ternary.mask))
-    if kind == "range":
-        return Range(number(message.range.low), number(message.range.high))
-    return Exact(number(getattr(message, kind or "exact").value))
-
-
-def message(row: Row, *, named: bool = False) -> Any:
-    """A row as a `p4.v1.TableEntry`; `named` leaves out what does not name the entry."""
-    made = p4runtime_pb2.TableEntry(table_id=row.table, priority=row.priority)
-    for number, match in row.matches:
-        field = made.match.add(field_id=number)
-        match match:
-            case Exact(value):
-                field.exact.value = octets(value)
-            case Ternary(value, mask):
-                field.ternary.value, field.ternary.mask = octets(value), octets(mask)
-            case Range(low, high):
-                field.range.low, field.range.high = octets(low), octets(high)
-    if not named:
-        made.metadata = row.metadata
-        action = made.action.action
-        action.action_id = row.action
-        for number, value in row.params:
-            action.params.add(param_id=number, value=octets(value))
-    return made
 
 
 def octets(number: int) -> bytes:
     """A number as P4Runtime wants it: the fewest bytes, and one for zero."""
     return number.to_bytes(max(1, (number.bit_length() + 7) // 8), "big")
-
-
-def row_update(change: int, row: Row) -> Any:
-    """The update that writes a row, or deletes it."""
-    return p4runtime_pb2.Update(type=change, entity={"table_entry": message(row, named=change == DELETE)})
-
-
-def group_of_message(engine: Any) -> MulticastGroup:
-    """A multicast group from a `p4.v1.PacketReplicationEngineEntry`, its copies in order of port and id."""
-    entry = engine.multicast_group_entry
-    replicas = []
-    for each in entry.replicas:
-        named = each.WhichOneof("port_kind") == "port"
-        port = int.from_bytes(each.port, "big") if named else int(each.egress_port)
-        replicas.append((port, int(each.instance)))
-    return MulticastGroup(int(entry.multicast_group_id), tuple(sorted(replicas)))
-
-
-def group_update(change: int, group: MulticastGroup) -> Any:
-    """The update that writes a multicast group, or deletes it."""
-    update = p4runtime_pb2.Update(type=change)
-    entry = update.entity.packet_replication_engine_entry.multicast_group_entry
-    entry.multicast_group_id = group.group
-    if change != DELETE:
-        for port, replication_id in group.replicas:
-            entry.replicas.add(egress_port=port, instance=replication_id)
-    return update
-
-
-def cell_update(counter: int, index: int) -> Any:
-    """The update that sets a cell of a counter to zero."""
-    cell = {"counter_id": counter, "index": {"index": index}, "data": {}}
-    return p4runtime_pb2.Update(type=MODIFY, entity={"counter_entry": cell})
-
-
-def default_update(schema: Schema, entry: TableEntry) -> Any:
-    """The update that sets a table's default action."""
-    update = row_update(MODIFY, schema.row(entry))
-    update.entity.table_entry.is_default_action = True
-    return update

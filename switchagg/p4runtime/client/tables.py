@@ -8,37 +8,27 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from switchagg.errors import SwitchError
+from switchagg.p4entities.matches import Exact, Range, Ternary
 from switchagg.p4program import counters as p4_counters
+from switchagg.p4program import program as p4_program
 from switchagg.p4program.program import (
     ADMISSION,
     DELIVERIES,
     OUTCOMES,
-    OUTCOMES_PER_JOB,
-    STATIONS,
     WORKER_PACKETS,
     WORKER_REPEATS,
-    WORKERS_PER_JOB,
+    Match,
+    MulticastGroup,
     TableEntry,
 )
 from switchagg.p4runtime.client.connection import Client, WriteFailed
 from switchagg.p4runtime.client.layout import Difference, Found, InstalledJob, Layout
-from switchagg.p4runtime.client.rows import (
-    DELETE,
-    INSERT,
-    MODIFY,
-    Key,
-    Row,
-    Schema,
-    cell_update,
-    default_update,
-    group_of_message,
-    group_update,
-    message,
-    row_of,
-    row_update,
-)
+from switchagg.p4runtime.client.rows import Key, Row, Schema, in_order, octets
 from switchagg.p4runtime.protos import code_pb2, p4runtime_pb2
 
+INSERT: Final = p4runtime_pb2.Update.INSERT
+MODIFY: Final = p4runtime_pb2.Update.MODIFY
+DELETE: Final = p4runtime_pb2.Update.DELETE
 _KINDS: Final = {INSERT: "insert", MODIFY: "modify", DELETE: "delete"}
 _CELL_WRITES_REFUSED: Final = (code_pb2.UNIMPLEMENTED, code_pb2.PERMISSION_DENIED)
 
@@ -61,7 +51,7 @@ class Tables:
         """Reads back what the driver owns. Raises `SwitchError`."""
         asked = [p4runtime_pb2.Entity(table_entry={"table_id": table}) for table in self._layout.owned]
         if self._layout.floods:
-            default = {"table_id": self._schema.table(STATIONS), "is_default_action": True}
+            default = {"table_id": self._schema.table(p4_program.STATIONS), "is_default_action": True}
             asked.append(p4runtime_pb2.Entity(table_entry=default))
         asked.append(p4runtime_pb2.Entity(packet_replication_engine_entry={"multicast_group_entry": {}}))
         rows, groups, miss = {}, {}, None
@@ -203,8 +193,91 @@ class Tables:
 
 def _cells(job: InstalledJob) -> list[tuple[str, int]]:
     index = job.place.index
-    cells = [(OUTCOMES, index * OUTCOMES_PER_JOB + each) for each in range(OUTCOMES_PER_JOB)]
+    cells = [
+        (OUTCOMES, index * p4_program.OUTCOMES_PER_JOB + each) for each in range(p4_program.OUTCOMES_PER_JOB)
+    ]
     for worker in job.entry.workers:
-        place = index * WORKERS_PER_JOB + worker.bit
+        place = index * p4_program.WORKERS_PER_JOB + worker.bit
         cells += [(WORKER_PACKETS, place), (WORKER_REPEATS, place)]
     return cells
+
+
+# ---- rows and groups as messages ----
+
+
+def row_of(message: Any) -> Row:
+    """A `p4.v1.TableEntry` as a row."""
+    matches = in_order((int(each.field_id), _match(each)) for each in message.match)
+    action = message.action.action
+    params = in_order((int(each.param_id), int.from_bytes(each.value, "big")) for each in action.params)
+    return Row(message.table_id, matches, message.priority, action.action_id, params, bytes(message.metadata))
+
+
+def _match(message: Any) -> Match:
+    def number(value: bytes) -> int:
+        return int.from_bytes(value, "big")
+
+    kind = message.WhichOneof("field_match_type")
+    if kind == "ternary":
+        return Ternary(number(message.ternary.value), number(message.ternary.mask))
+    if kind == "range":
+        return Range(number(message.range.low), number(message.range.high))
+    return Exact(number(getattr(message, kind or "exact").value))
+
+
+def message(row: Row, *, named: bool = False) -> Any:
+    """A row as a `p4.v1.TableEntry`; `named` leaves out what does not name the entry."""
+    made = p4runtime_pb2.TableEntry(table_id=row.table, priority=row.priority)
+    for number, match in row.matches:
+        field = made.match.add(field_id=number)
+        match match:
+            case Exact(value):
+                field.exact.value = octets(value)
+            case Ternary(value, mask):
+                field.ternary.value, field.ternary.mask = octets(value), octets(mask)
+            case Range(low, high):
+                field.range.low, field.range.high = octets(low), octets(high)
+    if not named:
+        made.metadata = row.metadata
+        action = made.action.action
+        action.action_id = row.action
+        for number, value in row.params:
+            action.params.add(param_id=number, value=octets(value))
+    return made
+
+
+def row_update(change: int, row: Row) -> Any:
+    """The update that writes a row, or deletes it."""
+    return p4runtime_pb2.Update(type=change, entity={"table_entry": message(row, named=change == DELETE)})
+
+
+def group_of_message(engine: Any) -> MulticastGroup:
+    """A multicast group from a `p4.v1.PacketReplicationEngineEntry`, its copies in order of port and id."""
+    entry = engine.multicast_group_entry
+    replicas = []
+    for each in entry.replicas:
+        named = each.WhichOneof("port_kind") == "port"
+        port = int.from_bytes(each.port, "big") if named else int(each.egress_port)
+        replicas.append((port, int(each.instance)))
+    return MulticastGroup(int(entry.multicast_group_id), tuple(sorted(replicas)))
+
+
+def group_update(change: int, group: MulticastGroup) -> Any:
+    """The update that writes a multicast group, or deletes it."""
+    replicas = [{"egress_port": port, "instance": number} for port, number in group.replicas]
+    entry = {"multicast_group_id": group.group, "replicas": [] if change == DELETE else replicas}
+    engine = {"multicast_group_entry": entry}
+    return p4runtime_pb2.Update(type=change, entity={"packet_replication_engine_entry": engine})
+
+
+def cell_update(counter: int, index: int) -> Any:
+    """The update that sets a cell of a counter to zero."""
+    cell = {"counter_id": counter, "index": {"index": index}, "data": {}}
+    return p4runtime_pb2.Update(type=MODIFY, entity={"counter_entry": cell})
+
+
+def default_update(schema: Schema, entry: TableEntry) -> Any:
+    """The update that sets a table's default action."""
+    update = row_update(MODIFY, schema.row(entry))
+    update.entity.table_entry.is_default_action = True
+    return update

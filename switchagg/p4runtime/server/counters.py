@@ -9,8 +9,7 @@ from switchagg.p4entities.counters import CounterArray, Meter, MeterArray, Rate
 from switchagg.p4runtime.protos import p4runtime_pb2
 from switchagg.p4runtime.server.codec import Change, only_modify
 from switchagg.p4runtime.server.errors import invalid, out_of_range, unimplemented
-from switchagg.p4runtime.server.listener import EntityListener
-from switchagg.p4runtime.server.schema import Schema, counted
+from switchagg.p4runtime.server.schema import EntityListener, Schema, counted
 
 
 def _indices(message: Any, size: int, where: str) -> range:

@@ -10,10 +10,9 @@ from switchagg.p4runtime.server.codec import Change
 from switchagg.p4runtime.server.counters import Counters, Meters
 from switchagg.p4runtime.server.digests import Digests
 from switchagg.p4runtime.server.errors import invalid, unimplemented
-from switchagg.p4runtime.server.listener import EntityListener
 from switchagg.p4runtime.server.profiles import Groups, Members
 from switchagg.p4runtime.server.replication import ReplicationEngine
-from switchagg.p4runtime.server.schema import Schema
+from switchagg.p4runtime.server.schema import EntityListener, Schema
 from switchagg.p4runtime.server.tables import TableEntries
 from switchagg.p4runtime.server.value_sets import ValueSets
 

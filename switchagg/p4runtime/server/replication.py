@@ -9,8 +9,7 @@ from typing import Any, Final
 from switchagg.p4runtime.protos import p4runtime_pb2
 from switchagg.p4runtime.server.codec import Change, check_presence, decode
 from switchagg.p4runtime.server.errors import StatusError, already_exists, invalid, unimplemented
-from switchagg.p4runtime.server.listener import EntityListener
-from switchagg.p4runtime.server.schema import Schema
+from switchagg.p4runtime.server.schema import EntityListener, Schema
 
 _PORT_BITS: Final = 32
 _MAX_SESSION: Final = 0xFFFF

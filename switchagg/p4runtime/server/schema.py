@@ -7,12 +7,12 @@ Ids of match fields and parameters are resolved here too, so that others see wid
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar
 
 from switchagg.p4entities.counters import CounterArray, MeterArray
-from switchagg.p4entities.matches import KeyField, MatchKind, TableError, ValueSet
+from switchagg.p4entities.matches import Canonical, KeyField, MatchKind, TableError, ValueSet
 from switchagg.p4entities.replication import Replication
 from switchagg.p4entities.tables import Action, Entry, Table
 from switchagg.p4runtime.server.errors import invalid, not_found, permission_denied, unimplemented
@@ -48,6 +48,31 @@ class Switch(Protocol):
     def counter(self, name: str) -> CounterArray: ...
     def meter(self, name: str) -> MeterArray: ...
     def value_set(self, name: str) -> ValueSet: ...
+
+
+class EntityListener:
+    """Follows table entries and multicast groups, for a switch that does more with them than to keep them.
+
+    This one does nothing. A `StatusError` of `changed` or `group_changed` undoes the update.
+    """
+
+    def before_read(self) -> None:
+        """Entries or counters are about to be read, or counters to be set."""
+
+    def before_change(self, table: Table, matches: Sequence[Canonical], *, new: bool) -> None:
+        """An entry with these matches is about to be inserted (`new`), modified or deleted."""
+
+    def changed(self, table: Table, entry: Entry, metadata: bytes, *, new: bool) -> None:
+        """An entry was inserted (`new`) or modified; `metadata` is the client's. May raise `StatusError`."""
+
+    def removed(self, table: Table, entry: Entry) -> None:
+        """An entry was deleted."""
+
+    def default_changed(self, table: Table) -> None:
+        """The default action of a table was set."""
+
+    def group_changed(self, group: int, entry: Any | None) -> None:
+        """A multicast group was written (`MulticastGroupEntry`), or deleted. May raise `StatusError`."""
 
 
 @dataclass(frozen=True, slots=True)

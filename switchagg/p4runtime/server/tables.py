@@ -22,9 +22,8 @@ from switchagg.p4runtime.server.codec import (
 )
 from switchagg.p4runtime.server.counters import copy_config, decode_config, encode_counts
 from switchagg.p4runtime.server.errors import StatusError
-from switchagg.p4runtime.server.listener import EntityListener
 from switchagg.p4runtime.server.profiles import weighted
-from switchagg.p4runtime.server.schema import Schema, TableView
+from switchagg.p4runtime.server.schema import EntityListener, Schema, TableView
 
 Bound = tuple[Action, tuple[int, ...]]
 

@@ -16,8 +16,7 @@ from typing import Final, Protocol
 from switchagg.emulator.outcomes import JobOutcomes, WorkerOutcomes
 from switchagg.p4entities.tables import Entry
 from switchagg.p4program.program import OUTCOMES, WORKER_PACKETS, WORKER_REPEATS, Form, Outcome
-from switchagg.p4runtime.server.native.job_builder import RunningJob
-from switchagg.p4runtime.server.native.jobs import NativeJobs
+from switchagg.p4runtime.server.native.jobs import NativeJobs, RunningJob
 from switchagg.p4runtime.server.native.tables import NativeTables
 from switchagg.wire.header import DropReason, Op
 

@@ -12,10 +12,10 @@ from switchagg.p4entities.matches import Canonical
 from switchagg.p4entities.tables import Entry, Table
 from switchagg.p4program.program import ADMISSION, DELIVERIES, RECEIVERS
 from switchagg.p4runtime.server.errors import StatusError
-from switchagg.p4runtime.server.listener import EntityListener
 from switchagg.p4runtime.server.native.entries import admission_of, delivery_of, job_of, receiver_of
 from switchagg.p4runtime.server.native.frames import NativeFrames
 from switchagg.p4runtime.server.native.jobs import NativeJobs
+from switchagg.p4runtime.server.schema import EntityListener
 
 
 class NativeUpdates(EntityListener):

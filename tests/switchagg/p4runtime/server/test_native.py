@@ -25,7 +25,7 @@ from switchagg.p4runtime.protos import p4info_pb2
 from switchagg.p4runtime.server.errors import Code
 from switchagg.p4runtime.server.native import files as native_files
 from switchagg.p4runtime.server.native.device import NativeDevice
-from switchagg.p4runtime.server.native.job_builder import RunningJob
+from switchagg.p4runtime.server.native.jobs import RunningJob
 from switchagg.p4runtime.server.server import P4RuntimeServer
 from switchagg.rules.slots import JobEntry, ParentEntry, WorkerEntry
 from switchagg.wire.header import Header, Op, encode
