@@ -13,6 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from copy import deepcopy
+from functools import partial
 from typing import Any, Final, Protocol, runtime_checkable
 
 from switchagg.emulator.mtu import words_at
@@ -156,13 +157,12 @@ class NativeDevice(Device[NativePipeline]):
     ) -> None:
         super().__init__(device_id, now)
         self._switch = switch
-        self._capacity = capacity
         self.cpu_port = p4_program.v1model().controller_port if cpu_port is None else cpu_port
         self._ether = switch if isinstance(switch, NativeEtherSwitch) else None
-        self._words = max_words(self._ether.mtu) if self._ether is not None else words_at(switch.address[0])
+        largest = max_words(self._ether.mtu) if self._ether is not None else words_at(switch.address[0])
         self._own = own_p4info()
         facts = {
-            "words": f"{MIN_WORDS}..{self._words}",
+            "words": f"{MIN_WORDS}..{largest}",
             "slots": str(capacity),
             "address": "" if self._ether is not None else f"{switch.address[0]}:{switch.address[1]}",
             "ports": ",".join(map(str, self._ether.ports)) if self._ether is not None else "",
@@ -172,26 +172,14 @@ class NativeDevice(Device[NativePipeline]):
         }
         shown = ", ".join(f'"{name}={value}"' for name, value in facts.items() if value)
         self._own.pkg_info.annotations.append(f"@{ANNOTATION}({shown})")
+        self._pipeline = partial(
+            NativePipeline, switch, capacity, largest=largest, controller_port=self.cpu_port, now=now
+        )
         self.commit(self._pipeline(self._own))
 
     @property
     def failure(self) -> str | None:
         return self._switch.failure
-
-    def _pipeline(
-        self, p4info: Any, config: bytes = b"", cookie: int | None = None, words: int = DEFAULT_WORDS
-    ) -> NativePipeline:
-        return NativePipeline(
-            self._switch,
-            self._capacity,
-            p4info,
-            config,
-            cookie,
-            words=words,
-            largest=self._words,
-            controller_port=self.cpu_port,
-            now=self.now,
-        )
 
     def configured(self, config: Any) -> NativePipeline:
         if not config.HasField("p4info"):
@@ -207,7 +195,7 @@ class NativeDevice(Device[NativePipeline]):
         registers = [each.preamble.name.rpartition(".")[2] for each in p4info.registers]
         words = sum(name.startswith("word_") for name in registers) or DEFAULT_WORDS
         cookie = config.cookie.cookie if config.HasField("cookie") else None
-        return self._pipeline(p4info, bytes(config.p4_device_config), cookie, words)
+        return self._pipeline(p4info, bytes(config.p4_device_config), cookie, words=words)
 
     def reconciled(self, made: NativePipeline) -> NativePipeline:
         running = self.running
@@ -229,21 +217,20 @@ class NativeDevice(Device[NativePipeline]):
             running = self.running
             assert running is not None
             frame = running.packet_io.frame(message)
-            port = int.from_bytes(frame[:2], "big") & ((1 << _PORT_BITS) - 1)
-            if port and self._ether is not None:
-                self.counters["packet_outs"] += 1
-                self._ether.frames.send_frame(port, frame[2:])
-                return []
-            if port:
+            port, ether = int.from_bytes(frame[:2], "big") & ((1 << _PORT_BITS) - 1), self._ether
+            if port and ether is None:
                 raise invalid(
                     f"packet_out to port {port}: the native engine has no ports that frames leave by; "
                     "0 runs a packet through the switch"
                 )
             self.counters["packet_outs"] += 1
-            if self._ether is None:
+            if ether is None:
                 answers = [frame[2:] for _ in self._echoes(running, frame)]
+            elif port:
+                ether.frames.send_frame(port, frame[2:])
+                return []
             else:
-                answers = self._injected(running, self._ether, frame[2:])
+                answers = self._injected(running, ether, frame[2:])
             for each in answers:
                 answer = running.packet_io.packet_in(self.cpu_port.to_bytes(2, "big") + each)
                 self.counters["packet_ins"] += 1

@@ -38,6 +38,7 @@ _INIT: Final = (int(Op.INIT), 0xF)
 _RESULT: Final = (int(Op.RESULT), 0xF)
 _WELL_FORMED: Final = (4, 4)
 _SKIP: Final = (int(Form.SKIP), 7)
+_SENDER: Final = {"ipv4_source": 0xFFFFFFFF, "udp_source": _FULL16, "hdr.agg.token": 0xFFFFFFFF}
 _WORDS: Final = re.compile(rb"words=([0-9]{1,6})")
 
 
@@ -170,12 +171,9 @@ def admission_of(
         _require(keys, dict.fromkeys(("ipv4_source", "udp_source", "hdr.agg.token"), _ANY), action)
         _require_params(params, expected | {"port": controller_port}, action)
         return Initialise(job, base, slots, params["tally"], _words(metadata, words))
-    _require(
-        keys, {"hdr.agg.version": _VERSION, "hdr.agg.op": _CONTRIBUTION, "meta.form": _WELL_FORMED}, action
-    )
-    for name, full in (("ipv4_source", 0xFFFFFFFF), ("udp_source", _FULL16), ("hdr.agg.token", 0xFFFFFFFF)):
-        if keys[name][1] != full:
-            raise unimplemented(f"{action}: {name} is to be matched in all its bits")
+    form = {"hdr.agg.version": _VERSION, "hdr.agg.op": _CONTRIBUTION, "meta.form": _WELL_FORMED}
+    _require(keys, form, action)
+    require_whole(keys, _SENDER, action)
     below = action == "contribute_below"
     bit = params["worker"].bit_length() - 1
     if params["worker"] != 1 << max(bit, 0) or params["others"] & params["worker"]:
@@ -194,7 +192,7 @@ def admission_of(
         keys["ingress_port"][0],
         bit,
         params["others"],
-        (str(IPv4Address(keys["ipv4_source"][0])), keys["udp_source"][0]),
+        _source(keys),
         keys["hdr.agg.token"][0],
         params["receiver"],
         0 if below else params["group"],
@@ -219,11 +217,7 @@ def delivery_of(table: Table, entry: Entry) -> Delivery | None:
     keys, params, action = keys_of(table, entry), params_of(entry), action_of(entry)
     if action == "refuse_result":
         return None
-    whole = {"hdr.agg.job": _FULL16, "ipv4_source": 0xFFFFFFFF, "udp_source": _FULL16}
-    whole |= {"hdr.agg.token": 0xFFFFFFFF, "hdr.agg.reply": _FULL16}
-    for name, full in whole.items():
-        if keys[name][1] != full:
-            raise unimplemented(f"{action}: {name} is to be matched in all its bits")
+    require_whole(keys, {"hdr.agg.job": _FULL16, **_SENDER, "hdr.agg.reply": _FULL16}, action)
     _require(keys, {"hdr.agg.version": _VERSION, "hdr.agg.op": _RESULT, "meta.form": _WELL_FORMED}, action)
     base, slots = _range(keys["hdr.agg.slot"], action)
     reply = keys["hdr.agg.reply"][0]
@@ -235,7 +229,7 @@ def delivery_of(table: Table, entry: Entry) -> Delivery | None:
     return Delivery(
         keys["hdr.agg.job"][0],
         keys["ingress_port"][0],
-        (str(IPv4Address(keys["ipv4_source"][0])), keys["udp_source"][0]),
+        _source(keys),
         keys["hdr.agg.token"][0],
         base,
         slots,
@@ -244,6 +238,17 @@ def delivery_of(table: Table, entry: Entry) -> Delivery | None:
         params.get("port", 0),
         params.get("receiver", 0),
     )
+
+
+def require_whole(keys: Mapping[str, Key], full: Mapping[str, int], action: str) -> None:
+    """Raises `StatusError` unless these fields are matched under these masks, of all their bits."""
+    for name, mask in full.items():
+        if keys[name][1] != mask:
+            raise unimplemented(f"{action}: {name} is to be matched in all its bits")
+
+
+def _source(keys: Mapping[str, Key]) -> Address:
+    return str(IPv4Address(keys["ipv4_source"][0])), keys["udp_source"][0]
 
 
 def _range(key: Key, action: str) -> tuple[int, int]:

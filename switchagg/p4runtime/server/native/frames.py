@@ -8,14 +8,15 @@ The engine has copies of these tables; this module keeps them equal.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from switchagg.emulator.ether_switch import DROP, FLOOD, FORWARD, LOCAL_ACTIONS, LOCAL_KEYS, OWN_SOURCE_KEYS
-from switchagg.p4entities.tables import Entry
+from switchagg.p4entities.tables import Entry, Table
 from switchagg.p4program.program import ARPS, LOCAL, OWN_SOURCE, STATIONS
-from switchagg.p4runtime.server.errors import unimplemented
-from switchagg.p4runtime.server.native.entries import action_of, keys_of, params_of
+from switchagg.p4runtime.server.native.entries import action_of, keys_of, params_of, require_whole
 from switchagg.p4runtime.server.native.tables import NativeTables
 
 Match = tuple[int, int]
@@ -52,8 +53,7 @@ class NativeFrames:
             "malformed": tables.counter("SwitchIngress.malformed"),
         }
         self._engine: FrameEngine | None = None
-        self._ids: dict[Entry, int] = {}
-        self._next = 1
+        self._ids: defaultdict[Entry, int] = defaultdict(itertools.count(1).__next__)
         self._entry_seen: dict[int, int] = {}
         self._station_seen: dict[int, int] = {}
         self._single_seen: dict[str, int] = {}
@@ -80,10 +80,8 @@ class NativeFrames:
         """Raises `StatusError` for an entry that the engine cannot carry out."""
         if table != LOCAL or action_of(entry) != "admit":
             return
-        keys = keys_of(self._local, entry)
-        for name, full in (("ethernet_destination", (1 << 48) - 1), ("ipv4_destination", 0xFFFFFFFF)):
-            if keys[name][1] != full:
-                raise unimplemented(f"admit: {name} is to be matched in all its bits")
+        whole = {"ethernet_destination": (1 << 48) - 1, "ipv4_destination": 0xFFFFFFFF}
+        require_whole(keys_of(self._local, entry), whole, "admit")
 
     def changed(self, table: str, entry: Entry, *, gone: bool = False) -> None:
         """Carries an entry over that was inserted, modified or deleted (`gone`)."""
@@ -119,40 +117,18 @@ class NativeFrames:
         engine = self._engine
         assert engine is not None
         if table == OWN_SOURCE:
-            engine.set_own_source(
-                [
-                    (
-                        self._id(entry),
-                        tuple(keys_of(self._own_source, entry)[each] for each in OWN_SOURCE_KEYS),
-                    )
-                    for entry in _by_priority(self._own_source.entries)
-                ]
-            )
+            ranked = _ranked(self._own_source, OWN_SOURCE_KEYS)
+            engine.set_own_source([(self._ids[entry], keys) for entry, keys in ranked])
         elif table == LOCAL:
+            ranked = _ranked(self._local, LOCAL_KEYS)
             engine.set_local(
-                [
-                    (
-                        self._id(entry),
-                        tuple(keys_of(self._local, entry)[each] for each in LOCAL_KEYS),
-                        LOCAL_ACTIONS[action_of(entry)],
-                    )
-                    for entry in _by_priority(self._local.entries)
-                ]
+                [(self._ids[entry], keys, LOCAL_ACTIONS[action_of(entry)]) for entry, keys in ranked]
             )
         elif table == ARPS:
-            engine.set_arps(
-                {
-                    keys_of(self._arps, entry)["hdr.arp.target_ip"][0]: params_of(entry)["mac"]
-                    for entry in self._arps.entries
-                    if action_of(entry) == "arp_reply"
-                }
-            )
-
-    def _id(self, entry: Entry) -> int:
-        if entry not in self._ids:
-            self._ids[entry] = self._next
-            self._next += 1
-        return self._ids[entry]
+            replies = [entry for entry in self._arps.entries if action_of(entry) == "arp_reply"]
+            targets = (keys_of(self._arps, entry)["hdr.arp.target_ip"][0] for entry in replies)
+            macs = (params_of(entry)["mac"] for entry in replies)
+            engine.set_arps(dict(zip(targets, macs, strict=True)))
 
     def settle(self) -> None:
         """Carries the engine's counts over to the present entries and counters."""
@@ -176,9 +152,11 @@ class NativeFrames:
             self._single_seen[name] = single[name]
 
 
-def _by_priority(entries: list[Entry]) -> list[Entry]:
-    """Returns entries in the order of look-up: of equal ones the oldest first."""
-    return sorted(entries, key=lambda entry: -entry.priority)
+def _ranked(table: Table, fields: Sequence[str]) -> list[tuple[Entry, tuple[Match, ...]]]:
+    """Returns entries with these matches in the order of look-up: of equal ones the oldest first."""
+    entries = sorted(table.entries, key=lambda entry: -entry.priority)
+    keys = (keys_of(table, entry) for entry in entries)
+    return [(entry, tuple(each[name] for name in fields)) for entry, each in zip(entries, keys, strict=True)]
 
 
 def _station(entry: Entry) -> tuple[int, int]:

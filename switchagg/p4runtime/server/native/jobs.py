@@ -61,8 +61,7 @@ class Rehearsal:
     def fence(self, job_id: int, bits: int) -> None:
         """Does nothing: there are no packets."""
 
-    def admit(self, job_id: int, bits: int) -> None:
-        """Does nothing: there are no packets."""
+    admit = fence
 
 
 @dataclass(slots=True)
@@ -209,11 +208,7 @@ class NativeJobs:
         if said == before:
             return
         for each in (said, before):
-            if (
-                each is not None
-                and each.job in self.running
-                and self.running[each.job].entry.parent is not None
-            ):
+            if each is not None and self._runs_below(each.job):
                 raise _runs(each.job, "whom its parent's RESULTs are for")
         self._set_delivery(entry, said)
         try:
@@ -226,8 +221,11 @@ class NativeJobs:
     def drop_delivery(self, entry: Entry) -> None:
         """Takes an entry of the deliveries away."""
         said = self._deliveries.pop(entry, None)
-        if said is not None and said.job in self.running and self.running[said.job].entry.parent is not None:
+        if said is not None and self._runs_below(said.job):
             self._end(said.job)
+
+    def _runs_below(self, job: int) -> bool:
+        return job in self.running and self.running[job].entry.parent is not None
 
     def _set_delivery(self, entry: Entry, said: Delivery | None) -> None:
         if said is None:
