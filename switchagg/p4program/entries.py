@@ -44,7 +44,7 @@ from switchagg.p4program.program import (
 from switchagg.wire.header import VERSION, DropReason, Op
 
 if TYPE_CHECKING:
-    from switchagg.rules.slots import JobEntry
+    from switchagg.rules.slots import Address, JobEntry
 
 
 def _ip(address: str) -> int:
@@ -105,6 +105,8 @@ def switch_entries(target: Target, address: SwitchAddress, ports: tuple[int, ...
     """
     ip = _ip(address.ip)
     mac = _is(address.mac, 48)
+    arp = {"meta.traffic": _is(Traffic.ARP, 3)}
+    own = {"ethernet_destination": mac, "ipv4_destination": _is(ip, 32)}
     init = _is(target.init_port, 9)
     contribution = {_VERSION: _THIS_VERSION, _OP: _CONTRIBUTION}
     initialisation = {INGRESS_PORT_KEY: init, _VERSION: _THIS_VERSION, _OP: _is(Op.INIT, 4)}
@@ -122,40 +124,14 @@ def switch_entries(target: Target, address: SwitchAddress, ports: tuple[int, ...
                 *({_ETHER_TYPE: _is(tag, 16), _TAG_TYPE: _is(kind, 16)} for tag in _TAGS),
             )
         ),
-        TableEntry(
-            LOCAL,
-            {"meta.traffic": _is(Traffic.ARP, 3), "hdr.arp.target_ip": _is(ip, 32)},
-            "answer_arp",
-            {},
-            4,
-        ),
-        *(
-            TableEntry(
-                LOCAL,
-                {
-                    "ethernet_destination": mac,
-                    "meta.traffic": _is(traffic, 3),
-                    "ipv4_destination": _is(ip, 32),
-                },
-                action,
-                {},
-                priority,
-            )
-            for traffic, action, priority in (
-                (Traffic.AGGREGATION, "admit", 3),
-                (Traffic.ECHO, "answer_echo", 2),
-            )
-        ),
+        TableEntry(LOCAL, arp | {"hdr.arp.target_ip": _is(ip, 32)}, "answer_arp", {}, 4),
+        TableEntry(LOCAL, own | {"meta.traffic": _is(Traffic.AGGREGATION, 3)}, "admit", {}, 3),
+        TableEntry(LOCAL, own | {"meta.traffic": _is(Traffic.ECHO, 3)}, "answer_echo", {}, 2),
         TableEntry(LOCAL, {"ethernet_destination": mac}, "drop_local", {}, 1),
         # Frames are classified behind at most one VLAN tag.
         TableEntry(LOCAL, {"meta.traffic": _is(Traffic.TAGS, 3)}, "drop_local", {}, 5),
         *(TableEntry(LOCAL, {"ethernet_destination": group}, "drop_local", {}, 1) for group in _LINK_GROUPS),
-        TableEntry(
-            ARPS,
-            {"hdr.arp.target_ip": Exact(ip)},
-            "arp_reply",
-            {"mac": address.mac},
-        ),
+        TableEntry(ARPS, {"hdr.arp.target_ip": Exact(ip)}, "arp_reply", {"mac": address.mac}),
         _refuse(DropReason.truncated, 100, {_FORM: _is(Form.TRUNCATED, 3)}),
         _refuse(DropReason.op, 95, {INGRESS_PORT_KEY: init, **contribution}),
         _refuse(DropReason.job, 45, {_FORM: _WELL_FORMED, **contribution}),
@@ -192,20 +168,16 @@ def job_entries(target: Target, job: JobEntry, place: JobPlace) -> Entries:
     tally = place.index * OUTCOMES_PER_JOB
     slots_log = job.slots.bit_length() - 1
     full = sum(1 << worker.bit for worker in job.workers)
+    offset = 0 if place.parent is None else job.base - place.parent.base
+    params = {"slots_log": slots_log, "port": target.controller_port, "tally": tally}
     tables = [
-        TableEntry(
-            ADMISSION,
-            initialisation | {SLOT_KEY: slots},
-            "initialise",
-            {"slots_log": slots_log, "port": target.controller_port, "tally": tally},
-            90,
-        ),
+        TableEntry(ADMISSION, initialisation | {SLOT_KEY: slots}, "initialise", params, 90),
         _refuse(DropReason.slot, 80, initialisation),
         _refuse(DropReason.source, 60, well_formed),
         _refuse(DropReason.length, 50, {_FORM: _is(Form.OTHER_WORDS, 3), **contribution}),
     ]
     for worker in job.workers:
-        station = place.stations[worker.bit]
+        station, number = place.stations[worker.bit], receiver(place, worker.bit)
         known = {
             INGRESS_PORT_KEY: _is(station.port, 9),
             SOURCE_KEY: _is(_ip(worker.ip), 32),
@@ -224,11 +196,7 @@ def job_entries(target: Target, job: JobEntry, place: JobPlace) -> Entries:
         }
         if place.parent is None:
             action = "contribute"
-            params |= {
-                "port": station.port,
-                "receiver": receiver(place, worker.bit),
-                "group": group_of(place),
-            }
+            params |= {"port": station.port, "receiver": number, "group": group_of(place)}
         else:
             action = "contribute_below"
             params |= {
@@ -240,18 +208,7 @@ def job_entries(target: Target, job: JobEntry, place: JobPlace) -> Entries:
             TableEntry(ADMISSION, right_token | {SLOT_KEY: slots}, action, params, 90),
             _refuse(DropReason.slot, 80, right_token),
             _refuse(DropReason.token, 70, known),
-            TableEntry(
-                RECEIVERS,
-                {"receiver": Exact(receiver(place, worker.bit))},
-                "to_worker",
-                {
-                    "mac": station.mac,
-                    "ip": _ip(worker.ip),
-                    "udp_port": worker.port,
-                    "token": job.result_token,
-                    "offset": 0 if place.parent is None else (job.base - place.parent.base) % 2**16,
-                },
-            ),
+            _receiver(number, "to_worker", station, (worker.ip, worker.port), job.result_token, offset),
         ]
     if place.parent is not None:
         tables += _below(job, place, place.parent)
@@ -266,9 +223,8 @@ def worker_entries(entries: Entries, job: JobEntry, bits: int) -> tuple[TableEnt
     Their packets then hit the job's entry for strangers. All else stays, RESULTs to them too: it is harmless,
     and the others' rounds go on.
     """
-    sources = {
-        (_is(_ip(worker.ip), 32), _is(worker.port, 16)) for worker in job.workers if bits & 1 << worker.bit
-    }
+    fenced = (worker for worker in job.workers if bits & 1 << worker.bit)
+    sources = {(_is(_ip(worker.ip), 32), _is(worker.port, 16)) for worker in fenced}
     return tuple(
         entry
         for entry in entries.tables
@@ -312,20 +268,10 @@ def _below(job: JobEntry, place: JobPlace, parent: Parent) -> list[TableEntry]:
         _TOKEN: _is(parent.result_token, 32),
         SLOT_KEY: Ternary(parent.base, _all(16) & ~(job.slots - 1)),
     }
+    number, address, offset = _parent_receiver(place), (parent.ip, parent.udp_port), parent.base - job.base
     entries = [
         TableEntry(DELIVERIES, result | {_REPLY: _is(0, 16)}, "deliver_all", {"group": group_of(place)}, 3),
-        TableEntry(
-            RECEIVERS,
-            {"receiver": Exact(_parent_receiver(place))},
-            "to_parent",
-            {
-                "mac": parent.station.mac,
-                "ip": _ip(parent.ip),
-                "udp_port": parent.udp_port,
-                "token": parent.token,
-                "offset": (parent.base - job.base) % 2**16,
-            },
-        ),
+        _receiver(number, "to_parent", parent.station, address, parent.token, offset),
     ]
     for worker in job.workers:
         params = {"port": place.stations[worker.bit].port, "receiver": receiver(place, worker.bit)}
@@ -333,6 +279,15 @@ def _below(job: JobEntry, place: JobPlace, parent: Parent) -> list[TableEntry]:
             TableEntry(DELIVERIES, result | {_REPLY: _is(worker.bit + 1, 16)}, "deliver_one", params, 3)
         )
     return entries
+
+
+def _receiver(
+    number: int, action: str, station: Station, address: Address, token: int, offset: int
+) -> TableEntry:
+    ip, udp_port = address
+    params = {"mac": station.mac, "ip": _ip(ip), "udp_port": udp_port, "token": token}
+    params["offset"] = offset % 2**16
+    return TableEntry(RECEIVERS, {"receiver": Exact(number)}, action, params)
 
 
 def station_entry(station: Station) -> TableEntry:

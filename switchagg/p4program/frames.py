@@ -28,21 +28,12 @@ def frame(
         source, destination: (MAC, IPv4 address, UDP port) each.
         pad: False leaves a short frame as short as it is.
     """
-    ip = [_ip_number(source[1]), _ip_number(destination[1])]
-    size = 28 + len(payload)
-    fields = [0x45, 0, size, 0, 0x4000, 64, _UDP, 0, *ip]
+    ips = [int(ipaddress.IPv4Address(ip)) for _, ip, _ in (source, destination)]
+    macs = [mac.to_bytes(6, "big") for mac, _, _ in (destination, source)]
+    fields = [0x45, 0, 28 + len(payload), 0, 0x4000, 64, _UDP, 0, *ips]
     fields[7] = _checksum(struct.pack(">BBHHHBBHII", *fields))
-    head = _ETHERNET_IPV4.pack(
-        destination[0].to_bytes(6, "big"),
-        source[0].to_bytes(6, "big"),
-        _ETHERTYPE_IPV4,
-        *fields,
-        source[2],
-        destination[2],
-        8 + len(payload),
-        0,
-    )
-    whole = head + payload
+    udp = source[2], destination[2], 8 + len(payload), 0
+    whole = _ETHERNET_IPV4.pack(*macs, _ETHERTYPE_IPV4, *fields, *udp) + payload
     return whole.ljust(60, b"\0") if pad else whole
 
 
@@ -71,7 +62,3 @@ def packet_in(packet: bytes) -> bytes:
         raise UsageError(f"a packet-in of {len(packet)} bytes holds no UDP datagram")
     size = int.from_bytes(body[38:40], "big")
     return bytes(body[42 : 34 + size])
-
-
-def _ip_number(address: str) -> int:
-    return int(ipaddress.IPv4Address(address))
