@@ -51,7 +51,6 @@ class P4RuntimeDriver:
         self._spec = spec
         self._wanted = p4rt_pipeline.wanted_pipeline(spec)
         self._program: Program = p4rt_pipeline.expected(spec, self._wanted)
-        self._schema: Schema | None = None
         self._layout: Layout | None = None
         self._common_written = False
         self._jobs: dict[int, InstalledJob] = {}
@@ -125,7 +124,7 @@ class P4RuntimeDriver:
             schema = Schema(p4info)
             schema.packet_field("packet_out", "port")
             layout = Layout(self._spec, program, schema)
-            tables = Tables(client, schema, layout, self.writes)
+            tables = Tables(client, layout, self.writes)
             forgotten = False
             if self._jobs:
                 # The last entry to be written of each, so that a job is told from the half of one.
@@ -134,7 +133,7 @@ class P4RuntimeDriver:
                 forgotten = (
                     pushed or resized or any(job.rows[-1].key not in there for job in self._jobs.values())
                 )
-            self._program, self._schema, self._layout = program, schema, layout
+            self._program, self._layout = program, layout
             self._common_written = False
             return forgotten
 
@@ -147,9 +146,8 @@ class P4RuntimeDriver:
     def _tables(self) -> tuple[Tables, Layout]:
         """Raises `SwitchError` where the switch cannot be used now."""
         client = self._link.client()
-        assert self._schema is not None
         assert self._layout is not None
-        return Tables(client, self._schema, self._layout, self.writes), self._layout
+        return Tables(client, self._layout, self.writes), self._layout
 
     # ---- jobs ----
 
@@ -236,14 +234,11 @@ class P4RuntimeDriver:
 
     def packets_out(self, packets: Sequence[bytes]) -> list[bytes]:
         with self._call("sending INITs"):
-            client, schema, layout = self._link.client(), self._schema, self._layout
-            assert schema is not None
+            client, layout = self._link.client(), self._layout
             assert layout is not None
             ports = self._program.ports
-            fields = {
-                schema.packet_field("packet_out", "padding"): 0,
-                schema.packet_field("packet_out", "port"): ports.packet_out_port,
-            }
+            values = {"padding": 0, "port": ports.packet_out_port}
+            fields = {layout.schema.packet_field("packet_out", name): value for name, value in values.items()}
             echoes: list[bytes] = []
             while not self._echoes.empty():
                 echoes.append(self._echoes.get())

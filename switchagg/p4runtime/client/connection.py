@@ -2,7 +2,7 @@
 
     requests --> client --unary calls-->              server
                  client --stream: arbitration, packet-out-->
-                 client <--stream: arbitration, packet-in, errors--    --> `Listener`, in the stream's thread
+                 client <--stream: arbitration, packet-in, errors--    --> `heard`, `packet`
 
 A `Client` is used until its stream ends; then `Link` makes another one.
 """
@@ -45,21 +45,6 @@ class ArbitrationAnswer:
     election: int
 
 
-@dataclass(frozen=True, slots=True)
-class Listener:
-    """Callbacks for the stream's messages. Called in its thread; must not block.
-
-    Attributes:
-        standing: the server said who is primary.
-        packet: the controller's port received a frame.
-        ended: the stream has ended, for this reason; nothing else comes.
-    """
-
-    standing: Callable[[ArbitrationAnswer], None]
-    packet: Callable[[bytes], None]
-    ended: Callable[[str], None]
-
-
 class WriteFailed(SwitchError):
     """Some updates of a batch failed.
 
@@ -77,6 +62,9 @@ class Client:
 
     Args:
         election: the election id to claim, up to 128 bits.
+        heard: called, in the stream's thread, with the server's answers to arbitration, and with the reason
+            for which the stream has ended, after which nothing else comes. It must not block.
+        packet: called likewise with the frames that come to the controller's port.
 
     Raises `SwitchError` where the server cannot be reached, does not answer in time, or refuses.
 
@@ -84,10 +72,16 @@ class Client:
         election: the election id that was claimed last.
     """
 
-    def __init__(self, spec: P4RuntimeSpec, election: int, listener: Listener) -> None:
+    def __init__(
+        self,
+        spec: P4RuntimeSpec,
+        election: int,
+        heard: Callable[[ArbitrationAnswer | str], None],
+        packet: Callable[[bytes], None],
+    ) -> None:
         self.election = election
         self._spec = spec
-        self._listener = listener
+        self._heard, self._packet = heard, packet
         self._answered = threading.Event()
         self._failure = ""
         self._channel = _channel(spec)
@@ -125,27 +119,25 @@ class Client:
         why = "the switch ended the stream"
         try:
             for message in self._stream:
-                self._heard(message)
+                self._take(message)
         except grpc.RpcError as error:
             why = _text(error)
         if not self._answered.is_set():
             self._failure = why
             self._answered.set()
         else:
-            self._listener.ended(why)
+            self._heard(why)
 
-    def _heard(self, message: Any) -> None:
+    def _take(self, message: Any) -> None:
         kind = message.WhichOneof("update")
         if kind == "arbitration":
             answer = message.arbitration
             highest = answer.election_id.high << 64 | answer.election_id.low
             code = answer.status.code
-            self._listener.standing(
-                ArbitrationAnswer(code == code_pb2.OK, code == code_pb2.NOT_FOUND, highest)
-            )
+            self._heard(ArbitrationAnswer(code == code_pb2.OK, code == code_pb2.NOT_FOUND, highest))
             self._answered.set()
         elif kind == "packet":
-            self._listener.packet(message.packet.payload)
+            self._packet(message.packet.payload)
         elif kind == "error":
             _log.warning("switch %s: %s", self._spec.name, message.error.message)
 
@@ -244,7 +236,8 @@ class Link:
         self._spec = spec
         self._prepare = prepare
         self._packet = packet
-        self._election = spec.election or election_of_now()
+        # The clock's microseconds are higher for whoever starts later.
+        self._election = spec.election or time.time_ns() // 1000
         self._news: queue.SimpleQueue[ArbitrationAnswer | str | None] = queue.SimpleQueue()
         self._state = threading.Condition()
         self._client: Client | None = None
@@ -269,11 +262,6 @@ class Link:
                 why = self._change.why if self._change is not None else "it has not answered yet"
                 raise SwitchError(why)
             return self._client
-
-    @property
-    def up(self) -> bool:
-        """True if the switch can be used."""
-        return self._client is not None
 
     def suspect(self) -> None:
         """A call failed: looks at once whether the switch is still there."""
@@ -302,8 +290,7 @@ class Link:
         while not self._closing.is_set():
             was_up = False
             try:
-                listener = Listener(self._news.put, self._packet, self._news.put)
-                client = Client(self._spec, self._election, listener)
+                client = Client(self._spec, self._election, self._news.put, self._packet)
                 try:
                     was_up = self._serve(client)
                 finally:
@@ -316,7 +303,8 @@ class Link:
                 self._down(f"the driver failed: {error}")
             pause = _FIRST_PAUSE if was_up else min(2 * pause, _LONGEST_PAUSE)
             self._closing.wait(pause)
-            self._forget_news()
+            while not self._news.empty():
+                self._news.get_nowait()
 
     def _serve(self, client: Client) -> bool:
         """Until the connection ends. Returns whether the switch could be used at a time."""
@@ -363,13 +351,6 @@ class Link:
         for callback in self._watchers:
             callback(change)
 
-    def _forget_news(self) -> None:
-        try:
-            while True:
-                self._news.get_nowait()
-        except queue.Empty:
-            pass
-
 
 def _channel(spec: P4RuntimeSpec) -> Any:
     if not spec.tls:
@@ -407,8 +388,3 @@ def _details(error: Any, count: int) -> tuple[list[int] | None, str]:
     if len(codes) != count:
         return None, _text(error)
     return codes, text
-
-
-def election_of_now() -> int:
-    """An election id that is higher for whoever starts later: microseconds of the clock."""
-    return time.time_ns() // 1000

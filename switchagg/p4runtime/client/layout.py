@@ -113,15 +113,17 @@ class Layout:
     """The wanted contents of one switch."""
 
     def __init__(self, spec: P4RuntimeSpec, program: Program, schema: Schema) -> None:
-        self._spec, self._program, self._schema = spec, program, schema
+        self._spec, self._program, self.schema = spec, program, schema
         own = spec.own or program.own
         if own is None:
             raise SwitchError("its own address is not known; give address=IPv4 in the switch's spec")
         # What the native engine's program would listen to is not where its socket is.
         self.own = own if program.ethernet else SwitchAddress(own.mac, own.ip, DEFAULT_PORT)
         self.common = p4_entries.switch_entries(program.ports, own, spec.flooded)
-        stations = tuple(p4_entries.station_entry(each) for each in _distinct(spec.stations.values()))
-        self.common_rows = tuple(schema.rows((*self.common.tables, *stations)))
+        # One for each MAC: a host may have several addresses.
+        stations = {each.mac: each for each in spec.stations.values()}
+        entries = (*self.common.tables, *map(p4_entries.station_entry, stations.values()))
+        self.common_rows = tuple(schema.rows(entries))
         self.flood = TableEntry(STATIONS, {}, "flood", {"group": FLOOD_GROUP})
         self.owned = tuple(schema.table(each) for each in OWNED if schema.has_table(each))
         self._admission = schema.table(ADMISSION)
@@ -156,7 +158,7 @@ class Layout:
         rows: list[Row] = []
         initialise_words = b"words=%d" % entry.words if self._program.native else b""
         for each in entries.tables:
-            row = self._schema.row(each, initialise_words if each.action == "initialise" else b"")
+            row = self.schema.row(each, initialise_words if each.action == "initialise" else b"")
             (shut if id(each) in closed else rows).append(row)
         # A worker can be answered before it is admitted, and its job refuses strangers before that.
         rows.sort(key=lambda row: (row.table == self._admission, row.priority))
@@ -223,10 +225,8 @@ class Layout:
             except SwitchAggError as error:
                 raise SwitchError(f"job {entry.job} cannot be here any more: {error}") from error
             made.jobs[entry.job] = holding
-            whole = (
-                all(found.rows.get(row.key) == row for row in holding.rows)
-                and found.groups.get(holding.group.group) == holding.group
-            )
+            there = found.groups.get(holding.group.group) == holding.group
+            whole = there and all(found.rows.get(row.key) == row for row in holding.rows)
             (kept if whole else installed).append(entry.job)
             if not whole:
                 made.fresh.append(holding)
@@ -235,8 +235,8 @@ class Layout:
         self._compare_rows(made, found, wanted)
         _compare_groups(made, found, [*groups, *(each.group for each in made.jobs.values())])
         made.set_default = self.floods and not self._floods_already(found)
-        there = {self.job_of(row) for row in found.rows.values()} - {None}
-        removed = sorted(each for each in there if each is not None and each not in wanted_ids)
+        known = {self.job_of(row) for row in found.rows.values()}
+        removed = sorted(each for each in known if each is not None and each not in wanted_ids)
         made.outcome = Reconciled(tuple(kept), tuple(installed), tuple(removed))
         return made
 
@@ -264,7 +264,7 @@ class Layout:
                 made.modify.append(row)
 
     def _floods_already(self, found: Found) -> bool:
-        flood, there = self._schema.row(self.flood), found.default
+        flood, there = self.schema.row(self.flood), found.default
         return there is not None and (there.action, there.params) == (flood.action, flood.params)
 
 
@@ -283,8 +283,3 @@ def _compare_groups(made: Difference, found: Found, wanted: Sequence[MulticastGr
 
 def _sorted(group: MulticastGroup) -> MulticastGroup:
     return MulticastGroup(group.group, tuple(sorted(group.replicas)))
-
-
-def _distinct(stations: Iterable[Station]) -> list[Station]:
-    """One for each MAC: a host may have several addresses."""
-    return list({each.mac: each for each in stations}.values())

@@ -42,8 +42,8 @@ class Tables:
         writes: counts the updates that are sent, by kind: insert, modify, delete, clear (a counter's cell).
     """
 
-    def __init__(self, client: Client, schema: Schema, layout: Layout, writes: Counter[str]) -> None:
-        self._client, self._schema, self._layout, self._writes = client, schema, layout, writes
+    def __init__(self, client: Client, layout: Layout, writes: Counter[str]) -> None:
+        self._client, self._schema, self._layout, self._writes = client, layout.schema, layout, writes
 
     # ---- tables and groups ----
 

@@ -26,17 +26,16 @@ class Notice:
 
 
 class Arbitration:
-    """The streams of one device, with the election id of each; None for streams that never want to write."""
+    """The streams of one device, with the election id of each; None for streams that never want to write.
+
+    Attributes:
+        primary: the primary's stream.
+    """
 
     def __init__(self) -> None:
         self._streams: dict[Hashable, int | None] = {}
-        self._primary: Hashable | None = None
+        self.primary: Hashable | None = None
         self._highest: int | None = None
-
-    @property
-    def primary(self) -> Hashable | None:
-        """The primary's stream."""
-        return self._primary
 
     @property
     def count(self) -> int:
@@ -46,9 +45,9 @@ class Arbitration:
     def is_primary(self, election_id: int | None) -> bool:
         """Returns True for the election id of the primary."""
         return (
-            self._primary is not None
+            self.primary is not None
             and election_id is not None
-            and self._streams[self._primary] == election_id
+            and self._streams[self.primary] == election_id
         )
 
     def update(self, stream: Hashable, election_id: int | None) -> list[Notice]:
@@ -57,31 +56,31 @@ class Arbitration:
             for other, theirs in self._streams.items():
                 if other != stream and theirs == election_id:
                     raise invalid(f"election id {election_id} belongs to another client")
-        before = self._primary, self._highest
+        before = self.primary, self._highest
         self._streams[stream] = election_id
         if election_id is not None and (self._highest is None or election_id >= self._highest):
             self._highest = election_id
-            self._primary = stream
-        elif self._primary == stream:
-            self._primary = None
-        if (self._primary, self._highest) != before:
+            self.primary = stream
+        elif self.primary == stream:
+            self.primary = None
+        if (self.primary, self._highest) != before:
             return self._notices()
         return [self._notice(stream)]
 
     def leave(self, stream: Hashable) -> list[Notice]:
         """Takes a stream away."""
         self._streams.pop(stream, None)
-        if self._primary != stream:
+        if self.primary != stream:
             return []
-        self._primary = None
+        self.primary = None
         return self._notices()
 
     def _notices(self) -> list[Notice]:
         return [self._notice(each) for each in self._streams]
 
     def _notice(self, stream: Hashable) -> Notice:
-        if self._primary is None:
+        if self.primary is None:
             status = Code.NOT_FOUND
         else:
-            status = Code.OK if stream == self._primary else Code.ALREADY_EXISTS
+            status = Code.OK if stream == self.primary else Code.ALREADY_EXISTS
         return Notice(stream, status, self._highest)

@@ -38,7 +38,7 @@ def _written(layout: Layout, made: Difference) -> Found:
     """A switch that had nothing, after a difference."""
     rows = {row.key: row for row in made.insert}
     groups = {group.group: group for group in made.insert_groups}
-    flood = layout._schema.row(layout.flood)
+    flood = layout.schema.row(layout.flood)
     return Found(rows, groups, flood)
 
 
