@@ -3,8 +3,6 @@
     port ──── process ──┬─► other ports (returned)
     packet-out ─────────┴─► the CPU port: `on_packet_in`; digests: `on_digest`
 
-One lock covers it all: a batch of updates and a packet are each done wholly before the next.
-
 A client's `p4_device_config` is one of
     {"source": TEXT, ...}    JSON: the program itself, with "defines" and "include_dirs" (lists) if need be
     {"program": PATH, ...}   JSON: a file on the switch's host, likewise
@@ -81,14 +79,11 @@ def _resolve(message: Any, own: Source | None) -> Source:
         raise errors.invalid("the config has no P4Info")
     config = bytes(message.p4_device_config)
     if own is not None and (config == own.config or not _names_program(config)):
-        found = difference(message.p4info, own.p4info)
-        if found is not None:
-            raise errors.invalid(f"the P4Info is not that of {own.program.path}: {found}")
-        return replace(own, config=config or own.config)
-    source = _read(config)
-    found = difference(message.p4info, source.p4info)
-    if found is not None:
-        raise errors.invalid(f"the P4Info is not that of the program in p4_device_config: {found}")
+        source, what = replace(own, config=config or own.config), str(own.program.path)
+    else:
+        source, what = _read(config), "the program in p4_device_config"
+    if (found := difference(message.p4info, source.p4info)) is not None:
+        raise errors.invalid(f"the P4Info is not that of {what}: {found}")
     return source
 
 

@@ -37,8 +37,8 @@ class Service:
         self._send = send
         self._arbitration = Arbitration()
         self._configuring = threading.Lock()
-        device.on_packet_in = self._packet_in
-        device.on_digest = self._digest
+        device.on_packet_in = lambda message: self._to_primary(packet=message)
+        device.on_digest = lambda message: self._to_primary(digest=message)
 
     # ---- the calls ----
 
@@ -214,15 +214,13 @@ class Service:
 
     def _notify(self, notices: list[Notice]) -> None:
         for each in notices:
-            answer = p4runtime_pb2.StreamMessageResponse()
-            arbitration = answer.arbitration
-            arbitration.device_id = self._device.device_id
+            answer: dict[str, Any] = {"device_id": self._device.device_id}
+            answer["status"] = {"code": each.status, "message": _MEANING[each.status]}
             if each.election_id is not None:
-                arbitration.election_id.high = each.election_id >> 64
-                arbitration.election_id.low = each.election_id & (1 << 64) - 1
-            arbitration.status.CopyFrom(status_pb2.Status(code=each.status, message=_MEANING[each.status]))
+                high, low = each.election_id >> 64, each.election_id & (1 << 64) - 1
+                answer["election_id"] = {"high": high, "low": low}
             assert isinstance(each.stream, Stream)
-            each.stream.send(answer)
+            each.stream.send(p4runtime_pb2.StreamMessageResponse(arbitration=answer))
 
     def _packet_out(self, stream: Stream, message: Any) -> None:
         try:
@@ -236,22 +234,12 @@ class Service:
         self._send(outs)
 
     def _report(self, stream: Stream, refused: StatusError, kind: str, message: Any = None) -> None:
-        answer = p4runtime_pb2.StreamMessageResponse()
-        answer.error.canonical_code = refused.code
-        answer.error.message = str(refused)
-        getattr(answer.error, kind).SetInParent()
-        if kind == "packet_out":
-            answer.error.packet_out.packet_out.CopyFrom(message)
-        stream.send(answer, droppable=True)
+        error: dict[str, Any] = {"canonical_code": refused.code, "message": str(refused)}
+        error[kind] = {"packet_out": message} if kind == "packet_out" else {}
+        stream.send(p4runtime_pb2.StreamMessageResponse(error=error), droppable=True)
 
-    def _packet_in(self, message: Any) -> None:
-        self._to_primary(p4runtime_pb2.StreamMessageResponse(packet=message))
-
-    def _digest(self, message: Any) -> None:
-        self._to_primary(p4runtime_pb2.StreamMessageResponse(digest=message))
-
-    def _to_primary(self, message: Any) -> None:
-        primary = self._arbitration.primary
+    def _to_primary(self, **content: Any) -> None:
+        primary, message = self._arbitration.primary, p4runtime_pb2.StreamMessageResponse(**content)
         if not isinstance(primary, Stream) or not primary.send(message, droppable=True):
             self._device.counters["lost"] += 1
 

@@ -11,7 +11,8 @@ Packets that belong to no job count by reason alone, whichever port they came fr
 from __future__ import annotations
 
 from collections import Counter
-from typing import Final, Protocol
+from collections.abc import Mapping
+from typing import Any, Final, Protocol
 
 from switchagg.emulator.outcomes import JobOutcomes, WorkerOutcomes
 from switchagg.p4entities.tables import Entry
@@ -20,8 +21,13 @@ from switchagg.p4runtime.server.native.jobs import NativeJobs, RunningJob
 from switchagg.p4runtime.server.native.tables import NativeTables
 from switchagg.wire.header import DropReason, Op
 
-_NO_OP: Final = 5
-_NO_VERSION: Final = 0
+_STRANGERS: Final[Mapping[str, Mapping[str, Any]]] = {
+    DropReason.truncated: {"form": Form.TRUNCATED},
+    DropReason.version: {"version": 0},
+    DropReason.op: {"op": 5},
+    DropReason.length: {"form": Form.RAGGED},
+}
+"""A packet of no job that is dropped for a reason, as `NativeJobs.first` takes it."""
 _NONE: Final = WorkerOutcomes(0, 0, 0, 0, 0)
 _NOTHING: Final = JobOutcomes((0,) * 32, 0, 0, 0, {})
 
@@ -115,18 +121,9 @@ class NativeCounts:
             _add(jobs.first(op=Op.INIT, job=number, slot=outside, port=jobs.controller_port), count)
 
     def _settle_stranger(self, reason: str, count: int) -> None:
-        first = self._jobs.first
-        match reason:
-            case DropReason.truncated:
-                _add(first(form=Form.TRUNCATED), count)
-            case DropReason.version:
-                _add(first(version=_NO_VERSION), count)
-            case DropReason.op:
-                _add(first(op=_NO_OP), count)
-            case DropReason.length:
-                _add(first(form=Form.RAGGED), count)
-            case DropReason.job:
-                _add(first(job=self._jobs.unknown_job()), count)
+        packet = {"job": self._jobs.unknown_job()} if reason == DropReason.job else _STRANGERS.get(reason)
+        if packet is not None:
+            _add(self._jobs.first(**packet), count)
 
 
 def _add(entry: Entry | None, count: int) -> None:
