@@ -297,10 +297,10 @@ class Link:
                     self._client = None
                     client.close()
             except SwitchAggError as error:
-                self._down(str(error))
+                self._turn(None, SwitchChange(ChangeKind.lost, str(error)))
             except Exception as error:
                 _log.exception("switch %s", self._spec.name)
-                self._down(f"the driver failed: {error}")
+                self._turn(None, SwitchChange(ChangeKind.lost, f"the driver failed: {error}"))
             pause = _FIRST_PAUSE if was_up else min(2 * pause, _LONGEST_PAUSE)
             self._closing.wait(pause)
             while not self._news.empty():
@@ -322,34 +322,27 @@ class Link:
                 raise SwitchError(news)
             elif news.primary:
                 if self._client is None:
-                    self._up(client, memory_gone=self._prepare(client))
+                    memory_gone = self._prepare(client)
+                    kind = ChangeKind.restarted if memory_gone else ChangeKind.connected
+                    self._turn(client, SwitchChange(kind, "the switch restarted" if memory_gone else ""))
                     was_up = True
             elif news.vacant:
                 self._election = max(self._election, news.election + 1)
                 client.claim(self._election)
             else:
-                self._client = None
-                self._down(f"another controller, of election id {news.election}, has this switch")
+                why = f"another controller, of election id {news.election}, has this switch"
+                self._turn(None, SwitchChange(ChangeKind.lost, why))
         return was_up
 
-    def _up(self, client: Client, *, memory_gone: bool) -> None:
+    def _turn(self, client: Client | None, change: SwitchChange) -> None:
+        """Takes a client, or none, and tells the change if it is one."""
         with self._state:
             self._client = client
-            kind = ChangeKind.restarted if memory_gone else ChangeKind.connected
-            self._tell(SwitchChange(kind, "the switch restarted" if memory_gone else ""))
-
-    def _down(self, why: str) -> None:
-        with self._state:
-            self._client = None
-            change = SwitchChange(ChangeKind.lost, why)
             if change != self._change and not self._closing.is_set():
-                self._tell(change)
-
-    def _tell(self, change: SwitchChange) -> None:
-        self._change = change
-        self._state.notify_all()
-        for callback in self._watchers:
-            callback(change)
+                self._change = change
+                self._state.notify_all()
+                for callback in self._watchers:
+                    callback(change)
 
 
 def _channel(spec: P4RuntimeSpec) -> Any:

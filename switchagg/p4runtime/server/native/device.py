@@ -14,8 +14,9 @@ import time
 from collections.abc import Callable
 from copy import deepcopy
 from functools import partial
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import Any, Final, Protocol
 
+from switchagg.emulator.ether_switch import EtherSwitch
 from switchagg.emulator.mtu import words_at
 from switchagg.errors import SwitchAggError, UsageError
 from switchagg.p4program import frames as p4_frames
@@ -26,7 +27,7 @@ from switchagg.p4runtime.server.device import Device, Out
 from switchagg.p4runtime.server.entities import Entities
 from switchagg.p4runtime.server.errors import internal, invalid
 from switchagg.p4runtime.server.native.counts import NativeCounts, Tallying
-from switchagg.p4runtime.server.native.frames import FrameEngine, NativeFrames
+from switchagg.p4runtime.server.native.frames import NativeFrames
 from switchagg.p4runtime.server.native.jobs import Engine, NativeJobs, Rehearsal
 from switchagg.p4runtime.server.native.tables import NativeTables, own_p4info
 from switchagg.p4runtime.server.native.updates import NativeUpdates
@@ -56,18 +57,6 @@ class NativeSwitch(Engine, Tallying, Protocol):
     def packet_out(self, packet: bytes) -> list[bytes]: ...
 
 
-@runtime_checkable
-class NativeEtherSwitch(Protocol):
-    """The further members of a switch on Ethernet: a started `emulator.ether_switch.EtherSwitch`."""
-
-    @property
-    def ports(self) -> tuple[int, ...]: ...
-    @property
-    def mtu(self) -> int: ...
-    @property
-    def frames(self) -> FrameEngine: ...
-
-
 class NativePipeline:
     """The program's tables, and the jobs that they mean to the engine.
 
@@ -93,7 +82,7 @@ class NativePipeline:
     ) -> None:
         self.p4info, self.config, self.cookie = p4info, config, cookie
         self._switch = switch
-        self._ether = switch if isinstance(switch, NativeEtherSwitch) else None
+        self._ether = switch if isinstance(switch, EtherSwitch) else None
         tables = NativeTables(p4info)
         schema = Schema(p4info, tables, {})
         self.jobs = NativeJobs(
@@ -158,7 +147,7 @@ class NativeDevice(Device[NativePipeline]):
         super().__init__(device_id, now)
         self._switch = switch
         self.cpu_port = p4_program.v1model().controller_port if cpu_port is None else cpu_port
-        self._ether = switch if isinstance(switch, NativeEtherSwitch) else None
+        self._ether = switch if isinstance(switch, EtherSwitch) else None
         largest = max_words(self._ether.mtu) if self._ether is not None else words_at(switch.address[0])
         self._own = own_p4info()
         facts = {
@@ -237,7 +226,7 @@ class NativeDevice(Device[NativePipeline]):
                 self.on_packet_in(answer)
             return []
 
-    def _injected(self, running: NativePipeline, ether: NativeEtherSwitch, frame: bytes) -> list[bytes]:
+    def _injected(self, running: NativePipeline, ether: EtherSwitch, frame: bytes) -> list[bytes]:
         """Returns the frames that come back to the controller's port for one from there."""
         payload, answers = ether.frames.inject(frame)
         if payload is not None and self._echo(running, payload):

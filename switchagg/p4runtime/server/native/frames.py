@@ -1,6 +1,6 @@
 """Our program's tables for frames, as the native engine on Ethernet has them.
 
-    own_source, local, stations, arps, groups --> FrameEngine     every update, at once
+    own_source, local, stations, arps, groups --> NativeSwitch    every update, at once
     counts of their entries                   <--
 
 The engine has copies of these tables; this module keeps them equal.
@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from switchagg.emulator.ether_switch import DROP, FLOOD, FORWARD, LOCAL_ACTIONS, LOCAL_KEYS, OWN_SOURCE_KEYS
 from switchagg.p4entities.tables import Entry, Table
@@ -19,26 +19,10 @@ from switchagg.p4program.program import ARPS, LOCAL, OWN_SOURCE, STATIONS
 from switchagg.p4runtime.server.native.entries import action_of, keys_of, params_of, require_whole
 from switchagg.p4runtime.server.native.tables import NativeTables
 
+if TYPE_CHECKING:
+    from switchagg.emulator._native import NativeSwitch
+
 Match = tuple[int, int]
-
-
-class FrameEngine(Protocol):
-    """The engine with copies of the tables: `EtherSwitch.frames`. It counts packets by the entries' ids."""
-
-    def send_frame(self, port: int, frame: bytes) -> bool: ...
-    def inject(self, frame: bytes) -> tuple[bytes | None, list[bytes]]: ...
-    def set_own_source(self, entries: list[tuple[int, tuple[Match, ...]]]) -> None: ...
-    def set_local(self, entries: list[tuple[int, tuple[Match, ...], int]]) -> None: ...
-    def set_station(self, mac: int, kind: int, to: int) -> None: ...
-    def remove_station(self, mac: int) -> None: ...
-    def set_default_station(self, kind: int, to: int) -> None: ...
-    def set_group(self, group: int, ports: list[int]) -> None: ...
-    def remove_group(self, group: int) -> None: ...
-    def set_arps(self, macs: dict[int, int]) -> None: ...
-    def clear_frame_tables(self) -> None: ...
-    def entry_packets(self) -> dict[int, int]: ...
-    def station_packets(self) -> dict[int, int]: ...
-    def ether_counters(self) -> dict[str, int]: ...
 
 
 class NativeFrames:
@@ -52,13 +36,13 @@ class NativeFrames:
             "unaddressed": tables.counter("SwitchEgress.unaddressed"),
             "malformed": tables.counter("SwitchIngress.malformed"),
         }
-        self._engine: FrameEngine | None = None
+        self._engine: NativeSwitch | None = None
         self._ids: defaultdict[Entry, int] = defaultdict(itertools.count(1).__next__)
         self._entry_seen: dict[int, int] = {}
         self._station_seen: dict[int, int] = {}
         self._single_seen: dict[str, int] = {}
 
-    def attach(self, engine: FrameEngine, groups: Mapping[int, list[int]]) -> None:
+    def attach(self, engine: NativeSwitch, groups: Mapping[int, list[int]]) -> None:
         """Gives the engine all entries and groups, and every change from now on."""
         engine.clear_frame_tables()
         self._engine = engine
