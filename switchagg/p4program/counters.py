@@ -12,18 +12,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from switchagg.p4program.program import (
-    COMPLETING,
-    OUTCOMES,
-    OUTCOMES_PER_JOB,
-    WORKER_PACKETS,
-    WORKER_REPEATS,
-    WORKERS_PER_JOB,
-    Entries,
-    JobPlace,
-    Outcome,
-    TableEntry,
-)
+from switchagg.p4program import program as p4_program
+from switchagg.p4program.program import Entries, JobPlace, Outcome, TableEntry
 from switchagg.wire.header import COUNTERS, DropReason, Event
 
 if TYPE_CHECKING:
@@ -32,7 +22,7 @@ if TYPE_CHECKING:
 
 def _cells(*outcomes: Outcome) -> tuple[int, ...]:
     """The cells of outcomes that are counted apart where they complete a slot."""
-    return tuple(outcome + completing for outcome in outcomes for completing in (0, COMPLETING))
+    return tuple(outcome + completing for outcome in outcomes for completing in (0, p4_program.COMPLETING))
 
 
 _ACCEPTED: Final = tuple(outcome for outcome in Outcome if outcome >= Outcome.SKIP)
@@ -48,8 +38,11 @@ COUNTED_CELLS: Final[Mapping[str, tuple[int, ...]]] = {
     Event.ored: _cells(Outcome.ORED),
     Event.skips: _cells(Outcome.SKIP, Outcome.EMPTY_SKIP, Outcome.FRESH_SKIP),
     Event.accepted: _cells(*_ACCEPTED),
-    Event.results: tuple(outcome + COMPLETING for outcome in _ACCEPTED),
-    Event.empty_results: (Outcome.EMPTY_SKIP + COMPLETING, Outcome.FRESH_SKIP + COMPLETING),
+    Event.results: tuple(outcome + p4_program.COMPLETING for outcome in _ACCEPTED),
+    Event.empty_results: (
+        Outcome.EMPTY_SKIP + p4_program.COMPLETING,
+        Outcome.FRESH_SKIP + p4_program.COMPLETING,
+    ),
 }
 """The cells of a job's part of `OUTCOMES` that add up to a counter."""
 RECEIVED: Final = (*DropReason, Event.accepted, Event.duplicates_answered, Event.inits, Event.delivered)
@@ -88,16 +81,16 @@ def job_counters(
         entries: those of the job that are installed.
         removed: `refusals` of those that were removed while it ran, for workers that are fenced.
     """
-    first = place.index * OUTCOMES_PER_JOB
-    cells = {i: reader.cell(OUTCOMES, first + i) for i in range(OUTCOMES_PER_JOB)}
+    first = place.index * p4_program.OUTCOMES_PER_JOB
+    cells = {i: reader.cell(p4_program.OUTCOMES, first + i) for i in range(p4_program.OUTCOMES_PER_JOB)}
     counts = refusals(entries, reader)
     counts.update(removed)
     counts.update({name: sum(cells[i] for i in counted) for name, counted in COUNTED_CELLS.items()})
     named = {}
     for worker in job.workers:
-        cell = place.index * WORKERS_PER_JOB + worker.bit
-        counts[Event.retransmissions] += reader.cell(WORKER_REPEATS, cell)
-        named[f"worker_{worker.bit}_packets"] = reader.cell(WORKER_PACKETS, cell)
+        cell = place.index * p4_program.WORKERS_PER_JOB + worker.bit
+        counts[Event.retransmissions] += reader.cell(p4_program.WORKER_REPEATS, cell)
+        named[f"worker_{worker.bit}_packets"] = reader.cell(p4_program.WORKER_PACKETS, cell)
     counts[Event.delivered] = sum(
         reader.entry(entry) for entry in entries.tables if entry.action in ("deliver_all", "deliver_one")
     )

@@ -22,21 +22,7 @@ from switchagg.errors import SwitchAggError, SwitchError
 from switchagg.p4entities.matches import Ternary
 from switchagg.p4program import entries as p4_entries
 from switchagg.p4program import program as p4_program
-from switchagg.p4program.program import (
-    ADMISSION,
-    FLOOD_GROUP,
-    MAX_JOBS,
-    OUTCOMES_PER_JOB,
-    RECEIVERS,
-    STATIONS,
-    Entries,
-    JobPlace,
-    MulticastGroup,
-    Parent,
-    Station,
-    SwitchAddress,
-    TableEntry,
-)
+from switchagg.p4program.program import JobPlace, MulticastGroup, Parent, Station, SwitchAddress, TableEntry
 from switchagg.p4runtime.client.pipeline import Program
 from switchagg.p4runtime.client.rows import Key, Row, Schema
 from switchagg.p4runtime.client.spec import P4RuntimeSpec, default_mac
@@ -48,10 +34,10 @@ OWNED: Final = (
     p4_program.OWN_SOURCE,
     p4_program.LOCAL,
     p4_program.ARPS,
-    ADMISSION,
+    p4_program.ADMISSION,
     p4_program.DELIVERIES,
-    RECEIVERS,
-    STATIONS,
+    p4_program.RECEIVERS,
+    p4_program.STATIONS,
 )
 _NATIVE_PORT: Final = 1
 
@@ -68,7 +54,7 @@ class InstalledJob:
 
     entry: JobEntry
     place: JobPlace
-    entries: Entries
+    entries: p4_program.Entries
     rows: tuple[Row, ...]
     shut: tuple[Row, ...]
     fenced: int
@@ -124,14 +110,14 @@ class Layout:
         stations = {each.mac: each for each in spec.stations.values()}
         entries = (*self.common.tables, *map(p4_entries.station_entry, stations.values()))
         self.common_rows = tuple(schema.rows(entries))
-        self.flood = TableEntry(STATIONS, {}, "flood", {"group": FLOOD_GROUP})
+        self.flood = TableEntry(p4_program.STATIONS, {}, "flood", {"group": p4_program.FLOOD_GROUP})
         self.owned = tuple(schema.table(each) for each in OWNED if schema.has_table(each))
-        self._admission = schema.table(ADMISSION)
-        self._stations = schema.table(STATIONS) if schema.has_table(STATIONS) else None
-        self._receivers = schema.table(RECEIVERS)
-        self._job_field = schema.field(ADMISSION, p4_entries.JOB_KEY)
-        self._initialise = schema.action(ADMISSION, "initialise")
-        self._counter_index = schema.param(ADMISSION, "initialise", "tally")
+        self._admission = schema.table(p4_program.ADMISSION)
+        self._stations = schema.table(p4_program.STATIONS) if schema.has_table(p4_program.STATIONS) else None
+        self._receivers = schema.table(p4_program.RECEIVERS)
+        self._job_field = schema.field(p4_program.ADMISSION, p4_entries.JOB_KEY)
+        self._initialise = schema.action(p4_program.ADMISSION, "initialise")
+        self._counter_index = schema.param(p4_program.ADMISSION, "initialise", "tally")
 
     @property
     def floods(self) -> bool:
@@ -140,9 +126,9 @@ class Layout:
 
     def free_index(self, used: Iterable[int]) -> int:
         """The lowest index that no job has. Raises `SwitchError` where there is none."""
-        free = set(range(MAX_JOBS)).difference(used)
+        free = set(range(p4_program.MAX_JOBS)).difference(used)
         if not free:
-            raise SwitchError(f"there are {MAX_JOBS} jobs already, as many as there can be")
+            raise SwitchError(f"there are {p4_program.MAX_JOBS} jobs already, as many as there can be")
         return min(free)
 
     def holding(self, entry: JobEntry, index: int, fenced: int = 0) -> InstalledJob:
@@ -198,8 +184,8 @@ class Layout:
         for row in rows:
             job = self.job_of(row)
             if job is not None and row.action == self._initialise:
-                index, rest = divmod(row.param(self._counter_index) or 0, OUTCOMES_PER_JOB)
-                if not rest and index < MAX_JOBS and index not in taken and job not in found:
+                index, rest = divmod(row.param(self._counter_index) or 0, p4_program.OUTCOMES_PER_JOB)
+                if not rest and index < p4_program.MAX_JOBS and index not in taken and job not in found:
                     found[job] = index
                     taken.add(index)
         return found
@@ -271,7 +257,7 @@ class Layout:
 def _compare_groups(made: Difference, found: Found, wanted: Sequence[MulticastGroup]) -> None:
     numbers = {each.group for each in wanted}
     for number, group in found.groups.items():
-        if number not in numbers and 1 <= number <= MAX_JOBS:
+        if number not in numbers and 1 <= number <= p4_program.MAX_JOBS:
             made.delete_groups.append(group)
     for group in wanted:
         there = found.groups.get(group.group)

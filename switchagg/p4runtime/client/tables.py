@@ -11,16 +11,7 @@ from switchagg.errors import SwitchError
 from switchagg.p4entities.matches import Exact, Range, Ternary
 from switchagg.p4program import counters as p4_counters
 from switchagg.p4program import program as p4_program
-from switchagg.p4program.program import (
-    ADMISSION,
-    DELIVERIES,
-    OUTCOMES,
-    WORKER_PACKETS,
-    WORKER_REPEATS,
-    Match,
-    MulticastGroup,
-    TableEntry,
-)
+from switchagg.p4program.program import ADMISSION, DELIVERIES, Match, MulticastGroup, TableEntry
 from switchagg.p4runtime.client.connection import Client, WriteFailed
 from switchagg.p4runtime.client.layout import Difference, Found, InstalledJob, Layout
 from switchagg.p4runtime.client.rows import Key, Row, Schema, in_order, octets
@@ -29,6 +20,7 @@ from switchagg.p4runtime.protos import code_pb2, p4runtime_pb2
 INSERT: Final = p4runtime_pb2.Update.INSERT
 MODIFY: Final = p4runtime_pb2.Update.MODIFY
 DELETE: Final = p4runtime_pb2.Update.DELETE
+_COUNTERS: Final = (p4_program.OUTCOMES, p4_program.WORKER_PACKETS, p4_program.WORKER_REPEATS)
 _KINDS: Final = {INSERT: "insert", MODIFY: "modify", DELETE: "delete"}
 _CELL_WRITES_REFUSED: Final = (code_pb2.UNIMPLEMENTED, code_pb2.PERMISSION_DENIED)
 
@@ -167,7 +159,7 @@ class Tables:
 
     def _reader(self, jobs: Sequence[InstalledJob], direct: Sequence[Any]) -> p4_counters.Reader:
         """Reads the cells of jobs, and the direct counters of these `p4.v1.TableEntry`s, wildcards or not."""
-        numbers = {name: self._schema.counter(name) for name in (OUTCOMES, WORKER_PACKETS, WORKER_REPEATS)}
+        numbers = {name: self._schema.counter(name) for name in _COUNTERS}
         asked = [p4runtime_pb2.Entity(direct_counter_entry={"table_entry": entry}) for entry in direct]
         for job in jobs:
             for name, index in _cells(job):
@@ -192,13 +184,11 @@ class Tables:
 
 
 def _cells(job: InstalledJob) -> list[tuple[str, int]]:
-    index = job.place.index
-    cells = [
-        (OUTCOMES, index * p4_program.OUTCOMES_PER_JOB + each) for each in range(p4_program.OUTCOMES_PER_JOB)
-    ]
+    index, outcomes = job.place.index, p4_program.OUTCOMES_PER_JOB
+    cells = [(p4_program.OUTCOMES, index * outcomes + each) for each in range(outcomes)]
     for worker in job.entry.workers:
         place = index * p4_program.WORKERS_PER_JOB + worker.bit
-        cells += [(WORKER_PACKETS, place), (WORKER_REPEATS, place)]
+        cells += [(p4_program.WORKER_PACKETS, place), (p4_program.WORKER_REPEATS, place)]
     return cells
 
 

@@ -11,15 +11,8 @@ from switchagg.p4entities.counters import Meter, Rate
 from switchagg.p4entities.matches import Match
 from switchagg.p4entities.tables import Action, BoundAction, Entry, MemberChoice
 from switchagg.p4runtime.protos import p4runtime_pb2
-from switchagg.p4runtime.server import errors
-from switchagg.p4runtime.server.codec import (
-    Change,
-    decode_action,
-    decode_matches,
-    encode_action,
-    encode_matches,
-    only_modify,
-)
+from switchagg.p4runtime.server import codec, errors
+from switchagg.p4runtime.server.codec import Change, only_modify
 from switchagg.p4runtime.server.counters import copy_config, decode_config, encode_counts
 from switchagg.p4runtime.server.errors import StatusError
 from switchagg.p4runtime.server.profiles import weighted
@@ -92,7 +85,7 @@ class TableEntries:
             )
         if not table.needs_priority and message.priority:
             raise errors.invalid(f"table {table.name} takes no priorities: {message.priority} is not 0")
-        return decode_matches(f"table {table.name}", table.fields, message.match), message.priority
+        return codec.decode_matches(f"table {table.name}", table.fields, message.match), message.priority
 
     def _remove(self, table: TableView, entry: Entry) -> None:
         table.runtime.remove(entry)
@@ -197,7 +190,7 @@ class TableEntries:
                     f"table {table.name}: an action of weight {each.weight}; accepted: 1 or more"
                 )
             view, action = self._schema.listed_action(table, each.action.action_id, default=False)
-            arguments = decode_action(view, action, each.action, f"table {table.name}")
+            arguments = codec.decode_action(view, action, each.action, f"table {table.name}")
             members[number] = BoundAction(action, arguments)
         limit = self._schema.info("action_profiles", table.profile).max_group_size
         order = weighted(list(members), message.action_profile_actions, f"table {table.name}", limit)
@@ -208,7 +201,7 @@ class TableEntries:
         if kind != "action":
             raise errors.invalid(f"table {table.name} takes an action, not {kind or 'an empty one'}")
         view, action = self._schema.listed_action(table, message.action.action_id, default=default)
-        return action, decode_action(view, action, message.action, f"table {table.name}")
+        return action, codec.decode_action(view, action, message.action, f"table {table.name}")
 
     def _checked_extras(self, table: TableView, message: Any) -> tuple[Rate, Rate] | None:
         """Checks the fields for direct counters and meters. Returns the meter's rates."""
@@ -271,7 +264,7 @@ class TableEntries:
         table = self._schema.table(message.table_id)
         found = self._filtered(table, message)
         if message.match and not message.is_default_action:
-            matches = decode_matches(f"table {table.name}", table.fields, message.match)
+            matches = codec.decode_matches(f"table {table.name}", table.fields, message.match)
             wanted = table.runtime.canonical(matches)
             found = (each for each in found if each[1].matches == wanted)
         yield from found
@@ -304,7 +297,7 @@ class TableEntries:
         elif entry.choice is not None:
             message.action.action_profile_member_id = entry.choice.order[0]
         else:
-            action = encode_action(self._schema, entry.action, entry.args)
+            action = codec.encode_action(self._schema, entry.action, entry.args)
             if action is not None:
                 message.action.action.CopyFrom(action)
         if asked.HasField("counter_data") and table.counts is not None:
@@ -319,7 +312,7 @@ class TableEntries:
         if entry is table.runtime.miss:
             message.is_default_action = True
         else:
-            message.match.extend(encode_matches(table.fields, entry.matches))
+            message.match.extend(codec.encode_matches(table.fields, entry.matches))
             if table.needs_priority:
                 message.priority = entry.priority + table.shift
         return message

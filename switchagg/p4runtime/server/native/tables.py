@@ -12,15 +12,7 @@ from typing import Any, NoReturn, TypeVar
 from google.protobuf import text_format
 
 from switchagg.p4entities.counters import CounterArray, MeterArray
-from switchagg.p4entities.matches import (
-    Exact,
-    KeyField,
-    Match,
-    Parameter,
-    TableError,
-    Ternary,
-    ValueSet,
-)
+from switchagg.p4entities.matches import Exact, KeyField, Match, Parameter, TableError, Ternary, ValueSet
 from switchagg.p4entities.replication import Replication
 from switchagg.p4entities.tables import Action, Table
 from switchagg.p4runtime.protos import p4info_pb2, p4runtime_pb2
