@@ -98,7 +98,7 @@ class Client:
             raise SwitchError(self._failure)
 
     def claim(self, election: int) -> None:
-        """Claims an election id. The answer comes as a `ArbitrationAnswer`."""
+        """Claims an election id. The answer comes as an `ArbitrationAnswer`."""
         self.election = election
         self._requests.put(p4runtime_pb2.StreamMessageRequest(arbitration=self._identity()))
 
@@ -224,10 +224,10 @@ class Link:
 
     Between two attempts it waits 0.1 s, doubling up to 1 s.
 
-        Args:
-            prepare: called with a new primary client before anybody else has it; returns whether the switch's
-                memory is gone. A `SwitchAggError` closes the connection again.
-            packet: takes the frames that come to the controller's port.
+    Args:
+        prepare: called with a new primary client before anybody else has it; returns whether the switch's
+            memory is gone. A `SwitchAggError` closes the connection again.
+        packet: takes the frames that come to the controller's port.
     """
 
     def __init__(

@@ -45,8 +45,7 @@ class Members:
 
     def read(self, message: Any) -> Iterator[Any]:
         """Yields the members that are asked for. Raises `StatusError`."""
-        for identity in _asked(self._schema, message.action_profile_id):
-            _, profile, _ = _opened(self._schema, identity)
+        for identity, profile in _asked(self._schema, message.action_profile_id):
             for number, member in profile.members.items():
                 if message.member_id not in (0, number):
                     continue
@@ -112,8 +111,7 @@ class Groups:
 
     def read(self, message: Any) -> Iterator[Any]:
         """Yields the groups that are asked for. Raises `StatusError`."""
-        for identity in _asked(self._schema, message.action_profile_id):
-            _, profile, _ = _opened(self._schema, identity)
+        for identity, profile in _asked(self._schema, message.action_profile_id):
             for number, choice in profile.groups.items():
                 if message.group_id not in (0, number):
                     continue
@@ -142,6 +140,8 @@ def _opened(schema: Schema, number: int) -> tuple[str, ActionProfile, list[Table
     return name, tables[0].runtime.profile, tables
 
 
-def _asked(schema: Schema, number: int) -> list[int]:
+def _asked(schema: Schema, number: int) -> Iterator[tuple[int, ActionProfile]]:
     used = {table.profile for table in schema.tables()}
-    return [each for each in schema.asked("action_profiles", number) if number or each in used]
+    for each in schema.asked("action_profiles", number):
+        if number or each in used:
+            yield each, _opened(schema, each)[1]

@@ -302,8 +302,7 @@ class Stream:
 
     def messages(self) -> Iterator[Any]:
         """Yields the messages, until the stream ends."""
-        while (message := self._waiting.get()) is not None:
-            yield message
+        return iter(self._waiting.get, None)
 
 
 _ROOM: Final = 7000
