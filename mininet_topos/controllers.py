@@ -120,13 +120,7 @@ class SwitchAggController(Controller):
         if self._process is not None:
             if self._process.poll() is not None:
                 warn(f"{self.name} had ended by itself, with status {self._process.returncode}\n")
-            else:
-                self._process.terminate()
-            try:
-                self._process.wait(5)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
+            programs.end(self._process)
             self._process = None
         Node.stop(self)
 
@@ -171,11 +165,8 @@ class SwitchAggController(Controller):
                 if all(states[switch.name]["state"] == "up" for switch in self.switches):
                     return
             if self._process.poll() is not None or time.monotonic() > end:
-                down = "; ".join(
-                    f"{name} is {each['state']}: {each.get('why')}"
-                    for name, each in states.items()
-                    if each["state"] != "up"
-                )
+                waiting = [each for each in states.values() if each["state"] != "up"]
+                down = "; ".join(f"{each['name']} is {each['state']}: {each.get('why')}" for each in waiting)
                 words = "; ".join(said().strip().splitlines()[-3:])
                 raise ControllerFailed(f"the controller does not start: {down or words or 'it said nothing'}")
             time.sleep(0.05)
@@ -264,12 +255,8 @@ def _behind(intf: Any, depth: int = 0) -> Iterator[tuple[int, Any]]:
 
 def _hosts(switches: list[Any]) -> list[Any]:
     """Returns all hosts at these switches, in the natural order of their names."""
-    found = {}
-    for switch in switches:
-        for node in neighbours(switch):
-            if not _aggregates(node):
-                found[node.name] = node
-    return [found[name] for name in sorted(found, key=lambda each: naturalSeq([each]))]
+    nodes = {node.name: node for switch in switches for node in neighbours(switch) if not _aggregates(node)}
+    return sorted(nodes.values(), key=lambda each: naturalSeq([each.name]))
 
 
 controllers = {"switchagg": SwitchAggController}

@@ -1,4 +1,4 @@
-"""Finds `switchagg`, its Python and other programs, for a Python that may not have switchagg.
+"""Finds `switchagg`, its Python and other programs, for a Python that may not have switchagg; ends processes.
 
 `mn` runs in the system's Python, under sudo, whose PATH is short. So the search includes the virtual
 environment that the checkout's Makefile makes.
@@ -10,6 +10,8 @@ import contextlib
 import importlib.metadata
 import os
 import shutil
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -55,6 +57,17 @@ def python() -> str:
     if not beside.exists():
         raise Missing(f"{first} has no python beside it; accepted: {VARIABLE}=/path/to/venv/bin/switchagg")
     return str(beside)
+
+
+def end(process: subprocess.Popen[bytes], number: int = signal.SIGTERM, seconds: float = 5.0) -> None:
+    """Ends a process: by a signal, or by SIGKILL if it has not ended some seconds later."""
+    with contextlib.suppress(ProcessLookupError):
+        process.send_signal(number)
+    try:
+        process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def program(name: str, why: str) -> str:

@@ -32,7 +32,6 @@ PROGRAM = programs.REPOSITORY / "p4" / "switchagg_v1model.p4"
 CPU_PORT = 510
 # Python starts slowly on a busy computer.
 _START = 60.0
-_STOP = 5.0
 
 
 class SwitchFailed(Exception):
@@ -86,7 +85,7 @@ class AggSwitch(Switch):
 
     def table(self) -> dict[str, Any]:
         """Returns the settings of this kind of switch in a controller's configuration."""
-        raise NotImplementedError
+        return {"target": self.engine}
 
     def interfaces(self) -> dict[int, str]:
         """Returns interfaces by port."""
@@ -132,16 +131,9 @@ class AggSwitch(Switch):
 
     def end(self, number: int = signal.SIGTERM) -> None:
         """Ends the process, if it runs."""
-        if self.process is None:
-            return
-        with contextlib.suppress(ProcessLookupError):
-            self.process.send_signal(number)
-        try:
-            self.process.wait(_STOP)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-        self.process = None
+        if self.process is not None:
+            programs.end(self.process, number)
+            self.process = None
 
     def connected(self) -> bool:
         """Returns True while the process runs."""
@@ -178,13 +170,7 @@ class NativeSwitch(AggSwitch):
     engine = "native"
 
     def line(self) -> list[str]:
-        return [
-            *programs.switchagg(), "switch", "--engine", "native", *_interface_words(self),
-            "--p4runtime", self.server,
-        ]  # fmt: skip
-
-    def table(self) -> dict[str, Any]:
-        return {"target": "native"}
+        return _our_line(self)
 
 
 class P4ModelSwitch(AggSwitch):
@@ -209,13 +195,7 @@ class P4ModelSwitch(AggSwitch):
 
     def line(self) -> list[str]:
         macros = [word for each in self._defines for word in ("-D", each)]
-        return [
-            *programs.switchagg(), "switch", "--engine", "p4", "--program", str(self.program), *macros,
-            *_interface_words(self), "--p4runtime", self.server,
-        ]  # fmt: skip
-
-    def table(self) -> dict[str, Any]:
-        return {"target": "p4"}
+        return _our_line(self, "--program", str(self.program), *macros)
 
 
 class Bmv2Switch(AggSwitch):
@@ -254,7 +234,7 @@ class Bmv2Switch(AggSwitch):
         ]  # fmt: skip
 
     def table(self) -> dict[str, Any]:
-        return {"target": "bmv2", "p4info": str(self.p4info_file), "config": str(self.config_file)}
+        return {**super().table(), "p4info": str(self.p4info_file), "config": str(self.config_file)}
 
     @staticmethod
     def _thrift() -> list[str]:
@@ -293,8 +273,13 @@ def compiled(program: Path, words: int) -> tuple[Path, Path]:
     return config, p4info
 
 
-def _interface_words(switch: AggSwitch) -> list[str]:
-    return [word for port, name in switch.interfaces().items() for word in ("--interface", f"{port}={name}")]
+def _our_line(switch: AggSwitch, *options: str) -> list[str]:
+    """Returns the command line of `switchagg switch`."""
+    interfaces = [
+        word for port, name in switch.interfaces().items() for word in ("--interface", f"{port}={name}")
+    ]
+    first = [*programs.switchagg(), "switch", "--engine", switch.engine]
+    return [*first, *options, *interfaces, "--p4runtime", switch.server]
 
 
 def _free_port() -> int:

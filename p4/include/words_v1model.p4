@@ -18,27 +18,20 @@ control Words(inout headers_t hdr, in bit<32> slot, in step_t step) {
         AGG_FOR_EACH_PAIR(AGG_STORE)
     }
 
+#define AGG_COMBINE(word, operation) \
+        word_##word.read(stored, slot); \
+        hdr.words.w##word = hdr.words.w##word operation stored; \
+        word_##word.write(slot, hdr.words.w##word);
+
     action sum() {
         bit<32> stored;
-#define AGG_SUM(pair, low, high) \
-        word_##low.read(stored, slot); \
-        hdr.words.w##low = hdr.words.w##low + stored; \
-        word_##low.write(slot, hdr.words.w##low); \
-        word_##high.read(stored, slot); \
-        hdr.words.w##high = hdr.words.w##high + stored; \
-        word_##high.write(slot, hdr.words.w##high);
+#define AGG_SUM(pair, low, high) AGG_COMBINE(low, +) AGG_COMBINE(high, +)
         AGG_FOR_EACH_PAIR(AGG_SUM)
     }
 
     action or() {
         bit<32> stored;
-#define AGG_OR(pair, low, high) \
-        word_##low.read(stored, slot); \
-        hdr.words.w##low = hdr.words.w##low | stored; \
-        word_##low.write(slot, hdr.words.w##low); \
-        word_##high.read(stored, slot); \
-        hdr.words.w##high = hdr.words.w##high | stored; \
-        word_##high.write(slot, hdr.words.w##high);
+#define AGG_OR(pair, low, high) AGG_COMBINE(low, |) AGG_COMBINE(high, |)
         AGG_FOR_EACH_PAIR(AGG_OR)
     }
 

@@ -19,6 +19,7 @@ _ALL_PROTOCOLS: Final = 3
 _PACKET_OUTGOING: Final = 4
 _LARGEST: Final = 1 << 17
 # From linux/if_packet.h; Python's socket module does not have them.
+_SO_RCVBUFFORCE: Final = 33
 _SOL_PACKET: Final = 263
 _ADD_MEMBERSHIP: Final = 1
 _PROMISCUOUS: Final = 1
@@ -59,6 +60,17 @@ def open_interface(name: str) -> socket.socket:
     except OSError as error:
         made.close()
         raise UsageError(f"interface {name}: {error.strerror}; `ip link` lists those of this host") from None
+    return made
+
+
+def open_buffered(name: str, size: int) -> socket.socket:
+    """Returns a socket of `open_interface` that does not block and holds `size` bytes of frames."""
+    made = open_interface(name)
+    made.setblocking(False)
+    try:
+        made.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, size)
+    except PermissionError:  # root of a user namespace only
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, size)
     return made
 
 

@@ -147,9 +147,8 @@ class Parameter:
         if self.signed and value < 0:
             low, high = -(1 << (self.width - 1)), -1
         if not low <= value <= high:
-            raise TableError(
-                f"action {action}: parameter {self.name}: {value:#x} does not fit {self.width} bits"
-            )
+            where = f"action {action}: parameter {self.name}"
+            raise TableError(f"{where}: {value:#x} does not fit {self.width} bits")
         if self.boolean:
             return bool(value)
         return value - (1 << self.width) if self.signed and value >> (self.width - 1) > 0 else value

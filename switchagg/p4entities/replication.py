@@ -8,9 +8,12 @@ of every node gets a copy that carries the node's rid. A Tofino node may have an
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from switchagg.p4entities.matches import TableError
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +56,7 @@ class Replication:
 
     def remove_group(self, group: int) -> None:
         """Removes a group. Raises TableError if there is none."""
-        self._group(group)
+        _existing(self._groups, group, "multicast group")
         del self._groups[group]
         for handle in self._owned.pop(group, ()):
             del self._nodes[handle]
@@ -67,13 +70,13 @@ class Replication:
 
     def update_node(self, handle: int, ports: Sequence[int]) -> None:
         """Gives a node other ports. Raises TableError if there is no such node."""
-        node = self._node(handle)
-        self._nodes[handle] = Node(node.rid, tuple(ports), node.xid)
+        node = _existing(self._nodes, handle, "multicast node")
+        self._nodes[handle] = replace(node, ports=tuple(ports))
 
     def associate(self, group: int, handle: int) -> None:
         """Puts a node into a group. Raises TableError."""
-        self._node(handle)
-        self._group(group).append(handle)
+        _existing(self._nodes, handle, "multicast node")
+        _existing(self._groups, group, "multicast group").append(handle)
 
     def set_group(self, group: int, replicas: Sequence[tuple[int, int]]) -> None:
         """Creates or replaces a group by its (rid, port) pairs, as P4Runtime gives them."""
@@ -114,9 +117,8 @@ class Replication:
 
     def remove_session(self, session: int) -> None:
         """Removes a clone session. Raises TableError if there is none."""
-        if session not in self._sessions:
-            raise TableError(f"there is no clone session {session}")
-        group = self._sessions.pop(session).group
+        group = _existing(self._sessions, session, "clone session").group
+        del self._sessions[session]
         if group is not None and group < 0:
             self.remove_group(group)
 
@@ -124,12 +126,8 @@ class Replication:
         """Returns the target of a session's clones, if the session exists."""
         return self._sessions.get(session)
 
-    def _group(self, group: int) -> list[int]:
-        if group not in self._groups:
-            raise TableError(f"there is no multicast group {group}")
-        return self._groups[group]
 
-    def _node(self, handle: int) -> Node:
-        if handle not in self._nodes:
-            raise TableError(f"there is no multicast node {handle}")
-        return self._nodes[handle]
+def _existing(things: dict[int, _T], number: int, what: str) -> _T:
+    if number not in things:
+        raise TableError(f"there is no {what} {number}")
+    return things[number]

@@ -16,7 +16,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from switchagg.p4entities.matches import (
     Canonical,
@@ -27,6 +27,8 @@ from switchagg.p4entities.matches import (
     TableError,
     Wildcard,
 )
+
+_T = TypeVar("_T")
 
 DEFAULT_SIZE: Final = 1024
 _CACHED_KEYS: Final = 4096
@@ -55,11 +57,10 @@ class Action:
         """Returns the arguments in order, checked. Raises TableError."""
         names = [parameter.name for parameter in self.parameters]
         if isinstance(arguments, Mapping):
-            unknown = [name for name in arguments if name not in names]
-            missing = [name for name in names if name not in arguments]
-            if unknown or missing:
-                problem = f"no parameter {unknown[0]}" if unknown else f"parameter {missing[0]} is missing"
-                raise TableError(f"action {self.name}: {problem}; it takes {_listed(names)}")
+            problems = [f"no parameter {name}" for name in arguments if name not in names]
+            problems += [f"parameter {name} is missing" for name in names if name not in arguments]
+            if problems:
+                raise TableError(f"action {self.name}: {problems[0]}; it takes {_listed(names)}")
             arguments = [arguments[name] for name in names]
         if len(arguments) != len(names):
             raise TableError(
@@ -133,11 +134,11 @@ class ActionProfile:
     def modify_member(self, member: int, action: str, arguments: Arguments = ()) -> None:
         """Replaces a member's action. Raises TableError."""
         chosen = self._action(action)
-        self._member(member).set_action(chosen, chosen.bind(arguments))
+        self._existing("member", self.members, member).set_action(chosen, chosen.bind(arguments))
 
     def remove_member(self, member: int) -> None:
         """Removes a member that is in no group. Raises TableError."""
-        self._member(member)
+        self._existing("member", self.members, member)
         for group, choice in self.groups.items():
             if member in choice.order:
                 raise TableError(f"action profile {self.name}: member {member} is in group {group}")
@@ -148,7 +149,7 @@ class ActionProfile:
         if not self.selector:
             raise TableError(f"action profile {self.name} is no selector: it has no groups")
         for member in members:
-            self._member(member)
+            self._existing("member", self.members, member)
         if group in self.groups:
             self.groups[group].order[:] = members
         else:
@@ -159,8 +160,7 @@ class ActionProfile:
 
         Raises TableError if there is none.
         """
-        if group not in self.groups:
-            raise TableError(f"action profile {self.name} has no group {group}")
+        self._existing("group", self.groups, group)
         del self.groups[group]
 
     def choice(self, member: int | None, group: int | None) -> MemberChoice:
@@ -168,11 +168,9 @@ class ActionProfile:
         if (member is None) == (group is None):
             raise TableError(f"action profile {self.name}: name either a member or a group")
         if member is not None:
-            self._member(member)
+            self._existing("member", self.members, member)
             return MemberChoice(self.members, [member])
-        if group not in self.groups:
-            raise TableError(f"action profile {self.name} has no group {group}")
-        return self.groups[group]
+        return self._existing("group", self.groups, group)
 
     def _action(self, name: str) -> Action:
         if name not in self.actions:
@@ -180,10 +178,10 @@ class ActionProfile:
             raise TableError(f"action profile {self.name} has no action {name}; it has {listed}")
         return self.actions[name]
 
-    def _member(self, member: int) -> BoundAction:
-        if member not in self.members:
-            raise TableError(f"action profile {self.name} has no member {member}")
-        return self.members[member]
+    def _existing(self, what: str, things: dict[int, _T], number: int | None) -> _T:
+        if number not in things:
+            raise TableError(f"action profile {self.name} has no {what} {number}")
+        return things[number]
 
 
 class Entry(BoundAction):
@@ -237,6 +235,7 @@ class Table:
         self.profile = profile
         kinds = [key.kind for key in self.keys]
         self._by_prefix = kinds.count(MatchKind.LPM) == 1 and kinds.count(MatchKind.EXACT) == len(kinds) - 1
+        self._prefixed = kinds.index(MatchKind.LPM) if self._by_prefix else -1
         self._exact = all(kind is MatchKind.EXACT for kind in kinds)
         self._ranged = MatchKind.RANGE in kinds
         self._serial = 0
@@ -347,13 +346,7 @@ class Table:
         if len(self._entries) >= self.size:
             raise TableError(f"table {self.name} is full: it holds {self.size} entries")
         self._serial += 1
-        first = priority
-        if self._by_prefix:
-            first = next(
-                mask.bit_count()
-                for (_, mask), key in zip(canonical, self.keys, strict=True)
-                if key.kind is MatchKind.LPM
-            )
+        first = canonical[self._prefixed][1].bit_count() if self._by_prefix else priority
         rank = first, -self._serial
         entry = Entry(action, args, matches=canonical, priority=priority, rank=rank, choice=choice)
         self._entries[identity] = entry
@@ -434,11 +427,10 @@ class Table:
         shown = []
         for (first, second), key in zip(matches, self.keys, strict=True):
             if key.kind is MatchKind.RANGE:
-                shown.append(f"{key.name}={first:#x}..{second:#x}")
-            elif second == key.full:
-                shown.append(f"{key.name}={first:#x}")
+                second_shown = f"..{second:#x}"
             else:
-                shown.append(f"{key.name}={first:#x}&&&{second:#x}")
+                second_shown = "" if second == key.full else f"&&&{second:#x}"
+            shown.append(f"{key.name}={first:#x}{second_shown}")
         return ", ".join(shown) or "(no key)"
 
     def _refuse_constant(self) -> None:

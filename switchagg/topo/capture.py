@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from switchagg.emulator.packet_socket import open_interface, whole
+from switchagg.emulator.packet_socket import open_buffered, whole
 from switchagg.errors import SwitchAggError, SwitchError, UsageError
 
 # Classic pcap with nanoseconds; link type 1 is Ethernet.
@@ -27,7 +27,6 @@ _FILE: Final = struct.pack("<IHHiIII", 0xA1B23C4D, 2, 4, 0, 0, 1 << 18, 1)
 _RECORD: Final = struct.Struct("<IIII")
 _SO_TIMESTAMPNS: Final = 35
 _TIME: Final = struct.Struct("=qq")
-_SO_RCVBUFFORCE: Final = 33
 _BUFFER: Final = 32 << 20
 _SOL_PACKET: Final = 263
 _STATISTICS: Final = 6
@@ -38,13 +37,8 @@ class Tap:
     """An interface and its file."""
 
     def __init__(self, folder: Path, name: str) -> None:
-        self.socket = open_interface(name)
-        self.socket.setblocking(False)
+        self.socket = open_buffered(name, _BUFFER)
         self.socket.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
-        try:
-            self.socket.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _BUFFER)
-        except PermissionError:  # root of a user namespace only
-            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER)
         self._file: BinaryIO = (folder / f"{name}.pcap").open("wb")
         self._file.write(_FILE)
         self.frames = 0

@@ -24,14 +24,13 @@ import time
 from dataclasses import asdict
 from typing import Any, Final, NamedTuple
 
-from switchagg.emulator.packet_socket import open_interface, receive
+from switchagg.emulator.packet_socket import open_buffered, receive
 from switchagg.errors import SwitchAggError, UsageError
 from switchagg.topo.link_faults import LinkDirection, LinkFaults, link_faults
 
 # select() takes 1024 descriptors, and a link has two sockets.
 MOST_LINKS: Final = 400
 _BUFFER: Final = 8 << 20
-_SO_RCVBUFFORCE: Final = 33
 _BATCH: Final = 64
 
 
@@ -70,7 +69,7 @@ class Links:
     def _add(self, name: str, ends: list[str], faults: LinkFaults) -> None:
         if len(self._ways) >= MOST_LINKS:
             raise UsageError(f"more than {MOST_LINKS} links with faults; accepted: as many at most")
-        first, second = (_open(each) for each in ends)
+        first, second = (open_buffered(each, _BUFFER) for each in ends)
         forth, back = LinkDirection(faults, f"{name} forth"), LinkDirection(faults, f"{name} back")
         self._ways[name] = forth, back
         self._ends[first.fileno()] = _End(first, second, forth)
@@ -126,18 +125,6 @@ class Links:
         while self._due and self._due[0][0] <= now:
             _, _, target, frame = heapq.heappop(self._due)
             _send(target, frame)
-
-
-def _open(name: str) -> socket.socket:
-    opened = open_interface(name)
-    opened.setblocking(False)
-    for option in (_SO_RCVBUFFORCE, socket.SO_RCVBUF):
-        try:
-            opened.setsockopt(socket.SOL_SOCKET, option, _BUFFER)
-            break
-        except PermissionError:  # root of a user namespace only
-            continue
-    return opened
 
 
 def _send(target: socket.socket, frame: bytes) -> None:

@@ -209,12 +209,8 @@ class HeaderClasses:
 
     def _header(self, name: str, type_: HeaderType) -> list[str]:
         lines = self._common(name, type_, header=True)
-        lines += [
-            "        if o.valid:",
-            "            self.valid = True",
-            *self._copies(type_, "            "),
-        ]
-        lines += ["        else:", "            self.valid = False"]
+        lines += ["        if o.valid:", "            self.valid = True"]
+        lines += [*self._copies(type_, "            "), "        else:", "            self.valid = False"]
         lines += [*self._make(name, type_, header=True), *self._equal(type_, header=True)]
         cells = leaves(type_)
         varbits = [leaf for leaf in cells if leaf.varbit]
