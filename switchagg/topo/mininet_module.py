@@ -50,7 +50,12 @@ def _check() -> None:
         # Python 3.12 has no distutils any more, which Mininet 2.3.0 asks for; setuptools brings one.
         hint = "`pip install setuptools` brings it" if error.name == "distutils" else _INSTALL
         raise UsageError(f"Mininet does not load: {error}; {hint}") from None
-    for program, package in (("mnexec", "mininet"), ("ifconfig", "net-tools"), ("ip", "iproute2")):
+    check_programs(mnexec="mininet", ifconfig="net-tools", ip="iproute2")
+
+
+def check_programs(**packages: str) -> None:
+    """Raises `UsageError` for a program that is not on PATH; each is given with its package."""
+    for program, package in packages.items():
         if shutil.which(program) is None:
             raise UsageError(f"{program} is not on PATH: `sudo apt install {package}`")
 

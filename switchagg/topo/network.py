@@ -180,10 +180,7 @@ def prepare() -> None:
             "own with `unshare -rnpfm --mount-proc switchagg topo ...`"
         )
     mininet_module.load()
-    for program in ("ethtool", "sysctl"):
-        if shutil.which(program) is None:
-            package = {"ethtool": "ethtool", "sysctl": "procps"}[program]
-            raise UsageError(f"{program} is not on PATH: `sudo apt install {package}`")
+    mininet_module.check_programs(ethtool="ethtool", sysctl="procps")
     from mininet_topos import marks
 
     left = marks.stale()
@@ -218,12 +215,13 @@ def _check_options(text: str, known: Mapping[str, Any]) -> None:
 
 def _names(topology: Any) -> set[str]:
     """Returns the interfaces that a topology will have in the root namespace."""
-    names = {f"{host}-mgmt" for host in topology.hosts()}
-    for first, second, link in topology.links(withInfo=True):
-        for node, port in ((first, link["port1"]), (second, link["port2"])):
-            if topology.isSwitch(node):
-                names.add(f"{node}-eth{port}")
-    return names
+    ends = [
+        end
+        for first, second, link in topology.links(withInfo=True)
+        for end in ((first, link["port1"]), (second, link["port2"]))
+    ]
+    data = {f"{node}-eth{port}" for node, port in ends if topology.isSwitch(node)}
+    return data | {f"{host}-mgmt" for host in topology.hosts()}
 
 
 def _free(names: set[str]) -> None:

@@ -205,8 +205,7 @@ def _assign(body: Body, one: ir.Assign) -> None:
     mark = len(body.lines)
     place = lvalue(body, one.target)
     if len(body.lines) == mark and is_aggregate(one.target.type) and isinstance(one.value, ir.InvalidHeader):
-        base = one.target
-        body.emit(f"{settled(body, base)}.reset()")
+        body.emit(f"{settled(body, one.target)}.reset()")
         return
     place.store(expression(body, one.value))
 
@@ -311,10 +310,9 @@ def _targets(state: ir.State) -> list[str]:
 
 def _order(instance: ir.ParserInstance) -> list[str]:
     """Returns the states that can be reached, in reverse postorder from the start state."""
-    done: set[str] = set()
+    done = {"start"}
     order: list[str] = []
-    path: list[tuple[str, list[str]]] = [("start", _targets(instance.states["start"]))]
-    done.add("start")
+    path = [("start", _targets(instance.states["start"]))]
     while path:
         state, left = path[-1]
         if not left:
@@ -404,13 +402,10 @@ def _table(block: Block, table: ir.Table) -> None:
     for position, each in enumerate(table.actions):
         runtime = next(a for a in made.actions.values() if a.index == position)
         module.runs.append((runtime, _runner(block, each)))
-    if table.default is not None:
-        for runtime in made.actions.values():
-            if runtime.index == -1:
-                name = _runner(
-                    block, ir.ActionRef(table.default.action, table.default.args, (), table.location)
-                )
-                module.runs.append((runtime, name))
+    unlisted = [each for each in made.actions.values() if each.index == -1]
+    if table.default is not None and unlisted:
+        default = ir.ActionRef(table.default.action, table.default.args, (), table.location)
+        module.runs.append((unlisted[0], _runner(block, default)))
     body = Body(block)
     place = module.bind(made, table.name)
     matched = [key for key in table.keys if key.match_kind != "selector"]

@@ -75,18 +75,15 @@ class Trace:
 
     def table(self, table: Any, key: tuple[Any, ...], entry: Any, chosen: Any) -> None:
         """Adds the look-up of a table, and the action that runs."""
-        keys = ", ".join(
-            f"{spec.name}={value:#x}" for spec, value in zip(table.keys, map(int, key), strict=False)
-        )
-        self.add("table", f"{table.name} ({keys}) {'hit' if entry.hit else 'miss'}")
-        arguments = ", ".join(
-            f"{parameter.name}={int(value):#x}"
-            for parameter, value in zip(chosen.action.parameters, chosen.args, strict=False)
-        )
-        self.add("action", f"{chosen.action.name}({arguments})")
+        self.add("table", f"{table.name} ({_pairs(table.keys, key)}) {'hit' if entry.hit else 'miss'}")
+        self.add("action", f"{chosen.action.name}({_pairs(chosen.action.parameters, chosen.args)})")
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.events))
+
+
+def _pairs(fields: Sequence[Any], values: Sequence[Any]) -> str:
+    return ", ".join(f"{each.name}={int(value):#x}" for each, value in zip(fields, values, strict=False))
 
 
 def _shown(value: Any) -> str:

@@ -53,15 +53,10 @@ def _key_field(key: ir.Key, kinds: Mapping[str, MatchKind]) -> KeyField:
 
 def _parameters(action: ir.Action) -> tuple[Parameter, ...]:
     """Returns the parameters whose values the control plane gives: those without a direction."""
+    free = [(each, underlying(each.type)) for each in action.params if each.direction is Direction.NONE]
     return tuple(
-        Parameter(
-            each.name,
-            _width(each.type),
-            isinstance(underlying(each.type), IntType),
-            isinstance(underlying(each.type), BoolType),
-        )
-        for each in action.params
-        if each.direction is Direction.NONE
+        Parameter(each.name, _width(base), isinstance(base, IntType), isinstance(base, BoolType))
+        for each, base in free
     )
 
 
@@ -162,10 +157,8 @@ def _priorities(table: ir.Table) -> list[int]:
     sign = 1 if table.largest_priority_wins else -1
     step = -sign * table.priority_delta
     written = [entry.priority for entry in table.entries]
-    if sign > 0 and all(each is None for each in written):
-        following = 1 + table.priority_delta * (len(written) - 1)
-    else:
-        following = 1
+    falling = sign > 0 and all(each is None for each in written)
+    following = 1 + table.priority_delta * (len(written) - 1) if falling else 1
     priorities = []
     for each in written:
         present = following if each is None else each
@@ -198,20 +191,18 @@ def _match(errors: Mapping[str, int], keyset: ir.Keyset, spec: KeyField) -> Matc
 def build_value_set(declared: ir.ValueSet) -> ValueSet:
     """Returns the runtime object of a value set."""
     element: Type = declared.element
-    if isinstance(element, SetType):
-        element = element.element
-    base = underlying(element)
-    parts: list[tuple[str, Type, MatchKind]]
+    base = underlying(element.element if isinstance(element, SetType) else element)
+    parts: list[tuple[str, Type]]
     if isinstance(base, FieldsType):
-        parts = [(each.name, each.type, MatchKind.TERNARY) for each in base.fields]
+        parts = [(each.name, each.type) for each in base.fields]
     elif isinstance(base, TupleType):
-        parts = [(f"f{number}", each, MatchKind.TERNARY) for number, each in enumerate(base.elements)]
+        parts = [(f"f{number}", each) for number, each in enumerate(base.elements)]
     else:
-        parts = [("f", base, MatchKind.TERNARY)]
+        parts = [("f", base)]
     fields = []
-    for name, type_, kind in parts:
+    for name, type_ in parts:
         width = width_of(type_)
         if width is None:
             raise unsupported(f"a value set of {type_}", declared.location)
-        fields.append(KeyField(name, width, kind, isinstance(underlying(type_), IntType)))
+        fields.append(KeyField(name, width, MatchKind.TERNARY, isinstance(underlying(type_), IntType)))
     return ValueSet(declared.control_name, tuple(fields), declared.size)
