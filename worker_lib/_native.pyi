@@ -129,6 +129,9 @@ class HeartbeatSender:
     def abandon(self) -> None: ...
     sent: Final[int]
 
+def address(array: object) -> int:
+    """Returns the address of a NumPy array's first byte."""
+
 # For tests.
 
 def heartbeat(cookie: bytes, sequence: int, report: Sequence[int]) -> bytes:

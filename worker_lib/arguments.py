@@ -16,6 +16,7 @@ import numpy as np
 
 from switchagg.errors import UsageError
 from switchagg.rules.planner import LANE_BITS, MAX_BLOCK
+from worker_lib import _native
 from worker_lib.plan import DType, pack_bitmap
 
 # Types that can be summed, by name; torch and NumPy (with ml_dtypes for bfloat16) use the same names.
@@ -121,7 +122,7 @@ def _numpy_view(x: np.ndarray[Any, Any], name: str, *, write: bool) -> TensorVie
         )
     if write and not flags.writeable:
         raise UsageError(f"{name} is read-only; pass a copy, or out= with a writable array")
-    return TensorView(x, x.__array_interface__["data"][0], dtype, x.shape, x.size, x.nbytes)
+    return TensorView(x, _native.address(x), dtype, x.shape, x.size, x.nbytes)
 
 
 @lru_cache(maxsize=64)

@@ -26,6 +26,22 @@ void bind_compress(nb::module_& m);
 
 namespace {
 
+// NumPy's `__array_struct__`, as its array interface lays it down; `__array_interface__` builds a dict for the same.
+struct ArrayStruct {
+  int two, dimensions;
+  char kind;
+  int item_bytes, flags;
+  Py_ssize_t *shape, *strides;
+  void* data;
+};
+
+uintptr_t address_of(nb::handle array) {
+  const nb::object capsule = array.attr("__array_struct__");
+  const auto* fields = static_cast<const ArrayStruct*>(PyCapsule_GetPointer(capsule.ptr(), nullptr));
+  if (!fields) throw nb::python_error();
+  return reinterpret_cast<uintptr_t>(fields->data);
+}
+
 // A bound socket before an engine takes it.
 class Socket {
  public:
@@ -303,6 +319,7 @@ NB_MODULE(_native, m) {
       .def("abandon", &HeartbeatSender::abandon)
       .def_prop_ro("sent", &HeartbeatSender::sent, nb::call_guard<nb::gil_scoped_release>());
 
+  m.def("address", &address_of, "array"_a);
   m.def(
       "heartbeat",
       [](const nb::bytes& cookie, uint64_t sequence, const std::vector<uint64_t>& report) {
