@@ -234,7 +234,18 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
             opts, timeout = None, opts
         return self._run("barrier", "barrier", [], _options(c10d.BarrierOptions, opts, timeout))
 
+    def all_to_all_single(self, *args: Any, **options: Any) -> Any:
+        """Sends each rank its part of a tensor, through gloo.
+
+        On PyTorch's own way to gloo, a group that is a Python class keeps the interpreter's lock while it
+        waits for gloo's queue; a thread of gloo may hold that, and wait for the interpreter to free a tensor.
+        """
+        if self._gloo is None:
+            raise destroyed()
+        return self._gloo.alltoall_base(*args, **options)
+
     # Other names by which PyTorch calls these.
+    alltoall_base = all_to_all_single
     _reduce_scatter_base = reduce_scatter_single
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
     _allgather_base = all_gather_single

@@ -269,6 +269,20 @@ def _rest_through_gloo() -> None:
     assert said == ["from 2"]
 
 
+def _tensors_that_only_gloo_holds() -> None:
+    """Gloo's threads free them while the next operation is handed to gloo."""
+    n, r = dist.get_world_size(), dist.get_rank()
+    mine, out = torch.empty(2), torch.empty(n)
+    for _ in range(300):
+        dist.scatter(mine, [torch.full((2,), float(k)) for k in range(n)] if r == 0 else None, src=0)
+        dist.all_to_all_single(out, torch.full((n,), float(r)))
+        assert out.tolist() == list(range(n))
+
+
+def test_gloo_frees_tensors_while_it_is_called() -> None:
+    run(3, _tensors_that_only_gloo_holds)
+
+
 def _all_of_these() -> None:
     for check in (
         _averages, _strided, _leaves_and_views, _coalesced, _many_in_flight, _rest_through_gloo
