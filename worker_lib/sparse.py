@@ -352,12 +352,7 @@ def flatten(words: Words, rows: int) -> Rows:
 
 
 def _measured(
-    session: Session,
-    dtype: np.dtype[Any],
-    rows: int,
-    row: tuple[int, ...],
-    bits: int | None,
-    on_wire: int,
+    session: Session, dtype: np.dtype[Any], rows: int, row: tuple[int, ...], bits: int | None, on_wire: int
 ) -> SparseCosts:
     """Times a few sums between all ranks, and the handling of rows on each. Every rank calls it.
 

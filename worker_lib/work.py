@@ -74,12 +74,7 @@ class Work:
     """
 
     def __init__(
-        self,
-        state: SessionState,
-        prepare: Callable[[], Prepared],
-        timeout: float | None,
-        *,
-        background: bool,
+        self, state: SessionState, prepare: Callable[[], Prepared], timeout: float | None, *, background: bool
     ) -> None:
         self._state = state
         self._prepare = prepare

@@ -157,8 +157,7 @@ class Store:
                     row = (number, json.dumps(document))
                     database.execute("INSERT OR REPLACE INTO jobs VALUES (?, ?)", row)
             database.executemany(
-                "INSERT OR REPLACE INTO events VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                map(astuple, changes.events),
+                "INSERT OR REPLACE INTO events VALUES (?, ?, ?, ?, ?, ?, ?, ?)", map(astuple, changes.events)
             )
             if changes.events:
                 oldest = changes.events[-1].number - IN_STORE

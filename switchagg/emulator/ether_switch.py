@@ -38,13 +38,7 @@ from switchagg.wire.header import DEFAULT_PORT
 if TYPE_CHECKING:
     from switchagg.emulator._native import NativeSwitch
 
-OWN_SOURCE_KEYS: Final = (
-    "ethernet_source",
-    "ethernet_type",
-    "tag_type",
-    "hdr.arp.sender_ip",
-    "ipv4_source",
-)
+OWN_SOURCE_KEYS: Final = ("ethernet_source", "ethernet_type", "tag_type", "hdr.arp.sender_ip", "ipv4_source")
 LOCAL_KEYS: Final = ("ethernet_destination", "meta.traffic", "hdr.arp.target_ip", "ipv4_destination")
 LOCAL_ACTIONS: Final = {"pass": 0, "answer_arp": 1, "answer_echo": 2, "admit": 3, "drop_local": 4}
 """The engine's numbers of the actions of `local`."""

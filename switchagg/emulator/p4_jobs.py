@@ -239,8 +239,7 @@ class P4Jobs:
 
     def _reader(self, job: _Job | None) -> p4_counters.Reader:
         return p4_counters.Reader(
-            lambda entry: self._entries[id(entry)].packets,
-            lambda name, index: self._cell(job, name, index),
+            lambda entry: self._entries[id(entry)].packets, lambda name, index: self._cell(job, name, index)
         )
 
     def _cell(self, job: _Job | None, name: str, index: int) -> int:

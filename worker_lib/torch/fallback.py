@@ -32,13 +32,7 @@ from typing import Any, Final
 import torch
 from torch.distributed import distributed_c10d as c10d
 
-from switchagg.errors import (
-    CollectiveTimeout,
-    MismatchError,
-    SessionBrokenError,
-    SwitchAggError,
-    SwitchError,
-)
+from switchagg.errors import CollectiveTimeout, MismatchError, SessionBrokenError, SwitchAggError, SwitchError
 from worker_lib.session import Session
 from worker_lib.session_state import DONE, MISMATCH
 from worker_lib.work import Work

@@ -127,12 +127,7 @@ class SwitchWork(dist.Work):  # type: ignore[misc]
     """
 
     def __init__(
-        self,
-        name: str,
-        parts: Sequence[Running],
-        result: Any,
-        steps: Sequence[Step],
-        futures: TaskThread,
+        self, name: str, parts: Sequence[Running], result: Any, steps: Sequence[Step], futures: TaskThread
     ) -> None:
         super().__init__()
         self._name = name

@@ -106,8 +106,7 @@ def expression(body: Body, expr: ir.Expr) -> str:
 def is_fresh(expr: ir.Expr) -> bool:
     """Returns True if an aggregate is a new object that nothing else names."""
     return not isinstance(
-        expr,
-        ir.VarRef | ir.FieldAccess | ir.Index | ir.StackNext | ir.StackLast | ir.Ternary | ir.Cast,
+        expr, ir.VarRef | ir.FieldAccess | ir.Index | ir.StackNext | ir.StackLast | ir.Ternary | ir.Cast
     )
 
 

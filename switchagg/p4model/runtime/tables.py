@@ -61,10 +61,7 @@ def _parameters(action: ir.Action) -> tuple[Parameter, ...]:
 
 
 def build_table(
-    table: ir.Table,
-    kinds: Mapping[str, MatchKind],
-    profile: ActionProfile | None,
-    errors: Mapping[str, int],
+    table: ir.Table, kinds: Mapping[str, MatchKind], profile: ActionProfile | None, errors: Mapping[str, int]
 ) -> Table:
     """Returns the runtime object of a table, with the source's entries.
 

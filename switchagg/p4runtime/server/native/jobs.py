@@ -119,13 +119,7 @@ class NativeJobs:
     """
 
     def __init__(
-        self,
-        admission: Table,
-        engine: Engine,
-        *,
-        controller_port: int,
-        words: int,
-        ethernet: bool = False,
+        self, admission: Table, engine: Engine, *, controller_port: int, words: int, ethernet: bool = False
     ) -> None:
         self._engine = engine
         self.running: dict[int, RunningJob] = {}
@@ -437,10 +431,7 @@ def _check_agreement(job: int, initialise: Initialise | None, workers: list[Cont
     for what, found in (
         ("who is which worker: two have one bit", [each.bit for each in workers]),
         ("who is which worker: two have one address", [each.source for each in workers]),
-        (
-            "who gets what: two have one receiver",
-            [each.receiver for each in workers if not each.below],
-        ),
+        ("who gets what: two have one receiver", [each.receiver for each in workers if not each.below]),
     ):
         if len(set(found)) != len(found):
             raise disagree(what)
