@@ -45,10 +45,10 @@
 #include "include/headers.p4"
 #include "include/metadata.p4"
 
-#include "include/frames.p4"
+#include "include/ethernet.p4"
 #include "include/slots_tna.p4"
 #include "include/words_tna.p4"
-#include "include/outcome.p4"
+#include "include/slot_rules.p4"
 #include "include/rewrite.p4"
 #ifdef AGG_LOSS
 #include "include/loss_tna.p4"

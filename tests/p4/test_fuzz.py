@@ -74,7 +74,7 @@ MISTAKES = {
         "missing.write(slot, meta.others);",
         "missing.write(slot, meta.others | meta.worker);",
     ),
-    "a reply is not set aside": (V1MODEL, "include/outcome.p4", "hdr.agg.reply = 0;", ""),
+    "a reply is not set aside": (V1MODEL, "include/slot_rules.p4", "hdr.agg.reply = 0;", ""),
     "the sender's checksum stays": (V1MODEL, "include/rewrite.p4", "hdr.udp.checksum = 0;", ""),
     "repeats are not counted": (V1MODEL, "switchagg_v1model.p4", "hdr.agg.flags[1:1] == 1", "false"),
     "a token's last bit does not matter": (

@@ -1,4 +1,4 @@
-// The tables that an Ethernet switch applies to frames: those of p4/include/frames.p4, and `arps` of rewrite.p4, with the
+// The tables that an Ethernet switch applies to frames: those of p4/include/ethernet.p4, and `arps` of rewrite.p4, with the
 // counters of their entries. No I/O.
 //
 //      own_source  -> a hit is dropped: it claims to come from the switch itself

@@ -17,8 +17,8 @@
    and where that was the last worker, the slot's words go to everybody. They are in the packet itself where they
    are the round's first. */
 
-#ifndef SWITCHAGG_OUTCOME_P4
-#define SWITCHAGG_OUTCOME_P4
+#ifndef SWITCHAGG_SLOT_RULES_P4
+#define SWITCHAGG_SLOT_RULES_P4
 
 #include "metadata.p4"
 

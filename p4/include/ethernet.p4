@@ -8,8 +8,8 @@
 
    Nothing is learned here; whoever controls the switch writes the stations. */
 
-#ifndef SWITCHAGG_FRAMES_P4
-#define SWITCHAGG_FRAMES_P4
+#ifndef SWITCHAGG_ETHERNET_P4
+#define SWITCHAGG_ETHERNET_P4
 
 #include "metadata.p4"
 #include "admission.p4"
