@@ -38,7 +38,7 @@ COMMANDS: Final = {
 """Module and help text of each command.
 
 A module has ``add_parser(subparsers)``, which adds all its commands. The default of ``run`` is a command's
-function; without one it is ``run(args)`` of the module. It may have
+function (no option may store to ``run``); without one it is ``run(args)`` of the module. It may have
 ``arranged(line, parser)``, which returns a command's line as argparse shall read it.
 """
 

@@ -74,13 +74,14 @@ def run(args: argparse.Namespace) -> int:
         return status
     from switchagg.launch.processes import CannotExecute, ending
     from switchagg.launch.ranks import run_ranks
-    from worker_lib.embedded import start_embedded
 
     with contextlib.ExitStack() as stack:
         signals = stack.enter_context(stop_signals())
         watched: dict[int, Any] = {}
         controller = args.controller
         if controller is None:
+            from worker_lib.embedded import start_embedded
+
             embedded = stack.enter_context(start_embedded(arguments=_switch_arguments(args)))
             controller = embedded.controller
             descriptor = os.pidfd_open(embedded.pid)

@@ -114,7 +114,7 @@ def serve_udp(args: argparse.Namespace, switch: Switch, wait: Callable[[float], 
 
 
 def serve_p4(args: argparse.Namespace, wait: Callable[[float], bool]) -> int:
-    """Serves a P4 program in the model, likewise.
+    """Serves a P4 program in the model until `wait(seconds)` is true; returns the exit status.
 
     Raises `UsageError` for options, a program, entries, interfaces or an address that cannot work.
     """
@@ -139,7 +139,7 @@ def serve_p4(args: argparse.Namespace, wait: Callable[[float], bool]) -> int:
     return 1 if switch.failure else 0
 
 
-def _interfaces(ours: Iterable[str], bmv2: Iterable[str] = ()) -> dict[int, str]:
+def _interfaces(ours: Iterable[str], bmv2: Iterable[str]) -> dict[int, str]:
     """Returns names of interfaces by port.
 
     Args:

@@ -229,9 +229,10 @@ class Agent:
         self._retry_at = None
         name = self.driver.name
         try:
+            capacity, address = self.driver.capacity, self.driver.address
             with self._changing() as book:
                 generations = book.table.on_switch(name)
-                book.switch_measured(name, self.driver.capacity, self.driver.address)
+                book.switch_measured(name, capacity, address)
             found = self.driver.reconcile(
                 [generation.entry for generation in generations],
                 {generation.id: generation.fenced for generation in generations if generation.fenced},

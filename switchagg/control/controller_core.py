@@ -89,9 +89,9 @@ class ControllerCore:
             now = time.monotonic()
             for name in kept.switches.keys() & self.drivers.keys():
                 self.book.pool.switches[name].draining = kept.switches[name]
-            for document in filter(None, kept.jobs.values()):
+            for document in kept.jobs.values():
                 try:
-                    job = job_codec.load(document, self.epoch)
+                    job = job_codec.load(document or {}, self.epoch)
                 except (KeyError, TypeError, ValueError) as error:
                     raise SwitchError(f"a job in the store cannot be read: {error!r}") from error
                 self.book.restore(job, now)

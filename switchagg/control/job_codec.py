@@ -125,7 +125,10 @@ def _read_fields(kind: Any, names: Sequence[str], document: dict[str, Any]) -> d
 
 
 def _read(kind: Any, value: Any) -> Any:
-    """Returns a value of JSON's types as `kind`: a dataclass, enum, tuple, or one of these or None."""
+    """Returns a value of JSON's types as `kind`: a dataclass, enum, tuple, or one of these or None.
+
+    Values of other types, also of unions of them, are taken as they are.
+    """
     kinds = get_args(kind)
     if value is None:
         return None

@@ -194,10 +194,8 @@ class Queries:
         for agent in self._core.agents.values():
             agent.refresh(FRESH, max(0.0, end - time.monotonic()))
 
-    # With the lock held.
-
     def job_view(self, job: Job) -> answers.JobView:
-        """Returns a job."""
+        """Returns a job. The caller holds the lock."""
         core, book, now = self._core, self._core.book, time.monotonic()
         generation, history = job.generation, core.telemetry.history(job)
         members = [self._member(member, generation, now) for _, member in sorted(job.members.items())]
@@ -259,7 +257,7 @@ class Queries:
         }
 
     def switch_view(self, name: str, tenant: Tenant) -> answers.SwitchView:
-        """Returns a switch with the owners of its slots."""
+        """Returns a switch with the owners of its slots. The caller holds the lock."""
         switch, driver = self._core.book.pool.switches[name], self._core.drivers[name]
         hosts = switch.attachment.hosts
         return {

@@ -23,14 +23,16 @@ def stop_signals(numbers: Iterable[int] = STOP_SIGNALS, *, keep_ignored: bool = 
         keep_ignored: a signal that is ignored already, as under nohup, stays ignored.
     """
     reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-    with _handled(numbers, lambda *_: None, keep_ignored=keep_ignored):
-        wakeup = signal.set_wakeup_fd(writer)
-        try:
-            yield reader
-        finally:
-            signal.set_wakeup_fd(wakeup)
-    os.close(reader)
-    os.close(writer)
+    try:
+        with _handled(numbers, lambda *_: None, keep_ignored=keep_ignored):
+            wakeup = signal.set_wakeup_fd(writer)
+            try:
+                yield reader
+            finally:
+                signal.set_wakeup_fd(wakeup)
+    finally:
+        os.close(reader)
+        os.close(writer)
 
 
 @contextlib.contextmanager

@@ -59,8 +59,8 @@ MISTAKES = {
     "words are or-ed where they are to be added": (
         V1MODEL,
         "include/words_v1model.p4",
-        "= hdr.words.w##high + stored;",
-        "= hdr.words.w##high | stored;",
+        "AGG_COMBINE(high, +)",
+        "AGG_COMBINE(high, |)",
     ),
     "a slot forgets its words with the next SKIP": (
         V1MODEL,

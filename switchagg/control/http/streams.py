@@ -68,8 +68,9 @@ class MemberStream:
 
     def refuse(self, error: AdmissionError) -> None:
         """Refuses the join. From any thread."""
-        self._refusal = error
-        self.close()
+        with self._lock:
+            self._refusal, self._closed = error, True
+        self._notify(self._wake)
 
     def close(self) -> None:
         """Ends the stream after what is queued. From any thread."""

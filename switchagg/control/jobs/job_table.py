@@ -35,7 +35,7 @@ class JobTable:
         return self._names.get((tenant, name), ())
 
     def find(self, tenant: str, name: str, job_id: int | None = None) -> Job | None:
-        """Returns the tenant's newest job of that name, or the one whose newest generation has this id."""
+        """Returns the tenant's newest job of that name, or the newest whose last generation has this id."""
         newest = reversed(self.named(tenant, name))
         return next((job for job in newest if job_id in (None, job.id)), None)
 

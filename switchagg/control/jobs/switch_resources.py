@@ -64,6 +64,7 @@ class SwitchResources:
     why: str = UNREACHED  # the reason while it is not up
     allocator: SlotAllocator = field(init=False)
     ranges: dict[int, SlotRange] = field(default_factory=dict)  # of jobs, by their base
+    memory_used: int = 0  # bytes of their slots
     default: JobSize = field(init=False)  # of a job that asks for none
 
     def __post_init__(self) -> None:
@@ -95,11 +96,6 @@ class SwitchResources:
         if not self.up:
             return SwitchState.down
         return SwitchState.draining if self.draining else SwitchState.up
-
-    @property
-    def memory_used(self) -> int:
-        """Bytes that the jobs' slots take."""
-        return sum(each.size.memory for each in self.ranges.values())
 
     def job_size(self, words: int | None, slots: int | None, workers: int = 1) -> JobSize:
         """Returns the size of a job on this switch while it is empty, with defaults for None.
@@ -170,15 +166,20 @@ class SwitchResources:
     def take(self, size: JobSize) -> SlotRange:
         """Takes a range. The caller has made sure that there is no `obstacle`."""
         taken = SlotRange(self.name, self.allocator.allocate(size.slots), size.slots, size.words)
-        self.ranges[taken.base] = taken
+        self._add(taken)
         return taken
 
     def claim(self, slot_range: SlotRange) -> None:
         """Takes exactly this range, as after a restart. Raises `UsageError` if it is not free."""
         self.allocator.claim(slot_range.base, slot_range.slots)
+        self._add(slot_range)
+
+    def _add(self, slot_range: SlotRange) -> None:
         self.ranges[slot_range.base] = slot_range
+        self.memory_used += slot_range.size.memory
 
     def release(self, slot_range: SlotRange) -> None:
         """Frees a range."""
         del self.ranges[slot_range.base]
+        self.memory_used -= slot_range.size.memory
         self.allocator.free(slot_range.base)
