@@ -204,7 +204,10 @@ class Log:
         return self._reached
 
     def first(self, *, distance: float | None = None, loss: float | None = None) -> Record | None:
-        """The first record at most this far from the optimum, with at most this loss; None: there is none."""
+        """The first record at most this far from the optimum, with at most this loss; None: there is none.
+
+        NaN is never near.
+        """
 
         def under(value: float | None, bound: float | None) -> bool:
             return bound is None or (value is not None and value <= bound)

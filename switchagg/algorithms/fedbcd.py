@@ -144,7 +144,7 @@ def run(
     constants = session.allgather(np.array([problem.smoothness]))[:, 0].tolist()
     bound = largest_rate(constants, local_steps)
     why = "1 / the largest L_k" if len(constants) <= 2 else "1 / (local_steps * the sum of all L_k)"
-    rate = checked_step("rate", rate, bound, why, bound)
+    rate = checked_step("rate", bound if rate is None else rate, bound, why, bound)
     random = np.random.default_rng((seed, 6))
     indices = np.arange(problem.samples)
     if log is not None:

@@ -228,7 +228,9 @@ class Compressor(ABC):
             UsageError: they are not its memories.
         """
         if set(memories) != set(self.memory_names):
-            raise UsageError(f"memories are {sorted(memories)}; needed: {sorted(self.memory_names)}")
+            raise UsageError(
+                f"memories are {sorted(memories)}; {self.describe()} needs {sorted(self.memory_names)}"
+            )
         self._memory = {name: np.array(memory).reshape(-1) for name, memory in memories.items()}
 
     def scalars(self) -> dict[str, float | None]:

@@ -52,7 +52,7 @@ class IntSGD(GuardedGrid):
             raise UsageError(f"epsilon is {epsilon!r}; accepted: a number greater than 0")
         self.beta, self.epsilon = float(beta), float(epsilon)
         self.cut = 0
-        self._scalars = {"square": None}  # r
+        self._scalars = {"square": None}  # r; without it, as after a change of members, a round goes in full
 
     def unit(self, size: int, round: Round) -> float:
         """Returns 1 / alpha."""

@@ -97,7 +97,7 @@ class Modular(Compressor):
             raise UsageError(
                 "unit is None and no round has set one; give a unit to decode against a reference"
             )
-        self.restore_memories({"reference": reference})
+        self.restore_memories({"reference": np.asarray(reference, np.float64)})
 
     @property
     def unit(self) -> float | None:

@@ -39,13 +39,13 @@ class Sparsifier(Compressor):
 
     Attributes:
         inner: the compressor of the chosen blocks; the session's widest lanes unless `through` sets another.
-        alike: true if all ranks choose the same blocks.
+        same_blocks: true if all ranks choose the same blocks.
 
     Raises:
         UsageError: a block size that plans cannot carry.
     """
 
-    alike = False
+    same_blocks = False
 
     def __init__(self, block: int = DEFAULT_BLOCK, seed: int = 0) -> None:
         super().__init__(seed)
@@ -102,7 +102,7 @@ class Sparsifier(Compressor):
         self._chosen = None
         inner = self.inner.encode(values, shared, round)
         kept = (inner, numbers, x.size)
-        if self.alike:
+        if self.same_blocks:
             auto = isinstance(inner.blocks, str) and inner.blocks == "auto"
             return replace(inner, blocks="dense" if auto else inner.blocks, kept=kept)
         if inner.values.size == x.size and isinstance(inner.blocks, str):
@@ -131,14 +131,14 @@ class Sparsifier(Compressor):
     def _choose(self, x: Floats, round: Round) -> tuple[Numbers, Floats]:
         numbers = self.choose(x, round)
         values = take_blocks(x, numbers, self.block)
-        return numbers, values if self.alike else placed_blocks(values, numbers, self.block, x.size)
+        return numbers, values if self.same_blocks else placed_blocks(values, numbers, self.block, x.size)
 
     def _place(self, values: Floats, message: Message) -> Floats:
         _, numbers, size = message.kept
         factor = self.factor(size)
         if factor != 1.0:
             values = values * values.dtype.type(factor)
-        return placed_blocks(values, numbers, self.block, size) if self.alike else values
+        return placed_blocks(values, numbers, self.block, size) if self.same_blocks else values
 
     def describe(self) -> str:
         """Returns name and parameters, and the inner compressor's if it is not the default."""
@@ -281,7 +281,7 @@ class RandomBlocks(CountedBlocks):
     ) -> None:
         super().__init__(k, tau, block, seed)
         self.independent = independent
-        self.alike = not independent
+        self.same_blocks = not independent
         self.scaled = scaled
 
     @property

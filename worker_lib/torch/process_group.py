@@ -234,15 +234,28 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
             opts, timeout = None, opts
         return self._run("barrier", "barrier", [], _options(c10d.BarrierOptions, opts, timeout))
 
-    def all_to_all_single(self, *args: Any, **options: Any) -> Any:
+    def all_to_all_single(
+        self,
+        output: Any,
+        input: Any,
+        output_split_sizes: Any,
+        input_split_sizes: Any,
+        opts: Any = None,
+        timeout: timedelta | None = None,
+    ) -> Any:
         """Sends each rank its part of a tensor, through gloo.
 
         On PyTorch's own way to gloo, a group that is a Python class keeps the interpreter's lock while it
         waits for gloo's queue; a thread of gloo may hold that, and wait for the interpreter to free a tensor.
+        Other operations have no such way (`scatter`, `gather`, `reduce`), or no queue (`send`, `recv`).
         """
-        if self._gloo is None:
+        gloo = self._gloo
+        if gloo is None:
             raise destroyed()
-        return self._gloo.alltoall_base(*args, **options)
+        if isinstance(opts, timedelta):
+            opts, timeout = None, opts
+        opts = _options(c10d.AllToAllOptions, opts, timeout)
+        return gloo.alltoall_base(output, input, output_split_sizes, input_split_sizes, opts)
 
     # Other names by which PyTorch calls these.
     alltoall_base = all_to_all_single

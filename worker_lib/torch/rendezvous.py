@@ -155,7 +155,9 @@ class _Controllers:
 
     def end(self) -> None:
         """Ends all child processes, at the end of this one."""
-        for controller in self._held:
+        with self._lock:
+            held = list(self._held)
+        for controller in held:
             if controller.child is not None:
                 controller.child.close()
 

@@ -72,8 +72,8 @@ FindableMemory::FindableMemory(size_t bytes) {
   }
   Registry& all = registry();
   std::lock_guard<std::mutex> guard(all.mutex);
+  all.all.push_back({all.last_id + 1, memory_.get(), memory_.size(), memory_.descriptor()});
   id_ = ++all.last_id;
-  all.all.push_back({id_, memory_.get(), memory_.size(), memory_.descriptor()});
   ++all.generation;
 }
 

@@ -26,7 +26,7 @@ std::thread start_thread(Function&& function) {  // throws std::system_error
 }
 
 // In a forked child, where the thread does not exist, nor the owner and waiters of the mutex and the condition: forgets it
-// without joining, and makes both anew, which could be neither used nor destroyed.
+// without joining. The old mutex and condition can be neither used nor destroyed, so new ones are made in their places.
 inline void forget_thread(std::optional<std::thread>& thread, std::mutex& mutex, std::condition_variable& changed) {
   new (&mutex) std::mutex;
   new (&changed) std::condition_variable;

@@ -1,5 +1,5 @@
 // The slot machine: admission, the slot rules, counters. No I/O, no clock, no thread, and no allocation after add_job().
-// switchagg/rules/slots.py states the rules; tests compare it with tests/reference/slots.py packet by packet.
+// switchagg/rules/slots.py states the rules; tests compare this table with tests/reference/slots.py, packet by packet.
 //
 //      packet, source  ->  process()  ->  Verdict: nothing | answer one worker | multicast | echo | flush first
 //                                                  | a parent's RESULT for one worker, or for all

@@ -55,7 +55,7 @@ class Stream {
   template <typename T>
   Scale<T> down(int exponent) const;
   ScaleF carried(int exponent) const;
-  int places() const { return (call_.bits == 64 ? 62 : 30) - headroom_; }  // of wide lanes, below the largest value
+  int places() const { return (call_.bits == 64 ? 62 : 30) - headroom_; }  // s of wide lanes: a lane's unit is 2^(E - s)
 
   const Call& call_;
   const CodecKernels& kernels_;

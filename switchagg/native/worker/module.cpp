@@ -207,6 +207,8 @@ NB_MODULE(_native, m) {
              uint32_t policy, uintptr_t in, uint64_t in_begin, uint64_t in_end, uintptr_t out, uint64_t out_begin,
              uint64_t out_end, uintptr_t mask, bool zero_fill, bool auto_zeros, bool auto_block, uint8_t auto_lanes,
              uintptr_t memory, uintptr_t union_out) {
+            if (bits != 8 && bits != 16 && bits != 32 && bits != 64) throw nb::value_error("bits: 8, 16, 32 or 64");
+            if (dtype < 0 || dtype > static_cast<int>(DType::raw)) throw nb::value_error("there is no such dtype");
             new (self) Call{.kind = static_cast<Kind>(kind), .op = static_cast<ReduceOp>(op),
                             .dtype = static_cast<DType>(dtype), .bits = bits, .root = root, .sparse = sparse,
                             .block = block, .count = count, .fingerprint_count = fingerprint_count,
