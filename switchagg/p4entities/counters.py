@@ -110,7 +110,7 @@ class Meter:
 
 @dataclass(slots=True)
 class MeterArray:
-    """An indirect meter. `codes` are the numbers of green, yellow and red in the program."""
+    """An indirect meter. `execute` returns 0 to 2; `codes` are a TNA program's green, yellow and red."""
 
     name: str
     cells: list[Meter]

@@ -274,7 +274,7 @@ def from_bits(body: Body, type_: Type, code: str) -> str:
     parts: Sequence[Type]
     match base:
         case TupleType():
-            parts, form = base.elements, "({}, )"
+            parts, form = base.elements, "({}, )" if base.elements else "()"
         case StackType():
             parts, form = [base.element] * base.size, f"{body.module.classes.default(base)}.fill({{}})"
         case FieldsType():

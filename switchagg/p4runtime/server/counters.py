@@ -32,18 +32,18 @@ class Counters:
     def write(self, change: Change, message: Any) -> None:
         """Sets the counts at an index, or at all of them. Raises `StatusError`."""
         self._listener.before_read()
-        name, counter = self._opened(message.counter_id)
-        only_modify(change, name)
-        for index in _indices(message, len(counter.packets), name):
+        what, counter = self._opened(message.counter_id)
+        only_modify(change, what)
+        for index in _indices(message, len(counter.packets), what):
             counter.write(index, message.data.packet_count, message.data.byte_count)
 
     def read(self, message: Any) -> Iterator[Any]:
         """Yields the counts that a `CounterEntry` asks for. Raises `StatusError`."""
         self._listener.before_read()
         for number in self._schema.asked("counters", message.counter_id):
-            name, counter = self._opened(number)
+            what, counter = self._opened(number)
             units = counted(self._schema.info("counters", number))
-            for index in _indices(message, len(counter.packets), name):
+            for index in _indices(message, len(counter.packets), what):
                 data = encode_counts(units, counter.packets[index], counter.bytes[index])
                 entry = {"counter_id": number, "index": {"index": index}, "data": data}
                 yield p4runtime_pb2.Entity(counter_entry=entry)
@@ -91,21 +91,21 @@ class Meters:
 
     def write(self, change: Change, message: Any) -> None:
         """Sets the meter at an index, or all; without a config they are green. Raises `StatusError`."""
-        name, meter = self._opened(message.meter_id)
-        only_modify(change, name)
+        what, meter = self._opened(message.meter_id)
+        only_modify(change, what)
         if message.HasField("counter_data"):
-            raise unimplemented(f"{name} does not count by colour")
+            raise unimplemented(f"{what} does not count by colour")
         committed = peak = None
         if message.HasField("config"):
-            committed, peak = decode_config(message.config, name)
-        for index in _indices(message, len(meter.cells), name):
+            committed, peak = decode_config(message.config, what)
+        for index in _indices(message, len(meter.cells), what):
             meter.cells[index].set_rates(committed, peak, self._now())
 
     def read(self, message: Any) -> Iterator[Any]:
         """Yields the meters that a `MeterEntry` asks for. Raises `StatusError`."""
         for number in self._schema.asked("meters", message.meter_id):
-            name, meter = self._opened(number)
-            for index in _indices(message, len(meter.cells), name):
+            what, meter = self._opened(number)
+            for index in _indices(message, len(meter.cells), what):
                 answer = p4runtime_pb2.Entity(meter_entry={"meter_id": number, "index": {"index": index}})
                 copy_config(meter.cells[index], answer.meter_entry.config)
                 yield answer

@@ -32,7 +32,7 @@ _Pipeline = TypeVar("_Pipeline", bound=Forwarding)
 
 
 class Device(ABC, Generic[_Pipeline]):
-    """A switch with a device id. One lock covers it all: a batch of updates, or a packet, is done wholly.
+    """A switch with a device id. Under one lock, a batch of updates or a packet ends before the next.
 
     Attributes:
         on_packet_in, on_digest: called with `PacketIn` and `DigestList` messages, under the lock.

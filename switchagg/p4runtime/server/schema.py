@@ -72,7 +72,7 @@ class EntityListener:
         """The default action of a table was set."""
 
     def group_changed(self, group: int, entry: Any | None) -> None:
-        """A multicast group was written (`MulticastGroupEntry`), or deleted. May raise `StatusError`."""
+        """A multicast group was written (`MulticastGroupEntry`), or deleted (None). Raises `StatusError`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -328,7 +328,7 @@ def test_switch_and_ranks_end_when_the_command_is_killed() -> None:
 
 
 def test_what_is_not_there_is_left_out_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", "/nonexistent")
+    monkeypatch.setenv("PATH", "/proc/nonexistent")
     lineup_notes = []
     try:
         lineup_notes += line_up(Settings(compare=("openmpi-tcp",))).notes
@@ -354,7 +354,7 @@ def test_what_is_not_there_is_left_out_in_one_line(monkeypatch: pytest.MonkeyPat
             "compare is nccl; accepted: gloo, gloo-fp16, openmpi-tcp, openmpi-shm, udp-floor, none",
         ),
         (("--bits", "7"), "bits"),
-        (("--json", "/nonexistent/out.json"), "no folder"),
+        (("--json", "/proc/nonexistent/out.json"), "no folder"),
     ],
 )
 def test_bad_parameters_end_with_status_2_and_a_clear_line(

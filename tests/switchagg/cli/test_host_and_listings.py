@@ -119,7 +119,7 @@ def test_it_uses_no_cpu_while_idle() -> None:
         (["--slots", "12"], 2, "slots is 12; accepted: a power of two"),
         (["--words", "20000"], 2, "words is 20000; accepted: 16..16000"),
         (["--parent", "4194304"], 2, "parent is 4194304: no such process"),
-        (["--pcap", "/nonexistent/file"], 2, "/nonexistent/file"),
+        (["--pcap", "/proc/nonexistent/file"], 2, "/proc/nonexistent/file"),
     ],
 )
 def test_what_it_cannot_do(

@@ -266,8 +266,8 @@ def test_a_job_is_ordered(fake: FakeController, say: Said) -> None:
             "controller is 'ftp://x:1'; accepted: http://host:port or https",
         ),
         (
-            ["jobs", "--controller", "https://127.0.0.1:1", "--ca", "/nonexistent"],
-            "'/nonexistent', which cannot",
+            ["jobs", "--controller", "https://127.0.0.1:1", "--ca", "/proc/nonexistent"],
+            "'/proc/nonexistent', which cannot",
         ),
     ],
 )

@@ -24,7 +24,7 @@ from switchagg.wire.header import DropReason, Op
 _STRANGERS: Final[Mapping[str, Mapping[str, Any]]] = {
     DropReason.truncated: {"form": Form.TRUNCATED},
     DropReason.version: {"version": 0},
-    DropReason.op: {"op": 5},
+    DropReason.op: {"op": 5},  # no such op
     DropReason.length: {"form": Form.RAGGED},
 }
 """A packet of no job that is dropped for a reason, as `NativeJobs.first` takes it."""

@@ -1,6 +1,6 @@
 """Our program's tables for frames, as the native engine on Ethernet has them.
 
-    own_source, local, stations, arps, groups --> NativeSwitch    every update, at once
+    own_source, local, stations, arps, groups --> EtherSwitch.frames    every update, at once
     counts of their entries                   <--
 
 The engine has copies of these tables; this module keeps them equal.
@@ -20,7 +20,7 @@ from switchagg.p4runtime.server.native.entries import action_of, keys_of, params
 from switchagg.p4runtime.server.native.tables import NativeTables
 
 if TYPE_CHECKING:
-    from switchagg.emulator._native import NativeSwitch
+    from switchagg.emulator._native import NativeSwitch as FrameEngine
 
 Match = tuple[int, int]
 
@@ -36,13 +36,13 @@ class NativeFrames:
             "unaddressed": tables.counter("SwitchEgress.unaddressed"),
             "malformed": tables.counter("SwitchIngress.malformed"),
         }
-        self._engine: NativeSwitch | None = None
+        self._engine: FrameEngine | None = None
         self._ids: defaultdict[Entry, int] = defaultdict(itertools.count(1).__next__)
         self._entry_seen: dict[int, int] = {}
         self._station_seen: dict[int, int] = {}
         self._single_seen: dict[str, int] = {}
 
-    def attach(self, engine: NativeSwitch, groups: Mapping[int, list[int]]) -> None:
+    def attach(self, engine: FrameEngine, groups: Mapping[int, list[int]]) -> None:
         """Gives the engine all entries and groups, and every change from now on."""
         engine.clear_frame_tables()
         self._engine = engine
