@@ -184,6 +184,23 @@ def test_lookahead_advance_and_value_sets(tmp_path: Path) -> None:
     assert "parser: PacketTooShort" in str(switch.trace)
 
 
+def test_a_look_ahead_at_an_empty_tuple(tmp_path: Path) -> None:
+    switch = v1model(
+        tmp_path,
+        declarations="struct ahead_t { bit<8> x; tuple<> nothing; }",
+        user="ahead_t ahead;",
+        parser="""
+            state start {
+                packet.extract(hdr.data);
+                user.ahead = packet.lookahead<ahead_t>();
+                transition accept;
+            }
+        """,
+        ingress="hdr.data.b = user.ahead.x;",
+    )
+    assert sent(switch, "00000000 a7") == [(1, "00a70000a7")]
+
+
 def test_validity(tmp_path: Path) -> None:
     switch = v1model(
         tmp_path,

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from switchagg.p4entities.counters import Rate
 from switchagg.p4entities.replication import CloneSession
 from switchagg.p4model.errors import P4Error
 from switchagg.p4model.runtime.hashes import internet_checksum
@@ -315,3 +316,16 @@ def test_what_is_not_supported_is_named_with_its_place(
         tna(tmp_path, **parts)
     assert caught.value.unsupported
     assert caught.value.location.file.endswith("program.p4")
+
+
+def test_a_meters_rates_can_be_set(tmp_path: Path) -> None:
+    switch = tna(
+        tmp_path,
+        local="Meter<bit<8>>(4, MeterType_t.PACKETS) rate;",
+        ingress=f"hdr.data.b = rate.execute(hdr.data.a); {FORWARD}",
+    )
+    assert sent(switch, "02000000") == [(9, "02000000")]
+    switch.meter("rate").cell(2).set_rates(Rate(0, 1), Rate(0, 2), 0.0)
+    # Green, yellow and red of a Tofino are 0, 1 and 3.
+    assert [sent(switch, "02000000")[0][1][2:4] for _ in range(3)] == ["00", "01", "03"]
+    assert sent(switch, "01000000") == [(9, "01000000")]
