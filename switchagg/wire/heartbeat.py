@@ -20,7 +20,6 @@ from switchagg.errors import SwitchAggError, UsageError
 MAGIC: Final = b"SAHB"
 VERSION: Final = 1
 COOKIE_BYTES: Final = 16
-MAX_INTERVAL: Final = 1.0  # seconds between two heartbeats
 MIN_DEADLINE: Final = 1.0  # seconds of silence after which a job may take a rank for lost
 MAX_DEADLINE: Final = 3600.0
 _HEAD: Final = struct.Struct(f">4sBBH{COOKIE_BYTES}sQ")

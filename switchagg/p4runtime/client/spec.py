@@ -113,11 +113,6 @@ class P4RuntimeSpec:
         return self.ports or tuple(sorted({station.port for station in self.stations.values()}))
 
 
-def from_url(name: str, url: str) -> P4RuntimeSpec:
-    """Returns the switch of a URL. Raises `UsageError`, which names what is wrong and what is accepted."""
-    return from_table(name, {"url": url})
-
-
 def from_table(name: str, table: Mapping[str, Any], folder: Path | None = None) -> P4RuntimeSpec:
     """Returns the switch of a configuration table with a `url`, whose query may hold more keys.
 

@@ -44,7 +44,7 @@ class NativeSwitch:
         self._process.communicate()
 
     def driver(self) -> P4RuntimeDriver:
-        return P4RuntimeDriver(p4rt_spec.from_url("native", f"p4runtime://{self.server}"))
+        return P4RuntimeDriver(p4rt_spec.from_table("native", {"url": f"p4runtime://{self.server}"}))
 
 
 @pytest.fixture

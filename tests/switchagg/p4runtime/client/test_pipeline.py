@@ -14,7 +14,7 @@ from switchagg.p4runtime.client.pipeline import (
     expected,
     must_push,
 )
-from switchagg.p4runtime.client.spec import from_url
+from switchagg.p4runtime.client.spec import from_table
 from switchagg.p4runtime.program_source import source_of
 from switchagg.p4runtime.protos import p4info_pb2, p4runtime_pb2
 from switchagg.p4runtime.server.native.tables import own_p4info
@@ -87,7 +87,7 @@ def test_what_the_native_engine_says_of_itself() -> None:
         '@switchagg_native("words=16..2200", "slots=512", "address=10.0.0.7:4000", "link=abc", "memory=4096")'
     )
     p4info.pkg_info.annotations.append(said)
-    program = describe(from_url("a", "p4runtime://127.0.0.1:9559"), p4info)
+    program = describe(from_table("a", {"url": "p4runtime://127.0.0.1:9559"}), p4info)
     assert program.native
     capacity = program.capacity
     assert (capacity.slots, capacity.words, capacity.exact_words, capacity.memory) == (512, 2200, None, 4096)
@@ -97,11 +97,13 @@ def test_what_the_native_engine_says_of_itself() -> None:
         describe(model_switch.spec("127.0.0.1:9559", target="bmv2"), p4info)
     p4info.pkg_info.annotations[0] = '@switchagg_native("slots=many")'
     with pytest.raises(SwitchError, match="which cannot be read"):
-        describe(from_url("a", "p4runtime://127.0.0.1:9559"), p4info)
+        describe(from_table("a", {"url": "p4runtime://127.0.0.1:9559"}), p4info)
 
 
 def test_what_is_expected_of_a_switch_that_cannot_be_asked(infos: dict[str, Any]) -> None:
     assert expected(model_switch.spec("a:1"), None).capacity.exact_words == 64
     assert expected(model_switch.spec("a:1", words=16, slots=64), None).capacity.slots == 64
     assert expected(model_switch.spec("a:1"), Pipeline(infos["v1model"], b"")).capacity.exact_words == 16
-    assert expected(from_url("a", "p4runtime://a:1?target=native"), None).capacity.exact_words is None
+    assert (
+        expected(from_table("a", {"url": "p4runtime://a:1?target=native"}), None).capacity.exact_words is None
+    )

@@ -9,14 +9,14 @@ import pytest
 
 from switchagg.errors import UsageError
 from switchagg.p4program.program import Station, SwitchAddress
-from switchagg.p4runtime.client.spec import P4RuntimeSpec, from_table, from_url
+from switchagg.p4runtime.client.spec import P4RuntimeSpec, from_table
 
 URL = "p4runtime://10.0.0.2:9559"
 
 
 def test_the_least_that_can_be_said() -> None:
-    assert from_url("a", URL) == P4RuntimeSpec("a", "10.0.0.2:9559")
-    assert from_url("a", "p4runtime://[fd00::2]:9559").server == "[fd00::2]:9559"
+    assert from_table("a", {"url": URL}) == P4RuntimeSpec("a", "10.0.0.2:9559")
+    assert from_table("a", {"url": "p4runtime://[fd00::2]:9559"}).server == "[fd00::2]:9559"
 
 
 def test_all_that_can_be_said() -> None:
@@ -67,7 +67,7 @@ def test_all_that_can_be_said() -> None:
 def test_a_url_with_all_of_it() -> None:
     query = "address=10.1.0.254&station=10.1.0.1,02:00:00:00:00:01,1&station=10.1.0.2,02:00:00:00:00:02,2"
     more = "&port=3&port=4&program=a.p4&define=AGG_WORDS=16&define=X&tls=yes&timeout=0.5"
-    spec = from_url("a", f"{URL}?{query}{more}")
+    spec = from_table("a", {"url": f"{URL}?{query}{more}"})
     assert spec.own == SwitchAddress(0x02000A0100FE, "10.1.0.254", 48879)
     assert set(spec.stations) == {"10.1.0.1", "10.1.0.2"}
     assert (spec.flooded, spec.defines, spec.tls, spec.timeout) == ((3, 4), ("AGG_WORDS=16", "X"), True, 0.5)
@@ -114,7 +114,7 @@ def test_a_url_with_all_of_it() -> None:
 )
 def test_urls_that_cannot_be(url: str, problem: str) -> None:
     with pytest.raises(UsageError) as caught:
-        from_url("rack1", url)
+        from_table("rack1", {"url": url})
     assert str(caught.value).startswith("switch rack1: ")
     assert problem in str(caught.value)
 
