@@ -28,7 +28,7 @@ from switchagg.rules.planner import SkipPolicy
 from switchagg.wire.header import MAX_TREE_WORKERS
 from worker_lib import _native
 from worker_lib.membership import checked_deadline, checked_on_loss
-from worker_lib.monitor import MembershipMonitor
+from worker_lib.monitor import MembershipMonitor, end_dropped
 from worker_lib.session import Session, close_all
 from worker_lib.session_state import SessionState
 from worker_lib.transport import bind, checked_transport, local_address_towards, start_engine
@@ -228,6 +228,7 @@ def _seconds(variable: str, default: float) -> float:
 
 def _leave_at_exit() -> None:
     close_all()
+    end_dropped()
     for controller in _embedded:
         controller.close()
 

@@ -20,6 +20,7 @@ import os
 import queue
 import threading
 import time
+import weakref
 from typing import TYPE_CHECKING, Any, Final
 
 from switchagg.errors import AdmissionError, SwitchError
@@ -51,6 +52,17 @@ _LAST_PAUSE: Final = 1.0
 _PORT_CHECK: Final = 0.05  # seconds between checks of the switch's port meanwhile
 _END_SECONDS: Final = 5.0  # for the threads to end
 _TEMPORARY: Final = ("stopping", "switch")  # codes of refusals that may pass
+_monitors: Final[weakref.WeakSet[MembershipMonitor]] = weakref.WeakSet()
+
+
+def end_dropped() -> None:
+    """Waits for the monitors of sessions that were dropped and not closed, before the interpreter ends.
+
+    A thread that comes back from native code after that ends the process with an abort.
+    """
+    for monitor in list(_monitors):
+        monitor.drop()
+        monitor.join()
 
 
 class MembershipMonitor:
@@ -106,11 +118,16 @@ class MembershipMonitor:
         self._start_reader(member)
         self._thread = threading.Thread(target=self._run, name="switchagg-monitor", daemon=True)
         self._thread.start()
+        _monitors.add(self)
 
     def leave(self, begun: int) -> None:
         """Leaves the job and ends the threads. The engine is closed before."""
         self._end_threads()
         self.member.leave(begun)
+        self.join()
+
+    def join(self) -> None:
+        """Waits a while for the thread to end."""
         if threading.current_thread() is not self._thread:
             self._thread.join(_END_SECONDS)
 

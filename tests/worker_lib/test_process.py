@@ -354,6 +354,15 @@ def test_leaving_without_close(host: EmbeddedController, how: str) -> None:
     together(host.url, 2, lambda session: session.barrier(), job=name)
 
 
+def test_sessions_that_nobody_kept() -> None:
+    """Their threads end while the interpreter does."""
+    code = "import worker_lib; worker_lib.connect()"
+    command = [sys.executable, "-m", "switchagg.cli.main", "run", "-n", "4", "--", sys.executable, "-c", code]
+    for _ in range(4):
+        ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+        assert ran.returncode == 0, ran.stderr
+
+
 # ---------------------------------------------------------------------- one of them dies
 
 
