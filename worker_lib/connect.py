@@ -3,8 +3,9 @@
 argument            environment                       otherwise
 controller=         SWITCHAGG_CONTROLLER              rank 0 starts one on MASTER_ADDR, where that is set
 job=                SWITCHAGG_JOB                     "default"
-rank=               RANK                              an error, unless world_size is 1
-world_size=         WORLD_SIZE                        1
+rank=, world_size=  RANK and WORLD_SIZE, or those of      0 and 1
+                    Open MPI, PMI, MVAPICH, Slurm:
+                    `worker_lib.launchers`
 address=            SWITCHAGG_ADDRESS                 the one from which the controller is reached
 timeout=            SWITCHAGG_TIMEOUT                 30 seconds
 on_loss=            SWITCHAGG_ON_LOSS                 as the job was made, or "fail"
@@ -26,7 +27,7 @@ from switchagg.errors import SwitchError, UsageError
 from switchagg.http_client import endpoint
 from switchagg.rules.planner import SkipPolicy
 from switchagg.wire.header import MAX_TREE_WORKERS
-from worker_lib import _native
+from worker_lib import _native, launchers
 from worker_lib.membership import checked_deadline, checked_on_loss
 from worker_lib.monitor import MembershipMonitor, end_dropped
 from worker_lib.session import Session, close_all
@@ -85,10 +86,17 @@ def connect(
         AdmissionError: the controller refused: rank taken, no room on the switch, ranks missing after
         `join_timeout`. SwitchError: nobody answers at the controller's address.
     """
-    size = _integer("world_size", world_size, "WORLD_SIZE", 1)
+    for name, value in (("rank", rank), ("world_size", world_size)):
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
+            raise UsageError(f"{name} is {value!r}; accepted: an integer")
+    launch = launchers.read(os.environ, rank, world_size)
+    size = launch.world_size if launch is not None else 1 if world_size is None else world_size
     if not 1 <= size <= MAX_TREE_WORKERS:
         raise UsageError(f"world_size is {size}; accepted: 1 to {MAX_TREE_WORKERS}")
-    me = _integer("rank", rank, "RANK", 0 if size == 1 else None)
+    me = launch.rank if launch is not None else rank
+    if me is None and size > 1:
+        raise UsageError("rank is not given, and RANK is not set, nor any other launcher's variable")
+    me = me or 0
     if not 0 <= me < size:
         raise UsageError(f"rank is {me}; accepted: 0 to {size - 1} in a world of {size}")
     if timeout is None:
@@ -97,6 +105,8 @@ def connect(
         raise UsageError(f"timeout is {timeout!r}; accepted: seconds greater than 0")
     name = job if job is not None else os.environ.get("SWITCHAGG_JOB", "default")
     if size == 1:
+        if launch is None and world_size is None:
+            launchers.warn_in_allocation(os.environ)
         return _alone(SkipPolicy(), timeout, name)
     patience = timeout if join_timeout is None else join_timeout
     way = checked_transport(transport)
@@ -107,7 +117,7 @@ def connect(
         "credential": credential,
         "switch": switch if switch is not None else os.environ.get("SWITCHAGG_SWITCH") or None,
     }
-    url, retry = _controller(controller, me, patience)
+    url, retry = _controller(controller, me, patience, launch)
     return _join(
         url, name, me, size, address=address, timeout=timeout, patience=patience, words=words, slots=slots,
         transport=way, retry=retry, **wishes,
@@ -180,7 +190,9 @@ def _join(
     return Session(state, group if may_group else None)
 
 
-def _controller(given: str | None, rank: int, patience: float) -> tuple[str, bool]:
+def _controller(
+    given: str | None, rank: int, patience: float, launch: launchers.Launch | None
+) -> tuple[str, bool]:
     """Returns the controller's URL, and True if it may still be starting."""
     url = given if given is not None else os.environ.get("SWITCHAGG_CONTROLLER")
     if url:
@@ -188,6 +200,8 @@ def _controller(given: str | None, rank: int, patience: float) -> tuple[str, boo
     from worker_lib.embedded import controller_address, start_embedded
 
     address = controller_address(os.environ)
+    if address is None and launch is not None and not os.environ.get("MASTER_ADDR"):
+        address = launch.address
     if address is None:
         raise UsageError(
             "no controller named: pass controller='http://host:port', set SWITCHAGG_CONTROLLER, run "
@@ -200,22 +214,6 @@ def _controller(given: str | None, rank: int, patience: float) -> tuple[str, boo
     ):
         _embedded.append(start_embedded(host, port, timeout=patience))
     return f"http://{host}:{port}", True
-
-
-def _integer(name: str, value: int | None, variable: str, default: int | None) -> int:
-    if value is not None:
-        if not isinstance(value, int) or isinstance(value, bool):
-            raise UsageError(f"{name} is {value!r}; accepted: an integer")
-        return value
-    text = os.environ.get(variable)
-    if text is None:
-        if default is None:
-            raise UsageError(f"{name} is not given and {variable} is not set")
-        return default
-    try:
-        return int(text)
-    except ValueError:
-        raise UsageError(f"{variable} is {text!r}; accepted: an integer") from None
 
 
 def _seconds(variable: str, default: float) -> float:

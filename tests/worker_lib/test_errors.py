@@ -270,7 +270,7 @@ def test_connect_with_what_cannot_work(arguments: dict[str, Any], said: list[str
 def test_variables_that_are_no_numbers(clean: pytest.MonkeyPatch) -> None:
     clean.setenv("WORLD_SIZE", "two")
     with pytest.raises(UsageError, match="WORLD_SIZE is 'two'"):
-        worker_lib.connect()
+        worker_lib.connect(rank=0)
     clean.setenv("WORLD_SIZE", "2")
     clean.setenv("RANK", "")
     with pytest.raises(UsageError, match="RANK is ''"):

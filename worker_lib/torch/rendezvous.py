@@ -195,7 +195,7 @@ def join(
     """
     seconds = timeout.total_seconds()
     if size == 1:
-        return connect(world_size=1, rank=0, timeout=seconds), None
+        return connect(rank=0, world_size=1, timeout=seconds), None
     deadline = time.monotonic() + seconds
     store.set(f"{_KEY}/host/{rank}", _host_identity())
     if rank == 0:
