@@ -594,7 +594,7 @@ def test_a_group_that_the_switch_has_no_room_for_is_refused_at_all_its_ranks() -
                     assert group.allreduce(np.ones(5, np.int32))[0] == 2
             session.barrier()
 
-        together(host.url, 3, call, slots=32, join_timeout=8.0)
+        together(host.url, 3, call, slots=32, join_timeout=5.0)
 
 
 def test_a_group_of_one(host: EmbeddedController) -> None:
