@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from switchagg.errors import (
     CollectiveTimeout,
@@ -31,6 +31,8 @@ from worker_lib import _native
 from worker_lib.plan import ReduceOp, differing_fields
 from worker_lib.session_state import ABORTED, DONE, LOST, MISMATCH, MOVED, PENDING, TIMEOUT, SessionState
 
+_L = TypeVar("_L")
+_T = TypeVar("_T")
 _SLICE_NS: Final = 50_000_000  # how often a waiting thread looks for signals
 _SILENCE_NS: Final = 1_000_000_000  # nothing heard for this long, and a rank has left: no use to wait
 
@@ -161,26 +163,7 @@ class Work:
         state = self._state
         if state.pid != os.getpid():
             state.check_open()
-        limit = None if timeout is None else time.monotonic() + timeout
-        engine = self._enter_engine()
-        try:
-            while True:
-                status = native.status if state.closed else engine.wait(native, _SLICE_NS)
-                if status != PENDING:
-                    break
-                if timeout is not None and limit is not None and time.monotonic() >= limit:
-                    state.break_off(f"{self.called()} was not done within {timeout} s")
-                    raise self._timeout_error(native, timeout)
-                left = None if state.monitor is None else state.monitor.left
-                if left is not None and engine.silence_ns > _SILENCE_NS:
-                    # A rank left and the switch is silent: how far that rank got is unknown.
-                    state.break_off(left.text)
-                    raise left.error(self.called())
-        except BaseException as error:
-            self._interrupted(error)
-            raise
-        finally:
-            state.leave_engine()
+        status = self._in_engine(self._wait_for_end, native, timeout)
         if status == DONE:
             if native.generation > state.generation:
                 state.adopt(native.generation)
@@ -189,33 +172,56 @@ class Work:
 
     def _drive(self, seconds: float) -> bool:
         """Runs the engine in this thread for at most `seconds`; returns `done()`. Only `wait` raises."""
-        native, state = self._native, self._state
+        native = self._native
         if native is not None and seconds > 0:
-            limit = time.monotonic_ns() + int(seconds * 1e9)
-            engine = self._enter_engine()
-            try:
-                while not state.closed and native.status == PENDING:
-                    left = limit - time.monotonic_ns()
-                    if left <= 0:
-                        break
-                    engine.wait(native, min(left, _SLICE_NS))
-            except BaseException as error:
-                self._interrupted(error)
-                raise
-            finally:
-                state.leave_engine()
+            self._in_engine(self._wait_at_most, native, seconds)
         return self.done()
 
-    def _enter_engine(self) -> _native.Engine:
-        engine = self._state.engine
-        assert engine is not None
-        self._state.enter_engine()
-        return engine
+    def _wait_for_end(self, engine: _native.Engine, native: _native.Collective, timeout: float | None) -> int:
+        state = self._state
+        limit = None if timeout is None else time.monotonic() + timeout
+        while True:
+            status = native.status if state.closed else engine.wait(native, _SLICE_NS)
+            if status != PENDING:
+                return status
+            if timeout is not None and limit is not None and time.monotonic() >= limit:
+                state.break_off(f"{self.called()} was not done within {timeout} s")
+                raise self._timeout_error(native, timeout)
+            left = None if state.monitor is None else state.monitor.left
+            if left is not None and engine.silence_ns > _SILENCE_NS:
+                # A rank left and the switch is silent: how far that rank got is unknown.
+                state.break_off(left.text)
+                raise left.error(self.called())
 
-    def _interrupted(self, error: BaseException) -> None:
-        """Breaks the session: the tensors of the collective may go with its caller."""
-        if self._state.broken is None:
-            self._state.break_off(f"{self.called()} was interrupted by {type(error).__name__}")
+    def _wait_at_most(self, engine: _native.Engine, native: _native.Collective, seconds: float) -> None:
+        limit = time.monotonic_ns() + int(seconds * 1e9)
+        while not self._state.closed and native.status == PENDING:
+            left = limit - time.monotonic_ns()
+            if left <= 0:
+                break
+            engine.wait(native, min(left, _SLICE_NS))
+
+    def _in_engine(
+        self,
+        wait: Callable[[_native.Engine, _native.Collective, _L], _T],
+        native: _native.Collective,
+        limit: _L,
+    ) -> _T:
+        """Calls `wait` with the engine, in which this thread is meanwhile.
+
+        An interruption breaks the session: the tensors of the collective may go with its caller.
+        """
+        state = self._state
+        assert state.engine is not None
+        state.enter_engine()
+        try:
+            return wait(state.engine, native, limit)
+        except BaseException as error:
+            if state.broken is None:
+                state.break_off(f"{self.called()} was interrupted by {type(error).__name__}")
+            raise
+        finally:
+            state.leave_engine()
 
     def _finish(self) -> Any:
         """Makes the result, once; no thread that waits returns before it is there."""
