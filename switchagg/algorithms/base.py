@@ -298,6 +298,11 @@ def checked_step(name: str, value: float | None, bound: float, why: str, default
     return float(value)
 
 
+def checked_gamma(step: float | None, smoothness: float, default: float) -> float:
+    """A step size up to plain gradient descent's bound; the default, a method's own, may be far lower."""
+    return checked_step("step", step, 2 / smoothness, "2 / L", default)
+
+
 def checked_batch(batch: int | None, samples: int) -> None:
     """Refuses a batch that a worker's samples cannot fill; None stands for all of them."""
     accepted = f"1 to {samples} samples, or None for all"

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from switchagg.algorithms.base import Array, Log, Problem, checked_start, checked_step, constants, drive
+from switchagg.algorithms.base import Array, Log, Problem, checked_gamma, checked_start, constants, drive
 from switchagg.errors import UsageError, require
 from worker_lib.compress.base import Compressor, Floats, Message, Round, Words
 from worker_lib.compress.memories import Differences
@@ -222,8 +222,7 @@ class Diana:
         known = constants(problem, session)
         omega, n = self.average.omega, session.world_size
         self.gamma_bound = 1 / (known.smoothness * (1 + 6 * omega / n))
-        # Where the theory is far from tight a caller may go as far as plain gradient descent could.
-        self.gamma = checked_step("step", step, 2 / known.smoothness, "2 / L", self.gamma_bound)
+        self.gamma = checked_gamma(step, known.smoothness, self.gamma_bound)
         self.rate = min(self.gamma * known.strong_convexity, self.average.alpha / 2)
 
     def step(self) -> int:

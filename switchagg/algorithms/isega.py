@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from switchagg.algorithms.base import Array, Log, Problem, checked_start, checked_step, constants, drive
+from switchagg.algorithms.base import Array, Log, Problem, checked_gamma, checked_start, constants, drive
 from switchagg.algorithms.blocks import BlockDraws, checked_lanes, mean_of_blocks
 
 if TYPE_CHECKING:
@@ -68,8 +68,7 @@ class Isega:
         smoothness = known.mean_smoothness if self._draws.shared else known.smoothness
         omega = self._draws.omega
         self.gamma_bound = 1 / (smoothness * (1 + 6 * omega / averaged))
-        # Where the theory is far from tight a caller may go as far as plain gradient descent could.
-        self.gamma = checked_step("step", step, 2 / smoothness, "2 / L", self.gamma_bound)
+        self.gamma = checked_gamma(step, smoothness, self.gamma_bound)
         self.rate = min(self.gamma * known.strong_convexity, self._draws.tau / 2)
         self.own_memory = np.zeros(problem.dim)
         self.memory = np.zeros(problem.dim)

@@ -25,8 +25,8 @@ from switchagg.algorithms.base import (
     Log,
     Problem,
     checked_at_least,
+    checked_gamma,
     checked_start,
-    checked_step,
     constants,
     drive,
 )
@@ -152,7 +152,7 @@ class VrDiana:
         smoothness = known.sample_smoothness * float(rows[:, 1].max())
         omega, n = self.average.omega, session.world_size
         self.gamma_bound = 1 / (smoothness * (1 + 36 * (omega + 1) / n))
-        self.gamma = checked_step("step", step, 2 / known.smoothness, "2 / L", self.gamma_bound)
+        self.gamma = checked_gamma(step, known.smoothness, self.gamma_bound)
         self._draws = np.random.default_rng((seed, 1 + session.rank))
         self._estimator: _Saga | _Lsvrg
         if variance == "saga":
