@@ -230,8 +230,6 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     def barrier(self, opts: Any = None, timeout: timedelta | None = None) -> Any:
         """Its work is done when every rank has called it."""
-        if isinstance(opts, timedelta):
-            opts, timeout = None, opts
         return self._run("barrier", "barrier", [], _options(c10d.BarrierOptions, opts, timeout))
 
     def all_to_all_single(
@@ -252,8 +250,6 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
         gloo = self._gloo
         if gloo is None:
             raise destroyed()
-        if isinstance(opts, timedelta):
-            opts, timeout = None, opts
         opts = _options(c10d.AllToAllOptions, opts, timeout)
         return gloo.alltoall_base(output, input, output_split_sizes, input_split_sizes, opts)
 
@@ -289,6 +285,8 @@ def _options(kind: Any, given: Any, timeout: timedelta | None = None, op: Any = 
     """The options of a call: as given, or made of the arguments of PyTorch's other overloads."""
     if isinstance(given, ReduceOp | ReduceOp.RedOpType):
         given, op = None, given
+    elif isinstance(given, timedelta):
+        given, timeout = None, given
     options = kind() if given is None else given
     if op is not None:
         options.reduceOp = op
