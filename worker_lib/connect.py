@@ -89,7 +89,8 @@ def connect(
     for name, value in (("rank", rank), ("world_size", world_size)):
         if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
             raise UsageError(f"{name} is {value!r}; accepted: an integer")
-    launch = launchers.read(os.environ, rank, world_size)
+    all_given = rank is not None and world_size is not None
+    launch = None if all_given else launchers.read(os.environ, rank, world_size)
     size = launch.world_size if launch is not None else 1 if world_size is None else world_size
     if not 1 <= size <= MAX_TREE_WORKERS:
         raise UsageError(f"world_size is {size}; accepted: 1 to {MAX_TREE_WORKERS}")

@@ -117,13 +117,13 @@ def _read(launcher: _Launcher, environment: Mapping[str, str], rank: int | None,
         )
     rank = _number(launcher.rank, environment) if rank is None else rank
     size = _number(launcher.size, environment) if size is None else size
-    if names and not 0 <= rank < size:
+    if not 0 <= rank < size:
         raise UsageError(
             f"rank is {rank} in a world of {size}, by {' and '.join(names)} of {launcher.name}; accepted: a "
             "rank less than the world's size"
         )
     local = _number(launcher.local_rank, environment) if launcher.local_rank in environment else None
-    if names and local is not None and local >= size:
+    if local is not None and local >= size:
         raise UsageError(f"{launcher.local_rank} is {local} in a world of {size}")
     return Launch(launcher.name, rank, size, local, _address(launcher, size, environment))
 
@@ -138,7 +138,7 @@ def _number(name: str, environment: Mapping[str, str]) -> int:
 def _address(launcher: _Launcher, size: int, environment: Mapping[str, str]) -> tuple[str, int] | None:
     """The place where ranks meet for which nobody has set MASTER_ADDR: the same for all of them."""
     if launcher.name == "Slurm":
-        nodes = environment.get("SLURM_STEP_NODELIST") or environment.get("SLURM_JOB_NODELIST")
+        nodes = environment.get("SLURM_STEP_NODELIST")
         host = first_host(nodes) if nodes else None
         job = [environment.get(name, "") for name in launcher.ids]
     else:  # a launcher that starts all ranks on one host is their parent there

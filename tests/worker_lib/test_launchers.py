@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import worker_lib
 from switchagg.errors import UsageError
 from worker_lib.launchers import Launch, export, first_host, read
 
@@ -112,6 +113,15 @@ def test_the_place_to_meet() -> None:
     assert slurm[0] == "node03"
     assert slurm == address(STEP | {"SLURM_PROCID": "0"})
     assert slurm != address(STEP | {"SLURM_STEP_ID": "1"})
+    elsewhere = {name: value for name, value in STEP.items() if name != "SLURM_STEP_NODELIST"}
+    assert address(elsewhere | {"SLURM_JOB_NODELIST": "node[01-09]"}) is None  # the step may be on others
+
+
+def test_arguments_that_say_all_need_no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"RANK": "x", "LOCAL_RANK": ""}.items():
+        monkeypatch.setenv(name, value)
+    with worker_lib.connect(rank=0, world_size=1) as session:
+        assert session.world_size == 1
 
 
 @pytest.mark.parametrize(
