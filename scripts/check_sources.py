@@ -2,8 +2,8 @@
 
     python scripts/check_sources.py [PATH ...]
 
-* No docstring, string below an attribute, or comment block of C++, JavaScript and P4 opens with a question
-  word: a first line states what the thing is or does.
+* No docstring, string below an attribute, or comment block opens with a question word: a first line states
+  what the thing is or does.
 * No source file is longer than 800 lines.
 
 Without PATH it reads every file that git tracks. Prints a line per finding and exits with 1 if there is any.
@@ -20,6 +20,8 @@ from pathlib import Path
 
 QUESTION = re.compile(r"(What|Who|Whom|Whose|Which|How|Whether|Where|When|Why)\b")
 COMMENT = re.compile(r"\s*(?:///?|/\*\*?|\*)\s*(.*)")
+PYTHON_COMMENT = re.compile(r"\s*#\s*(.*)")
+PYTHON = {".py", ".pyi"}
 COMMENTED = {".cpp", ".h", ".js", ".p4", ".css"}
 LINES = 800
 
@@ -35,11 +37,11 @@ def strings(tree: ast.AST) -> Iterator[tuple[int, str]]:
             yield node.lineno, node.value.value
 
 
-def comment_blocks(text: str) -> Iterator[tuple[int, str]]:
+def comment_blocks(text: str, comment: re.Pattern[str]) -> Iterator[tuple[int, str]]:
     """Yields line and text of the first line of every run of comment lines."""
     inside = False
     for number, line in enumerate(text.splitlines(), 1):
-        found = COMMENT.match(line)
+        found = comment.match(line)
         if found and not inside:
             yield number, found[1]
         inside = found is not None
@@ -51,7 +53,10 @@ def findings(path: Path) -> Iterator[str]:
     count = text.count("\n")
     if count > LINES:
         yield f"{path}:{LINES}: {count} lines; accepted: {LINES}"
-    opened = strings(ast.parse(text)) if path.suffix in {".py", ".pyi"} else comment_blocks(text)
+    if path.suffix in PYTHON:
+        opened = [*strings(ast.parse(text)), *comment_blocks(text, PYTHON_COMMENT)]
+    else:
+        opened = [*comment_blocks(text, COMMENT)]
     for number, first in opened:
         if word := QUESTION.match(first.strip()):
             yield f'{path}:{number}: opens with "{word[0]}"; say what it is or does, as a statement'
@@ -63,7 +68,7 @@ def main(paths: list[str]) -> int:
     found = [
         message
         for path in sources
-        if path.suffix in {".py", ".pyi", *COMMENTED} and path.exists()
+        if path.suffix in PYTHON | COMMENTED and path.exists()
         for message in findings(path)
     ]
     print("\n".join([*found, f"{len(found)} findings"]))

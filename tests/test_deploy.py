@@ -19,7 +19,7 @@ DOCS = Path(__file__).parent.parent / "docs"
 RULES = DOCS / "deploy" / "switchagg.rules.yml"
 UNIT = DOCS / "deploy" / "switchagg-controller.service"
 GUIDE = (DOCS / "operating.md").read_text()
-# What Prometheus' clients add to every metric of a kind.
+# Suffixes that Prometheus' clients add to every metric of a kind.
 _ADDED = re.compile(r"_(created|bucket|sum|count)$")
 
 

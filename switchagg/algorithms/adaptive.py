@@ -166,7 +166,7 @@ class Adaptive:
         before = np.zeros_like(self._last)
         before[inside] = self._last[inside] - mean
         self._last[inside] = mean
-        # What rounding has added to the energy is no gradient, and would keep the lanes narrow for ever.
+        # Energy that only rounding has added is no gradient, and would keep the lanes narrow for ever.
         fresh = np.add.reduceat(np.square(self._last), self._starts) - self._blocks.sizes * noise
         fresh = np.maximum(fresh, 0.0)
         if not np.isinf(self._energies).any():

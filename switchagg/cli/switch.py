@@ -206,7 +206,7 @@ def _print(line: str, stream: TextIO | None = None) -> None:
     try:
         print(line, file=stream or sys.stdout, flush=True)
     except BrokenPipeError:
-        # What is still in the stream's buffer would raise again at exit.
+        # The rest of the stream's buffer would raise again at exit.
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, (stream or sys.stdout).fileno())
         os.close(nowhere)

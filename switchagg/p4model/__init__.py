@@ -19,7 +19,7 @@ __all__ = ["Location", "P4Error", "load"]
 
 
 def __getattr__(name: str) -> object:
-    # When asked for: tables and their like, in `runtime`, do without a parser and what it needs installed.
+    # Imported when asked for: tables and their like, in `runtime`, need no parser nor its packages.
     if name == "load":
         from switchagg.p4model.check import load
 

@@ -206,7 +206,7 @@ class _Sampled:
         self._own: dict[int, Vector] = {}
         self._sums = 0.0
         self._sum = np.zeros(len(SAMPLED_SIZES))
-        # Where sums say nothing: 0 if all ranks have the same blocks, 1 if independent ones, more if apart.
+        # Used while sums say nothing: 0 if all ranks have the same blocks, 1 if independent, more if apart.
         self._overlap = np.ones(len(SAMPLED_SIZES))
 
     def add(self, reports: Mapping[int, Report]) -> None:
@@ -364,7 +364,7 @@ class SkipTuner:
             if policy == current or now - when < leave:
                 continue
             hope = 1 - (cost - self.model.doubt(policy, current, densities)) / here
-            # What is hoped for must be worth the risk.
+            # The expected gain must be worth the risk.
             if hope > 0.1 and cost < 1.25 * here:
                 hopes[policy] = hope
         if not hopes or self._probed > _PROBING * (now - self._began):

@@ -178,7 +178,7 @@ def test_random_changes_under_loss(link: bool) -> None:
     faults = Faults(loss=0.02, duplicate=0.01, reorder=0.02, seed=seed)
     with Cluster(5, faults=faults, link=link, seed=seed) as cluster:
         stop = threading.Event()
-        # What each rank's completed sums were, by (generation of the cluster, index in it).
+        # Each rank's completed sums, by (generation of the cluster, index in it).
         members: dict[int, tuple[int, ...]] = {0: cluster.places}
         completed: dict[tuple[int, int], set[int]] = {}
         book = threading.Lock()

@@ -53,7 +53,7 @@ def test_the_same_bits_and_packets_as_over_udp(host: EmbeddedController) -> None
         ranks = together(host.url, 3, sums, seed, transport=transport)
         assert {used for used, _, _ in ranks} == {transport}
         assert ranks[0][1] == ranks[1][1] == ranks[2][1]
-        # What a rank sent again just before it left may not have been read.
+        # Packets that a rank sent again just before it left may not have been read.
         counted = host.switch.port_counters()["packets_in"] - before
         assert counted <= sum(sent for _, _, sent in ranks)
         over[transport] = ranks[0][1]

@@ -144,7 +144,7 @@ def test_all_ranks_follow_random_changes_alike(n: int, ahead: int, loss: float) 
     with EmbeddedController(faults=faults) as host:
         first, *others = together(host.url, n, follow_at_random, seed, steps, ahead)
     assert all(saw == first for saw in others)
-    # How many of them go out depends on how far ahead rank 0 calls; without changes there would be one.
+    # Their number depends on how far ahead rank 0 calls; without changes there would be one.
     assert len({word for word, _ in first}) > (3 if ahead else 10)
     rng = np.random.default_rng(seed)
     policy = SkipPolicy()

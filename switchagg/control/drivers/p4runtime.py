@@ -173,7 +173,7 @@ class P4RuntimeDriver:
                 tables.remove(holding)
                 self._gone.update({name: counts[name] for name in COUNTERS})
             finally:
-                # What could not be taken off is nobody's, and goes when the switch is reconciled.
+                # Entries that could not be taken off are nobody's, and go when the switch is reconciled.
                 del self._jobs[job_id]
                 self._before.pop(job_id, None)
 

@@ -258,7 +258,7 @@ def run(runner: Runner) -> Outcome:
         found[rate] = ran
         runs[rate] = ran.results[0]["runs"]
         given["target"] = ran.results[0]["target"]
-        # How many steps a method takes does not depend on the links: one that fails once fails always.
+        # A method's number of steps does not depend on the links: one that fails once fails always.
         methods = [name for name in methods if runs[rate][name]["reached"]]
     return _outcome(found, runs, rates, steps)
 

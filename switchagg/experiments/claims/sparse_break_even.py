@@ -80,7 +80,7 @@ def run(runner: Runner) -> Outcome:
         results = runner.ranks(measure, WORKERS, given, arguments=arguments).results
         # A call has ended when the last rank has its result.
         times = {name: np.max([r["times"][name] for r in results], axis=0) for name in ("sparse", "dense")}
-        # What else the computer does only adds to a time, so the least of many is the time itself.
+        # Other work of the computer only adds to a time, so the least of many is the time itself.
         apart = times["sparse"].min(axis=1) - times["dense"].min(axis=1)
         predicted, measured = float(results[0]["predicted"]), crossing(apart)
         ratio = max(predicted, measured) / max(min(predicted, measured), 1e-9)

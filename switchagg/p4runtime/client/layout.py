@@ -103,7 +103,7 @@ class Layout:
         own = spec.own or program.own
         if own is None:
             raise SwitchError("its own address is not known; give address=IPv4 in the switch's spec")
-        # What the native engine's program would listen to is not where its socket is.
+        # The port of the native engine's program is not that of its socket.
         self.own = own if program.ethernet else SwitchAddress(own.mac, own.ip, DEFAULT_PORT)
         self.common = p4_entries.switch_entries(program.ports, own, spec.flooded)
         # One for each MAC: a host may have several addresses.

@@ -104,7 +104,7 @@ def test_tenants_come_and_go_while_it_runs(tmp_path: Path, tenant: Say) -> None:
     assert {line["status"] for line in asked} == {200, 401}
     secrets = (token.strip(), second.strip(), str(member.token), str(member.result_token))
     assert [secret for secret in secrets if secret in logged] == []
-    # What is kept is for its owner alone, and not the token itself.
+    # Every file is for its owner alone, and does not hold the token itself.
     for file in tmp_path.iterdir():
         assert file.stat().st_mode & 0o077 == 0
         assert token.strip().encode() not in file.read_bytes()

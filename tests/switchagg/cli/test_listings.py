@@ -60,7 +60,7 @@ def test_jobs_say_what_was_chosen_and_why(fake: FakeController, say: Said) -> No
         "train: skip, block 256, 32 bits: 1.2 % of blocks are non-zero at any rank: skipping"
     )
     assert rest == []
-    # Who there are several of is told.
+    # A name that several tenants use is shown with its tenant.
     fake.jobs.append(job("train", tenant="other", switch="b", id=2))
     assert say("jobs").split()[:3] == ["job", "tenant", "id"]
     assert json.loads(say("jobs", "--json")) == {"jobs": fake.jobs}

@@ -243,7 +243,7 @@ def test_the_smallest_and_the_largest_job() -> None:
         assert job.send(0, 1, words(2)) == job.multicast(seq=1, slot=1, payload=words(2))
 
 
-# What is not admitted
+# Packets that are not admitted
 
 
 def _patched(packet: bytes, at: int, value: int) -> bytes:
@@ -411,7 +411,7 @@ def test_a_fenced_worker_changes_nothing_any_more(engine: Engine) -> None:
         "received": 3,
         "source": 3,
     }
-    # What it sent before counts, and who else is in the job is not touched.
+    # Its packets of before count, and the other workers of the job are not touched.
     job.send(0, 0, words(2))
     assert job.send(1, 0, words(3)) == job.multicast(seq=0, slot=8, payload=words(6))
     assert job.send(1, 0, words(3), again=True) == job.unicast(1, seq=0, slot=8, payload=words(6))

@@ -176,7 +176,7 @@ def offloads() -> dict[str, Any]:
     """Super-frames of UDP and TCP, and a frame whose checksum is left to a network card."""
     payload = bytes(range(250)) * 4
     udp = bytearray(_datagram(1, 2, payload))
-    # What is in the field is the sum of the pseudo header, as the kernel leaves it.
+    # The field holds the sum of the pseudo header, as the kernel leaves it.
     udp[40:42] = _pseudo(udp, 17, len(payload) + 8).to_bytes(2, "big")
     tcp = (
         bytearray(udp[:34]) + struct.pack(">HHIIBBHHH", 5000, 6000, 1000, 0, 0x50, 0x19, 512, 0, 0) + payload

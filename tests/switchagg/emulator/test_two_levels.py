@@ -111,7 +111,7 @@ def test_sums_over_two_leaves(stack: ExitStack, words: int) -> None:
         _round(tree, range(start, start + 8), rng, words)
     root = tree.root.job_counters(1)
     assert root["results"] == 64
-    # What reaches the root is one packet a leaf and slot, however many workers there are.
+    # The root gets one packet a leaf and slot, however many workers there are.
     assert root["accepted"] == 64 * LEAVES
     for leaf in tree.leaves:
         counters = leaf.job_counters(1)

@@ -136,7 +136,7 @@ def test_in_processes_as_in_one(lossy: EmbeddedController, monkeypatch: pytest.M
     with processes(lossy.url, 2, run_all, seed) as ranks:
         every = [rank.finish().get() for rank in ranks]
     check(every)
-    # What has no lanes of the session's own is the same to the bit as words added by hand.
+    # Messages without the session's own lanes are the same to the bit as words added by hand.
     for name in ("fixed", "dithering", "dithering by block", "random, quantized", "top, quantized"):
         table = Table([METHODS[name]() for _ in range(2)])
         for turn in range(ROUNDS):

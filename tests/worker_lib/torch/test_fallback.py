@@ -75,7 +75,7 @@ def _sums(seed: int) -> tuple[bool, list[float]]:
     for work, (got, wanted) in under_way:
         work.wait()
         assert torch.equal(got, wanted)
-    # What is not exact is at least the same everywhere.
+    # Inexact sums are at least the same everywhere.
     x = torch.randn(1000, generator=torch.Generator().manual_seed(r))
     dist.all_reduce(x)
     digests.append(x.double().sum().item())

@@ -115,7 +115,7 @@ def _like_gloo(seed: int) -> list[str]:
                     outcome(lambda c=call, x=x: c(x, ours)),
                     outcome(lambda c=call, x=x: c(x, gloo)),
                 )
-                # Where gloo cannot, we may; never the other way.
+                # We may do what gloo cannot; never the other way.
                 if (expected and not worked) or (expected and not same(mine, theirs)):
                     different.append(f"{name} {dtype} {shape}: {mine} {theirs}")
     return different

@@ -100,7 +100,7 @@ def test_a_leaf_is_killed_and_comes_back(forest: Forest) -> None:
         _on_and_on(session)
 
     errors = [outcome.error for outcome in forest.run(work, timeout=2.0, transport="udp")]
-    # Who gives up later may hear first that the others have.
+    # A rank that gives up later may hear first that the others have.
     assert all(isinstance(error, SwitchAggError) for error in errors), [repr(error) for error in errors]
     late = [error for error in errors if isinstance(error, CollectiveTimeout)]
     assert late

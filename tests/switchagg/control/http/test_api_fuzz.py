@@ -75,5 +75,5 @@ def test_every_call(case: Any, place: ServedController) -> None:
     print(f"SWITCHAGG_TEST_SEED={SEED}")
     if case.operation.path.endswith("/members"):
         case.body = hurried(case.body)
-    # What a schema cannot say: what a switch has room for. And 1.0 is an integer to JSON Schema, not to us.
+    # A schema cannot tell the room of a switch. And 1.0 is an integer to JSON Schema, not to us.
     case.call_and_validate(base_url=place.url, excluded_checks=[positive_data_acceptance], timeout=20)

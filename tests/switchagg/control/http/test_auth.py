@@ -238,7 +238,7 @@ def test_what_is_asked_stays_out_of_the_log(
     town: Town, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level("DEBUG")
-    # What ran in this process before may have set levels, or switched off all loggers that there were.
+    # Earlier tests of this process may have set levels, or switched off all loggers that there were.
     for name in ("switchagg", "switchagg.http"):
         caplog.set_level("DEBUG", logger=name)
         monkeypatch.setattr(logging.getLogger(name), "disabled", False)

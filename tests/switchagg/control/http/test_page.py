@@ -84,7 +84,7 @@ def test_details_of_a_job(page: Page, fake: FakeController) -> None:
         "Blocks skipped, %",
         "Density of a rank's blocks, %",
     ]
-    # What was before the page was opened comes from the controller's history, and shows under the pointer.
+    # Points from before the page was opened come from the controller's history, and show under the pointer.
     page.wait("document.querySelector('.chart .line').getAttribute('d').length > 2000")
     page.hover(".chart svg", 0.5)
     page.wait("document.querySelector('.chart-value').textContent.startsWith('500 MB/s at ')")

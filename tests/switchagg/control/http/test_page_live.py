@@ -88,7 +88,7 @@ def test_a_job_from_its_first_rank_to_its_end(page: Page, controller: EmbeddedCo
             page.wait(f"document.querySelector('tr.job').innerText.includes('{figure}')")
         page.wait("document.querySelector('.detail').innerText.includes('150 µs')")
         page.wait("document.querySelector('.chart .line').getAttribute('d').split('L').length >= 3")
-        # What the page reads of the controller's history is there.
+        # All that the page reads of the controller's history is there.
         history = "fetch('v1/jobs/train/history').then((answer) => answer.json())"
         page.wait(f"{history}.then(({{points}}) => points.length >= 3)")
         points = page.evaluate(history)["points"]

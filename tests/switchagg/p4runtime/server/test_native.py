@@ -295,7 +295,7 @@ def test_a_job_below_another_switch_begins_when_its_parent_is_known(bench: Bench
     bench.write(updates[-1])
     assert bench.switch.calls == [("add", 7)]
     assert bench.running().entry == LEAF
-    # What its parent is cannot change under it, and without its parent it ends.
+    # Its parent cannot change under it, and without its parent it ends.
     (to_all,) = (
         each for each in p4_entries.job_entries(TARGET, JOB, BELOW).tables if each.action == "deliver_all"
     )

@@ -116,7 +116,7 @@ def test_random_updates_and_reads(tmp_path: Path) -> None:
     print(results)
     for name in kinds.keys() - {"register_entry", "extern_entry"}:
         assert results[f"done: {name}"], f"no {name} was done at all"
-    # What is there can be read, and written again as it was read.
+    # Everything there can be read, and written again as it was read.
     for each in list(entities.read(p4runtime_pb2.Entity(table_entry=p4runtime_pb2.TableEntry()))):
         if not each.table_entry.is_const:
             entities.write(p4runtime_pb2.Update(type=2, entity=each))
