@@ -157,11 +157,14 @@ class Controller:
             book.attached(member, time.monotonic())
 
     def stream_closed(self, stream: EventStream) -> None:
-        """A connection has ended. Its member is lost, unless it has a newer stream or has left."""
+        """A connection has ended. Its member is lost, unless it has a newer stream or has left.
+
+        One that attached a moment ago has a moment for a sign of life.
+        """
         with self._core.changing() as book:
             member = self._core.streams.closed(stream)
             if member is not None and not self._core.closed:
-                book.lost([member], "its process ended")
+                book.stream_ended(member, time.monotonic())
 
     def leave(self, tenant: Tenant, name: str, rank: int, token: int, begun: int | None = None) -> None:
         """A rank is done with its job; `begun` is the number of collectives that it has begun, if known."""

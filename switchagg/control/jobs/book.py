@@ -59,6 +59,7 @@ from switchagg.rules.planner import SkipPolicy
 from switchagg.rules.switch import Capacity, Reconciled
 
 GRACE: Final = 5.0  # seconds that members have at least to come back after a restart
+ATTACH_PATIENCE: Final = 5.0  # seconds that a client waits for the answer to an attach
 
 
 class JobBook:
@@ -235,6 +236,7 @@ class JobBook:
     def attached(self, member: Member, now: float) -> None:
         """Repeats on a member's new stream the events that it may have missed."""
         self.table.liveness.heard(member.cookie, now)
+        member.attached = now
         job, generation = member.job, member.job.generation
         if generation is not None and generation.open:
             for rank in generation.places:
@@ -246,6 +248,17 @@ class JobBook:
         self.changes.remind(job)
 
     # Losses and deadlines.
+
+    def stream_ended(self, member: Member, now: float) -> None:
+        """A member's connection has ended: it is lost at once, if it did not attach a moment ago.
+
+        A client that gave up waiting for the answer to its attach closes that connection too. It lives, and
+        its next heartbeat or attach says so.
+        """
+        if now - member.attached < ATTACH_PATIENCE:
+            self.table.liveness.hurry(member.cookie, now + ATTACH_PATIENCE)
+        else:
+            self.lost([member], "its process ended")
 
     def lost(self, members: Sequence[Member], why: str) -> None:
         """Members are gone without leaving. Ignores those that have left or are lost already."""

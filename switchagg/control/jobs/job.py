@@ -7,6 +7,7 @@ worker.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -135,6 +136,7 @@ class Member:
     admission: Admission | None = None
     refusal: AdmissionError | None = None
     heartbeats: int = -1  # the sequence number of the latest one
+    attached: float = -math.inf  # when it opened its stream again
     crowded_out: bool = False  # a rank has given up since its job found no room in time
     why: str = ""  # the reason of its loss
 

@@ -32,6 +32,12 @@ class Liveness:
             clock.heard = max(clock.heard, now)
             clock.expires = max(clock.expires, clock.heard + clock.deadline)
 
+    def hurry(self, cookie: bytes, expires: float) -> None:
+        """Lets a member's silence last until `expires` at most. Ignores members that are not watched."""
+        clock = self._clocks.get(cookie)
+        if clock is not None:
+            clock.expires = min(clock.expires, expires)
+
     def forget(self, cookie: bytes) -> None:
         """Stops a member's clock, if it has one."""
         self._clocks.pop(cookie, None)

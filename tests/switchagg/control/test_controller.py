@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from switchagg.control.controller import Controller
+from switchagg.control.jobs import book
 from switchagg.control.jobs.records import OPEN, JobSpec, OnLoss, Quota, Tenant
 from switchagg.control.telemetry import History
 from switchagg.errors import AdmissionError, UsageError
@@ -138,8 +139,11 @@ def test_heartbeats_without_datagrams_and_what_they_show(controller: Controller)
             break
         time.sleep(0.1)
     (job,) = controller.queries.jobs(OPEN)
-    assert job["rates"]["density"] == 0.25
-    assert job["members"][0]["silent"] < 60
+    rates, silent = job["rates"], job["members"][0]["silent"]
+    assert rates is not None
+    assert rates["density"] == 0.25
+    assert silent is not None
+    assert silent < 60
     assert controller.queries.history(OPEN, "b") is None
     with pytest.raises(AdmissionError, match="not the token"):
         controller.beat(OPEN, "a", 0, token(lines[1]))
@@ -152,11 +156,29 @@ def test_a_new_line_takes_the_place_of_the_old(controller: Controller) -> None:
     assert (zero.closed, fresh.wait()) == (True, zero.wait())
     controller.stream_closed(zero)  # the old connection's end means nothing now
     assert one.of("lost") == []
-    controller.stream_closed(fresh)
-    assert one.of("lost")[0]["ranks"] == [0]
     for given in (0, token(one)):
         with pytest.raises(AdmissionError, match="not the token"):
             controller.attach(OPEN, "a", 0, given, Recorder())
+
+
+def test_a_connection_that_ends_just_after_its_attach_is_no_loss_while_the_member_is_heard(
+    controller: Controller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(book, "ATTACH_PATIENCE", 1.0)
+    zero, one, two = join_all(controller, world_size=3, deadline=60.0, on_loss=OnLoss.shrink)
+    given_up = [Recorder(), Recorder()]
+    for rank, stream in enumerate(given_up):
+        controller.attach(OPEN, "a", rank, token((zero, one)[rank]), stream)
+        controller.stream_closed(stream)  # its client's time is over; it tries again, or is dead
+    fresh = Recorder()
+    controller.attach(OPEN, "a", 0, token(zero), fresh)
+    assert fresh.wait()["rank"] == 0
+    eventually(lambda: two.of("lost") != [])
+    assert [event["ranks"] for event in two.of("lost")] == [[1]]
+    assert two.of("lost")[0]["why"].startswith("silent for ")
+    time.sleep(1.2)
+    controller.stream_closed(fresh)  # long after its attach
+    assert [event["ranks"] for event in two.of("lost")] == [[1], [0]]
 
 
 def test_questions_are_answered_or_refused(controller: Controller) -> None:

@@ -85,6 +85,7 @@ def test_members_that_do_not_come_back_are_lost(
     tmp_path: Path, driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("switchagg.control.jobs.book.GRACE", 1.5)
+    monkeypatch.setattr("switchagg.control.jobs.book.ATTACH_PATIENCE", 0.0)
     first = Controller([driver], store=Store(tmp_path), slots=16)
     first.start()
     up(first)
@@ -127,7 +128,10 @@ def restarted(first: Controller, tmp_path: Path, driver: FakeDriver) -> Iterator
         second.store.close()
 
 
-def test_who_attaches_hears_that_its_job_has_failed(tmp_path: Path, driver: FakeDriver) -> None:
+def test_who_attaches_hears_that_its_job_has_failed(
+    tmp_path: Path, driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("switchagg.control.jobs.book.ATTACH_PATIENCE", 0.0)
     first = Controller([driver], store=Store(tmp_path), slots=16)
     first.start()
     up(first)
@@ -141,7 +145,10 @@ def test_who_attaches_hears_that_its_job_has_failed(tmp_path: Path, driver: Fake
         assert error.value.code == "failed"
 
 
-def test_who_attaches_hears_whom_it_has_lost_meanwhile(tmp_path: Path, driver: FakeDriver) -> None:
+def test_who_attaches_hears_whom_it_has_lost_meanwhile(
+    tmp_path: Path, driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("switchagg.control.jobs.book.ATTACH_PATIENCE", 0.0)
     first = Controller([driver], store=Store(tmp_path), slots=16)
     first.start()
     up(first)

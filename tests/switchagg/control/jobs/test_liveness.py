@@ -30,6 +30,20 @@ def test_a_heartbeat_that_was_overtaken_changes_nothing() -> None:
     assert clocks.overdue(9.0)
 
 
+def test_a_clock_that_is_hurried_runs_out_sooner_unless_the_member_is_heard() -> None:
+    clocks = Liveness()
+    for cookie in (b"a", b"b"):
+        clocks.watch(cookie, 10.0, 0.0)
+        clocks.hurry(cookie, 6.0)
+        clocks.hurry(cookie, 8.0)  # never later
+    clocks.hurry(b"c", 1.0)  # not watched
+    clocks.heard(b"b", 3.0)
+    assert clocks.overdue(5.9) == []
+    assert clocks.overdue(6.0) == [(b"a", 6.0)]
+    assert clocks.overdue(12.9) == []
+    assert clocks.overdue(13.0) == [(b"b", 10.0)]
+
+
 def test_grace_is_for_the_first_time_only() -> None:
     clocks = Liveness()
     clocks.watch(b"a", 1.0, 0.0, grace=5.0)
