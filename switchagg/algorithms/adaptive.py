@@ -18,13 +18,13 @@ which cannot increase F but for lanes' rounding. The first step sends everything
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from switchagg.algorithms import levels
-from switchagg.algorithms.base import Array, Log, Problem, checked_at_least, checked_start, constants, drive
+from switchagg.algorithms.base import Array, Problem, checked_at_least, checked_start, constants, runner
 from switchagg.algorithms.blocks import checked_block
 from switchagg.algorithms.cost import CostModel
 from switchagg.algorithms.levels import Blocks, Level
@@ -189,13 +189,4 @@ def _along_blocks(problem: Problem, session: Session, block: int, total: float, 
     return parts
 
 
-def run(problem: Problem, session: Session, *, steps: int, log: Log | None = None, **arguments: Any) -> Array:
-    """Minimizes F = mean f_i, smooth, with the level of compression that suits the cost at every step.
-
-    Args:
-        arguments: of `Adaptive`.
-
-    Returns:
-        x, the same to the bit at all workers.
-    """
-    return drive(Adaptive(problem, session, **arguments), session, steps, log)
+run = runner(Adaptive)

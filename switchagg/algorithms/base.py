@@ -367,6 +367,26 @@ def drive(method: Method, session: Session, steps: int, log: Log | None) -> Arra
     return method.x
 
 
+class Run(Protocol):
+    """The function ``run`` of a method; `arguments` are those of its class. Returns the last x."""
+
+    def __call__(
+        self, problem: Problem, session: Session, *, steps: int, log: Log | None = None, **arguments: Any
+    ) -> Array: ...
+
+
+def runner(method: Callable[..., Method]) -> Run:
+    """Returns the function that makes a `method` and takes its steps, with the docstring of `method`."""
+
+    def run(
+        problem: Problem, session: Session, *, steps: int, log: Log | None = None, **arguments: Any
+    ) -> Array:
+        return drive(method(problem, session, **arguments), session, steps, log)
+
+    run.__doc__ = method.__doc__
+    return run
+
+
 @dataclass(frozen=True, slots=True)
 class Constants:
     """Constants of the problem that all workers learn by one exchange before the first step.

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from switchagg.algorithms.base import Array, Log, Problem, checked_gamma, checked_start, constants, drive
+from switchagg.algorithms.base import Array, Problem, checked_gamma, checked_start, constants, runner
 from switchagg.errors import UsageError, require
 from worker_lib.compress.base import Compressor, Floats, Message, Round, Words
 from worker_lib.compress.memories import Differences
@@ -232,14 +232,4 @@ class Diana:
         return bits
 
 
-def run(problem: Problem, session: Session, *, steps: int, log: Log | None = None, **arguments: Any) -> Array:
-    """Minimizes F = mean f_i + R with compressed gradient differences.
-
-    Args:
-        steps: how many at most; each is one collective, or two where the compressor needs a common scale.
-        arguments: of `Diana`.
-
-    Returns:
-        x, the same to the bit at all workers.
-    """
-    return drive(Diana(problem, session, **arguments), session, steps, log)
+run = runner(Diana)

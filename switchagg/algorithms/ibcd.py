@@ -13,12 +13,12 @@ descent on F, which needs no shared minimizer, but makes only a share tau of the
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from switchagg.algorithms.base import Array, Log, Problem, checked_start, checked_step, constants, drive
+from switchagg.algorithms.base import Problem, checked_start, checked_step, constants, runner
 from switchagg.algorithms.blocks import BlockDraws, checked_lanes, mean_of_blocks
 from switchagg.errors import UsageError
 
@@ -103,10 +103,4 @@ def sampled_smoothness(problem: Problem, session: Session, draws: BlockDraws, sm
     return float(((m - k) * min(float(parts.max()), smoothness) + (k - 1) * smoothness) / (m - 1))
 
 
-def run(problem: Problem, session: Session, *, steps: int, log: Log | None = None, **arguments: Any) -> Array:
-    """Minimizes F = mean f_i, smooth, by independent block coordinate descent; `arguments` are `Ibcd`'s.
-
-    Returns:
-        x, the same to the bit at all workers.
-    """
-    return drive(Ibcd(problem, session, **arguments), session, steps, log)
+run = runner(Ibcd)

@@ -13,12 +13,12 @@ quantizer (omega = 1/tau - 1, alpha = tau), which gives the step size for any co
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from switchagg.algorithms.base import Array, Log, Problem, checked_gamma, checked_start, constants, drive
+from switchagg.algorithms.base import Problem, checked_gamma, checked_start, constants, runner
 from switchagg.algorithms.blocks import BlockDraws, checked_lanes, mean_of_blocks
 
 if TYPE_CHECKING:
@@ -89,10 +89,4 @@ class Isega:
         return bits
 
 
-def run(problem: Problem, session: Session, *, steps: int, log: Log | None = None, **arguments: Any) -> Array:
-    """Minimizes F = mean f_i + R, sending a share tau of the blocks a step; `arguments` are `Isega`'s.
-
-    Returns:
-        x, the same to the bit at all workers.
-    """
-    return drive(Isega(problem, session, **arguments), session, steps, log)
+run = runner(Isega)

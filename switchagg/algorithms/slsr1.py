@@ -17,12 +17,12 @@ on S. The trust-region problem is solved exactly, by the eigenvalues of B's low-
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from switchagg.algorithms.base import Array, Log, Problem, checked_at_least, checked_start, constants, drive
+from switchagg.algorithms.base import Array, Problem, checked_at_least, checked_start, constants, runner
 from switchagg.algorithms.blocks import checked_lanes
 from switchagg.errors import UsageError, require
 
@@ -184,15 +184,4 @@ def _shifted(spectrum: Array, parts: Array, radius: float) -> Array:
     return np.asarray(base + high)
 
 
-def run(problem: Problem, session: Session, *, steps: int, log: Log | None = None, **arguments: Any) -> Array:
-    """Minimizes F = mean f_i, smooth, convex or not, with sampled SR1 steps in a trust region.
-
-    Args:
-        steps: trial points at most; each is one collective. One more comes first.
-        arguments: of `Slsr1`.
-
-    Returns:
-        x. The same to the bit at all workers whose NumPy and processor are alike: the step is computed by
-        LAPACK at each of them.
-    """
-    return drive(Slsr1(problem, session, **arguments), session, steps, log)
+run = runner(Slsr1)

@@ -15,20 +15,19 @@ and g_i goes the way of `diana`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from switchagg.algorithms.base import (
     Array,
-    Log,
     Problem,
     checked_at_least,
     checked_gamma,
     checked_start,
     constants,
-    drive,
+    runner,
 )
 from switchagg.algorithms.diana import CompressedAverage, Momentum
 from switchagg.errors import UsageError, require
@@ -168,14 +167,4 @@ class VrDiana:
         return bits
 
 
-def run(problem: Problem, session: Session, *, steps: int, log: Log | None = None, **arguments: Any) -> Array:
-    """Minimizes F = mean f_i + R with compressed, variance-reduced stochastic gradients.
-
-    Args:
-        steps: how many at most; each is one collective, or two where the compressor needs a common scale.
-        arguments: of `VrDiana`.
-
-    Returns:
-        x, the same to the bit at all workers.
-    """
-    return drive(VrDiana(problem, session, **arguments), session, steps, log)
+run = runner(VrDiana)

@@ -8,7 +8,6 @@ from worker_lib.compress.dithering import Dithering
 from worker_lib.compress.intsgd import IntSGD
 from worker_lib.compress.memories import EF21, Differences, ErrorFeedback
 from worker_lib.compress.modular import Modular
-from worker_lib.compress.reduce import allreduce, allreduce_async
 from worker_lib.compress.rounding import StochasticRounding
 from worker_lib.compress.shared_exponent import SharedExponent
 from worker_lib.compress.sparsifiers import RandomBlocks, Threshold, TopBlocks, chain
@@ -29,7 +28,5 @@ __all__ = [
     "StochasticRounding",
     "Threshold",
     "TopBlocks",
-    "allreduce",
-    "allreduce_async",
     "chain",
 ]

@@ -1,6 +1,6 @@
 """One all-reduce of a vector that travels compressed.
 
-    allreduce(session, x, compressor)
+    session.allreduce(x, compressor=compressor)
         prepare -> [share -> OR over ranks] -> encode -> SUM over ranks -> decode -> x
 
 The switch does a sum and, for methods with a common scale, an OR before it. The asynchronous form too waits
@@ -27,50 +27,6 @@ if TYPE_CHECKING:
 _FLOATS: Final = (DType.F32, DType.F64, DType.F16, DType.BF16)
 
 
-def allreduce(
-    session: Session,
-    x: Any,
-    compressor: Compressor,
-    op: str = "sum",
-    out: Any = None,
-    timeout: float | None = None,
-) -> Any:
-    """Sums or averages a float array over all ranks, compressed on the wire; in place or into `out`.
-
-    The result is the same to the bit on every rank.
-
-    Args:
-        session: the job.
-        x: C-contiguous NumPy array or CPU torch tensor; float32, float64, float16 or bfloat16. The same shape
-            and type at all ranks.
-        compressor: this rank's, for this tensor; made alike at all ranks.
-        op: "sum" or "avg".
-        out: array like `x` for the result; `x` is then left as it is.
-        timeout: seconds, for each of its collectives; the session's by default.
-
-    Returns:
-        `out` if given, else `x`.
-
-    Raises:
-        UsageError: an argument cannot work; nothing was sent.
-        RangeError: the sum left the range of its lanes; at all ranks, and nothing was written.
-        SwitchAggError: what `worker_lib.Work.wait` raises. The compressor's state has then not moved.
-    """
-    return start(session, x, compressor, op, out, timeout, background=False).wait()
-
-
-def allreduce_async(
-    session: Session,
-    x: Any,
-    compressor: Compressor,
-    op: str = "sum",
-    out: Any = None,
-    timeout: float | None = None,
-) -> Work:
-    """Starts an `allreduce`; neither `x` nor `compressor` may be touched until the `Work` is waited for."""
-    return start(session, x, compressor, op, out, timeout, background=True)
-
-
 def start(
     session: Session,
     x: Any,
@@ -81,7 +37,11 @@ def start(
     *,
     background: bool,
 ) -> Work:
-    """See `allreduce`; `background`: true if the caller goes on meanwhile."""
+    """Starts `Session.allreduce` with a compressor; `background`: True if the caller goes on meanwhile.
+
+    The work raises `RangeError` if the sum left the range of its lanes; at all ranks, and nothing was
+    written. After any other error than that the compressor's state has not moved.
+    """
     return Work(
         session._state,
         lambda: _prepare(session, x, compressor, op, out, timeout),
