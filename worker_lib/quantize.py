@@ -1,6 +1,6 @@
 """Scales of lanes, rounding to a tensor's type, and the bound on a sum's error.
 
-The engine turns floats into lanes and back (`switchagg/native/worker/codec_kernels.cpp`). Compressors and
+The engine turns floats into lanes and back (`switchagg/native/worker/lane_kernels.cpp`). Compressors and
 tensors of a GPU need these parts of it in Python; `tests/reference/quantize.py` is a readable form of the
 whole. docs/protocol.md defines the arithmetic and proves `error_bound`.
 """

@@ -1,7 +1,7 @@
 """Sizes of packets, pools and blocks, and the job's skip policy with its code on the wire. No I/O.
 
 The elements that each packet of a stream carries follow from these: docs/protocol.md ("Stream") defines it,
-`switchagg/native/worker/codec.cpp` does it, and `tests/reference/schedule.py` is a readable form.
+`switchagg/native/worker/stream.cpp` does it, and `tests/reference/schedule.py` is a readable form.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ Integer blocks with a scale that is agreed in advance: SwitchML (NSDI'21), there
 Every operation and its order is fixed here and in docs/protocol.md; IEEE arithmetic, round to nearest even,
 subnormals kept, no fused multiply-add. So the result is the same to the bit on every worker. float16 and
 bfloat16 go through float32; bfloat16 values are uint16 bit patterns here.
-`switchagg/native/worker/codec_kernels.cpp` does the same in the engine.
+`switchagg/native/worker/lane_kernels.cpp` does the same in the engine.
 """
 
 from __future__ import annotations

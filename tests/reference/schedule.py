@@ -12,7 +12,7 @@ Packet p of a stream that begins at packet number s of the job has sequence numb
 2^32) and slot base + (seq mod P). The order is the same at every worker because the union is; a worker whose
 own blocks of a packet are all zero sends a SKIP. Zero blocks: OmniReduce (SIGCOMM'21); many small ones to a
 packet, because independent zeros leave few large blocks empty. Large tensors are cut in segments, each with a
-stream of its own. `switchagg/native/worker/codec.cpp` and `engine.cpp` do the same in the engine.
+stream of its own. `switchagg/native/worker/stream.cpp` and `engine.cpp` do the same in the engine.
 """
 
 from __future__ import annotations

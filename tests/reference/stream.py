@@ -2,8 +2,8 @@
 
     x --quantize--> q --pack--> words of packets  --(switch)-->  words --unpack--> sums --dequantize--> result
 
-Puts `schedule`, `plan` and `quantize` together, on whole arrays. `switchagg/native/worker/codec.cpp` does the
-same in the engine, a packet at a time.
+Puts `schedule`, `plan` and `quantize` together, on whole arrays. In the engine it is
+`switchagg/native/worker/stream.cpp`, a packet at a time.
 """
 
 from __future__ import annotations

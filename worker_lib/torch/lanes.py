@@ -1,8 +1,8 @@
-"""Narrow lanes on a tensor's own device: the codec of `worker_lib` in PyTorch's operations.
+"""Narrow lanes on a tensor's own device: `worker_lib`'s arithmetic in PyTorch's operations.
 
 A GPU that quantizes before it copies moves 2 or 1 bytes an element over its bus where float32 has 4. Every
 operation here is one of IEEE arithmetic, or on integers, and runs as a kernel of its own, so that no compiler
-makes a fused multiply-add of two. So the results are those of the CPU's codec, to the bit.
+makes a fused multiply-add of two. So the results are those of the engine, to the bit.
 """
 
 from __future__ import annotations

@@ -41,6 +41,7 @@ from switchagg.control.jobs.job import UNOPENED, Change, ChangeReason, Generatio
 from switchagg.control.jobs.job_table import JobTable
 from switchagg.control.jobs.lifecycle import JobLifecycle
 from switchagg.control.jobs.membership_changes import MembershipChanges, check_address_free
+from switchagg.control.jobs.quotas import Quotas
 from switchagg.control.jobs.records import (
     EventKind,
     JobSpec,
@@ -51,7 +52,7 @@ from switchagg.control.jobs.records import (
     Tenant,
     check_name,
 )
-from switchagg.control.jobs.scheduler import Quotas, Scheduler
+from switchagg.control.jobs.scheduler import Scheduler
 from switchagg.control.jobs.switch_pool import SwitchPool
 from switchagg.control.jobs.switch_resources import UNREACHED, SwitchResources
 from switchagg.errors import AdmissionError, SwitchAggError, SwitchError, UsageError

@@ -1,5 +1,5 @@
 // The loops of worker_lib/compress that touch every element: random rounding, lanes of any width in words, and modular
-// lanes. One table of functions for each instruction set, as in codec_kernels.h. The results are the same to the bit as
+// lanes. One table of functions for each instruction set, as in lane_kernels.h. The results are the same to the bit as
 // those of tests/reference.
 #pragma once
 

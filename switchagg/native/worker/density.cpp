@@ -48,7 +48,7 @@ uint64_t group_bits(const Call& call, const uint8_t* x) {
 uint64_t own_bits(const Call& call, uint64_t place) {
   if (!call.memory) return group_bits(call, call.in + (place - call.in_begin) * call.element_bytes());
   std::array<float, DensityProbe::kGroup> sum;
-  call.add_memory(choose_codec_kernels(), place, sum.size(), sum.data());
+  call.add_memory(choose_lane_kernels(), place, sum.size(), sum.data());
   return bits_of(reinterpret_cast<const uint32_t*>(sum.data()), ~uint32_t{0} >> 1);
 }
 

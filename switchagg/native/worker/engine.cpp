@@ -16,7 +16,7 @@ uint32_t batch_of(uint32_t stride) {
   return static_cast<uint32_t>(std::max<size_t>(1, std::min(kMaxSegments, kMaxBatchBytes / stride)));
 }
 
-// The codec needs IEEE arithmetic; callers may have set flush-to-zero or another rounding mode.
+// The lanes need IEEE arithmetic; callers may have set flush-to-zero or another rounding mode.
 class DefaultArithmetic {
  public:
   DefaultArithmetic() {

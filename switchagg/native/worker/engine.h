@@ -28,7 +28,7 @@
 #include <vector>
 
 #include "switchagg/native/shared/port.h"
-#include "switchagg/native/worker/codec.h"
+#include "switchagg/native/worker/stream.h"
 #include "switchagg/native/worker/density.h"
 #include "switchagg/native/worker/plan.h"
 #include "switchagg/native/worker/window.h"

@@ -31,7 +31,7 @@ Call Call::segment(uint64_t from, uint64_t length) const {
   return c;
 }
 
-void Call::add_memory(const CodecKernels& kernels, uint64_t element, size_t n, float* sum) const {
+void Call::add_memory(const LaneKernels& kernels, uint64_t element, size_t n, float* sum) const {
   const uint64_t at = element - in_begin;
   const float* x = reinterpret_cast<const float*>(in) + at;
   if (dtype != DType::f32) {
@@ -115,7 +115,7 @@ bool PlanHeader::withdrawn(const uint8_t* payload) { return wire::load32(payload
 
 Plan::Plan(const Call& call, uint32_t words, bool with_header)
     : call_(call),
-      kernels_(choose_codec_kernels()),
+      kernels_(choose_lane_kernels()),
       words_(words),
       header_words_(with_header ? kPlanHeaderWords : 0),
       bitmap_words_(call.sparse ? (call.blocks() + 31) / 32 : 0) {

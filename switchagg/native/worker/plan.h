@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "switchagg/native/worker/codec_kernels.h"
+#include "switchagg/native/worker/lane_kernels.h"
 
 namespace switchagg {
 
@@ -76,7 +76,7 @@ struct Call {
   // Elements [from, from + length) as a collective of their own.
   Call segment(uint64_t from, uint64_t length) const;
   // With a memory: elements [element, element + n) of the input plus the memory. Halves are widened first.
-  void add_memory(const CodecKernels& kernels, uint64_t element, size_t n, float* sum) const;
+  void add_memory(const LaneKernels& kernels, uint64_t element, size_t n, float* sum) const;
 };
 
 // The job's skip policy, a word in rank 0's headers. The RESULT of a header sets the policy of the next collective.
@@ -133,7 +133,7 @@ class Plan {
   void note_exponent(uint64_t chunk);
 
   const Call& call_;
-  const CodecKernels& kernels_;
+  const LaneKernels& kernels_;
   uint32_t words_, header_words_;
   uint64_t bitmap_words_, packets_;
   std::vector<uint32_t> own_, agreed_;  // all plan words, host order

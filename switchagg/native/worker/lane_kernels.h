@@ -1,5 +1,5 @@
 // The loops that touch every element: scan, quantize, dequantize, pack and unpack lanes. One table of functions for each
-// instruction set; choose_codec_kernels() picks the best that this processor has. docs/protocol.md defines the arithmetic;
+// instruction set; choose_lane_kernels() picks the best that this processor has. docs/protocol.md defines the arithmetic;
 // tests/reference/quantize.py gives the same bits.
 #pragma once
 
@@ -17,7 +17,7 @@ struct Scale {
 using ScaleF = Scale<float>;
 using ScaleD = Scale<double>;
 
-struct CodecKernels {
+struct LaneKernels {
   // Scan `blocks` consecutive blocks of `block` elements. Sets bit i of `bits` (first bit `at`) for every block with a
   // non-zero element, raises *max_abs to the largest element's bits without its sign, and sets *negative_zero where a
   // block holds nothing but zeros and one of them is negative.
@@ -72,7 +72,7 @@ struct CodecKernels {
   void (*narrow_bf16)(const float* x, size_t n, uint16_t* out);
 };
 
-extern const CodecKernels codec_kernels_base, codec_kernels_v3, codec_kernels_v4;
-const CodecKernels& choose_codec_kernels();  // those of the best instruction set that this processor has
+extern const LaneKernels lane_kernels_base, lane_kernels_v3, lane_kernels_v4;
+const LaneKernels& choose_lane_kernels();  // those of the best instruction set that this processor has
 
 }  // namespace switchagg

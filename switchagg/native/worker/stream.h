@@ -58,7 +58,7 @@ class Stream {
   int places() const { return (call_.bits == 64 ? 62 : 30) - headroom_; }  // s of wide lanes: a lane's unit is 2^(E - s)
 
   const Call& call_;
-  const CodecKernels& kernels_;
+  const LaneKernels& kernels_;
   uint32_t words_;
   uint32_t lanes_per_packet_;
   bool no_op_ = false;

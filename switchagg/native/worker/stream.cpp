@@ -1,4 +1,4 @@
-#include "switchagg/native/worker/codec.h"
+#include "switchagg/native/worker/stream.h"
 
 #include <algorithm>
 #include <bit>
@@ -12,8 +12,8 @@
 
 namespace switchagg {
 
-const CodecKernels& choose_codec_kernels() {
-  static const CodecKernels& best = chosen_of<CodecKernels>(KERNEL_SETS(codec_kernels));
+const LaneKernels& choose_lane_kernels() {
+  static const LaneKernels& best = chosen_of<LaneKernels>(KERNEL_SETS(lane_kernels));
   return best;
 }
 
@@ -41,7 +41,7 @@ uint32_t dither_key(uint32_t call_number, uint32_t rank) {
 }  // namespace
 
 Stream::Stream(const Call& call, const Plan* plan, uint32_t words)
-    : call_(call), kernels_(choose_codec_kernels()), words_(words) {
+    : call_(call), kernels_(choose_lane_kernels()), words_(words) {
   lanes_per_packet_ = call.bits == 64 ? words / 3 : words * (32 / call.bits);
   headroom_ = std::bit_width(call.workers - 1) + (call.workers >= 256);
   if (narrow()) {

@@ -1,5 +1,5 @@
 // Compiled once for each instruction set (KERNELS); plain loops that the compiler turns into vectors.
-#include "switchagg/native/worker/codec_kernels.h"
+#include "switchagg/native/worker/lane_kernels.h"
 
 #include "switchagg/native/worker/vectors.h"
 
@@ -351,7 +351,7 @@ void narrow_bf16(const float* __restrict x, size_t n, uint16_t* __restrict out) 
 
 }  // namespace
 
-const CodecKernels KERNELS = {
+const LaneKernels KERNELS = {
     scan32, scan<uint64_t, 0x8000000000000000u>, scan<uint16_t, 0x8000u>, scan_words, count_bits,
     quantize<float, int32_t>, quantize_f32_be, quantize_f64, quantize<double, int64_t>, dither<float>, dither<double>,
     dequantize<int32_t, float>, dequantize_f32_be, dequantize<int32_t, double>, dequantize<int64_t, double>,
