@@ -106,7 +106,7 @@ def connect(
         raise UsageError(f"timeout is {timeout!r}; accepted: seconds greater than 0")
     name = job if job is not None else os.environ.get("SWITCHAGG_JOB", "default")
     if size == 1:
-        if launch is None and world_size is None:
+        if world_size is None and (launch is None or launch.launcher == "Slurm"):
             launchers.warn_in_allocation(os.environ)
         return _alone(SkipPolicy(), timeout, name)
     patience = timeout if join_timeout is None else join_timeout

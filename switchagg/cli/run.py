@@ -142,7 +142,7 @@ def _switch_arguments(args: argparse.Namespace) -> list[str]:
 
 
 def _environments(args: argparse.Namespace, controller: str) -> list[Mapping[str, str]]:
-    common = dict(os.environ)
+    common = {name: value for name, value in os.environ.items() if name != "GROUP_WORLD_SIZE"}  # torchrun's
     common.setdefault("PYTHONUNBUFFERED", "1")
     if args.workers > 1:
         common.setdefault("OMP_NUM_THREADS", "1")

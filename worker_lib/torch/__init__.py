@@ -20,4 +20,4 @@ register()
 try:
     launchers.export(os.environ)
 except UsageError as error:  # rank and world_size may be given to init_process_group
-    warnings.warn(f"init_process_group will miss variables: {error}", stacklevel=2)
+    warnings.warn(f"init_process_group finds no rank and world_size: {error}", stacklevel=2)

@@ -12,6 +12,7 @@ all-to-all, send and receive. Both kinds may be in flight at once; each keeps th
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from datetime import timedelta
@@ -24,6 +25,7 @@ from torch.distributed import distributed_c10d as c10d
 
 from switchagg.errors import UsageError
 from switchagg.wire.header import MAX_TREE_WORKERS
+from worker_lib import launchers
 from worker_lib.session import Session
 from worker_lib.torch import device, versions
 from worker_lib.torch.collectives import Collectives
@@ -53,6 +55,9 @@ def _make(given: Any, options: Any) -> SwitchGroup:
         options = Options()
     elif not isinstance(options, Options):
         raise UsageError(f"pg_options is a {type(options).__name__}; accepted: worker_lib.torch.Options(...)")
+    first = given.group_size == 1 and not dist.is_initialized()
+    if first and (os.environ.get("RANK"), os.environ.get("WORLD_SIZE")) == ("0", "1"):
+        launchers.read(os.environ)  # refuses a world of one where there are more
     return SwitchGroup(
         given.store, given.group_rank, given.group_size, given.timeout, given.group_id, options
     )
