@@ -7,7 +7,7 @@ cannot get there, since its arrays are as large as its index.
 from __future__ import annotations
 
 from collections.abc import Callable, Sized
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -66,18 +66,17 @@ class Meter:
 
     The peak bucket comes first: a packet without a token there is red and takes none. A packet without a
     token in the committed bucket is yellow, and has taken one from the peak bucket. A meter without rates
-    is green.
+    is green. Each pipe of a Tofino has buckets of its own.
     """
 
-    __slots__ = ("_began", "_committed", "_given", "_peak", "_tokens", "by_bytes")
+    __slots__ = ("_began", "_buckets", "_committed", "_peak", "by_bytes")
 
     def __init__(self, by_bytes: bool) -> None:
         self.by_bytes = by_bytes
         self._committed: Rate | None = None
         self._peak: Rate | None = None
         self._began = 0.0
-        self._tokens = [0, 0]
-        self._given = [0, 0]
+        self._buckets: dict[int, tuple[list[int], list[int]]] = {}
 
     def set_rates(self, committed: Rate | None, peak: Rate | None, now: float) -> None:
         """Sets both rates and fills the buckets; without rates the meter is green."""
@@ -85,26 +84,28 @@ class Meter:
             raise TableError("a meter takes a committed and a peak rate, or neither")
         self._committed, self._peak = committed, peak
         self._began = now
-        self._given = [0, 0]
-        self._tokens = [peak.burst, committed.burst] if peak and committed else [0, 0]
+        self._buckets = {}
 
     @property
     def rates(self) -> tuple[Rate, Rate] | None:
         """Committed and peak rate, if they are set."""
         return (self._committed, self._peak) if self._committed and self._peak else None
 
-    def execute(self, length: int, now: float, before: int = GREEN) -> int:
+    def execute(self, length: int, now: float, before: int = GREEN, pipe: int = 0) -> int:
         """Returns the colour of a packet; never better than `before`."""
         if self._committed is None or self._peak is None:
             return before
+        if pipe not in self._buckets:
+            self._buckets[pipe] = [self._peak.burst, self._committed.burst], [0, 0]
+        tokens, given_before = self._buckets[pipe]
         wanted = length if self.by_bytes else 1
         for place, (rate, colour) in enumerate(((self._peak, RED), (self._committed, YELLOW))):
-            given = max(int((now - self._began) * rate.rate), self._given[place])
-            self._tokens[place] = min(self._tokens[place] + given - self._given[place], rate.burst)
-            self._given[place] = given
-            if self._tokens[place] < wanted:
+            given = max(int((now - self._began) * rate.rate), given_before[place])
+            tokens[place] = min(tokens[place] + given - given_before[place], rate.burst)
+            given_before[place] = given
+            if tokens[place] < wanted:
                 return max(colour, before)
-            self._tokens[place] -= wanted
+            tokens[place] -= wanted
         return max(GREEN, before)
 
 
@@ -128,9 +129,11 @@ class MeterArray:
         _check_index(f"meter {self.name}", self.cells, index)
         return self.cells[index]
 
-    def execute(self, index: int, length: int, now: float, before: int = GREEN) -> int:
+    def execute(self, index: int, length: int, now: float, before: int = GREEN, pipe: int = 0) -> int:
         """Returns the colour of a packet; `before` if there is no such index."""
-        return self.cells[index].execute(length, now, before) if index < len(self.cells) else before
+        if index >= len(self.cells):
+            return before
+        return self.cells[index].execute(length, now, before, pipe)
 
 
 @dataclass(slots=True)
@@ -191,6 +194,10 @@ class Register:
     def reset(self) -> None:
         """Gives all cells their initial value."""
         self.cells[:] = [self.make() for _ in self.cells]
+
+    def fresh(self) -> Register:
+        """Returns a register like this one with cells of its own, all at their initial value."""
+        return replace(self, cells=[self.make() for _ in self.cells])
 
     def cell(self, index: int) -> Any:
         """Returns a cell for the control plane: a number, or a copy of a struct with its fields by name.

@@ -36,9 +36,10 @@ class CloneSession:
 
 @dataclass(slots=True)
 class Replication:
-    """The state of the engine. `max_group` is the largest group number that the target has."""
+    """The state of the engine. The target has groups `min_group` to `max_group`."""
 
     max_group: int = 0xFFFF
+    min_group: int = 1
     _nodes: dict[int, Node] = field(default_factory=dict)
     _groups: dict[int, list[int]] = field(default_factory=dict)
     _sessions: dict[int, CloneSession] = field(default_factory=dict)
@@ -48,8 +49,8 @@ class Replication:
 
     def add_group(self, group: int) -> None:
         """Creates an empty group. Raises TableError if it exists, or the number is out of range."""
-        if not 1 <= group <= self.max_group:
-            raise TableError(f"multicast group {group} is not within 1..{self.max_group}")
+        if not self.min_group <= group <= self.max_group:
+            raise TableError(f"multicast group {group} is not within {self.min_group}..{self.max_group}")
         if group in self._groups:
             raise TableError(f"multicast group {group} is there already")
         self._groups[group] = []

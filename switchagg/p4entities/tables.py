@@ -208,7 +208,7 @@ class Entry(BoundAction):
         self.packets = 0
         self.bytes = 0
         self.meter: Any = None
-        self.cells: dict[str, Any] = {}
+        self.cells: dict[tuple[str, int], Any] = {}
 
 
 class Table:

@@ -90,6 +90,7 @@ class Target(Protocol):
         clear_on_valid: a header that becomes valid by setValid holds zeros, as in bmv2; otherwise its old
             values, as in a Tofino.
         hashes_valid_only: hashes leave out the fields of invalid headers, as in bmv2.
+        pads_flexible: headers with @flexible are padded to whole bytes, as for a Tofino.
         on_length: called with the bytes that setValid adds to a packet, or setInvalid takes off.
         match_kinds: those that the architecture has, by name.
     """
@@ -97,6 +98,7 @@ class Target(Protocol):
     name: str
     clear_on_valid: bool
     hashes_valid_only: bool
+    pads_flexible: bool
     on_length: Callable[[int], None] | None
     match_kinds: Mapping[str, MatchKind]
 
@@ -127,7 +129,10 @@ class Module:
             "join": values.join,
         }
         self.classes = HeaderClasses(
-            self.namespace, clear_on_valid=target.clear_on_valid, on_length=target.on_length is not None
+            self.namespace,
+            clear_on_valid=target.clear_on_valid,
+            on_length=target.on_length is not None,
+            pads_flexible=target.pads_flexible,
         )
         if target.on_length is not None:
             self.namespace["on_length"] = target.on_length

@@ -6,8 +6,10 @@
         set_valid, set_invalid                headers only
         extract(packet), emit(out)            structs and stacks emit too
 
-A header that begins and ends at whole bytes is unpacked by one `struct` call, and fields that share bytes
-are cut out of what it gave. Any other comes from `PacketIn.take` as one number.
+A header is a whole number of bytes: a Tofino's compiler pads one that has `@flexible` (here with zeros at
+its end) and refuses others, as bmv2's does. A header that begins at a whole byte and needs no padding is
+unpacked by one `struct` call, and fields that share bytes are cut out of what it gave. Any other comes from
+`PacketIn.take` as one number.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from switchagg.p4model.errors import P4Error
 from switchagg.p4model.runtime.values import (
     HEADER_TOO_SHORT,
     PACKET_TOO_SHORT,
@@ -102,17 +105,23 @@ def leaves(type_: Type, path: str = "") -> list[Leaf]:
 class HeaderClasses:
     """Makes the classes on demand, in `namespace`; `emit.Target` explains the options."""
 
-    def __init__(self, namespace: dict[str, Any], *, clear_on_valid: bool, on_length: bool) -> None:
+    def __init__(
+        self, namespace: dict[str, Any], *, clear_on_valid: bool, on_length: bool, pads_flexible: bool
+    ) -> None:
         self._namespace = namespace
         self._names: dict[int, str] = {}
         self._keep: list[Type] = []
         self._clear_on_valid = clear_on_valid
         self._on_length = on_length
+        self._pads_flexible = pads_flexible
         namespace.update(Stack=Stack, ParserReject=ParserReject, signed=signed)
         self.source: list[str] = []
 
     def name(self, type_: FieldsType) -> str:
-        """Returns the name of this type's class in the namespace."""
+        """Returns the name of this type's class in the namespace.
+
+        Raises P4Error for a header that is no whole number of bytes.
+        """
         known = self._names.get(id(type_))
         if known is not None:
             return known
@@ -215,21 +224,35 @@ class HeaderClasses:
         cells = leaves(type_)
         varbits = [leaf for leaf in cells if leaf.varbit]
         size = sum(leaf.width for leaf in cells if not leaf.varbit)
+        padding = self._padding(type_, sum(leaf.width for leaf in cells))
         lines += ["    def set_valid(self):", "        if not self.valid:"]
         lines += ["            self.reset()"] * self._clear_on_valid + ["            self.valid = True"]
         lines += [f"            on_length({size // 8})"] * self._on_length
         lines += ["    def set_invalid(self):", "        if self.valid:", "            self.valid = False"]
         lines += [f"            on_length(-{size // 8})"] * self._on_length
-        return lines + (self._variable(cells, size) if varbits else self._fixed(name, cells, size))
+        if varbits:
+            return lines + self._variable(cells, size, padding)
+        return lines + self._fixed(name, cells, size, padding)
 
-    def _fixed(self, name: str, cells: list[Leaf], size: int) -> list[str]:
+    def _padding(self, type_: HeaderType, width: int) -> int:
+        marks = [*type_.annotations, *(mark for each in type_.fields for mark in each.annotations)]
+        if width % 8 and not (self._pads_flexible and any(mark.name == "flexible" for mark in marks)):
+            hint = ", or is @flexible" if self._pads_flexible else ""
+            raise P4Error(
+                f"header {type_.name} has {width} bits; accepted: a multiple of 8{hint}", type_.location
+            )
+        return -width % 8
+
+    def _fixed(self, name: str, cells: list[Leaf], size: int, padding: int) -> list[str]:
         lines = ["    def bits(self):", f"        return {_placed(cells) or '0'}"]
         lines += ["    def set_bits(self, v):", *(f"        {line}" for line in _numbered(cells))]
         lines += ["        self.valid = True"]
-        if size % 8 or not size:
-            lines += ["    def extract(self, packet):", f"        self.set_bits(packet.take({size}))"]
+        if padding or not size:
+            whole = size + padding
+            lines += ["    def extract(self, packet):"]
+            lines += [f"        self.set_bits(packet.take({whole}) >> {padding})"]
             lines += ["    def emit(self, out):", "        if self.valid:"]
-            return [*lines, f"            out.put(self.bits(), {size})"]
+            return [*lines, f"            out.put(self.bits() << {padding}, {whole})"]
         units = _units(cells)
         form = struct.Struct(">" + "".join(unit.format for unit in units))
         self._namespace[f"{name}_unpack"], self._namespace[f"{name}_pack"] = form.unpack_from, form.pack
@@ -245,22 +268,23 @@ class HeaderClasses:
         lines += ["    def emit(self, out):", "        if self.valid:"]
         return [*lines, f"            out.put_bytes({name}_pack({', '.join(values)}))"]
 
-    def _variable(self, cells: list[Leaf], size: int) -> list[str]:
+    def _variable(self, cells: list[Leaf], size: int, padding: int) -> list[str]:
         limit = sum(leaf.width for leaf in cells if leaf.varbit)
         lines = ["    def extract(self, packet, n=0):"]
         lines += ["        if n & 7:", f"            raise ParserReject({PARSER_INVALID_ARGUMENT})"]
-        lines += [f"        if packet.position + {size} + n > packet.end:"]
+        lines += [f"        if packet.position + {size + padding} + n > packet.end:"]
         lines += [f"            raise ParserReject({PACKET_TOO_SHORT})"]
         lines += [f"        if n > {limit}:", f"            raise ParserReject({HEADER_TOO_SHORT})"]
         for leaf in cells:
             taken = from_pattern(leaf.type, f"packet.take({leaf.width})")
             lines.append(f"        self{leaf.path} = {'(n, packet.take(n))' if leaf.varbit else taken}")
+        lines += [f"        packet.advance({padding})"] * bool(padding)
         lines += ["        self.valid = True", "    def emit(self, out):", "        if self.valid:"]
         for leaf in cells:
             fixed = f"{to_pattern(leaf.type, 'self' + leaf.path)}, {leaf.width}"
             put = f"self{leaf.path}[1], self{leaf.path}[0]" if leaf.varbit else fixed
             lines.append(f"            out.put({put})")
-        return lines
+        return [*lines, *[f"            out.put(0, {padding})"] * bool(padding)]
 
 
 def concatenated(pieces: Iterable[tuple[str, int]]) -> str:

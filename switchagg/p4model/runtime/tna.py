@@ -10,9 +10,14 @@
 Before the packet a parser finds intrinsic metadata: at ingress ingress_intrinsic_metadata_t and 64 bits of
 port metadata (or what Resubmit.emit gave), at egress egress_intrinsic_metadata_t.
 
-Where tna.p4 leaves things open: fields are zero at first; an egress port that was never written sends
-nothing, and a mirror, resubmit or digest type that was never written equals none; a packet whose ingress
-parser rejects it is dropped, unless the ingress control reads parser_err; egress never drops for that.
+Where tna.p4 leaves things open: fields are zero at first; an egress port or multicast group that was never
+written sends nothing, and a mirror, resubmit or digest type that was never written equals none; a packet
+whose ingress parser rejects it is dropped, unless the ingress control reads parser_err; egress never drops
+for that.
+
+Bits 8 and 7 of a port are the number of its pipe. Each of the four pipes has registers and buckets of meters
+of its own, with the same table entries and rates; a counter counts the packets of all. Translated code names
+registers by globals, which are those of the pipe that runs.
 """
 
 from __future__ import annotations
@@ -22,17 +27,26 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from switchagg.p4entities.counters import Register
+from switchagg.p4entities.matches import TableError
+from switchagg.p4entities.replication import Replication
 from switchagg.p4model import ir, walk
 from switchagg.p4model.errors import P4Error, unsupported
 from switchagg.p4model.runtime.blocks import translate
 from switchagg.p4model.runtime.emit import Module
 from switchagg.p4model.runtime.hashes import to_bytes
 from switchagg.p4model.runtime.switch import ModelSwitch
-from switchagg.p4model.runtime.tna_externs import PacketState, TofinoTarget, checksum_update
+from switchagg.p4model.runtime.tna_externs import (
+    DirectRegister,
+    PacketState,
+    TofinoTarget,
+    checksum_update,
+)
 from switchagg.p4model.runtime.values import Exit, PacketIn, PacketOut, ParserReject
 from switchagg.p4model.types import FieldsType
 
 PIPE_BITS: Final = 7
+PIPES: Final = 4
 # The port of each pipe that leads back into it.
 RECIRCULATION_PORTS: Final = (68, 196, 324, 452)
 CPU_PORT: Final = 64
@@ -51,6 +65,7 @@ class _Unset(int):
 
 _UNSET: Final = _Unset(0)
 _TYPES: Final = ("f_mirror_type", "f_resubmit_type", "f_digest_type")
+_TARGETS: Final = ("f_ucast_egress_port", "f_mcast_grp_a", "f_mcast_grp_b")
 
 
 @dataclass(slots=True)
@@ -85,6 +100,7 @@ class TofinoSwitch(ModelSwitch):
         self.recirculation_ports = set(RECIRCULATION_PORTS)
         self.cpu_port = CPU_PORT
         self.pruned: dict[int, set[int]] = {}
+        self.replication = Replication(min_group=0)
         self._state = PacketState(self.random, self.digests)
         self._target = TofinoTarget()
         module = Module(program, self._target, traced=traced)
@@ -94,14 +110,55 @@ class TofinoSwitch(ModelSwitch):
         packages = [each for each in program.main.args.values() if isinstance(each, ir.PackageInstance)]
         several = len({id(each) for each in packages}) > 1
         built = []
-        for each_pipe in packages:
+        # The pipe of each extern object that translation made, by its global; other pipes have copies.
+        self._homes: dict[str, int] = {}
+        for number, each_pipe in enumerate(packages):
             module.prefix = f"{each_pipe.name}." if several else ""
             built.append(pipeline(module, each_pipe))
+            for known in module.externs.values():
+                self._homes.setdefault(known, number)
         if not built:
             raise P4Error("main has no pipeline", program.main.location)
         self._finish(module)
         self._pipes = [pipe(module) for pipe in built]
         self._start = self._target.parser_units
+        self._registers = {
+            known: module.namespace[known]
+            for known in self._homes
+            if isinstance(module.namespace[known], Register | DirectRegister)
+        }
+        self._banks: dict[int, dict[str, Any]] = {}
+
+    def register(self, name: str, pipe: int | None = None) -> Register:
+        """Returns the register of this name in a pipe. Raises TableError.
+
+        Args:
+            pipe: 0..3; None for the first pipe that runs its part of the program.
+        """
+        found = super().register(name)
+        if pipe is None:
+            return found
+        if not 0 <= pipe < PIPES:
+            raise TableError(f"pipe is {pipe}; accepted: 0..{PIPES - 1}")
+        known = next(known for known, each in self._registers.items() if each is found)
+        made: Register = self._bank(pipe)[known]
+        return made
+
+    def _bank(self, pipe: int) -> dict[str, Any]:
+        """Returns the registers of a pipe by their globals; makes them at first use."""
+        if pipe not in self._banks:
+            self._banks[pipe] = {
+                known: each if self._homes[known] == pipe else _fresh(each, pipe)
+                for known, each in self._registers.items()
+            }
+        return self._banks[pipe]
+
+    def _enter(self, port: int) -> None:
+        """Makes the pipe of a port the one that runs."""
+        pipe = port >> PIPE_BITS
+        if pipe != self._state.pipe:
+            self.module.namespace.update(self._bank(pipe))
+            self._state.pipe = pipe
 
     def _arrival(self, port: int, data: bytes) -> _Arrival:
         return _Arrival(port, data)
@@ -149,11 +206,12 @@ class TofinoSwitch(ModelSwitch):
     # ---- ingress ----
 
     def _run_ingress(self, arrival: _Arrival) -> None:
+        self._enter(arrival.port)
         gress = self._pipe(arrival.port).ingress
         state = self._state
         things = {role: make() for role, make in gress.classes.items()}
-        things["manager"].f_ucast_egress_port = _UNSET
-        _unset(things["deparser"])
+        _unset(things["manager"], _TARGETS)
+        _unset(things["deparser"], _TYPES)
         again = arrival.resubmitted
         self._note(
             "packet",
@@ -193,7 +251,7 @@ class TofinoSwitch(ModelSwitch):
     def _forward(self, manager: Any, data: bytes) -> None:
         sent = False
         for group in (manager.f_mcast_grp_a, manager.f_mcast_grp_b):
-            if group:
+            if type(group) is not _Unset:
                 sent = True
                 self._replicate(group, manager, data)
         port = manager.f_ucast_egress_port
@@ -241,9 +299,10 @@ class TofinoSwitch(ModelSwitch):
     # ---- egress ----
 
     def _run_egress(self, packet: _Departure) -> None:
+        self._enter(packet.port)
         gress = self._pipe(packet.port).egress
         things = {role: make() for role, make in gress.classes.items()}
-        _unset(things["deparser"])
+        _unset(things["deparser"], _TYPES)
         intrinsic = gress.classes["intrinsic"]()
         intrinsic.f_egress_port = packet.port
         intrinsic.f_pkt_length = len(packet.data) & 0xFFFF
@@ -274,10 +333,14 @@ class TofinoSwitch(ModelSwitch):
         self._out.append((port, data))
 
 
-def _unset(deparser: Any) -> None:
-    for name in _TYPES:
-        if hasattr(deparser, name):
-            setattr(deparser, name, _UNSET)
+def _unset(metadata: Any, names: Sequence[str]) -> None:
+    for name in names:
+        if hasattr(metadata, name):
+            setattr(metadata, name, _UNSET)
+
+
+def _fresh(register: Register | DirectRegister, pipe: int) -> Register | DirectRegister:
+    return register.fresh() if isinstance(register, Register) else register.fresh(pipe)
 
 
 # Types of parameters that the architecture fills in; the first two others are headers and user metadata.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from switchagg.p4entities.counters import CounterArray, DirectCounter, DirectMeter, MeterArray, Register
@@ -34,12 +34,13 @@ _KINDS: Final = {
 class PacketState:
     """State that externs share with the switch: one object, for the packet that runs."""
 
-    __slots__ = ("_deposits", "digests", "length", "mirrors", "now", "packet", "random", "resubmit")
+    __slots__ = ("_deposits", "digests", "length", "mirrors", "now", "packet", "pipe", "random", "resubmit")
 
     def __init__(self, generator: random.Random, digests: list[tuple[str, dict[str, Any]]]) -> None:
         self.random = generator
         self.digests = digests
         self.now = 0.0
+        self.pipe = 0
         self.begin(PacketIn(b""), 0)
 
     def begin(self, packet: PacketIn, length: int) -> None:
@@ -73,13 +74,19 @@ class DirectRegister:
     name: str
     make: Callable[[], Any]
     table: Any = None
+    pipe: int = 0
+
+    def fresh(self, pipe: int) -> DirectRegister:
+        """Returns the register of another pipe, with cells of its own in the same entries."""
+        return replace(self, pipe=pipe)
 
     def of(self) -> list[Any]:
         """The cell of the entry whose action runs, as a list of one."""
         cells = self.table.current.cells
-        if self.name not in cells:
-            cells[self.name] = [self.make()]
-        found: list[Any] = cells[self.name]
+        key = self.name, self.pipe
+        if key not in cells:
+            cells[key] = [self.make()]
+        found: list[Any] = cells[key]
         return found
 
 
@@ -90,6 +97,7 @@ class TofinoTarget:
     name: str = "tna"
     clear_on_valid: bool = False
     hashes_valid_only: bool = False
+    pads_flexible: bool = True
     on_length: Callable[[int], None] | None = None
     match_kinds: Mapping[str, MatchKind] = field(default_factory=lambda: _KINDS)
     parser_units: list[ChecksumUnit | ParserCounter] = field(default_factory=list)
@@ -450,15 +458,14 @@ def _before(call: Call) -> str:
 def _meter(call: Call) -> str:
     index = call.value("index")
     meter = call.object
-    found = f"{meter}.execute({index}, {_length(call)}, RT.now, {_before(call)})"
+    found = f"{meter}.execute({index}, {_length(call)}, RT.now, {_before(call)}, RT.pipe)"
     return f"{meter}.codes[{found}]"
 
 
 def _meter_direct(call: Call) -> str:
     meter = call.object
-    return (
-        f"{meter}.codes[{meter}.of({meter}.table.current).execute({_length(call)}, RT.now, {_before(call)})]"
-    )
+    cell = f"{meter}.of({meter}.table.current)"
+    return f"{meter}.codes[{cell}.execute({_length(call)}, RT.now, {_before(call)}, RT.pipe)]"
 
 
 # ---- hash, random, checksums ----

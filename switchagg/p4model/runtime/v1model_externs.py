@@ -85,6 +85,7 @@ class V1Target:
     name = "v1model"
     clear_on_valid = True
     hashes_valid_only = True
+    pads_flexible = False
     match_kinds: Mapping[str, MatchKind] = {kind.value: kind for kind in MatchKind}
 
     def __init__(self, state: PacketState) -> None:

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from switchagg.p4model.errors import P4Error
 from tests.seeds import seed_of_this_run
 
-from .programs import sent, v1model
+from .programs import sent, tna, v1model
 
 ITEMS = {
     "more": "header item_t { bit<8> v; bit<7> rest; bit<1> more; }",
@@ -27,13 +28,9 @@ def test_headers_of_any_layout_survive(tmp_path: Path) -> None:
         kinds = [generator.choice(["bit", "bit", "int"]) for _ in widths]
         if round_ % 2:
             # A header that does not begin at a whole byte.
-            first, second = "bit<3> lead;", "bit<5> trail;"
-            headers = {"more": f"header lead_t {{ {first} }} header trail_t {{ {second} }}"}
-            parser = "packet.extract(hdr.lead); packet.extract(hdr.data); packet.extract(hdr.trail);"
-            headers["headers"] = "lead_t lead; trail_t trail;"
-            deparse = "packet.emit(hdr.lead); packet.emit(hdr.data); packet.emit(hdr.trail);"
+            parser = "packet.advance(3); packet.extract(hdr.data); packet.advance(5);"
         else:
-            headers, parser, deparse = {}, "packet.extract(hdr.data);", "packet.emit(hdr);"
+            parser = "packet.extract(hdr.data);"
         fields = "".join(f"{k}<{w}> f{n};" for n, (k, w) in enumerate(zip(kinds, widths, strict=True)))
         # Every field is read and written once, so that each is cut out and put back.
         touch = "".join(
@@ -45,13 +42,59 @@ def test_headers_of_any_layout_survive(tmp_path: Path) -> None:
             fields=fields,
             parser=f"state start {{ {parser} transition accept; }}",
             ingress=touch,
-            deparse=deparse,
-            **headers,
         )
-        size = (sum(widths) + (8 if round_ % 2 else 0)) // 8
+        size = sum(widths) // 8
         for _ in range(20):
-            packet = generator.randbytes(size + 3)
-            assert switch.process(0, packet) == [(1, packet)], (round_, fields)
+            kept = generator.randbytes(size)
+            packet = kept
+            if round_ % 2:
+                number = generator.getrandbits(3) << (8 * size + 5) | int.from_bytes(kept, "big") << 5
+                packet = (number | generator.getrandbits(5)).to_bytes(size + 1, "big")
+            rest = generator.randbytes(3)
+            assert switch.process(0, packet + rest) == [(1, kept + rest)], (round_, fields)
+
+
+def test_a_header_is_a_whole_number_of_bytes(tmp_path: Path) -> None:
+    with pytest.raises(P4Error, match=r"program\.p4:\d+:\d+: error: header data_t has 13 bits; .* of 8\n"):
+        v1model(tmp_path, fields="@flexible bit<13> a;")
+    with pytest.raises(
+        P4Error, match=r"header odd_t has 15 bits; accepted: a multiple of 8, or is @flexible"
+    ):
+        tna(tmp_path, more="header odd_t { bit<15> a; }", headers="odd_t odd;")
+
+
+def test_a_flexible_header_is_padded(tmp_path: Path) -> None:
+    switch = tna(
+        tmp_path,
+        more="@flexible header bridge_t { bit<3> kind; bool seen; bit<7> count; }"
+        "header list_t { @flexible bit<4> size; varbit<16> data; }",
+        headers="list_t list;",
+        user="bridge_t bridge;",
+        parser="""
+            packet.extract(hdr.data);
+            transition select(intrinsic.ingress_port) { 68: again; default: accept; }
+        }
+        state again {
+            packet.extract(user.bridge);
+            packet.extract(hdr.list, 8);
+        """,
+        ingress="""
+            if (user.bridge.isValid()) {
+                hdr.data.c = (bit<16>)(user.bridge.kind ++ (bit<1>)user.bridge.seen ++ user.bridge.count);
+                manager.ucast_egress_port = 9;
+            } else {
+                user.bridge = {5, true, 100};
+                manager.ucast_egress_port = 68;
+            }
+            manager.bypass_egress = 1;
+        """,
+        deparse="packet.emit(hdr.data); packet.emit(user.bridge); packet.emit(hdr.list);",
+    )
+    # Once round: the bridge is 11 bits and 5 of padding, the list after it 4 bits, 8 and 4 of padding.
+    bridge = f"{5 << 13 | 1 << 12 | 100 << 5:04x}"
+    assert sent(switch, "aabb0000 3550 dd") == [(9, f"aabb{5 << 8 | 1 << 7 | 100:04x}{bridge}3550dd")]
+    # Too short by its padding alone.
+    assert sent(switch, "aabb0000 35") == []
 
 
 def test_a_stack_fills_overflows_and_moves(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from switchagg.p4entities.counters import Rate
+from switchagg.p4entities.matches import Exact, TableError
 from switchagg.p4entities.replication import CloneSession
 from switchagg.p4model.errors import P4Error
 from switchagg.p4model.runtime.hashes import internet_checksum
@@ -57,6 +58,70 @@ def test_where_packets_go(tmp_path: Path) -> None:
     assert [port for port, _ in sent(switch, "05000000")] == [64, 1, 2, 3, 4, 5]
     assert [port for port, _ in sent(switch, "06000000")] == [3, 4]
     assert [port for port, _ in sent(switch, "07000000")] == [1, 2, 4]
+
+
+def test_group_zero_is_a_group(tmp_path: Path) -> None:
+    switch = tna(
+        tmp_path,
+        local="""
+            action nothing() {}
+            action send(bit<16> group) { manager.mcast_grp_b = group; }
+            table t { key = { hdr.data.a : exact; } actions = { nothing; send; } default_action = nothing; }
+        """,
+        ingress="t.apply(); if (hdr.data.a == 2) { manager.mcast_grp_a = 0; }",
+    )
+    switch.table("t").add({"hdr.data.a": Exact(1)}, "send", {"group": 0})
+    for data in ("01000000", "02000000"):
+        assert sent(switch, data) == []
+        assert "multicast group 0: 0 copies" in str(switch.trace)
+    switch.replication.set_group(0, [(1, 3), (2, 4)])
+    assert sent(switch, "00000000") == []
+    assert "neither an egress port nor a multicast group" in str(switch.trace)
+    for data in ("01000000", "02000000"):
+        assert sent(switch, data) == [(3, data), (4, data)]
+
+
+def test_each_pipe_has_registers_of_its_own(tmp_path: Path) -> None:
+    switch = tna(
+        tmp_path,
+        local="""
+            Register<bit<8>, bit<8>>(2, 16) seen;
+            RegisterAction<bit<8>, bit<8>, bit<8>>(seen) count = {
+                void apply(inout bit<8> value, out bit<8> result) { value = value + 1; result = value; }
+            };
+            DirectRegister<bit<8>>() hits;
+            DirectRegisterAction<bit<8>, bit<8>>(hits) hit = {
+                void apply(inout bit<8> value, out bit<8> result) { value = value + 1; result = value; }
+            };
+            Counter<bit<32>, bit<8>>(1, CounterType_t.PACKETS) packets;
+            action note() { hdr.data.c[7:0] = hit.execute(); }
+            table t { key = { hdr.data.a : ternary; } actions = { note; } registers = hits;
+                      const entries = { _ : note(); } }
+        """,
+        ingress="""
+            packets.count(0);
+            hdr.data.c[15:8] = count.execute(1);
+            t.apply();
+            hdr.data.b = hdr.data.b + 1;
+            manager.bypass_egress = 1;
+            manager.ucast_egress_port = hdr.data.a == 1 && hdr.data.b == 1 ? 9w196 : 9;
+        """,
+    )
+    assert isinstance(switch, TofinoSwitch)
+    assert sent(switch, "00000000", port=5) == [(9, "00011101")]
+    assert sent(switch, "00000000", port=6) == [(9, "00011202")]
+    for port in (128, 256, 511):
+        assert sent(switch, "00000000", port=port) == [(9, "00011101")]
+    # Pipe 0, and once more through pipe 1, whose second packet this is.
+    assert sent(switch, "01000000", port=7) == [(9, "01021202")]
+    assert sent(switch, "00000000", port=8) == [(9, "00011404")]
+    assert [switch.register("seen", pipe).cells for pipe in range(4)] == [
+        [16, each] for each in (20, 18, 17, 17)
+    ]
+    assert switch.register("seen").cell(1) == 20
+    assert switch.counter("packets").read(0)[0] == 8
+    with pytest.raises(TableError, match=r"pipe is 4; accepted: 0..3"):
+        switch.register("seen", 4)
 
 
 def test_intrinsic_metadata(tmp_path: Path) -> None:
@@ -328,4 +393,7 @@ def test_a_meters_rates_can_be_set(tmp_path: Path) -> None:
     switch.meter("rate").cell(2).set_rates(Rate(0, 1), Rate(0, 2), 0.0)
     # Green, yellow and red of a Tofino are 0, 1 and 3.
     assert [sent(switch, "02000000")[0][1][2:4] for _ in range(3)] == ["00", "01", "03"]
+    # Each pipe has buckets of its own, with the rates of all.
+    assert [sent(switch, "02000000", port=128)[0][1][2:4] for _ in range(3)] == ["00", "01", "03"]
+    assert sent(switch, "02000000")[0][1][2:4] == "03"
     assert sent(switch, "01000000") == [(9, "01000000")]
