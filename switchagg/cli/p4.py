@@ -27,8 +27,9 @@ def _add_check(commands: Any) -> None:
     parser = commands.add_parser(
         "check",
         help="say whether a program is right",
-        description="Checks syntax, names and types. With --target tofino also what a Tofino 1 can do: "
-        "registers and their actions, and an estimate of stages, PHV and SRAM. Exit status 1: it breaks a "
+        description="Checks syntax, names, types, and that the model can run it; warns of arguments that "
+        "overlap and of out parameters that are left unwritten. With --target tofino also what a Tofino 1 can "
+        "do: registers and their actions, and an estimate of stages, PHV and SRAM. Exit status 1: it breaks a "
         "rule of the chip. An estimate past the chip is a warning.",
     )
     _add_program_options(parser)
@@ -93,8 +94,10 @@ def run(args: argparse.Namespace) -> int:
 
 def _check(args: argparse.Namespace) -> int:
     from switchagg.p4model import load
+    from switchagg.p4model.runtime.open import open_switch
 
     program = load(args.program, args.include_dirs, args.defines)
+    open_switch(program)  # refuses what a run would refuse
     if args.target is None:
         print(f"{args.program}: no errors", file=sys.stderr)
         return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from switchagg.p4model import ast, ir, walk
@@ -139,12 +140,12 @@ class Statements:
             value = exprs.value(node.value, env, target.type, "this assignment")
             return ir.Assign(node.location, target, value)
         op = BinaryOp(node.op[:-1])
-        if _has_calls(target):
-            raise P4Error(f"the target of `{node.op}` may not call anything", node.target.location)
+        before: list[ir.Stmt] = []
+        target = _evaluated_once(target, before)
         right = exprs.value(node.value, env)
-        return ir.Assign(
-            node.location, target, coerce(combine(op, target, right, node.location), target.type)
-        )
+        value = coerce(combine(op, target, right, node.location), target.type)
+        assign = ir.Assign(node.location, target, value)
+        return ir.Block(node.location, (*before, assign)) if before else assign
 
     def _return(self, node: ast.ReturnStmt, env: Env) -> ir.Stmt:
         frame = env.frame
@@ -293,6 +294,19 @@ def _label_key(value: ir.Expr) -> str:
             return f"at {value.location}"
         case _:
             return str(id(value))
+
+
+def _evaluated_once(place: ir.Expr, before: list[ir.Stmt]) -> ir.Expr:
+    """Returns a place whose indices call nothing: variables hold these, declared in `before`."""
+    if not isinstance(place, ir.FieldAccess | ir.Slice | ir.StackNext | ir.StackLast | ir.Index):
+        return place
+    held = replace(place, base=_evaluated_once(place.base, before))
+    if isinstance(held, ir.Index) and _has_calls(held.index):
+        index = held.index
+        variable = ir.Variable("index", index.type, ir.Scope.LOCAL, index.location)
+        before.append(ir.Declare(index.location, variable, index))
+        held = replace(held, index=ir.VarRef(index.type, index.location, variable))
+    return held
 
 
 def _has_calls(expr: ir.Expr) -> bool:

@@ -11,7 +11,7 @@ control with constructor parameters appears once for each instance, with the con
 - there is one `Argument` for each parameter, in the order of the parameters; defaults are filled in; a
   missing one (@optional) and `_` for an out parameter have value None;
 - operands of arithmetic have equal types; the right one of a shift may have another, and is not negative;
-- `a += b` and similar are `Assign(a, a + b)`; `a` has no side effects;
+- `a += b` and similar are `Assign(a, a + b)`; variables hold indices of `a` that call something;
 - `minSizeInBits()` and similar and the `size` of a stack are literals.
 
     Program ─ main: PackageInstance ─ args ─ ParserInstance ─ states ─ statements ─ expressions

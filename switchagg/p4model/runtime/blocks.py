@@ -161,11 +161,7 @@ def statement(body: Body, one: ir.Stmt) -> None:
         case ir.Block():
             statements(body, one.body)
         case ir.If():
-            body.emit(f"if {expression(body, one.condition)}:")
-            _nested(body, one.then)
-            if one.orelse is not None:
-                body.emit("else:")
-                _nested(body, one.orelse)
+            _if(body, one)
         case ir.Return():
             body.emit(f"return {body.returned(owned(body, one.value) if one.value is not None else None)}")
         case ir.Exit():
@@ -186,6 +182,23 @@ def statement(body: Body, one: ir.Stmt) -> None:
             pass
         case _:
             raise unsupported(f"this statement ({type(one).__name__})", one.location)
+
+
+def _if(body: Body, one: ir.If) -> None:
+    body.emit(f"if {expression(body, one.condition)}:")
+    _nested(body, one.then)
+    rest = one.orelse
+    # Python nests at most 100 deep; a chain of `else if` may be longer.
+    while isinstance(rest, ir.If):
+        condition, lines = body.capture(partial(expression, body, rest.condition))
+        if lines:
+            break
+        body.emit(f"elif {condition}:")
+        _nested(body, rest.then)
+        rest = rest.orelse
+    if rest is not None:
+        body.emit("else:")
+        _nested(body, rest)
 
 
 def _declare(body: Body, one: ir.Declare) -> None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from switchagg.errors import UsageError
 from switchagg.p4model import ir
 from switchagg.p4model.check import load
-from switchagg.p4model.errors import P4Error
+from switchagg.p4model.errors import P4Error, unsupported
 from switchagg.p4model.runtime.switch import ModelSwitch
 from switchagg.p4model.runtime.tna import TofinoSwitch
 from switchagg.p4model.runtime.v1model import V1Switch
@@ -24,9 +23,7 @@ def open_switch(
 ) -> ModelSwitch:
     """Returns a switch that runs this program.
 
-    Raises:
-        P4Error: the program is wrong, or uses what the model does not support.
-        UsageError: its architecture is none that the model has.
+    Raises P4Error: the program is wrong, or uses what the model does not support, its architecture included.
     """
     program = source if isinstance(source, ir.Program) else load(source, include_dirs, defines)
     try:
@@ -36,7 +33,9 @@ def open_switch(
             return TofinoSwitch(program, seed=seed, traced=traced)
     except P4Error as error:
         raise error.with_sources(program.sources) from None
-    raise UsageError(
-        f"{program.path}: the architecture {program.architecture or 'of main'} is not supported; "
-        "v1model and tna are"
-    )
+    except (SyntaxError, RecursionError):
+        # Python's limits: 100 levels of indentation, 20 nested loops, deep expressions.
+        deep = P4Error("a block or an expression is nested too deeply for the model", program.main.location)
+        raise deep.with_sources(program.sources) from None
+    other = unsupported(f"the architecture {program.architecture or 'of main'}", program.main.location)
+    raise other.with_sources(program.sources)

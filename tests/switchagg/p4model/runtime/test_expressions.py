@@ -160,3 +160,24 @@ def test_arguments_are_copied_in_and_out(tmp_path: Path) -> None:
     assert sent(switch, "04000000") == [(1, "04050000")]
     assert sent(switch, "05070000") == [(1, "05080001")]
     assert sent(switch, "05060000") == [(1, "05060002")]
+
+
+def test_the_target_of_an_operator_assignment_is_evaluated_once(tmp_path: Path) -> None:
+    switch = v1model(
+        tmp_path,
+        declarations="""
+            bit<8> next_of(inout bit<8> x) { bit<8> before = x; x += 1; return before; }
+            header item_t { bit<8> v; bit<8> w; }
+        """,
+        headers="item_t[3] items;",
+        parser="""state start {
+            packet.extract(hdr.data);
+            packet.extract(hdr.items.next); packet.extract(hdr.items.next); packet.extract(hdr.items.next);
+            transition accept;
+        }""",
+        ingress="""
+            hdr.items[next_of(hdr.data.a)].v += hdr.data.a;
+            hdr.items[next_of(hdr.data.a) & 3].w[7:4] |= next_of(hdr.data.b)[3:0];
+        """,
+    )
+    assert sent(switch, "00050000 100010001000") == [(1, "02060000110010501000")]
