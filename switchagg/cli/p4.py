@@ -27,10 +27,10 @@ def _add_check(commands: Any) -> None:
     parser = commands.add_parser(
         "check",
         help="say whether a program is right",
-        description="Checks syntax, names, types, and that the model can run it; warns of arguments that "
-        "overlap and of out parameters that are left unwritten. With --target tofino also what a Tofino 1 can "
-        "do: registers and their actions, and an estimate of stages, PHV and SRAM. Exit status 1: it breaks a "
-        "rule of the chip. An estimate past the chip is a warning.",
+        description="Checks syntax, names, types, and that the model can run it. Warns of arguments that "
+        "overlap and of out parameters that are left unwritten. With --target tofino also checks the chip's "
+        "rules for registers and their actions, and estimates stages, PHV and SRAM. Exit status 1: it breaks "
+        "a rule of the chip. An estimate past the chip is a warning.",
     )
     _add_program_options(parser)
     parser.add_argument("--target", choices=("tofino",), help="check against this chip too")
@@ -95,9 +95,12 @@ def run(args: argparse.Namespace) -> int:
 def _check(args: argparse.Namespace) -> int:
     from switchagg.p4model import load
     from switchagg.p4model.runtime.open import open_switch
+    from switchagg.p4model.warnings import warnings_of
 
     program = load(args.program, args.include_dirs, args.defines)
     open_switch(program)  # refuses what a run would refuse
+    for warning in warnings_of(program):
+        print(warning, file=sys.stderr)
     if args.target is None:
         print(f"{args.program}: no errors", file=sys.stderr)
         return 0

@@ -6,7 +6,7 @@ P4Error     a mistake in a P4 program, or a construct that the model does not su
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from switchagg.errors import UsageError
@@ -55,18 +55,35 @@ class P4Error(UsageError):
         return self
 
     def __str__(self) -> str:
-        parts = [f"{self.location}: error: {self.reason}{self._excerpt(self.location)}"]
-        parts += [f"{place}: note: {remark}{self._excerpt(place)}" for remark, place in self.notes]
-        return "\n".join(parts)
+        return message("error", self.reason, self.location, self.notes, self._sources)
 
-    def _excerpt(self, location: Location) -> str:
-        lines = self._sources.get(location.file, "").splitlines()
-        if not 0 < location.line <= len(lines):
-            return ""
-        line = lines[location.line - 1]
-        # A tab before the caret keeps its width whatever the terminal makes of tabs.
-        indent = "".join("\t" if each == "\t" else " " for each in line[: max(location.column - 1, 0)])
-        return f"\n{line}\n{indent}^"
+
+def message(
+    kind: str,
+    reason: str,
+    location: Location,
+    notes: Sequence[tuple[str, Location]],
+    sources: Mapping[str, str],
+) -> str:
+    """Returns a compiler's message: place, reason, source line and caret, and the notes likewise.
+
+    Args:
+        kind: error or warning.
+        sources: texts of files by name; other places have no source line.
+    """
+    lines = [f"{location}: {kind}: {reason}{_excerpt(location, sources)}"]
+    lines += [f"{place}: note: {remark}{_excerpt(place, sources)}" for remark, place in notes]
+    return "\n".join(lines)
+
+
+def _excerpt(location: Location, sources: Mapping[str, str]) -> str:
+    lines = sources.get(location.file, "").splitlines()
+    if not 0 < location.line <= len(lines):
+        return ""
+    line = lines[location.line - 1]
+    # A tab before the caret keeps its width whatever the terminal makes of tabs.
+    indent = "".join("\t" if each == "\t" else " " for each in line[: max(location.column - 1, 0)])
+    return f"\n{line}\n{indent}^"
 
 
 def unsupported(construct: str, location: Location) -> P4Error:

@@ -119,3 +119,38 @@ def parts(node: object) -> Iterator[object]:
             yield from (each for each in value if isinstance(each, _PARTS))
         elif isinstance(value, _PARTS):
             yield value
+
+
+def storage(expr: ir.Expr) -> tuple[object, ...]:
+    """Returns the storage that an expression names: variable, fields, indices; empty if it names none.
+
+    A computed index is None, for any.
+    """
+    match expr:
+        case ir.VarRef():
+            return (expr.variable,)
+        case ir.FieldAccess():
+            base = storage(expr.base)
+            return (*base, expr.name) if base else ()
+        case ir.Index(base=stack, index=index):
+            base = storage(stack)
+            number = index.value if isinstance(index, ir.Literal) else None
+            return (*base, number) if base else ()
+        case ir.StackNext() | ir.StackLast():
+            base = storage(expr.base)
+            return (*base, None) if base else ()
+        case ir.Slice():
+            return storage(expr.base)
+        case _:
+            return ()
+
+
+def overlap(first: tuple[object, ...], second: tuple[object, ...]) -> bool:
+    """Returns True if two paths of `storage` may overlap."""
+    if not first or not second:
+        return False
+    for one, other in zip(first, second, strict=False):
+        named = isinstance(one, ir.Variable) or isinstance(other, ir.Variable)
+        if one is not None and other is not None and (one is not other if named else one != other):
+            return False
+    return True

@@ -36,6 +36,7 @@ from switchagg.p4model.types import (
     underlying,
     width_of,
 )
+from switchagg.p4model.walk import overlap, storage
 
 _COMPARISONS = {
     ir.BinaryOp.EQ: "==",
@@ -428,20 +429,22 @@ def invoke(
     isolated: bool,
 ) -> str:
     # `isolated`: the callee has no way to the caller's storage but its arguments.
-    written = [path(each.value) for each in args if each.value is not None and each.param.direction in _OUTS]
+    written = [
+        storage(each.value) for each in args if each.value is not None and each.param.direction in _OUTS
+    ]
     writers: list[Callable[[], str]] = []
     results: list[LValue | None] = []
     after: list[Callable[[], None]] = []
 
     def shared(expr: ir.Expr) -> bool:
-        mine = path(expr)
+        mine = storage(expr)
         return not isolated or not mine or sum(overlap(mine, other) for other in written) > 1
 
     def incoming(expr: ir.Expr) -> str:
         code = expression(body, expr)
         if not is_aggregate(expr.type) or is_fresh(expr):
             return code
-        mine = path(expr)
+        mine = storage(expr)
         alone = isolated and mine and not any(overlap(mine, other) for other in written)
         return code if alone else f"{code}.copy()"
 
@@ -540,38 +543,3 @@ def _collect(
         body.emit(f"raise Exit(({outs})) from None")
     copy_back()
     return value or "None"
-
-
-def path(expr: ir.Expr) -> tuple[object, ...]:
-    """Returns the storage that an expression names: variable, fields, indices; empty if it names none.
-
-    A computed index is None, for any.
-    """
-    match expr:
-        case ir.VarRef():
-            return (expr.variable,)
-        case ir.FieldAccess():
-            base = path(expr.base)
-            return (*base, expr.name) if base else ()
-        case ir.Index(base=stack, index=index):
-            base = path(stack)
-            number = index.value if isinstance(index, ir.Literal) else None
-            return (*base, number) if base else ()
-        case ir.StackNext() | ir.StackLast():
-            base = path(expr.base)
-            return (*base, None) if base else ()
-        case ir.Slice():
-            return path(expr.base)
-        case _:
-            return ()
-
-
-def overlap(first: tuple[object, ...], second: tuple[object, ...]) -> bool:
-    """Returns True if two paths may name storage that overlaps."""
-    if not first or not second:
-        return False
-    for one, other in zip(first, second, strict=False):
-        named = isinstance(one, ir.Variable) or isinstance(other, ir.Variable)
-        if one is not None and other is not None and (one is not other if named else one != other):
-            return False
-    return True

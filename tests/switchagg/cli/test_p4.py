@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,48 @@ def write_tna(folder: Path, extra: str) -> Path:
 def test_a_program_that_is_right(program: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["p4", "check", str(program)]) == 0
     assert "no errors" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("architecture", "ingress", "message"),
+    [
+        (
+            TNA,
+            COUNT.replace("count.execute(hdr.h.slot)", "count.execute_log()").replace("EXTRA", ""),
+            "RegisterAction.execute_log in tna is not supported",
+        ),
+        (TNA, "MathUnit<bit<32>>(MathOp_t.SQR, 1) m; apply { }", "the extern MathUnit in tna"),
+        (V1MODEL, "apply { " + "if (hdr.h.a == 1) { " * 110 + "}" * 110 + " }", "is nested too deeply"),
+    ],
+)
+def test_what_a_run_refuses_is_refused_with_its_place(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    architecture: str,
+    ingress: str,
+    message: str,
+) -> None:
+    path = tmp_path / "p.p4"
+    path.write_text(
+        architecture.format(top="", parser="transition accept;", ingress=ingress), encoding="utf-8"
+    )
+    for command in (["check"], ["run", "--hex", "00" * 12]):
+        assert main(["p4", *command, str(path)]) == 2
+        error = capsys.readouterr().err
+        assert message in error
+        assert re.search(r"p\.p4:\d+:\d+: error: ", error)
+
+
+def test_warnings_leave_the_exit_status_alone(program: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    top = "void f(out bit<8> a, out bit<8> b) { a = 1; b = 2; }"
+    program.write_text(
+        V1MODEL.format(top=top, parser="transition accept;", ingress="apply { f(meta.x, meta.x); }"),
+        encoding="utf-8",
+    )
+    assert main(["p4", "check", str(program)]) == 0
+    error = capsys.readouterr().err
+    assert "warning: `a` and `b` write to the same place" in error
+    assert "no errors" in error
 
 
 def test_a_program_that_is_wrong(program: Path, capsys: pytest.CaptureFixture[str]) -> None:
