@@ -44,7 +44,7 @@ def main() -> int:
         )
 
     with EmbeddedController(faults=Faults(loss=args.loss, seed=1)) as host:
-        client = ControllerClient(host.url)
+        client = ControllerClient(host.url, timeout=60.0)
         before = client.slots()
         report = soak(host.url, lanes, args.seconds, seed, tell)
         left = leftovers(client, before)

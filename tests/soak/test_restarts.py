@@ -43,7 +43,7 @@ class ControllerProcess:
         assert self.process.stdout is not None
         self.url = str(json.loads(self.process.stdout.readline())["controller"])
         self._listen = self.url.removeprefix("http://")
-        self.client = ControllerClient(self.url)
+        self.client = ControllerClient(self.url, timeout=60.0)
 
     def kill(self, number: int = signal.SIGKILL) -> None:
         self.process.send_signal(number)

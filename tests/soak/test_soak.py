@@ -18,7 +18,7 @@ from .run import soak
 def test_jobs_at_once_with_ranks_that_come_leave_and_die() -> None:
     seed = str(seed_of_this_run())
     with EmbeddedController(faults=Faults(loss=0.002, seed=1)) as host:
-        client = ControllerClient(host.url)
+        client = ControllerClient(host.url, timeout=60.0)
         before = client.slots()
         report = soak(host.url, LANES, 15, seed)
         assert report.errors == []

@@ -94,7 +94,7 @@ def test_a_job_adds_up_in_every_slot_from_its_first_packet_on() -> None:
             for rank in ranks:
                 rank.send(position, None)
             assert {rank.receive()[0] for rank in ranks} == {position}
-        client = ControllerClient(host.url)
+        client = ControllerClient(host.url, timeout=60.0)
         ranks[1].send(80, None)
         ranks[2].send(80, np.ones(16, np.uint32))
         while len(waiting := client.waiting_slots("a")["slots"]) == 0 or waiting[0]["seen"] != [1, 2]:

@@ -105,7 +105,7 @@ def test_join_and_leave(place: ServedController) -> None:
 def test_what_people_see(place: ServedController) -> None:
     joined = place.join_all("x%20y%2Fz")
     waiting = in_thread(lambda: place.refused("b", 1, 3))
-    client = ControllerClient(place.url)
+    client = ControllerClient(place.url, timeout=60.0)
     eventually(lambda: len(client.jobs()) == 2)
     b, xyz = client.jobs()
     assert (b["name"], b["state"], b["missing"], b["id"]) == ("b", "joining", [0, 2], None)

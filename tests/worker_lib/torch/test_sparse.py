@@ -61,21 +61,22 @@ def test_sums_and_the_union_of_rows() -> None:
     run(3, _sums, seed_of_this_run() % 2**31)
 
 
-def _bytes() -> tuple[int, int]:
-    """The bytes that a table of 100,000 rows costs, of which each rank has 50, and the rows of the result."""
+def _packets() -> tuple[int, int]:
+    """The packets of a table of 100,000 rows, of which each rank has 50, and the rows of the result."""
     session = dist.group.WORLD.session
     generator = torch.Generator().manual_seed(dist.get_rank())
     rows = torch.randint(0, 100_000, (1, 50), generator=generator)
     x = torch.sparse_coo_tensor(rows, torch.ones(50, 64), (100_000, 64))
-    before = session.stats()["bytes_sent"]
+    before = session.stats()["packets_data"]
     dist.all_reduce(x)
-    return session.stats()["bytes_sent"] - before, x.indices().shape[1]
+    return session.stats()["packets_data"] - before, x.indices().shape[1]
 
 
 def test_the_table_does_not_travel() -> None:
-    for sent, rows in run(2, _bytes):
+    for packets, rows in run(2, _packets):
         assert rows > 50
-        assert sent < 300_000  # 13 segments, each a packet of plan and one of rows; the table is 25.6 MB
+        # 13 segments, each a packet of plan and one of rows, or two where they are small; the table has 25.6 MB.
+        assert packets < 80
 
 
 def _not_finite() -> None:

@@ -70,7 +70,7 @@ class Site:
 
     def get(self, path: str) -> Any:
         """The controller's answer."""
-        with urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=10) as answer:
+        with urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=60) as answer:
             found = json.load(answer)
         (inner,) = found.values() if isinstance(found, dict) and len(found) == 1 else (found,)
         return inner

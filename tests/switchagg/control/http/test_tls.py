@@ -70,7 +70,7 @@ def test_workers_and_people(papers: Papers, monkeypatch: pytest.MonkeyPatch) -> 
 
         with ThreadPoolExecutor(2) as pool:
             zero, one_ = pool.map(one, range(2))
-            client = ControllerClient(place.url)
+            client = ControllerClient(place.url, timeout=60.0)
             assert [job["state"] for job in client.jobs()] == ["running"]
             event = pool.submit(zero.next_event)
             assert not event.done()
