@@ -107,12 +107,18 @@ def jobs_table(jobs: list[dict[str, Any]]) -> str:
 
 
 def _reasons(jobs: list[dict[str, Any]]) -> list[str]:
+    waiting = [
+        figures.plain(f"{job['name']}: {job['why']}")
+        for job in sorted(jobs, key=lambda job: job.get("queue_position") or 0)
+        if job.get("queue_position") is not None and job.get("why")
+    ]
     alike: dict[str, list[str]] = {}
     for job in jobs:
         policy = job.get("policy") or {}
         if policy.get("why"):
             alike.setdefault(f"{figures.policy(policy)}: {policy['why']}", []).append(job["name"])
     lines = [figures.plain(f"{', '.join(names)}: {reason}") for reason, names in alike.items()]
+    lines = waiting + lines
     return ["", *lines] if lines else []
 
 

@@ -68,7 +68,8 @@ def _create(args: argparse.Namespace) -> int:
     spec = {name: getattr(args, name) for name in _JOB_FIELDS if getattr(args, name) is not None}
     job = client_from(args).create({"name": args.name, **spec})
     if job.get("queue_position") is not None:
-        text = f"job {args.name!r} is number {job['queue_position']} in the queue"
+        place = job.get("why") or f"number {job['queue_position']} in the queue"
+        text = f"job {args.name!r} is {place}"
     else:
         where = f" on switch {job['switch']!r}" if job.get("switch") else ""
         text = f"job {args.name!r} is {job['state']}{where}: {job['world_size']} ranks may connect"

@@ -202,6 +202,7 @@ class Queries:
         for member in job.back.values():
             members.append({**self._member(member, None, now), "state": "waiting"})
         queue = book.scheduler.queue()
+        queued = job.state is JobState.queued
         down = [switch for each in job.ranges if not (switch := book.pool.switches[each.switch]).up]
         seats = {} if job.placement is None else dict(job.placement.seats)
         return {
@@ -209,7 +210,9 @@ class Queries:
             "id": job.id or None,
             "tenant": job.tenant,
             "state": job.shown,
-            "why": job.why or "; ".join(f"switch {each.name!r} is down: {each.why}" for each in down),
+            "why": job.why
+            or (book.scheduler.waiting_for(job) if queued else "")
+            or "; ".join(f"switch {each.name!r} is down: {each.why}" for each in down),
             "world_size": job.world_size,
             "members": members,
             "missing": job.missing if job.state is not JobState.failed else [],
@@ -225,7 +228,7 @@ class Queries:
             "words": job.words,
             "age": round(now - job.created, 3),
             "priority": job.priority,
-            "queue_position": queue.index(job) + 1 if job.state is JobState.queued else None,
+            "queue_position": queue.index(job) + 1 if queued else None,
             "deadline": job.deadline,
             "on_loss": job.on_loss.value,
             "draining": job.draining,

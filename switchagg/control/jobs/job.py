@@ -138,7 +138,7 @@ class Member:
     heartbeats: int = -1  # the sequence number of the latest one
     attached: float = -math.inf  # when it opened its stream again
     crowded_out: bool = False  # a rank has given up since its job found no room in time
-    why: str = ""  # the reason of its loss
+    why: str = ""  # the reason of its loss, or the exception with which it left
 
     def __post_init__(self) -> None:
         if not self.endpoint[0]:
@@ -199,6 +199,7 @@ class Job:
     policy: SkipPolicy = field(default_factory=SkipPolicy)
     policy_why: str = "set at admission"
     policy_since: float = 0.0
+    overtaken: int = 0  # younger jobs that had slots of switches that it waited for
     stays: bool = False  # members did not pause to make room; they are not asked again in this generation
     why: str = ""  # the reason of a failed job's end
     id: int = 0  # of its newest generation, even after that is removed; 0 before there is one

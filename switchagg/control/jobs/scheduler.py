@@ -1,9 +1,14 @@
 """The queue of jobs that wait for slots. No I/O and no clock.
 
-The queue is strict: higher priorities come first, then the older. A waiting job is overtaken only on switches
-that it could not use, so a large job is not starved by small ones that would always fit. If the free slots of
-a switch are in pieces, running jobs are asked to move, which they do when they pause. A job that does not
-pause in time stays where it is, and others are asked.
+1. Higher priorities come first, then the older.
+2. A job that fits has its slots, though others before it do not fit: it overtakes them.
+3. A job is overtaken `OVERTAKES` times, by younger jobs that take slots of switches that it could use. Then
+   it comes before all but older ones of that kind, and what gets free on these switches is kept for it.
+
+So no job waits for more than the jobs that were there when it came and `OVERTAKES` others, whatever their
+priorities. If the free slots of a switch are in pieces, running jobs are asked to move, which they do when
+they pause; meanwhile nobody overtakes there the job that needs this. A job that does not pause in time stays
+where it is, and others are asked.
 """
 
 from __future__ import annotations
@@ -19,11 +24,13 @@ from switchagg.control.jobs.job_table import JobTable
 from switchagg.control.jobs.lifecycle import JobLifecycle
 from switchagg.control.jobs.membership_changes import MembershipChanges
 from switchagg.control.jobs.quotas import Quotas
-from switchagg.control.jobs.records import EventKind, JobState, MemberState
+from switchagg.control.jobs.records import MAX_PRIORITY, EventKind, JobState, MemberState
 from switchagg.control.jobs.switch_pool import SwitchPool
 from switchagg.control.jobs.switch_resources import SlotRange
 from switchagg.errors import AdmissionError
 
+OVERTAKES: Final = 8  # younger jobs that may have slots before a waiting one that could use their switches
+_NAMED: Final = 3  # jobs of the queue that a message names
 MOVE_PATIENCE: Final = 30.0  # seconds in which members who are asked to make room have to pause
 
 
@@ -42,7 +49,24 @@ class Scheduler:
     def queue(self) -> list[Job]:
         """Returns the waiting jobs, the next one first."""
         waiting = [job for job in self._table.jobs() if job.state is JobState.queued]
-        return sorted(waiting, key=lambda job: (-job.priority, job.number))
+        return sorted(
+            waiting, key=lambda job: (0 if _due(job) else MAX_PRIORITY + 1 - job.priority, job.number)
+        )
+
+    def waiting_for(self, job: Job) -> str:
+        """Returns the place of a waiting job in the queue, who is before it, and why it has no slots yet.
+
+        Jobs of other tenants are counted and not named.
+        """
+        queue = self.queue()
+        place = queue.index(job)
+        names = [repr(each.name) for each in queue[:place] if each.tenant == job.tenant][:_NAMED]
+        if rest := place - len(names):
+            names.append(f"{rest} {'other' if rest == 1 else 'others'}")
+        behind = f", behind {', '.join(names)}" if names else ""
+        obstacles = self._pool.obstacles(self._candidates.of_job(job))
+        why = obstacles or "the free slots are kept for a job before it"
+        return f"number {place + 1} in the queue{behind}: {why}"
 
     # Slots.
 
@@ -51,19 +75,41 @@ class Scheduler:
         for job in self._table.jobs():
             self._changes.advance(job)
             self._changes.begin_if_wanted(job)
-        blocked: set[str] = set()
-        for job in self.queue():
-            candidates = self._quotas.affordable(job.tenant, job, self._candidates.of_job(job))
-            placement = self._pool.take(candidates, without=blocked)
+        while self._place_next():
+            pass
+
+    def _place_next(self) -> bool:
+        """Gives slots to the first job of the queue that may have some; returns False if there is none."""
+        queue = self.queue()
+        kept: set[str] = set()  # switches that jobs further back may not use
+        for job in queue:
+            candidates = self._affordable(job)
+            placement = self._pool.take(candidates, without=kept)
             if placement is None:
-                if not any(name in blocked for each in candidates for name in each.switches):
+                usable = _switches(candidates)
+                if not usable & kept:
                     self._make_room(job, candidates)
-                blocked |= {name for each in candidates for name in each.switches}
+                kept |= usable if _due(job) else usable & self._being_cleared()
                 continue
+            for other in queue:
+                if other.number < job.number and not _switches(self._affordable(other)).isdisjoint(
+                    placement.switches
+                ):
+                    other.overtaken += 1
             job.placement, job.size = placement, placement.root.size
             job.state = JobState.created
             self._effects.save(job)
             self.update(job)
+            return True
+        return False
+
+    def _affordable(self, job: Job) -> list[PlacementCandidate]:
+        return self._quotas.affordable(job.tenant, job, self._candidates.of_job(job))
+
+    def _being_cleared(self) -> set[str]:
+        """Returns the switches on which jobs are asked to make room."""
+        moving = [job for job in self._table.jobs() if job.change is not None and job.change.making_room]
+        return {each.switch for job in moving for each in job.ranges}
 
     def update(self, job: Job) -> None:
         """Sets the state of an unopened job after a rank came or went; opens the job if it is complete."""
@@ -129,15 +175,14 @@ class Scheduler:
                 "join_timeout",
             )
         if not missing or member.crowded_out:
-            place = "" if missing else f", and is number {self.queue().index(job) + 1} in the queue"
+            obstacles = self._pool.obstacles(self._candidates.of_job(job)) or "others come first"
+            why = f": {obstacles}" if missing else f", and is {self.waiting_for(job)}"
             return AdmissionError(
-                f"job {job.name!r} had no room within {seconds:g} seconds{place}: "
-                f"{self._pool.obstacles(self._candidates.of_job(job)) or 'others come first'}",
-                "no_slots",
+                f"job {job.name!r} had no room within {seconds:.3g} seconds{why}", "no_slots"
             )
         return AdmissionError(
             f"{list_ranks(missing)} of job {job.name!r} "
-            f"did not join within {seconds:g} seconds "
+            f"did not join within {seconds:.3g} seconds "
             f"({len(job.members)} of {job.world_size} were there)",
             "join_timeout",
         )
@@ -192,3 +237,11 @@ class Scheduler:
             self.refuse_joining(job, error)
         else:
             self._lifecycle.end(job, why, error)
+
+
+def _due(job: Job) -> bool:
+    return job.overtaken >= OVERTAKES
+
+
+def _switches(candidates: Sequence[PlacementCandidate]) -> set[str]:
+    return {name for each in candidates for name in each.switches}

@@ -85,12 +85,23 @@ def test_one_job(fake: FakeController, say: Said) -> None:
 
 def test_jobs_that_wait(fake: FakeController, say: Said) -> None:
     fake.jobs = [
-        job("big", state="queued", queue_position=2, id=None, base=None, slots=None, rates=None, policy=None),
+        job(
+            "big",
+            state="queued",
+            queue_position=2,
+            id=None,
+            base=None,
+            slots=None,
+            rates=None,
+            policy=None,
+            why="number 2 in the queue, behind 'a': 64 slots asked for",
+        ),
         job("new", members=[], missing=[0, 1, 2, 3], state="joining", rates=None, words=None, base=None),
     ]
     out = say("jobs")
     assert "queued (2)" in out
     assert "0-3" in out
+    assert out.splitlines()[3:5] == ["", "big: number 2 in the queue, behind 'a': 64 slots asked for"]
     for name in ("big", "new"):
         assert name in say("jobs", name)
 
@@ -237,6 +248,8 @@ def test_a_job_is_ordered(fake: FakeController, say: Said) -> None:
     line = ["job", "create", "a", "--world-size", "2", "--words", "64", "--slots", "128", "--priority", "9"]
     line += ["--deadline", "2.5", "--on-loss", "shrink", "--switch", "b"]
     assert say(*line) == "job 'a' is number 3 in the queue\n"
+    fake.answer["why"] = "number 3 in the queue, behind 'b', 1 other: 8 slots asked for"
+    assert say(*line) == f"job 'a' is {fake.answer['why']}\n"
     assert json.loads(say(*line, "--json")) == fake.answer
     assert fake.bodies[:2] == [
         {"name": "a", "world_size": 2},

@@ -14,6 +14,7 @@ from switchagg.control.jobs.book import JobBook
 from switchagg.control.jobs.effects import Fence, Install, Remove
 from switchagg.control.jobs.job import Generation, Job, Member
 from switchagg.control.jobs.records import JobSpec, JobState, JoinRequest, MemberState, OnLoss, Quota, Tenant
+from switchagg.control.jobs.scheduler import OVERTAKES
 from switchagg.control.jobs.switch_resources import SwitchResources
 from switchagg.errors import AdmissionError, SwitchError
 from switchagg.rules.slots import ParentEntry
@@ -261,11 +262,15 @@ def test_a_tree_that_has_no_room_is_waited_for() -> None:
         ME, "small", ask(0, 1, 2), 0.0
     )  # it could not use c alone, but its tree does not need it
     assert small.job.placement is not None
-    blocked = jobs.join(ME, "blocked", ask(0, 1, 1), 0.0)
-    assert blocked.job.state is JobState.queued  # it would overtake one that waits for b too
+    assert job.overtaken == 0
+    for number in range(OVERTAKES):  # on b, for which that one waits too
+        assert jobs.join(ME, f"b{number}", ask(0, 1, 1, slots=2), 0.0).job.state is JobState.opening
+    assert job.overtaken == OVERTAKES
+    kept_out = jobs.join(ME, "kept out", ask(0, 1, 1, slots=2), 0.0)
+    assert kept_out.job.state is JobState.queued
     jobs.evict(first, "me")
     carry_out(jobs)
-    assert (job.state, blocked.job.state) == (JobState.running, JobState.running)
+    assert (job.state, kept_out.job.state) == (JobState.running, JobState.running)
     assert switches(job) == ("root", "a", "b")
 
 

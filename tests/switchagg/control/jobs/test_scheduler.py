@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 
 import pytest
 
 from switchagg.control.jobs.effects import AnswerJoin, Install, SaveJob
 from switchagg.control.jobs.records import JobState, Tenant
+from switchagg.control.jobs.scheduler import OVERTAKES
 from switchagg.errors import AdmissionError, SwitchError
 from tests.seeds import seed_of_this_run
 from tests.switchagg.control.job_books import (
@@ -81,15 +83,78 @@ def test_higher_priorities_first_then_the_older() -> None:
     assert [job.name for job in jobs.scheduler.queue()] == ["p3-1"]
 
 
-def test_nobody_overtakes_where_they_could_be_in_the_way() -> None:
+def test_a_job_that_fits_overtakes_one_that_does_not_but_not_for_ever() -> None:
     jobs = book(switch("a", 64), switch("b", 64, words=64, exact_words=64))
-    run(jobs, "half", slots=32, words=100)
-    large = create(jobs, "large", slots=64, words=100)  # only a could
-    small = create(jobs, "small", slots=8, words=100)
-    other = create(jobs, "other", slots=8, words=64)  # b could, and large cannot use it
-    assert (large.state, small.state, other.state) == (JobState.queued, JobState.queued, JobState.created)
+    half = run(jobs, "half", slots=32, words=100)
+    large = create(jobs, "large", slots=64, words=100, priority=0)  # only a could
+    create(jobs, "urgent", slots=64, words=100, priority=9)
+    for number in range(OVERTAKES):
+        create(jobs, f"other{number}", slots=4, switch="b")  # which large cannot use
+    assert (large.overtaken, [job.name for job in jobs.scheduler.queue()]) == (0, ["urgent", "large"])
+    small = [create(jobs, f"small{number}", slots=2, words=100) for number in range(OVERTAKES + 1)]
+    assert {job.state for job in small[:-1]} == {JobState.created}
+    assert [job.name for job in jobs.scheduler.queue()] == ["large", "urgent", f"small{OVERTAKES}"]
+    assert large.overtaken == OVERTAKES
+    for member in half:
+        jobs.leave(member)
+    for job in small[:-1]:
+        assert (large.state, small[-1].state) == (JobState.queued, JobState.queued)  # kept for large
+        jobs.evict(job, "me")
+    assert large.state is JobState.created
     jobs.evict(large, "me")
-    assert small.state is JobState.created
+    assert [job.name for job in jobs.scheduler.queue()] == [f"small{OVERTAKES}"]  # urgent was due too
+
+
+def test_nobody_overtakes_a_job_for_which_others_make_room() -> None:
+    jobs = book()
+    members = [run(jobs, f"r{number}", slots=16, deadline=600.0)[0] for number in range(4)]
+    for member in (members[1], members[3]):
+        jobs.evict(member.job, "me")
+        jobs.evict(member.job, "me")
+    large = create(jobs, "large", slots=32)
+    assert [member.job.change is not None for member in (members[0], members[2])].count(True) == 1
+    small = create(jobs, "small", slots=8)
+    assert (large.state, small.state, large.overtaken) == (JobState.queued, JobState.queued, 0)
+    jobs.tick(0.0)
+    for now in (31.0, 31.0, 62.0):  # nobody has paused: neither the first that was asked, nor the second
+        jobs.tick(now)
+    assert (large.state, small.state, large.overtaken) == (JobState.queued, JobState.created, 1)
+
+
+@pytest.mark.parametrize("shift", range(4))
+def test_nobody_starves_and_nobody_waits_for_room_that_is_there(shift: int) -> None:
+    draw = random.Random(seed_of_this_run() + shift)
+    jobs = book(switch("a", 64), switch("b", 32), switch("c", 32, words=64, exact_words=64))
+    passed: Counter[int] = Counter()  # by number of a waiting job: younger ones that had slots it could use
+    placed: set[int] = set()
+    for turn in range(3000):
+        held = [job for job in jobs.table.jobs() if job.placement is not None]
+        if turn % 2 and draw.random() < 0.7:
+            large = draw.random() < 0.2
+            create(
+                jobs, f"j{turn}", slots=draw.choice([32, 64]) if large else draw.choice([2, 4, 8]),
+                words=100 if large else draw.choice([64, 100]), priority=draw.randrange(10),
+            )  # fmt: skip
+        elif held and draw.random() < 0.6:
+            jobs.evict(draw.choice(held), "me")
+        jobs.poll()
+        now_placed = [job for job in jobs.table.jobs() if job.placement and job.number not in placed]
+        placed |= {job.number for job in now_placed}
+        kept: set[str] = set()
+        for job in jobs.scheduler.queue():
+            candidates = jobs.candidates.of_job(job)
+            assert jobs.pool.take(candidates, without=kept) is None  # what it could have is not free
+            usable = {name for each in candidates for name in each.switches}
+            passed[job.number] += sum(
+                job.number < each.number and not usable.isdisjoint(each.placement.switches)
+                for each in now_placed
+                if each.placement is not None
+            )
+            assert passed[job.number] <= OVERTAKES
+            if passed[job.number] == OVERTAKES:
+                kept |= usable
+    assert len(placed) > 300
+    assert max(passed.values()) == OVERTAKES
 
 
 def test_a_job_that_joined_waits_for_room() -> None:
@@ -119,7 +184,7 @@ def test_a_job_that_finds_no_room_in_time_says_why() -> None:
         assert member.refusal is not None
         assert member.refusal.code == "no_slots"
         assert (
-            "had no room within 3 seconds, and is number 2 in the queue: 8 slots asked for; 0 of the 64"
+            "had no room within 3 seconds, and is number 2 in the queue, behind 'before': 8 slots asked for"
             in str(member.refusal)
         )
     assert jobs.table.find("me", "a") is None
