@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import importlib
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import switchagg
 from switchagg.errors import SwitchAggError, UsageError
@@ -43,6 +44,13 @@ function (no option may store to ``run``); without one it is ``run(args)`` of th
 """
 
 
+class _Parser(argparse.ArgumentParser):
+    """A parser, of the program or of a command, whose errors are one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}; see `{self.prog} --help`\n")
+
+
 class _Commands:
     """The subparsers of `switchagg`, which know the help text of each command."""
 
@@ -60,13 +68,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     line = list(sys.argv[1:] if arguments is None else arguments)
     # No option of the program itself takes a value, so the first word that is no option is the command.
     chosen = next((word for word in line if not word.startswith("-")), None)
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="switchagg",
         description="In-network gradient aggregation that anyone can run.",
         epilog="`switchagg COMMAND --help` describes a command.",
     )
     parser.add_argument("--version", action="version", version=f"switchagg {switchagg.__version__}")
     commands = _Commands(parser)
+    if chosen is not None and chosen not in COMMANDS:
+        close = difflib.get_close_matches(chosen, COMMANDS)
+        parser.error(f"there is no command {chosen!r}{f', but {close[0]!r}' if close else ''}")
     wanted = COMMANDS[chosen][0] if chosen in COMMANDS else None
     module: Any = None
     for name, (its_module, _) in COMMANDS.items():
@@ -78,7 +89,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if chosen is not None and hasattr(module, "arranged"):
         place = line.index(chosen) + 1
         line = line[:place] + module.arranged(line[place:], commands.added.choices[chosen])
-    args = parser.parse_args(line)
+    args, unknown = parser.parse_known_args(line)
+    if unknown:  # an error of the command, whose help says what is known
+        commands.added.choices[args.command].error(f"unrecognized arguments: {' '.join(unknown)}")
     try:
         status = int((args.run if "run" in args else module.run)(args))
         sys.stdout.flush()
@@ -96,6 +109,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # The reader of our output has gone. Python would complain once more when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 141
+    except OSError as error:
+        if error.filename is None:
+            raise
+        print(f"switchagg {chosen}: {error.filename}: {error.strerror}", file=sys.stderr)
+        return 1
 
 
 if __name__ == "__main__":

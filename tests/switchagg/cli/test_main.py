@@ -49,11 +49,30 @@ def test_version() -> None:
     assert outcome("--version") == (0, f"switchagg {switchagg.__version__}\n", "")
 
 
-@pytest.mark.parametrize("line", [[], ["nonsense"], ["jobs", "--nonsense"], ["run"]])
-def test_what_it_does_not_know(line: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ([], "switchagg: the following arguments are required: COMMAND; see `switchagg --help`"),
+        (["nonsense"], "switchagg: there is no command 'nonsense'; see `switchagg --help`"),
+        (["jbos"], "switchagg: there is no command 'jbos', but 'jobs'; see `switchagg --help`"),
+        (
+            ["jobs", "--nonsense"],
+            "switchagg jobs: unrecognized arguments: --nonsense; see `switchagg jobs --help`",
+        ),
+        (
+            ["job", "create", "a"],
+            "switchagg job create: the following arguments are required: --world-size; "
+            "see `switchagg job create --help`",
+        ),
+        (["bench", "policy", "--json", "/dev/null/a"], None),
+        (["p4", "check", "/dev/null/a"], None),
+        (["demo", "--report", "/dev/null/a"], None),
+    ],
+)
+def test_a_mistake_is_one_line(line: list[str], said: str | None) -> None:
     status, out, err = outcome(*line)
-    assert (status, out) == (2, "")
-    assert err.startswith("usage: switchagg")
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert err == f"{said}\n" if said else err.startswith(f"switchagg {line[0]}: ")
 
 
 def test_a_reader_that_goes_away() -> None:
