@@ -77,3 +77,8 @@ def require(condition: bool, name: str, value: object, accepted: str) -> None:
     """Raises UsageError with name, value and what is accepted, unless the condition holds."""
     if not condition:
         raise UsageError(f"{name} is {value}; accepted: {accepted}")
+
+
+for _each in list(globals().values()):
+    if isinstance(_each, type) and issubclass(_each, SwitchAggError):
+        _each.__module__ = "worker_lib"  # tracebacks show the name by which users catch it

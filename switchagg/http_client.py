@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 TOKEN_VARIABLE: Final = "SWITCHAGG_TOKEN"
 CA_VARIABLE: Final = "SWITCHAGG_CA"
 _TOKEN: Final = re.compile(r"[!-~]{1,512}", re.ASCII)
+_START_ONE: Final = "start one with `switchagg run`, `host` or `controller`"
 CONNECT_PAUSE: Final = (0.02, 0.5)  # seconds between attempts to connect, first and longest
 
 
@@ -80,12 +81,15 @@ def endpoint(url: str, credential: str | None = None, ca: str | None = None) -> 
     return Endpoint(f"{parts.scheme}://{parts.netloc}", host, port, parts.scheme == "https", credential, ca)
 
 
-def connect(there: Endpoint, timeout: float, retry_until: float | None = None) -> HTTPConnection:
+def connect(
+    there: Endpoint, timeout: float, retry_until: float | None = None, *, advice: str | None = None
+) -> HTTPConnection:
     """Connects.
 
     Args:
         timeout: seconds for this, and for each read and write afterwards.
         retry_until: `time.monotonic()` up to which to try again while nobody listens; None for one attempt.
+        advice: for the message where nobody listens; None for one about starting a controller.
 
     Raises `SwitchError` where nobody answers, or the certificate is not one to trust.
     """
@@ -107,7 +111,8 @@ def connect(there: Endpoint, timeout: float, retry_until: float | None = None) -
                 time.sleep(min(pause, retry_until - now))
                 pause = min(2 * pause, longest)
                 continue
-            raise SwitchError(_not_there(there, error)) from error
+            waited = "" if retry_until is None else f" within {timeout:g} seconds"
+            raise SwitchError(_not_there(there, error, waited, advice or _START_ONE)) from error
         connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         connection.auto_open = (
             0  # the controller watches this connection; a second one would mean nothing to it
@@ -212,7 +217,7 @@ def _context(there: Endpoint) -> Any:
         ) from None
 
 
-def _not_there(there: Endpoint, error: OSError) -> str:
+def _not_there(there: Endpoint, error: OSError, waited: str, advice: str) -> str:
     import ssl
 
     if isinstance(error, ssl.SSLCertVerificationError):
@@ -223,4 +228,4 @@ def _not_there(there: Endpoint, error: OSError) -> str:
     if isinstance(error, ssl.SSLError):
         return f"no TLS with the controller at {there.url}: {error.reason or error}; does it serve http://?"
     reason = (error.strerror or str(error) or type(error).__name__).lower()
-    return f"no controller at {there.url}: {reason}; start one with `switchagg run`, `host` or `controller`"
+    return f"no controller at {there.url}{waited}: {reason}; {advice}"

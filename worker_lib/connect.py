@@ -23,7 +23,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-from switchagg.errors import SwitchError, UsageError
+from switchagg.errors import SwitchAggError, SwitchError, UsageError
 from switchagg.http_client import endpoint
 from switchagg.rules.planner import SkipPolicy
 from switchagg.wire.header import MAX_TREE_WORKERS
@@ -86,43 +86,47 @@ def connect(
         AdmissionError: the controller refused: rank taken, no room on the switch, ranks missing after
         `join_timeout`. SwitchError: nobody answers at the controller's address.
     """
-    for name, value in (("rank", rank), ("world_size", world_size)):
-        if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
-            raise UsageError(f"{name} is {value!r}; accepted: an integer")
-    all_given = rank is not None and world_size is not None
-    launch = None if all_given else launchers.read(os.environ, rank, world_size)
-    size = launch.world_size if launch is not None else 1 if world_size is None else world_size
-    if not 1 <= size <= MAX_TREE_WORKERS:
-        raise UsageError(f"world_size is {size}; accepted: 1 to {MAX_TREE_WORKERS}")
-    me = launch.rank if launch is not None else rank
-    if me is None and size > 1:
-        raise UsageError("rank is not given, and RANK is not set, nor any other launcher's variable")
-    me = me or 0
-    if not 0 <= me < size:
-        raise UsageError(f"rank is {me}; accepted: 0 to {size - 1} in a world of {size}")
-    if timeout is None:
-        timeout = _seconds("SWITCHAGG_TIMEOUT", 30.0)
-    if not timeout > 0:
-        raise UsageError(f"timeout is {timeout!r}; accepted: seconds greater than 0")
-    name = job if job is not None else os.environ.get("SWITCHAGG_JOB", "default")
-    if size == 1:
-        if world_size is None and (launch is None or launch.launcher == "Slurm"):
-            launchers.warn_in_allocation(os.environ)
-        return _alone(SkipPolicy(), timeout, name)
-    patience = timeout if join_timeout is None else join_timeout
-    way = checked_transport(transport)
-    wishes: dict[str, Any] = {
-        "on_loss": checked_on_loss(on_loss, os.environ.get("SWITCHAGG_ON_LOSS")),
-        "deadline": checked_deadline(deadline, os.environ.get("SWITCHAGG_DEADLINE")),
-        "priority": priority,
-        "credential": credential,
-        "switch": switch if switch is not None else os.environ.get("SWITCHAGG_SWITCH") or None,
-    }
-    url, retry = _controller(controller, me, patience, launch)
-    return _join(
-        url, name, me, size, address=address, timeout=timeout, patience=patience, words=words, slots=slots,
-        transport=way, retry=retry, **wishes,
-    )  # fmt: skip
+    try:
+        for name, value in (("rank", rank), ("world_size", world_size)):
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
+                raise UsageError(f"{name} is {value!r}; accepted: an integer")
+        all_given = rank is not None and world_size is not None
+        launch = None if all_given else launchers.read(os.environ, rank, world_size)
+        size = launch.world_size if launch is not None else 1 if world_size is None else world_size
+        if not 1 <= size <= MAX_TREE_WORKERS:
+            raise UsageError(f"world_size is {size}; accepted: 1 to {MAX_TREE_WORKERS}")
+        me = launch.rank if launch is not None else rank
+        if me is None and size > 1:
+            raise UsageError("rank is not given, and RANK is not set, nor any other launcher's variable")
+        me = me or 0
+        if not 0 <= me < size:
+            raise UsageError(f"rank is {me}; accepted: 0 to {size - 1} in a world of {size}")
+        if timeout is None:
+            timeout = _seconds("SWITCHAGG_TIMEOUT", 30.0)
+        if not timeout > 0:
+            raise UsageError(f"timeout is {timeout!r}; accepted: seconds greater than 0")
+        name = job if job is not None else os.environ.get("SWITCHAGG_JOB", "default")
+        if size == 1:
+            if world_size is None and (launch is None or launch.launcher == "Slurm"):
+                launchers.warn_in_allocation(os.environ)
+            return _alone(SkipPolicy(), timeout, name)
+        patience = timeout if join_timeout is None else join_timeout
+        way = checked_transport(transport)
+        wishes: dict[str, Any] = {
+            "on_loss": checked_on_loss(on_loss, os.environ.get("SWITCHAGG_ON_LOSS")),
+            "deadline": checked_deadline(deadline, os.environ.get("SWITCHAGG_DEADLINE")),
+            "priority": priority,
+            "credential": credential,
+            "switch": switch if switch is not None else os.environ.get("SWITCHAGG_SWITCH") or None,
+        }
+        url, retry = _controller(controller, me, patience, launch)
+        return _join(
+            url, name, me, size, address=address, timeout=timeout, patience=patience, words=words,
+            slots=slots, transport=way, retry=retry, **wishes,
+        )  # fmt: skip
+    except SwitchAggError as error:
+        # The message says all; frames and causes from in here would stand between it and the caller's line.
+        raise error.with_traceback(None) from None
 
 
 def _alone(policy: SkipPolicy, timeout: float, name: str, *, may_group: bool = True) -> Session:

@@ -19,9 +19,10 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeVar
+from urllib.parse import urlencode
 
 from switchagg import http_client
 from switchagg.errors import SwitchError
@@ -35,6 +36,10 @@ GRACE: Final = 5.0  # seconds past a join's timeout for the controller to name t
 SHORT_TIMEOUT: Final = 5.0  # seconds for requests that do not wait for other ranks
 MAX_EVENT: Final = 1 << 20  # bytes
 
+_RANK_0_STARTS_IT: Final = (
+    "rank 0 starts the switch there, with its controller, when it calls connect(): look at rank 0's output, "
+    "or set SWITCHAGG_CONTROLLER on all ranks to a controller that runs already"
+)
 _T = TypeVar("_T")
 
 
@@ -264,18 +269,20 @@ class Membership:
             lambda: _membership(answer, self._there, self._held, controller=self.controller, name=self.name),
         )
 
-    def leave(self, begun: int | None = None) -> None:
-        """Leaves the job in order. Does nothing the second time, or where the controller is gone.
+    def leave(self, begun: int | None = None, why: str | None = None) -> None:
+        """Leaves the job. Does nothing the second time, or where the controller is gone.
 
         Args:
             begun: collectives that this rank has begun since its admission, which the others are told.
+            why: the exception that ends this rank, likewise; None if it leaves in order.
         """
         if self._held.over:
             return
         self._held.over = True
         try:
             # Also where the stream has broken: a controller that was restarted still knows this rank.
-            self._ask("leave", {"token": self.token, "begun": begun}, SHORT_TIMEOUT)
+            body = {"token": self.token, "begun": begun}
+            self._ask("leave", body if why is None else body | {"why": why}, SHORT_TIMEOUT)
         except SwitchError:
             pass  # nobody is there to be told; the closed connection says the same
         finally:
@@ -299,6 +306,20 @@ class Membership:
         return _field(
             self.controller, lambda: (tuple(int(rank) for rank in job["lost"]), str(job.get("why") or ""))
         )
+
+    def awaited(self, timeout: float = SHORT_TIMEOUT) -> tuple[int, ...]:
+        """Returns the ranks whose packets the switch lacks in the oldest incomplete round, in order.
+
+        It returns none where no slot waits, or the switch does not show its slots. Raises `SwitchError` where
+        the controller or the switch does not answer.
+
+        Args:
+            timeout: seconds that each step of the question may take.
+        """
+        query = urlencode({"job": self.name, "id": self.job})
+        answer = http_client.call_once(self._there, "GET", f"/v1/slots?{query}", timeout=timeout)
+        behind = _field(self.controller, lambda: places_behind(answer["slots"] or []))
+        return tuple(rank for rank, place in enumerate(self.places) if place in behind)
 
     def close_descriptors(self) -> None:
         """For a forked child: closes its copy of the connection. The parent's stays as it is."""
@@ -341,7 +362,7 @@ def join(
         timeout: seconds for everything.
         touch: False makes a job whose payloads the switch neither stores nor adds: the benchmark's no-op
             baseline.
-        retry: try again, for the time given, while nobody listens at the controller's address.
+        retry: rank 0 starts the controller; try again, for the time given, while nobody listens there.
         deadline: seconds of silence after which a rank is lost; None leaves it to the others, or 10.
         on_loss: what becomes of the job then: ``"fail"`` or ``"shrink"``; None leaves it to the others.
         priority: 0 to 9, of a job that waits for room on a switch.
@@ -398,7 +419,9 @@ def _open(
         what: the step that fails, for messages.
         until: `time.monotonic()` up to which the controller may wait for the other ranks; None: for nobody.
     """
-    connection = http_client.connect(there, max(0.1, timeout), until if retry else None)
+    connection = http_client.connect(
+        there, max(0.1, timeout), until if retry else None, advice=_RANK_0_STARTS_IT if retry else None
+    )
     try:
         if until is not None:
             remaining = max(0.001, until - time.monotonic()) if timeout > 0 else timeout
@@ -421,6 +444,18 @@ def _open(
     except BaseException:
         connection.close()
         raise
+
+
+def places_behind(slots: Sequence[Mapping[str, Any]]) -> set[int]:
+    """Returns the places that the oldest round waits for, of slots as the API's `WaitingSlot`."""
+    if not slots:
+        return set()
+    # Sequence numbers of rounds in flight are close together, but may wrap.
+    ages = [(int(slot["seq"]) - int(slots[0]["seq"]) + 2**31) % 2**32 for slot in slots]
+    oldest = [slot for slot, age in zip(slots, ages, strict=True) if age == min(ages)]
+    missing = {int(place) for slot in oldest for place in slot["missing"]}
+    # The root of a tree waits for all ranks of a leaf that waits for one of them.
+    return missing - {int(place) for slot in oldest for place in slot["seen"]}
 
 
 def _nonsense(url: str, what: str, error: Exception) -> SwitchError:

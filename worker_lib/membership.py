@@ -30,11 +30,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from switchagg.errors import SwitchError, UsageError, WorkerLostError
+from switchagg.errors import SwitchAggError, SwitchError, UsageError, WorkerLostError
 from switchagg.wire.heartbeat import MAX_DEADLINE, MIN_DEADLINE
 
 OnLoss = Literal["fail", "shrink"]
 ON_LOSS: Final[tuple[OnLoss, ...]] = ("fail", "shrink")
+_MAX_FAILURE: Final = 300  # characters of an exception that the other ranks hear
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +81,7 @@ class Loss:
     Attributes:
         ranks: their numbers when they went.
         text: "rank 2 was lost: its process ended".
-        left: they left in order.
+        left: they left by themselves, in order or with an exception.
         world_size: how many go on; None where the session ends.
     """
 
@@ -168,7 +169,7 @@ class MembershipStateMachine:
         self.on_loss = on_loss
         self.final = False  # the controller will not be restarted
         self._lost: dict[int, str] = {}  # place -> why
-        self._left: set[int] = set()
+        self._left: dict[int, str] = {}  # place -> the exception; empty if in order
         self._past: deque[int] = deque(maxlen=64)  # ids of former generations
         self._early: list[Mapping[str, Any]] = []  # events of the generation to come
 
@@ -192,7 +193,8 @@ class MembershipStateMachine:
                 case "lost":
                     return self._on_lost(_places(event["ranks"]), str(event["why"]))
                 case "left":
-                    return self._on_left(_places(event["ranks"]), event.get("begun"))
+                    why = str(event.get("why") or "")
+                    return self._on_left(_places(event["ranks"]), event.get("begun"), why)
                 case "switch":
                     return End(Gone(f"job {self.name!r} has lost its slots: {event['why']}"))
                 case "evicted":
@@ -232,7 +234,7 @@ class MembershipStateMachine:
         text = self._text(before, gone)
         self._past.append(before.job)
         self._lost.clear()
-        self._left.intersection_update(generation.places)
+        self._left = {place: why for place, why in self._left.items() if place in generation.places}
         if not gone:
             return None
         return Loss(_ranks(before, gone), text, world_size=generation.world_size)
@@ -250,7 +252,7 @@ class MembershipStateMachine:
         lost = sorted(self._lost)
         return End(Loss(_ranks(self.generation, lost), self._text(self.generation, lost)))
 
-    def _on_left(self, places: Sequence[int], begun: object) -> Effect | None:
+    def _on_left(self, places: Sequence[int], begun: object, why: str) -> Effect | None:
         counts = begun if isinstance(begun, list) else [None] * len(places)
         new = {
             place: count
@@ -259,9 +261,15 @@ class MembershipStateMachine:
         }
         if not new:
             return None
-        self._left.update(new)
+        self._left.update(dict.fromkeys(new, why))
         left = sorted(self._left)
-        text = f"{self.generation.called(left)} left the job in order"
+        said = [
+            f"{self.generation.called([place])} has failed: {self._left[place]}"
+            for place in left
+            if self._left[place]
+        ]
+        # Ranks that leave in order after one has failed do so because of it.
+        text = "; ".join(said) or f"{self.generation.called(left)} left the job in order"
         least = None if any(count is None for count in new.values()) else min(int(n) for n in new.values())
         return FailFrom(least, Loss(_ranks(self.generation, left), text, left=True))
 
@@ -275,6 +283,26 @@ class MembershipStateMachine:
             were = "was" if len(places) == 1 else "were"
             parts.append(f"{generation.called(places)} {were} lost{f': {why}' if why else ''}")
         return "; ".join(parts)
+
+
+def failure(error: BaseException | None, on_loss: str) -> str | None:
+    """The exception that ends a rank, as "ValueError: bad batch"; None if it leaves in order.
+
+    A `WorkerLostError` is the failure of another rank, which they hear of too. In a job that shrinks, one
+    whose session failed leaves in order as well, since it could not come back to a job that it was lost to.
+    """
+    if error is None or isinstance(error, GeneratorExit | WorkerLostError):
+        return None
+    if isinstance(error, SystemExit) and error.code in (None, 0):
+        return None
+    if on_loss == "shrink" and isinstance(error, SwitchAggError) and not isinstance(error, UsageError):
+        return None
+    try:
+        said = " ".join(str(error).split())
+    except Exception:
+        said = ""
+    text = f"{type(error).__name__}: {said}" if said else type(error).__name__
+    return text if len(text) <= _MAX_FAILURE else f"{text[: _MAX_FAILURE - 4]} ..."
 
 
 def checked_on_loss(given: str | None, default: str | None) -> OnLoss | None:

@@ -38,6 +38,7 @@ from worker_lib.membership import (
     OnLoss,
     RequestPause,
     SetPolicy,
+    failure,
 )
 from worker_lib.transport import BoundSocket, bind, start_engine
 
@@ -120,10 +121,13 @@ class MembershipMonitor:
         self._thread.start()
         _monitors.add(self)
 
-    def leave(self, begun: int) -> None:
-        """Leaves the job and ends the threads. The engine is closed before."""
+    def leave(self, begun: int, error: BaseException | None) -> None:
+        """Leaves the job, with the exception that ends this rank, and ends the threads.
+
+        The engine is closed before.
+        """
         self._end_threads()
-        self.member.leave(begun)
+        self.member.leave(begun, failure(error, self.member.on_loss))
         self.join()
 
     def join(self) -> None:

@@ -11,6 +11,7 @@ of it, are in `worker_lib/work.py`; packets and their order are the engine's.
 from __future__ import annotations
 
 import os
+import sys
 import weakref
 import zlib
 from collections.abc import Callable, Sequence
@@ -410,8 +411,11 @@ class Session:
 
     def close(self) -> None:
         """Leaves the job. Collectives still on their way are aborted. Safe to call twice, and in a forked
-        child."""
-        self._state.close()
+        child.
+
+        Ranks that need this one hear of an exception that is on its way out (`finally: session.close()`).
+        """
+        self._state.close(self._state.error_on_its_way())
 
     def __repr__(self) -> str:
         return repr(self._state)
@@ -422,7 +426,7 @@ class Session:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        self._state.close(error)
 
     # ------------------------------------------------------------------ calls, not waited for
 
@@ -703,7 +707,11 @@ os.register_at_fork(after_in_child=_forget_sessions_in_child)
 
 
 def close_all() -> None:
-    """Closes every session of this process. Runs at exit: leaving without `close` is still leaving."""
+    """Closes every session of this process. Runs at exit: leaving without `close` is still leaving.
+
+    The interpreter has kept the exception that ended the program, if any; at a prompt, any earlier one.
+    """
+    error = None if hasattr(sys, "ps1") else getattr(sys, "last_value", None)
     for session in list(_sessions):
         if session._state.pid == os.getpid():
-            session.close()
+            session._state.close(error)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 import weakref
@@ -64,6 +65,7 @@ class SessionState:
         self.closed = False
         self.groups_made = 0
         self.pid = os.getpid()
+        self._made_in = id(sys.exc_info()[1])  # the exception that was being handled then
         self._pending: list[tuple[_native.Collective, object]] = []
         self._lock = threading.Lock() if monitor is None else monitor.lock
         # Threads in the engine. A thread enters itself first and then looks at `closed`; close() sets that
@@ -190,14 +192,30 @@ class SessionState:
         except SwitchAggError:
             return (), "the controller does not answer either"
 
+    def late_ranks(self) -> tuple[int, ...]:
+        """Asks the switch, through the controller, whose packets it waits for; none where it cannot say."""
+        try:
+            return () if self.monitor is None else self.monitor.member.awaited(_ASK_TIMEOUT)
+        except SwitchAggError:
+            return ()
+
     def break_off(self, why: str) -> None:
         """From here on no buffer is touched and every call raises."""
         self.broken = why
         if self.engine is not None:
             self.engine.abort()
 
-    def close(self) -> None:
-        """See `Session.close`."""
+    def error_on_its_way(self) -> BaseException | None:
+        """The exception that this thread handles, if it came up in the life of this session.
+
+        None in a job that shrinks, which would take this rank for lost: the caller may be about to go on.
+        """
+        error = sys.exc_info()[1]
+        shrinks = self.monitor is not None and self.monitor.member.on_loss == "shrink"
+        return None if shrinks or id(error) == self._made_in else error
+
+    def close(self, error: BaseException | None) -> None:
+        """See `Session.close`. The other ranks hear of `error`."""
         if self.closed:
             return
         self.closed = True
@@ -208,7 +226,7 @@ class SessionState:
             self.engine.close()
             self._await_threads()
             if self.monitor is not None:
-                self.monitor.leave(begun)
+                self.monitor.leave(begun, error)
         self._pending.clear()
 
     def _await_threads(self) -> None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -246,6 +246,8 @@ class Work:
     def called(self) -> str:
         """The call as messages name it: "allreduce(float32, shape (10,), sum, 32 bits)"."""
         name, dtype, shape, sum_of = self._prepared.label
+        if name == "barrier":
+            return "barrier()"
         how = ""
         if sum_of:
             how = ", or" if sum_of[0] is ReduceOp.OR else f", {sum_of[0].name.lower()}, {sum_of[1]} bits"
@@ -286,18 +288,23 @@ class Work:
         ranks, trouble = state.lost_ranks()
         seconds = f"{timeout:g} s"
         if ranks:
-            who = f"rank {ranks[0]}" if len(ranks) == 1 else "ranks " + ", ".join(map(str, ranks))
             return WorkerLostError(
-                f"{who} left the job or died; {name} could not be done within {seconds}", ranks
+                f"{_named(ranks)} left the job or died; {name} could not be done within {seconds}", ranks
             )
-        stats = state.engine.stats()
+        stats, late = state.engine.stats(), state.late_ranks()
         parts = [
             f"{name} was not done within {seconds} on rank {state.rank} of {state.world_size}",
             f"{native.results} of {native.packets or '?'} results so far asked for had come",
             f"{stats['retransmissions']} packets had been sent again",
         ]
+        if late == (state.rank,):
+            parts.insert(1, "the switch waits for packets of this rank alone, which do not get there")
+        elif late:
+            parts.insert(1, f"the switch waits for {_named(late)}, late or unable to reach it")
         if stats["refused"]:
             parts.append("the switch's port refuses packets: no switch is running there")
+        elif late:
+            pass
         elif not stats["results"]:
             parts.append(
                 "nothing has ever come from the switch: is there a firewall, or are the other ranks late?"
@@ -307,3 +314,7 @@ class Work:
         if trouble:
             parts.append(trouble)
         return CollectiveTimeout("; ".join(parts) + ". The session is broken: connect again.")
+
+
+def _named(ranks: Sequence[int]) -> str:
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {', '.join(map(str, ranks))}"

@@ -43,7 +43,7 @@ class MemberView(TypedDict):
     packets: int | None
     """Its packets that the switch admitted."""
     why: str | None
-    """The reason of its loss."""
+    """The reason of its loss, or the exception with which it left."""
 
 
 class PolicyWord(TypedDict):

@@ -166,10 +166,23 @@ class Controller:
             if member is not None and not self._core.closed:
                 book.stream_ended(member, time.monotonic())
 
-    def leave(self, tenant: Tenant, name: str, rank: int, token: int, begun: int | None = None) -> None:
-        """A rank is done with its job; `begun` is the number of collectives that it has begun, if known."""
+    def leave(
+        self,
+        tenant: Tenant,
+        name: str,
+        rank: int,
+        token: int,
+        begun: int | None = None,
+        why: str | None = None,
+    ) -> None:
+        """A rank leaves its job.
+
+        Args:
+            begun: number of collectives that it has begun, if known.
+            why: the exception that ends it; None if it leaves in order.
+        """
         with self._core.changing() as book:
-            book.leave(book.table.member(tenant.name, name, rank, token), begun)
+            book.leave(book.table.member(tenant.name, name, rank, token), begun, why)
 
     def heartbeat(
         self, cookie: bytes, sequence: int, fields: Mapping[str, int], now: float | None = None

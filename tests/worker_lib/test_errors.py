@@ -452,7 +452,7 @@ def test_a_rank_that_is_late_is_waited_for_until_the_timeout(host: EmbeddedContr
             assert over.wait(60)
             return
         before = time.monotonic()
-        with pytest.raises(CollectiveTimeout, match=r"perhaps a rank has not called it"):
+        with pytest.raises(CollectiveTimeout, match=r"the switch waits for rank 0, late or unable to reach"):
             session.barrier(timeout=0.3)
         assert time.monotonic() - before >= 0.3
         with pytest.raises(SessionBrokenError, match="timed out"):
@@ -460,6 +460,21 @@ def test_a_rank_that_is_late_is_waited_for_until_the_timeout(host: EmbeddedContr
         over.set()
 
     together(host.url, 2, call)
+
+
+def test_the_late_of_many_are_named(host: EmbeddedController) -> None:
+    over = threading.Barrier(4)
+
+    def call(session: Session) -> None:
+        for _ in range(3):
+            session.allreduce(np.ones(300_000, F32))
+        if session.rank % 2 == 0:
+            works = [session.allreduce_async(np.ones(300_000, F32), timeout=2) for _ in range(3)]
+            with pytest.raises(CollectiveTimeout, match=r"the switch waits for ranks 1, 3, late"):
+                works[-1].wait()
+        over.wait(60)
+
+    together(host.url, 4, call)
 
 
 def test_wait_has_a_timeout_of_its_own(host: EmbeddedController) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import pickle
 import signal
 import socket
 import subprocess
@@ -17,6 +18,7 @@ from typing import Any
 import psutil
 import pytest
 
+import worker_lib
 from switchagg.control.client import ControllerClient
 from switchagg.control.embedded import EmbeddedController
 from switchagg.errors import AdmissionError, SwitchError, UsageError
@@ -24,7 +26,7 @@ from switchagg.rules.planner import SkipPolicy
 from tests.waiting import eventually
 from tests.worker_lib.harness import ended
 from worker_lib.embedded import controller_address, start_embedded
-from worker_lib.join import Membership, join
+from worker_lib.join import Membership, join, places_behind
 
 
 @pytest.fixture
@@ -181,11 +183,54 @@ def test_untouched_payloads(host: EmbeddedController) -> None:
 
 def test_nobody_listens() -> None:
     url = f"http://127.0.0.1:{free_port()}"
-    for options in ({}, {"retry": True, "timeout": 0.1}):
-        with pytest.raises(
-            SwitchError, match=f"no controller at {url}: connection refused; start one with `switchagg run`"
-        ):
-            join(url, "a", 0, 1, "127.0.0.1", 42000, **options)  # type: ignore[arg-type]
+    with pytest.raises(SwitchError, match=f"no controller at {url}: connection refused; start one with"):
+        join(url, "a", 0, 1, "127.0.0.1", 42000)
+
+
+def test_rank_0_has_not_started_the_switch(monkeypatch: pytest.MonkeyPatch) -> None:
+    port = free_port()
+    monkeypatch.delenv("SWITCHAGG_CONTROLLER", raising=False)
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("SWITCHAGG_CONTROLLER_PORT", str(port))
+    with pytest.raises(
+        SwitchError,
+        match=f"no controller at http://127.0.0.1:{port} within 0.1 seconds: connection refused; "
+        "rank 0 starts the switch there, with its controller, when it calls connect",
+    ):
+        worker_lib.connect(rank=1, world_size=2, timeout=0.1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("rank=9, world_size=2", "worker_lib.UsageError: rank is 9; accepted: 0 to 1 in a world of 2"),
+        ("'http://127.0.0.1:1', 'j', 0, 2", "worker_lib.SwitchError: no controller at http://127.0.0.1:1: "),
+    ],
+)
+def test_a_script_that_cannot_connect_ends_with_the_message(arguments: str, said: str) -> None:
+    program = f"import worker_lib\nworker_lib.connect({arguments})\n"
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    lines = ran.stderr.splitlines()
+    assert lines[-1].startswith(said)
+    assert len([line for line in lines if line.startswith("  File")]) == 2  # the script's, and of connect()
+    assert ran.stderr.count("Traceback") == 1
+
+
+def test_errors_go_from_process_to_process() -> None:
+    error = pickle.loads(pickle.dumps(worker_lib.WorkerLostError("rank 1 is gone", (1,))))
+    assert (type(error), str(error), error.ranks) == (worker_lib.WorkerLostError, "rank 1 is gone", (1,))
+
+
+@pytest.mark.parametrize("first", [0, 2**32 - 1])
+def test_the_ranks_that_the_oldest_round_waits_for(first: int) -> None:
+    def slot(age: int, seen: list[int], missing: list[int]) -> dict[str, Any]:
+        return {"seq": (first + age) % 2**32, "seen": seen, "missing": missing}
+
+    assert places_behind([]) == set()
+    assert places_behind([slot(1, [0], [1, 2]), slot(0, [0, 1], [2]), slot(2, [0], [1, 2])]) == {2}
+    root, leaf = slot(0, [0, 1], [2, 3]), slot(0, [2], [3])
+    assert places_behind([root, leaf]) == {3}
+    assert places_behind([root]) == {2, 3}  # none of the leaf's has come there
 
 
 @pytest.mark.parametrize(

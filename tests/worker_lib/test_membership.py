@@ -15,6 +15,7 @@ from worker_lib.membership import (
     SetPolicy,
     checked_deadline,
     checked_on_loss,
+    failure,
 )
 
 
@@ -124,6 +125,50 @@ def test_a_rank_that_left_in_order() -> None:
     assert unknown.begun is None
     assert unknown.loss.ranks == (1, 2, 3)
     assert isinstance(machine().event({"event": "left", "ranks": [1]}), FailFrom)
+
+
+def test_a_rank_that_an_exception_ended() -> None:
+    r = machine()
+    action = r.event({"event": "left", "ranks": [2], "begun": [5], "why": "it ended with ValueError: bad"})
+    assert isinstance(action, FailFrom)
+    said = "rank 2 has failed: it ended with ValueError: bad, and barrier() needs it. Connect again."
+    assert (action.begun, str(action.loss.error("barrier()"))) == (5, said)
+    after = r.event({"event": "left", "ranks": [1], "begun": [5]})  # since rank 2 has failed
+    assert isinstance(after, FailFrom)
+    assert (after.loss.ranks, str(after.loss.error("barrier()"))) == ((1, 2), said)
+
+
+class _Unprintable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+@pytest.mark.parametrize(
+    ("error", "fails", "shrinks"),
+    [
+        (None, None, None),
+        (SystemExit(0), None, None),
+        (SystemExit(), None, None),
+        (GeneratorExit(), None, None),
+        (SystemExit(3), "SystemExit: 3", "SystemExit: 3"),
+        (KeyboardInterrupt(), "KeyboardInterrupt", "KeyboardInterrupt"),
+        (ValueError("a\n  b"), "ValueError: a b", "ValueError: a b"),
+        (_Unprintable(), "_Unprintable", "_Unprintable"),
+        (UsageError("no"), "UsageError: no", "UsageError: no"),
+        (SwitchError("gone"), "SwitchError: gone", None),
+        (WorkerLostError("rank 1"), None, None),
+    ],
+)
+def test_the_failure_that_others_hear_of(
+    error: BaseException | None, fails: str | None, shrinks: str | None
+) -> None:
+    assert (failure(error, "fail"), failure(error, "shrink")) == (fails, shrinks)
+
+
+def test_a_long_failure_is_cut() -> None:
+    said = failure(ValueError("x" * 10_000), "fail")
+    assert said is not None
+    assert (len(said), said[-5:]) == (300, "x ...")
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from switchagg.control.embedded import EmbeddedController
 from switchagg.control.jobs.records import OPEN
 from worker_lib import Session, SessionBrokenError, WorkerLostError
 
-from .harness import ROOT, Process, ProcessEnded, job_name, processes, say, together
+from .harness import ROOT, Process, ProcessEnded, in_threads, job_name, processes, say, together
 
 pytestmark = pytest.mark.usefixtures("both_transports")
 
@@ -352,6 +352,65 @@ def test_leaving_without_close(host: EmbeddedController, how: str) -> None:
     job = host.controller.queries.job(OPEN, name)
     assert job is None or job["lost"] == []
     together(host.url, 2, lambda session: session.barrier(), job=name)
+
+
+FAILS = """
+import contextlib, sys, numpy as np, worker_lib
+how = sys.argv[4]
+def work(session):
+    session.barrier()
+    if session.rank == 0:
+        raise ValueError("bad batch")
+    try:
+        session.barrier()
+    except worker_lib.WorkerLostError as error:
+        print(error.ranks, error)
+if how == "with":
+    with worker_lib.connect(sys.argv[1], sys.argv[2], int(sys.argv[3]), 2, timeout=30) as session:
+        work(session)
+session = worker_lib.connect(sys.argv[1], sys.argv[2], int(sys.argv[3]), 2, timeout=30)
+if how == "at exit":
+    work(session)
+try:
+    work(session)
+finally:
+    session.close()
+"""
+
+
+@pytest.mark.parametrize("how", ["with", "at exit", "finally"])
+def test_an_exception_that_ends_a_rank_is_told_to_the_others(host: EmbeddedController, how: str) -> None:
+    command = [sys.executable, "-c", FAILS, host.url, job_name()]
+    ranks = [
+        subprocess.Popen(
+            [*command, str(r), how], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        for r in range(2)
+    ]
+    try:
+        said = ranks[1].stdout.readline()  # type: ignore[union-attr]
+        assert said.startswith("(0,) rank 0 has failed: it ended with ValueError: bad batch, and barrier()")
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.communicate()
+
+
+def test_a_session_that_is_closed_where_an_older_exception_is_handled(host: EmbeddedController) -> None:
+    def rank(r: int, name: str) -> str:
+        try:
+            raise KeyError("older")
+        except KeyError:
+            session = worker_lib.connect(host.url, name, r, 2, timeout=20)
+            if r == 1:
+                with pytest.raises(WorkerLostError) as caught:
+                    session.barrier()
+            session.close()
+            return str(caught.value) if r else ""
+
+    name = job_name()
+    _, said = in_threads([lambda: rank(0, name), lambda: rank(1, name)])
+    assert "rank 0 left the job in order" in said.get()
 
 
 def test_sessions_that_nobody_kept() -> None:

@@ -15,6 +15,7 @@ from switchagg.control.jobs.records import (
     MAX_NAME,
     MAX_PRIORITY,
     MAX_TIMEOUT,
+    MAX_WHY,
 )
 from switchagg.wire.header import MAX_TREE_WORKERS, MAX_WORKERS, MIN_WORDS
 from switchagg.wire.heartbeat import FIELDS, MAX_DEADLINE, MIN_DEADLINE
@@ -129,6 +130,12 @@ class Leaving(Bearing):
 
     begun: Count | None = Field(
         None, description="Collectives that it has begun since its admission; others learn of it."
+    )
+    why: str | None = Field(
+        None,
+        max_length=MAX_WHY,
+        description="The exception that ends it, which others learn of; null: it leaves in order.",
+        examples=["ValueError: bad batch"],
     )
 
 

@@ -251,8 +251,8 @@ def member_routes(service: Service) -> APIRouter:
 
     @routes.post("/{rank}/leave", summary="Leave", **answering(answers.Empty, *_BODY, *_MEMBER))
     async def leave(name: Name, rank: Rank, shown: Leaving, tenant: Asking) -> Response:
-        """Gives a rank back in order."""
-        controller.leave(tenant, name, rank, shown.token, shown.begun)
+        """Gives a rank back. With on_loss="shrink", one that an exception ends is lost."""
+        controller.leave(tenant, name, rank, shown.token, shown.begun, shown.why)
         return JSONResponse({})
 
     @routes.post(

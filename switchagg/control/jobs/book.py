@@ -210,20 +210,25 @@ class JobBook:
         self.scheduler.update(job)
         return member
 
-    def leave(self, member: Member, begun: int | None = None) -> None:
+    def leave(self, member: Member, begun: int | None = None, why: str | None = None) -> None:
         """A rank is done with its job, after it has begun so many collectives in this generation.
 
-        Does nothing the second time.
+        `why` is the exception that ended it, if one did. Then a job that shrinks has lost it; any other job
+        completes what it has begun. Does nothing the second time.
         """
         job = member.job
         if member.state is not MemberState.joined:
             return
+        reason = f"it ended with {why}" if why else ""
+        if reason and job.on_loss is OnLoss.shrink:
+            self.lost([member], reason)
+            return
+        member.why = reason
         self._lifecycle.end_member(member, MemberState.left)
-        text = f"rank {member.rank} of job {job.name!r} has left"
+        text = f"rank {member.rank} of job {job.name!r} has {f'failed: {reason}' if reason else 'left'}"
         self._effects.log(EventKind.left, text, job, rank=member.rank)
         if not self._lifecycle.end_if_empty(job):
-            event = {"event": "left", "job": job.id, "ranks": [member.rank], "begun": [begun]}
-            self._effects.send_all(job, event)
+            self._effects.send_all(job, _left_event(member, job.id, begun))
             if job.state is not JobState.failed:
                 self._effects.save(job)
             self.changes.advance(job)
@@ -242,7 +247,7 @@ class JobBook:
         if generation is not None and generation.open:
             for rank in generation.places:
                 if job.members[rank].state is MemberState.left:
-                    left = {"event": "left", "ranks": [rank], "begun": [None], "job": generation.id}
+                    left = _left_event(job.members[rank], generation.id, None)
                     self._effects.add(SendEvent(member, left))
                 if job.change is not None and (why := job.change.lost.get(rank)) is not None:
                     self._effects.add(SendEvent(member, _lost_event(job, generation.id, [rank], why)))
@@ -456,6 +461,11 @@ class JobBook:
                 job.state = JobState.queued
                 self._effects.save(job)
         self.scheduler.run()
+
+
+def _left_event(member: Member, job_id: int, begun: int | None) -> dict[str, object]:
+    event: dict[str, object] = {"event": "left", "ranks": [member.rank], "begun": [begun], "job": job_id}
+    return event | {"why": member.why} if member.why else event
 
 
 def _lost_event(job: Job, job_id: int, ranks: list[int], why: str) -> dict[str, object]:

@@ -15,6 +15,7 @@ from switchagg.wire.heartbeat import MAX_DEADLINE, MIN_DEADLINE
 
 MAX_TIMEOUT: Final = 86_400.0  # seconds
 MAX_NAME: Final = 128
+MAX_WHY: Final = 300  # characters of the exception that ended a rank
 MAX_PRIORITY: Final = 9
 DEFAULT_PRIORITY: Final = 5
 DEFAULT_DEADLINE: Final = 10.0

@@ -16,7 +16,7 @@ const WORDS = {
   quiet: () => "no heartbeat yet",
   waiting: () => "waits to come back in",
   lost: (member) => (member.why ? `lost: ${member.why}` : "lost"),
-  left: () => "left in order",
+  left: (member) => (member.why ? `left: ${member.why}` : "left in order"),
   missing: () => "has not joined",
 };
 

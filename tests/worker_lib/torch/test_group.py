@@ -424,6 +424,24 @@ def test_a_dead_rank_is_named_on_every_other() -> None:
     assert "WorkerLostError" in outcomes[2].get()
 
 
+def _fails() -> str:
+    dist.all_reduce(torch.ones(3))
+    if dist.get_rank() == 1:
+        try:
+            raise ValueError("bad batch")
+        finally:
+            dist.destroy_process_group()
+    with pytest.raises(worker_lib.WorkerLostError) as caught:
+        dist.all_reduce(torch.ones(3))
+    return str(caught.value)
+
+
+def test_an_exception_that_ends_a_rank_is_told_to_the_others() -> None:
+    first, second = attempt(2, _fails)
+    assert isinstance(second.error, ValueError)
+    assert first.get().startswith("rank 1 has failed: it ended with ValueError: bad batch, and allreduce(")
+
+
 def _strangers() -> str:
     group = dist.group.WORLD
     dist.all_reduce(torch.ones(3))

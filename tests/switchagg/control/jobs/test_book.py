@@ -6,9 +6,9 @@ import itertools
 
 import pytest
 
-from switchagg.control.jobs.effects import AnswerJoin, Install, Remove
+from switchagg.control.jobs.effects import AnswerJoin, Install, LogEvent, Remove
 from switchagg.control.jobs.job import Job
-from switchagg.control.jobs.records import JobState, JoinRequest, MemberState
+from switchagg.control.jobs.records import JobState, JoinRequest, MemberState, OnLoss
 from switchagg.control.jobs.switch_resources import SwitchResources
 from switchagg.errors import AdmissionError, SwitchError, UsageError
 from switchagg.rules.switch import Capacity
@@ -157,6 +157,30 @@ def test_who_left_is_named_to_the_others() -> None:
     event = {"event": "left", "job": one.job.id, "ranks": [1], "begun": [7]}
     assert [told(done, member) for member in (zero, one, two)] == [[event], [], [event]]
     assert one.job.state is JobState.running
+
+
+def test_an_exception_that_ends_a_rank_is_told_to_the_others() -> None:
+    jobs = book()
+    zero, one = run(jobs)
+    jobs.leave(one, 7, "ValueError: bad batch")
+    why = "it ended with ValueError: bad batch"
+    event = {"event": "left", "job": one.job.id, "ranks": [1], "begun": [7], "why": why}
+    done = jobs.poll()
+    assert told(done, zero) == [event]
+    assert [each.text for each in only(done, LogEvent)] == [f"rank 1 of job 'a' has failed: {why}"]
+    assert (one.state, one.why, one.job.state) == (MemberState.left, why, JobState.running)
+    jobs.attached(zero, 0.0)
+    assert told(jobs.poll(), zero) == [event | {"begun": [None]}]
+
+
+def test_a_job_that_shrinks_has_lost_a_rank_that_an_exception_ended() -> None:
+    jobs = book()
+    zero, one = run(jobs, on_loss=OnLoss.shrink)
+    jobs.leave(one, 7, "ValueError: bad batch")
+    why = "it ended with ValueError: bad batch"
+    assert (one.state, one.why, one.job.state) == (MemberState.lost, why, JobState.moving)
+    (event,) = told(jobs.poll(), zero)
+    assert (event["event"], event["ranks"], event["why"]) == ("lost", [1], why)
 
 
 def test_leave_needs_the_token() -> None:
