@@ -75,7 +75,7 @@ def _packets() -> tuple[int, int]:
 def test_the_table_does_not_travel() -> None:
     for packets, rows in run(2, _packets):
         assert rows > 50
-        # 13 segments, each a packet of plan and one of rows, or two where they are small; the table has 25.6 MB.
+        # 13 segments, each a packet of plan and one or two of rows; the table has 25.6 MB.
         assert packets < 80
 
 

@@ -35,10 +35,15 @@ class Site:
         self._state = folder
         self._ports = {name: (_free_port(), _free_port()) for name in ("a", "b")}
         self._switches: dict[str, subprocess.Popen[str]] = {}
-        for name in self._ports:
-            self.start_switch(name)
+        self._controller: subprocess.Popen[str] | None = None
         self.port = _free_port()
-        self.start_controller()
+        try:
+            for name in self._ports:
+                self.start_switch(name)
+            self.start_controller()
+        except BaseException:
+            self.close()
+            raise
 
     def start_switch(self, name: str) -> None:
         """Starts a switch that holds nothing."""
@@ -65,6 +70,7 @@ class Site:
 
     def kill_controller(self) -> None:
         """Ends it by SIGKILL."""
+        assert self._controller is not None
         self._controller.send_signal(signal.SIGKILL)
         self._controller.communicate()
 
@@ -78,8 +84,9 @@ class Site:
     def close(self) -> None:
         """Ends all of it."""
         for each in (self._controller, *self._switches.values()):
-            each.kill()
-            each.communicate()
+            if each is not None:
+                each.kill()
+                each.communicate()
 
 
 def _started(*line: str) -> subprocess.Popen[str]:
