@@ -19,7 +19,7 @@ from switchagg.p4entities.matches import (
 )
 from switchagg.p4entities.tables import DEFAULT_SIZE, Action, ActionProfile, Table
 from switchagg.p4model import ir
-from switchagg.p4model.errors import P4Error, unsupported
+from switchagg.p4model.errors import P4Error, declared_twice, unsupported
 from switchagg.p4model.types import (
     BoolType,
     Direction,
@@ -68,10 +68,17 @@ def build_table(
     Args:
         kinds: the match kinds that the target has.
         errors: the codes of the program's errors.
+
+    Raises P4Error.
     """
     keys = [_key_field(each, kinds) for each in table.keys if each.match_kind != "selector"]
     actions: list[Action] = []
+    listed: dict[str, ir.ActionRef] = {}
     for position, each in enumerate(table.actions):
+        first = listed.setdefault(each.action.control_name, each)
+        if first is not each:
+            twice = f"table `{table.name}` lists two actions with the name `{each.action.control_name}`"
+            raise declared_twice(twice, each.location, first.location)
         marks = {mark.name for mark in (*each.annotations, *each.action.annotations)}
         actions.append(
             Action(

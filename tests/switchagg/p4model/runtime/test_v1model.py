@@ -372,3 +372,17 @@ def test_what_is_not_supported_is_named_with_its_place(
         v1model(tmp_path, **parts)
     assert caught.value.location.file.endswith("program.p4")
     assert caught.value.location.line > 1
+
+
+def test_two_actions_of_one_name_in_a_table(tmp_path: Path) -> None:
+    local = '@name(".same") action a() { } @name(".same") action b() { } table t { actions = { a; b; } }'
+    with pytest.raises(P4Error, match="table `t` lists two actions with the name `same`") as caught:
+        v1model(tmp_path, local=local, ingress="t.apply();")
+    assert len(caught.value.notes) == 1
+
+
+def test_a_long_chain_of_else_if(tmp_path: Path) -> None:
+    chain = " else ".join(f"if (hdr.data.c == {n}) {{ hdr.data.a = {n % 256}; }}" for n in range(300))
+    switch = v1model(tmp_path, ingress=chain + " else { hdr.data.b = 1; }")
+    assert sent(switch, "00000105") == [(1, "05000105")]
+    assert sent(switch, "0000012c") == [(1, "0001012c")]
