@@ -153,9 +153,9 @@ def extras() -> Iterator[None]:
         raise UsageError(f'{error.name} is missing: pip install "switchagg[{extra}]"') from None
 
 
-def refuse_faults(args: argparse.Namespace) -> None:
-    """Raises `UsageError` for faults, a rate or a capture, which the P4 engine does not have."""
+def refuse_rate_and_capture(args: argparse.Namespace) -> None:
+    """Raises `UsageError` for a rate or a capture, which the P4 engine does not have."""
     if rate_from(args) is not None:
         raise UsageError("--engine p4 has links of no particular --rate")
-    if faults_from(args).any or args.pcap is not None:
-        raise UsageError("--engine p4 injects no faults and writes no capture")
+    if args.pcap is not None:
+        raise UsageError("--engine p4 writes no capture")

@@ -20,7 +20,7 @@ from switchagg.cli.options import (
     extras,
     faults_from,
     rate_from,
-    refuse_faults,
+    refuse_rate_and_capture,
 )
 from switchagg.errors import UsageError, require
 from switchagg.launch.signals import stop_signals
@@ -49,7 +49,7 @@ def add_parser(subparsers: Any) -> None:
         choices=("native", "p4"),
         help="what executes: our own code, or a P4 program in the model (native)",
     )
-    p4 = parser.add_argument_group("P4", "with --engine p4, which injects no faults and writes no capture")
+    p4 = parser.add_argument_group("P4", "with --engine p4, which has no --rate and writes no capture")
     p4.add_argument(
         "--program", type=Path, metavar="FILE.p4", help="switchagg_v1model.p4 or switchagg_tna.p4"
     )
@@ -176,7 +176,7 @@ def _native_switch(args: argparse.Namespace) -> Switch:
 def _p4_switch(args: argparse.Namespace) -> P4Switch:
     if args.program is None:
         raise UsageError("--engine p4 needs a --program")
-    refuse_faults(args)
+    refuse_rate_and_capture(args)
     with extras():
         from switchagg.emulator.p4_switch import P4Switch
 
@@ -188,6 +188,7 @@ def _p4_switch(args: argparse.Namespace) -> P4Switch:
             defines=args.defines,
             capacity=args.capacity,
             seed=args.seed or 0,
+            faults=faults_from(args),
         )
 
 

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
-from switchagg.cli.options import extras, faults_from, rate_from, refuse_faults
+from switchagg.cli.options import extras, faults_from, rate_from, refuse_rate_and_capture
 from switchagg.cli.p4 import read_statements
 from switchagg.errors import UsageError, require
 
@@ -133,9 +133,14 @@ def serve_p4(args: argparse.Namespace, wait: Callable[[float], bool]) -> int:
             program = "no program yet" if server.device.running is None else str(args.program)
             shown.insert(0, f"{_place(server)}, {program}")
         names = {str(port): name for port, name in ports.items()}
-        _print_ready(args, f": {', '.join(shown)}", engine="p4", **event, interfaces=names)
+        seed = switch.faults.seed if switch.faults else None
+        _print_ready(args, f": {', '.join(shown)}", engine="p4", **event, interfaces=names, seed=seed)
+        if switch.faults and not args.json:
+            print(f"faults: {switch.faults}", flush=True)
         _watch(args, switch, wait, switch.counters)
-    _print_stopped(switch, switch.counters(), args.json)
+    _print_stopped(switch, switch.counters(), args.json, faults=switch.fault_counters())
+    if not args.json:
+        _print_groups(faults=switch.fault_counters())
     return 1 if switch.failure else 0
 
 
@@ -197,7 +202,9 @@ def _check_p4(args: argparse.Namespace) -> None:
             raise UsageError("--entries is for --interface; a switch for jobs makes its own")
         if args.job:
             raise UsageError("--job is for a switch on a UDP port, not for --interface")
-    refuse_faults(args)
+    refuse_rate_and_capture(args)
+    if faults_from(args).any and not (args.interface or args.bmv2_interface):
+        raise UsageError("faults are done to frames of interfaces; name one: --interface PORT=NAME")
 
 
 def _check_p4runtime(args: argparse.Namespace) -> None:
@@ -218,7 +225,7 @@ def _between_interfaces(args: argparse.Namespace, ports: dict[int, str]) -> P4In
     )
     if args.entries is not None:
         run_stf(model, read_statements(args.entries), str(args.entries))
-    return P4Interfaces(model, ports)
+    return P4Interfaces(model, ports, faults=faults_from(args))
 
 
 def _for_client(args: argparse.Namespace, ports: dict[int, str]) -> P4RuntimeServer[ModelDevice]:
@@ -230,7 +237,7 @@ def _for_client(args: argparse.Namespace, ports: dict[int, str]) -> P4RuntimeSer
         raise UsageError(f"port {args.cpu_port} is the CPU port, and cannot be {ports[args.cpu_port]} too")
     own = None if args.program is None else source_of(args.program, args.include_dirs, args.defines)
     device = ModelDevice(own, device_id=args.device_id, cpu_port=args.cpu_port, seed=args.seed or 0)
-    return P4RuntimeServer(device, args.p4runtime, ports, tls=_tls(args))
+    return P4RuntimeServer(device, args.p4runtime, ports, faults=faults_from(args), tls=_tls(args))
 
 
 def _tls(args: argparse.Namespace) -> Tls | None:
@@ -335,7 +342,12 @@ def _stopped(args: argparse.Namespace, switch: EtherSwitch, ports: dict[str, int
         )
         return
     _print_stopped(switch, ports, False)
-    for name, counts in more.items():
+    _print_groups(**more)
+
+
+def _print_groups(**groups: dict[str, int]) -> None:
+    """Prints counters that are not zero, a line for each group."""
+    for name, counts in groups.items():
         shown = ", ".join(f"{each} {count}" for each, count in counts.items() if count)
         if shown:
             print(f"{name}: {shown}", flush=True)

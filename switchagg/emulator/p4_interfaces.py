@@ -10,6 +10,7 @@ where larger ones than the link carries should not appear.
 
 from __future__ import annotations
 
+import contextlib
 import select
 import socket
 import threading
@@ -18,6 +19,8 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Protocol, runtime_checkable
 
+from switchagg.emulator.fault_line import FaultDevice
+from switchagg.emulator.faults import Faults
 from switchagg.emulator.lifetime import Lifetime
 from switchagg.emulator.packet_socket import open_interface, receive
 from switchagg.errors import SwitchAggError, SwitchError, UsageError
@@ -37,9 +40,12 @@ class P4Interfaces(Lifetime):
     Args:
         model: the switch, with its entries.
         interfaces: the interface of each port.
+        faults: what to do to frames; None for nothing.
     """
 
-    def __init__(self, model: Processor, interfaces: Mapping[int, str]) -> None:
+    def __init__(
+        self, model: Processor, interfaces: Mapping[int, str], *, faults: Faults | None = None
+    ) -> None:
         if not interfaces:
             raise UsageError("a switch between interfaces needs one at least")
         if len(set(interfaces.values())) < len(interfaces):
@@ -49,6 +55,7 @@ class P4Interfaces(Lifetime):
         self._sockets: dict[int, socket.socket] = {}
         self._thread: threading.Thread | None = None
         self._traffic: Counter[str] = Counter()
+        self._device = FaultDevice[int](faults)
         self._sending = threading.Lock()
         self.failure: str | None = None
         """The error that ended the switch; None while it serves."""
@@ -89,6 +96,18 @@ class P4Interfaces(Lifetime):
             names += [f"port_{port}_packets_in", f"port_{port}_packets_out"]
         return {name: self._traffic[name] for name in names}
 
+    @property
+    def faults(self) -> Faults | None:
+        """The faults that are injected, with the seed in use; None for none."""
+        return self._device.faults
+
+    def fault_counters(self) -> dict[str, int]:
+        """Returns lost, corrupted, duplicated, reordered, delayed, overflowed, each with _in and _out.
+
+        Empty without faults.
+        """
+        return self._device.counters()
+
     def _close_sockets(self) -> None:
         for each in self._sockets.values():
             each.close()
@@ -97,31 +116,44 @@ class P4Interfaces(Lifetime):
     def _serve(self) -> None:
         ports = {each: port for port, each in self._sockets.items()}
         while True:
-            readable, _, _ = select.select([*ports, self._woken], [], [])
+            with self._sending:
+                timeout = self._device.timeout(time.monotonic())
+            readable, _, _ = select.select([*ports, self._woken], [], [], timeout)
+            if self._woken in readable and b"x" in self._woken.recv(4096):
+                return
+            now = time.monotonic()
+            arrived = self._device.inward.release(now)
             for each in readable:
-                if each is self._woken:
-                    return
                 try:
-                    frame = receive(each)
+                    frame = None if each is self._woken else receive(each)
                 except OSError:
                     # The interface went down, or away; others go on.
                     continue
-                if frame is None:
-                    continue
-                port = ports[each]
-                self._traffic.update(("packets_in", f"port_{port}_packets_in"))
-                try:
-                    outs = self._model.process(port, frame, time.monotonic())
-                except SwitchAggError as error:
-                    self.failure = str(error)
-                    return
-                self.send(outs)
+                if frame is not None:
+                    port = ports[each]
+                    self._traffic.update(("packets_in", f"port_{port}_packets_in"))
+                    arrived += self._device.inward.enter(frame, port, now)
+            try:
+                for frame, port in arrived:
+                    self.send(self._model.process(port, frame, time.monotonic()))
+            except SwitchAggError as error:
+                self.failure = str(error)
+                return
+            with self._sending:
+                for frame, port in self._device.outward.release(now):
+                    self._send(port, frame)
 
     def send(self, outs: list[tuple[int, bytes]]) -> None:
         """Sends frames, each by its port. Any thread may call it."""
+        now = time.monotonic()
         with self._sending:
             for port, frame in outs:
-                self._send(port, frame)
+                for left, target in self._device.outward.enter(frame, port, now):
+                    self._send(target, left)
+            held = self._device.timeout(now) is not None
+        if held and self._thread not in (None, threading.current_thread()):
+            with contextlib.suppress(OSError):  # closed meanwhile
+                self._wake.send(b"t")  # the serving thread waits for it from now on
 
     def _send(self, port: int, frame: bytes) -> None:
         target = self._sockets.get(port)

@@ -20,6 +20,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from switchagg.emulator.fault_line import FaultDevice
+from switchagg.emulator.faults import Faults
 from switchagg.emulator.lifetime import Lifetime
 from switchagg.emulator.p4_jobs import P4Jobs
 from switchagg.errors import SwitchAggError, SwitchError, UsageError
@@ -39,13 +41,14 @@ class P4Switch(Lifetime):
         port: UDP port; 0 for any free one.
         include_dirs, defines: for the preprocessor.
         capacity: slots that jobs may have; None for all that the program has.
+        seed: of the program's random numbers.
+        faults: what to do to packets; None for nothing.
 
     Raises `UsageError` for a program or a value that cannot work.
     """
 
     gso = False
     gro = False
-    faults = None
     rate = None
 
     def __init__(
@@ -58,6 +61,7 @@ class P4Switch(Lifetime):
         defines: Sequence[str] = (),
         capacity: int | None = None,
         seed: int = 0,
+        faults: Faults | None = None,
     ) -> None:
         if not 0 <= port <= 0xFFFF:
             raise UsageError(f"port is {port}; accepted: 1..65535, or 0 for any free one")
@@ -65,6 +69,7 @@ class P4Switch(Lifetime):
         self._bind = host, port
         self._lock = threading.Lock()
         self._traffic: Counter[str] = Counter()
+        self._device = FaultDevice[Address](faults)
         self._socket: socket.socket | None = None
         self._thread: threading.Thread | None = None
         self.failure: str | None = None
@@ -115,23 +120,35 @@ class P4Switch(Lifetime):
     def _serve(self) -> None:
         served = self._open()
         while True:
-            readable, _, _ = select.select([served, self._woken], [], [])
+            timeout = self._device.timeout(time.monotonic())
+            readable, _, _ = select.select([served, self._woken], [], [], timeout)
             if self._woken in readable:
                 return
+            now = time.monotonic()
+            arrived = self._device.inward.release(now)
+            if served in readable:
+                try:
+                    payload, source = served.recvfrom(_LARGEST)
+                except OSError:
+                    # An answer of the network to what was sent before; nothing came in.
+                    pass
+                else:
+                    self._traffic.update(packets_in=1, bytes_in=len(payload))
+                    arrived += self._device.inward.enter(payload, source, now)
             try:
-                payload, source = served.recvfrom(_LARGEST)
-            except OSError:
-                # An answer of the network to what was sent before; nothing came in.
-                continue
-            self._traffic.update(packets_in=1, bytes_in=len(payload))
-            try:
-                with self._lock:
-                    outs = self._jobs.receive(payload, source, time.monotonic())
+                leaving = [out for packet in arrived for out in self._process(*packet)]
             except SwitchAggError as error:
                 self.failure = str(error)
                 return
-            for address, out in outs:
+            for out, address in leaving + self._device.outward.release(now):
                 self._send(served, out, address)
+
+    def _process(self, payload: bytes, source: Address) -> list[tuple[bytes, Address]]:
+        """Runs a packet; returns what leaves for now."""
+        now = time.monotonic()
+        with self._lock:
+            outs = self._jobs.receive(payload, source, now)
+        return [left for address, out in outs for left in self._device.outward.enter(out, address, now)]
 
     def _send(self, served: socket.socket, payload: bytes, address: Address) -> None:
         try:
@@ -154,6 +171,11 @@ class P4Switch(Lifetime):
         """Bytes that the kernel granted."""
         # The kernel reports twice what it grants: half is for its own book-keeping.
         return self._open().getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // 2
+
+    @property
+    def faults(self) -> Faults | None:
+        """The faults that are injected, with the seed in use; None for none."""
+        return self._device.faults
 
     @property
     def warnings(self) -> list[str]:
@@ -204,8 +226,11 @@ class P4Switch(Lifetime):
         return {}
 
     def fault_counters(self) -> dict[str, int]:
-        """Nothing: this switch injects no faults."""
-        return {}
+        """Returns lost, corrupted, duplicated, reordered, delayed, overflowed, each with _in and _out.
+
+        Empty without faults.
+        """
+        return self._device.counters()
 
     def capture_counters(self) -> dict[str, int]:
         """Nothing: this switch writes no capture."""

@@ -16,6 +16,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import grpc
 
+from switchagg.emulator.faults import Faults
 from switchagg.emulator.lifetime import Lifetime
 from switchagg.emulator.p4_interfaces import P4Interfaces, Processor
 from switchagg.errors import SwitchError, UsageError
@@ -52,6 +53,7 @@ class P4RuntimeServer(Lifetime, Generic[_Device]):
         address: host:port to serve on; port 0 for any free one.
         interfaces: the interface of each port, for a device that takes frames; none leaves packets to the
             client, and to `Device.process`.
+        faults: what to do to the interfaces' frames; None for nothing.
         tls: None serves in the clear.
 
     Raises `UsageError` for an address or files that cannot work.
@@ -63,6 +65,7 @@ class P4RuntimeServer(Lifetime, Generic[_Device]):
         address: str = "127.0.0.1:9559",
         interfaces: Mapping[int, str] | None = None,
         *,
+        faults: Faults | None = None,
         tls: Tls | None = None,
     ) -> None:
         self.device: _Device = device
@@ -76,7 +79,7 @@ class P4RuntimeServer(Lifetime, Generic[_Device]):
             frames: object = device
             if not isinstance(frames, Processor):
                 raise UsageError("this switch has no ports that interfaces could be")
-            self._interfaces = P4Interfaces(frames, interfaces)
+            self._interfaces = P4Interfaces(frames, interfaces, faults=faults)
         self._server: Any = None
         self._pool: futures.ThreadPoolExecutor | None = None
         self._unsent: Counter[str] = Counter()
@@ -138,6 +141,15 @@ class P4RuntimeServer(Lifetime, Generic[_Device]):
             self._interfaces.send(outs)
         else:
             self._unsent["no_such_port"] += len(outs)
+
+    @property
+    def faults(self) -> Faults | None:
+        """The faults that are injected, with the seed in use; None for none."""
+        return None if self._interfaces is None else self._interfaces.faults
+
+    def fault_counters(self) -> dict[str, int]:
+        """Returns what was done to the interfaces' frames; empty without faults."""
+        return {} if self._interfaces is None else self._interfaces.fault_counters()
 
     def counters(self) -> dict[str, int]:
         """Those of the interfaces and of the device."""

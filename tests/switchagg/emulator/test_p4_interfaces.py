@@ -59,7 +59,7 @@ a, b = port("wire0"), port("wire1")
 switch = subprocess.Popen(
     [sys.executable, "-m", "switchagg.cli.main", "switch", "--engine", "p4",
      "--program", sys.argv[1], "--json",
-     "--entries", sys.argv[2], "--interface", "3=switch0", "--interface", "4=switch1"],
+     "--entries", sys.argv[2], "--interface", "3=switch0", "--interface", "4=switch1", *sys.argv[4:]],
     stdout=subprocess.PIPE, text=True,
 )
 ready = json.loads(switch.stdout.readline())
@@ -67,16 +67,39 @@ head = bytes.fromhex("020000000002 020000000001 88b5".replace(" ", ""))
 sent = [head + bytes([number]) * 60 for number in range(5)]
 for each in sent:
     a.send(each)
-received = [b.recv(2000) for _ in sent]
+copies = int(sys.argv[3])
+received = [b.recv(2000) for _ in sent for _ in range(copies)]
 a.send(bytes.fromhex("020000000003 020000000001 88b5".replace(" ", "")) + bytes(50))
 a.send(bytes.fromhex("020000000004 020000000001 88b5".replace(" ", "")) + bytes(50))
 a.send(sent[0])
-received.append(b.recv(2000))
+received += [b.recv(2000) for _ in range(copies)]
 switch.terminate()
 stopped = json.loads(switch.communicate(timeout=60)[0])
-expected = [each[:12] + b"\\x88\\xb6" + each[14:] for each in [*sent, sent[0]]]
+expected = [each[:12] + b"\\x88\\xb6" + each[14:] for each in [*sent, sent[0]] for _ in range(copies)]
 same = received == expected
 print(json.dumps({"same": same, "ready": ready, "stopped": stopped, "exit": switch.returncode}))
+"""
+
+
+# Frames that another thread sends are held back too, and leave though nothing comes in.
+SENDER = """
+import subprocess, time
+from switchagg.emulator.faults import Faults
+from switchagg.emulator.p4_interfaces import P4Interfaces
+
+class Silent:
+    def process(self, port, data, now):
+        return []
+
+subprocess.run(["ip", "link", "add", "wire0", "type", "veth", "peer", "name", "wire1"], check=True)
+for name in ("wire0", "wire1"):
+    subprocess.run(["ip", "link", "set", name, "up"], check=True)
+with P4Interfaces(Silent(), {0: "wire0"}, faults=Faults(delay=0.2)) as switch:
+    time.sleep(0.05)
+    switch.send([(0, bytes(60))] * 3)
+    while switch.counters()["packets_out"] < 3:
+        time.sleep(0.01)
+    assert switch.fault_counters()["delayed_out"] == 3
 """
 
 
@@ -97,9 +120,12 @@ def files(tmp_path: Path) -> tuple[str, str]:
 
 
 @pytest.mark.skipif(not _has_namespaces(), reason="no network namespaces with veth pairs here (unshare, ip)")
-def test_frames_go_from_interface_to_interface(files: tuple[str, str]) -> None:
+@pytest.mark.parametrize("faults", [[], ["--duplicate", "1", "--delay", "0.01", "--seed", "4"]])
+def test_frames_go_from_interface_to_interface(files: tuple[str, str], faults: list[str]) -> None:
+    # Doubled as it comes in, and as it goes out.
+    copies = 4 if faults else 1
     run = subprocess.run(
-        ["unshare", "-rn", sys.executable, "-c", textwrap.dedent(SCRIPT), *files],
+        ["unshare", "-rn", sys.executable, "-c", textwrap.dedent(SCRIPT), *files, str(copies), *faults],
         capture_output=True,
         text=True,
         check=False,
@@ -111,9 +137,27 @@ def test_frames_go_from_interface_to_interface(files: tuple[str, str]) -> None:
     assert found["same"]
     assert found["ready"]["interfaces"] == {"3": "switch0", "4": "switch1"}
     counters = found["stopped"]["port"]
-    assert (counters["port_4_packets_out"], counters["port_3_packets_out"]) == (6, 0)
-    assert counters["no_such_port"] == 1
+    assert (counters["port_4_packets_out"], counters["port_3_packets_out"]) == (6 * copies, 0)
+    assert counters["no_such_port"] == copies
+    assert found["ready"]["seed"] == (4 if faults else None)
+    counted = found["stopped"]["faults"]
+    if faults:
+        # With what the kernel sends on its own.
+        assert counted["duplicated_in"] >= 8
+        assert counted["delayed_in"] == 2 * counted["duplicated_in"]
+    else:
+        assert counted == {}
     assert (found["exit"], found["stopped"]["failure"]) == (0, None)
+
+
+@pytest.mark.skipif(not _has_namespaces(), reason="no network namespaces with veth pairs here (unshare, ip)")
+def test_frames_of_another_thread_are_held_back() -> None:
+    subprocess.run(
+        ["unshare", "-rn", sys.executable, "-c", SENDER],
+        check=True,
+        timeout=60,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
 
 
 @pytest.mark.parametrize(

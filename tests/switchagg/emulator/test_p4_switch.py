@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import socket
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 from switchagg.cli.main import main
+from switchagg.emulator.faults import Faults
 from switchagg.emulator.p4_jobs import P4Jobs
 from switchagg.emulator.p4_switch import P4Switch
 from switchagg.errors import SwitchError, UsageError
@@ -114,12 +116,78 @@ def test_the_command_serves_until_a_signal(tmp_path: Path) -> None:
         assert stopped["port"]["packets_in"] == 12
 
 
+def test_faults() -> None:
+    seed = seed_of_this_run()
+    rng = np.random.default_rng(seed)
+    faults = Faults(loss=0.2, duplicate=0.2, reorder=0.2, jitter=1e-3, seed=seed)
+    with (
+        P4Switch(PROGRAMS / "switchagg_v1model.p4", defines=SMALL, faults=faults) as switch,
+        PlainWorkers(2) as workers,
+    ):
+        assert switch.faults == faults
+        workers.join(switch)  # type: ignore[arg-type]
+        for each in workers.sockets:
+            each.settimeout(0.02)
+        for seq in range(20):
+            words = rng.integers(0, 2**32, (2, 16), dtype=np.uint32)
+            missing = {0, 1}
+            while missing:
+                for bit in sorted(missing):
+                    workers.send(bit, seq, words[bit])
+                    with contextlib.suppress(TimeoutError):
+                        while bit in missing:
+                            header, got = workers.receive(bit)
+                            if header.seq == seq:
+                                np.testing.assert_array_equal(got, words.sum(0, np.uint32))
+                                missing.discard(bit)
+        counters = switch.fault_counters()
+        port = switch.port_counters()
+    assert counters["lost_in"] + counters["lost_out"] > 0
+    assert counters["duplicated_in"] + counters["duplicated_out"] > 0
+    passed_in = port["packets_in"] - counters["lost_in"] + counters["duplicated_in"]
+    assert counters["delayed_in"] == passed_in
+    assert switch.failure is None
+
+
+def test_everything_lost() -> None:
+    program = PROGRAMS / "switchagg_v1model.p4"
+    with P4Switch(program, defines=SMALL, faults=Faults(loss=1.0)) as switch, PlainWorkers(1) as workers:
+        workers.join(switch)  # type: ignore[arg-type]
+        for seq in range(30):
+            workers.send(0, seq)
+        eventually(lambda: switch.fault_counters()["lost_in"] == 30)
+        assert switch.counters()["accepted"] == 0
+        assert switch.port_counters()["packets_out"] == 0
+
+
+def test_the_command_injects_faults(tmp_path: Path) -> None:
+    with PlainWorkers(1) as workers:
+        jobs = job_file(tmp_path / "job.json", workers)
+        options = [word for define in SMALL for word in ("-D", define)]
+        options += ["--job", str(jobs), "--duplicate", "1", "--seed", "5", "--json"]
+        with started(
+            "--engine", "p4", "--program", str(PROGRAMS / "switchagg_v1model.p4"), *options
+        ) as process:
+            ready = event(process)
+            assert ready["seed"] == 5
+            workers.at((ready["address"], ready["port"])).send(0, 0)
+            # The repeat is answered too, and each answer comes twice.
+            assert [workers.receive(0)[0].seq for _ in range(4)] == [0, 0, 0, 0]
+            process.send_signal(signal.SIGTERM)
+            output, errors = process.communicate(timeout=60)
+        assert (process.returncode, errors) == (0, "")
+        faults = json.loads(output)["faults"]
+        assert (faults["duplicated_in"], faults["duplicated_out"], faults["lost_in"]) == (1, 2, 0)
+
+
 @pytest.mark.parametrize(
     ("line", "problem"),
     [
         (["--engine", "p4"], "--engine p4 needs a --program"),
         (["--program", "x.p4"], "--program, -D and -I are for --engine p4"),
-        (["--engine", "p4", "--program", "x.p4", "--loss", "0.1"], "injects no faults"),
+        (["--engine", "p4", "--program", "x.p4", "--loss", "2"], "loss is 2.0"),
+        (["--engine", "p4", "--program", "x.p4", "--pcap", "x"], "writes no capture"),
+        (["--engine", "p4", "--program", "x.p4", "--rate", "1Gbit"], "no particular --rate"),
         (["--engine", "p4", "--program", "x.p4"], "x.p4"),
     ],
 )

@@ -121,7 +121,7 @@ def test_between_interfaces(program: str) -> None:
         (["--engine", "p4", "--p4runtime", "9559"], "accepted: HOST:PORT"),
         (["--engine", "p4", "--p4runtime", "127.0.0.1:0", "--job", "x"], "--job and --entries are not for"),
         (["--engine", "p4", "--p4runtime", "127.0.0.1:0", "-D", "A"], "-D and -I are for a --program"),
-        (["--engine", "p4", "--p4runtime", "127.0.0.1:0", "--loss", "0.1"], "injects no faults"),
+        (["--engine", "p4", "--p4runtime", "127.0.0.1:0", "--loss", "0.1"], "faults are done to frames"),
         (["--engine", "p4", "--p4runtime", "127.0.0.1:0", "-i", "eth0"], "-i takes PORT@NAME"),
         (["--engine", "p4", "--p4runtime", "127.0.0.1:0", "-i", "1@a", "-i", "1@b"], "port 1 is given twice"),
         (
