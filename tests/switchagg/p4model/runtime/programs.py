@@ -86,7 +86,7 @@ control OutDeparser(packet_out packet, inout headers_t hdr, in user_t user,
     apply {{ {out_deparse} }}
 }}
 Pipeline(InParser(), In(), InDeparser(), OutParser(), Out(), OutDeparser()) pipe;
-Switch(pipe) main;
+{main}
 """
 
 
@@ -128,6 +128,7 @@ def tna(folder: Path, **parts: str) -> ModelSwitch:
         "egress": "",
         "out_deparser_local": "",
         "out_deparse": "packet.emit(hdr);",
+        "main": "Switch(pipe) main;",
     }
     return _open(folder, _TNA, filled, parts)
 

@@ -124,6 +124,32 @@ def test_each_pipe_has_registers_of_its_own(tmp_path: Path) -> None:
         switch.register("seen", 4)
 
 
+def test_two_pipelines_have_the_registers_of_their_pipes(tmp_path: Path) -> None:
+    switch = tna(
+        tmp_path,
+        local="""
+            Register<bit<8>, bit<8>>(1, 16) seen;
+            RegisterAction<bit<8>, bit<8>, bit<8>>(seen) count = {
+                void apply(inout bit<8> value, out bit<8> result) { value = value + 1; result = value; }
+            };
+        """,
+        ingress=FORWARD + "hdr.data.a = count.execute(0);",
+        main="""
+            Pipeline(InParser(), In(), InDeparser(), OutParser(), Out(), OutDeparser()) other;
+            Switch(pipe, other) main;
+        """,
+    )
+    assert isinstance(switch, TofinoSwitch)
+    for port, count in ((0, 1), (128, 2), (256, 3), (384, 4)):
+        for number in range(1, count + 1):
+            assert sent(switch, "00000000", port=port) == [(9, f"{16 + number:02x}000000")]
+    assert switch.register("pipe.In.seen").cell(0) == 17
+    assert switch.register("other.In.seen").cell(0) == 18
+    # Pipes that the program leaves out run the first pipeline.
+    assert [switch.register("pipe.In.seen", pipe).cell(0) for pipe in range(4)] == [17, 16, 19, 20]
+    assert [switch.register("other.In.seen", pipe).cell(0) for pipe in range(4)] == [16, 18, 16, 16]
+
+
 def test_intrinsic_metadata(tmp_path: Path) -> None:
     switch = tna(
         tmp_path,
