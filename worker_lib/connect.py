@@ -18,7 +18,9 @@ switch=             SWITCHAGG_SWITCH                  the one whose hosts this a
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
+import socket
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -217,7 +219,11 @@ def _controller(
     if rank == 0 and not any(
         each.process.poll() is None and each.controller.endswith(f":{port}") for each in _embedded
     ):
-        _embedded.append(start_embedded(host, port, timeout=patience))
+        several = launch is not None and launch.several_hosts
+        _embedded.append(start_embedded(host, port, timeout=patience, several_hosts=several))
+    with contextlib.suppress(OSError, UnicodeError):  # who cannot find it now asks again when it joins
+        if (number := socket.gethostbyname(host)).startswith("127."):
+            host = number  # a controller on loopback has no other name
     return f"http://{host}:{port}", True
 
 

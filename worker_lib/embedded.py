@@ -76,6 +76,7 @@ def start_embedded(
     timeout: float = START_TIMEOUT,
     quiet: bool = False,
     credential: str | None = None,
+    several_hosts: bool = False,
 ) -> Embedded:
     """Starts `switchagg host` and waits until it serves.
 
@@ -86,15 +87,21 @@ def start_embedded(
         timeout: seconds to wait.
         credential: token that ranks must bring; None for an open controller.
         quiet: do not print the warnings on standard error.
+        several_hosts: ranks of other hosts will come; an address of loopback is refused.
 
     Raises:
         SwitchError: it did not start; the message has its output.
-        UsageError: `host` has no IPv4 address.
+        UsageError: `host` has no IPv4 address, or one that other hosts do not reach.
     """
     try:
-        host = socket.gethostbyname(host)
+        name, host = host, socket.gethostbyname(host)
     except (OSError, UnicodeError) as error:
         raise UsageError(f"host is {host!r}, which has no IPv4 address: {error}") from None
+    if several_hosts and host.startswith("127."):
+        raise UsageError(
+            f"ranks run on several hosts and are to meet at {name}, which is {host} on this one: set "
+            "MASTER_ADDR and MASTER_PORT, with an address of this host that the others reach"
+        )
     command = [
         # -P: a random.py in the folder where training is started must not replace the standard library's.
         *(sys.executable, "-P", "-m", "switchagg.cli.main", "host", "--host", host),

@@ -97,6 +97,7 @@ class Launch:
         rank, world_size: of this process, and of how many.
         local_rank: among those on this host; None where the launcher does not say.
         address: host and port at which the ranks can meet; None where the launcher does not say.
+        several_hosts: True if it says that the ranks are on more than one.
     """
 
     launcher: str
@@ -104,6 +105,7 @@ class Launch:
     world_size: int
     local_rank: int | None
     address: tuple[str, int] | None
+    several_hosts: bool = False
 
 
 def read(
@@ -175,7 +177,10 @@ def _read(launcher: _Launcher, environment: Mapping[str, str], rank: int | None,
         if local is None and "SLURM_LOCALID" in environment:
             local = _number("SLURM_LOCALID", environment)
         address = address or _address(_SLURM, size, environment)
-    return Launch(launcher.name, rank, size, local, address)
+    several = 0 < _sum(environment.get(launcher.local_size, "")) < size
+    if launcher is _SLURM:
+        several = _sum(environment.get("SLURM_STEP_NUM_NODES", "")) > 1
+    return Launch(launcher.name, rank, size, local, address, several)
 
 
 def _is_step(environment: Mapping[str, str], rank: int, size: int) -> bool:

@@ -19,7 +19,7 @@ def install(folder: Path, holders: tuple[int, ...] = ()) -> dict[str, str]:
     """Writes the commands to a folder; returns the variables with which they are found.
 
     Args:
-        holders: a process in the network and UTS namespace of each host, node1, node2 ...; none: this host.
+        holders: a process in the namespaces of each host, node1, node2 ...; none: this host.
     """
     for command in ("sbatch", "srun", "scontrol"):
         (folder / command).write_text(f'#!/bin/sh\nexec {sys.executable} {__file__} {command} "$@"\n')
@@ -34,13 +34,14 @@ def _holders() -> dict[str, str]:
 
 def _start(host: str, command: list[str], variables: dict[str, str]) -> subprocess.Popen[bytes]:
     pid = _holders()[host]
-    enter = ["nsenter", "-t", pid, "-n", "-u"] if pid != "0" else []
+    there = ["sh", "-c", 'cd "$0" && exec "$@"', os.getcwd()]  # a mount namespace begins at its root
+    enter = ["nsenter", "-t", pid, "-n", "-u", "-m", *there] if pid != "0" else []
     return subprocess.Popen([*enter, *command], env=os.environ | variables)
 
 
 def _options(words: list[str]) -> tuple[dict[str, str], list[str]]:
     """Splits ``-n 4 --nodes=2 program ...`` in options, by their long names, and the rest."""
-    short = {"-n": "--ntasks", "-N": "--nodes", "-w": "--nodelist"}
+    short = {"-n": "--ntasks", "-N": "--nodes", "-w": "--nodelist", "--input": "--input"}
     found = {}
     words = list(words)
     while words and words[0].startswith("-"):
@@ -111,6 +112,9 @@ def sbatch(words: list[str]) -> int:
 def srun(words: list[str]) -> int:
     """Runs a command as a step of the allocation, or of one of its own."""
     options, command = _options(words)
+    if "--version" in options:  # Open MPI 5 asks
+        print("slurm 25.05.0")
+        return 0
     allocation = {} if "SLURM_JOB_ID" in os.environ else _allocation(options)
     around = os.environ | allocation
     options = {"--ntasks": around["SLURM_NTASKS"]} | options

@@ -237,7 +237,8 @@ def _controller(store: Any, size: int, deadline: float) -> Controller:
     if known := controllers.oldest():
         return known
     address = "127.0.0.1"
-    if len({store.get(f"{_KEY}/host/{rank}") for rank in range(size)}) > 1:
+    several = len({store.get(f"{_KEY}/host/{rank}") for rank in range(size)}) > 1
+    if several:
         address = os.environ.get("MASTER_ADDR", "")
         if not address:
             raise UsageError(
@@ -245,7 +246,8 @@ def _controller(store: Any, size: int, deadline: float) -> Controller:
                 "host that the others reach, or SWITCHAGG_CONTROLLER to a controller's URL"
             )
     credential = secrets.token_urlsafe(24)
-    child = start_embedded(address, timeout=max(1.0, deadline - time.monotonic()), credential=credential)
+    patience = max(1.0, deadline - time.monotonic())
+    child = start_embedded(address, timeout=patience, credential=credential, several_hosts=several)
     return Controller(child.controller, credential, child)
 
 
