@@ -87,7 +87,7 @@ def start_embedded(
         timeout: seconds to wait.
         credential: token that ranks must bring; None for an open controller.
         quiet: do not print the warnings on standard error.
-        several_hosts: ranks of other hosts will come; an address of loopback is refused.
+        several_hosts: ranks of other hosts will come; a name that is loopback on this one is refused.
 
     Raises:
         SwitchError: it did not start; the message has its output.
@@ -97,7 +97,7 @@ def start_embedded(
         name, host = host, socket.gethostbyname(host)
     except (OSError, UnicodeError) as error:
         raise UsageError(f"host is {host!r}, which has no IPv4 address: {error}") from None
-    if several_hosts and host.startswith("127."):
+    if several_hosts and host.startswith("127.") and not name.startswith(("127.", "localhost")):
         raise UsageError(
             f"ranks run on several hosts and are to meet at {name}, which is {host} on this one: set "
             "MASTER_ADDR and MASTER_PORT, with an address of this host that the others reach"
