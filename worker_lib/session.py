@@ -470,8 +470,9 @@ class Session:
             self._state, lambda: self._prepare_scatter(x, out, options), timeout, background=background
         )
 
-    def _barrier(self, timeout: float | None, *, background: bool) -> Work:
-        return Work(self._state, self._prepare_barrier, timeout, background=background)
+    def _barrier(self, timeout: float | None, *, background: bool, marks: str = "") -> Work:
+        """`marks` names what it stands for; ranks that name different things get a `MismatchError`."""
+        return Work(self._state, lambda: self._prepare_barrier(marks), timeout, background=background)
 
     def _no_op(self, nbytes: int, timeout: float | None = None) -> None:
         """The benchmark's no-op baseline: as many packets as `nbytes` need, both ways, words untouched."""
@@ -495,8 +496,11 @@ class Session:
 
     # ------------------------------------------------------------------ calls for the present membership
 
-    def _prepare_barrier(self) -> Prepared:
-        return self._prepared(Kind.BARRIER, view(np.empty(0, np.uint32), "x", write=False), None, (), {})
+    def _prepare_barrier(self, marks: str = "") -> Prepared:
+        v = TensorView(None, 0, marks or "uint32", (0,), 0, 0)
+        prepared = self._prepared(Kind.BARRIER, v, None, (), {})
+        prepared.label = (marks or "barrier()", "", (), ())
+        return prepared
 
     def _prepare_broadcast(self, x: Any, root: int) -> Prepared:
         if not isinstance(root, int) or not 0 <= root < self.world_size:

@@ -246,8 +246,8 @@ class Work:
     def called(self) -> str:
         """The call as messages name it: "allreduce(float32, shape (10,), sum, 32 bits)"."""
         name, dtype, shape, sum_of = self._prepared.label
-        if name == "barrier":
-            return "barrier()"
+        if not dtype:
+            return name
         how = ""
         if sum_of:
             how = ", or" if sum_of[0] is ReduceOp.OR else f", {sum_of[0].name.lower()}, {sum_of[1]} bits"
@@ -258,9 +258,11 @@ class Work:
         state, name = self._state, self.called()
         monitor = state.monitor
         if status == MISMATCH:
+            # A barrier has nothing else that differs; its other fields stand for what it marks.
+            differing = differing_fields(native.difference) if self._prepared.label[1] else ["operation"]
             return MismatchError(
                 f"ranks called different things: they disagree on "
-                f"{', '.join(differing_fields(native.difference))}. Rank {state.rank} called {name}. "
+                f"{', '.join(differing)}. Rank {state.rank} called {name}. "
                 "Nothing was changed; the session can go on."
             )
         if status == MOVED:

@@ -8,6 +8,7 @@ Through the switch: all-reduce and reduce-scatter, sum of float32, float64, floa
 and their unsigned kin, average of the floats, int32 and int64; broadcast, all-gather and barrier of any dense
 type. Through gloo, with gloo's answers and errors: other types and operations, reduce, gather, scatter,
 all-to-all, send and receive. Both kinds may be in flight at once; each keeps the order of its own calls.
+A mark through the switch, for which nobody waits, tells ranks that call different ones (`gloo.py`).
 """
 
 from __future__ import annotations
@@ -30,9 +31,10 @@ from worker_lib.session import Session
 from worker_lib.torch import device, versions
 from worker_lib.torch.collectives import Collectives
 from worker_lib.torch.fallback import GlooFallback, gloo_backend
+from worker_lib.torch.gloo import GlooCalls
 from worker_lib.torch.options import Options
 from worker_lib.torch.rendezvous import controllers, join, store_prefix
-from worker_lib.torch.work import destroyed
+from worker_lib.torch.work import destroyed, flat
 
 NAME = "switchagg"
 
@@ -96,6 +98,7 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
         # First the switch, which may have no room: gloo connects every rank with every other.
         session, self._controller = join(store, name, rank, size, timeout, options)
         self._collectives = Collectives(session, options, f"switchagg {name}")
+        self._gloo_calls = GlooCalls(session)
         try:
             self._gloo = gloo_backend(store, rank, size, timeout)
             for kind in device.kinds():
@@ -250,13 +253,35 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
 
         On PyTorch's own way to gloo, a group that is a Python class keeps the interpreter's lock while it
         waits for gloo's queue; a thread of gloo may hold that, and wait for the interpreter to free a tensor.
-        Other operations have no such way (`scatter`, `gather`, `reduce`), or no queue (`send`, `recv`).
         """
-        gloo = self._gloo
-        if gloo is None:
-            raise destroyed()
         opts = _options(c10d.AllToAllOptions, opts, timeout)
-        return gloo.alltoall_base(output, input, output_split_sizes, input_split_sizes, opts)
+
+        def begin(*tensors: Any) -> Any:
+            args = [*tensors, output_split_sizes, input_split_sizes]
+            return self._by_gloo("all_to_all_single", "alltoall_base", args, opts, output.dtype)
+
+        return self.collectives.start("all_to_all_single", begin, [output, input], fresh=True)
+
+    def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        """Sends each rank a tensor of a list, through gloo."""
+        opts = _options(c10d.AllToAllOptions, opts)
+        return self._through_gloo("alltoall", [outputs, inputs], opts, *_kind(outputs)[:1])
+
+    def reduce(self, tensors: Any, opts: Any = None) -> Any:
+        """Reduces one tensor to the root, through gloo."""
+        opts = _options(c10d.ReduceOptions, opts)
+        what = (*_kind(tensors), opts.rootRank, opts.reduceOp.op)
+        return self._through_gloo("reduce", [tensors], opts, *what, fresh=False)
+
+    def gather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        """Collects every rank's tensor at the root, through gloo."""
+        opts = _options(c10d.GatherOptions, opts)
+        return self._through_gloo("gather", [outputs, inputs], opts, *_kind(inputs), opts.rootRank)
+
+    def scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        """Sends each rank a tensor of the root's list, through gloo."""
+        opts = _options(c10d.ScatterOptions, opts)
+        return self._through_gloo("scatter", [outputs, inputs], opts, *_kind(outputs), opts.rootRank)
 
     # Other names by which PyTorch calls these.
     alltoall_base = all_to_all_single
@@ -273,13 +298,46 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
             args: tensors, or lists of them; the first gets results.
             fresh: the first is only written.
         """
-        collectives, gloo = self.collectives, self._gloo
+        collectives = self.collectives
 
         def begin(*args: Any) -> Any:
             work = getattr(collectives, name)(*args, opts)
-            return getattr(gloo, beneath)(*args, opts) if work is None else work
+            if work is not None:
+                return work
+            dtypes = sorted({str(tensor.dtype) for tensor in flat(args)})
+            ops = [opts.reduceOp.op] if hasattr(opts, "reduceOp") else []
+            return self._by_gloo(name, beneath, args, opts, *dtypes, *ops)
 
         return collectives.start(name, begin, args, fresh=fresh)
+
+    def _through_gloo(self, name: str, args: Any, opts: Any, *what: Any, fresh: bool = True) -> Any:
+        """Runs an operation that gloo has under the same name; `what` is as in `_by_gloo`."""
+        return self.collectives.start(
+            name, lambda *args: self._by_gloo(name, name, args, opts, *what), args, fresh=fresh
+        )
+
+    def _by_gloo(self, name: str, beneath: str, args: Any, opts: Any, *what: Any) -> Any:
+        """Begins an operation of gloo's.
+
+        Args:
+            name, beneath, args: as in `_run`.
+            what: values that are the same at all ranks, if they call the same.
+        """
+        collectives, gloo = self.collectives, self._gloo
+        seconds = opts.timeout.total_seconds()
+        said = ", ".join(str(each).removeprefix("torch.").removeprefix("RedOpType.") for each in what)
+        self._gloo_calls.marked = not self.fallen_back
+        part = self._gloo_calls.start(
+            f"{name}({said}) through gloo",
+            seconds if seconds > 0 else None,
+            lambda: getattr(gloo, beneath)(*args, opts),
+        )
+        return collectives._work(name, [part], args[0], [], opts)
+
+
+def _kind(tensors: Any) -> tuple[Any, ...]:
+    """Type and shape of the first tensor, if there is one: gloo says what it thinks of a call without."""
+    return next(((tensor.dtype, tuple(tensor.shape)) for tensor in flat(tensors)), ())
 
 
 def _as_list(tensors: Any) -> list[torch.Tensor]:

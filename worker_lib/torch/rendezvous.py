@@ -28,7 +28,7 @@ import torch.distributed as dist
 from switchagg.errors import SwitchAggError, SwitchError, UsageError
 from worker_lib.connect import connect
 from worker_lib.embedded import Embedded, start_embedded
-from worker_lib.session import Session
+from worker_lib.session import Session, close_all
 from worker_lib.torch.options import Options
 
 _KEY: Final = "switchagg"
@@ -154,7 +154,12 @@ class _Controllers:
             controller.child.close()
 
     def end(self) -> None:
-        """Ends all child processes, at the end of this one."""
+        """Ends all child processes, at the end of this one.
+
+        Its own sessions leave before: a controller waits for ranks that are in a job, and tells the others
+        of an exception that ends this one.
+        """
+        close_all()
         with self._lock:
             held = list(self._held)
         for controller in held:

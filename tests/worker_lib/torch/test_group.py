@@ -21,7 +21,7 @@ from tests.seeds import seed_of_this_run
 from tests.worker_lib.harness import in_threads
 from tests.worker_lib.torch import worlds
 from tests.worker_lib.torch.worlds import OWN_SWITCH, attempt, rest, run
-from worker_lib.torch import Options, SwitchGroup
+from worker_lib.torch import Options, SwitchGroup, gloo
 
 FLOATS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 INTEGERS = [torch.int32, torch.int64]
@@ -424,22 +424,106 @@ def test_a_dead_rank_is_named_on_every_other() -> None:
     assert "WorkerLostError" in outcomes[2].get()
 
 
-def _fails() -> str:
-    dist.all_reduce(torch.ones(3))
+def _fails(call: Callable[[], None]) -> str:
+    call()
     if dist.get_rank() == 1:
         try:
             raise ValueError("bad batch")
         finally:
             dist.destroy_process_group()
     with pytest.raises(worker_lib.WorkerLostError) as caught:
-        dist.all_reduce(torch.ones(3))
+        call()
     return str(caught.value)
 
 
-def test_an_exception_that_ends_a_rank_is_told_to_the_others() -> None:
-    first, second = attempt(2, _fails)
+def _all_reduce() -> None:
+    dist.all_reduce(torch.ones(3))
+
+
+def _maximum() -> None:
+    dist.all_reduce(torch.ones(3), op=dist.ReduceOp.MAX)
+
+
+def _reduce() -> None:
+    dist.reduce(torch.ones(3), 0)
+
+
+def _reduce_to_the_other() -> None:
+    dist.reduce(torch.ones(3), 1)
+
+
+def _gather() -> None:
+    dist.gather(torch.ones(3), [torch.ones(3) for _ in range(2)] if dist.get_rank() == 0 else None, 0)
+
+
+def _late_through_gloo() -> list[float]:
+    if dist.get_rank() == 1:
+        time.sleep(3 * gloo._LOOK)
+    x = torch.full((3,), float(dist.get_rank()))
+    dist.all_reduce(x, op=dist.ReduceOp.MAX)
+    work = dist.reduce(x, 0, async_op=True)
+    assert work is not None
+    work.wait(timedelta(seconds=20))
+    return x.tolist()  # type: ignore[no-any-return]
+
+
+def test_a_late_rank_is_waited_for_through_gloo() -> None:
+    assert run(2, _late_through_gloo)[0] == [2.0] * 3
+
+
+def _never_comes() -> str:
+    if dist.get_rank() == 0:
+        work = dist.all_reduce(torch.ones(3), op=dist.ReduceOp.MAX, async_op=True)
+        with pytest.raises(RuntimeError, match="timed out") as caught:
+            work.wait(timedelta(seconds=2 * gloo._LOOK))
+        return str(caught.value)
+    time.sleep(4 * gloo._LOOK)
+    return ""
+
+
+def test_a_wait_through_gloo_has_a_timeout() -> None:
+    run(2, _never_comes)
+
+
+@pytest.mark.parametrize("call", [_all_reduce, _maximum])
+def test_an_exception_that_ends_a_rank_is_told_to_the_others(call: Callable[[], None]) -> None:
+    first, second = attempt(2, _fails, call)
     assert isinstance(second.error, ValueError)
     assert first.get().startswith("rank 1 has failed: it ended with ValueError: bad batch, and allreduce(")
+
+
+def _disagree(calls: tuple[Callable[[], None], Callable[[], None]]) -> tuple[str, bool]:
+    """Returns this rank's error, and whether it refuses to use gloo again."""
+    for call in (_all_reduce, _maximum, _reduce, _gather):
+        call()
+    with pytest.raises(worker_lib.MismatchError) as caught:
+        calls[dist.get_rank()]()
+    refuses = "gloo waits for it still" in str(caught.value)
+    if refuses:
+        with pytest.raises(worker_lib.MismatchError, match="gloo waits for it still"):
+            _gather()
+    return str(caught.value), refuses
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "by_gloo"),
+    [
+        (_all_reduce, _maximum, (False, True)),
+        (_reduce, _all_reduce, (True, False)),
+        (dist.barrier, _gather, (False, True)),
+        (_reduce, _maximum, (True, True)),
+        (_reduce, _reduce_to_the_other, (True, True)),
+    ],
+)
+def test_ranks_that_call_gloo_and_the_switch_are_told_at_once(
+    one: Callable[[], None], other: Callable[[], None], by_gloo: tuple[bool, bool]
+) -> None:
+    outcomes = run(2, _disagree, (one, other), timeout=600.0)
+    assert tuple(refuses for _, refuses in outcomes) == by_gloo
+    for rank, (said, refuses) in enumerate(outcomes):
+        assert said.startswith("ranks called different things")
+        assert f"ank {rank} called " in said
+        assert ("through gloo" in said) == refuses
 
 
 def _strangers() -> str:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch.distributed as dist
 
-from tests.worker_lib.harness import in_threads
+from tests.worker_lib.harness import LIMIT, ROOT, in_threads
 from worker_lib import SwitchError
 from worker_lib.torch.rendezvous import store_prefix
 
@@ -51,3 +55,34 @@ def test_nobody_leads() -> None:
 
 def test_one_rank_waits_for_nobody() -> None:
     store_prefix(dist.HashStore(), 0, 1, SECONDS).set("key", "value")
+
+
+FAILS = """
+import sys, torch, torch.distributed as dist, worker_lib.torch
+rank = int(sys.argv[1])
+dist.init_process_group("switchagg", init_method=f"file://{sys.argv[2]}", rank=rank, world_size=2)
+dist.all_reduce(torch.ones(3))
+if rank == 0:
+    raise ValueError("bad batch")
+dist.all_reduce(torch.ones(3))
+"""
+
+
+def test_an_exception_that_ends_the_rank_with_the_switch_is_told_to_the_others(tmp_path: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "SWITCHAGG_CONTROLLER"}
+    environment["GLOO_SOCKET_IFNAME"] = "lo"
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", FAILS, str(r), str(tmp_path / "store")],
+            cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True,
+        )
+        for r in range(2)
+    ]  # fmt: skip
+    try:
+        said = [rank.communicate(timeout=LIMIT)[1] for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.communicate()
+    assert "ValueError: bad batch" in said[0]
+    assert "worker_lib.WorkerLostError: rank 0 has failed: it ended with ValueError: bad batch" in said[1]
