@@ -111,6 +111,7 @@ def test_the_innermost_launcher_counts(
         ),
         (OPENMPI | {"OMPI_APP_CTX_NUM_PROCS": "2 3"}, "OMPI_APP_CTX_NUM_PROCS=2 3"),
         (HYDRA | {"PMI_RANK": "0", "PMI_SIZE": "1"}, "MPI_LOCALNRANKS=3"),
+        ({"PMI_RANK": "0", "PMI_SIZE": "1", "PMI_LOCAL_SIZE": "2"}, "PMI_LOCAL_SIZE=2"),  # Cray's
         (STEP | {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"}, "SLURM_STEP_TASKS_PER_NODE=4(x2)"),
         (OPENMPI | {"OMPI_COMM_WORLD_RANK": "4"}, "rank is 4 in a world of 4"),
         (OPENMPI | {"OMPI_COMM_WORLD_LOCAL_RANK": "4"}, "OMPI_COMM_WORLD_LOCAL_RANK is 4"),
