@@ -95,7 +95,7 @@ class GlooPart:
                 self._work.wait(timedelta(seconds=max(0.001, min(left, _LOOK))))
                 return
             except RuntimeError:
-                # Where another rank is the reason, gloo knows no more than that a connection has ended.
+                # If another rank is the reason, gloo knows no more than that a connection has ended.
                 failed = self._work.is_completed()
                 self._look(self._mark, _REASON if failed else 0.0)
                 if failed or left <= _LOOK:
