@@ -12,6 +12,8 @@ A thread that waits runs the engine itself, without the interpreter's lock, and 
 
 from __future__ import annotations
 
+import logging
+import math
 import os
 import threading
 import time
@@ -34,6 +36,7 @@ from worker_lib.session_state import ABORTED, DONE, LOST, MISMATCH, MOVED, PENDI
 _L = TypeVar("_L")
 _T = TypeVar("_T")
 _SLICE_NS: Final = 50_000_000  # how often a waiting thread looks for signals
+_SLOW: Final = 30.0  # seconds of waiting after which late ranks are named in the log
 _SILENCE_NS: Final = 1_000_000_000  # nothing heard for this long, and a rank has left: no use to wait
 
 # A call: name, type, shape, and for sums their kind and bits. Made into text only where a message needs it.
@@ -179,12 +182,18 @@ class Work:
 
     def _wait_for_end(self, engine: _native.Engine, native: _native.Collective, timeout: float | None) -> int:
         state = self._state
-        limit = None if timeout is None else time.monotonic() + timeout
+        now = time.monotonic()
+        limit = math.inf if timeout is None else now + timeout
+        tell = now + _SLOW
         while True:
             status = native.status if state.closed else engine.wait(native, _SLICE_NS)
             if status != PENDING:
                 return status
-            if timeout is not None and limit is not None and time.monotonic() >= limit:
+            now = time.monotonic()
+            if now >= tell:
+                self._tell_late()
+                tell = math.inf
+            if timeout is not None and now >= limit:
                 state.break_off(f"{self.called()} was not done within {timeout} s")
                 raise self._timeout_error(native, timeout)
             left = None if state.monitor is None else state.monitor.left
@@ -192,6 +201,16 @@ class Work:
                 # A rank left and the switch is silent: how far that rank got is unknown.
                 state.break_off(left.text)
                 raise left.error(self.called())
+
+    def _tell_late(self) -> None:
+        """Logs the ranks that this collective waits for."""
+        state = self._state
+        late = state.late_ranks()
+        if late and late != (state.rank,):
+            logging.getLogger("switchagg").warning(
+                "switchagg: %s has waited %g s on rank %d of %d for %s",
+                self.called(), _SLOW, state.rank, state.world_size, _named(late),
+            )  # fmt: skip
 
     def _wait_at_most(self, engine: _native.Engine, native: _native.Collective, seconds: float) -> None:
         limit = time.monotonic_ns() + int(seconds * 1e9)

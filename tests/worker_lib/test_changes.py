@@ -29,7 +29,7 @@ from worker_lib import (
     WorkerLostError,
 )
 
-from .harness import Outcome, ProcessEnded, in_threads, job_name, processes, say, together
+from .harness import Outcome, ProcessEnded, in_threads, job_name, processes, say, together, try_together
 
 I32 = np.int32
 
@@ -120,6 +120,24 @@ def test_a_rank_that_left_in_order_is_named_to_who_needs_it(host: EmbeddedContro
             assert caught.value.ranks == (1,)
 
     together(host.url, 3, call)
+
+
+def test_others_go_on_without_a_rank_that_an_exception_ended(host: EmbeddedController) -> None:
+    def call(session: Session) -> tuple[str, int]:
+        assert sum_of(session) == 7
+        if session.rank == 1:
+            raise ValueError("bad batch")
+        with pytest.raises(WorkerLostError) as caught:
+            sum_of(session)
+        assert caught.value.ranks == (1,)
+        return str(caught.value), sum_of(session)
+
+    first, failed, last = try_together(host.url, 3, call, on_loss="shrink")
+    assert isinstance(failed.error, ValueError)
+    for outcome in (first, last):
+        said, total = outcome.get()
+        assert said.startswith("rank 1 was lost: it ended with ValueError: bad batch; allreduce(")
+        assert total == 0b101
 
 
 def test_results_that_are_under_way_still_come_when_a_rank_leaves() -> None:

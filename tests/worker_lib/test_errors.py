@@ -15,6 +15,7 @@ import pytest
 
 import worker_lib
 from switchagg.control.embedded import EmbeddedController
+from tests.waiting import eventually
 from worker_lib import (
     AdmissionError,
     CollectiveTimeout,
@@ -475,6 +476,21 @@ def test_the_late_of_many_are_named(host: EmbeddedController) -> None:
         over.wait(60)
 
     together(host.url, 4, call)
+
+
+def test_a_rank_that_others_wait_for_is_named_in_the_log(
+    host: EmbeddedController, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("worker_lib.work._SLOW", 0.1)
+
+    def call(session: Session) -> None:
+        session.barrier()
+        if session.rank == 1:
+            eventually(lambda: caplog.messages)
+        session.barrier()
+
+    together(host.url, 2, call)
+    assert caplog.messages[0] == "switchagg: barrier() has waited 0.1 s on rank 0 of 2 for rank 1"
 
 
 def test_wait_has_a_timeout_of_its_own(host: EmbeddedController) -> None:
