@@ -32,6 +32,8 @@ SUMMABLE: Final[dict[str, DType]] = {
 }
 
 
+# Elements up to which a sum of floats is exact by default: there words cost nothing beside the round trips.
+EXACT_ELEMENTS: Final = 4096
 DEFAULT_MIN_BITS: Final = 16  # bits: a policy makes lanes this narrow where a call says "auto" and no more
 
 
@@ -210,6 +212,17 @@ def checked_block(block_size: int) -> int:
     if not isinstance(block_size, int) or not 1 <= block_size <= MAX_BLOCK:
         raise UsageError(f"block_size is {block_size!r}; accepted: 1 to {MAX_BLOCK} elements")
     return block_size
+
+
+def checked_accuracy(bits: Any, accuracy: Any) -> Any:
+    """Returns `bits`, or ``"exact"`` where `accuracy` asks for that."""
+    if accuracy is None:
+        return bits
+    if accuracy != "exact":
+        raise UsageError(f"accuracy is {accuracy!r}; accepted: 'exact', or None for the default")
+    if bits is not None:
+        raise UsageError(f"bits is {bits!r} with accuracy='exact', which takes as many bits as it needs")
+    return accuracy
 
 
 def checked_min_bits(bits: Any, min_bits: Any) -> int:

@@ -19,7 +19,10 @@ Words = npt.NDArray[np.uint32]
 HEADER_WORDS: Final = 12
 NO_EXPONENT: Final = -1  # of a chunk that is all zero
 WIDE_CHUNK: Final = 65536  # elements that share an exponent, 64- and 32-bit lanes
-NARROW_CHUNK: Final = 1024  # the same, 16- and 8-bit lanes
+NARROW_CHUNK: Final = 1024  # the same, 16- and 8-bit lanes, and sums in limbs
+# In place of a lane's width: exact sums, and sums within a bound for each element by itself (the default).
+EXACT: Final = 0
+BOUNDED: Final = 1
 
 
 class Kind(IntEnum):
@@ -86,7 +89,7 @@ _FIELDS: Final = (
     (0, 0xFF000000, "operation"),
     (0, 0x00FF0000, "reduction"),
     (0, 0x0000FF00, "dtype"),
-    (0, 0x000000FF, "bits"),
+    (0, 0x000000FF, "bits or accuracy"),
     (1, 0xFFFFFFFF, "position in the job"),
     (2, 0xFFFFFFFF, "number of elements"),
     (3, 0xFFFFFFFF, "shape"),

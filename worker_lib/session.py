@@ -27,6 +27,7 @@ from worker_lib.arguments import (
     SUMMABLE,
     SumOptions,
     TensorView,
+    checked_accuracy,
     checked_bitwise,
     checked_block,
     checked_blocks,
@@ -38,7 +39,7 @@ from worker_lib.arguments import (
     remembered,
     view,
 )
-from worker_lib.plan import DType, Kind, ReduceOp
+from worker_lib.plan import EXACT, DType, Kind, ReduceOp
 from worker_lib.session_state import SessionState
 from worker_lib.sparse import SparseCosts, allreduce_sparse
 from worker_lib.work import Prepared, Work
@@ -149,6 +150,7 @@ class Session:
         min_bits: int | None = None,
         memory: Any = None,
         compressor: Compressor | None = None,
+        accuracy: str | None = None,
         async_op: bool = False,
     ) -> Any:
         """Sums, averages or ORs an array over all ranks, in place or into `out`.
@@ -178,6 +180,9 @@ class Session:
             compressor: one of `worker_lib.compress`; one for each tensor, made alike at all ranks. It decides
                 on lanes and blocks itself. Floats only. A common scale, if it needs one, is agreed on before
                 an asynchronous call returns.
+            accuracy: ``"exact"``: the sum or average of floats over all ranks, rounded once to x's type (to
+                nearest even), so that it depends on the inputs alone. It takes as many words an element as it
+                needs. Without `bits` and `compressor`.
             async_op: return a `Work` at once.
 
         Returns:
@@ -189,6 +194,7 @@ class Session:
             MismatchError, WorkerLostError, CollectiveTimeout, SwitchError, SessionBrokenError: see
                 `Work.wait`.
         """
+        bits = checked_accuracy(bits, accuracy)
         if compressor is None:
             work = self._allreduce(
                 x, op, bits, blocks, out, block_size, timeout,
@@ -218,6 +224,7 @@ class Session:
         result: str = "sparse",
         dense_over: str | float = "auto",
         timeout: float | None = None,
+        accuracy: str | None = None,
     ) -> Any:
         """Sums or averages some rows of a table over all ranks, each rank giving rows of its own.
 
@@ -232,7 +239,7 @@ class Session:
             values: shape (k, *row), of a type that `allreduce` sums; (k,) for index-value pairs. Neither
                 array is changed.
             rows: of the table, up to 2^48; with a dense sum or result, up to 2^32 elements.
-            op, bits, timeout: as in `allreduce`.
+            op, bits, timeout, accuracy: as in `allreduce`.
             result: ``"sparse"``: rows of the union with their numbers; ``"dense"``: the table; ``"auto"``:
                 the form that it was summed in.
             dense_over: share of rows from which the table is summed: ``"auto"`` takes the break-even of what
@@ -248,6 +255,7 @@ class Session:
             WorkerLostError, CollectiveTimeout, SwitchError, SessionBrokenError: see `Work.wait`.
         """
         self._state.check_open()
+        bits = checked_accuracy(bits, accuracy)
         return allreduce_sparse(self, indices, values, rows, op, bits, result, dense_over, timeout)
 
     def broadcast(
@@ -299,6 +307,7 @@ class Session:
         timeout: float | None = None,
         *,
         min_bits: int | None = None,
+        accuracy: str | None = None,
         async_op: bool = False,
     ) -> Any:
         """Sums or averages an array over all ranks; rank r gets the r-th of world_size equal parts.
@@ -306,7 +315,7 @@ class Session:
         Args:
             x: as in `allreduce`; its first dimension is a multiple of world_size.
             out: array of shape (x.shape[0] / world_size, *x.shape[1:]) and x's type; made if None.
-            op, bits, timeout, min_bits: as in `allreduce`.
+            op, bits, timeout, min_bits, accuracy: as in `allreduce`.
             async_op: return a `Work` at once.
 
         Returns:
@@ -315,6 +324,7 @@ class Session:
         Raises:
             UsageError: as in `allreduce`, or the first dimension cannot be divided.
         """
+        bits = checked_accuracy(bits, accuracy)
         work = self._reduce_scatter(x, out, op, bits, timeout, min_bits=min_bits, background=async_op)
         return work if async_op else work.wait()
 
@@ -621,10 +631,10 @@ class Session:
     def lanes(
         self, v: TensorView, op: str, bits: int | str | None, min_bits: int | None = None
     ) -> tuple[DType, int, int, ReduceOp]:
-        """Checks op, bits and min_bits of a sum.
+        """Checks op, bits (or ``"exact"``) and min_bits of a sum.
 
-        Returns the element type, the lanes' width, the narrowest that the policy may choose (0: none), and
-        the reduction.
+        Returns the element type, the lanes' width or `EXACT`, the narrowest that the policy may choose (0:
+        none), and the reduction.
         """
         dtype = v.summable
         if dtype is None:
@@ -640,6 +650,8 @@ class Session:
             )
         reduce = ReduceOp.AVG if op == "avg" else ReduceOp.SUM
         accepted = dtype.lanes
+        if bits == "exact" and min_bits is None:
+            return dtype, EXACT if dtype.is_float else accepted[0], 0, reduce
         if isinstance(bits, str) or min_bits is not None:
             return dtype, accepted[0], checked_min_bits(bits, min_bits), reduce
         width = accepted[0] if bits is None else bits

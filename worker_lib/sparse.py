@@ -33,7 +33,7 @@ import numpy.typing as npt
 
 from switchagg.errors import MismatchError, UsageError
 from worker_lib.arguments import SUMMABLE, view
-from worker_lib.plan import Words, pack_bitmap, unpack_bitmap
+from worker_lib.plan import EXACT, Words, pack_bitmap, unpack_bitmap
 
 if TYPE_CHECKING:
     from worker_lib.session import Session
@@ -176,7 +176,7 @@ def allreduce_sparse(
     if session.world_size == 1:
         return mine.to_dense() if result == "dense" else SparseRows(mine.indices, mine.values.copy(), rows)
     call = (
-        f"allreduce_sparse({dtype}, {rows} rows of shape {row}, {op}, {lanes} bits, result {result!r}, "
+        f"allreduce_sparse({dtype}, {rows} rows of shape {row}, {op}, {lanes or 'exact'} bits, result {result!r}, "
         f"dense over {dense_over})"
     )
     there = union(mine.indices, rows, call, lambda words: session.allreduce(words, op="or", timeout=timeout))
@@ -236,8 +236,15 @@ def _costs_of(
     if key not in known:
         for old in [k for k in known if k[0] != key[0]]:
             del known[old]
-        known[key] = _measured(session, dtype, rows, row, bits, 96 if lanes == 64 else lanes)
+        known[key] = _measured(session, dtype, rows, row, bits, _wire_bits(dtype, lanes))
     return known[key]
+
+
+def _wire_bits(dtype: np.dtype[Any], lanes: int) -> int:
+    """Bits of an element on the wire; of exact sums as they mostly are."""
+    if lanes == EXACT:
+        return 96 if dtype.itemsize == 8 else 64
+    return 96 if lanes == 64 else lanes
 
 
 def checked_rows(indices: Any, values: Any, rows: int) -> SparseRows:

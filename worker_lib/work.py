@@ -30,7 +30,7 @@ from switchagg.errors import (
     WorkerLostError,
 )
 from worker_lib import _native
-from worker_lib.plan import ReduceOp, differing_fields
+from worker_lib.plan import EXACT, ReduceOp, differing_fields
 from worker_lib.session_state import ABORTED, DONE, LOST, MISMATCH, MOVED, PENDING, TIMEOUT, SessionState
 
 _L = TypeVar("_L")
@@ -269,7 +269,8 @@ class Work:
             return name
         how = ""
         if sum_of:
-            how = ", or" if sum_of[0] is ReduceOp.OR else f", {sum_of[0].name.lower()}, {sum_of[1]} bits"
+            width = "exact" if sum_of[1] == EXACT else f"{sum_of[1]} bits"
+            how = ", or" if sum_of[0] is ReduceOp.OR else f", {sum_of[0].name.lower()}, {width}"
         return f"{name}({dtype}, shape {shape}{how})"
 
     def _failure(self, native: _native.Collective, status: int) -> Exception:

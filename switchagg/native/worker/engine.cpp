@@ -30,11 +30,13 @@ class DefaultArithmetic {
 };
 
 constexpr uint64_t kScanBudget = 1 << 20;  // elements scanned before the engine checks the clock and the port
-// Elements a segment, and the number of segments by which plans are ahead. A dense segment is quantized from the cache
-// after its scan; of a sparse one little is read again, so it is large.
+// Elements a segment. A dense segment is quantized from the cache after its scan; of a sparse one little is read again, so it
+// is large.
 constexpr uint64_t kDenseSegment = 1 << 19, kSparseSegment = 1 << 24;
-constexpr uint32_t kLead = 2;
 constexpr uint64_t kNontemporal = 16 << 20;  // bytes; larger results are written with nontemporal stores
+
+// Of steps, for each segment: plan, refinement, stream.
+uint32_t kinds_of_steps(const Call& call) { return call.bits == kBounded ? 3 : 2; }
 
 // True if a call means the same under both memberships.
 bool means_the_same(const Call& call, const Admission& before, const Admission& after) {
@@ -300,26 +302,20 @@ void Engine::begin(Collective& c) {
     c.segments.emplace_back().call = c.call.segment(from, std::min(each, c.call.count - from));
   const uint64_t segments = c.segments.size();
   c.header_has_plan = segments == 1 && kPlanHeaderWords + c.call.rest_words() <= admission_.words;
-  c.lead = static_cast<uint32_t>(std::min<uint64_t>(segments, kLead));
-  c.steps = static_cast<uint32_t>(1 + 2 * segments);
+  c.steps = static_cast<uint32_t>(1 + kinds_of_steps(c.call) * segments);
   if (!c.call.withdrawn) stats_.blocks_total += c.call.blocks();
 }
 
-// Step 0 is the header; then `lead` plans; then a stream and a plan in turn; then the last streams.
-static Step step_at(uint32_t index, uint32_t segments, uint32_t lead) {
-  if (index == 0) return {Step::Kind::header, 0, 0, 0, 0};
-  const uint32_t i = index - 1;
-  if (i < lead) return {Step::Kind::plan, i, 0, 0, 0};
-  const uint32_t j = i - lead, alternating = 2 * (segments - lead);
-  if (j >= alternating) return {Step::Kind::stream, j - alternating / 2, 0, 0, 0};
-  if (j % 2) return {Step::Kind::plan, lead + j / 2, 0, 0, 0};
-  return {Step::Kind::stream, j / 2, 0, 0, 0};
+static Step next_step(const Collective& c, uint32_t number, uint32_t turn, uint32_t lag) {
+  if (number == 0) return {Step::Kind::header, 0, 0, 0, 0};
+  const bool last = lag + 1 == kinds_of_steps(c.call);
+  return {lag == 0 ? Step::Kind::plan : last ? Step::Kind::stream : Step::Kind::refinement, turn - lag, 0, 0, 0};
 }
 
 // Starts the next step if it can: a plan needs its segment scanned, a stream needs its plan's RESULTs, and both need the
 // header's RESULT.
 bool Engine::start_step(Collective& c) {
-  Step step = step_at(c.next_step, static_cast<uint32_t>(c.segments.size()), c.lead);
+  Step step = next_step(c, c.next_step, c.turn, c.lag);
   uint64_t packets = 1;
   const int64_t before = now_ns();
   if (step.kind == Step::Kind::plan || (step.kind == Step::Kind::header && c.header_has_plan)) {
@@ -340,17 +336,32 @@ bool Engine::start_step(Collective& c) {
     if (!c.opened) return false;
     SegmentState& s = c.segments[step.segment];
     packets = c.header_has_plan ? 0 : s.plan->packets();
-  } else if (step.kind == Step::Kind::stream) {
+  } else if (step.kind == Step::Kind::refinement) {
     SegmentState& s = c.segments[step.segment];
     if (!c.opened || !s.agreed) return false;
-    s.stream = std::make_unique<Stream>(s.call, c.call.kind == Kind::no_op ? nullptr : s.plan.get(), admission_.words);
+    s.refinement = std::make_unique<Refinement>(s.call, *s.plan, admission_.words);
+    packets = s.refinement->packets();
+    stats_.scan_ns += now_ns() - before;
+  } else if (step.kind == Step::Kind::stream) {
+    SegmentState& s = c.segments[step.segment];
+    if (!c.opened || !s.agreed || (s.call.bits == kBounded && !s.refined)) return false;
+    s.stream = std::make_unique<Stream>(s.call, c.call.kind == Kind::no_op ? nullptr : s.plan.get(), s.refinement.get(),
+                                        admission_.words);
     packets = s.stream->packets();
     c.blocks_union += s.stream->union_blocks();
     stats_.blocks_union += s.stream->union_blocks();
     stats_.blocks_own += s.call.sparse ? s.plan->own_blocks() : s.call.blocks();
     stats_.scan_ns += now_ns() - before;
   }
-  ++c.next_step;
+  if (c.next_step++ > 0) {
+    const uint32_t kinds = kinds_of_steps(c.call);
+    do {
+      if (++c.lag == kinds) {
+        c.lag = 0;
+        ++c.turn;
+      }
+    } while (c.next_step < c.steps && c.turn - c.lag >= c.segments.size());  // also if it is negative
+  }
   step.start = window_.next();
   step.end = step.start + packets;
   c.end = step.end;
@@ -369,10 +380,13 @@ void Engine::step_done(Collective& c, const Step& step) {
     SegmentState& s = c.segments[step.segment];
     if (step.kind == Step::Kind::plan) {
       s.agreed = true;
+    } else if (step.kind == Step::Kind::refinement) {
+      s.refined = true;
     } else {
       s.stream->finish();
       probe_.sample_result(s.call, s.probed);
       s.stream.reset();
+      s.refinement.reset();
       s.plan.reset();
     }
   }
@@ -406,16 +420,19 @@ bool Engine::build(Collective& c, uint64_t packet_number) {
   uint8_t* payload = to + wire::kHeaderBytes;
   const Step& step = c.active.back();
   const uint64_t packet = packet_number - step.start;
-  bool filled = true;
+  bool filled = true, is_or = true;
   if (step.kind == Step::Kind::stream) {
+    is_or = c.segments[step.segment].stream->is_or(packet);
     filled = c.segments[step.segment].stream->encode(packet, payload);
+  } else if (step.kind == Step::Kind::refinement) {
+    filled = c.segments[step.segment].refinement->encode(packet, payload);
   } else if (step.kind == Step::Kind::plan || c.header_has_plan) {
     filled = c.segments[step.segment].plan->encode(packet, payload);
   } else {
     PlanHeader::encode(c.call, admission_.words, payload);
   }
   wire::Header header;
-  header.op = static_cast<uint8_t>(step.kind != Step::Kind::stream || c.call.op == ReduceOp::bit_or ? wire::Op::OR : wire::Op::SUM);
+  header.op = static_cast<uint8_t>(is_or ? wire::Op::OR : wire::Op::SUM);
   header.flags = filled ? wire::kFlagPayload : 0;
   header.job = admission_.job;
   header.token = admission_.token;
@@ -533,6 +550,8 @@ void Engine::on_result(uint64_t packet_number, const uint8_t* payload) {
     s->stream->decode(packet, payload);
   } else if (step.kind == Step::Kind::plan) {
     s->plan->decode(packet, payload);
+  } else if (step.kind == Step::Kind::refinement) {
+    s->refinement->decode(packet, payload);
   } else {
     // A RESULT without words is no header.
     const bool mismatch = !payload || PlanHeader::mismatch(payload, c.difference, &c.policy);

@@ -28,9 +28,10 @@
 #include <vector>
 
 #include "switchagg/native/shared/port.h"
-#include "switchagg/native/worker/stream.h"
 #include "switchagg/native/worker/density.h"
+#include "switchagg/native/worker/limbs.h"
 #include "switchagg/native/worker/plan.h"
+#include "switchagg/native/worker/stream.h"
 #include "switchagg/native/worker/window.h"
 
 namespace switchagg {
@@ -57,12 +58,13 @@ enum class Status : uint8_t {
 };
 
 // A collective is sent in steps, each a range of packet numbers. The header is sent alone, until its RESULT is there. Plans
-// are a few segments ahead of streams, so that a segment that was scanned is quantized from the cache, and no rank waits
-// for a plan's round trip (`lead` is 2 here):
+// are one segment ahead of streams, so that a segment that was scanned is quantized from the cache, and no rank waits for a
+// plan's round trip. Sums within the bound have refinements between them, a segment ahead and behind:
 //
 //      header  plan 0  plan 1  stream 0  plan 2  stream 1  plan 3  stream 2 ...
+//      header  plan 0  plan 1  refinement 0  plan 2  refinement 1  stream 0  plan 3  refinement 2  stream 1 ...
 struct Step {
-  enum class Kind : uint8_t { header, plan, stream } kind;
+  enum class Kind : uint8_t { header, plan, refinement, stream } kind;
   uint32_t segment;
   uint64_t start, end, results;
 };
@@ -70,8 +72,9 @@ struct Step {
 struct SegmentState {
   Call call;
   std::unique_ptr<Plan> plan;
+  std::unique_ptr<Refinement> refinement;
   std::unique_ptr<Stream> stream;
-  bool agreed = false;  // the plan's RESULTs are all there
+  bool agreed = false, refined = false;  // the RESULTs of the plan, and of the refinement, are all there
   std::vector<uint64_t> probed;  // groups whose density is sampled
 };
 
@@ -92,8 +95,8 @@ struct Collective {
   Status ended = Status::pending;     // its own end; becomes `status` when all earlier ones have ended
   bool header_has_plan = false;       // one packet holds all of the plan
   uint64_t start = 0, end = 0;        // packet numbers assigned so far
-  uint32_t lead = 0;                  // segments whose plans go out before the first stream
   uint32_t next_step = 0, steps = 0, done_steps = 0;
+  uint32_t turn = 0, lag = 0;         // of the next step after the header: it is of segment turn - lag
   std::deque<SegmentState> segments;  // all of them; plan and stream only while in use
   std::deque<Step> active;            // started, results missing; the last one may have packets to send
   uint64_t blocks_union = 0;

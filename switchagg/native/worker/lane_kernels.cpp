@@ -101,6 +101,17 @@ void scan_words(const uint32_t* x, size_t blocks, size_t block, uint32_t* bits, 
   }
 }
 
+// Less 1, so that 0 is the largest.
+template <typename T, T kSign>
+T smallest(const T* x, size_t n) {
+  T least = static_cast<T>(~T{0});
+  for (size_t i = 0; i < n; ++i) {
+    const T below = static_cast<T>((x[i] & static_cast<T>(~kSign)) - 1);
+    least = below < least ? below : least;
+  }
+  return least == static_cast<T>(~T{0}) ? least : static_cast<T>(least + 1);
+}
+
 // The common case, float32: one vector of maxima for the whole chunk, and for each block only a test for zero.
 #if defined(__AVX2__)
 void scan32(const uint32_t* x, size_t blocks, size_t block, uint32_t* bits, size_t at, uint32_t* max_abs,
@@ -296,6 +307,58 @@ inline uint32_t as_bits(float x) {
   return bits;
 }
 
+// Bits of v * 2^places, for any number of places.
+inline uint32_t shifted(uint32_t v, int places) {
+  if (places >= 0) return places < 32 ? v << places : 0;
+  return places > -32 ? v >> -places : 0;
+}
+inline uint64_t shifted(uint64_t v, int places) {
+  if (places >= 0) return places < 64 ? v << places : 0;
+  return places > -64 ? v >> -places : 0;
+}
+
+template <typename T, typename Bits, int kMantissa>
+void exact_limb(const T* __restrict x, size_t n, int shift, uint32_t mask, uint32_t* __restrict words) {
+  constexpr Bits one = Bits{1} << kMantissa;
+  for (size_t i = 0; i < n; ++i) {
+    Bits bits;
+    __builtin_memcpy(&bits, x + i, sizeof bits);
+    const bool negative = bits >> (8 * sizeof(Bits) - 1);
+    bits &= static_cast<Bits>(~Bits{0}) >> 1;
+    const int field = static_cast<int>(bits >> kMantissa);
+    const Bits mantissa = (bits & (one - 1)) | (field ? one : 0);
+    const uint32_t limb = static_cast<uint32_t>(shifted(mantissa, (field ? field : 1) - shift)) & mask;
+    words[i] = big(negative ? 0 - limb : limb);
+  }
+}
+
+void exact_limb_f32(const float* __restrict x, size_t n, int shift, uint32_t mask, uint32_t* __restrict words) {
+  size_t i = 0;
+#if defined(__AVX2__)
+  const Ints one = all(0x00800000u), first = all(1u);
+  for (; i + kWidth <= n; i += kWidth) {
+    const Ints bits = load(reinterpret_cast<const uint32_t*>(x) + i);
+    const Ints magnitude = both(bits, all(0x7fffffffu));
+    const Ints field = right<23>(magnitude);
+    const Ints mantissa = either(both(magnitude, all(0x007fffffu)), both(one, larger_than_zero(field)));
+    const Ints places = add(larger(field, first), all(static_cast<uint32_t>(-shift)));
+    // Shifts by 32 places and more give 0, and negative numbers are such.
+    const Ints limb = both(either(left(mantissa, places), right(mantissa, subtract(all(0u), places))), all(mask));
+    const Ints sign = right_signed<31>(bits);
+    store(words + i, swapped(subtract(one_of(limb, sign), sign)));
+  }
+#endif
+  exact_limb<float, uint32_t, 23>(x + i, n - i, shift, mask, words + i);
+}
+
+void exact_pair_f32(const uint32_t* __restrict low, const uint32_t* __restrict high, size_t n, int places, ScaleF s,
+                    float* __restrict x) {
+  for (size_t i = 0; i < n; ++i) {
+    const int64_t upper = static_cast<int32_t>(big(high[i])), lower = static_cast<int32_t>(big(low[i]));
+    x[i] = (static_cast<float>((upper << places) + lower) * s.f1) * s.f2;
+  }
+}
+
 inline float one_f16(uint16_t h) {
   const uint32_t sign = static_cast<uint32_t>(h & 0x8000u) << 16;
   const uint32_t magnitude = h & 0x7fffu;
@@ -352,12 +415,13 @@ void narrow_bf16(const float* __restrict x, size_t n, uint16_t* __restrict out) 
 }  // namespace
 
 const LaneKernels KERNELS = {
-    scan32, scan<uint64_t, 0x8000000000000000u>, scan<uint16_t, 0x8000u>, scan_words, count_bits,
+    scan32, scan<uint64_t, 0x8000000000000000u>, scan<uint16_t, 0x8000u>, smallest<uint32_t, 0x80000000u>,
+    smallest<uint64_t, 0x8000000000000000u>, smallest<uint16_t, 0x8000u>, scan_words, count_bits,
     quantize<float, int32_t>, quantize_f32_be, quantize_f64, quantize<double, int64_t>, dither<float>, dither<double>,
     dequantize<int32_t, float>, dequantize_f32_be, dequantize<int32_t, double>, dequantize<int64_t, double>,
     add_f32, subtract_f32, pack32, unpack32,
     dither_lane, add_lane, dequantize_lane<16>, dequantize_lane<8>, unpack_lane<16>, unpack_lane<8>, flush,
-    pack_limbs, unpack_limbs, widen_f16, narrow_f16, widen_bf16, narrow_bf16,
+    pack_limbs, unpack_limbs, exact_limb_f32, exact_limb<double, uint64_t, 52>, exact_pair_f32, widen_f16, narrow_f16, widen_bf16, narrow_bf16,
 };
 
 }  // namespace switchagg

@@ -25,6 +25,11 @@ struct LaneKernels {
   void (*scan64)(const uint64_t* x, size_t blocks, size_t block, uint32_t* bits, size_t at, uint64_t* max_abs, bool* negative_zero);
   void (*scan16)(const uint16_t* x, size_t blocks, size_t block, uint32_t* bits, size_t at, uint16_t* max_abs, bool* negative_zero);
 
+  // The smallest non-zero magnitude of n elements, as bits; all ones if there is none.
+  uint32_t (*smallest32)(const uint32_t* x, size_t n);
+  uint64_t (*smallest64)(const uint64_t* x, size_t n);
+  uint16_t (*smallest16)(const uint16_t* x, size_t n);
+
   // The same for integers and bytes, a block being `block` words; there is no sign to leave out.
   void (*scan_words)(const uint32_t* x, size_t blocks, size_t block, uint32_t* bits, size_t at);
   uint64_t (*count_bits)(const uint32_t* bits, size_t words);  // that are set
@@ -65,6 +70,13 @@ struct LaneKernels {
   // Three limbs of 22, 22 and 20 bits, each limb a plane of n words.
   void (*pack_limbs)(const int64_t* q, size_t n, uint32_t* out);
   void (*unpack_limbs)(const uint32_t* in, size_t n, int64_t* q);
+
+  // Exact sums (docs/protocol.md, section 6): limb j of sign and magnitude of each x / unit, as big-endian words; `shift` is
+  // the exponent field of an element whose mantissa is the limb as it is, `mask` has the bits of a limb. And rounded sums of
+  // two limbs, times f1 and f2.
+  void (*exact_limb_f32)(const float* x, size_t n, int shift, uint32_t mask, uint32_t* words);
+  void (*exact_limb_f64)(const double* x, size_t n, int shift, uint32_t mask, uint32_t* words);
+  void (*exact_pair_f32)(const uint32_t* low, const uint32_t* high, size_t n, int places, ScaleF s, float* x);
 
   void (*widen_f16)(const uint16_t* x, size_t n, float* out);
   void (*narrow_f16)(const float* x, size_t n, uint16_t* out);

@@ -102,10 +102,20 @@ class Codec {
   void plan_result(uint64_t p, std::optional<nb::bytes> payload) {
     if (header_has_plan_ || p > 0) plan_->decode(header_has_plan_ ? p : p - 1, checked(payload));
   }
+  uint64_t refine() {
+    refinement_ = std::make_unique<Refinement>(call_, *plan_, words_);
+    return refinement_->packets();
+  }
+  nb::object refinement_packet(uint64_t p) const {
+    return packet([&](uint8_t* out) { return refinement_->encode(p, out); });
+  }
+  void refinement_result(uint64_t p, std::optional<nb::bytes> payload) { refinement_->decode(p, checked(payload)); }
   uint64_t open() {
-    stream_ = std::make_unique<Stream>(call_, plan_.get(), words_);
+    if (call_.bits == kBounded && !refinement_) refine();
+    stream_ = std::make_unique<Stream>(call_, plan_.get(), refinement_.get(), words_);
     return stream_->packets();
   }
+  bool is_or(uint64_t p) const { return stream_->is_or(p); }
   nb::object encode(uint64_t p) {
     return packet([&](uint8_t* out) { return stream_->encode(p, out); });
   }
@@ -127,6 +137,7 @@ class Codec {
   uint32_t words_;
   bool header_has_plan_ = false;
   std::unique_ptr<Plan> plan_;
+  std::unique_ptr<Refinement> refinement_;
   std::unique_ptr<Stream> stream_;
 };
 
@@ -207,7 +218,8 @@ NB_MODULE(_native, m) {
              uint32_t policy, uintptr_t in, uint64_t in_begin, uint64_t in_end, uintptr_t out, uint64_t out_begin,
              uint64_t out_end, uintptr_t mask, bool zero_fill, bool auto_zeros, bool auto_block, uint8_t auto_lanes,
              uintptr_t memory, uintptr_t union_out) {
-            if (bits != 8 && bits != 16 && bits != 32 && bits != 64) throw nb::value_error("bits: 8, 16, 32 or 64");
+            if (bits != kExact && bits != kBounded && bits != 8 && bits != 16 && bits != 32 && bits != 64)
+              throw nb::value_error("bits: 8, 16, 32 or 64; 0 for exact sums, 1 for sums within the bound");
             if (dtype < 0 || dtype > static_cast<int>(DType::raw)) throw nb::value_error("there is no such dtype");
             new (self) Call{.kind = static_cast<Kind>(kind), .op = static_cast<ReduceOp>(op),
                             .dtype = static_cast<DType>(dtype), .bits = bits, .root = root, .sparse = sparse,
@@ -338,7 +350,11 @@ NB_MODULE(_native, m) {
       .def_prop_ro("plan_packets", &Codec::plan_packets)
       .def("plan_packet", &Codec::plan_packet, "packet"_a)
       .def("plan_result", &Codec::plan_result, "packet"_a, "payload"_a.none())
+      .def("refine", &Codec::refine)
+      .def("refinement_packet", &Codec::refinement_packet, "packet"_a)
+      .def("refinement_result", &Codec::refinement_result, "packet"_a, "payload"_a.none())
       .def("open", &Codec::open)
+      .def("is_or", &Codec::is_or, "packet"_a)
       .def("encode", &Codec::encode, "packet"_a)
       .def("decode", &Codec::decode, "packet"_a, "payload"_a.none())
       .def("finish", &Codec::finish);

@@ -124,6 +124,7 @@ Plan::Plan(const Call& call, uint32_t words, bool with_header)
   own_.assign(total, 0);
   agreed_.assign(total, 0);
   if (with_header) write_header(call, own_.data());
+  if (call.in_limbs()) smallest_.assign(call.chunks(), UINT64_MAX);
   scanned_ = call.rest_words() == 0;
   seen_ = call.in_begin;
 }
@@ -197,9 +198,10 @@ void Plan::scan_range(uint64_t from, uint64_t to) {
         fetch_after(b, run);
       }
       const void* x = call_.in + (at - call_.in_begin) * call_.element_bytes();
-      const auto scan = [&]<typename T>(auto kernel, T top) {
+      const auto scan = [&]<typename T>(auto kernel, auto smallest, T top) {
         kernel(static_cast<const T*>(x), blocks, length, bits, b, &top, &negative_zero_);
         top_ = top;
+        if (call_.in_limbs()) bottom_ = std::min<uint64_t>(bottom_, smallest(static_cast<const T*>(x), blocks * length));
       };
       if (call_.memory) {
         blocks = std::min(blocks, std::max<uint64_t>(1, kSumElements / length));
@@ -210,29 +212,86 @@ void Plan::scan_range(uint64_t from, uint64_t to) {
       if (!scaled) {
         kernels_.scan_words(static_cast<const uint32_t*>(x), blocks, length * (call_.element_bytes() / 4), bits, b);
       } else if (call_.memory || call_.dtype == DType::f32) {
-        scan(kernels_.scan32, static_cast<uint32_t>(top_));
+        scan(kernels_.scan32, kernels_.smallest32, static_cast<uint32_t>(top_));
       } else if (call_.dtype == DType::f64) {
-        scan(kernels_.scan64, top_);
+        scan(kernels_.scan64, kernels_.smallest64, top_);
       } else {
-        scan(kernels_.scan16, static_cast<uint16_t>(top_));
+        scan(kernels_.scan16, kernels_.smallest16, static_cast<uint16_t>(top_));
       }
       at += blocks * length;
     }
   }
 }
 
+namespace {
+
+// The bits of infinity in a type, and of its sign.
+uint64_t infinity_of(DType dtype) {
+  return dtype == DType::f64 ? 0x7ff0000000000000 : dtype == DType::f16 ? 0x7c00 : dtype == DType::bf16 ? 0x7f80 : 0x7f800000;
+}
+
+template <typename T>
+uint64_t largest_below(const void* x, size_t n, uint64_t infinity) {
+  const T* bits = static_cast<const T*>(x);
+  uint64_t top = 0;
+  for (size_t i = 0; i < n; ++i) {
+    const uint64_t magnitude = bits[i] & static_cast<T>(static_cast<T>(~T{0}) >> 1);
+    if (magnitude < infinity) top = std::max(top, magnitude);
+  }
+  return top;
+}
+
+}  // namespace
+
+// The largest finite magnitude of a chunk that holds NaN or Inf, which is rare.
+uint64_t Plan::largest_finite(uint64_t chunk) const {
+  const uint64_t to = std::min((chunk + 1) * call_.chunk(), call_.in_end), infinity = infinity_of(call_.scanned_type());
+  uint64_t top = 0;
+  std::vector<float> sum;
+  for (uint64_t at = std::max(chunk * call_.chunk(), call_.in_begin), end; at < to; at = end) {
+    const uint64_t b = at / call_.block;
+    end = std::min((b + 1) * call_.block, to);
+    if (call_.mask && !((call_.mask[b >> 5] >> (b & 31)) & 1)) continue;
+    const void* x = call_.in + (at - call_.in_begin) * call_.element_bytes();
+    if (call_.memory) {
+      sum.resize(end - at);
+      call_.add_memory(kernels_, at, end - at, sum.data());
+      x = sum.data();
+    }
+    const auto largest = call_.scanned_type() == DType::f64   ? largest_below<uint64_t>
+                         : call_.scanned_type() == DType::f32 ? largest_below<uint32_t>
+                                                              : largest_below<uint16_t>;
+    top = std::max(top, largest(x, end - at, infinity));
+  }
+  return top;
+}
+
 void Plan::note_exponent(uint64_t chunk) {
-  if (top_ == 0) return;
-  const DType dtype = call_.memory ? DType::f32 : call_.dtype;
-  uint32_t exponent = static_cast<uint32_t>(top_ >> (dtype == DType::f64 ? 52 : dtype == DType::bf16 ? 7 : 23));
-  if (dtype == DType::f16) {  // as of the value in float32
+  const uint64_t infinity = infinity_of(call_.scanned_type());
+  if (top_ >= infinity) {
+    set_exponent(chunk, infinity);
+    top_ = largest_finite(chunk);
+  }
+  if (top_ != 0) set_exponent(chunk, top_);
+  if (bottom_ < infinity) {
+    set_exponent(chunk, bottom_);
+    smallest_[chunk] = bottom_;
+  }
+  top_ = 0;
+  bottom_ = UINT64_MAX;
+}
+
+// Sets the bit of a magnitude's exponent field, which for halves is that of the value in float32.
+void Plan::set_exponent(uint64_t chunk, uint64_t magnitude) {
+  const DType dtype = call_.scanned_type();
+  uint32_t exponent = static_cast<uint32_t>(magnitude >> (dtype == DType::f64 ? 52 : dtype == DType::bf16 ? 7 : 23));
+  if (dtype == DType::f16) {
     float wide;
-    const uint16_t half = static_cast<uint16_t>(top_);
+    const uint16_t half = static_cast<uint16_t>(magnitude);
     kernels_.widen_f16(&half, 1, &wide);
     exponent = std::bit_cast<uint32_t>(wide) >> 23;
   }
   own_[header_words_ + bitmap_words_ + chunk * call_.exponent_words() + exponent / 32] |= 1u << (exponent % 32);
-  top_ = 0;
 }
 
 bool Plan::encode(uint64_t packet, uint8_t* payload) const {
@@ -258,16 +317,19 @@ void Plan::decode(uint64_t packet, const uint8_t* payload) {
 
 uint64_t Plan::own_blocks() const { return kernels_.count_bits(own_bitmap(), bitmap_words_); }
 
-std::vector<int16_t> Plan::exponents() const {
-  std::vector<int16_t> out(call_.chunks(), static_cast<int16_t>(kNoExponent));
+std::vector<ChunkRange> Plan::ranges() const {
+  std::vector<ChunkRange> out(call_.chunks());
   const uint32_t each = call_.exponent_words();
   const uint32_t* words = agreed_.data() + header_words_ + bitmap_words_;
+  constexpr uint32_t kTop = 1u << 31;  // the field of NaN and Inf is the last bit
   for (uint64_t c = 0; c < out.size(); ++c, words += each) {
-    for (uint32_t w = each; w-- > 0;) {
-      if (words[w]) {
-        out[c] = static_cast<int16_t>(w * 32 + 31 - static_cast<uint32_t>(std::countl_zero(words[w])));
-        break;
-      }
+    ChunkRange& range = out[c];
+    range.special = words[each - 1] & kTop;
+    for (uint32_t w = 0; w < each; ++w) {
+      const uint32_t bits = w == each - 1 ? words[w] & ~kTop : words[w];
+      if (!bits) continue;
+      if (range.lowest == kNoExponent) range.lowest = static_cast<int16_t>(w * 32 + static_cast<uint32_t>(std::countr_zero(bits)));
+      range.highest = static_cast<int16_t>(w * 32 + 31 - static_cast<uint32_t>(std::countl_zero(bits)));
     }
   }
   return out;

@@ -21,6 +21,15 @@ enum class ReduceOp : uint8_t { sum = 0, avg = 1, bit_or = 2 };
 
 inline constexpr uint32_t kPlanHeaderWords = 12;
 inline constexpr int kNoExponent = -1;
+// In place of a lane's bits: sums that are exact, and sums whose error is within the bound for each element by itself.
+inline constexpr uint8_t kExact = 0, kBounded = 1;
+
+// The finite, non-zero elements of a chunk on all ranks: the exponent fields of the smallest and of the largest magnitude,
+// kNoExponent where there are none. `lowest` is agreed on for exact sums only.
+struct ChunkRange {
+  int16_t lowest = kNoExponent, highest = kNoExponent;
+  bool special = false;  // some element is NaN or Inf
+};
 
 // One rank's part in one collective. The tensor that is reduced has `count` elements; this rank holds elements
 // [in_begin, in_end) of it (the others count as zero) and wants [out_begin, out_end). The buffers belong to the caller
@@ -29,7 +38,7 @@ struct Call {
   Kind kind = Kind::barrier;
   ReduceOp op = ReduceOp::sum;
   DType dtype = DType::raw;
-  uint8_t bits = 32;
+  uint8_t bits = 32;  // of a lane; or kExact, kBounded: each element in as many words as it needs
   uint8_t root = 0;
   bool sparse = false;
   uint32_t block = 64;      // elements
@@ -60,12 +69,15 @@ struct Call {
 
   uint32_t element_bytes() const { return kElementBytes[static_cast<size_t>(dtype)]; }
   bool scaled() const { return op != ReduceOp::bit_or && dtype <= DType::bf16; }
+  bool in_limbs() const { return bits <= kBounded; }
   uint32_t chunk_shift() const { return bits == 32 || bits == 64 ? 16 : 10; }
   uint64_t chunk() const { return uint64_t{1} << chunk_shift(); }
   uint64_t chunks() const { return scaled() ? (count + chunk() - 1) / chunk() : 0; }
   uint64_t blocks() const { return (count + block - 1) / block; }
   uint32_t exponent_words() const { return dtype == DType::f64 ? 64 : 8; }
-  int not_finite() const { return dtype == DType::f64 ? 2047 : 255; }
+  uint32_t not_finite() const { return dtype == DType::f64 ? 2047 : 255; }
+  // The type in which elements are scaled: float64, or float32 where a memory is added; halves as they are.
+  DType scanned_type() const { return memory ? DType::f32 : dtype; }
   uint64_t rest_words() const { return (sparse ? (blocks() + 31) / 32 : 0) + chunks() * exponent_words(); }
 
   // Elements a segment where the tensor is cut in segments of about `wanted` elements; a multiple of 32 blocks.
@@ -124,13 +136,17 @@ class Plan {
   const uint32_t* own_bitmap() const { return own_.data() + header_words_; }
   uint64_t own_blocks() const;  // of its bitmap
   const uint32_t* union_bitmap() const { return agreed_.data() + header_words_; }
-  std::vector<int16_t> exponents() const;
+  std::vector<ChunkRange> ranges() const;
+  // The smallest non-zero magnitude of a chunk on this rank, as bits; all ones if there is none. For sums in limbs.
+  uint64_t smallest(uint64_t chunk) const { return smallest_[chunk]; }
   bool negative_zero() const { return negative_zero_; }
 
  private:
   void scan_range(uint64_t from, uint64_t to);
   void fetch_after(uint64_t block, uint64_t blocks);
   void note_exponent(uint64_t chunk);
+  void set_exponent(uint64_t chunk, uint64_t magnitude);
+  uint64_t largest_finite(uint64_t chunk) const;
 
   const Call& call_;
   const LaneKernels& kernels_;
@@ -141,7 +157,8 @@ class Plan {
   uint64_t fetched_to_ = 0, fetched_ = 0;  // the first block not prefetched; how many were
   bool scanned_ = false, negative_zero_ = false;
   std::vector<float> sum_;  // of a few blocks, with a memory
-  uint64_t top_ = 0;  // the current chunk's largest magnitude, as bits
+  std::vector<uint64_t> smallest_;
+  uint64_t top_ = 0, bottom_ = UINT64_MAX;  // the current chunk's largest and smallest non-zero magnitude, as bits
 };
 
 }  // namespace switchagg

@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <bit>
 #include <cfloat>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <limits>
 #include <type_traits>
 
 #include "switchagg/native/shared/kernel_choice.h"
+#include "switchagg/native/shared/wire.h"
 
 namespace switchagg {
 
@@ -40,9 +42,9 @@ uint32_t dither_key(uint32_t call_number, uint32_t rank) {
 
 }  // namespace
 
-Stream::Stream(const Call& call, const Plan* plan, uint32_t words)
-    : call_(call), kernels_(choose_lane_kernels()), words_(words) {
-  lanes_per_packet_ = call.bits == 64 ? words / 3 : words * (32 / call.bits);
+Stream::Stream(const Call& call, const Plan* plan, const Refinement* refinement, uint32_t words)
+    : call_(call), kernels_(choose_lane_kernels()), words_(words), refinement_(refinement) {
+  lanes_per_packet_ = call.in_limbs() ? words : call.bits == 64 ? words / 3 : words * (32 / call.bits);
   headroom_ = std::bit_width(call.workers - 1) + (call.workers >= 256);
   if (narrow()) {
     top_ = static_cast<int32_t>(((1u << (call.bits - 1)) - 1) / call.workers);
@@ -53,8 +55,8 @@ Stream::Stream(const Call& call, const Plan* plan, uint32_t words)
   union_blocks_ = call.blocks();
   elements_ = call.count;
   if (!no_op_) {
-    exponents_ = plan->exponents();
-    any_nan_ = std::find(exponents_.begin(), exponents_.end(), call.not_finite()) != exponents_.end();
+    ranges_ = plan->ranges();
+    note_specials();
     negative_zero_ = plan->negative_zero();
   }
   if (!no_op_ && call.sparse) {
@@ -77,7 +79,9 @@ Stream::Stream(const Call& call, const Plan* plan, uint32_t words)
   }
   nontemporal_ = call.nontemporal && 2 * union_blocks_ >= call.blocks();
   packets_ = (elements_ + lanes_per_packet_ - 1) / lanes_per_packet_;
-  if (narrow()) {
+  if (call.in_limbs()) {
+    cut_limbs();
+  } else if (narrow()) {
     sums_.resize(words);
     q_.resize(call.chunk());
   } else if (call.dtype != DType::f32 && call.dtype != DType::raw) {
@@ -85,7 +89,7 @@ Stream::Stream(const Call& call, const Plan* plan, uint32_t words)
   }
   if (call.bits == 64) q64_.resize(lanes_per_packet_);
   if (call.dtype == DType::f16 || call.dtype == DType::bf16 || call.memory)
-    wide_.resize(narrow() ? call.chunk() : words);
+    wide_.resize(narrow() || call.in_limbs() ? call.chunk() : words);
 }
 
 void Stream::runs_of(uint64_t packet, bool by_owner) {
@@ -139,21 +143,21 @@ void Stream::each_chunk(const Run& run, F&& f) const {
   while (left) {
     const uint64_t c = element >> shift;
     const uint32_t count = static_cast<uint32_t>(std::min<uint64_t>(left, ((c + 1) << shift) - element));
-    f(element, count, at, exponents_[c]);
+    f(element, count, at, ranges_[c]);
     element += count;
     at += count;
     left -= count;
   }
 }
 
-// The same for narrow lanes: calls f(element, count, place, shift, exponent) for each piece of a run that is in one chunk
+// The same for narrow lanes: calls f(element, count, place, shift, range) for each piece of a run that is in one chunk
 // and one lane of the packet's words from `place` on.
 template <typename F>
 void Stream::each_piece(const Run& run, F&& f) const {
-  each_chunk(run, [&](uint64_t element, uint32_t count, uint32_t at, int exponent) {
+  each_chunk(run, [&](uint64_t element, uint32_t count, uint32_t at, const ChunkRange& range) {
     while (count) {
       const uint32_t lane = at / words_, place = at % words_, n = std::min(count, words_ - place);
-      f(element, n, place, static_cast<int>(lane * call_.bits), exponent);
+      f(element, n, place, static_cast<int>(lane * call_.bits), range);
       element += n;
       at += n;
       count -= n;
@@ -199,8 +203,20 @@ ScaleF Stream::carried(int exponent) const { return scale_of(unbiased<float>(exp
 
 bool Stream::encode(uint64_t packet, uint8_t* payload) {
   if (no_op_) return true;
-  runs_of(packet, call_.sparse);
   uint32_t* words = reinterpret_cast<uint32_t*>(payload);
+  if (packet < special_packets_) {
+    const uint64_t from = packet * words_, to = std::min<uint64_t>(from + words_, own_specials_.size());
+    uint32_t any = 0;
+    std::memset(payload, 0, 4 * static_cast<size_t>(words_));
+    for (uint64_t i = from; i < to; ++i) {
+      any |= own_specials_[i];
+      wire::store32(payload + 4 * (i - from), own_specials_[i]);
+    }
+    return any != 0;
+  }
+  packet -= special_packets_;
+  if (call_.in_limbs()) return encode_limbs(packet, words);
+  runs_of(packet, call_.sparse);
   if (!std::any_of(runs_.begin(), runs_.end(), [](const Run& r) { return r.own; })) {
     for (const Run& r : runs_) remember(r.element, r.count);
     return false;
@@ -227,16 +243,12 @@ bool Stream::encode(uint64_t packet, uint8_t* payload) {
         std::memset(words + r.at, 0, 4 * static_cast<size_t>(r.count));
         return remember(r.element, r.count);
       }
-      each_chunk(r, [&](uint64_t element, uint32_t count, uint32_t at, int exponent) {
-        const float* from = x + element;
-        if (exponent == kNoExponent || exponent == call_.not_finite()) {
+      each_chunk(r, [&](uint64_t element, uint32_t count, uint32_t at, const ChunkRange& range) {
+        if (range.highest == kNoExponent) {
           std::memset(words + at, 0, 4 * static_cast<size_t>(count));
         } else {
-          if (call_.memory) {
-            call_.add_memory(kernels_, element, count, wide_.data());
-            from = wide_.data();
-          }
-          kernels_.quantize_f32_be(from, count, up<float>(exponent), words + at);
+          const float* from = call_.memory || range.special ? widened(range, element, count) : x + element;
+          kernels_.quantize_f32_be(from, count, up<float>(range.highest), words + at);
         }
         forget(element, count);
       });
@@ -256,16 +268,17 @@ void Stream::encode_narrow(uint32_t* words) {
   std::fill(sums_.begin(), sums_.end(), 0);
   each_run(call_.in, [&](const Run& r) {
     if (!r.own) return remember(r.element, r.count);
-    each_piece(r, [&](uint64_t element, uint32_t count, uint32_t place, int shift, int exponent) {
-      if (exponent == kNoExponent || exponent == call_.not_finite()) return forget(element, count);
+    each_piece(r, [&](uint64_t element, uint32_t count, uint32_t place, int shift, const ChunkRange& range) {
+      const int exponent = range.highest;
+      if (exponent == kNoExponent) return forget(element, count);
       const uint32_t index = call_.first_element + static_cast<uint32_t>(element);
       uint32_t* const sums = sums_.data() + place;
       if (call_.dtype == DType::f64) {
-        const double* x = reinterpret_cast<const double*>(call_.in) + element;
+        const double* x = doubles(range, element, count);
         kernels_.dither_f64(x, count, up<double>(exponent), top_, key_, index, q_.data());
         return kernels_.add_lane(q_.data(), count, shift, sums);
       }
-      const float* x = widened(element, count);
+      const float* x = widened(range, element, count);
       const ScaleF s = up<float>(exponent);
       if (!call_.memory) return kernels_.dither_lane(x, count, s, top_, key_, index, shift, sums);
       kernels_.dither_f32(x, count, s, top_, key_, index, q_.data());
@@ -280,16 +293,30 @@ void Stream::encode_narrow(uint32_t* words) {
   kernels_.pack32(reinterpret_cast<const int32_t*>(sums_.data()), words_, words);
 }
 
-// Elements as float32: of the input itself, or in wide_.
-const float* Stream::widened(uint64_t element, uint32_t count) {
+template <typename T>
+const T* Stream::finite(const ChunkRange& range, const T* x, uint32_t count, std::vector<T>& copy) const {
+  if (!range.special) return x;
+  copy.resize(std::max<size_t>(copy.size(), count));
+  for (uint32_t i = 0; i < count; ++i) copy[i] = std::isfinite(x[i]) ? x[i] : T{0};
+  return copy.data();
+}
+
+// Elements as float32: of the input itself, or in wide_ or finite_.
+const float* Stream::widened(const ChunkRange& range, uint64_t element, uint32_t count) {
+  const float* x = reinterpret_cast<const float*>(call_.in) + element;
   if (call_.memory) {
     call_.add_memory(kernels_, element, count, wide_.data());
-    return wide_.data();
+    x = wide_.data();
+  } else if (call_.dtype != DType::f32) {
+    const uint16_t* half = reinterpret_cast<const uint16_t*>(call_.in) + element;
+    (call_.dtype == DType::f16 ? kernels_.widen_f16 : kernels_.widen_bf16)(half, count, wide_.data());
+    x = wide_.data();
   }
-  if (call_.dtype == DType::f32) return reinterpret_cast<const float*>(call_.in) + element;
-  const uint16_t* half = reinterpret_cast<const uint16_t*>(call_.in) + element;
-  (call_.dtype == DType::f16 ? kernels_.widen_f16 : kernels_.widen_bf16)(half, count, wide_.data());
-  return wide_.data();
+  return finite(range, x, count, finite_);
+}
+
+const double* Stream::doubles(const ChunkRange& range, uint64_t element, uint32_t count) {
+  return finite(range, reinterpret_cast<const double*>(call_.in) + element, count, finite64_);
 }
 
 void Stream::encode_lanes(uint8_t* payload) {
@@ -317,14 +344,14 @@ void Stream::encode_lanes(uint8_t* payload) {
       std::memcpy(q64_.data() + r.at, call_.in + 8 * r.element, 8 * static_cast<size_t>(r.count));
       return;
     }
-    each_chunk(r, [&](uint64_t element, uint32_t count, uint32_t at, int exponent) {
-      if (exponent == kNoExponent || exponent == call_.not_finite()) {
+    each_chunk(r, [&](uint64_t element, uint32_t count, uint32_t at, const ChunkRange& range) {
+      if (range.highest == kNoExponent) {
         forget(element, count);
         return zero(at, count);
       }
       if (call_.dtype == DType::f64) {
-        const double* x = reinterpret_cast<const double*>(call_.in) + element;
-        const ScaleD s = up<double>(exponent);
+        const double* x = doubles(range, element, count);
+        const ScaleD s = up<double>(range.highest);
         if (wide) {
           kernels_.quantize_f64_limbs(x, count, s, q64_.data() + at);
         } else {
@@ -332,7 +359,7 @@ void Stream::encode_lanes(uint8_t* payload) {
         }
         return;
       }
-      kernels_.quantize_f32(widened(element, count), count, up<float>(exponent), q_.data() + at);
+      kernels_.quantize_f32(widened(range, element, count), count, up<float>(range.highest), q_.data() + at);
       forget(element, count);
     });
   });
@@ -348,6 +375,13 @@ void Stream::encode_lanes(uint8_t* payload) {
 
 void Stream::decode(uint64_t packet, const uint8_t* payload) {
   if (no_op_) return;
+  if (packet < special_packets_) {
+    const uint64_t from = packet * words_, to = std::min<uint64_t>(from + words_, specials_.size());
+    for (uint64_t i = from; payload && i < to; ++i) specials_[i] = wire::load32(payload + 4 * (i - from));
+    return;
+  }
+  packet -= special_packets_;
+  if (call_.in_limbs()) return decode_limbs(packet, reinterpret_cast<const uint32_t*>(payload));
   runs_of(packet, false);
   // Keep the elements that the caller wants.
   if (call_.out_begin > 0 || call_.out_end < call_.count) {
@@ -377,9 +411,9 @@ void Stream::decode(uint64_t packet, const uint8_t* payload) {
   if (call_.dtype == DType::f32 && call_.bits == 32) {
     float* x = reinterpret_cast<float*>(call_.out);
     each_run(call_.out - call_.element_bytes() * call_.out_begin, [&](const Run& r) {
-      each_chunk(r, [&](uint64_t element, uint32_t count, uint32_t at, int exponent) {
+      each_chunk(r, [&](uint64_t element, uint32_t count, uint32_t at, const ChunkRange& range) {
+        const int exponent = range.highest;
         if (exponent == kNoExponent) return write_zeros(element, count);
-        if (exponent == call_.not_finite()) return;  // finish() writes the whole chunk
         kernels_.dequantize_f32_be(words + at, count, down<float>(exponent), x + (element - call_.out_begin), nontemporal_);
         if (exponent >= top_exponent_) saturate(element - call_.out_begin, count, nullptr);
       });
@@ -397,9 +431,9 @@ void Stream::decode_narrow(const uint32_t* words) {
   const auto unpack = call_.bits == 16 ? kernels_.unpack_lane16 : kernels_.unpack_lane8;
   const auto dequantize = call_.bits == 16 ? kernels_.dequantize_lane16 : kernels_.dequantize_lane8;
   each_run(call_.out - call_.element_bytes() * call_.out_begin, [&](const Run& r) {
-    each_piece(r, [&](uint64_t element, uint32_t count, uint32_t place, int shift, int exponent) {
+    each_piece(r, [&](uint64_t element, uint32_t count, uint32_t place, int shift, const ChunkRange& range) {
+      const int exponent = range.highest;
       if (exponent == kNoExponent) return write_zeros(element, count);
-      if (exponent == call_.not_finite()) return;  // finish() writes the whole chunk
       const uint64_t to = element - call_.out_begin;
       const bool at_top = exponent >= top_exponent_;
       if (at_top || call_.dtype == DType::f64) unpack(words + place, count, shift, q_.data());
@@ -436,9 +470,9 @@ void Stream::decode_lanes(const uint8_t* payload) {
       std::memcpy(call_.out + 8 * to, q64_.data() + r.at, 8 * static_cast<size_t>(r.count));
       return;
     }
-    each_chunk(r, [&](uint64_t element, uint32_t count, uint32_t at, int exponent) {
+    each_chunk(r, [&](uint64_t element, uint32_t count, uint32_t at, const ChunkRange& range) {
+      const int exponent = range.highest;
       if (exponent == kNoExponent) return write_zeros(element, count);
-      if (exponent == call_.not_finite()) return;
       const uint64_t place = element - call_.out_begin;
       if (call_.dtype == DType::f64) {
         double* x = reinterpret_cast<double*>(call_.out) + place;
@@ -501,11 +535,216 @@ void Stream::forget(uint64_t element, uint64_t count) {
   if (call_.memory) std::memset(call_.memory + element, 0, 4 * count);
 }
 
-void Stream::write_nan(uint64_t element, uint64_t count) {
-  // The quiet NaN has the exponent of infinity and the bit below.
-  out_bits(element - call_.out_begin, [&](auto* x, auto infinity) {
-    std::fill_n(x, count, static_cast<decltype(infinity)>(infinity | (infinity & ~(infinity - 1)) >> 1));
+// The chunks that hold NaN or Inf, and this rank's bits of their elements.
+void Stream::note_specials() {
+  for (uint64_t c = 0; c < ranges_.size(); ++c)
+    if (ranges_[c].special) special_.push_back(c);
+  if (special_.empty()) return;
+  const uint64_t half = call_.chunk() / 32;
+  own_specials_.assign(special_.size() * 2 * half, 0);
+  specials_ = own_specials_;
+  special_packets_ = (specials_.size() + words_ - 1) / words_;
+  uint32_t* bits = own_specials_.data();
+  for (const uint64_t c : special_) {
+    const uint64_t from = c * call_.chunk(), count = std::min(call_.chunk(), call_.count - from);
+    for (uint64_t i = 0; i < count; ++i) {
+      if (call_.mask && !bit(call_.mask, (from + i) / call_.block)) continue;
+      const double x = value(from + i);
+      if (std::isfinite(x)) continue;
+      const uint32_t mine = 1u << (i % 32);
+      if (!(x < 0)) bits[i / 32] |= mine;
+      if (!(x > 0)) bits[half + i / 32] |= mine;
+    }
+    bits += 2 * half;
+  }
+}
+
+// An element of the input, with its memory.
+double Stream::value(uint64_t element) const {
+  if (call_.dtype == DType::f64) return reinterpret_cast<const double*>(call_.in)[element];
+  float x;
+  if (call_.memory) {
+    call_.add_memory(kernels_, element, 1, &x);
+  } else if (call_.dtype == DType::f32) {
+    x = reinterpret_cast<const float*>(call_.in)[element];
+  } else {
+    const uint16_t* half = reinterpret_cast<const uint16_t*>(call_.in) + element;
+    (call_.dtype == DType::f16 ? kernels_.widen_f16 : kernels_.widen_bf16)(half, 1, &x);
+  }
+  return x;
+}
+
+// Writes NaN and Inf over the results of the elements that were such on some rank.
+void Stream::write_specials() {
+  const uint64_t half = call_.chunk() / 32;
+  const uint32_t* bits = specials_.data();
+  for (const uint64_t c : special_) {
+    const uint64_t from = c * call_.chunk();
+    const uint64_t to = std::min({from + call_.chunk(), call_.count, call_.out_end});
+    for (uint64_t e = std::max(from, call_.out_begin); e < to; ++e) {
+      const uint64_t i = e - from;
+      const bool positive = bit(bits, i), negative = bit(bits + half, i);
+      if (!positive && !negative) continue;
+      out_bits(e - call_.out_begin, [&](auto* x, auto infinity) {
+        using Bits = decltype(infinity);
+        const Bits quiet = static_cast<Bits>((infinity & ~(infinity - 1)) >> 1);  // the bit below the exponent
+        const Bits sign = static_cast<Bits>(Bits{1} << (8 * sizeof(Bits) - 1));
+        *x = static_cast<Bits>(infinity | (positive && negative ? quiet : negative ? sign : Bits{0}));
+      });
+    }
+    bits += 2 * half;
+  }
+}
+
+// ------------------------------------------------------------------------------------------------- sums in limbs
+
+// Calls f(piece) for the pieces of the packet that begins at `cut`; returns the beginning of the next one.
+template <typename F>
+Stream::Cut Stream::each_limb_piece(Cut cut, F&& f) const {
+  const uint64_t block = call_.block;
+  uint32_t at = 0;
+  while (cut.from < elements_) {
+    const uint64_t k = cut.from / block;
+    const uint64_t element = all_union_ ? cut.from : blocks_[k] * block + cut.from % block;
+    const uint64_t c = element >> call_.chunk_shift();
+    uint64_t end = std::min((c + 1) << call_.chunk_shift(), call_.count);
+    if (!all_union_) {  // as far as the union's blocks are neighbours
+      uint64_t next = k + 1, to = (blocks_[k] + 1) * block;
+      for (; to < end && next < blocks_.size() && blocks_[next] * block == to; ++next) to += block;
+      end = std::min(to, end);
+    }
+    const LimbGrid* grid = &grids_[c];
+    if (const uint32_t groups = refinement_ ? refinement_->groups(c) : ~0u; groups != ~0u) {  // as far as all groups have the same grid
+      const uint64_t first = c << call_.chunk_shift();
+      uint64_t g = (element - first) / Refinement::kGroup;
+      const bool all_words = groups >> g & 1;
+      if (!all_words) grid = &first_grids_[c];
+      while (g < 31 && (groups >> (g + 1) & 1) == all_words) ++g;
+      end = std::min(first + (g + 1) * Refinement::kGroup, end);
+    }
+    const uint64_t count = end - element;
+    const uint32_t words = grid->words;
+    if (words == 0) {  // nothing is sent; finish() writes zeros
+      cut = {cut.from + count, 0};
+      continue;
+    }
+    if (words > words_) {  // an element of several packets, each with limbs of it alone
+      if (at > 0) break;
+      const uint32_t part = std::min(words_, words - cut.limb);
+      f(Piece{element, 1, 0, part, cut.limb, grid});
+      return cut.limb + part < words ? Cut{cut.from, cut.limb + part} : Cut{cut.from + 1, 0};
+    }
+    const uint32_t fit = static_cast<uint32_t>(std::min<uint64_t>(count, (words_ - at) / words));
+    if (fit == 0) break;
+    f(Piece{element, fit, at, words, 0, grid});
+    at += fit * words;
+    cut = {cut.from + fit, 0};
+  }
+  return cut;
+}
+
+void Stream::cut_limbs() {
+  grids_.reserve(ranges_.size());
+  for (const ChunkRange& range : ranges_) grids_.emplace_back(call_, range);
+  if (call_.bits == kBounded) {
+    first_grids_.reserve(ranges_.size());
+    for (const ChunkRange& range : ranges_) first_grids_.emplace_back(call_, range, true);
+  }
+  for (Cut cut{0, 0}; cut.from < elements_;) {
+    bool any = false;
+    const Cut next = each_limb_piece(cut, [&](const Piece&) { any = true; });
+    if (any) cuts_.push_back(cut);
+    cut = next;
+  }
+  packets_ = cuts_.size();
+}
+
+bool Stream::encode_limbs(uint64_t packet, uint32_t* words) {
+  pieces_.clear();
+  each_limb_piece(cuts_[packet], [&](const Piece& piece) { pieces_.push_back(piece); });
+  // Calls f(element, count, own) for the parts of a piece that are non-zero here and for those that are not.
+  const auto parts = [&](const Piece& piece, auto&& f) {
+    if (!call_.sparse || all_own_) return f(piece.element, piece.count, true);
+    const uint64_t to = piece.element + piece.count;
+    for (uint64_t element = piece.element, end; element < to; element = end) {
+      const uint64_t b = element / call_.block;
+      uint64_t next = b + 1;
+      while (next * call_.block < to && bit(own_, next) == bit(own_, b)) ++next;
+      end = std::min(next * call_.block, to);
+      f(element, static_cast<uint32_t>(end - element), bit(own_, b));
+    }
+  };
+  bool any = false;
+  for (const Piece& piece : pieces_) parts(piece, [&](uint64_t, uint32_t, bool own) { any |= own; });
+  uint32_t used = 0;
+  for (const Piece& piece : pieces_) {
+    const ChunkRange& range = ranges_[piece.element >> call_.chunk_shift()];
+    const LimbGrid& grid = *piece.grid;
+    parts(piece, [&](uint64_t element, uint32_t count, bool own) {
+      uint32_t* to = words + piece.at + (element - piece.element);
+      const auto limbs = [&](const auto* x, auto kernel) {
+        for (uint32_t j = 0; j < piece.words; ++j, to += piece.count)
+          kernel(x, count, grid.shift + static_cast<int>(piece.limb + j) * grid.limb_bits, grid.mask(), to);
+      };
+      if (own && call_.dtype == DType::f64) {
+        limbs(doubles(range, element, count), kernels_.exact_limb_f64);
+      } else if (own && grid.cut && grid.limb_bits >= 24) {
+        kernels_.quantize_f32_be(widened(range, element, count), count, scale_of(-grid.unit, 1.0f), to);
+      } else if (own) {
+        limbs(widened(range, element, count), kernels_.exact_limb_f32);
+      } else if (any) {
+        for (uint32_t j = 0; j < piece.words; ++j, to += piece.count) std::memset(to, 0, 4 * static_cast<size_t>(count));
+      }
+      if (piece.limb + piece.words < grid.words) return;  // the memory is still needed
+      if (own) {
+        forget(element, count);
+      } else {
+        remember(element, count);
+      }
+    });
+    used = piece.at + piece.count * piece.words;
+  }
+  if (any) std::memset(words + used, 0, 4 * static_cast<size_t>(words_ - used));
+  return any;
+}
+
+void Stream::decode_limbs(uint64_t packet, const uint32_t* words) {
+  each_limb_piece(cuts_[packet], [&](const Piece& piece) {
+    const LimbGrid& grid = *piece.grid;
+    const uint64_t from = std::max(piece.element, call_.out_begin);
+    const uint64_t to = std::min(piece.element + piece.count, call_.out_end);
+    if (from >= to) return;
+    if (piece.words < grid.words) {
+      auto& [limbs, there] = parts_[from];
+      limbs.resize(grid.words);
+      if (words) std::copy_n(words, piece.words, limbs.begin() + piece.limb);
+      there += piece.words;
+      if (there < grid.words) return;
+      round(grid, from, 1, limbs.data(), 1);
+      parts_.erase(from);
+    } else if (words) {
+      round(grid, from, static_cast<uint32_t>(to - from), words + piece.at + (from - piece.element), piece.count);
+    } else {
+      write_zeros(from, to - from);
+    }
   });
+}
+
+// Writes `count` results of one grid, given all limbs of their sums in planes of `stride` words.
+void Stream::round(const LimbGrid& grid, uint64_t element, uint32_t count, const uint32_t* words, size_t stride) {
+  const uint32_t divisor = call_.op == ReduceOp::avg ? call_.workers : 1;
+  uint8_t* out = call_.out + (element - call_.out_begin) * call_.element_bytes();
+  if (call_.dtype == DType::f64) return round_sums(words, stride, grid, count, divisor, reinterpret_cast<double*>(out));
+  if (call_.dtype == DType::f16) return round_sums(words, stride, grid, count, divisor, reinterpret_cast<Float16*>(out));
+  if (call_.dtype == DType::bf16) return round_sums(words, stride, grid, count, divisor, reinterpret_cast<BFloat16*>(out));
+  float* x = reinterpret_cast<float*>(out);
+  // If the sum is an integer times a power of two that the smallest subnormal divides, only that integer is rounded.
+  const int unit = grid.unit - std::countr_zero(divisor);
+  if (!std::has_single_bit(divisor) || grid.words > 2 || unit < -149)
+    return round_sums(words, stride, grid, count, divisor, x);
+  const ScaleF s = scale_of(unit, 1.0f);
+  if (grid.words == 1) return kernels_.dequantize_f32_be(words, count, s, x, nontemporal_);
+  kernels_.exact_pair_f32(words, words + stride, count, grid.limb_bits, s, x);
 }
 
 void Stream::finish() {
@@ -531,11 +770,13 @@ void Stream::finish() {
     }
     gap(call_.blocks());
   }
-  if (any_nan_)
-    for (uint64_t c = 0; c < exponents_.size(); ++c)
-      if (exponents_[c] == call_.not_finite())
+  // Chunks of zeros, of which nothing was sent.
+  if (call_.in_limbs())
+    for (uint64_t c = 0; c < ranges_.size(); ++c)
+      if (ranges_[c].highest == kNoExponent && (!call_.sparse || call_.zero_fill || ranges_[c].special))
         clipped(c * call_.chunk(), std::min((c + 1) * call_.chunk(), call_.count),
-                [&](uint64_t e, uint64_t n) { write_nan(e, n); });
+                [&](uint64_t e, uint64_t n) { write_zeros(e, n); });
+  write_specials();
   if (nontemporal_) kernels_.flush();
 }
 

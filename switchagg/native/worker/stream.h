@@ -1,20 +1,27 @@
 // The stream of one segment: the union's blocks, in order, cut into packets of K words. Encodes this rank's packets and
 // decodes RESULTs in any order. tests/reference/stream.py is the reference implementation. No I/O.
+//
+// If a chunk holds NaN or Inf, packets come first that are reduced with OR: a bit for each of its elements that is +Inf or
+// NaN, and one for each that is -Inf or NaN.
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <vector>
 
+#include "switchagg/native/worker/limbs.h"
 #include "switchagg/native/worker/plan.h"
 
 namespace switchagg {
 
 class Stream {
  public:
-  // `plan` has all its RESULTs; null for the no-op baseline, whose payloads are not touched.
-  Stream(const Call& call, const Plan* plan, uint32_t words);
+  // `plan` and `refinement` have all their RESULTs. They are null for the no-op baseline, whose payloads are not touched, and
+  // the latter where lanes have a fixed width.
+  Stream(const Call& call, const Plan* plan, const Refinement* refinement, uint32_t words);
 
-  uint64_t packets() const { return packets_; }
+  uint64_t packets() const { return special_packets_ + packets_; }
+  bool is_or(uint64_t packet) const { return packet < special_packets_ || call_.op == ReduceOp::bit_or; }
   uint64_t union_blocks() const { return union_blocks_; }
 
   // Writes this rank's words of packet p; false: all its blocks there are zero, send a SKIP.
@@ -29,7 +36,30 @@ class Stream {
     uint32_t at;  // lane index in the packet
     bool own;     // this rank has data here
   };
+  // Consecutive elements of one grid in a packet: `words` planes of `count` words each from `at` on. The planes hold limbs
+  // from `limb` on: all of them, unless a single element's do not fit in a packet.
+  struct Piece {
+    uint64_t element;
+    uint32_t count, at, words, limb;
+    const LimbGrid* grid;
+  };
+  struct Cut {  // the beginning of a packet of limbs: an element of the sequence, and a limb of it
+    uint64_t from;
+    uint32_t limb;
+  };
   void runs_of(uint64_t packet, bool by_owner);
+  template <typename F>
+  Cut each_limb_piece(Cut cut, F&& f) const;
+  void cut_limbs();
+  bool encode_limbs(uint64_t packet, uint32_t* words);
+  void decode_limbs(uint64_t packet, const uint32_t* words);
+  void round(const LimbGrid& grid, uint64_t element, uint32_t count, const uint32_t* words, size_t stride);
+  void note_specials();
+  double value(uint64_t element) const;
+  void write_specials();
+  // The elements, with 0 for those that are not finite.
+  template <typename T>
+  const T* finite(const ChunkRange& range, const T* x, uint32_t count, std::vector<T>& copy) const;
   template <typename F>
   void each_run(const uint8_t* tensor, F&& f) const;
   template <typename F>
@@ -41,12 +71,12 @@ class Stream {
   void decode_narrow(const uint32_t* words);
   void encode_lanes(uint8_t* payload);
   void decode_lanes(const uint8_t* payload);
-  const float* widened(uint64_t element, uint32_t count);
+  const float* widened(const ChunkRange& range, uint64_t element, uint32_t count);
+  const double* doubles(const ChunkRange& range, uint64_t element, uint32_t count);
   void saturate(uint64_t place, uint32_t count, const int32_t* narrow_lanes);
   void write_zeros(uint64_t element, uint64_t count);
   void remember(uint64_t element, uint64_t count);
   void forget(uint64_t element, uint64_t count);
-  void write_nan(uint64_t element, uint64_t count);
   template <typename F>
   void out_bits(uint64_t place, F&& f) const;
 
@@ -69,8 +99,15 @@ class Stream {
   std::vector<uint32_t> blocks_;      // the union's blocks, unless it is all of them
   const uint32_t* own_ = nullptr;     // bit a block, in the plan
   const uint32_t* union_ = nullptr;
-  std::vector<int16_t> exponents_;    // agreed, by chunk
-  bool any_nan_ = false;
+  std::vector<ChunkRange> ranges_;    // agreed, by chunk
+  uint64_t special_packets_ = 0;
+  std::vector<uint64_t> special_;       // chunks that hold NaN or Inf
+  std::vector<uint32_t> own_specials_, specials_;  // two bits an element of these: all of +Inf, then all of -Inf
+  const Refinement* refinement_ = nullptr;
+  std::vector<LimbGrid> grids_, first_grids_;  // by chunk: of all words, and of the first ones
+  std::vector<Cut> cuts_;                      // the packets of limbs
+  std::vector<Piece> pieces_;
+  std::map<uint64_t, std::pair<std::vector<uint32_t>, uint32_t>> parts_;  // elements of several packets: words, and how many
   uint32_t key_ = 0;                  // of the stochastic rounding
   int32_t top_ = 0;                   // largest lane value
   int headroom_ = 0;
@@ -79,7 +116,8 @@ class Stream {
   std::vector<uint32_t> sums_;  // of narrow lanes: a packet's words
   std::vector<int32_t> q_;      // lanes: of a packet, or of a chunk where they are narrow
   std::vector<int64_t> q64_;
-  std::vector<float> wide_;
+  std::vector<float> wide_, finite_;
+  std::vector<double> finite64_;
 };
 
 }  // namespace switchagg

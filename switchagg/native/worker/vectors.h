@@ -24,6 +24,11 @@ inline Ints load(const uint32_t* at) { return _mm512_loadu_si512(at); }
 inline void store(uint32_t* at, Ints v) { _mm512_storeu_si512(at, v); }
 inline Ints count_up() { return _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0); }
 inline bool any_of(Ints v, Ints mask) { return _mm512_test_epi32_mask(v, mask) != 0; }
+inline Ints larger_than_zero(Ints v) { return _mm512_maskz_set1_epi32(_mm512_test_epi32_mask(v, v), -1); }
+inline Ints swapped(Ints v) {
+  return _mm512_or_si512(_mm512_and_si512(_mm512_rol_epi32(v, 8), _mm512_set1_epi32(0x00ff00ff)),
+                         _mm512_and_si512(_mm512_ror_epi32(v, 8), _mm512_set1_epi32(static_cast<int>(0xff00ff00u))));
+}
 inline Floats as_floats(Ints v) { return _mm512_castsi512_ps(v); }
 inline Ints floor_of(Floats v) { return _mm512_cvt_roundps_epi32(v, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC); }
 #else
@@ -36,6 +41,11 @@ inline Ints load(const uint32_t* at) { return _mm256_loadu_si256(reinterpret_cas
 inline void store(uint32_t* at, Ints v) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(at), v); }
 inline Ints count_up() { return _mm256_set_epi32(7, 6, 5, 4, 3, 2, 1, 0); }
 inline bool any_of(Ints v, Ints mask) { return !_mm256_testz_si256(v, mask); }
+inline Ints larger_than_zero(Ints v) { return _mm256_cmpgt_epi32(v, _mm256_setzero_si256()); }  // signed
+inline Ints swapped(Ints v) {  // the bytes of each element, in the other order
+  const __m128i order = _mm_set_epi8(12, 13, 14, 15, 8, 9, 10, 11, 4, 5, 6, 7, 0, 1, 2, 3);
+  return _mm256_shuffle_epi8(v, _mm256_broadcastsi128_si256(order));
+}
 inline Floats as_floats(Ints v) { return _mm256_castsi256_ps(v); }
 inline Ints floor_of(Floats v) { return _mm256_cvtps_epi32(_mm256_floor_ps(v)); }
 #endif
@@ -47,11 +57,16 @@ inline Ints either(Ints a, Ints b) { return INTEGER(or)(a, b); }
 inline Ints both(Ints a, Ints b) { return INTEGER(and)(a, b); }
 inline Ints one_of(Ints a, Ints b) { return INTEGER(xor)(a, b); }
 inline Ints add(Ints a, Ints b) { return VECTOR(add_epi32)(a, b); }
+inline Ints subtract(Ints a, Ints b) { return VECTOR(sub_epi32)(a, b); }
 inline Ints multiply(Ints a, Ints b) { return VECTOR(mullo_epi32)(a, b); }
 inline Ints larger(Ints a, Ints b) { return VECTOR(max_epu32)(a, b); }
 inline Ints smaller_signed(Ints a, Ints b) { return VECTOR(min_epi32)(a, b); }
 template <int kPlaces>
 inline Ints right(Ints v) { return VECTOR(srli_epi32)(v, kPlaces); }
+template <int kPlaces>
+inline Ints right_signed(Ints v) { return VECTOR(srai_epi32)(v, kPlaces); }
+inline Ints left(Ints v, Ints places) { return VECTOR(sllv_epi32)(v, places); }
+inline Ints right(Ints v, Ints places) { return VECTOR(srlv_epi32)(v, places); }
 inline Ints left(Ints v, __m128i places) { return VECTOR(sll_epi32)(v, places); }
 inline Floats add(Floats a, Floats b) { return VECTOR(add_ps)(a, b); }
 inline Floats subtract(Floats a, Floats b) { return VECTOR(sub_ps)(a, b); }

@@ -1,0 +1,209 @@
+#include "switchagg/native/worker/limbs.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <type_traits>
+
+#include "switchagg/native/shared/wire.h"
+
+namespace switchagg {
+namespace {
+
+using Wide = unsigned __int128;
+
+template <typename T>
+struct Format {  // of a normal number: bits of its mantissa, and the exponent of the smallest
+  static constexpr int kPrecision = std::numeric_limits<T>::digits, kLeast = std::numeric_limits<T>::min_exponent - 1;
+};
+template <>
+struct Format<Float16> {
+  static constexpr int kPrecision = 11, kLeast = -14;
+};
+template <>
+struct Format<BFloat16> {
+  static constexpr int kPrecision = 8, kLeast = -126;
+};
+
+int top_bit(Wide v) {
+  const uint64_t high = static_cast<uint64_t>(v >> 64), low = static_cast<uint64_t>(v);
+  return high ? 127 - std::countl_zero(high) : 63 - std::countl_zero(low);
+}
+
+// A number of the type's precision, q * 2^exponent, as the type.
+template <typename T>
+T value_of(uint64_t q, int exponent, bool negative) {
+  const double value = std::ldexp(static_cast<double>(q), exponent);
+  if constexpr (std::is_floating_point_v<T>) {
+    return static_cast<T>(negative ? -value : value);
+  } else {
+    const uint16_t sign = negative ? 0x8000 : 0;
+    if constexpr (std::is_same_v<T, BFloat16>)
+      return static_cast<T>(sign | std::bit_cast<uint32_t>(static_cast<float>(value)) >> 16);
+    if (value >= 65536) return static_cast<T>(sign | 0x7c00);
+    if (value < 0x1p-14) return static_cast<T>(sign | static_cast<uint16_t>(value * 0x1p24));
+    const uint32_t bits = std::bit_cast<uint32_t>(static_cast<float>(value));
+    return static_cast<T>(sign | static_cast<uint16_t>((bits - 0x38000000u) >> 13));
+  }
+}
+
+// v * 2^exponent, rounded to nearest even; v > 0, and `more` if the true value is a little larger than v.
+template <typename T>
+T rounded(Wide v, bool more, int exponent, bool negative) {
+  const int leading = top_bit(v) + exponent;
+  const int last = std::max(leading, Format<T>::kLeast) - (Format<T>::kPrecision - 1);  // exponent of the last bit
+  const int cut = last - exponent;
+  if (cut <= 0) return value_of<T>(static_cast<uint64_t>(v), exponent, negative);
+  if (cut > 127) return value_of<T>(0, 0, negative);
+  uint64_t q = static_cast<uint64_t>(v >> cut);
+  const Wide rest = v & ((Wide{1} << cut) - 1), half = Wide{1} << (cut - 1);
+  if (rest > half || (rest == half && (more || (q & 1)))) ++q;
+  return value_of<T>(q, last, negative);
+}
+
+}  // namespace
+
+LimbGrid::LimbGrid(const Call& call, const ChunkRange& range, bool cut_off) {
+  if (range.highest == kNoExponent) return;
+  const DType dtype = call.scanned_type();
+  const bool wide = dtype == DType::f64;
+  const int container = wide ? 53 : 24, precision = wide ? 53 : dtype == DType::f32 ? 24 : dtype == DType::f16 ? 11 : 8;
+  const int highest = std::max<int>(range.highest, 1);
+  int lowest = std::max<int>(range.lowest, 1);
+  limb_bits = 31 - static_cast<int>(std::bit_width(call.workers - 1));
+  words = static_cast<uint32_t>((highest - lowest + precision + limb_bits - 1) / limb_bits);
+  if (const uint32_t first = wide ? 3 : 1; cut_off && words > first) {
+    words = first;
+    cut = true;
+    lowest = highest + precision - static_cast<int>(first) * limb_bits;
+  }
+  shift = lowest + container - precision;
+  unit = lowest - (wide ? 1023 : 127) - (precision - 1);
+}
+
+// A bit a group with a non-zero element under `least`.
+template <typename T>
+static uint32_t groups_under(const T* x, uint64_t count, uint64_t least) {
+  constexpr T sign = static_cast<T>(T{1} << (8 * sizeof(T) - 1));
+  uint32_t found = 0;
+  for (uint64_t i = 0; i < count; ++i) {
+    const T magnitude = static_cast<T>(x[i] & static_cast<T>(~sign));
+    if (magnitude != 0 && magnitude < least) found |= 1u << (i / Refinement::kGroup);
+  }
+  return found;
+}
+
+// The bits of 2^exponent in a type; 0 if it is under the smallest subnormal.
+static uint64_t power_of_two(DType dtype, int exponent) {
+  const int mantissa = dtype == DType::f64 ? 52 : dtype == DType::f32 ? 23 : dtype == DType::f16 ? 10 : 7;
+  const int least = dtype == DType::f64 ? -1022 : dtype == DType::f16 ? -14 : -126;  // of a normal number
+  if (exponent >= least) return static_cast<uint64_t>(exponent - least + 1) << mantissa;
+  return exponent >= least - mantissa ? uint64_t{1} << (exponent - least + mantissa) : 0;
+}
+
+uint32_t Refinement::own_groups(const Call& call, const Plan& plan, uint64_t chunk, uint64_t least) {
+  if (plan.smallest(chunk) >= least) return 0;
+  const uint64_t from = chunk * call.chunk(), count = std::min(call.chunk(), call.count - from);
+  const void* x = call.in + from * call.element_bytes();
+  std::vector<float> sum;
+  if (call.memory) {
+    sum.resize(count);
+    call.add_memory(choose_lane_kernels(), from, count, sum.data());
+    x = sum.data();
+  }
+  switch (call.scanned_type()) {
+    case DType::f64:
+      return groups_under(static_cast<const uint64_t*>(x), count, least);
+    case DType::f32:
+      return groups_under(static_cast<const uint32_t*>(x), count, least);
+    default:
+      return groups_under(static_cast<const uint16_t*>(x), count, least);
+  }
+}
+
+Refinement::Refinement(const Call& call, const Plan& plan, uint32_t words) : words_(words) {
+  const std::vector<ChunkRange> ranges = plan.ranges();
+  const bool wide = call.scanned_type() == DType::f64;
+  places_.assign(ranges.size(), -1);
+  for (uint64_t c = 0; c < ranges.size(); ++c) {
+    const LimbGrid grid(call, ranges[c], true);
+    if (!grid.cut) continue;
+    places_[c] = static_cast<int32_t>(own_.size());
+    // Of at least 2^kept units; those of wide limbs are rounded to nearest, others cut.
+    const int kept = wide ? 53 : grid.limb_bits >= 24 ? 12 : 13;
+    own_.push_back(own_groups(call, plan, c, power_of_two(call.scanned_type(), grid.unit + kept)));
+  }
+  agreed_.assign(own_.size(), 0);
+}
+
+bool Refinement::encode(uint64_t packet, uint8_t* payload) const {
+  const uint64_t from = packet * words_, to = std::min<uint64_t>(from + words_, own_.size());
+  uint32_t any = 0;
+  for (uint64_t i = from; i < to; ++i) {
+    any |= own_[i];
+    wire::store32(payload + 4 * (i - from), own_[i]);
+  }
+  std::fill(payload + 4 * (to - from), payload + 4 * static_cast<uint64_t>(words_), uint8_t{0});
+  return any != 0;
+}
+
+void Refinement::decode(uint64_t packet, const uint8_t* payload) {
+  if (!payload) return;
+  const uint64_t from = packet * words_, to = std::min<uint64_t>(from + words_, own_.size());
+  for (uint64_t i = from; i < to; ++i) agreed_[i] = wire::load32(payload + 4 * (i - from));
+}
+
+template <typename T>
+void round_sums(const uint32_t* words, size_t stride, const LimbGrid& grid, size_t n, uint32_t divisor, T* out) {
+  const int places = grid.limb_bits, count = static_cast<int>(grid.words);
+  const int64_t mask = (int64_t{1} << places) - 1;
+  const int kept = 4;  // digits, of at most 30 bits, that are divided and rounded; below them it matters only if they are 0
+  uint32_t digits[96];
+  for (size_t i = 0; i < n; ++i) {
+    int64_t carry = 0;
+    for (int j = 0; j < count; ++j) {
+      carry += static_cast<int32_t>(wire::load32(reinterpret_cast<const uint8_t*>(words + static_cast<size_t>(j) * stride + i)));
+      digits[j] = static_cast<uint32_t>(carry & mask);
+      carry >>= places;
+    }
+    const bool negative = carry < 0;
+    if (negative) {  // two's complement, digit by digit
+      int64_t borrow = 0;
+      for (int j = 0; j < count; ++j) {
+        borrow -= digits[j];
+        digits[j] = static_cast<uint32_t>(borrow & mask);
+        borrow >>= places;
+      }
+      carry = borrow - carry;
+    }
+    digits[count] = static_cast<uint32_t>(carry);  // less than the number of ranks
+    int top = count;
+    while (top >= 0 && digits[top] == 0) --top;
+    if (top < 0) {
+      out[i] = value_of<T>(0, 0, false);
+      continue;
+    }
+    const int bottom = std::max(0, top - (kept - 1));
+    Wide v = 0;
+    for (int j = top; j >= bottom; --j) v = v << places | digits[j];
+    bool more = false;
+    for (int j = 0; j < bottom; ++j) more |= digits[j] != 0;
+    int exponent = bottom * places + grid.unit;
+    if (divisor > 1) {
+      const int up = 126 - top_bit(v);
+      const Wide scaled = v << up | (more ? 1 : 0);
+      v = scaled / divisor;
+      more = scaled % divisor != 0;
+      exponent -= up;
+    }
+    out[i] = rounded<T>(v, more, exponent, negative);
+  }
+}
+
+template void round_sums(const uint32_t*, size_t, const LimbGrid&, size_t, uint32_t, float*);
+template void round_sums(const uint32_t*, size_t, const LimbGrid&, size_t, uint32_t, double*);
+template void round_sums(const uint32_t*, size_t, const LimbGrid&, size_t, uint32_t, Float16*);
+template void round_sums(const uint32_t*, size_t, const LimbGrid&, size_t, uint32_t, BFloat16*);
+
+}  // namespace switchagg
