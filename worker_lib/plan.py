@@ -89,7 +89,7 @@ _FIELDS: Final = (
     (0, 0xFF000000, "operation"),
     (0, 0x00FF0000, "reduction"),
     (0, 0x0000FF00, "dtype"),
-    (0, 0x000000FF, "bits or accuracy"),
+    (0, 0x000000FF, "bits"),
     (1, 0xFFFFFFFF, "position in the job"),
     (2, 0xFFFFFFFF, "number of elements"),
     (3, 0xFFFFFFFF, "shape"),

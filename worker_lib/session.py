@@ -24,6 +24,8 @@ from switchagg.errors import UsageError
 from switchagg.rules.planner import SkipPolicy
 from worker_lib import _native
 from worker_lib.arguments import (
+    ACCURACIES,
+    EXACT_ELEMENTS,
     SUMMABLE,
     SumOptions,
     TensorView,
@@ -39,7 +41,7 @@ from worker_lib.arguments import (
     remembered,
     view,
 )
-from worker_lib.plan import EXACT, DType, Kind, ReduceOp
+from worker_lib.plan import BOUNDED, EXACT, DType, Kind, ReduceOp
 from worker_lib.session_state import SessionState
 from worker_lib.sparse import SparseCosts, allreduce_sparse
 from worker_lib.work import Prepared, Work
@@ -163,8 +165,9 @@ class Session:
                 int32, int64 (or unsigned). The same shape and type at all ranks.
             op: ``"sum"``, ``"avg"`` (floats only), or ``"or"``: bit by bit, of bool and of integers of any
                 width, for which `bits`, masks, `block_size` and `memory` have no meaning.
-            bits: width of the lanes on the wire. Floats: 32, 16 or 8, the narrow ones with stochastic
-                rounding; float64 also 64, its default. Integers: their own width. ``"auto"``: the width
+            bits: width of the lanes on the wire. Floats: 32 (the default; of up to 2,048 elements it is
+                ``accuracy="exact"``), 16 or 8, the narrow ones with stochastic rounding; float64 also 64, its
+                default. Integers: their own width. ``"auto"``: the width
                 that the job's policy finds fastest, no narrower than `min_bits`.
             blocks: ``"auto"``: the job's policy decides whether zero blocks are looked for, and not sent;
                 ``"sparse"`` always does so, ``"dense"`` always sends everything; a bool array, one entry a
@@ -180,9 +183,10 @@ class Session:
             compressor: one of `worker_lib.compress`; one for each tensor, made alike at all ranks. It decides
                 on lanes and blocks itself. Floats only. A common scale, if it needs one, is agreed on before
                 an asynchronous call returns.
-            accuracy: ``"exact"``: the sum or average of floats over all ranks, rounded once to x's type (to
-                nearest even), so that it depends on the inputs alone. It takes as many words an element as it
-                needs. Without `bits` and `compressor`.
+            accuracy: of floats, without `bits` and `compressor`; in as many words an element as it takes.
+                ``"exact"``: the sum or average over all ranks, rounded once to x's type (to nearest even), so
+                that it depends on the inputs alone. ``"bounded"``: within 2^-t sum over ranks of |x| for each
+                element by itself; t is 12, for float64 51, float16 10, bfloat16 8.
             async_op: return a `Work` at once.
 
         Returns:
@@ -631,9 +635,9 @@ class Session:
     def lanes(
         self, v: TensorView, op: str, bits: int | str | None, min_bits: int | None = None
     ) -> tuple[DType, int, int, ReduceOp]:
-        """Checks op, bits (or ``"exact"``) and min_bits of a sum.
+        """Checks op, bits (or an accuracy) and min_bits of a sum.
 
-        Returns the element type, the lanes' width or `EXACT`, the narrowest that the policy may choose (0:
+        Returns the element type, the lanes' width (or `EXACT`, `BOUNDED`), the narrowest that the policy may choose (0:
         none), and the reduction.
         """
         dtype = v.summable
@@ -650,8 +654,11 @@ class Session:
             )
         reduce = ReduceOp.AVG if op == "avg" else ReduceOp.SUM
         accepted = dtype.lanes
-        if bits == "exact" and min_bits is None:
-            return dtype, EXACT if dtype.is_float else accepted[0], 0, reduce
+        if bits is None and min_bits is None and dtype.is_float and v.elements <= EXACT_ELEMENTS:
+            return dtype, EXACT, 0, reduce
+        if bits in ACCURACIES and min_bits is None:
+            width = EXACT if bits == "exact" else BOUNDED
+            return dtype, width if dtype.is_float else accepted[0], 0, reduce
         if isinstance(bits, str) or min_bits is not None:
             return dtype, accepted[0], checked_min_bits(bits, min_bits), reduce
         width = accepted[0] if bits is None else bits

@@ -33,7 +33,7 @@ import numpy.typing as npt
 
 from switchagg.errors import MismatchError, UsageError
 from worker_lib.arguments import SUMMABLE, view
-from worker_lib.plan import EXACT, Words, pack_bitmap, unpack_bitmap
+from worker_lib.plan import BOUNDED, EXACT, Words, pack_bitmap, unpack_bitmap
 
 if TYPE_CHECKING:
     from worker_lib.session import Session
@@ -172,11 +172,12 @@ def allreduce_sparse(
             f"the table has {rows} rows of {width}; accepted for a dense sum or result: {MAX_ELEMENTS} "
             "elements in all. Ask for result='sparse', and leave dense_over to 'auto'"
         )
-    lanes = session.lanes(view(mine.values, "values", write=False), op, bits)[1]
+    lanes = _lanes(session, mine.values, op, bits)
     if session.world_size == 1:
         return mine.to_dense() if result == "dense" else SparseRows(mine.indices, mine.values.copy(), rows)
+    width_of_lanes = {EXACT: "exact", BOUNDED: "bounded"}.get(lanes, f"{lanes} bits")
     call = (
-        f"allreduce_sparse({dtype}, {rows} rows of shape {row}, {op}, {lanes or 'exact'} bits, result {result!r}, "
+        f"allreduce_sparse({dtype}, {rows} rows of shape {row}, {op}, {width_of_lanes}, result {result!r}, "
         f"dense over {dense_over})"
     )
     there = union(mine.indices, rows, call, lambda words: session.allreduce(words, op="or", timeout=timeout))
@@ -223,7 +224,7 @@ def sparse_costs(
         UsageError: such values cannot be summed.
     """
     kind = np.dtype(dtype)
-    lanes = session.lanes(view(np.empty(0, kind), "values", write=False), op, bits)[1]
+    lanes = _lanes(session, np.empty(0, kind), op, bits)
     return _costs_of(session, kind, rows, row, bits, lanes)
 
 
@@ -240,10 +241,16 @@ def _costs_of(
     return known[key]
 
 
+def _lanes(session: Session, values: Array, op: str, bits: int | None) -> int:
+    """The lanes of a large sum; those of small ones may be wider."""
+    widest = SUMMABLE[values.dtype.name].lanes[0]
+    return session.lanes(view(values, "values", write=False), op, widest if bits is None else bits)[1]
+
+
 def _wire_bits(dtype: np.dtype[Any], lanes: int) -> int:
-    """Bits of an element on the wire; of exact sums as they mostly are."""
-    if lanes == EXACT:
-        return 96 if dtype.itemsize == 8 else 64
+    """Bits of an element on the wire; of sums in limbs as they mostly are."""
+    if lanes in (EXACT, BOUNDED):
+        return 96 if dtype.itemsize == 8 else 64 if lanes == EXACT else 32
     return 96 if lanes == 64 else lanes
 
 

@@ -30,7 +30,7 @@ from switchagg.errors import (
     WorkerLostError,
 )
 from worker_lib import _native
-from worker_lib.plan import EXACT, ReduceOp, differing_fields
+from worker_lib.plan import BOUNDED, EXACT, ReduceOp, differing_fields
 from worker_lib.session_state import ABORTED, DONE, LOST, MISMATCH, MOVED, PENDING, TIMEOUT, SessionState
 
 _L = TypeVar("_L")
@@ -269,7 +269,7 @@ class Work:
             return name
         how = ""
         if sum_of:
-            width = "exact" if sum_of[1] == EXACT else f"{sum_of[1]} bits"
+            width = {EXACT: "exact", BOUNDED: "bounded"}.get(sum_of[1], f"{sum_of[1]} bits")  # type: ignore[arg-type]
             how = ", or" if sum_of[0] is ReduceOp.OR else f", {sum_of[0].name.lower()}, {width}"
         return f"{name}({dtype}, shape {shape}{how})"
 

@@ -14,7 +14,8 @@ has come.
 * A bit that is set in both the OR of a fingerprint word and the OR of its complement is one in which two
   ranks differ: ranks have called different things, and all of them see it.
 * The OR of the bitmaps is the union. Bit b is in word b / 32, bit b % 32, counted from the least significant.
-* The highest bit of the OR of one-hot exponents is their maximum. Bit 255 (2,047) stands for NaN or Inf.
+* The highest bit of the OR of one-hot exponents is their maximum; bit 255 (2,047) of them says that the chunk
+  holds NaN or Inf.
 
 `switchagg/native/worker/plan.cpp` does the same in the engine.
 """
@@ -23,7 +24,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -215,11 +216,13 @@ class Agreed:
         policy: rank 0's policy word; see `switchagg.rules.planner.SkipPolicy`.
         union: bool of shape (blocks,): non-zero at any rank; all True where every block is sent.
         exponents: int16 of shape (chunks,): the largest at any rank; -1 where all are zero.
+        special: bool of shape (chunks,): NaN or Inf at some rank.
     """
 
     policy: int
     union: npt.NDArray[np.bool_]
     exponents: npt.NDArray[np.int16]
+    special: npt.NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))
 
 
 def header_words(call: Call, policy: int = 0, pause: bool = False, withdrawn: bool = False) -> Words:
@@ -257,22 +260,27 @@ def difference(words: Words) -> tuple[int, ...]:
     return tuple(int(a & b) for a, b in zip(words[:5], words[5:10], strict=True))
 
 
-def pack_exponents(exponents: npt.NDArray[np.int16], dtype: DType) -> Words:
-    """One-hot words of every chunk's exponent; none set for `NO_EXPONENT`."""
+def pack_exponents(
+    exponents: npt.NDArray[np.int16], dtype: DType, special: npt.NDArray[np.bool_] | None = None
+) -> Words:
+    """One-hot words of every chunk's exponent, none set for `NO_EXPONENT`, and the bit of special chunks."""
     words = np.zeros((exponents.size, dtype.exponent_bits // 32), np.uint32)
     chunk = np.flatnonzero(exponents != NO_EXPONENT)
     e = exponents[chunk].astype(np.int64)
     words[chunk, e // 32] = np.uint32(1) << (e % 32).astype(np.uint32)
+    if special is not None:
+        words[special, -1] |= np.uint32(1 << 31)
     return words.reshape(-1)
 
 
-def unpack_exponents(words: Words, dtype: DType) -> npt.NDArray[np.int16]:
-    """The highest bit set in every chunk's words; `NO_EXPONENT` where there is none."""
+def unpack_exponents(words: Words, dtype: DType) -> tuple[npt.NDArray[np.int16], npt.NDArray[np.bool_]]:
+    """The highest exponent in every chunk's words, `NO_EXPONENT` where there is none; and special chunks."""
     bits = np.unpackbits(words.astype("<u4").view(np.uint8), bitorder="little").reshape(
         -1, dtype.exponent_bits
     )
-    highest = dtype.exponent_bits - 1 - np.argmax(bits[:, ::-1], axis=1)
-    return np.where(bits.any(axis=1), highest, NO_EXPONENT).astype(np.int16)
+    finite = bits[:, :-1]
+    highest = dtype.exponent_bits - 2 - np.argmax(finite[:, ::-1], axis=1)
+    return np.where(finite.any(axis=1), highest, NO_EXPONENT).astype(np.int16), bits[:, -1].astype(np.bool_)
 
 
 def encode(
@@ -281,6 +289,7 @@ def encode(
     bitmap: npt.NDArray[np.bool_],
     exponents: npt.NDArray[np.int16],
     policy: int = 0,
+    special: npt.NDArray[np.bool_] | None = None,
 ) -> list[Words | None]:
     """A rank's plan, packet by packet.
 
@@ -290,6 +299,7 @@ def encode(
         bitmap: bool of shape (blocks,): this rank's non-zero blocks; not looked at where every block is sent.
         exponents: int16 of shape (chunks,), -1 for none.
         policy: the job's policy word at rank 0, else 0.
+        special: bool of shape (chunks,): this rank has NaN or Inf there; by default nowhere.
 
     Returns:
         One array of K words a packet; None for a SKIP.
@@ -304,7 +314,7 @@ def encode(
     rest = np.concatenate(
         [
             pack_bitmap(bitmap) if call.sparse else np.empty(0, np.uint32),
-            pack_exponents(exponents, call.dtype) if call.scaled else np.empty(0, np.uint32),
+            pack_exponents(exponents, call.dtype, special) if call.scaled else np.empty(0, np.uint32),
         ]
     )
     head = header_words(call, policy)
@@ -330,12 +340,14 @@ def decode(call: Call, results: Sequence[Words | None]) -> Agreed:
         rest = first[HEADER_WORDS:]
     else:
         rest = np.concatenate([np.zeros(words, np.uint32) if r is None else r for r in results[1:]])
+    exponents, special = unpack_exponents(rest[call.bitmap_words :][: call.exponent_words], call.dtype)
     return Agreed(
         policy=int(first[POLICY_WORD]),
         union=unpack_bitmap(rest[: call.bitmap_words], call.blocks)
         if call.sparse
         else np.ones(call.blocks, np.bool_),
-        exponents=unpack_exponents(rest[call.bitmap_words :][: call.exponent_words], call.dtype),
+        exponents=exponents,
+        special=special,
     )
 
 

@@ -23,7 +23,15 @@ import numpy as np
 import numpy.typing as npt
 
 from switchagg.errors import UsageError
-from worker_lib.plan import NO_EXPONENT, WIDE_CHUNK, DType, ReduceOp, Words
+from worker_lib.plan import (
+    NO_EXPONENT,
+    WIDE_CHUNK,
+    DType,
+    ReduceOp,
+    Words,
+    pack_bitmap,
+    unpack_bitmap,
+)
 from worker_lib.quantize import STORAGE, Values, headroom, lane_top, narrow, widen
 
 Ints = npt.NDArray[Any]  # int32, or int64 in 64-bit lanes
@@ -37,7 +45,7 @@ _PATTERN: Final[dict[DType, type[np.generic]]] = {  # unsigned integers as wide 
     DType.I64: np.uint64,
     DType.RAW: np.uint32,
 }
-_QUIET_NAN: Final = {
+QUIET_NAN: Final = {
     DType.F32: 0x7FC00000,
     DType.F64: 0x7FF8000000000000,
     DType.F16: 0x7E00,
@@ -59,14 +67,15 @@ class Scan:
 
     Attributes:
         bitmap: bool, one a block: holds something else than zeros. Floats: +0 and -0 are zero.
-        exponents: int16, one a chunk: biased exponent field of the largest magnitude (float16 and bfloat16:
-            as float32), 255 (float64: 2047) if there is NaN or Inf, -1 if all are zero. Empty for integers
-            and bytes.
+        exponents: int16, one a chunk: biased exponent field of the largest finite magnitude (float16 and
+            bfloat16: as float32), -1 if all are zero. Empty for integers and bytes.
+        special: bool, one a chunk: it holds NaN or Inf.
         negative_zero: some block without anything but zeros has a negative one.
     """
 
     bitmap: npt.NDArray[np.bool_]
     exponents: npt.NDArray[np.int16]
+    special: npt.NDArray[np.bool_]
     negative_zero: bool
 
 
@@ -87,17 +96,19 @@ def scan(
         bits = np.where(np.repeat(mask, block)[: bits.size], bits, bits.dtype.type(0))
     blocks = _rows(bits, block)
     if not dtype.is_float:
-        return Scan(_any(blocks), np.empty(0, np.int16), False)
+        return Scan(_any(blocks), np.empty(0, np.int16), np.empty(0, np.bool_), False)
     magnitude = bits & bits.dtype.type(np.iinfo(bits.dtype).max >> 1)
     bitmap = _any(_rows(magnitude, block))
-    top = _rows(magnitude, chunk).max(axis=1, initial=0)
+    is_special = magnitude > bits.dtype.type(_LARGEST[dtype])
+    top = _rows(np.where(is_special, bits.dtype.type(0), magnitude), chunk).max(axis=1, initial=0)
     if dtype is DType.F64:
         exponents = (top >> np.uint64(52)).astype(np.int16)
     else:
         wide = widen(top.view(STORAGE[dtype]), dtype)
         exponents = (wide.view(np.uint32) >> np.uint32(23)).astype(np.int16)
     exponents[top == 0] = NO_EXPONENT
-    return Scan(bitmap, exponents, bool((_any(blocks) & ~bitmap).any()))
+    special = _any(_rows(is_special, chunk))
+    return Scan(bitmap, exponents, special, bool((_any(blocks) & ~bitmap).any()))
 
 
 def remembered(x: Values, memory: npt.NDArray[np.float32], dtype: DType) -> Values:
@@ -157,7 +168,7 @@ def quantize(
     Args:
         x: elements, typed as `STORAGE` says.
         exponent: agreed exponent of each element's chunk; same shape as `x`. Elements of a chunk without
-            one, or with one that is not finite, become 0. Not looked at for integers.
+            one, and those that are not finite, become 0. Not looked at for integers.
         dtype, bits, workers: type, width of lanes, n.
         index: of each element in the tensor, for lanes of 16 and 8 bits.
         key: see `dither_key`.
@@ -167,9 +178,11 @@ def quantize(
     """
     if not dtype.is_float:
         return x.view(np.int64 if bits == 64 else np.int32)
-    scaled = (exponent != NO_EXPONENT) & (exponent < dtype.not_finite)
     e = _unbiased(exponent, dtype)
-    wide = np.where(scaled, widen(x, dtype), 0).astype(np.float64 if dtype is DType.F64 else np.float32)
+    wide = widen(x, dtype)
+    wide = np.where((exponent != NO_EXPONENT) & np.isfinite(wide), wide, 0).astype(
+        np.float64 if dtype is DType.F64 else np.float32
+    )
     real = wide.dtype.type
     if bits >= 32:
         q = np.rint(_times_power(wide, np.int32(_fraction_bits(bits, workers)) - e))
@@ -199,7 +212,7 @@ def dequantize(
 
     Args:
         total: as `unpack` returns it.
-        exponent: as in `quantize`; elements of a chunk without one are +0, of one that is not finite NaN.
+        exponent: as in `quantize`; elements of a chunk without one are +0.
         dtype, bits, workers: as in `quantize`.
         op: `SUM` or `AVG`.
 
@@ -225,14 +238,13 @@ def dequantize(
     out = narrow(y, dtype)
     pattern = out.view(_PATTERN[dtype])
     # Rounding up must not make an infinity of finite values whose average, or only one of which, is finite.
-    cut = (exponent >= _top_exponent(dtype)) & (exponent < dtype.not_finite) & np.isinf(widen(out, dtype))
+    cut = (exponent >= _top_exponent(dtype)) & np.isinf(widen(out, dtype))
     if not average:
         cut &= np.abs(total.astype(np.int64)) <= largest
     limit = pattern.dtype.type(_LARGEST[dtype])
     sign = pattern & ~pattern.dtype.type(np.iinfo(pattern.dtype).max >> 1)
     pattern = np.where(cut, sign | limit, pattern)
     pattern = np.where(exponent == NO_EXPONENT, pattern.dtype.type(0), pattern)
-    pattern = np.where(exponent == dtype.not_finite, pattern.dtype.type(_QUIET_NAN[dtype]), pattern)
     return pattern.view(STORAGE[dtype])
 
 
@@ -299,6 +311,31 @@ def payload(words: Words, dtype: DType) -> bytes:
 def from_payload(data: bytes, dtype: DType) -> Words:
     """The reverse of `payload`."""
     return np.frombuffer(data, "=u4" if dtype is DType.RAW else ">u4").astype(np.uint32)
+
+
+# ---------------------------------------------------------------------- NaN and Inf
+
+
+def special_words(x: Values, dtype: DType, chunk: int) -> Words:
+    """Bits of one chunk's elements: first those that are +Inf or NaN, then those that are -Inf or NaN.
+
+    Args:
+        x: at most `chunk` elements. chunk: a multiple of 32.
+    """
+    wide = np.zeros(chunk, np.float64 if dtype is DType.F64 else np.float32)
+    wide[: x.size] = widen(x, dtype)
+    nan = np.isnan(wide)
+    return np.concatenate([pack_bitmap(nan | (wide == np.inf)), pack_bitmap(nan | (wide == -np.inf))])
+
+
+def write_specials(out: Values, words: Words, dtype: DType) -> None:
+    """Writes the NaN and Inf of all ranks over the results of one chunk."""
+    positive, negative = (unpack_bitmap(half, half.size * 32)[: out.size] for half in np.split(words, 2))
+    pattern = out.view(_PATTERN[dtype])
+    infinity = _LARGEST[dtype] + 1
+    pattern[positive] = infinity
+    pattern[negative] = infinity | (np.iinfo(pattern.dtype).max >> 1) + 1
+    pattern[positive & negative] = QUIET_NAN[dtype]
 
 
 # ---------------------------------------------------------------------- small things

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from switchagg.errors import UsageError
 from switchagg.rules.planner import elements_per_packet
 from tests.reference.plan import Agreed, Call
-from tests.reference.quantize import dequantize, pack, quantize, unpack
+from tests.reference.quantize import dequantize, pack, quantize, special_words, unpack, write_specials
 from tests.reference.schedule import Schedule
 from worker_lib.plan import NO_EXPONENT, DType, ReduceOp, Words
 from worker_lib.quantize import STORAGE, Values, dither_key
@@ -67,7 +67,18 @@ def encode(
     lanes[: q.size] = q
     packed = pack(lanes.reshape(plan.packets, plan.per_packet), call.bits, words)
     skipped = plan.skips(own) if call.sparse else np.zeros(plan.packets, np.bool_)
-    return [None if skip else packet for skip, packet in zip(skipped, packed, strict=True)]
+    looked_at = np.where(np.repeat(own, call.block)[: call.count], x, x.dtype.type(0)) if call.sparse else x
+    specials = np.zeros(special_packets(call, agreed, words) * words, np.uint32)
+    for i, chunk in enumerate(np.flatnonzero(agreed.special)):
+        bits = special_words(looked_at[chunk * call.chunk :][: call.chunk], call.dtype, call.chunk)
+        specials[i * bits.size :][: bits.size] = bits
+    first = [packet if packet.any() else None for packet in specials.reshape(-1, words)]
+    return first + [None if skip else packet for skip, packet in zip(skipped, packed, strict=True)]
+
+
+def special_packets(call: Call, agreed: Agreed, words: int) -> int:
+    """The number of a stream's first packets, which are reduced with OR: two bits an element."""
+    return -(-int(agreed.special.sum()) * call.chunk // 16 // words)
 
 
 def left_out(
@@ -81,7 +92,7 @@ def left_out(
 
     Returns:
         Of shape (count,): all of x in blocks that this rank did not send, x less what its lanes stand for
-        where they are narrow, 0 where they are wide and in chunks that are not finite.
+        where they are narrow, 0 where they are wide and for NaN and Inf.
     """
     index = np.arange(call.count, dtype=np.int64)
     exponent = _exponents(call, agreed, index)
@@ -93,14 +104,14 @@ def left_out(
             index=index, key=dither_key(call.position, rank),
         )  # fmt: skip
         left = x - dequantize(q, exponent, dtype=DType.F32, bits=call.bits, workers=workers)
-    left[exponent == DType.F32.not_finite] = 0
+    left[~np.isfinite(x)] = 0
     return np.where(sent, left, x).astype(np.float32)
 
 
 def decode(
     call: Call, agreed: Agreed, results: Sequence[Words | None], *, words: int, workers: int
 ) -> Values:
-    """The result, of shape (count,): +0 where no rank had data, NaN in chunks where one had NaN or Inf.
+    """The result, of shape (count,): +0 where no rank had data; NaN and Inf as IEEE 754 sums them.
 
     Args:
         call, agreed, words, workers: as in `encode`.
@@ -110,8 +121,11 @@ def decode(
         UsageError: not as many results as the stream has packets.
     """
     plan = schedule(call, agreed, words)
-    if len(results) != plan.packets:
-        raise UsageError(f"{len(results)} results of a stream of {plan.packets} packets")
+    first = special_packets(call, agreed, words)
+    if len(results) != first + plan.packets:
+        raise UsageError(f"{len(results)} results of a stream of {first + plan.packets} packets")
+    empty = np.zeros(words, np.uint32)
+    specials, results = [empty if r is None else r for r in results[:first]], results[first:]
     out = np.zeros(call.count, STORAGE[call.dtype])
     index = plan.stream()
     if plan.packets:
@@ -125,18 +139,10 @@ def decode(
             workers=workers,
             op=call.op,
         )
-    for chunk in np.flatnonzero(agreed.exponents == call.dtype.not_finite):
-        # Also the blocks that nobody sent: the whole chunk says that something is wrong with it.
-        part = slice(chunk * call.chunk, (chunk + 1) * call.chunk)
-        size = out[part].size
-        nan = np.full(size, call.dtype.not_finite, np.int16)
-        out[part] = dequantize(
-            np.zeros(size, np.int64 if call.bits == 64 else np.int32),
-            nan,
-            dtype=call.dtype,
-            bits=call.bits,
-            workers=workers,
-        )
+    bits = np.concatenate([empty, *specials])[words:]
+    for i, chunk in enumerate(np.flatnonzero(agreed.special)):
+        part = out[chunk * call.chunk :][: call.chunk]
+        write_specials(part, bits[i * call.chunk // 16 :][: call.chunk // 16], call.dtype)
     return out
 
 

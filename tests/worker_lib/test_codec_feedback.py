@@ -64,7 +64,8 @@ def one_case(rng: np.random.Generator, dtype: DType, label: str) -> None:
 
     scans = [scan(v, DType.F32, block, call.chunk, r.mask) for r, v in zip(ranks, sums, strict=True)]
     for r, s in zip(ranks, scans, strict=True):
-        wanted = [as_payload(p, DType.F32) for p in plan.encode(call, words, s.bitmap, s.exponents)]
+        encoded = plan.encode(call, words, s.bitmap, s.exponents, special=s.special)
+        wanted = [as_payload(p, DType.F32) for p in encoded]
         assert [r.codec.plan_packet(p) for p in range(r.codec.plan_packets)] == wanted, f"plan of {label}"
     results = [
         reduced([r.codec.plan_packet(p) for r in ranks], ReduceOp.OR, DType.F32)
@@ -86,7 +87,11 @@ def one_case(rng: np.random.Generator, dtype: DType, label: str) -> None:
                 assert theirs is None or not theirs.any(), label
             else:
                 assert mine == payload(theirs, dtype), f"rank {number} of {label}"
-    totals = [reduced(list(of_all), op, dtype) for of_all in zip(*sent, strict=True)]
+    firsts = stream.special_packets(call, agreed, words)
+    totals = [
+        reduced(list(of_all), ReduceOp.OR if p < firsts else op, dtype)
+        for p, of_all in enumerate(zip(*sent, strict=True))
+    ]
     expected = stream.decode(call, agreed, [as_words(t, dtype) for t in totals], words=words, workers=n)
     for number, (r, s, v) in enumerate(zip(ranks, scans, sums, strict=True)):
         for p in rng.permutation(len(totals)):

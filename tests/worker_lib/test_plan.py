@@ -171,10 +171,13 @@ def test_the_or_of_plans_is_union_and_maximum(
         )
         n = int(rng.integers(1, 6))
         bitmaps = rng.random((n, c.blocks)) < 0.01
-        exponents = rng.integers(-1, c.dtype.exponent_bits, (n, c.chunks)).astype(np.int16)
+        exponents = rng.integers(-1, c.dtype.exponent_bits - 1, (n, c.chunks)).astype(np.int16)
         exponents[:, ::3] = -1
+        special = rng.random((n, c.chunks)) < 0.1
         policy = SkipPolicy(128).word()
-        plans = [plan.encode(c, k, bitmaps[r], exponents[r], policy if r == 0 else 0) for r in range(n)]
+        plans = [
+            plan.encode(c, k, bitmaps[r], exponents[r], policy if r == 0 else 0, special[r]) for r in range(n)
+        ]
         assert all(len(p) == c.plan_packets(k) for p in plans)
         assert all(packet is None or packet.shape == (k,) for p in plans for packet in p)
         results = [or_of(packets) for packets in zip(*plans, strict=True)]
@@ -185,6 +188,7 @@ def test_the_or_of_plans_is_union_and_maximum(
         assert agreed.policy == policy
         assert np.array_equal(agreed.union, bitmaps.any(axis=0) if sparse else np.ones(c.blocks, np.bool_))
         assert np.array_equal(agreed.exponents, exponents.max(axis=0))
+        assert np.array_equal(agreed.special, special.any(axis=0))
 
 
 def test_empty_plan_packets_are_skips() -> None:
@@ -202,9 +206,10 @@ def test_where_the_bits_are() -> None:
     bitmap = np.zeros(40, np.bool_)
     bitmap[[0, 33, 39]] = True
     assert plan.pack_bitmap(bitmap).tolist() == [1, 1 << 1 | 1 << 7]
-    words = plan.pack_exponents(np.array([254, -1, 33], np.int16), DType.F32).reshape(3, 8)
+    special = np.array([False, True, False])
+    words = plan.pack_exponents(np.array([254, -1, 33], np.int16), DType.F32, special).reshape(3, 8)
     assert words[0, 7] == 1 << 30
-    assert words[1].sum() == 0
+    assert words[1].tolist() == [0] * 7 + [1 << 31]
     assert words[2, 1] == 2
 
 

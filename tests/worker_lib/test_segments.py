@@ -118,6 +118,6 @@ def test_the_engine_has_the_same_constants() -> None:
     source = engine.read_text()
     found = {
         name: eval(value, {})
-        for name, value in re.findall(r"\b(kDenseSegment|kSparseSegment|kLead) = ([0-9 <]+)[,;]", source)
+        for name, value in re.findall(r"\b(kDenseSegment|kSparseSegment) = ([0-9 <]+)[,;]", source)
     }
-    assert found == {"kDenseSegment": DENSE_SEGMENT, "kSparseSegment": SPARSE_SEGMENT, "kLead": 2}
+    assert found == {"kDenseSegment": DENSE_SEGMENT, "kSparseSegment": SPARSE_SEGMENT}

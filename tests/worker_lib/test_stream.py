@@ -39,14 +39,21 @@ def collective(
     """The result, what was agreed, and every rank's stream; ranks' packets come in an order of `seed`."""
     n = len(xs)
     scans = [scan(x, call.dtype, call.block, call.chunk) for x in xs]
-    plans = [plan.encode(call, words, s.bitmap, s.exponents[: call.chunks]) for s in scans]
+    plans = [
+        plan.encode(call, words, s.bitmap, s.exponents[: call.chunks], special=s.special[: call.chunks])
+        for s in scans
+    ]
     agreed = plan.decode(call, [switch(p, ReduceOp.OR) for p in zip(*plans, strict=True)])
     streams = [
         stream.encode(call, agreed, x, s.bitmap, words=words, workers=n, rank=r)
         for r, (x, s) in enumerate(zip(xs, scans, strict=True))
     ]
     order = np.random.default_rng(seed).permutation(n)
-    results = [switch([p[r] for r in order], call.op) for p in zip(*streams, strict=True)]
+    firsts = stream.special_packets(call, agreed, words)
+    results = [
+        switch([p[r] for r in order], ReduceOp.OR if i < firsts else call.op)
+        for i, p in enumerate(zip(*streams, strict=True))
+    ]
     return stream.decode(call, agreed, results, words=words, workers=n), agreed, streams
 
 
@@ -99,21 +106,25 @@ def test_bytes_move_exactly(rng: np.random.Generator) -> None:
     assert all(p is None for p in streams[2])
 
 
-def test_what_no_rank_sends_is_positive_zero_or_nan() -> None:
+def test_what_no_rank_sends_is_positive_zero_and_specials_stay_in_place() -> None:
     count, n = 3 * 65536, 2
     xs = np.zeros((n, count), np.float32)
     xs[:, 100] = -0.0
     xs[0, 65536 + 5] = np.nan
+    xs[:, 65536 + 70] = np.inf, -np.inf
+    xs[:, 65536 + 71] = -np.inf, 3.0
+    xs[:, 65536 + 72] = 1.0, 3.0
     xs[1, 2 * 65536 + 70] = 2.5
     call = Call(Kind.ALLREDUCE, ReduceOp.SUM, DType.F32, 32, count, (count,))
-    result, agreed, streams = collective(call, xs, 352)
-    assert agreed.union.sum() == 2
-    assert len(streams[0]) == 1
-    assert agreed.exponents.tolist() == [-1, 255, 128]
+    result, agreed, _ = collective(call, xs, 352)
+    assert agreed.union.sum() == 3
+    assert agreed.exponents.tolist() == [-1, 128, 128]
+    assert agreed.special.tolist() == [False, True, False]
     assert (result[:65536].view(np.uint32) == 0).all()
-    assert (result[65536 : 2 * 65536].view(np.uint32) == 0x7FC00000).all()
+    assert result[65536:][[5, 70]].view(np.uint32).tolist() == [0x7FC00000] * 2
+    assert result[65536:][[71, 72]].tolist() == [-np.inf, 4.0]
     assert result[2 * 65536 + 70] == 2.5
-    assert np.count_nonzero(result[2 * 65536 :]) == 1
+    assert np.count_nonzero(result) == 5
 
 
 def test_nothing_but_zeros_sends_nothing() -> None:

@@ -27,7 +27,6 @@ from typing import Any
 import torch
 
 from switchagg.errors import UsageError
-from worker_lib.plan import NARROW_CHUNK
 from worker_lib.quantize import dither_key
 from worker_lib.session import Session
 from worker_lib.torch import lanes
@@ -239,14 +238,18 @@ class Staging:
                 x = own.reshape(-1).to(torch.float32)
                 if memory is not None:
                     x = x + memory
-                exponent = lanes.agreed(over_all_ranks(lanes.one_hot(lanes.exponents(x)), "or"))
+                exponent, special = lanes.agreed(over_all_ranks(lanes.one_hot(x), "or"))
+                if special.numel():
+                    specials = over_all_ranks(lanes.special_words(x, special), "or")
+                    x = torch.where(x.isfinite(), x, 0.0)
                 q = lanes.quantize(x, exponent, bits=bits, workers=n, key=key)
                 if memory is not None:
                     sent = lanes.dequantize(q, exponent, bits=bits, workers=n, average=False)
-                    finite = (exponent != lanes.NOT_FINITE).repeat_interleave(NARROW_CHUNK)[: x.numel()]
-                    memory.copy_(torch.where(finite, x - sent, 0.0))
+                    memory.copy_(x - sent)
                 total = lanes.unpack(over_all_ranks(lanes.pack(q, bits), "sum"), bits, x.numel())
                 y = lanes.dequantize(total, exponent, bits=bits, workers=n, average=average)
+                if special.numel():
+                    lanes.write_specials(y, special, specials)
                 own.copy_(y.view(own.shape))
             copier.synchronize()
 

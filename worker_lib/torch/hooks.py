@@ -56,6 +56,7 @@ class State:
         bits: width of the lanes: 32, 16 or 8; float64 always travels in 64. ``"auto"``: the width that the
             job's policy finds fastest, no narrower than `min_bits`.
         min_bits: with ``bits="auto"``, the narrowest lanes allowed: 16 by default.
+        accuracy: as in `Options`; without `bits`.
         blocks: as in `Options`.
         block_size: elements a block; 64 unless the controller says otherwise.
         density: share of the blocks that each rank sends, those with the largest gradients: 1 sends all.
@@ -79,6 +80,7 @@ class State:
         process_group: Any = None,
         bits: int | str = 32,
         min_bits: int | None = None,
+        accuracy: str | None = None,
         blocks: str = "auto",
         block_size: int | None = None,
         density: float = 1.0,
@@ -93,11 +95,12 @@ class State:
             raise UsageError(f"density is {density!r}; accepted: greater than 0, at most 1")
         if density < 1 and blocks == "dense":
             raise UsageError("density under 1 chooses blocks: blocks must be 'auto'")
-        others = (bits, min_bits, blocks, block_size, density, error_feedback)
-        if compressor is not None and others != (32, None, "auto", None, 1.0, None):
+        others = (bits, min_bits, accuracy, blocks, block_size, density, error_feedback)
+        if compressor is not None and others != (32, None, None, "auto", None, 1.0, None):
             raise UsageError(
-                "compressor is given with bits, min_bits, blocks, block_size, density or error_feedback; "
-                "it decides on these itself: State(model, compressor=ErrorFeedback(TopBlocks(tau=0.1)))"
+                "compressor is given with bits, min_bits, accuracy, blocks, block_size, density or "
+                "error_feedback; it decides on these itself: "
+                "State(model, compressor=ErrorFeedback(TopBlocks(tau=0.1)))"
             )
         if compressor is not None and model is None:
             raise UsageError("a compressor's memory goes by parameter: pass the model, State(model, ...)")
@@ -107,8 +110,9 @@ class State:
             raise UsageError("error_feedback remembers by parameter: pass the model, State(model, ...)")
         self.bits, self.density, self.error_feedback = bits, float(density), error_feedback
         self._options = Options(
-            bits=bits, min_bits=min_bits, blocks=blocks, block_size=block_size, transport=transport
-        )
+            bits=None if accuracy is not None and bits == 32 else bits, min_bits=min_bits, accuracy=accuracy,
+            blocks=blocks, block_size=block_size, transport=transport,
+        )  # fmt: skip
         names = names_of(model)
         self._memories = BucketMemories(names)
         self._compressors = None if compressor is None else BucketCompressors(compressor, names)

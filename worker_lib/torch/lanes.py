@@ -14,40 +14,67 @@ import torch
 from worker_lib.plan import NARROW_CHUNK, NO_EXPONENT, DType
 from worker_lib.quantize import lane_top
 
-NOT_FINITE: Final = DType.F32.not_finite
+_INFINITY: Final = 0x7F800000
 _WORDS: Final = 8  # of a chunk's one-hot exponent
 
 
-def exponents(x: torch.Tensor) -> torch.Tensor:
-    """Biased exponent of the largest magnitude of each chunk; int32 of shape (chunks,).
+def one_hot(x: torch.Tensor) -> torch.Tensor:
+    """The words of each chunk's exponent in a plan; int32 of shape (chunks, 8).
+
+    One bit for the largest finite magnitude, so that the highest bit of an OR over ranks is the maximum; and
+    the last one, if the chunk holds NaN or Inf.
 
     Args:
         x: float32, flat.
     """
     magnitude = _chunks(x.view(torch.int32)) & 0x7FFFFFFF
-    top = magnitude.amax(1)
-    return torch.where(top == 0, NO_EXPONENT, top >> 23).to(torch.int32)
-
-
-def one_hot(exponent: torch.Tensor) -> torch.Tensor:
-    """Words whose OR over ranks has its highest bit at the maximum; int32 of shape (chunks, 8)."""
-    word = torch.arange(_WORDS, device=exponent.device, dtype=torch.int32)
+    special = magnitude >= _INFINITY
+    top = torch.where(special, 0, magnitude).amax(1)
+    exponent = torch.where(top == 0, NO_EXPONENT, top >> 23).to(torch.int32)
+    word = torch.arange(_WORDS, device=x.device, dtype=torch.int32)
     bit = torch.ones_like(exponent) << (exponent & 31)
-    return torch.where((exponent[:, None] >> 5) == word, bit[:, None], 0).to(torch.int32)
+    words = torch.where((exponent[:, None] >> 5) == word, bit[:, None], 0).to(torch.int32)
+    words[:, -1] |= torch.where(special.any(1), _signed(1 << 31), 0).to(torch.int32)
+    return words
 
 
-def agreed(words: torch.Tensor) -> torch.Tensor:
-    """The exponents in an OR of `one_hot` words; int32 of shape (chunks,)."""
+def agreed(words: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The content of an OR of `one_hot` words.
+
+    Returns:
+        The largest exponents, int32 of shape (chunks,), and the numbers of the chunks with NaN or Inf.
+    """
     bits = words[:, :, None] >> torch.arange(32, device=words.device, dtype=torch.int32) & 1
-    place = torch.arange(32 * _WORDS, device=words.device, dtype=torch.int32)
-    return torch.where(bits.view(-1, 32 * _WORDS) == 1, place, NO_EXPONENT).amax(1).to(torch.int32)
+    place = torch.arange(32 * _WORDS - 1, device=words.device, dtype=torch.int32)
+    finite = bits.view(-1, 32 * _WORDS)[:, :-1]
+    exponent = torch.where(finite == 1, place, NO_EXPONENT).amax(1).to(torch.int32)
+    return exponent, (words[:, -1] < 0).nonzero()[:, 0]
+
+
+def special_words(x: torch.Tensor, chunks: torch.Tensor) -> torch.Tensor:
+    """Bits of the elements of some chunks: +Inf or NaN, then -Inf or NaN; int32 of shape (chunks, 2, 32)."""
+    there = _chunks(x)[chunks]
+    bits = torch.stack([there.isnan() | (there == torch.inf), there.isnan() | (there == -torch.inf)], 1)
+    place = torch.arange(32, device=x.device, dtype=torch.int64)
+    words = (bits.view(-1, 2, NARROW_CHUNK // 32, 32).long() << place).sum(-1)
+    return words.to(torch.int32)  # modulo 2^32
+
+
+def write_specials(y: torch.Tensor, chunks: torch.Tensor, words: torch.Tensor) -> None:
+    """Writes NaN and Inf, as in the OR of `special_words`, over a flat result."""
+    place = torch.arange(32, device=words.device, dtype=torch.int32)
+    plus, minus = (words[..., None] >> place & 1).view(-1, 2, NARROW_CHUNK).bool().unbind(1)
+    value = torch.where(plus & minus, torch.nan, torch.where(minus, -torch.inf, torch.inf))
+    index = chunks[:, None] * NARROW_CHUNK + torch.arange(NARROW_CHUNK, device=y.device)
+    there = (plus | minus) & (index < y.numel())
+    y[index[there]] = value[there]
 
 
 def quantize(x: torch.Tensor, exponent: torch.Tensor, *, bits: int, workers: int, key: int) -> torch.Tensor:
     """One rank's integers, int32 of x's shape: stochastic rounding by a hash of key and index.
 
     Args:
-        x: float32, flat.
+        x: float32, flat, finite.
         exponent: agreed by all ranks, of each chunk.
         bits: 16 or 8. workers: number of ranks. key: of `worker_lib.quantize.dither_key`.
     """
@@ -59,7 +86,7 @@ def quantize(x: torch.Tensor, exponent: torch.Tensor, *, bits: int, workers: int
     h = h * _signed(0x85EBCA6B)
     u = ((h >> 16 & 0xFFFF).to(torch.float32) + 0.5) * (1 / 65536)
     q = torch.floor(scaled + u)
-    good = _per_element((exponent != NO_EXPONENT) & (exponent != NOT_FINITE), x.numel())
+    good = _per_element(exponent != NO_EXPONENT, x.numel())
     return torch.where(good, q, 0.0).to(torch.int32).clamp_(max=top)
 
 
@@ -71,12 +98,11 @@ def dequantize(
     one = torch.tensor(1.0 / (top * workers if average else top), dtype=torch.float32, device=total.device)
     y = _each(_times_power(_chunks(total.to(torch.float32) * one), _unbiased(exponent) + 1), total.numel())
     largest = torch.finfo(torch.float32).max
-    cut = _per_element(exponent == NOT_FINITE - 1, total.numel()) & y.isinf()
+    cut = _per_element(exponent == DType.F32.not_finite - 1, total.numel()) & y.isinf()
     if not average:
         cut &= total.abs() <= top
     y = torch.where(cut, torch.where(y > 0, largest, -largest), y)
-    y = torch.where(_per_element(exponent == NO_EXPONENT, total.numel()), 0.0, y)
-    return torch.where(_per_element(exponent == NOT_FINITE, total.numel()), torch.nan, y)
+    return torch.where(_per_element(exponent == NO_EXPONENT, total.numel()), 0.0, y)
 
 
 def pack(q: torch.Tensor, bits: int) -> torch.Tensor:

@@ -8,7 +8,7 @@ from typing import Final
 import torch
 
 from switchagg.errors import UsageError
-from worker_lib.arguments import SUMMABLE, checked_block, checked_min_bits
+from worker_lib.arguments import SUMMABLE, checked_accuracy, checked_block, checked_min_bits
 from worker_lib.transport import checked_transport
 
 FALLBACKS: Final = ("error", "gloo")
@@ -24,6 +24,7 @@ class Options:
             type's own: 64 for float64, 32 for the others. Types that do not have the width take their own.
             ``"auto"``: the width that the job's policy finds fastest, no narrower than `min_bits`.
         min_bits: with ``bits="auto"``, the narrowest lanes allowed: 8, 16 (the default) or 32.
+        accuracy: of sums and averages of floats, as in `Session.allreduce`; without `bits`.
         blocks: ``"sparse"`` finds blocks that are zero on all ranks and does not send them; ``"dense"`` sends
             everything without looking; ``"auto"`` leaves it to the job's policy.
         block_size: elements a block; None leaves it to the controller.
@@ -37,6 +38,7 @@ class Options:
 
     bits: int | str | None = None
     min_bits: int | None = None
+    accuracy: str | None = None
     blocks: str = "auto"
     block_size: int | None = None
     transport: str | None = None
@@ -47,6 +49,7 @@ class Options:
             raise UsageError(
                 f"bits is {self.bits!r}; accepted: {', '.join(map(str, LANES))}, 'auto', or None"
             )
+        checked_accuracy(self.bits, self.accuracy)
         if self.bits == "auto" or self.min_bits is not None:
             checked_min_bits(self.bits, self.min_bits)
         if self.blocks not in ("auto", "sparse", "dense"):
@@ -61,6 +64,8 @@ class Options:
         """The arguments `bits` and `min_bits` of `Session.allreduce` for a sum of this tensor."""
         if not tensor.is_floating_point() or (tensor.dtype == torch.float64 and self.bits == "auto"):
             return None, None
+        if self.accuracy is not None:
+            return self.accuracy, None
         if self.bits == "auto":
             return "auto", self.min_bits
         accepted = SUMMABLE[str(tensor.dtype).removeprefix("torch.")].lanes

@@ -95,8 +95,9 @@ def _narrow() -> list[float]:
     odd = away(torch.ones(3000))
     odd[1500] = torch.inf if r == 1 else 1
     dist.all_reduce(away(odd), op=dist.ReduceOp.AVG)
-    assert odd[1024:2048].isnan().all()
-    assert (odd[:1024] - 1).abs().max() < 0.001
+    assert odd[1500] == torch.inf
+    odd[1500] = 1
+    assert (odd - 1).abs().max() < 0.001
     return rounds
 
 

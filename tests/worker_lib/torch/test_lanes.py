@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from functools import reduce
+
 import numpy as np
 import pytest
 import torch
 
+from tests.reference import plan
 from tests.reference import quantize as reference
 from tests.seeds import seed_of_this_run
 from worker_lib.plan import DType, ReduceOp
@@ -37,15 +40,25 @@ def test_the_codecs_bits(bits: int, device: str) -> None:
         count, n = int(rng.choice([1, 1023, 1024, 5000])), int(rng.integers(1, 33))
         xs = [drawn(rng, count) for _ in range(n)]
         with np.errstate(all="ignore"):
-            scans = [reference.scan(x, DType.F32, 1024, 1024).exponents for x in xs]
-        tops = [lanes.exponents(torch.from_numpy(x).to(device)) for x in xs]
-        assert all(np.array_equal(t.cpu().numpy(), s) for t, s in zip(tops, scans, strict=True))
-        words = lanes.one_hot(tops[0])
-        for other in tops[1:]:
-            words |= lanes.one_hot(other)
-        agreed = np.max(scans, axis=0)
-        exponent = lanes.agreed(words)
+            scans = [reference.scan(x, DType.F32, 1024, 1024) for x in xs]
+        words = [lanes.one_hot(torch.from_numpy(x).to(device)) for x in xs]
+        for mine, s in zip(words, scans, strict=True):
+            wanted = plan.pack_exponents(s.exponents, DType.F32, s.special)
+            assert np.array_equal(mine.cpu().numpy().view(np.uint32).reshape(-1), wanted)
+        agreed = np.max([s.exponents for s in scans], axis=0)
+        exponent, special = lanes.agreed(reduce(torch.bitwise_or, words))
         assert np.array_equal(exponent.cpu().numpy(), agreed)
+        chunks = np.flatnonzero(np.any([s.special for s in scans], axis=0))
+        assert np.array_equal(special.cpu().numpy(), chunks)
+        both = reduce(
+            torch.bitwise_or, [lanes.special_words(torch.from_numpy(x).to(device), special) for x in xs]
+        )
+        of_chunks = [
+            np.bitwise_or.reduce([reference.special_words(x[1024 * c :][:1024], DType.F32, 1024) for x in xs])
+            for c in chunks
+        ]
+        assert np.array_equal(both.cpu().numpy().view(np.uint32).reshape(-1), np.ravel(of_chunks))
+        xs = [np.where(np.isfinite(x), x, np.float32(0)) for x in xs]
 
         spread = np.repeat(agreed, 1024)[:count].astype(np.int16)
         width = -(-count // (32 // bits))
@@ -73,4 +86,7 @@ def test_the_codecs_bits(bits: int, device: str) -> None:
                     lanes_of_all, spread, dtype=DType.F32, bits=bits, workers=n, op=op
                 )
             got = lanes.dequantize(sums_of_lanes, exponent, bits=bits, workers=n, average=average)
+            lanes.write_specials(got, special, both)
+            for c, of_chunk in zip(chunks, of_chunks, strict=True):
+                reference.write_specials(expected[1024 * c :][:1024], of_chunk, DType.F32)
             assert np.array_equal(got.cpu().numpy(), expected, equal_nan=True), f"case {case}, {op}"
