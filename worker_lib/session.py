@@ -637,8 +637,8 @@ class Session:
     ) -> tuple[DType, int, int, ReduceOp]:
         """Checks op, bits (or an accuracy) and min_bits of a sum.
 
-        Returns the element type, the lanes' width (or `EXACT`, `BOUNDED`), the narrowest that the policy may choose (0:
-        none), and the reduction.
+        Returns the element type, the lanes' width (or `EXACT`, `BOUNDED`), the narrowest that the policy may
+        choose (0: none), and the reduction.
         """
         dtype = v.summable
         if dtype is None:
