@@ -77,7 +77,7 @@ class DType(IntEnum):
 
     @property
     def not_finite(self) -> int:
-        """The exponent of a chunk with NaN or Inf."""
+        """The exponent field of NaN and Inf."""
         return self.exponent_bits - 1
 
 

@@ -94,12 +94,12 @@ def error_bound(
         Exact; for float64 it can be larger than any float. 0 for integers and chunks without an exponent.
 
     Raises:
-        UsageError: a chunk that is not finite has no bound.
+        UsageError: the exponent is that of NaN and Inf.
     """
     if not dtype.is_float or exponent == NO_EXPONENT:
         return Fraction(0)
     if exponent >= dtype.not_finite:
-        raise UsageError(f"exponent {exponent} says NaN or Inf; every element of such a chunk is NaN")
+        raise UsageError(f"exponent is {exponent}; accepted: that of a finite value")
     double = dtype is DType.F64
     eps = Fraction(1, 2 ** (53 if double else 24))
     eta = Fraction(1, 2 ** (1075 if double else 150))

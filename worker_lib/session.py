@@ -158,7 +158,7 @@ class Session:
         """Sums, averages or ORs an array over all ranks, in place or into `out`.
 
         The result is the same to the bit on every rank. Integers are exact (modulo 2^32 or 2^64); floats are
-        within the bound of docs/protocol.md. A chunk in which any rank has NaN or Inf is NaN at every rank.
+        within the bound of docs/protocol.md. NaN and Inf stay at their elements.
 
         Args:
             x: C-contiguous NumPy array or CPU torch tensor, any shape; float32, float64, float16, bfloat16,
@@ -186,7 +186,7 @@ class Session:
             accuracy: of floats, without `bits` and `compressor`; in as many words an element as it takes.
                 ``"exact"``: the sum or average over all ranks, rounded once to x's type (to nearest even), so
                 that it depends on the inputs alone. ``"bounded"``: within 2^-t sum over ranks of |x| for each
-                element by itself; t is 12, for float64 51, float16 10, bfloat16 8.
+                element by itself; t is 12, for float64 51, float16 10, bfloat16 7.
             async_op: return a `Work` at once.
 
         Returns:

@@ -17,7 +17,7 @@ from worker_lib.quantize import STORAGE, Values
 FLOATS = (DType.F32, DType.F64, DType.F16, DType.BF16)
 INFINITY = {DType.F32: 0x7F800000, DType.F64: 0x7FF0000000000000, DType.F16: 0x7C00, DType.BF16: 0x7F80}
 EXACT, BOUNDED = 0, 1  # in place of a lane's bits
-BOUND = {DType.F32: 12, DType.F64: 51, DType.F16: 10, DType.BF16: 8}
+BOUND = {DType.F32: 12, DType.F64: 51, DType.F16: 10, DType.BF16: 7}
 LARGEST = {
     d: np.array([i - 1], np.dtype(f"u{np.dtype(STORAGE[d]).itemsize}")).view(STORAGE[d])
     for d, i in INFINITY.items()

@@ -24,7 +24,7 @@ class SharedExponent(Compressor):
     """The session's own lanes as a compressor.
 
     `own` is exact with lanes of 16 and 8 bits. With wider ones it is x itself, which the lanes carry within
-    `worker_lib.quantize.error_bound`. A chunk with NaN or Inf at any rank is NaN at every rank.
+    `worker_lib.quantize.error_bound`.
 
     Args:
         bits: 32, 16 or 8; None for the widest of the type (64 for float64). Narrow lanes of float64 go
