@@ -33,8 +33,8 @@ SUMMABLE: Final[dict[str, DType]] = {
 
 
 ACCURACIES: Final = ("bounded", "exact")
-# Sums of so many floats are exact by default: there words cost nothing beside the round trips. (With 4 workers
-# and K = 2,239, 4,096 elements take 3 % longer through shared memory, 7 % over UDP.)
+# Sums of so many floats are exact by default: there words cost nothing beside the round trips. (4 workers and
+# K = 2,239: with 4,096 elements it takes 3 % longer through shared memory, 7 % over UDP.)
 EXACT_ELEMENTS: Final = 2048
 DEFAULT_MIN_BITS: Final = 16  # bits: a policy makes lanes this narrow where a call says "auto" and no more
 
