@@ -656,7 +656,9 @@ class Session:
         accepted = dtype.lanes
         if bits is None and min_bits is None and dtype.is_float and v.elements <= EXACT_ELEMENTS:
             return dtype, EXACT, 0, reduce
-        if bits in ACCURACIES and min_bits is None:
+        if bits in ACCURACIES:
+            if min_bits is not None:
+                raise UsageError(f"min_bits is {min_bits!r} with accuracy={bits!r}; it goes with bits='auto'")
             width = EXACT if bits == "exact" else BOUNDED
             return dtype, width if dtype.is_float else accepted[0], 0, reduce
         if isinstance(bits, str) or min_bits is not None:
