@@ -6,7 +6,7 @@ cannot get there, since its arrays are as large as its index.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sized
+from collections.abc import Callable, MutableSequence, Sized
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any, Final
@@ -173,12 +173,45 @@ class DirectMeter:
         return meter
 
 
+class _LateCells(MutableSequence[Any]):
+    """Cells that are made when they are first touched: most of a pipe's registers never are."""
+
+    __slots__ = ("_make", "_size", "_there")
+
+    def __init__(self, make: Callable[[], Any], size: int) -> None:
+        self._make = make
+        self._size = size
+        self._there: dict[int, Any] = {}
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __getitem__(self, index: Any) -> Any:
+        if index not in self._there:
+            self._there[range(self._size)[index]] = self._make()
+        return self._there[index]
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self._there[range(self._size)[index]] = value
+
+    def clear(self) -> None:
+        """Forgets all values."""
+        self._there.clear()
+
+    def __delitem__(self, index: Any) -> None:
+        raise TypeError("a register has a fixed size")
+
+    def insert(self, index: int, value: Any) -> None:
+        """Raises TypeError."""
+        raise TypeError(f"a register has a fixed size; {value!r} at {index} does not fit")
+
+
 @dataclass(slots=True)
 class Register:
     """A register array. Cells hold values as translated code has them; of structs, objects."""
 
     name: str
-    cells: list[Any]
+    cells: MutableSequence[Any]
     width: int | None
     make: Callable[[], Any]
 
@@ -193,11 +226,14 @@ class Register:
 
     def reset(self) -> None:
         """Gives all cells their initial value."""
-        self.cells[:] = [self.make() for _ in self.cells]
+        if isinstance(self.cells, _LateCells):
+            self.cells.clear()
+        else:
+            self.cells[:] = [self.make() for _ in self.cells]
 
     def fresh(self) -> Register:
         """Returns a register like this one with cells of its own, all at their initial value."""
-        return replace(self, cells=[self.make() for _ in self.cells])
+        return replace(self, cells=_LateCells(self.make, len(self.cells)))
 
     def cell(self, index: int) -> Any:
         """Returns a cell for the control plane: a number, or a copy of a struct with its fields by name.

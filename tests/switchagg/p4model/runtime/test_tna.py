@@ -115,7 +115,7 @@ def test_each_pipe_has_registers_of_its_own(tmp_path: Path) -> None:
     # Pipe 0, and once more through pipe 1, whose second packet this is.
     assert sent(switch, "01000000", port=7) == [(9, "01021202")]
     assert sent(switch, "00000000", port=8) == [(9, "00011404")]
-    assert [switch.register("seen", pipe).cells for pipe in range(4)] == [
+    assert [list(switch.register("seen", pipe).cells) for pipe in range(4)] == [
         [16, each] for each in (20, 18, 17, 17)
     ]
     assert switch.register("seen").cell(1) == 20
