@@ -1,4 +1,4 @@
-# make install | demo | test | topo-test | experiments | fuzz | soak | fuzz-api | training | bench | lint. Each does its own set-up; needs Python 3.11+, a C++20 compiler and make.
+# make install | demo | test | topo-test | experiments | fuzz | fuzz-sums | soak | fuzz-api | training | bench | lint. Each does its own set-up; needs Python 3.11+, a C++20 compiler and make.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -6,12 +6,13 @@ EXTRAS ?= dev,plots
 FUZZ_PACKETS ?= 100000
 SECONDS ?= 600
 API_EXAMPLES ?= 200
+SUMS ?= 5000
 # Two files of tests at a time: most of their time they wait. PYTEST= runs one after another.
 PYTEST ?= -n 2 --dist loadfile
 STEPS ?= 500
 SOURCES := pyproject.toml CMakeLists.txt $(shell find switchagg worker_lib -name '*.cpp' -o -name '*.h')
 
-.PHONY: install demo test topo-test experiments fuzz soak fuzz-api training bench lint format native clean
+.PHONY: install demo test topo-test experiments fuzz fuzz-sums soak fuzz-api training bench lint format native clean
 
 install: $(VENV)/.installed-$(EXTRAS)
 
@@ -35,6 +36,10 @@ topo-test: install
 # The P4 programs against the native slot table: FUZZ_PACKETS to v1model, a fifth of them to TNA. SEED repeats a run.
 fuzz: install
 	$(BIN)/python -m tests.p4.fuzz --packets $(FUZZ_PACKETS) $(if $(SEED),--seed $(SEED))
+
+# Random exact and bounded sums, SUMS of each, against integers of any size: some twenty minutes. SWITCHAGG_TEST_SEED repeats them.
+fuzz-sums: install
+	SWITCHAGG_SUMS=$(SUMS) $(BIN)/python -m pytest --timeout 3600 -n 2 tests/worker_lib/test_exact.py
 
 # Every claim of docs/experiments.md, some ten minutes; OPTIONS=--quick for the short form. Brings scikit-learn.
 experiments:

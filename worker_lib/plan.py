@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 Words = npt.NDArray[np.uint32]
 
+VERSION: Final = 1  # of plans and streams; ranks of another one are told so
 HEADER_WORDS: Final = 12
 NO_EXPONENT: Final = -1  # of a chunk that is all zero
 WIDE_CHUNK: Final = 65536  # elements that share an exponent, 64- and 32-bit lanes
@@ -86,7 +87,8 @@ _LANES: Final = ((32, 16, 8), (64, 32, 16, 8), (32, 16, 8), (32, 16, 8), (32,), 
 
 # The fields of a fingerprint: word, bits, name.
 _FIELDS: Final = (
-    (0, 0xFF000000, "operation"),
+    (0, 0xF0000000, "version of the plan"),
+    (0, 0x0F000000, "operation"),
     (0, 0x00FF0000, "reduction"),
     (0, 0x0000FF00, "dtype"),
     (0, 0x000000FF, "bits"),

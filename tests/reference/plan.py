@@ -36,6 +36,7 @@ from worker_lib.plan import (
     HEADER_WORDS,
     NARROW_CHUNK,
     NO_EXPONENT,
+    VERSION,
     WIDE_CHUNK,
     DType,
     Kind,
@@ -176,7 +177,7 @@ class Call:
         shape = tuple(int(d) for d in self.shape)
         text = repr((self.element_type, *shape) if self.element_type else shape)
         return (
-            self.kind << 24 | self.op << 16 | self.dtype << 8 | self.bits,
+            VERSION << 28 | self.kind << 24 | self.op << 16 | self.dtype << 8 | self.bits,
             self.position & 0xFFFFFFFF,
             (self.count if self.input_count is None else self.input_count) & 0xFFFFFFFF,
             zlib.crc32(text.encode()),
@@ -245,7 +246,7 @@ def parse_header(words: Words) -> Header:
         raise UsageError(f"{len(words)} words; a plan has at least {HEADER_WORDS}")
     f0, position, count, crc, f4 = (int(w) for w in words[:5])
     try:
-        kind, op, dtype = Kind(f0 >> 24), ReduceOp(f0 >> 16 & 0xFF), DType(f0 >> 8 & 0xFF)
+        kind, op, dtype = Kind(f0 >> 24 & 0xF), ReduceOp(f0 >> 16 & 0xFF), DType(f0 >> 8 & 0xFF)
     except ValueError as error:
         raise UsageError(f"fingerprint word 0x{f0:08x}: {error}") from None
     return Header(

@@ -79,7 +79,7 @@ def test_header_of_a_known_call() -> None:
     )  # fmt: skip
     words = plan.header_words(known, policy=SkipPolicy(64).word())
     crc = zlib.crc32(b"(10, 100)")
-    first = [0x03010140, 7, 1000, crc, 0x03110000]
+    first = [0x13010140, 7, 1000, crc, 0x03110000]
     assert words.tolist() == [*first, *(w ^ 0xFFFFFFFF for w in first), 0x80000040, 0]
     header = plan.parse_header(words)
     assert (header.kind, header.op, header.dtype, header.bits) == (
@@ -90,6 +90,13 @@ def test_header_of_a_known_call() -> None:
     )
     assert (header.position, header.count, header.shape_crc) == (7, 1000, crc)
     assert (header.root, header.sparse, header.block, header.policy) == (3, True, 65536, 0x80000040)
+
+
+def test_a_rank_of_another_version_is_told_so() -> None:
+    words = plan.header_words(call())
+    before = words.copy()  # before plans had a version
+    before[0], before[5] = words[0] & 0x0FFFFFFF, ~(words[0] & np.uint32(0x0FFFFFFF))
+    assert differing_fields(plan.difference(words | before)) == ["version of the plan"]
 
 
 def test_shape_is_hashed_the_same_for_numpys_integers() -> None:

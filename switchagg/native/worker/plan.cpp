@@ -50,7 +50,7 @@ uint32_t lanes_code(uint32_t bits) { return bits ? static_cast<uint32_t>(std::bi
 
 void write_header(const Call& call, uint32_t* words) {
   const uint32_t fingerprint[5] = {
-      static_cast<uint32_t>(call.kind) << 24 | static_cast<uint32_t>(call.op) << 16 |
+      kPlanVersion << 28 | static_cast<uint32_t>(call.kind) << 24 | static_cast<uint32_t>(call.op) << 16 |
           static_cast<uint32_t>(call.dtype) << 8 | call.bits,
       call.call_number,
       static_cast<uint32_t>(call.fingerprint_count),
