@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import os
+import queue
 import signal
+import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from types import FrameType
-from typing import Final, NoReturn
+from typing import Final
 
 STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_REPEAT: Final = 0.5  # seconds until a signal that ended nothing is repeated
 
 
 @contextlib.contextmanager
@@ -39,15 +43,44 @@ def stop_signals(numbers: Iterable[int] = STOP_SIGNALS, *, keep_ignored: bool = 
 def stop_signals_exit() -> Iterator[None]:
     """Makes SIGTERM and SIGHUP raise SystemExit, so that every child process is ended. For the main thread.
 
-    A signal that is ignored already, as under nohup, stays ignored.
+    A signal that is ignored already, as under nohup, stays ignored. If the exception is raised where Python
+    ignores exceptions, as in a finalizer or a callback of fork, it is raised again.
     """
+    came: queue.SimpleQueue[int | None] = queue.SimpleQueue()
+    main = threading.get_ident()
 
-    def leave(number: int, frame: FrameType | None) -> NoReturn:
+    def leave(number: int, frame: FrameType | None) -> None:
         del frame
-        raise SystemExit(128 + number)
+        came.put(number)
+        if not _leaving():
+            raise SystemExit(128 + number)
 
+    def repeat() -> None:
+        number = came.get()
+        while number is not None:
+            try:
+                number = came.get(timeout=_REPEAT)
+            except queue.Empty:
+                signal.pthread_kill(main, number)
+
+    thread = threading.Thread(target=repeat, name="switchagg-signals", daemon=True)
+    thread.start()
     with _handled((signal.SIGTERM, signal.SIGHUP), leave, keep_ignored=True):
-        yield
+        try:
+            yield
+        finally:
+            came.put(None)
+            thread.join()
+
+
+def _leaving() -> bool:
+    """Returns True while a SystemExit is on its way."""
+    error = sys.exc_info()[1]
+    while error is not None:
+        if isinstance(error, SystemExit):
+            return True
+        error = error.__context__
+    return False
 
 
 @contextlib.contextmanager
