@@ -243,8 +243,10 @@ def _costs_of(
 
 def _lanes(session: Session, values: Array, op: str, bits: int | None) -> int:
     """The lanes of a large sum; those of small ones may be wider."""
-    widest = SUMMABLE[values.dtype.name].lanes[0]
-    return session.lanes(view(values, "values", write=False), op, widest if bits is None else bits)[1]
+    dtype = SUMMABLE.get(values.dtype.name)
+    if bits is None and dtype is not None:
+        bits = dtype.lanes[0]
+    return session.lanes(view(values, "values", write=False), op, bits)[1]
 
 
 def _wire_bits(dtype: np.dtype[Any], lanes: int) -> int:

@@ -58,10 +58,11 @@ def stop_signals_exit() -> Iterator[None]:
     def repeat() -> None:
         number = came.get()
         while number is not None:
+            latest = number
             try:
                 number = came.get(timeout=_REPEAT)
             except queue.Empty:
-                signal.pthread_kill(main, number)
+                signal.pthread_kill(main, latest)
 
     thread = threading.Thread(target=repeat, name="switchagg-signals", daemon=True)
     thread.start()

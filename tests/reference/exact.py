@@ -1,6 +1,6 @@
 """Exact sums by Python's integers: an oracle that knows nothing of packets, and the words that elements need.
 
-`switchagg/native/worker/exact.cpp` and `stream.cpp` give the same bits.
+`switchagg/native/worker/limbs.cpp` and `stream.cpp` give the same bits.
 """
 
 from __future__ import annotations

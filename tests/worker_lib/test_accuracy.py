@@ -124,6 +124,42 @@ def test_rows_of_a_table_are_summed_exactly(host: EmbeddedController) -> None:
         assert found.tobytes() == wanted.tobytes()
 
 
+@pytest.mark.parametrize("accuracy", ["exact", "bounded"])
+def test_zeros_are_positive_in_place_too(host: EmbeddedController, accuracy: str) -> None:
+    def call(session: Session) -> bytes:
+        x = np.zeros(2048, F32)
+        x[0] = 1
+        if session.rank == 0:
+            x[1024:] = -0.0
+        session.allreduce(x, accuracy=accuracy, blocks="sparse", block_size=2048)
+        return x.tobytes()
+
+    wanted = np.zeros(2048, F32)
+    wanted[0] = 2
+    assert together(host.url, 2, call) == [wanted.tobytes()] * 2
+
+
+@pytest.mark.parametrize("accuracy", ["exact", "bounded"])
+def test_a_memory_keeps_what_was_not_sent_and_no_more(host: EmbeddedController, accuracy: str) -> None:
+    """In chunks of which nothing is sent, too."""
+
+    def call(session: Session) -> None:
+        mine = session.rank == 0
+        x, memory = np.zeros(2048, F32), np.zeros(2048, F32)
+        if mine:
+            x[0], x[5], memory[5] = 1, 3, -3
+        else:
+            x[1024:], memory[1024:] = 5, 0.5
+        session.allreduce(x, accuracy=accuracy, blocks=np.array([mine]), block_size=2048, memory=memory)
+        assert x.tolist() == [1.0, *[0.0] * 2047]
+        assert memory.tolist() == [0.0] * 2048 if mine else [*[0.0] * 1024, *[5.5] * 1024]
+        y, memory = np.array([np.inf if mine else 1], F32), np.array([5], F32)
+        session.allreduce(y, accuracy=accuracy, memory=memory)
+        assert (y[0], memory[0]) == (np.inf, 0)
+
+    together(host.url, 2, call)
+
+
 def test_integers_are_exact_anyway(host: EmbeddedController) -> None:
     def call(session: Session) -> list[int]:
         return session.allreduce(np.array([2**31 - 1, 5], np.int32), accuracy="exact").tolist()

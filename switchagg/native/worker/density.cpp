@@ -84,7 +84,7 @@ std::vector<uint64_t> DensityProbe::sample_input(const Call& call, uint32_t segm
 }
 
 void DensityProbe::sample_result(const Call& call, const std::vector<uint64_t>& places) {
-  if (call.bits < 32) return;
+  if (!call.in_limbs() && call.bits < 32) return;
   counts_.summed += places.size();
   for (uint64_t place : places)
     count(group_bits(call, call.out + (place - call.out_begin) * call.element_bytes()), counts_.sum);

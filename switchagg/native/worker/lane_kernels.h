@@ -71,7 +71,7 @@ struct LaneKernels {
   void (*pack_limbs)(const int64_t* q, size_t n, uint32_t* out);
   void (*unpack_limbs)(const uint32_t* in, size_t n, int64_t* q);
 
-  // Exact sums (docs/protocol.md, section 6): limb j of sign and magnitude of each x / unit, as big-endian words; `shift` is
+  // Sums in limbs (docs/protocol.md, section 5): limb j of sign and magnitude of each x / unit, as big-endian words; `shift` is
   // the exponent field of an element whose mantissa is the limb as it is, `mask` has the bits of a limb. And rounded sums of
   // two limbs, times f1 and f2.
   void (*exact_limb_f32)(const float* x, size_t n, int shift, uint32_t mask, uint32_t* words);

@@ -82,12 +82,13 @@ LimbGrid::LimbGrid(const Call& call, const ChunkRange& range, bool cut_off) {
   unit = lowest - (wide ? 1023 : 127) - (precision - 1);
 }
 
-// A bit a group with a non-zero element under `least`.
+// A bit a group that has a non-zero element under `least` among x[from] to x[to - 1].
 template <typename T>
-static uint32_t groups_under(const T* x, uint64_t count, uint64_t least) {
+static uint32_t groups_under(const void* elements, uint64_t from, uint64_t to, uint64_t least) {
   constexpr T sign = static_cast<T>(T{1} << (8 * sizeof(T) - 1));
+  const T* x = static_cast<const T*>(elements);
   uint32_t found = 0;
-  for (uint64_t i = 0; i < count; ++i) {
+  for (uint64_t i = from; i < to; ++i) {
     const T magnitude = static_cast<T>(x[i] & static_cast<T>(~sign));
     if (magnitude != 0 && magnitude < least) found |= 1u << (i / Refinement::kGroup);
   }
@@ -112,14 +113,18 @@ uint32_t Refinement::own_groups(const Call& call, const Plan& plan, uint64_t chu
     call.add_memory(choose_lane_kernels(), from, count, sum.data());
     x = sum.data();
   }
-  switch (call.scanned_type()) {
-    case DType::f64:
-      return groups_under(static_cast<const uint64_t*>(x), count, least);
-    case DType::f32:
-      return groups_under(static_cast<const uint32_t*>(x), count, least);
-    default:
-      return groups_under(static_cast<const uint16_t*>(x), count, least);
+  const DType dtype = call.scanned_type();
+  const auto under = dtype == DType::f64   ? groups_under<uint64_t>
+                     : dtype == DType::f32 ? groups_under<uint32_t>
+                                           : groups_under<uint16_t>;
+  if (!call.mask) return under(x, 0, count, least);
+  uint32_t found = 0;
+  for (uint64_t i = 0, to; i < count; i = to) {
+    const uint64_t b = (from + i) / call.block;
+    to = std::min((b + 1) * call.block - from, count);
+    if (call.mask[b >> 5] >> (b & 31) & 1) found |= under(x, i, to, least);
   }
+  return found;
 }
 
 Refinement::Refinement(const Call& call, const Plan& plan, uint32_t words) : words_(words) {
@@ -154,8 +159,52 @@ void Refinement::decode(uint64_t packet, const uint8_t* payload) {
   for (uint64_t i = from; i < to; ++i) agreed_[i] = wire::load32(payload + 4 * (i - from));
 }
 
+namespace {
+
+int32_t signed_word(const uint32_t* word) {
+  return static_cast<int32_t>(wire::load32(reinterpret_cast<const uint8_t*>(word)));
+}
+
+// Rounded towards the nearest float with an odd last bit, so that rounding to fewer bits afterwards is as if at once.
+float rounded_to_odd(double v) {
+  const float nearest = static_cast<float>(v);
+  const double back = nearest;
+  uint32_t bits = std::bit_cast<uint32_t>(nearest);
+  if (back != v && !(bits & 1)) bits += std::abs(back) < std::abs(v) ? 1 : ~0u;
+  return std::bit_cast<float>(bits);
+}
+
+// Sums of one word: a quotient of so few bits is a midpoint of the type exactly, or far enough from it for a double.
+template <typename T>
+void round_words(const uint32_t* words, int unit, size_t n, uint32_t divisor, T* out) {
+  const double scale = std::ldexp(1.0, unit);
+  for (size_t i = 0; i < n; ++i) {
+    const double v = signed_word(words + i) / static_cast<double>(divisor) * scale;
+    if constexpr (std::is_same_v<T, float>) {
+      out[i] = static_cast<float>(v);
+    } else {
+      const float odd = rounded_to_odd(v);
+      uint16_t half;
+      (std::is_same_v<T, Float16> ? choose_lane_kernels().narrow_f16 : choose_lane_kernels().narrow_bf16)(&odd, 1, &half);
+      out[i] = static_cast<T>(half);
+    }
+  }
+}
+
+}  // namespace
+
 template <typename T>
 void round_sums(const uint32_t* words, size_t stride, const LimbGrid& grid, size_t n, uint32_t divisor, T* out) {
+  if constexpr (!std::is_same_v<T, double>) {
+    if (grid.words == 1) return round_words(words, grid.unit, n, divisor, out);
+  } else if (grid.words <= 3 && divisor == 1) {  // rounded once: the sum is a multiple of the smallest subnormal
+    for (size_t i = 0; i < n; ++i) {
+      __int128 sum = 0;
+      for (uint32_t j = grid.words; j-- > 0;) sum = sum * (__int128{1} << grid.limb_bits) + signed_word(words + j * stride + i);
+      out[i] = std::ldexp(static_cast<double>(sum), grid.unit);
+    }
+    return;
+  }
   const int places = grid.limb_bits, count = static_cast<int>(grid.words);
   const int64_t mask = (int64_t{1} << places) - 1;
   const int kept = 4;  // digits, of at most 30 bits, that are divided and rounded; below them it matters only if they are 0
@@ -163,7 +212,7 @@ void round_sums(const uint32_t* words, size_t stride, const LimbGrid& grid, size
   for (size_t i = 0; i < n; ++i) {
     int64_t carry = 0;
     for (int j = 0; j < count; ++j) {
-      carry += static_cast<int32_t>(wire::load32(reinterpret_cast<const uint8_t*>(words + static_cast<size_t>(j) * stride + i)));
+      carry += signed_word(words + static_cast<size_t>(j) * stride + i);
       digits[j] = static_cast<uint32_t>(carry & mask);
       carry >>= places;
     }

@@ -1,5 +1,5 @@
 // Sums in limbs: the words that an element needs, and the rounding of a sum of words to the element's type. docs/protocol.md,
-// sections 5 to 7, defines and proves it; tests/reference/limbs.py gives the same bits. No I/O.
+// sections 5 to 7, defines and proves it; tests/reference/exact.py is an oracle of it. No I/O.
 #pragma once
 
 #include <cstddef>

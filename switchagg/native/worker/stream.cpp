@@ -747,6 +747,24 @@ void Stream::round(const LimbGrid& grid, uint64_t element, uint32_t count, const
   kernels_.exact_pair_f32(words, words + stride, count, grid.limb_bits, s, x);
 }
 
+// The union's elements in a chunk of which nothing was sent: all ranks have zeros, NaN or Inf there, or what only a memory
+// will send.
+void Stream::finish_zeros(uint64_t chunk) {
+  const uint64_t end = std::min((chunk + 1) * call_.chunk(), call_.count);
+  for (uint64_t element = chunk * call_.chunk(), to; element < end; element = to) {
+    const uint64_t b = element / call_.block;
+    to = std::min((b + 1) * call_.block, end);
+    if (call_.sparse && !bit(union_, b)) continue;
+    if (call_.sparse && !bit(own_, b)) {
+      remember(element, to - element);
+    } else {
+      forget(element, to - element);
+    }
+    const uint64_t first = std::max(element, call_.out_begin), last = std::min(to, call_.out_end);
+    if (first < last) write_zeros(first, last - first);
+  }
+}
+
 void Stream::finish() {
   if (no_op_ || !call_.out) return;
   const auto clipped = [&](uint64_t from, uint64_t to, auto&& write) {
@@ -773,9 +791,7 @@ void Stream::finish() {
   // Chunks of zeros, of which nothing was sent.
   if (call_.in_limbs())
     for (uint64_t c = 0; c < ranges_.size(); ++c)
-      if (ranges_[c].highest == kNoExponent && (!call_.sparse || call_.zero_fill || ranges_[c].special))
-        clipped(c * call_.chunk(), std::min((c + 1) * call_.chunk(), call_.count),
-                [&](uint64_t e, uint64_t n) { write_zeros(e, n); });
+      if (ranges_[c].highest == kNoExponent) finish_zeros(c);
   write_specials();
   if (nontemporal_) kernels_.flush();
 }

@@ -57,6 +57,7 @@ class Stream {
   void note_specials();
   double value(uint64_t element) const;
   void write_specials();
+  void finish_zeros(uint64_t chunk);
   // The elements, with 0 for those that are not finite.
   template <typename T>
   const T* finite(const ChunkRange& range, const T* x, uint32_t count, std::vector<T>& copy) const;
@@ -66,7 +67,7 @@ class Stream {
   void each_chunk(const Run& run, F&& f) const;
   template <typename F>
   void each_piece(const Run& run, F&& f) const;
-  bool narrow() const { return call_.bits < 32; }
+  bool narrow() const { return !call_.in_limbs() && call_.bits < 32; }
   void encode_narrow(uint32_t* words);
   void decode_narrow(const uint32_t* words);
   void encode_lanes(uint8_t* payload);

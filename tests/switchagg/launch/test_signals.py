@@ -36,13 +36,18 @@ class _Falls:
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_an_exit_that_was_ignored_is_raised_again() -> None:
     cleaned = []
-    with pytest.raises(SystemExit) as caught, stop_signals_exit():
-        _Falls()
-        try:
-            time.sleep(60)
-        finally:
-            time.sleep(1.5)  # the signal comes again meanwhile
-            cleaned.append(True)
+
+    def work() -> None:
+        with stop_signals_exit():
+            _Falls()
+            try:
+                time.sleep(60)
+            finally:
+                time.sleep(1.5)  # the signal comes again meanwhile
+                cleaned.append(True)
+
+    with pytest.raises(SystemExit) as caught:
+        work()
     assert (caught.value.code, cleaned) == (143, [True])
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
