@@ -110,6 +110,8 @@ def test_who_was_not_waiting_is_told_by_the_next_call(host: EmbeddedController) 
 
 
 def test_a_rank_that_left_in_order_is_named_to_who_needs_it(host: EmbeddedController) -> None:
+    both = threading.Barrier(2)  # no other leaves before both have heard
+
     def call(session: Session) -> None:
         assert sum_of(session) == 7
         if session.rank == 1:
@@ -118,6 +120,7 @@ def test_a_rank_that_left_in_order_is_named_to_who_needs_it(host: EmbeddedContro
             with pytest.raises(WorkerLostError, match="rank 1 left the job in order, and barrier") as caught:
                 session.barrier()
             assert caught.value.ranks == (1,)
+        both.wait(60)
 
     together(host.url, 3, call)
 
