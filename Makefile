@@ -39,7 +39,7 @@ fuzz: install
 
 # Random exact and bounded sums, SUMS of each, against integers of any size: some twenty minutes. SWITCHAGG_TEST_SEED repeats them.
 fuzz-sums: install
-	SWITCHAGG_SUMS=$(SUMS) $(BIN)/python -m pytest --timeout 3600 -n 2 tests/worker_lib/test_exact.py
+	SWITCHAGG_SUMS=$(SUMS) $(BIN)/python -m pytest --timeout 3600 -n 2 tests/worker_lib/test_limbs.py
 
 # Every claim of docs/experiments.md, some ten minutes; OPTIONS=--quick for the short form. Brings scikit-learn.
 experiments:
