@@ -142,23 +142,6 @@ Refinement::Refinement(const Call& call, const Plan& plan, uint32_t words) : wor
   agreed_.assign(own_.size(), 0);
 }
 
-bool Refinement::encode(uint64_t packet, uint8_t* payload) const {
-  const uint64_t from = packet * words_, to = std::min<uint64_t>(from + words_, own_.size());
-  uint32_t any = 0;
-  for (uint64_t i = from; i < to; ++i) {
-    any |= own_[i];
-    wire::store32(payload + 4 * (i - from), own_[i]);
-  }
-  std::fill(payload + 4 * (to - from), payload + 4 * static_cast<uint64_t>(words_), uint8_t{0});
-  return any != 0;
-}
-
-void Refinement::decode(uint64_t packet, const uint8_t* payload) {
-  if (!payload) return;
-  const uint64_t from = packet * words_, to = std::min<uint64_t>(from + words_, own_.size());
-  for (uint64_t i = from; i < to; ++i) agreed_[i] = wire::load32(payload + 4 * (i - from));
-}
-
 namespace {
 
 int32_t signed_word(const uint32_t* word) {

@@ -31,8 +31,8 @@ class Refinement {
 
   Refinement(const Call& call, const Plan& plan, uint32_t words);
   uint64_t packets() const { return (own_.size() + words_ - 1) / words_; }
-  bool encode(uint64_t packet, uint8_t* payload) const;
-  void decode(uint64_t packet, const uint8_t* payload);
+  bool encode(uint64_t packet, uint8_t* payload) const { return store_words(own_, packet, words_, payload); }
+  void decode(uint64_t packet, const uint8_t* payload) { load_words(agreed_, packet, words_, payload); }
   // After all RESULTs: the chunk's groups that need all words; all of them where none is cut.
   uint32_t groups(uint64_t chunk) const { return places_[chunk] < 0 ? ~0u : agreed_[static_cast<size_t>(places_[chunk])]; }
 

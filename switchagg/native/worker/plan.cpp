@@ -294,21 +294,29 @@ void Plan::set_exponent(uint64_t chunk, uint64_t magnitude) {
   own_[header_words_ + bitmap_words_ + chunk * call_.exponent_words() + exponent / 32] |= 1u << (exponent % 32);
 }
 
-bool Plan::encode(uint64_t packet, uint8_t* payload) const {
-  const uint64_t from = packet * words_, to = std::min<uint64_t>(from + words_, own_.size());
+bool store_words(const std::vector<uint32_t>& all, uint64_t packet, uint32_t words, uint8_t* payload) {
+  const uint64_t from = packet * words, to = std::min<uint64_t>(from + words, all.size());
   uint32_t any = 0;
   for (uint64_t i = from; i < to; ++i) {
-    any |= own_[i];
-    wire::store32(payload + 4 * (i - from), own_[i]);
+    any |= all[i];
+    wire::store32(payload + 4 * (i - from), all[i]);
   }
-  std::fill(payload + 4 * (to - from), payload + 4 * static_cast<uint64_t>(words_), uint8_t{0});
+  std::fill(payload + 4 * (to - from), payload + 4 * static_cast<uint64_t>(words), uint8_t{0});
   return any != 0;
 }
 
+void load_words(std::vector<uint32_t>& all, uint64_t packet, uint32_t words, const uint8_t* payload) {
+  if (!payload) return;
+  const uint64_t from = packet * words, to = std::min<uint64_t>(from + words, all.size());
+  for (uint64_t i = from; i < to; ++i) all[i] = wire::load32(payload + 4 * (i - from));
+}
+
+bool Plan::encode(uint64_t packet, uint8_t* payload) const { return store_words(own_, packet, words_, payload); }
+
 void Plan::decode(uint64_t packet, const uint8_t* payload) {
   if (!payload) return;
+  load_words(agreed_, packet, words_, payload);
   const uint64_t from = packet * words_, to = std::min<uint64_t>(from + words_, own_.size());
-  for (uint64_t i = from; i < to; ++i) agreed_[i] = wire::load32(payload + 4 * (i - from));
   // Clears bits behind the last block, which a faulty rank may have set: a stream would write these blocks.
   const uint64_t last = header_words_ + bitmap_words_ - 1;
   if (bitmap_words_ > 0 && call_.blocks() % 32 != 0 && from <= last && last < to)

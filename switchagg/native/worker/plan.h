@@ -113,6 +113,11 @@ inline void fetch_block(const uint8_t* at, uint64_t bytes) {
   for (uint64_t i = 0; i < bytes && i < 512; i += 64) __builtin_prefetch(at + i);
 }
 
+// The words of one packet of K words, of many that are cut into packets in order. Stores them, filled up with zeros; false: all
+// are zero, send a SKIP. Loads them from a RESULT; null: all zero.
+bool store_words(const std::vector<uint32_t>& all, uint64_t packet, uint32_t words, uint8_t* payload);
+void load_words(std::vector<uint32_t>& all, uint64_t packet, uint32_t words, const uint8_t* payload);
+
 // The header of a collective.
 struct PlanHeader {
   static void encode(const Call& call, uint32_t words, uint8_t* payload);  // the header, zero padded

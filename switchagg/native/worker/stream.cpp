@@ -10,7 +10,6 @@
 #include <type_traits>
 
 #include "switchagg/native/shared/kernel_choice.h"
-#include "switchagg/native/shared/wire.h"
 
 namespace switchagg {
 
@@ -204,16 +203,7 @@ ScaleF Stream::carried(int exponent) const { return scale_of(unbiased<float>(exp
 bool Stream::encode(uint64_t packet, uint8_t* payload) {
   if (no_op_) return true;
   uint32_t* words = reinterpret_cast<uint32_t*>(payload);
-  if (packet < special_packets_) {
-    const uint64_t from = packet * words_, to = std::min<uint64_t>(from + words_, own_specials_.size());
-    uint32_t any = 0;
-    std::memset(payload, 0, 4 * static_cast<size_t>(words_));
-    for (uint64_t i = from; i < to; ++i) {
-      any |= own_specials_[i];
-      wire::store32(payload + 4 * (i - from), own_specials_[i]);
-    }
-    return any != 0;
-  }
+  if (packet < special_packets_) return store_words(own_specials_, packet, words_, payload);
   packet -= special_packets_;
   if (call_.in_limbs()) return encode_limbs(packet, words);
   runs_of(packet, call_.sparse);
@@ -375,11 +365,7 @@ void Stream::encode_lanes(uint8_t* payload) {
 
 void Stream::decode(uint64_t packet, const uint8_t* payload) {
   if (no_op_) return;
-  if (packet < special_packets_) {
-    const uint64_t from = packet * words_, to = std::min<uint64_t>(from + words_, specials_.size());
-    for (uint64_t i = from; payload && i < to; ++i) specials_[i] = wire::load32(payload + 4 * (i - from));
-    return;
-  }
+  if (packet < special_packets_) return load_words(specials_, packet, words_, payload);
   packet -= special_packets_;
   if (call_.in_limbs()) return decode_limbs(packet, reinterpret_cast<const uint32_t*>(payload));
   runs_of(packet, false);
