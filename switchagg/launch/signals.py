@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import queue
 import signal
 import sys
 import threading
@@ -13,7 +12,7 @@ from types import FrameType
 from typing import Final
 
 STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_REPEAT: Final = 0.5  # seconds until a signal that ended nothing is repeated
+_AGAIN: Final = 0.02  # seconds until a signal that ended nothing is sent again
 
 
 @contextlib.contextmanager
@@ -43,45 +42,35 @@ def stop_signals(numbers: Iterable[int] = STOP_SIGNALS, *, keep_ignored: bool = 
 def stop_signals_exit() -> Iterator[None]:
     """Makes SIGTERM and SIGHUP raise SystemExit, so that every child process is ended. For the main thread.
 
-    A signal that is ignored already, as under nohup, stays ignored. If the exception is raised where Python
-    ignores exceptions, as in a finalizer or a callback of fork, it is raised again.
+    A signal that is ignored already, as under nohup, stays ignored. If the exception, or KeyboardInterrupt, is raised
+    where Python ignores exceptions, as in a finalizer or a callback of fork, the signal is sent again.
     """
-    came: queue.SimpleQueue[int | None] = queue.SimpleQueue()
     main = threading.get_ident()
+    report = sys.unraisablehook
+    repeats: list[threading.Timer] = []
 
     def leave(number: int, frame: FrameType | None) -> None:
         del frame
-        came.put(number)
-        if not _leaving():
-            raise SystemExit(128 + number)
+        raise SystemExit(128 + number)
 
-    def repeat() -> None:
-        number = came.get()
-        while number is not None:
-            latest = number
-            try:
-                number = came.get(timeout=_REPEAT)
-            except queue.Empty:
-                signal.pthread_kill(main, latest)
+    def lost(what: sys.UnraisableHookArgs) -> None:
+        error = what.exc_value
+        if threading.get_ident() != main or not isinstance(error, SystemExit | KeyboardInterrupt):
+            report(what)
+            return
+        number = signal.SIGINT if isinstance(error, KeyboardInterrupt) else int(str(error.code)) - 128
+        repeats.append(threading.Timer(_AGAIN, signal.pthread_kill, (main, number)))
+        repeats[-1].start()
 
-    thread = threading.Thread(target=repeat, name="switchagg-signals", daemon=True)
-    thread.start()
     with _handled((signal.SIGTERM, signal.SIGHUP), leave, keep_ignored=True):
+        sys.unraisablehook = lost
         try:
             yield
         finally:
-            came.put(None)
-            thread.join()
-
-
-def _leaving() -> bool:
-    """Returns True while a SystemExit is on its way."""
-    error = sys.exc_info()[1]
-    while error is not None:
-        if isinstance(error, SystemExit):
-            return True
-        error = error.__context__
-    return False
+            sys.unraisablehook = report
+            for repeat in repeats:
+                repeat.cancel()
+                repeat.join()
 
 
 @contextlib.contextmanager

@@ -35,9 +35,6 @@ constexpr uint64_t kScanBudget = 1 << 20;  // elements scanned before the engine
 constexpr uint64_t kDenseSegment = 1 << 19, kSparseSegment = 1 << 24;
 constexpr uint64_t kNontemporal = 16 << 20;  // bytes; larger results are written with nontemporal stores
 
-// Of steps, for each segment: plan, refinement, stream.
-uint32_t kinds_of_steps(const Call& call) { return call.bits == kBounded ? 3 : 2; }
-
 // True if a call means the same under both memberships.
 bool means_the_same(const Call& call, const Admission& before, const Admission& after) {
   if (before.rank == after.rank && before.workers == after.workers) return true;
@@ -45,7 +42,16 @@ bool means_the_same(const Call& call, const Admission& before, const Admission& 
   return call.kind == Kind::allreduce || call.kind == Kind::barrier || call.kind == Kind::no_op;
 }
 
+// Of steps of each segment.
+uint32_t kinds_of_steps(const Call& call) { return 2 + call.exponents_apart() + (call.bits == kBounded); }
+
 }  // namespace
+
+Step::Kind kind_of_step(const Call& call, uint32_t number) {
+  if (number == 0) return Step::Kind::plan;
+  if (number + 1 == kinds_of_steps(call)) return Step::Kind::stream;
+  return number == 1 && call.exponents_apart() ? Step::Kind::exponents : Step::Kind::refinement;
+}
 
 Engine::Engine(std::unique_ptr<Port> port, const Admission& admission)
     : port_(std::move(port)),
@@ -306,21 +312,16 @@ void Engine::begin(Collective& c) {
   if (!c.call.withdrawn) stats_.blocks_total += c.call.blocks();
 }
 
-static Step next_step(const Collective& c, uint32_t number, uint32_t turn, uint32_t lag) {
-  if (number == 0) return {Step::Kind::header, 0, 0, 0, 0};
-  const bool last = lag + 1 == kinds_of_steps(c.call);
-  return {lag == 0 ? Step::Kind::plan : last ? Step::Kind::stream : Step::Kind::refinement, turn - lag, 0, 0, 0};
-}
-
-// Starts the next step if it can: a plan needs its segment scanned, a stream needs its plan's RESULTs, and both need the
-// header's RESULT.
+// Starts the next step if it can: a plan needs its segment scanned, others need the RESULTs of the step before, and all need
+// the header's RESULT.
 bool Engine::start_step(Collective& c) {
-  Step step = next_step(c, c.next_step, c.turn, c.lag);
+  Step step{Step::Kind::header, 0, 0, 0, 0};
+  if (c.next_step > 0) step = {kind_of_step(c.call, c.lag), c.turn - c.lag, 0, 0, 0};
   uint64_t packets = 1;
   const int64_t before = now_ns();
   if (step.kind == Step::Kind::plan || (step.kind == Step::Kind::header && c.header_has_plan)) {
     SegmentState& s = c.segments[step.segment];
-    if (!s.plan && !s.agreed) {
+    if (!s.plan) {
       s.plan = std::make_unique<Plan>(s.call, admission_.words, c.header_has_plan);
       if (c.call.auto_zeros) s.probed = probe_.sample_input(s.call, step.segment);
     }
@@ -332,25 +333,25 @@ bool Engine::start_step(Collective& c) {
       return true;
     }
   }
-  if (step.kind == Step::Kind::plan) {
-    if (!c.opened) return false;
+  if (step.kind != Step::Kind::header) {
     SegmentState& s = c.segments[step.segment];
-    packets = c.header_has_plan ? 0 : s.plan->packets();
-  } else if (step.kind == Step::Kind::refinement) {
-    SegmentState& s = c.segments[step.segment];
-    if (!c.opened || !s.agreed) return false;
-    s.refinement = std::make_unique<Refinement>(s.call, *s.plan, admission_.words);
-    packets = s.refinement->packets();
-    stats_.scan_ns += now_ns() - before;
-  } else if (step.kind == Step::Kind::stream) {
-    SegmentState& s = c.segments[step.segment];
-    if (!c.opened || !s.agreed || (s.call.bits == kBounded && !s.refined)) return false;
-    s.stream = std::make_unique<Stream>(s.call, c.call.kind == Kind::no_op ? nullptr : s.plan.get(), s.refinement.get(),
-                                        admission_.words);
-    packets = s.stream->packets();
-    c.blocks_union += s.stream->union_blocks();
-    stats_.blocks_union += s.stream->union_blocks();
-    stats_.blocks_own += s.call.sparse ? s.plan->own_blocks() : s.call.blocks();
+    if (!c.opened || s.steps_done < c.lag) return false;
+    const Plan* plan = c.call.kind == Kind::no_op ? nullptr : s.plan.get();
+    if (c.lag == 1) s.sequence = std::make_unique<Sequence>(s.call, plan, admission_.words);
+    if (step.kind == Step::Kind::plan) {
+      packets = c.header_has_plan ? 0 : s.plan->packets();
+    } else if (step.kind == Step::Kind::exponents) {
+      packets = s.sequence->packets();
+    } else if (step.kind == Step::Kind::refinement) {
+      s.refinement = std::make_unique<Refinement>(s.call, *plan, *s.sequence, admission_.words);
+      packets = s.refinement->packets();
+    } else {
+      s.stream = std::make_unique<Stream>(s.call, plan, *s.sequence, s.refinement.get(), admission_.words);
+      packets = s.stream->packets();
+      c.blocks_union += s.sequence->union_blocks();
+      stats_.blocks_union += s.sequence->union_blocks();
+      stats_.blocks_own += s.call.sparse ? s.plan->own_blocks() : s.call.blocks();
+    }
     stats_.scan_ns += now_ns() - before;
   }
   if (c.next_step++ > 0) {
@@ -378,15 +379,14 @@ bool Engine::start_step(Collective& c) {
 void Engine::step_done(Collective& c, const Step& step) {
   if (step.kind != Step::Kind::header) {
     SegmentState& s = c.segments[step.segment];
-    if (step.kind == Step::Kind::plan) {
-      s.agreed = true;
-    } else if (step.kind == Step::Kind::refinement) {
-      s.refined = true;
-    } else {
+    ++s.steps_done;
+    if (step.kind == Step::Kind::exponents) s.sequence->agree();
+    if (step.kind == Step::Kind::stream) {
       s.stream->finish();
       probe_.sample_result(s.call, s.probed);
       s.stream.reset();
       s.refinement.reset();
+      s.sequence.reset();
       s.plan.reset();
     }
   }
@@ -424,6 +424,8 @@ bool Engine::build(Collective& c, uint64_t packet_number) {
   if (step.kind == Step::Kind::stream) {
     is_or = c.segments[step.segment].stream->is_or(packet);
     filled = c.segments[step.segment].stream->encode(packet, payload);
+  } else if (step.kind == Step::Kind::exponents) {
+    filled = c.segments[step.segment].sequence->encode(packet, payload);
   } else if (step.kind == Step::Kind::refinement) {
     filled = c.segments[step.segment].refinement->encode(packet, payload);
   } else if (step.kind == Step::Kind::plan || c.header_has_plan) {
@@ -550,6 +552,8 @@ void Engine::on_result(uint64_t packet_number, const uint8_t* payload) {
     s->stream->decode(packet, payload);
   } else if (step.kind == Step::Kind::plan) {
     s->plan->decode(packet, payload);
+  } else if (step.kind == Step::Kind::exponents) {
+    s->sequence->decode(packet, payload);
   } else if (step.kind == Step::Kind::refinement) {
     s->refinement->decode(packet, payload);
   } else {
@@ -572,10 +576,7 @@ void Engine::on_result(uint64_t packet_number, const uint8_t* payload) {
     }
     c.opened = true;
     c.opened_at = now_ns();
-    if (c.header_has_plan) {
-      s->plan->decode(0, payload);
-      s->agreed = true;
-    }
+    if (c.header_has_plan) s->plan->decode(0, payload);
   }
   if (step.results < step.end - step.start) return;
   const Step finished = step;

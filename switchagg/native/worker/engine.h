@@ -64,17 +64,21 @@ enum class Status : uint8_t {
 //      header  plan 0  plan 1  stream 0  plan 2  stream 1  plan 3  stream 2 ...
 //      header  plan 0  plan 1  refinement 0  plan 2  refinement 1  stream 0  plan 3  refinement 2  stream 1 ...
 struct Step {
-  enum class Kind : uint8_t { header, plan, refinement, stream } kind;
+  enum class Kind : uint8_t { header, plan, exponents, refinement, stream } kind;
   uint32_t segment;
   uint64_t start, end, results;
 };
 
+// Step `number` of each segment.
+Step::Kind kind_of_step(const Call& call, uint32_t number);
+
 struct SegmentState {
   Call call;
   std::unique_ptr<Plan> plan;
+  std::unique_ptr<Sequence> sequence;
   std::unique_ptr<Refinement> refinement;
   std::unique_ptr<Stream> stream;
-  bool agreed = false, refined = false;  // the RESULTs of the plan, and of the refinement, are all there
+  uint32_t steps_done = 0;
   std::vector<uint64_t> probed;  // groups whose density is sampled
 };
 

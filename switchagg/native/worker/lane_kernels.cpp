@@ -72,14 +72,15 @@ void flush() {
 inline void set_bit(uint32_t* bits, size_t i) { bits[i >> 5] |= 1u << (i & 31); }
 
 template <typename T, T kSign>
-void scan(const T* x, size_t blocks, size_t block, uint32_t* bits, size_t at, T* max_abs, bool* negative_zero) {
-  T top = *max_abs;
+void scan(const T* x, size_t blocks, size_t block, uint32_t* bits, size_t at, Extremes<T>* found) {
+  T top = found->largest, least = static_cast<T>(found->smallest - 1);  // less 1, so that 0 is the largest
   bool negative = false;
   for (size_t b = 0; b < blocks; ++b, x += block) {
     T largest = 0, any = 0;
     for (size_t i = 0; i < block; ++i) {
-      const T magnitude = static_cast<T>(x[i] & static_cast<T>(~kSign));
+      const T magnitude = static_cast<T>(x[i] & static_cast<T>(~kSign)), below = static_cast<T>(magnitude - 1);
       largest = magnitude > largest ? magnitude : largest;
+      least = below < least ? below : least;
       any = static_cast<T>(any | x[i]);
     }
     if (largest != 0) {
@@ -89,8 +90,9 @@ void scan(const T* x, size_t blocks, size_t block, uint32_t* bits, size_t at, T*
       negative |= any != 0;
     }
   }
-  *max_abs = top;
-  *negative_zero |= negative;
+  found->largest = top;
+  found->smallest = static_cast<T>(least + 1);
+  found->negative_zero |= negative;
 }
 
 void scan_words(const uint32_t* x, size_t blocks, size_t block, uint32_t* bits, size_t at) {
@@ -101,49 +103,71 @@ void scan_words(const uint32_t* x, size_t blocks, size_t block, uint32_t* bits, 
   }
 }
 
-// Less 1, so that 0 is the largest.
 template <typename T, T kSign>
-T smallest(const T* x, size_t n) {
-  T least = static_cast<T>(~T{0});
+void mark_under(const T* x, size_t first, size_t n, T least, uint32_t* groups) {
   for (size_t i = 0; i < n; ++i) {
-    const T below = static_cast<T>((x[i] & static_cast<T>(~kSign)) - 1);
-    least = below < least ? below : least;
+    const T magnitude = static_cast<T>(x[i] & static_cast<T>(~kSign));
+    if (magnitude != 0 && magnitude < least) set_bit(groups, (first + i) / kGroup);
   }
-  return least == static_cast<T>(~T{0}) ? least : static_cast<T>(least + 1);
 }
+
+#if defined(__AVX2__)
+void mark_under32(const uint32_t* x, size_t first, size_t n, uint32_t least, uint32_t* groups) {
+  size_t i = 0;
+  if (first % kWidth == 0)
+    for (; i + kWidth <= n; i += kWidth) {
+      const Ints magnitude = both(load(x + i), all(0x7fffffffu));
+      const uint32_t under = smaller_lanes(magnitude, all(least)) & ~smaller_lanes(magnitude, all(1u));
+      for (size_t j = 0; j < kWidth && under; j += kGroup)
+        if (under >> j & ((1u << kGroup) - 1)) set_bit(groups, (first + i + j) / kGroup);
+    }
+  mark_under<uint32_t, 0x80000000u>(x + i, first + i, n - i, least, groups);
+}
+#else
+constexpr auto mark_under32 = mark_under<uint32_t, 0x80000000u>;
+#endif
 
 // The common case, float32: one vector of maxima for the whole chunk, and for each block only a test for zero.
 #if defined(__AVX2__)
-void scan32(const uint32_t* x, size_t blocks, size_t block, uint32_t* bits, size_t at, uint32_t* max_abs,
-            bool* negative_zero) {
-  if (block % kLine != 0) return scan<uint32_t, 0x80000000u>(x, blocks, block, bits, at, max_abs, negative_zero);
+template <bool kSmallest>
+void scan_vectors(const uint32_t* x, size_t blocks, size_t block, uint32_t* bits, size_t at, Extremes<uint32_t>* found) {
   const bool is_long = blocks * block > kLong;
-  const Ints magnitude = all(0x7fffffffu);
-  Ints top = all(0u);
+  const Ints magnitudes = all(0x7fffffffu), ones = all(~0u);
+  Ints top = all(0u), least = ones;
   bool negative = false;
   for (size_t b = 0; b < blocks; ++b, x += block) {
     Ints any = all(0u);
     for (size_t i = 0; i < block; i += kLine) {
       if (is_long) ahead(x + i);
       for (size_t j = 0; j < kLine; j += kWidth) {
-        const Ints v = load(x + i + j);
+        const Ints v = load(x + i + j), magnitude = both(v, magnitudes);
         any = either(any, v);
-        top = larger(top, both(v, magnitude));
+        top = larger(top, magnitude);
+        if constexpr (kSmallest) least = smaller(least, add(magnitude, ones));
       }
     }
-    if (any_of(any, magnitude)) {
+    if (any_of(any, magnitudes)) {
       set_bit(bits, at + b);
     } else if (any_of(any, any)) {
       negative = true;
     }
   }
-  uint32_t tops[kWidth];
+  uint32_t tops[kWidth], leasts[kWidth];
   store(tops, top);
+  store(leasts, least);
   for (const uint32_t largest : tops)
-    if (largest > *max_abs) *max_abs = largest;
-  *negative_zero |= negative;
+    if (largest > found->largest) found->largest = largest;
+  for (const uint32_t below : leasts)
+    if (below < found->smallest - 1) found->smallest = below + 1;
+  found->negative_zero |= negative;
+}
+
+template <bool kSmallest>
+void scan32(const uint32_t* x, size_t blocks, size_t block, uint32_t* bits, size_t at, Extremes<uint32_t>* found) {
+  (block % kLine ? scan<uint32_t, 0x80000000u> : scan_vectors<kSmallest>)(x, blocks, block, bits, at, found);
 }
 #else
+template <bool>
 constexpr auto scan32 = scan<uint32_t, 0x80000000u>;
 #endif
 
@@ -162,6 +186,10 @@ void quantize_f32_be(const float* __restrict x, size_t n, ScaleF s, uint32_t* __
   if (s.f2 == 1.0f)
     return each_line(n, [=](size_t i) { ahead(x + i); }, [=](size_t i) { words[i] = word(x[i] * s.f1); });
   for (size_t i = 0; i < n; ++i) words[i] = word((x[i] * s.f1) * s.f2);
+}
+
+void cut_off_f32(const float* __restrict x, size_t n, ScaleF up, ScaleF down, float* __restrict left) {
+  for (size_t i = 0; i < n; ++i) left[i] = x[i] - (nearest((x[i] * up.f1) * up.f2) * down.f1) * down.f2;
 }
 
 // Clamps, because a double can round up to the first value whose sum over n workers overflows.
@@ -351,12 +379,17 @@ void exact_limb_f32(const float* __restrict x, size_t n, int shift, uint32_t mas
   exact_limb<float, uint32_t, 23>(x + i, n - i, shift, mask, words + i);
 }
 
-void exact_pair_f32(const uint32_t* __restrict low, const uint32_t* __restrict high, size_t n, int places, ScaleF s,
-                    float* __restrict x) {
-  for (size_t i = 0; i < n; ++i) {
-    const int64_t upper = static_cast<int32_t>(big(high[i])), lower = static_cast<int32_t>(big(low[i]));
-    x[i] = (static_cast<float>((upper << places) + lower) * s.f1) * s.f2;
+void exact_pair_f32(const uint32_t* __restrict low, const uint32_t* __restrict high, size_t n, int places, int bits, ScaleF s,
+                    float* __restrict x, bool nontemporal) {
+  const auto word = [](uint32_t v) { return static_cast<int32_t>(big(v)); };
+  if (bits <= 53) {  // the sum is a double; loops of 64-bit integers have no vectors
+    const double times = static_cast<double>(int64_t{1} << places);
+    return each_written(x, n, nontemporal, [=](size_t i) {
+      return (static_cast<float>(static_cast<double>(word(high[i])) * times + static_cast<double>(word(low[i]))) * s.f1) * s.f2;
+    });
   }
+  for (size_t i = 0; i < n; ++i)
+    x[i] = (static_cast<float>((int64_t{word(high[i])} << places) + word(low[i])) * s.f1) * s.f2;
 }
 
 inline float one_f16(uint16_t h) {
@@ -415,13 +448,14 @@ void narrow_bf16(const float* __restrict x, size_t n, uint16_t* __restrict out) 
 }  // namespace
 
 const LaneKernels KERNELS = {
-    scan32, scan<uint64_t, 0x8000000000000000u>, scan<uint16_t, 0x8000u>, smallest<uint32_t, 0x80000000u>,
-    smallest<uint64_t, 0x8000000000000000u>, smallest<uint16_t, 0x8000u>, scan_words, count_bits,
+    scan32<false>, scan32<true>, scan<uint64_t, 0x8000000000000000u>, scan<uint16_t, 0x8000u>,
+    mark_under32, mark_under<uint64_t, 0x8000000000000000u>, mark_under<uint16_t, 0x8000u>,
+    scan_words, count_bits,
     quantize<float, int32_t>, quantize_f32_be, quantize_f64, quantize<double, int64_t>, dither<float>, dither<double>,
     dequantize<int32_t, float>, dequantize_f32_be, dequantize<int32_t, double>, dequantize<int64_t, double>,
     add_f32, subtract_f32, pack32, unpack32,
     dither_lane, add_lane, dequantize_lane<16>, dequantize_lane<8>, unpack_lane<16>, unpack_lane<8>, flush,
-    pack_limbs, unpack_limbs, exact_limb_f32, exact_limb<double, uint64_t, 52>, exact_pair_f32, widen_f16, narrow_f16, widen_bf16, narrow_bf16,
+    pack_limbs, unpack_limbs, exact_limb_f32, exact_limb<double, uint64_t, 52>, cut_off_f32, exact_pair_f32, widen_f16, narrow_f16, widen_bf16, narrow_bf16,
 };
 
 }  // namespace switchagg

@@ -17,18 +17,29 @@ struct Scale {
 using ScaleF = Scale<float>;
 using ScaleD = Scale<double>;
 
-struct LaneKernels {
-  // Scan `blocks` consecutive blocks of `block` elements. Sets bit i of `bits` (first bit `at`) for every block with a
-  // non-zero element, raises *max_abs to the largest element's bits without its sign, and sets *negative_zero where a
-  // block holds nothing but zeros and one of them is negative.
-  void (*scan32)(const uint32_t* x, size_t blocks, size_t block, uint32_t* bits, size_t at, uint32_t* max_abs, bool* negative_zero);
-  void (*scan64)(const uint64_t* x, size_t blocks, size_t block, uint32_t* bits, size_t at, uint64_t* max_abs, bool* negative_zero);
-  void (*scan16)(const uint16_t* x, size_t blocks, size_t block, uint32_t* bits, size_t at, uint16_t* max_abs, bool* negative_zero);
+// Of magnitudes, as bits, of what was scanned: the smallest is not of zeros, and all ones if there is no other. `negative_zero`:
+// a block holds nothing but zeros, and one of them is negative.
+template <typename T>
+struct Extremes {
+  T largest = 0, smallest = static_cast<T>(~T{0});
+  bool negative_zero = false;
+};
 
-  // The smallest non-zero magnitude of n elements, as bits; all ones if there is none.
-  uint32_t (*smallest32)(const uint32_t* x, size_t n);
-  uint64_t (*smallest64)(const uint64_t* x, size_t n);
-  uint16_t (*smallest16)(const uint16_t* x, size_t n);
+inline constexpr uint32_t kGroup = 8;  // elements of a chunk that are marked together (docs/protocol.md, section 5)
+
+struct LaneKernels {
+  // Scan `blocks` consecutive blocks of `block` elements. Set bit i of `bits` (first bit `at`) for every block with a
+  // non-zero element, and widen *found. scan32 leaves out the smallest.
+  void (*scan32)(const uint32_t* x, size_t blocks, size_t block, uint32_t* bits, size_t at, Extremes<uint32_t>* found);
+  void (*scan32_smallest)(const uint32_t* x, size_t blocks, size_t block, uint32_t* bits, size_t at, Extremes<uint32_t>* found);
+  void (*scan64)(const uint64_t* x, size_t blocks, size_t block, uint32_t* bits, size_t at, Extremes<uint64_t>* found);
+  void (*scan16)(const uint16_t* x, size_t blocks, size_t block, uint32_t* bits, size_t at, Extremes<uint16_t>* found);
+
+  // Set the bit of each group of a chunk that has a non-zero element under `least` among x[0] to x[n - 1], which begin `first`
+  // elements into the chunk.
+  void (*mark_under32)(const uint32_t* x, size_t first, size_t n, uint32_t least, uint32_t* groups);
+  void (*mark_under64)(const uint64_t* x, size_t first, size_t n, uint64_t least, uint32_t* groups);
+  void (*mark_under16)(const uint16_t* x, size_t first, size_t n, uint16_t least, uint32_t* groups);
 
   // The same for integers and bytes, a block being `block` words; there is no sign to leave out.
   void (*scan_words)(const uint32_t* x, size_t blocks, size_t block, uint32_t* bits, size_t at);
@@ -73,10 +84,12 @@ struct LaneKernels {
 
   // Sums in limbs (docs/protocol.md, section 5): limb j of sign and magnitude of each x / unit, as big-endian words; `shift` is
   // the exponent field of an element whose mantissa is the limb as it is, `mask` has the bits of a limb. And rounded sums of
-  // two limbs, times f1 and f2.
+  // two limbs, of at most `bits` bits, times f1 and f2.
   void (*exact_limb_f32)(const float* x, size_t n, int shift, uint32_t mask, uint32_t* words);
   void (*exact_limb_f64)(const double* x, size_t n, int shift, uint32_t mask, uint32_t* words);
-  void (*exact_pair_f32)(const uint32_t* low, const uint32_t* high, size_t n, int places, ScaleF s, float* x);
+  void (*cut_off_f32)(const float* x, size_t n, ScaleF up, ScaleF down, float* left);  // left = x - rint(x * up) * down
+  void (*exact_pair_f32)(const uint32_t* low, const uint32_t* high, size_t n, int places, int bits, ScaleF s, float* x,
+                         bool nontemporal);
 
   void (*widen_f16)(const uint16_t* x, size_t n, float* out);
   void (*narrow_f16)(const float* x, size_t n, uint16_t* out);

@@ -72,27 +72,25 @@ LimbGrid::LimbGrid(const Call& call, const ChunkRange& range, bool cut_off) {
   const int highest = std::max<int>(range.highest, 1);
   int lowest = std::max<int>(range.lowest, 1);
   limb_bits = 31 - static_cast<int>(std::bit_width(call.workers - 1));
-  words = static_cast<uint32_t>((highest - lowest + precision + limb_bits - 1) / limb_bits);
+  bits = highest - lowest + precision;
+  words = static_cast<uint32_t>((bits + limb_bits - 1) / limb_bits);
   if (const uint32_t first = wide ? 3 : 1; cut_off && words > first) {
+    rest = words - first;
     words = first;
-    cut = true;
     lowest = highest + precision - static_cast<int>(first) * limb_bits;
   }
   shift = lowest + container - precision;
   unit = lowest - (wide ? 1023 : 127) - (precision - 1);
 }
 
-// A bit a group that has a non-zero element under `least` among x[from] to x[to - 1].
-template <typename T>
-static uint32_t groups_under(const void* elements, uint64_t from, uint64_t to, uint64_t least) {
-  constexpr T sign = static_cast<T>(T{1} << (8 * sizeof(T) - 1));
-  const T* x = static_cast<const T*>(elements);
-  uint32_t found = 0;
-  for (uint64_t i = from; i < to; ++i) {
-    const T magnitude = static_cast<T>(x[i] & static_cast<T>(~sign));
-    if (magnitude != 0 && magnitude < least) found |= 1u << (i / Refinement::kGroup);
-  }
-  return found;
+LimbGrid LimbGrid::with(uint32_t more) const {
+  LimbGrid grid = *this;
+  const int places = static_cast<int>(more) * limb_bits;
+  grid.words += more;
+  grid.rest = 0;
+  grid.shift -= places;
+  grid.unit -= places;
+  return grid;
 }
 
 // The bits of 2^exponent in a type; 0 if it is under the smallest subnormal.
@@ -103,41 +101,56 @@ static uint64_t power_of_two(DType dtype, int exponent) {
   return exponent >= least - mantissa ? uint64_t{1} << (exponent - least + mantissa) : 0;
 }
 
-uint32_t Refinement::own_groups(const Call& call, const Plan& plan, uint64_t chunk, uint64_t least) {
-  if (plan.smallest(chunk) >= least) return 0;
-  const uint64_t from = chunk * call.chunk(), count = std::min(call.chunk(), call.count - from);
-  const void* x = call.in + from * call.element_bytes();
-  std::vector<float> sum;
-  if (call.memory) {
-    sum.resize(count);
-    call.add_memory(choose_lane_kernels(), from, count, sum.data());
-    x = sum.data();
-  }
+namespace {
+
+// Marks the groups of a chunk in which this rank has a non-zero element under `least`.
+void mark_own(const Call& call, const Plan& plan, const Sequence& sequence, uint64_t chunk, uint64_t least, uint32_t* groups) {
+  if (plan.smallest(chunk) >= least) return;
+  const LaneKernels& kernels = choose_lane_kernels();
   const DType dtype = call.scanned_type();
-  const auto under = dtype == DType::f64   ? groups_under<uint64_t>
-                     : dtype == DType::f32 ? groups_under<uint32_t>
-                                           : groups_under<uint16_t>;
-  if (!call.mask) return under(x, 0, count, least);
-  uint32_t found = 0;
-  for (uint64_t i = 0, to; i < count; i = to) {
-    const uint64_t b = (from + i) / call.block;
-    to = std::min((b + 1) * call.block - from, count);
-    if (call.mask[b >> 5] >> (b & 31) & 1) found |= under(x, i, to, least);
+  std::vector<float> sum;
+  const uint64_t first = chunk * call.chunk(), end = std::min(first + call.chunk(), call.count);
+  for (uint64_t at = first, to = end; at < end; at = to, to = end) {
+    if (!sequence.has_all()) {
+      const uint64_t b = at / call.block;
+      to = std::min((b + 1) * call.block, end);
+      if (!sequence.has(b)) continue;
+    }
+    const void* x = call.in + at * call.element_bytes();
+    if (call.memory) {
+      sum.resize(to - at);
+      call.add_memory(kernels, at, to - at, sum.data());
+      x = sum.data();
+    }
+    const uint64_t place = at - first, n = to - at;
+    if (dtype == DType::f64) {
+      kernels.mark_under64(static_cast<const uint64_t*>(x), place, n, least, groups);
+    } else if (dtype == DType::f32) {
+      kernels.mark_under32(static_cast<const uint32_t*>(x), place, n, static_cast<uint32_t>(least), groups);
+    } else {
+      kernels.mark_under16(static_cast<const uint16_t*>(x), place, n, static_cast<uint16_t>(least), groups);
+    }
   }
-  return found;
 }
 
-Refinement::Refinement(const Call& call, const Plan& plan, uint32_t words) : words_(words) {
-  const std::vector<ChunkRange> ranges = plan.ranges();
+}  // namespace
+
+Refinement::Refinement(const Call& call, const Plan& plan, const Sequence& sequence, uint32_t words) : words_(words) {
+  const std::vector<ChunkRange>& ranges = sequence.ranges();
   const bool wide = call.scanned_type() == DType::f64;
   places_.assign(ranges.size(), -1);
   for (uint64_t c = 0; c < ranges.size(); ++c) {
     const LimbGrid grid(call, ranges[c], true);
-    if (!grid.cut) continue;
+    if (grid.rest == 0) continue;
+    // Elements of 2^kept units and a little more are off by few enough of their bits. Those of wide limbs are rounded to nearest,
+    // others cut.
+    const int kept = wide ? 52 : grid.limb_bits >= 24 ? 11 : 12, exponent = grid.unit + kept;
+    if (ranges[c].lowest > std::max(exponent + (wide ? 1023 : 127), 0)) continue;
+    const uint64_t power = power_of_two(call.scanned_type(), exponent);
+    const uint64_t mantissa = call.scanned_type() == DType::f32 ? std::min(power, uint64_t{1} << 23) : 0;
     places_[c] = static_cast<int32_t>(own_.size());
-    // Of at least 2^kept units; those of wide limbs are rounded to nearest, others cut.
-    const int kept = wide ? 53 : grid.limb_bits >= 24 ? 12 : 13;
-    own_.push_back(own_groups(call, plan, c, power_of_two(call.scanned_type(), grid.unit + kept)));
+    own_.resize(own_.size() + kMarks);
+    mark_own(call, plan, sequence, c, power + mantissa / 1024, own_.data() + places_[c]);
   }
   agreed_.assign(own_.size(), 0);
 }

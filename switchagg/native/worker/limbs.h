@@ -2,45 +2,54 @@
 // sections 5 to 7, defines and proves it; tests/reference/exact.py is an oracle of it. No I/O.
 #pragma once
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
-#include "switchagg/native/worker/plan.h"
+#include "switchagg/native/worker/sequence.h"
 
 namespace switchagg {
 
 // The fixed-point numbers of a chunk: an element is an integer times 2^unit, cut into `words` limbs of sign and magnitude.
 struct LimbGrid {
   uint32_t words = 0;  // 0: all elements are zero
+  uint32_t rest = 0;   // words of what is cut off
+  int bits = 0;        // of an element, also of what is cut off
   int limb_bits = 0;
   int shift = 0;  // the exponent field of an element whose mantissa is its lowest limb
   int unit = 0;
-  bool cut = false;  // elements are not always multiples of the unit
 
   // Of all that the elements have; or, with `cut`, of the highest words only.
   LimbGrid(const Call& call, const ChunkRange& range, bool cut = false);
+  // With more words below its own.
+  LimbGrid with(uint32_t more) const;
   uint32_t mask() const { return (1u << limb_bits) - 1; }
 };
 
-// The groups of a segment's elements that need more than the first words, a bit each, of chunks that would otherwise cut
-// something off. Reduced with OR, after the plan and before the stream.
+// The groups of a segment's elements of which the first words cut off too much, a bit each, of the chunks where that may be.
+// Reduced with OR, before the stream.
 class Refinement {
  public:
-  static constexpr uint32_t kGroup = 32;  // elements
-
-  Refinement(const Call& call, const Plan& plan, uint32_t words);
+  // `sequence` has agreed on its ranges.
+  Refinement(const Call& call, const Plan& plan, const Sequence& sequence, uint32_t words);
   uint64_t packets() const { return (own_.size() + words_ - 1) / words_; }
   bool encode(uint64_t packet, uint8_t* payload) const { return store_words(own_, packet, words_, payload); }
   void decode(uint64_t packet, const uint8_t* payload) { load_words(agreed_, packet, words_, payload); }
-  // After all RESULTs: the chunk's groups that need all words; all of them where none is cut.
-  uint32_t groups(uint64_t chunk) const { return places_[chunk] < 0 ? ~0u : agreed_[static_cast<size_t>(places_[chunk])]; }
+  // After all RESULTs: calls f(group) for the groups of a chunk that need all words.
+  template <typename F>
+  void each_group(uint64_t chunk, F&& f) const {
+    if (places_[chunk] < 0) return;
+    for (uint32_t w = 0; w < kMarks; ++w)
+      for (uint32_t left = agreed_[static_cast<size_t>(places_[chunk]) + w]; left; left &= left - 1)
+        f(32 * w + static_cast<uint32_t>(std::countr_zero(left)));
+  }
 
  private:
-  static uint32_t own_groups(const Call& call, const Plan& plan, uint64_t chunk, uint64_t least);
+  static constexpr uint32_t kMarks = 1024 / kGroup / 32;  // words a chunk
 
   uint32_t words_;
-  std::vector<int32_t> places_;  // of chunks in what follows; -1 where nothing is cut
+  std::vector<int32_t> places_;  // of chunks in what follows; -1 where no group can need more
   std::vector<uint32_t> own_, agreed_;
 };
 

@@ -102,17 +102,28 @@ class Codec {
   void plan_result(uint64_t p, std::optional<nb::bytes> payload) {
     if (header_has_plan_ || p > 0) plan_->decode(header_has_plan_ ? p : p - 1, checked(payload));
   }
-  uint64_t refine() {
-    refinement_ = std::make_unique<Refinement>(call_, *plan_, words_);
+  // Begins the next step between plan and stream; its packets, or None if there is no other.
+  std::optional<uint64_t> refine() {
+    if (step_ == Step::Kind::stream) return std::nullopt;
+    if (step_ == Step::Kind::exponents) sequence_->agree();
+    if (!sequence_) sequence_ = std::make_unique<Sequence>(call_, plan_.get(), words_);
+    step_ = kind_of_step(call_, ++steps_);
+    if (step_ == Step::Kind::stream) return std::nullopt;
+    if (step_ == Step::Kind::exponents) return sequence_->packets();
+    refinement_ = std::make_unique<Refinement>(call_, *plan_, *sequence_, words_);
     return refinement_->packets();
   }
   nb::object refinement_packet(uint64_t p) const {
-    return packet([&](uint8_t* out) { return refinement_->encode(p, out); });
+    return packet([&](uint8_t* out) { return refinement_ ? refinement_->encode(p, out) : sequence_->encode(p, out); });
   }
-  void refinement_result(uint64_t p, std::optional<nb::bytes> payload) { refinement_->decode(p, checked(payload)); }
+  void refinement_result(uint64_t p, std::optional<nb::bytes> payload) {
+    const uint8_t* words = checked(payload);
+    refinement_ ? refinement_->decode(p, words) : sequence_->decode(p, words);
+  }
   uint64_t open() {
-    if (call_.bits == kBounded && !refinement_) refine();
-    stream_ = std::make_unique<Stream>(call_, plan_.get(), refinement_.get(), words_);
+    while (refine()) {
+    }
+    stream_ = std::make_unique<Stream>(call_, plan_.get(), *sequence_, refinement_.get(), words_);
     return stream_->packets();
   }
   bool is_or(uint64_t p) const { return stream_->is_or(p); }
@@ -136,7 +147,10 @@ class Codec {
   Call call_;
   uint32_t words_;
   bool header_has_plan_ = false;
+  Step::Kind step_ = Step::Kind::plan;
+  uint32_t steps_ = 0;
   std::unique_ptr<Plan> plan_;
+  std::unique_ptr<Sequence> sequence_;
   std::unique_ptr<Refinement> refinement_;
   std::unique_ptr<Stream> stream_;
 };

@@ -118,13 +118,15 @@ Plan::Plan(const Call& call, uint32_t words, bool with_header)
       kernels_(choose_lane_kernels()),
       words_(words),
       header_words_(with_header ? kPlanHeaderWords : 0),
-      bitmap_words_(call.sparse ? (call.blocks() + 31) / 32 : 0) {
+      bitmap_words_(call.sparse ? (call.blocks() + 31) / 32 : 0),
+      scanner_(call) {
   const uint64_t total = header_words_ + call.rest_words();
   packets_ = (total + words - 1) / words;
   own_.assign(total, 0);
   agreed_.assign(total, 0);
   if (with_header) write_header(call, own_.data());
   if (call.in_limbs()) smallest_.assign(call.chunks(), UINT64_MAX);
+  if (call.exponents_apart()) exponents_.assign(call.chunks() * call.exponent_words(), 0);
   scanned_ = call.rest_words() == 0;
   seen_ = call.in_begin;
 }
@@ -197,92 +199,66 @@ void Plan::scan_range(uint64_t from, uint64_t to) {
         blocks = run;
         fetch_after(b, run);
       }
-      const void* x = call_.in + (at - call_.in_begin) * call_.element_bytes();
-      const auto scan = [&]<typename T>(auto kernel, auto smallest, T top) {
-        kernel(static_cast<const T*>(x), blocks, length, bits, b, &top, &negative_zero_);
-        top_ = top;
-        if (call_.in_limbs()) bottom_ = std::min<uint64_t>(bottom_, smallest(static_cast<const T*>(x), blocks * length));
-      };
-      if (call_.memory) {
-        blocks = std::min(blocks, std::max<uint64_t>(1, kSumElements / length));
-        sum_.resize(std::max<size_t>(sum_.size(), blocks * length));
-        call_.add_memory(kernels_, at, blocks * length, sum_.data());
-        x = sum_.data();
-      }
-      if (!scaled) {
-        kernels_.scan_words(static_cast<const uint32_t*>(x), blocks, length * (call_.element_bytes() / 4), bits, b);
-      } else if (call_.memory || call_.dtype == DType::f32) {
-        scan(kernels_.scan32, kernels_.smallest32, static_cast<uint32_t>(top_));
-      } else if (call_.dtype == DType::f64) {
-        scan(kernels_.scan64, kernels_.smallest64, top_);
+      if (scaled) {
+        scanner_.scan(at, blocks, length, bits, b);
       } else {
-        scan(kernels_.scan16, kernels_.smallest16, static_cast<uint16_t>(top_));
+        const void* x = call_.in + (at - call_.in_begin) * call_.element_bytes();
+        kernels_.scan_words(static_cast<const uint32_t*>(x), blocks, length * (call_.element_bytes() / 4), bits, b);
       }
       at += blocks * length;
     }
   }
 }
 
-namespace {
+void Plan::note_exponent(uint64_t chunk) {
+  uint32_t* exponents = call_.exponents_apart() ? exponents_.data() : own_.data() + header_words_ + bitmap_words_;
+  const uint64_t smallest = scanner_.note(exponents + chunk * call_.exponent_words(), [&] {
+    const uint64_t from = chunk * call_.chunk();
+    return largest_finite(call_, std::max(from, call_.in_begin), std::min(from + call_.chunk(), call_.in_end));
+  });
+  if (call_.in_limbs()) smallest_[chunk] = smallest;
+}
 
-// The bits of infinity in a type, and of its sign.
-uint64_t infinity_of(DType dtype) {
+uint64_t Scanner::infinity_of(DType dtype) {
   return dtype == DType::f64 ? 0x7ff0000000000000 : dtype == DType::f16 ? 0x7c00 : dtype == DType::bf16 ? 0x7f80 : 0x7f800000;
 }
 
 template <typename T>
-uint64_t largest_below(const void* x, size_t n, uint64_t infinity) {
-  const T* bits = static_cast<const T*>(x);
-  uint64_t top = 0;
-  for (size_t i = 0; i < n; ++i) {
-    const uint64_t magnitude = bits[i] & static_cast<T>(static_cast<T>(~T{0}) >> 1);
-    if (magnitude < infinity) top = std::max(top, magnitude);
-  }
-  return top;
+void Scanner::widen(const Extremes<T>& e) {
+  found_.largest = std::max<uint64_t>(found_.largest, e.largest);
+  if (e.smallest != static_cast<T>(~T{0})) found_.smallest = std::min<uint64_t>(found_.smallest, e.smallest);
+  found_.negative_zero |= e.negative_zero;
 }
 
-}  // namespace
-
-// The largest finite magnitude of a chunk that holds NaN or Inf, which is rare.
-uint64_t Plan::largest_finite(uint64_t chunk) const {
-  const uint64_t to = std::min((chunk + 1) * call_.chunk(), call_.in_end), infinity = infinity_of(call_.scanned_type());
-  uint64_t top = 0;
-  std::vector<float> sum;
-  for (uint64_t at = std::max(chunk * call_.chunk(), call_.in_begin), end; at < to; at = end) {
-    const uint64_t b = at / call_.block;
-    end = std::min((b + 1) * call_.block, to);
-    if (call_.mask && !((call_.mask[b >> 5] >> (b & 31)) & 1)) continue;
-    const void* x = call_.in + (at - call_.in_begin) * call_.element_bytes();
-    if (call_.memory) {
-      sum.resize(end - at);
-      call_.add_memory(kernels_, at, end - at, sum.data());
-      x = sum.data();
+void Scanner::scan(uint64_t element, uint64_t blocks, uint64_t length, uint32_t* bits, uint64_t at) {
+  const auto look = [&]<typename T>(auto kernel, const void* x, uint64_t n, uint64_t first, T) {
+    Extremes<T> e;
+    kernel(static_cast<const T*>(x), n, length, bits, first, &e);
+    widen(e);
+  };
+  const auto scan32 = call_.in_limbs() ? kernels_.scan32_smallest : kernels_.scan32;
+  if (call_.memory) {
+    const uint64_t each = std::max<uint64_t>(1, kSumElements / length);
+    for (uint64_t b = 0; b < blocks; b += each) {
+      const uint64_t n = std::min(each, blocks - b);
+      sum_.resize(std::max<size_t>(sum_.size(), n * length));
+      call_.add_memory(kernels_, element + b * length, n * length, sum_.data());
+      look(scan32, sum_.data(), n, at + b, uint32_t{});
     }
-    const auto largest = call_.scanned_type() == DType::f64   ? largest_below<uint64_t>
-                         : call_.scanned_type() == DType::f32 ? largest_below<uint32_t>
-                                                              : largest_below<uint16_t>;
-    top = std::max(top, largest(x, end - at, infinity));
+    return;
   }
-  return top;
+  const void* x = call_.in + (element - call_.in_begin) * call_.element_bytes();
+  if (call_.dtype == DType::f32) {
+    look(scan32, x, blocks, at, uint32_t{});
+  } else if (call_.dtype == DType::f64) {
+    look(kernels_.scan64, x, blocks, at, uint64_t{});
+  } else {
+    look(kernels_.scan16, x, blocks, at, uint16_t{});
+  }
 }
 
-void Plan::note_exponent(uint64_t chunk) {
-  const uint64_t infinity = infinity_of(call_.scanned_type());
-  if (top_ >= infinity) {
-    set_exponent(chunk, infinity);
-    top_ = largest_finite(chunk);
-  }
-  if (top_ != 0) set_exponent(chunk, top_);
-  if (bottom_ < infinity) {
-    set_exponent(chunk, bottom_);
-    smallest_[chunk] = bottom_;
-  }
-  top_ = 0;
-  bottom_ = UINT64_MAX;
-}
-
-// Sets the bit of a magnitude's exponent field, which for halves is that of the value in float32.
-void Plan::set_exponent(uint64_t chunk, uint64_t magnitude) {
+// The bit of a magnitude's exponent field, which for halves is that of the value in float32.
+void Scanner::set_exponent(uint32_t* exponents, uint64_t magnitude) const {
   const DType dtype = call_.scanned_type();
   uint32_t exponent = static_cast<uint32_t>(magnitude >> (dtype == DType::f64 ? 52 : dtype == DType::bf16 ? 7 : 23));
   if (dtype == DType::f16) {
@@ -291,7 +267,48 @@ void Plan::set_exponent(uint64_t chunk, uint64_t magnitude) {
     kernels_.widen_f16(&half, 1, &wide);
     exponent = std::bit_cast<uint32_t>(wide) >> 23;
   }
-  own_[header_words_ + bitmap_words_ + chunk * call_.exponent_words() + exponent / 32] |= 1u << (exponent % 32);
+  const bool finite = exponent < call_.not_finite();
+  exponent >>= call_.cut_exponent_bits();
+  if (finite) exponent = std::min(exponent, 32 * call_.exponent_words() - 2);  // the last bit is that of NaN and Inf
+  exponents[exponent / 32] |= 1u << (exponent % 32);
+}
+
+namespace {
+
+template <typename T>
+uint64_t largest_below(const void* x, size_t n, int mantissa) {
+  constexpr T magnitudes = static_cast<T>(static_cast<T>(~T{0}) >> 1);
+  const T infinity = static_cast<T>(magnitudes >> mantissa << mantissa);
+  const T* bits = static_cast<const T*>(x);
+  T top = 0;
+  for (size_t i = 0; i < n; ++i) {
+    const T magnitude = static_cast<T>(bits[i] & magnitudes);
+    if (magnitude < infinity) top = std::max(top, magnitude);
+  }
+  return top;
+}
+
+}  // namespace
+
+uint64_t largest_finite(const Call& call, uint64_t from, uint64_t to) {
+  uint64_t top = 0;
+  std::vector<float> sum;
+  for (uint64_t at = from, end; at < to; at = end) {
+    const uint64_t b = at / call.block;
+    end = std::min((b + 1) * call.block, to);
+    if (call.mask && !((call.mask[b >> 5] >> (b & 31)) & 1)) continue;
+    const void* x = call.in + (at - call.in_begin) * call.element_bytes();
+    if (call.memory) {
+      sum.resize(end - at);
+      call.add_memory(choose_lane_kernels(), at, end - at, sum.data());
+      x = sum.data();
+    }
+    const DType dtype = call.scanned_type();
+    top = std::max(top, dtype == DType::f64   ? largest_below<uint64_t>(x, end - at, 52)
+                        : dtype == DType::f32 ? largest_below<uint32_t>(x, end - at, 23)
+                                              : largest_below<uint16_t>(x, end - at, dtype == DType::f16 ? 10 : 7));
+  }
+  return top;
 }
 
 bool store_words(const std::vector<uint32_t>& all, uint64_t packet, uint32_t words, uint8_t* payload) {
@@ -326,18 +343,26 @@ void Plan::decode(uint64_t packet, const uint8_t* payload) {
 uint64_t Plan::own_blocks() const { return kernels_.count_bits(own_bitmap(), bitmap_words_); }
 
 std::vector<ChunkRange> Plan::ranges() const {
-  std::vector<ChunkRange> out(call_.chunks());
-  const uint32_t each = call_.exponent_words();
-  const uint32_t* words = agreed_.data() + header_words_ + bitmap_words_;
-  constexpr uint32_t kTop = 1u << 31;  // the field of NaN and Inf is the last bit
+  return ranges_of(call_, agreed_.data() + header_words_ + bitmap_words_, call_.chunks());
+}
+
+std::vector<ChunkRange> ranges_of(const Call& call, const uint32_t* words, uint64_t chunks) {
+  std::vector<ChunkRange> out(chunks);
+  const uint32_t each = call.exponent_words();
+  const uint32_t cut = call.cut_exponent_bits();
+  const int last = 32 * static_cast<int>(each) - 1;  // the bit of NaN and Inf
   for (uint64_t c = 0; c < out.size(); ++c, words += each) {
     ChunkRange& range = out[c];
-    range.special = words[each - 1] & kTop;
-    for (uint32_t w = 0; w < each; ++w) {
-      const uint32_t bits = w == each - 1 ? words[w] & ~kTop : words[w];
+    for (int w = 0; w < static_cast<int>(each); ++w) {
+      uint32_t bits = words[w];
+      if (w == last / 32) {
+        range.special = bits >> 31;
+        bits &= ~(1u << 31);
+      }
       if (!bits) continue;
-      if (range.lowest == kNoExponent) range.lowest = static_cast<int16_t>(w * 32 + static_cast<uint32_t>(std::countr_zero(bits)));
-      range.highest = static_cast<int16_t>(w * 32 + 31 - static_cast<uint32_t>(std::countl_zero(bits)));
+      const int highest = 32 * w + 31 - std::countl_zero(bits);
+      if (range.lowest == kNoExponent) range.lowest = static_cast<int16_t>((32 * w + std::countr_zero(bits)) << cut);
+      range.highest = static_cast<int16_t>(highest + 1 < last ? ((highest + 1) << cut) - 1 : call.not_finite() - 1);
     }
   }
   return out;

@@ -2,7 +2,10 @@
 // reduced with OR; tests/reference/plan.py does the same in Python. No I/O.
 //
 //      header:  fingerprint, its complement, policy          once a collective
-//      rest:    bitmap (a bit a block), then exponents (one-hot, 256 or 2,048 bits a chunk)     once a segment
+//      rest:    bitmap (a bit a block), then exponents (one-hot, 256 or 2,048 bits a chunk; 128 or 256 for sums in limbs)
+//                                                                                               once a segment
+//
+// The exponents of large segments in limbs of which zero blocks are skipped come later (sequence.h).
 //
 // Header and rest share one packet where the collective is one segment and both fit; else the header has a packet alone.
 #pragma once
@@ -25,8 +28,8 @@ inline constexpr int kNoExponent = -1;
 // In place of a lane's bits: sums that are exact, and sums whose error is within the bound for each element by itself.
 inline constexpr uint8_t kExact = 0, kBounded = 1;
 
-// The finite, non-zero elements of a chunk on all ranks: the exponent fields of the smallest and of the largest magnitude,
-// kNoExponent where there are none. `lowest` is agreed on for exact sums only.
+// The finite, non-zero elements of a chunk on all ranks: bounds on the exponent fields of the smallest and of the largest
+// magnitude, kNoExponent where there are none. For lanes of a fixed width `highest` is exact, and there is no lowest.
 struct ChunkRange {
   int16_t lowest = kNoExponent, highest = kNoExponent;
   bool special = false;  // some element is NaN or Inf
@@ -75,11 +78,16 @@ struct Call {
   uint64_t chunk() const { return uint64_t{1} << chunk_shift(); }
   uint64_t chunks() const { return scaled() ? (count + chunk() - 1) / chunk() : 0; }
   uint64_t blocks() const { return (count + block - 1) / block; }
-  uint32_t exponent_words() const { return dtype == DType::f64 ? 64 : 8; }
+  // Of a one-hot exponent, which for sums in limbs has its lowest bits cut off.
+  uint32_t exponent_words() const { return (dtype == DType::f64 ? 64u : 8u) >> cut_exponent_bits(); }
+  uint32_t cut_exponent_bits() const { return !in_limbs() ? 0 : dtype == DType::f64 ? 3 : 1; }
   uint32_t not_finite() const { return dtype == DType::f64 ? 2047 : 255; }
   // The type in which elements are scaled: float64, or float32 where a memory is added; halves as they are.
   DType scanned_type() const { return memory ? DType::f32 : dtype; }
-  uint64_t rest_words() const { return (sparse ? (blocks() + 31) / 32 : 0) + chunks() * exponent_words(); }
+  bool exponents_apart() const { return in_limbs() && sparse && scaled() && chunks() > 32; }
+  uint64_t rest_words() const {
+    return (sparse ? (blocks() + 31) / 32 : 0) + (exponents_apart() ? 0 : chunks() * exponent_words());
+  }
 
   // Elements a segment where the tensor is cut in segments of about `wanted` elements; a multiple of 32 blocks.
   uint64_t segment_elements(uint64_t wanted) const {
@@ -118,6 +126,49 @@ inline void fetch_block(const uint8_t* at, uint64_t bytes) {
 bool store_words(const std::vector<uint32_t>& all, uint64_t packet, uint32_t words, uint8_t* payload);
 void load_words(std::vector<uint32_t>& all, uint64_t packet, uint32_t words, const uint8_t* payload);
 
+// The largest finite magnitude, as bits, of elements [from, to), as far as the mask has them; for chunks that hold NaN or Inf.
+uint64_t largest_finite(const Call& call, uint64_t from, uint64_t to);
+// The ranges that one-hot exponents of chunks tell.
+std::vector<ChunkRange> ranges_of(const Call& call, const uint32_t* exponents, uint64_t chunks);
+
+// Scans floats for the magnitudes that determine a chunk's exponents.
+class Scanner {
+ public:
+  explicit Scanner(const Call& call) : call_(call), kernels_(choose_lane_kernels()) {}
+  // Elements from `element` on, as `blocks` blocks of `length`; sets bits from `at` on for those that are not zero.
+  void scan(uint64_t element, uint64_t blocks, uint64_t length, uint32_t* bits, uint64_t at);
+  // Sets the one-hot exponents of what was scanned since the last note, and returns the smallest non-zero finite magnitude, as
+  // bits; all ones if there is none. `largest()` is called if some element is not finite.
+  template <typename F>
+  uint64_t note(uint32_t* exponents, F&& largest);
+  bool negative_zero() const { return found_.negative_zero; }
+
+ private:
+  template <typename T>
+  void widen(const Extremes<T>& e);
+  void set_exponent(uint32_t* exponents, uint64_t magnitude) const;
+  static uint64_t infinity_of(DType dtype);
+
+  const Call& call_;
+  const LaneKernels& kernels_;
+  Extremes<uint64_t> found_;
+  std::vector<float> sum_;  // of a few blocks, with a memory
+};
+
+template <typename F>
+uint64_t Scanner::note(uint32_t* exponents, F&& largest) {
+  const uint64_t infinity = infinity_of(call_.scanned_type());
+  if (found_.largest >= infinity) {
+    set_exponent(exponents, infinity);
+    found_.largest = largest();
+  }
+  if (found_.largest != 0) set_exponent(exponents, found_.largest);
+  const uint64_t smallest = call_.in_limbs() && found_.smallest < infinity ? found_.smallest : UINT64_MAX;
+  if (smallest != UINT64_MAX) set_exponent(exponents, smallest);
+  found_ = {0, UINT64_MAX, found_.negative_zero};
+  return smallest;
+}
+
 // The header of a collective.
 struct PlanHeader {
   static void encode(const Call& call, uint32_t words, uint8_t* payload);  // the header, zero padded
@@ -143,16 +194,15 @@ class Plan {
   uint64_t own_blocks() const;  // of its bitmap
   const uint32_t* union_bitmap() const { return agreed_.data() + header_words_; }
   std::vector<ChunkRange> ranges() const;
-  // The smallest non-zero magnitude of a chunk on this rank, as bits; all ones if there is none. For sums in limbs.
+  // Of this rank's chunks: exponents where they are apart; the smallest magnitude, as of Scanner::note, for sums in limbs.
+  const std::vector<uint32_t>& own_exponents() const { return exponents_; }
   uint64_t smallest(uint64_t chunk) const { return smallest_[chunk]; }
-  bool negative_zero() const { return negative_zero_; }
+  bool negative_zero() const { return scanner_.negative_zero(); }
 
  private:
   void scan_range(uint64_t from, uint64_t to);
   void fetch_after(uint64_t block, uint64_t blocks);
   void note_exponent(uint64_t chunk);
-  void set_exponent(uint64_t chunk, uint64_t magnitude);
-  uint64_t largest_finite(uint64_t chunk) const;
 
   const Call& call_;
   const LaneKernels& kernels_;
@@ -161,10 +211,10 @@ class Plan {
   std::vector<uint32_t> own_, agreed_;  // all plan words, host order
   uint64_t seen_ = 0;
   uint64_t fetched_to_ = 0, fetched_ = 0;  // the first block not prefetched; how many were
-  bool scanned_ = false, negative_zero_ = false;
-  std::vector<float> sum_;  // of a few blocks, with a memory
+  bool scanned_ = false;
+  Scanner scanner_;
+  std::vector<uint32_t> exponents_;
   std::vector<uint64_t> smallest_;
-  uint64_t top_ = 0, bottom_ = UINT64_MAX;  // the current chunk's largest and smallest non-zero magnitude, as bits
 };
 
 }  // namespace switchagg

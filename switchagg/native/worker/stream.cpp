@@ -32,6 +32,19 @@ T pow2(int k) {
 
 bool bit(const uint32_t* bits, uint64_t i) { return (bits[i >> 5] >> (i & 31)) & 1; }
 
+// As store_words and load_words (plan.h), of words that are big-endian already.
+bool take_words(const std::vector<uint32_t>& all, uint64_t packet, uint32_t words, uint32_t* payload) {
+  const uint64_t from = packet * words, to = std::min<uint64_t>(from + words, all.size());
+  const auto first = all.begin() + static_cast<std::ptrdiff_t>(from), last = all.begin() + static_cast<std::ptrdiff_t>(to);
+  std::fill(std::copy(first, last, payload), payload + words, 0u);
+  return std::any_of(first, last, [](uint32_t w) { return w != 0; });
+}
+
+void put_words(std::vector<uint32_t>& all, uint64_t packet, uint32_t words, const uint32_t* payload) {
+  const uint64_t from = packet * words, to = std::min<uint64_t>(from + words, all.size());
+  if (payload) std::copy_n(payload, to - from, all.begin() + static_cast<std::ptrdiff_t>(from));
+}
+
 uint32_t dither_key(uint32_t call_number, uint32_t rank) {
   uint32_t k = call_number * 0x9E3779B1u ^ (rank + 1) * 0x7FEB352Du;
   k ^= k >> 15;
@@ -41,8 +54,8 @@ uint32_t dither_key(uint32_t call_number, uint32_t rank) {
 
 }  // namespace
 
-Stream::Stream(const Call& call, const Plan* plan, const Refinement* refinement, uint32_t words)
-    : call_(call), kernels_(choose_lane_kernels()), words_(words), refinement_(refinement) {
+Stream::Stream(const Call& call, const Plan* plan, const Sequence& sequence, const Refinement* refinement, uint32_t words)
+    : call_(call), kernels_(choose_lane_kernels()), words_(words), sequence_(sequence) {
   lanes_per_packet_ = call.in_limbs() ? words : call.bits == 64 ? words / 3 : words * (32 / call.bits);
   headroom_ = std::bit_width(call.workers - 1) + (call.workers >= 256);
   if (narrow()) {
@@ -51,35 +64,16 @@ Stream::Stream(const Call& call, const Plan* plan, const Refinement* refinement,
   }
   top_exponent_ = call.dtype == DType::f64 ? 2046 : call.dtype == DType::f16 ? 142 : 254;
   no_op_ = plan == nullptr;
-  union_blocks_ = call.blocks();
-  elements_ = call.count;
   if (!no_op_) {
-    ranges_ = plan->ranges();
     note_specials();
     negative_zero_ = plan->negative_zero();
   }
-  if (!no_op_ && call.sparse) {
-    const uint64_t bitmap_words = (call.blocks() + 31) / 32;
-    own_ = plan->own_bitmap();
-    union_ = plan->union_bitmap();
-    if (call.union_out) std::copy_n(union_, bitmap_words, call.union_out);
-    union_blocks_ = kernels_.count_bits(union_, bitmap_words);
-    all_union_ = union_blocks_ == call.blocks();
-    all_own_ = all_union_ && kernels_.count_bits(own_, bitmap_words) == call.blocks();
-    if (!all_union_) {
-      blocks_.reserve(union_blocks_);
-      for (uint64_t w = 0; w < bitmap_words; ++w)
-        for (uint32_t rest = union_[w]; rest; rest &= rest - 1)
-          blocks_.push_back(static_cast<uint32_t>(w * 32 + static_cast<uint64_t>(std::countr_zero(rest))));
-      elements_ = union_blocks_ * call.block;
-      if (union_blocks_ && blocks_.back() == call.blocks() - 1)
-        elements_ -= call.blocks() * call.block - call.count;  // the tensor's last block may be short
-    }
-  }
-  nontemporal_ = call.nontemporal && 2 * union_blocks_ >= call.blocks();
-  packets_ = (elements_ + lanes_per_packet_ - 1) / lanes_per_packet_;
+  if (call.union_out && sequence.union_bitmap()) std::copy_n(sequence.union_bitmap(), (call.blocks() + 31) / 32, call.union_out);
+  nontemporal_ = call.nontemporal && 2 * sequence.union_blocks() >= call.blocks();
+  packets_ = (sequence.elements() + lanes_per_packet_ - 1) / lanes_per_packet_;
   if (call.in_limbs()) {
     cut_limbs();
+    if (refinement) find_groups(*refinement);
   } else if (narrow()) {
     sums_.resize(words);
     q_.resize(call.chunk());
@@ -94,8 +88,8 @@ Stream::Stream(const Call& call, const Plan* plan, const Refinement* refinement,
 void Stream::runs_of(uint64_t packet, bool by_owner) {
   runs_.clear();
   const uint64_t from = packet * lanes_per_packet_;
-  uint64_t left = std::min<uint64_t>(lanes_per_packet_, elements_ - from);
-  if (all_union_ && (!by_owner || all_own_)) {
+  uint64_t left = std::min<uint64_t>(lanes_per_packet_, sequence_.elements() - from);
+  if (sequence_.whole() && (!by_owner || sequence_.has_all())) {
     runs_.push_back({from, static_cast<uint32_t>(left), 0, true});
     return;
   }
@@ -104,11 +98,11 @@ void Stream::runs_of(uint64_t packet, bool by_owner) {
   uint64_t offset = from % block;
   uint32_t at = 0;
   while (left) {
-    const uint64_t b = all_union_ ? k : blocks_[k];
+    const uint64_t b = sequence_.whole() ? k : sequence_.blocks()[k];
     const uint64_t element = b * block + offset;
     const uint32_t count =
         static_cast<uint32_t>(std::min<uint64_t>({block - offset, left, call_.count - element}));
-    const bool own = !by_owner || bit(own_, b);
+    const bool own = !by_owner || sequence_.has(b);
     if (!runs_.empty() && runs_.back().own == own && runs_.back().element + runs_.back().count == element) {
       runs_.back().count += count;
     } else {
@@ -142,7 +136,7 @@ void Stream::each_chunk(const Run& run, F&& f) const {
   while (left) {
     const uint64_t c = element >> shift;
     const uint32_t count = static_cast<uint32_t>(std::min<uint64_t>(left, ((c + 1) << shift) - element));
-    f(element, count, at, ranges_[c]);
+    f(element, count, at, sequence_.ranges()[c]);
     element += count;
     at += count;
     left -= count;
@@ -205,6 +199,7 @@ bool Stream::encode(uint64_t packet, uint8_t* payload) {
   uint32_t* words = reinterpret_cast<uint32_t*>(payload);
   if (packet < special_packets_) return store_words(own_specials_, packet, words_, payload);
   packet -= special_packets_;
+  if (packet >= packets_) return take_words(own_rest_, packet - packets_, words_, words);
   if (call_.in_limbs()) return encode_limbs(packet, words);
   runs_of(packet, call_.sparse);
   if (!std::any_of(runs_.begin(), runs_.end(), [](const Run& r) { return r.own; })) {
@@ -367,7 +362,9 @@ void Stream::decode(uint64_t packet, const uint8_t* payload) {
   if (no_op_) return;
   if (packet < special_packets_) return load_words(specials_, packet, words_, payload);
   packet -= special_packets_;
-  if (call_.in_limbs()) return decode_limbs(packet, reinterpret_cast<const uint32_t*>(payload));
+  const uint32_t* words = reinterpret_cast<const uint32_t*>(payload);
+  if (packet >= packets_) return put_words(rest_, packet - packets_, words_, words);
+  if (call_.in_limbs()) return decode_limbs(packet, words);
   runs_of(packet, false);
   // Keep the elements that the caller wants.
   if (call_.out_begin > 0 || call_.out_end < call_.count) {
@@ -388,7 +385,6 @@ void Stream::decode(uint64_t packet, const uint8_t* payload) {
     for (const Run& r : runs_) write_zeros(r.element, r.count);
     return;
   }
-  const uint32_t* words = reinterpret_cast<const uint32_t*>(payload);
   if (call_.dtype == DType::raw) {
     for (const Run& r : runs_)
       std::memcpy(call_.out + 4 * (r.element - call_.out_begin), words + r.at, 4 * static_cast<size_t>(r.count));
@@ -523,8 +519,8 @@ void Stream::forget(uint64_t element, uint64_t count) {
 
 // The chunks that hold NaN or Inf, and this rank's bits of their elements.
 void Stream::note_specials() {
-  for (uint64_t c = 0; c < ranges_.size(); ++c)
-    if (ranges_[c].special) special_.push_back(c);
+  for (uint64_t c = 0; c < sequence_.ranges().size(); ++c)
+    if (sequence_.ranges()[c].special) special_.push_back(c);
   if (special_.empty()) return;
   const uint64_t half = call_.chunk() / 32;
   own_specials_.assign(special_.size() * 2 * half, 0);
@@ -587,28 +583,12 @@ void Stream::write_specials() {
 // Calls f(piece) for the pieces of the packet that begins at `cut`; returns the beginning of the next one.
 template <typename F>
 Stream::Cut Stream::each_limb_piece(Cut cut, F&& f) const {
-  const uint64_t block = call_.block;
   uint32_t at = 0;
-  while (cut.from < elements_) {
-    const uint64_t k = cut.from / block;
-    const uint64_t element = all_union_ ? cut.from : blocks_[k] * block + cut.from % block;
-    const uint64_t c = element >> call_.chunk_shift();
-    uint64_t end = std::min((c + 1) << call_.chunk_shift(), call_.count);
-    if (!all_union_) {  // as far as the union's blocks are neighbours
-      uint64_t next = k + 1, to = (blocks_[k] + 1) * block;
-      for (; to < end && next < blocks_.size() && blocks_[next] * block == to; ++next) to += block;
-      end = std::min(to, end);
-    }
+  while (cut.from < sequence_.elements()) {
+    const Sequence::Part part = sequence_.part(cut.from, call_.chunk());
+    const uint64_t c = part.element >> call_.chunk_shift(), place = part.element & (call_.chunk() - 1);
     const LimbGrid* grid = &grids_[c];
-    if (const uint32_t groups = refinement_ ? refinement_->groups(c) : ~0u; groups != ~0u) {  // as far as all groups have the same grid
-      const uint64_t first = c << call_.chunk_shift();
-      uint64_t g = (element - first) / Refinement::kGroup;
-      const bool all_words = groups >> g & 1;
-      if (!all_words) grid = &first_grids_[c];
-      while (g < 31 && (groups >> (g + 1) & 1) == all_words) ++g;
-      end = std::min(first + (g + 1) * Refinement::kGroup, end);
-    }
-    const uint64_t count = end - element;
+    const uint64_t count = std::min(part.count, call_.chunk() - place);
     const uint32_t words = grid->words;
     if (words == 0) {  // nothing is sent; finish() writes zeros
       cut = {cut.from + count, 0};
@@ -616,13 +596,13 @@ Stream::Cut Stream::each_limb_piece(Cut cut, F&& f) const {
     }
     if (words > words_) {  // an element of several packets, each with limbs of it alone
       if (at > 0) break;
-      const uint32_t part = std::min(words_, words - cut.limb);
-      f(Piece{element, 1, 0, part, cut.limb, grid});
-      return cut.limb + part < words ? Cut{cut.from, cut.limb + part} : Cut{cut.from + 1, 0};
+      const uint32_t limbs = std::min(words_, words - cut.limb);
+      f(Piece{part.element, 1, 0, limbs, cut.limb, grid});
+      return cut.limb + limbs < words ? Cut{cut.from, cut.limb + limbs} : Cut{cut.from + 1, 0};
     }
     const uint32_t fit = static_cast<uint32_t>(std::min<uint64_t>(count, (words_ - at) / words));
     if (fit == 0) break;
-    f(Piece{element, fit, at, words, 0, grid});
+    f(Piece{part.element, fit, at, words, 0, grid});
     at += fit * words;
     cut = {cut.from + fit, 0};
   }
@@ -630,13 +610,10 @@ Stream::Cut Stream::each_limb_piece(Cut cut, F&& f) const {
 }
 
 void Stream::cut_limbs() {
-  grids_.reserve(ranges_.size());
-  for (const ChunkRange& range : ranges_) grids_.emplace_back(call_, range);
-  if (call_.bits == kBounded) {
-    first_grids_.reserve(ranges_.size());
-    for (const ChunkRange& range : ranges_) first_grids_.emplace_back(call_, range, true);
-  }
-  for (Cut cut{0, 0}; cut.from < elements_;) {
+  const std::vector<ChunkRange>& ranges = sequence_.ranges();
+  grids_.reserve(ranges.size());
+  for (const ChunkRange& range : ranges) grids_.emplace_back(call_, range, call_.bits == kBounded);
+  for (Cut cut{0, 0}; cut.from < sequence_.elements();) {
     bool any = false;
     const Cut next = each_limb_piece(cut, [&](const Piece&) { any = true; });
     if (any) cuts_.push_back(cut);
@@ -645,26 +622,106 @@ void Stream::cut_limbs() {
   packets_ = cuts_.size();
 }
 
+void Stream::find_groups(const Refinement& refinement) {
+  first_groups_.reserve(grids_.size() + 1);
+  size_t at = 0, kept = 0;
+  for (uint64_t c = 0; c < grids_.size(); ++c) {
+    first_groups_.push_back(groups_.size());
+    refinement.each_group(c, [&](uint32_t g) {
+      const uint64_t element = (c << call_.chunk_shift()) + uint64_t{g} * kGroup;
+      if (element >= call_.count) return;
+      const uint32_t count = static_cast<uint32_t>(std::min<uint64_t>(kGroup, call_.count - element));
+      groups_.push_back({element, count, at, kept});
+      at += count * grids_[c].rest;
+      kept += count * grids_[c].words;
+    });
+  }
+  first_groups_.push_back(groups_.size());
+  own_rest_.resize(at);
+  rest_.resize(at);
+  kept_.resize(kept);
+}
+
+// Calls f(group, element, count) for the parts of marked groups among elements of one chunk.
+template <typename F>
+void Stream::each_group(uint64_t element, uint64_t count, F&& f) const {
+  if (groups_.empty()) return;
+  const uint64_t c = element >> call_.chunk_shift();
+  for (size_t i = first_groups_[c]; i < first_groups_[c + 1]; ++i) {
+    const Group& group = groups_[i];
+    const uint64_t from = std::max(element, group.element), to = std::min(element + count, group.element + group.count);
+    if (from < to) f(group, from, to - from);
+  }
+}
+
+// What the words of elements cut off, x[0] being the first; of those that are in marked groups.
+void Stream::encode_rest(uint64_t element, uint32_t count, const void* x) {
+  each_group(element, count, [&](const Group& group, uint64_t from, uint64_t n) {
+    const LimbGrid& grid = grids_[from >> call_.chunk_shift()];
+    const LimbGrid all = grid.with(grid.rest);
+    uint32_t* to = own_rest_.data() + group.at + (from - group.element);
+    const auto limbs = [&](const auto* values, auto kernel) {
+      for (uint32_t j = 0; j < grid.rest; ++j, to += group.count)
+        kernel(values, n, all.shift + static_cast<int>(j) * all.limb_bits, all.mask(), to);
+    };
+    if (call_.dtype == DType::f64) return limbs(static_cast<const double*>(x) + (from - element), kernels_.exact_limb_f64);
+    const float* values = static_cast<const float*>(x) + (from - element);
+    if (grid.limb_bits < 24) return limbs(values, kernels_.exact_limb_f32);
+    float left[kGroup];
+    const ScaleF up = scale_of(-grid.unit, 1.0f), down = scale_of(grid.unit, 1.0f);
+    kernels_.cut_off_f32(values, n, up, down, left);
+    limbs(left, kernels_.exact_limb_f32);
+  });
+}
+
+// Rounds the sums of marked groups, of all words.
+void Stream::finish_groups() {
+  std::vector<uint32_t> planes;
+  const uint64_t size = call_.element_bytes();
+  for (size_t i = 0; i < groups_.size(); ++i) {
+    if (i + kFetched < groups_.size()) {
+      const uint64_t next = groups_[i + kFetched].element;
+      if (next >= call_.out_begin && next < call_.out_end) __builtin_prefetch(call_.out + (next - call_.out_begin) * size, 1);
+    }
+    const Group& group = groups_[i];
+    const LimbGrid& grid = grids_[group.element >> call_.chunk_shift()];
+    const LimbGrid all = grid.with(grid.rest);
+    const uint32_t rest = group.count * grid.rest, words = group.count * grid.words;
+    planes.resize(rest + words);
+    std::copy_n(rest_.data() + group.at, rest, planes.data());
+    std::copy_n(kept_.data() + group.kept, words, planes.data() + rest);
+    const uint64_t end = std::min(group.element + group.count, call_.out_end);
+    for (uint64_t at = std::max(group.element, call_.out_begin), to = end; at < end; at = to, to = end) {
+      if (!sequence_.whole()) {
+        const uint64_t b = at / call_.block;
+        to = std::min((b + 1) * call_.block, end);
+        if (!sequence_.in_union(b)) continue;
+      }
+      round(all, at, static_cast<uint32_t>(to - at), planes.data() + (at - group.element), group.count);
+    }
+  }
+}
+
 bool Stream::encode_limbs(uint64_t packet, uint32_t* words) {
   pieces_.clear();
   each_limb_piece(cuts_[packet], [&](const Piece& piece) { pieces_.push_back(piece); });
   // Calls f(element, count, own) for the parts of a piece that are non-zero here and for those that are not.
   const auto parts = [&](const Piece& piece, auto&& f) {
-    if (!call_.sparse || all_own_) return f(piece.element, piece.count, true);
+    if (sequence_.has_all()) return f(piece.element, piece.count, true);
     const uint64_t to = piece.element + piece.count;
     for (uint64_t element = piece.element, end; element < to; element = end) {
       const uint64_t b = element / call_.block;
       uint64_t next = b + 1;
-      while (next * call_.block < to && bit(own_, next) == bit(own_, b)) ++next;
+      while (next * call_.block < to && sequence_.has(next) == sequence_.has(b)) ++next;
       end = std::min(next * call_.block, to);
-      f(element, static_cast<uint32_t>(end - element), bit(own_, b));
+      f(element, static_cast<uint32_t>(end - element), sequence_.has(b));
     }
   };
   bool any = false;
   for (const Piece& piece : pieces_) parts(piece, [&](uint64_t, uint32_t, bool own) { any |= own; });
   uint32_t used = 0;
   for (const Piece& piece : pieces_) {
-    const ChunkRange& range = ranges_[piece.element >> call_.chunk_shift()];
+    const ChunkRange& range = sequence_.ranges()[piece.element >> call_.chunk_shift()];
     const LimbGrid& grid = *piece.grid;
     parts(piece, [&](uint64_t element, uint32_t count, bool own) {
       uint32_t* to = words + piece.at + (element - piece.element);
@@ -673,11 +730,17 @@ bool Stream::encode_limbs(uint64_t packet, uint32_t* words) {
           kernel(x, count, grid.shift + static_cast<int>(piece.limb + j) * grid.limb_bits, grid.mask(), to);
       };
       if (own && call_.dtype == DType::f64) {
-        limbs(doubles(range, element, count), kernels_.exact_limb_f64);
-      } else if (own && grid.cut && grid.limb_bits >= 24) {
-        kernels_.quantize_f32_be(widened(range, element, count), count, scale_of(-grid.unit, 1.0f), to);
+        const double* x = doubles(range, element, count);
+        limbs(x, kernels_.exact_limb_f64);
+        encode_rest(element, count, x);
       } else if (own) {
-        limbs(widened(range, element, count), kernels_.exact_limb_f32);
+        const float* x = widened(range, element, count);
+        if (grid.words == 1 && (grid.limb_bits >= 24 || grid.rest == 0)) {  // no rounding exceeds the limb
+          kernels_.quantize_f32_be(x, count, scale_of(-grid.unit, 1.0f), to);
+        } else {
+          limbs(x, kernels_.exact_limb_f32);
+        }
+        encode_rest(element, count, x);
       } else if (any) {
         for (uint32_t j = 0; j < piece.words; ++j, to += piece.count) std::memset(to, 0, 4 * static_cast<size_t>(count));
       }
@@ -710,6 +773,11 @@ void Stream::decode_limbs(uint64_t packet, const uint32_t* words) {
       parts_.erase(from);
     } else if (words) {
       round(grid, from, static_cast<uint32_t>(to - from), words + piece.at + (from - piece.element), piece.count);
+      each_group(from, to - from, [&](const Group& group, uint64_t element, uint64_t count) {
+        for (uint32_t j = 0; j < grid.words; ++j)
+          std::copy_n(words + piece.at + j * piece.count + (element - piece.element), count,
+                      kept_.begin() + static_cast<std::ptrdiff_t>(group.kept + j * group.count + (element - group.element)));
+      });
     } else {
       write_zeros(from, to - from);
     }
@@ -724,13 +792,15 @@ void Stream::round(const LimbGrid& grid, uint64_t element, uint32_t count, const
   if (call_.dtype == DType::f16) return round_sums(words, stride, grid, count, divisor, reinterpret_cast<Float16*>(out));
   if (call_.dtype == DType::bf16) return round_sums(words, stride, grid, count, divisor, reinterpret_cast<BFloat16*>(out));
   float* x = reinterpret_cast<float*>(out);
-  // If the sum is an integer times a power of two that the smallest subnormal divides, only that integer is rounded.
+  // Only the integer is rounded: a sum is a multiple of the smallest subnormal, also where the unit is smaller, and so is an
+  // average, divided by a power of two, where its unit is not.
   const int unit = grid.unit - std::countr_zero(divisor);
-  if (!std::has_single_bit(divisor) || grid.words > 2 || unit < -149)
+  if (!std::has_single_bit(divisor) || grid.words > 2 || (divisor > 1 && unit < -149))
     return round_sums(words, stride, grid, count, divisor, x);
   const ScaleF s = scale_of(unit, 1.0f);
   if (grid.words == 1) return kernels_.dequantize_f32_be(words, count, s, x, nontemporal_);
-  kernels_.exact_pair_f32(words, words + stride, count, grid.limb_bits, s, x);
+  const int bits = grid.bits + static_cast<int>(std::bit_width(call_.workers - 1));
+  kernels_.exact_pair_f32(words, words + stride, count, grid.limb_bits, bits, s, x, nontemporal_);
 }
 
 // The union's elements in a chunk of which nothing was sent: all ranks have zeros, NaN or Inf there, or what only a memory
@@ -740,11 +810,11 @@ void Stream::finish_zeros(uint64_t chunk) {
   for (uint64_t element = chunk * call_.chunk(), to; element < end; element = to) {
     const uint64_t b = element / call_.block;
     to = std::min((b + 1) * call_.block, end);
-    if (call_.sparse && !bit(union_, b)) continue;
-    if (call_.sparse && !bit(own_, b)) {
-      remember(element, to - element);
-    } else {
+    if (!sequence_.in_union(b)) continue;
+    if (sequence_.has(b)) {
       forget(element, to - element);
+    } else {
+      remember(element, to - element);
     }
     const uint64_t first = std::max(element, call_.out_begin), last = std::min(to, call_.out_end);
     if (first < last) write_zeros(first, last - first);
@@ -759,7 +829,7 @@ void Stream::finish() {
     if (from < to) write(from, to - from);
   };
   // Blocks outside the union become +0, also if this rank's own zeros were negative.
-  if (!all_union_ && (call_.zero_fill || negative_zero_ || call_.memory)) {
+  if (!sequence_.whole() && (call_.zero_fill || negative_zero_ || call_.memory)) {
     uint64_t next = 0;  // the first block that is not done
     const auto gap = [&](uint64_t to) {
       if (next < to) {
@@ -768,7 +838,7 @@ void Stream::finish() {
                 [&](uint64_t e, uint64_t n) { write_zeros(e, n); });
       }
     };
-    for (uint32_t b : blocks_) {
+    for (uint32_t b : sequence_.blocks()) {
       gap(b);
       next = b + 1;
     }
@@ -776,8 +846,9 @@ void Stream::finish() {
   }
   // Chunks of zeros, of which nothing was sent.
   if (call_.in_limbs())
-    for (uint64_t c = 0; c < ranges_.size(); ++c)
-      if (ranges_[c].highest == kNoExponent) finish_zeros(c);
+    for (uint64_t c = 0; c < sequence_.ranges().size(); ++c)
+      if (sequence_.ranges()[c].highest == kNoExponent) finish_zeros(c);
+  finish_groups();
   write_specials();
   if (nontemporal_) kernels_.flush();
 }

@@ -2,7 +2,7 @@
 // decodes RESULTs in any order. tests/reference/stream.py is the reference implementation. No I/O.
 //
 // If a chunk holds NaN or Inf, packets come first that are reduced with OR: a bit for each of its elements that is +Inf or
-// NaN, and one for each that is -Inf or NaN.
+// NaN, and one for each that is -Inf or NaN. Bounded sums end with packets of what their words cut off of marked groups.
 #pragma once
 
 #include <cstdint>
@@ -16,13 +16,12 @@ namespace switchagg {
 
 class Stream {
  public:
-  // `plan` and `refinement` have all their RESULTs. They are null for the no-op baseline, whose payloads are not touched, and
-  // the latter where lanes have a fixed width.
-  Stream(const Call& call, const Plan* plan, const Refinement* refinement, uint32_t words);
+  // All of them have their RESULTs. `plan` is null for the no-op baseline, whose payloads are not touched, and `refinement` but
+  // for bounded sums.
+  Stream(const Call& call, const Plan* plan, const Sequence& sequence, const Refinement* refinement, uint32_t words);
 
-  uint64_t packets() const { return special_packets_ + packets_; }
+  uint64_t packets() const { return special_packets_ + packets_ + rest_packets(); }
   bool is_or(uint64_t packet) const { return packet < special_packets_ || call_.op == ReduceOp::bit_or; }
-  uint64_t union_blocks() const { return union_blocks_; }
 
   // Writes this rank's words of packet p; false: all its blocks there are zero, send a SKIP.
   bool encode(uint64_t packet, uint8_t* payload);
@@ -36,7 +35,7 @@ class Stream {
     uint32_t at;  // lane index in the packet
     bool own;     // this rank has data here
   };
-  // Consecutive elements of one grid in a packet: `words` planes of `count` words each from `at` on. The planes hold limbs
+  // Consecutive elements of one chunk in a packet: `words` planes of `count` words each from `at` on. The planes hold limbs
   // from `limb` on: all of them, unless a single element's do not fit in a packet.
   struct Piece {
     uint64_t element;
@@ -47,10 +46,23 @@ class Stream {
     uint64_t from;
     uint32_t limb;
   };
+  // A marked group: what its words cut off is planes of `count` words, from `at` on in `rest_`, and the sums of its words planes
+  // from `kept` on in `kept_`.
+  struct Group {
+    uint64_t element;
+    uint32_t count;
+    size_t at, kept;
+  };
   void runs_of(uint64_t packet, bool by_owner);
   template <typename F>
   Cut each_limb_piece(Cut cut, F&& f) const;
   void cut_limbs();
+  void find_groups(const Refinement& refinement);
+  template <typename F>
+  void each_group(uint64_t element, uint64_t count, F&& f) const;
+  uint64_t rest_packets() const { return (rest_.size() + words_ - 1) / words_; }
+  void encode_rest(uint64_t element, uint32_t count, const void* x);
+  void finish_groups();
   bool encode_limbs(uint64_t packet, uint32_t* words);
   void decode_limbs(uint64_t packet, const uint32_t* words);
   void round(const LimbGrid& grid, uint64_t element, uint32_t count, const uint32_t* words, size_t stride);
@@ -93,21 +105,19 @@ class Stream {
   uint32_t words_;
   uint32_t lanes_per_packet_;
   bool no_op_ = false;
-  bool all_own_ = true, all_union_ = true;
   bool nontemporal_ = false;  // as in the call, unless little of the result is written
   bool negative_zero_ = false;
-  uint64_t union_blocks_ = 0, elements_ = 0, packets_ = 0;
-  std::vector<uint32_t> blocks_;      // the union's blocks, unless it is all of them
-  const uint32_t* own_ = nullptr;     // bit a block, in the plan
-  const uint32_t* union_ = nullptr;
-  std::vector<ChunkRange> ranges_;    // agreed, by chunk
+  const Sequence& sequence_;
+  uint64_t packets_ = 0;
   uint64_t special_packets_ = 0;
   std::vector<uint64_t> special_;       // chunks that hold NaN or Inf
   std::vector<uint32_t> own_specials_, specials_;  // two bits an element of these: all of +Inf, then all of -Inf
-  const Refinement* refinement_ = nullptr;
-  std::vector<LimbGrid> grids_, first_grids_;  // by chunk: of all words, and of the first ones
+  std::vector<LimbGrid> grids_;  // by chunk
   std::vector<Cut> cuts_;                      // the packets of limbs
   std::vector<Piece> pieces_;
+  std::vector<Group> groups_;          // in order
+  std::vector<size_t> first_groups_;   // by chunk, and the end
+  std::vector<uint32_t> own_rest_, rest_, kept_;  // words as they are in packets
   std::map<uint64_t, std::pair<std::vector<uint32_t>, uint32_t>> parts_;  // elements of several packets: words, and how many
   uint32_t key_ = 0;                  // of the stochastic rounding
   int32_t top_ = 0;                   // largest lane value

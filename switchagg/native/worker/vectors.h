@@ -24,6 +24,7 @@ inline Ints load(const uint32_t* at) { return _mm512_loadu_si512(at); }
 inline void store(uint32_t* at, Ints v) { _mm512_storeu_si512(at, v); }
 inline Ints count_up() { return _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0); }
 inline bool any_of(Ints v, Ints mask) { return _mm512_test_epi32_mask(v, mask) != 0; }
+inline uint32_t smaller_lanes(Ints a, Ints b) { return _mm512_cmplt_epi32_mask(a, b); }
 inline Ints larger_than_zero(Ints v) { return _mm512_maskz_set1_epi32(_mm512_test_epi32_mask(v, v), -1); }
 inline Ints swapped(Ints v) {
   return _mm512_or_si512(_mm512_and_si512(_mm512_rol_epi32(v, 8), _mm512_set1_epi32(0x00ff00ff)),
@@ -41,6 +42,9 @@ inline Ints load(const uint32_t* at) { return _mm256_loadu_si256(reinterpret_cas
 inline void store(uint32_t* at, Ints v) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(at), v); }
 inline Ints count_up() { return _mm256_set_epi32(7, 6, 5, 4, 3, 2, 1, 0); }
 inline bool any_of(Ints v, Ints mask) { return !_mm256_testz_si256(v, mask); }
+inline uint32_t smaller_lanes(Ints a, Ints b) {  // a bit for each element; signed
+  return static_cast<uint32_t>(_mm256_movemask_ps(_mm256_castsi256_ps(_mm256_cmpgt_epi32(b, a))));
+}
 inline Ints larger_than_zero(Ints v) { return _mm256_cmpgt_epi32(v, _mm256_setzero_si256()); }  // signed
 inline Ints swapped(Ints v) {  // the bytes of each element, in the other order
   const __m128i order = _mm_set_epi8(12, 13, 14, 15, 8, 9, 10, 11, 4, 5, 6, 7, 0, 1, 2, 3);
@@ -60,6 +64,7 @@ inline Ints add(Ints a, Ints b) { return VECTOR(add_epi32)(a, b); }
 inline Ints subtract(Ints a, Ints b) { return VECTOR(sub_epi32)(a, b); }
 inline Ints multiply(Ints a, Ints b) { return VECTOR(mullo_epi32)(a, b); }
 inline Ints larger(Ints a, Ints b) { return VECTOR(max_epu32)(a, b); }
+inline Ints smaller(Ints a, Ints b) { return VECTOR(min_epu32)(a, b); }
 inline Ints smaller_signed(Ints a, Ints b) { return VECTOR(min_epi32)(a, b); }
 template <int kPlaces>
 inline Ints right(Ints v) { return VECTOR(srli_epi32)(v, kPlaces); }

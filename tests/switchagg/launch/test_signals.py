@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import sys
 import time
 
 import pytest
@@ -29,27 +31,51 @@ def test_no_descriptor_is_left_after_an_error() -> None:
 class _Falls:
     """Gets a signal where Python ignores exceptions."""
 
+    def __init__(self, number: signal.Signals) -> None:
+        self.number = number
+
     def __del__(self) -> None:
-        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(self.number)
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_an_exit_that_was_ignored_is_raised_again() -> None:
+@pytest.mark.parametrize(("number", "error"), [(signal.SIGTERM, SystemExit), (signal.SIGINT, KeyboardInterrupt)])
+def test_an_exit_that_was_ignored_is_raised_again(number: signal.Signals, error: type[BaseException]) -> None:
     cleaned = []
 
     def work() -> None:
         with stop_signals_exit():
-            _Falls()
+            for _ in range(3):  # and again
+                with contextlib.suppress(error):
+                    _Falls(number)
+                    time.sleep(60)
+            _Falls(number)
             try:
                 time.sleep(60)
             finally:
-                time.sleep(1.5)  # the signal comes again meanwhile
+                time.sleep(0.5)
                 cleaned.append(True)
 
-    with pytest.raises(SystemExit) as caught:
+    before = signal.getsignal(number)
+    with pytest.raises(error) as caught:
         work()
-    assert (caught.value.code, cleaned) == (143, [True])
-    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    assert cleaned == [True]
+    assert not isinstance(caught.value, SystemExit) or caught.value.code == 128 + number
+    assert signal.getsignal(number) is before
+
+
+def test_other_errors_that_python_ignores_are_reported() -> None:
+    class Fails:
+        def __del__(self) -> None:
+            raise ValueError("in a finalizer")
+
+    seen = []
+    before, sys.unraisablehook = sys.unraisablehook, seen.append
+    try:
+        with stop_signals_exit():
+            Fails()
+    finally:
+        sys.unraisablehook = before
+    assert [str(what.exc_value) for what in seen] == ["in a finalizer"]
 
 
 def test_without_a_signal_nothing_is_raised() -> None:

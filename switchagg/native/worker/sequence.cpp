@@ -1,0 +1,62 @@
+#include "switchagg/native/worker/sequence.h"
+
+#include <algorithm>
+#include <bit>
+
+namespace switchagg {
+
+Sequence::Sequence(const Call& call, const Plan* plan, uint32_t words)
+    : call_(call), words_(words), union_blocks_(call.blocks()), elements_(call.count) {
+  if (!plan) return;
+  if (call.sparse) {
+    const LaneKernels& kernels = choose_lane_kernels();
+    const uint64_t bitmap_words = (call.blocks() + 31) / 32;
+    own_ = plan->own_bitmap();
+    union_ = plan->union_bitmap();
+    union_blocks_ = kernels.count_bits(union_, bitmap_words);
+    whole_ = union_blocks_ == call.blocks();
+    has_all_ = whole_ && kernels.count_bits(own_, bitmap_words) == call.blocks();
+    if (!whole_) {
+      blocks_.reserve(union_blocks_);
+      for (uint64_t w = 0; w < bitmap_words; ++w)
+        for (uint32_t rest = union_[w]; rest; rest &= rest - 1)
+          blocks_.push_back(static_cast<uint32_t>(w * 32 + static_cast<uint64_t>(std::countr_zero(rest))));
+      elements_ = union_blocks_ * call.block;
+      if (union_blocks_ && blocks_.back() == call.blocks() - 1)
+        elements_ -= call.blocks() * call.block - call.count;  // the tensor's last block may be short
+    }
+  }
+  if (!call.exponents_apart()) {
+    ranges_ = plan->ranges();
+    return;
+  }
+  for (uint64_t position = 0; position < elements_;) {
+    const Part p = part(position, call.chunk());
+    const uint64_t c = p.element >> call.chunk_shift();
+    if (chunks_.empty() || chunks_.back() != c) chunks_.push_back(c);
+    position += std::min(p.count, ((c + 1) << call.chunk_shift()) - p.element);
+  }
+  const uint32_t each = call.exponent_words();
+  own_exponents_.resize(chunks_.size() * each);
+  for (size_t i = 0; i < chunks_.size(); ++i)
+    std::copy_n(plan->own_exponents().begin() + static_cast<std::ptrdiff_t>(chunks_[i] * each), each,
+                own_exponents_.begin() + static_cast<std::ptrdiff_t>(i * each));
+  exponents_.assign(own_exponents_.size(), 0);
+}
+
+void Sequence::agree() {
+  const std::vector<ChunkRange> found = ranges_of(call_, exponents_.data(), chunks_.size());
+  ranges_.assign(call_.chunks(), ChunkRange{});
+  for (size_t i = 0; i < chunks_.size(); ++i) ranges_[chunks_[i]] = found[i];
+}
+
+Sequence::Part Sequence::part(uint64_t position, uint64_t most) const {
+  if (whole_) return {position, std::min(most, elements_ - position)};
+  const uint64_t block = call_.block;
+  uint64_t k = position / block, to = (blocks_[k] + uint64_t{1}) * block;
+  const uint64_t element = blocks_[k] * block + position % block, end = std::min(element + most, call_.count);
+  while (to < end && ++k < blocks_.size() && blocks_[k] * block == to) to += block;
+  return {element, std::min(to, end) - element};
+}
+
+}  // namespace switchagg

@@ -1,0 +1,58 @@
+// What the ranks have agreed on once a segment's plan has all its RESULTs: the union's blocks, in order, as one sequence of
+// elements, and the range of exponents of each chunk. No I/O.
+//
+// Where sums in limbs skip zero blocks of a large segment, its plan has no exponents. They follow, of the chunks that have a block
+// in the union.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "switchagg/native/worker/plan.h"
+
+namespace switchagg {
+
+class Sequence {
+ public:
+  // `plan` is null for the no-op baseline, which sends every element.
+  Sequence(const Call& call, const Plan* plan, uint32_t words);
+
+  bool whole() const { return whole_; }  // the union is all blocks
+  uint64_t elements() const { return elements_; }
+  uint64_t union_blocks() const { return union_blocks_; }
+  const std::vector<uint32_t>& blocks() const { return blocks_; }  // of the union, unless it is whole
+  bool has_all() const { return has_all_; }  // no block is zero on this rank
+  bool has(uint64_t block) const { return !own_ || bit(own_, block); }
+  bool in_union(uint64_t block) const { return whole_ || bit(union_, block); }
+  const uint32_t* union_bitmap() const { return union_; }  // null where zero blocks are not skipped
+
+  // The exponents that follow a plan without them, reduced with OR.
+  uint64_t packets() const { return (own_exponents_.size() + words_ - 1) / words_; }
+  bool encode(uint64_t packet, uint8_t* payload) const { return store_words(own_exponents_, packet, words_, payload); }
+  void decode(uint64_t packet, const uint8_t* payload) { load_words(exponents_, packet, words_, payload); }
+  void agree();  // after their RESULTs
+
+  const std::vector<ChunkRange>& ranges() const { return ranges_; }
+
+  struct Part {  // consecutive elements of the tensor
+    uint64_t element, count;
+  };
+  // The elements from a position of the sequence on, `most` at most, that are neighbours.
+  Part part(uint64_t position, uint64_t most) const;
+
+ private:
+  static bool bit(const uint32_t* bits, uint64_t i) { return (bits[i >> 5] >> (i & 31)) & 1; }
+
+  const Call& call_;
+  uint32_t words_;
+  bool whole_ = true, has_all_ = true;
+  uint64_t union_blocks_, elements_;
+  std::vector<uint32_t> blocks_;
+  const uint32_t* own_ = nullptr;  // bit a block, in the plan
+  const uint32_t* union_ = nullptr;
+  std::vector<uint64_t> chunks_;  // whose exponents follow
+  std::vector<uint32_t> own_exponents_, exponents_;
+  std::vector<ChunkRange> ranges_;
+};
+
+}  // namespace switchagg
