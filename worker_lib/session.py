@@ -157,18 +157,20 @@ class Session:
     ) -> Any:
         """Sums, averages or ORs an array over all ranks, in place or into `out`.
 
-        The result is the same to the bit on every rank. Integers are exact (modulo 2^32 or 2^64); floats are
-        within the bound of docs/protocol.md. NaN and Inf stay at their elements.
+        The result is the same to the bit on every rank. Integers are exact (modulo 2^32 or 2^64). Floats,
+        unless `bits` says otherwise, are within 2^-t sum over ranks of |x|, for each element by itself (divided
+        by n for averages) plus half a subnormal: t is 12, for float64 51, float16 10, bfloat16 7. NaN and Inf
+        stay at their elements.
 
         Args:
             x: C-contiguous NumPy array or CPU torch tensor, any shape; float32, float64, float16, bfloat16,
                 int32, int64 (or unsigned). The same shape and type at all ranks.
             op: ``"sum"``, ``"avg"`` (floats only), or ``"or"``: bit by bit, of bool and of integers of any
                 width, for which `bits`, masks, `block_size` and `memory` have no meaning.
-            bits: width of the lanes on the wire. Floats: 32 (the default; of up to 2,048 elements it is
-                ``accuracy="exact"``), 16 or 8, the narrow ones with stochastic rounding; float64 also 64, its
-                default. Integers: their own width. ``"auto"``: the width
-                that the job's policy finds fastest, no narrower than `min_bits`.
+            bits: width of lanes on the wire whose scale up to 65,536 neighbours share, and so their error
+                (docs/protocol.md, section 7): 32, 16 or 8, the narrow ones with stochastic rounding; float64
+                also 64. Integers: their own width. ``"auto"``: the width that the job's policy finds fastest,
+                no narrower than `min_bits`. None: as `accuracy` says.
             blocks: ``"auto"``: the job's policy decides whether zero blocks are looked for, and not sent;
                 ``"sparse"`` always does so, ``"dense"`` always sends everything; a bool array, one entry a
                 block (of `block_size` or else `mask_block_size` elements), gives the blocks that may be
@@ -185,8 +187,8 @@ class Session:
                 an asynchronous call returns.
             accuracy: of floats, without `bits` and `compressor`; in as many words an element as it takes.
                 ``"exact"``: the sum or average over all ranks, rounded once to x's type (to nearest even), so
-                that it depends on the inputs alone. ``"bounded"``: within 2^-t sum over ranks of |x| for each
-                element by itself; t is 12, for float64 51, float16 10, bfloat16 7.
+                that it depends on the inputs alone. ``"bounded"``: within the bound above. None: exact up to
+                2,048 elements, bounded above.
             async_op: return a `Work` at once.
 
         Returns:
@@ -654,8 +656,8 @@ class Session:
             )
         reduce = ReduceOp.AVG if op == "avg" else ReduceOp.SUM
         accepted = dtype.lanes
-        if bits is None and min_bits is None and dtype.is_float and v.elements <= EXACT_ELEMENTS:
-            return dtype, EXACT, 0, reduce
+        if bits is None and min_bits is None and dtype.is_float:
+            return dtype, EXACT if v.elements <= EXACT_ELEMENTS else BOUNDED, 0, reduce
         if bits in ACCURACIES:
             if min_bits is not None:
                 raise UsageError(f"min_bits is {min_bits!r} with accuracy={bits!r}; it goes with bits='auto'")

@@ -244,8 +244,8 @@ def _costs_of(
 def _lanes(session: Session, values: Array, op: str, bits: int | None) -> int:
     """The lanes of a large sum; those of small ones may be wider."""
     dtype = SUMMABLE.get(values.dtype.name)
-    if bits is None and dtype is not None:
-        bits = dtype.lanes[0]
+    if bits is None and dtype is not None and dtype.is_float:
+        return BOUNDED
     return session.lanes(view(values, "values", write=False), op, bits)[1]
 
 

@@ -42,8 +42,8 @@ def stop_signals(numbers: Iterable[int] = STOP_SIGNALS, *, keep_ignored: bool = 
 def stop_signals_exit() -> Iterator[None]:
     """Makes SIGTERM and SIGHUP raise SystemExit, so that every child process is ended. For the main thread.
 
-    A signal that is ignored already, as under nohup, stays ignored. If the exception, or KeyboardInterrupt, is raised
-    where Python ignores exceptions, as in a finalizer or a callback of fork, the signal is sent again.
+    A signal that is ignored already, as under nohup, stays ignored. If the exception, or KeyboardInterrupt,
+    is raised where Python ignores exceptions, as in a finalizer or a callback of fork, it is sent again.
     """
     main = threading.get_ident()
     report = sys.unraisablehook

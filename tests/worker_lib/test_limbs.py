@@ -147,7 +147,11 @@ def any_case(rng: np.random.Generator, dtype: DType) -> Case:
     block = int(rng.choice([1, 7, 64, 100, 1024]))
     density = 0.5
     if rng.random() < 0.02:  # exponents of a union's own chunks
-        n, count, density = int(rng.choice([2, 3])), int(rng.choice([33_000, 50_001])), rng.choice([0.02, 0.3, 0.9])
+        n, count, density = (
+            int(rng.choice([2, 3])),
+            int(rng.choice([33_000, 50_001])),
+            rng.choice([0.02, 0.3, 0.9]),
+        )
     xs = [any_values(rng, dtype, count) for _ in range(n)]
     sign = exact.bits_of(xs[0]).dtype.type(1 << (8 * xs[0].itemsize - 1))
     if rng.random() < 0.3:  # cancellation

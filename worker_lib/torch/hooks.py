@@ -53,8 +53,8 @@ class State:
     Args:
         model: the DistributedDataParallel module. Needed for error feedback, whose memory goes by parameter.
         process_group: the ranks; the model's by default, else the default group.
-        bits: width of the lanes: 32, 16 or 8; float64 always travels in 64. ``"auto"``: the width that the
-            job's policy finds fastest, no narrower than `min_bits`.
+        bits: width of the lanes: 32, 16 or 8. ``"auto"``: the width that the job's policy finds fastest, no
+            narrower than `min_bits`. None, and float64: as `accuracy` says.
         min_bits: with ``bits="auto"``, the narrowest lanes allowed: 16 by default.
         accuracy: as in `Options`; without `bits`.
         blocks: as in `Options`.
@@ -78,7 +78,7 @@ class State:
         model: torch.nn.Module | None = None,
         *,
         process_group: Any = None,
-        bits: int | str = 32,
+        bits: int | str | None = None,
         min_bits: int | None = None,
         accuracy: str | None = None,
         blocks: str = "auto",
@@ -89,14 +89,14 @@ class State:
         transport: str | None = None,
         timeout: timedelta | None = None,
     ) -> None:
-        if bits not in (8, 16, 32, "auto"):
-            raise UsageError(f"bits is {bits!r}; accepted: 32, 16, 8, 'auto'")
+        if bits not in (None, 8, 16, 32, "auto"):
+            raise UsageError(f"bits is {bits!r}; accepted: 32, 16, 8, 'auto', or None")
         if not isinstance(density, int | float) or not 0 < density <= 1:
             raise UsageError(f"density is {density!r}; accepted: greater than 0, at most 1")
         if density < 1 and blocks == "dense":
             raise UsageError("density under 1 chooses blocks: blocks must be 'auto'")
         others = (bits, min_bits, accuracy, blocks, block_size, density, error_feedback)
-        if compressor is not None and others != (32, None, None, "auto", None, 1.0, None):
+        if compressor is not None and others != (None, None, None, "auto", None, 1.0, None):
             raise UsageError(
                 "compressor is given with bits, min_bits, accuracy, blocks, block_size, density or "
                 "error_feedback; it decides on these itself: "
@@ -105,12 +105,12 @@ class State:
         if compressor is not None and model is None:
             raise UsageError("a compressor's memory goes by parameter: pass the model, State(model, ...)")
         if error_feedback is None:
-            error_feedback = model is not None and (bits != 32 or density < 1)
+            error_feedback = model is not None and (bits not in (None, 32) or density < 1)
         if error_feedback and model is None:
             raise UsageError("error_feedback remembers by parameter: pass the model, State(model, ...)")
         self.bits, self.density, self.error_feedback = bits, float(density), error_feedback
         self._options = Options(
-            bits=None if accuracy is not None and bits == 32 else bits, min_bits=min_bits, accuracy=accuracy,
+            bits=bits, min_bits=min_bits, accuracy=accuracy,
             blocks=blocks, block_size=block_size, transport=transport,
         )  # fmt: skip
         names = names_of(model)

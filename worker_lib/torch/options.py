@@ -20,11 +20,12 @@ class Options:
     """Settings of one process group, the same on all its ranks.
 
     Attributes:
-        bits: width of the lanes in which floats are summed: 32, 16 or 8 (64 for float64). None takes each
-            type's own: 64 for float64, 32 for the others. Types that do not have the width take their own.
-            ``"auto"``: the width that the job's policy finds fastest, no narrower than `min_bits`.
+        bits: width of the lanes in which floats are summed: 32, 16 or 8 (64 for float64). None, and types
+            that do not have the width: as `accuracy` says. ``"auto"``: the width that the job's policy finds
+            fastest, no narrower than `min_bits`.
         min_bits: with ``bits="auto"``, the narrowest lanes allowed: 8, 16 (the default) or 32.
-        accuracy: of sums and averages of floats, as in `Session.allreduce`; without `bits`.
+        accuracy: of sums and averages of floats: ``"exact"``, ``"bounded"``, or by default exact up to 2,048
+            elements and bounded above, as in `Session.allreduce`; without `bits`.
         blocks: ``"sparse"`` finds blocks that are zero on all ranks and does not send them; ``"dense"`` sends
             everything without looking; ``"auto"`` leaves it to the job's policy.
         block_size: elements a block; None leaves it to the controller.

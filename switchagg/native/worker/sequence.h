@@ -1,5 +1,5 @@
-// What the ranks have agreed on once a segment's plan has all its RESULTs: the union's blocks, in order, as one sequence of
-// elements, and the range of exponents of each chunk. No I/O.
+// A segment as its ranks agree on it once its plan has all its RESULTs: the union's blocks, in order, as one sequence of elements,
+// and the range of exponents of each chunk. No I/O.
 //
 // Where sums in limbs skip zero blocks of a large segment, its plan has no exponents. They follow, of the chunks that have a block
 // in the union.

@@ -10,6 +10,7 @@
 #include <type_traits>
 
 #include "switchagg/native/shared/kernel_choice.h"
+#include "switchagg/native/worker/scale.h"
 
 namespace switchagg {
 
@@ -20,30 +21,7 @@ const LaneKernels& choose_lane_kernels() {
 
 namespace {
 
-template <typename T>
-constexpr int kBias = std::numeric_limits<T>::max_exponent - 1;
-
-// 2^k. k is in the normal range, because every factor is split in two.
-template <typename T>
-T pow2(int k) {
-  using Bits = std::conditional_t<sizeof(T) == sizeof(float), uint32_t, uint64_t>;
-  return std::bit_cast<T>(static_cast<Bits>(k + kBias<T>) << (std::numeric_limits<T>::digits - 1));
-}
-
 bool bit(const uint32_t* bits, uint64_t i) { return (bits[i >> 5] >> (i & 31)) & 1; }
-
-// As store_words and load_words (plan.h), of words that are big-endian already.
-bool take_words(const std::vector<uint32_t>& all, uint64_t packet, uint32_t words, uint32_t* payload) {
-  const uint64_t from = packet * words, to = std::min<uint64_t>(from + words, all.size());
-  const auto first = all.begin() + static_cast<std::ptrdiff_t>(from), last = all.begin() + static_cast<std::ptrdiff_t>(to);
-  std::fill(std::copy(first, last, payload), payload + words, 0u);
-  return std::any_of(first, last, [](uint32_t w) { return w != 0; });
-}
-
-void put_words(std::vector<uint32_t>& all, uint64_t packet, uint32_t words, const uint32_t* payload) {
-  const uint64_t from = packet * words, to = std::min<uint64_t>(from + words, all.size());
-  if (payload) std::copy_n(payload, to - from, all.begin() + static_cast<std::ptrdiff_t>(from));
-}
 
 uint32_t dither_key(uint32_t call_number, uint32_t rank) {
   uint32_t k = call_number * 0x9E3779B1u ^ (rank + 1) * 0x7FEB352Du;
@@ -166,13 +144,6 @@ int unbiased(int e) {
   return (e ? e : 1) - kBias<T>;
 }
 
-// The scale m * 2^k. One float holds it wherever that is exact: unless a product could leave the normal range.
-template <typename T>
-Scale<T> scale_of(int k, T m) {
-  if (sizeof(T) == sizeof(float) && k > -60 && k < 60) return {pow2<T>(k) * m, 1, 1};
-  return {pow2<T>(k / 2), pow2<T>(k - k / 2), m};
-}
-
 }  // namespace
 
 template <typename T>
@@ -199,8 +170,7 @@ bool Stream::encode(uint64_t packet, uint8_t* payload) {
   uint32_t* words = reinterpret_cast<uint32_t*>(payload);
   if (packet < special_packets_) return store_words(own_specials_, packet, words_, payload);
   packet -= special_packets_;
-  if (packet >= packets_) return take_words(own_rest_, packet - packets_, words_, words);
-  if (call_.in_limbs()) return encode_limbs(packet, words);
+  if (call_.in_limbs()) return packet < packets_ ? encode_limbs(packet, words) : take_rest(packet - packets_, words);
   runs_of(packet, call_.sparse);
   if (!std::any_of(runs_.begin(), runs_.end(), [](const Run& r) { return r.own; })) {
     for (const Run& r : runs_) remember(r.element, r.count);
@@ -363,8 +333,7 @@ void Stream::decode(uint64_t packet, const uint8_t* payload) {
   if (packet < special_packets_) return load_words(specials_, packet, words_, payload);
   packet -= special_packets_;
   const uint32_t* words = reinterpret_cast<const uint32_t*>(payload);
-  if (packet >= packets_) return put_words(rest_, packet - packets_, words_, words);
-  if (call_.in_limbs()) return decode_limbs(packet, words);
+  if (call_.in_limbs()) return packet < packets_ ? decode_limbs(packet, words) : put_rest(packet - packets_, words);
   runs_of(packet, false);
   // Keep the elements that the caller wants.
   if (call_.out_begin > 0 || call_.out_end < call_.count) {
@@ -575,249 +544,6 @@ void Stream::write_specials() {
       });
     }
     bits += 2 * half;
-  }
-}
-
-// ------------------------------------------------------------------------------------------------- sums in limbs
-
-// Calls f(piece) for the pieces of the packet that begins at `cut`; returns the beginning of the next one.
-template <typename F>
-Stream::Cut Stream::each_limb_piece(Cut cut, F&& f) const {
-  uint32_t at = 0;
-  while (cut.from < sequence_.elements()) {
-    const Sequence::Part part = sequence_.part(cut.from, call_.chunk());
-    const uint64_t c = part.element >> call_.chunk_shift(), place = part.element & (call_.chunk() - 1);
-    const LimbGrid* grid = &grids_[c];
-    const uint64_t count = std::min(part.count, call_.chunk() - place);
-    const uint32_t words = grid->words;
-    if (words == 0) {  // nothing is sent; finish() writes zeros
-      cut = {cut.from + count, 0};
-      continue;
-    }
-    if (words > words_) {  // an element of several packets, each with limbs of it alone
-      if (at > 0) break;
-      const uint32_t limbs = std::min(words_, words - cut.limb);
-      f(Piece{part.element, 1, 0, limbs, cut.limb, grid});
-      return cut.limb + limbs < words ? Cut{cut.from, cut.limb + limbs} : Cut{cut.from + 1, 0};
-    }
-    const uint32_t fit = static_cast<uint32_t>(std::min<uint64_t>(count, (words_ - at) / words));
-    if (fit == 0) break;
-    f(Piece{part.element, fit, at, words, 0, grid});
-    at += fit * words;
-    cut = {cut.from + fit, 0};
-  }
-  return cut;
-}
-
-void Stream::cut_limbs() {
-  const std::vector<ChunkRange>& ranges = sequence_.ranges();
-  grids_.reserve(ranges.size());
-  for (const ChunkRange& range : ranges) grids_.emplace_back(call_, range, call_.bits == kBounded);
-  for (Cut cut{0, 0}; cut.from < sequence_.elements();) {
-    bool any = false;
-    const Cut next = each_limb_piece(cut, [&](const Piece&) { any = true; });
-    if (any) cuts_.push_back(cut);
-    cut = next;
-  }
-  packets_ = cuts_.size();
-}
-
-void Stream::find_groups(const Refinement& refinement) {
-  first_groups_.reserve(grids_.size() + 1);
-  size_t at = 0, kept = 0;
-  for (uint64_t c = 0; c < grids_.size(); ++c) {
-    first_groups_.push_back(groups_.size());
-    refinement.each_group(c, [&](uint32_t g) {
-      const uint64_t element = (c << call_.chunk_shift()) + uint64_t{g} * kGroup;
-      if (element >= call_.count) return;
-      const uint32_t count = static_cast<uint32_t>(std::min<uint64_t>(kGroup, call_.count - element));
-      groups_.push_back({element, count, at, kept});
-      at += count * grids_[c].rest;
-      kept += count * grids_[c].words;
-    });
-  }
-  first_groups_.push_back(groups_.size());
-  own_rest_.resize(at);
-  rest_.resize(at);
-  kept_.resize(kept);
-}
-
-// Calls f(group, element, count) for the parts of marked groups among elements of one chunk.
-template <typename F>
-void Stream::each_group(uint64_t element, uint64_t count, F&& f) const {
-  if (groups_.empty()) return;
-  const uint64_t c = element >> call_.chunk_shift();
-  for (size_t i = first_groups_[c]; i < first_groups_[c + 1]; ++i) {
-    const Group& group = groups_[i];
-    const uint64_t from = std::max(element, group.element), to = std::min(element + count, group.element + group.count);
-    if (from < to) f(group, from, to - from);
-  }
-}
-
-// What the words of elements cut off, x[0] being the first; of those that are in marked groups.
-void Stream::encode_rest(uint64_t element, uint32_t count, const void* x) {
-  each_group(element, count, [&](const Group& group, uint64_t from, uint64_t n) {
-    const LimbGrid& grid = grids_[from >> call_.chunk_shift()];
-    const LimbGrid all = grid.with(grid.rest);
-    uint32_t* to = own_rest_.data() + group.at + (from - group.element);
-    const auto limbs = [&](const auto* values, auto kernel) {
-      for (uint32_t j = 0; j < grid.rest; ++j, to += group.count)
-        kernel(values, n, all.shift + static_cast<int>(j) * all.limb_bits, all.mask(), to);
-    };
-    if (call_.dtype == DType::f64) return limbs(static_cast<const double*>(x) + (from - element), kernels_.exact_limb_f64);
-    const float* values = static_cast<const float*>(x) + (from - element);
-    if (grid.limb_bits < 24) return limbs(values, kernels_.exact_limb_f32);
-    float left[kGroup];
-    const ScaleF up = scale_of(-grid.unit, 1.0f), down = scale_of(grid.unit, 1.0f);
-    kernels_.cut_off_f32(values, n, up, down, left);
-    limbs(left, kernels_.exact_limb_f32);
-  });
-}
-
-// Rounds the sums of marked groups, of all words.
-void Stream::finish_groups() {
-  std::vector<uint32_t> planes;
-  const uint64_t size = call_.element_bytes();
-  for (size_t i = 0; i < groups_.size(); ++i) {
-    if (i + kFetched < groups_.size()) {
-      const uint64_t next = groups_[i + kFetched].element;
-      if (next >= call_.out_begin && next < call_.out_end) __builtin_prefetch(call_.out + (next - call_.out_begin) * size, 1);
-    }
-    const Group& group = groups_[i];
-    const LimbGrid& grid = grids_[group.element >> call_.chunk_shift()];
-    const LimbGrid all = grid.with(grid.rest);
-    const uint32_t rest = group.count * grid.rest, words = group.count * grid.words;
-    planes.resize(rest + words);
-    std::copy_n(rest_.data() + group.at, rest, planes.data());
-    std::copy_n(kept_.data() + group.kept, words, planes.data() + rest);
-    const uint64_t end = std::min(group.element + group.count, call_.out_end);
-    for (uint64_t at = std::max(group.element, call_.out_begin), to = end; at < end; at = to, to = end) {
-      if (!sequence_.whole()) {
-        const uint64_t b = at / call_.block;
-        to = std::min((b + 1) * call_.block, end);
-        if (!sequence_.in_union(b)) continue;
-      }
-      round(all, at, static_cast<uint32_t>(to - at), planes.data() + (at - group.element), group.count);
-    }
-  }
-}
-
-bool Stream::encode_limbs(uint64_t packet, uint32_t* words) {
-  pieces_.clear();
-  each_limb_piece(cuts_[packet], [&](const Piece& piece) { pieces_.push_back(piece); });
-  // Calls f(element, count, own) for the parts of a piece that are non-zero here and for those that are not.
-  const auto parts = [&](const Piece& piece, auto&& f) {
-    if (sequence_.has_all()) return f(piece.element, piece.count, true);
-    const uint64_t to = piece.element + piece.count;
-    for (uint64_t element = piece.element, end; element < to; element = end) {
-      const uint64_t b = element / call_.block;
-      uint64_t next = b + 1;
-      while (next * call_.block < to && sequence_.has(next) == sequence_.has(b)) ++next;
-      end = std::min(next * call_.block, to);
-      f(element, static_cast<uint32_t>(end - element), sequence_.has(b));
-    }
-  };
-  bool any = false;
-  for (const Piece& piece : pieces_) parts(piece, [&](uint64_t, uint32_t, bool own) { any |= own; });
-  uint32_t used = 0;
-  for (const Piece& piece : pieces_) {
-    const ChunkRange& range = sequence_.ranges()[piece.element >> call_.chunk_shift()];
-    const LimbGrid& grid = *piece.grid;
-    parts(piece, [&](uint64_t element, uint32_t count, bool own) {
-      uint32_t* to = words + piece.at + (element - piece.element);
-      const auto limbs = [&](const auto* x, auto kernel) {
-        for (uint32_t j = 0; j < piece.words; ++j, to += piece.count)
-          kernel(x, count, grid.shift + static_cast<int>(piece.limb + j) * grid.limb_bits, grid.mask(), to);
-      };
-      if (own && call_.dtype == DType::f64) {
-        const double* x = doubles(range, element, count);
-        limbs(x, kernels_.exact_limb_f64);
-        encode_rest(element, count, x);
-      } else if (own) {
-        const float* x = widened(range, element, count);
-        if (grid.words == 1 && (grid.limb_bits >= 24 || grid.rest == 0)) {  // no rounding exceeds the limb
-          kernels_.quantize_f32_be(x, count, scale_of(-grid.unit, 1.0f), to);
-        } else {
-          limbs(x, kernels_.exact_limb_f32);
-        }
-        encode_rest(element, count, x);
-      } else if (any) {
-        for (uint32_t j = 0; j < piece.words; ++j, to += piece.count) std::memset(to, 0, 4 * static_cast<size_t>(count));
-      }
-      if (piece.limb + piece.words < grid.words) return;  // the memory is still needed
-      if (own) {
-        forget(element, count);
-      } else {
-        remember(element, count);
-      }
-    });
-    used = piece.at + piece.count * piece.words;
-  }
-  if (any) std::memset(words + used, 0, 4 * static_cast<size_t>(words_ - used));
-  return any;
-}
-
-void Stream::decode_limbs(uint64_t packet, const uint32_t* words) {
-  each_limb_piece(cuts_[packet], [&](const Piece& piece) {
-    const LimbGrid& grid = *piece.grid;
-    const uint64_t from = std::max(piece.element, call_.out_begin);
-    const uint64_t to = std::min(piece.element + piece.count, call_.out_end);
-    if (from >= to) return;
-    if (piece.words < grid.words) {
-      auto& [limbs, there] = parts_[from];
-      limbs.resize(grid.words);
-      if (words) std::copy_n(words, piece.words, limbs.begin() + piece.limb);
-      there += piece.words;
-      if (there < grid.words) return;
-      round(grid, from, 1, limbs.data(), 1);
-      parts_.erase(from);
-    } else if (words) {
-      round(grid, from, static_cast<uint32_t>(to - from), words + piece.at + (from - piece.element), piece.count);
-      each_group(from, to - from, [&](const Group& group, uint64_t element, uint64_t count) {
-        for (uint32_t j = 0; j < grid.words; ++j)
-          std::copy_n(words + piece.at + j * piece.count + (element - piece.element), count,
-                      kept_.begin() + static_cast<std::ptrdiff_t>(group.kept + j * group.count + (element - group.element)));
-      });
-    } else {
-      write_zeros(from, to - from);
-    }
-  });
-}
-
-// Writes `count` results of one grid, given all limbs of their sums in planes of `stride` words.
-void Stream::round(const LimbGrid& grid, uint64_t element, uint32_t count, const uint32_t* words, size_t stride) {
-  const uint32_t divisor = call_.op == ReduceOp::avg ? call_.workers : 1;
-  uint8_t* out = call_.out + (element - call_.out_begin) * call_.element_bytes();
-  if (call_.dtype == DType::f64) return round_sums(words, stride, grid, count, divisor, reinterpret_cast<double*>(out));
-  if (call_.dtype == DType::f16) return round_sums(words, stride, grid, count, divisor, reinterpret_cast<Float16*>(out));
-  if (call_.dtype == DType::bf16) return round_sums(words, stride, grid, count, divisor, reinterpret_cast<BFloat16*>(out));
-  float* x = reinterpret_cast<float*>(out);
-  // Only the integer is rounded: a sum is a multiple of the smallest subnormal, also where the unit is smaller, and so is an
-  // average, divided by a power of two, where its unit is not.
-  const int unit = grid.unit - std::countr_zero(divisor);
-  if (!std::has_single_bit(divisor) || grid.words > 2 || (divisor > 1 && unit < -149))
-    return round_sums(words, stride, grid, count, divisor, x);
-  const ScaleF s = scale_of(unit, 1.0f);
-  if (grid.words == 1) return kernels_.dequantize_f32_be(words, count, s, x, nontemporal_);
-  const int bits = grid.bits + static_cast<int>(std::bit_width(call_.workers - 1));
-  kernels_.exact_pair_f32(words, words + stride, count, grid.limb_bits, bits, s, x, nontemporal_);
-}
-
-// The union's elements in a chunk of which nothing was sent: all ranks have zeros, NaN or Inf there, or what only a memory
-// will send.
-void Stream::finish_zeros(uint64_t chunk) {
-  const uint64_t end = std::min((chunk + 1) * call_.chunk(), call_.count);
-  for (uint64_t element = chunk * call_.chunk(), to; element < end; element = to) {
-    const uint64_t b = element / call_.block;
-    to = std::min((b + 1) * call_.block, end);
-    if (!sequence_.in_union(b)) continue;
-    if (sequence_.has(b)) {
-      forget(element, to - element);
-    } else {
-      remember(element, to - element);
-    }
-    const uint64_t first = std::max(element, call_.out_begin), last = std::min(to, call_.out_end);
-    if (first < last) write_zeros(first, last - first);
   }
 }
 

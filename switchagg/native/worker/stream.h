@@ -62,6 +62,8 @@ class Stream {
   void each_group(uint64_t element, uint64_t count, F&& f) const;
   uint64_t rest_packets() const { return (rest_.size() + words_ - 1) / words_; }
   void encode_rest(uint64_t element, uint32_t count, const void* x);
+  bool take_rest(uint64_t packet, uint32_t* words) const;
+  void put_rest(uint64_t packet, const uint32_t* words);
   void finish_groups();
   bool encode_limbs(uint64_t packet, uint32_t* words);
   void decode_limbs(uint64_t packet, const uint32_t* words);

@@ -38,7 +38,9 @@ class _Falls:
         signal.raise_signal(self.number)
 
 
-@pytest.mark.parametrize(("number", "error"), [(signal.SIGTERM, SystemExit), (signal.SIGINT, KeyboardInterrupt)])
+@pytest.mark.parametrize(
+    ("number", "error"), [(signal.SIGTERM, SystemExit), (signal.SIGINT, KeyboardInterrupt)]
+)
 def test_an_exit_that_was_ignored_is_raised_again(number: signal.Signals, error: type[BaseException]) -> None:
     cleaned = []
 
