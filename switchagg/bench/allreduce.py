@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from switchagg.bench.check import decibels, judge
 from switchagg.bench.data import Distribution, Draw, Reference, reference
-from switchagg.bench.grid import Cell, Settings, Variant, is_float, numpy_dtype
+from switchagg.bench.grid import DEFAULT, Cell, Settings, Variant, is_float, numpy_dtype
 from switchagg.bench.group import Group
 from switchagg.bench.peers.registry import Lineup, line_up
 from switchagg.bench.rank import AllReduceRank, Digest, Fill, Measured, Run, Show
@@ -244,7 +244,7 @@ class _Groups:
                     progress.sample(each.variant, number, rounds)
                     take = partial(sample, each, timed=number >= self._settings.warmup)
                     each.failure = self._use(each.variant.group, take) or each.failure
-            lossy = [each for each in found if each.variant.bits < 32 and each.checked]
+            lossy = [each for each in found if DEFAULT < each.variant.bits < 32 and each.checked]
             if lossy and is_float(cell.dtype):
                 sample = self._sample(cell, rounds, Distribution.STUDENT_T3, area)
                 for each in lossy:

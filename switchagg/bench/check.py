@@ -4,6 +4,9 @@ Bounds on the error of one element, with n workers, 2^(E+1) the power of two abo
 magnitude at any rank, and u the unit roundoff of the tensor's type:
 
     switchagg, 32 (64) bits   n/2 steps of 2^(E-s), s = 30 - ceil(log2 n) (62 - ...)    chunks of 65,536
+    switchagg, default        n/2 steps of 2^(E+2-r), r = 31 - ceil(log2 n)             chunks of 1,024
+                              (float64: n of 2^(E+2-3r))
+    switchagg, exact          none
     switchagg, 16 and 8 bits  n steps of 2^(E+1)/Q, Q = floor((2^(b-1) - 1)/n)          chunks of 1,024
     a ring or tree            2n roundings, each of at most n 2^(E+1) u
     always                    the last rounding to the tensor's type, n 2^(E+1) u
@@ -21,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from switchagg.bench.data import SLAB, SPAN, Reference, span_peaks
-from switchagg.bench.grid import Cell, Variant, is_float
+from switchagg.bench.grid import DEFAULT, EXACT, Cell, Variant, is_float
 from worker_lib.plan import WIDE_CHUNK
 
 UNIT_ROUNDOFF = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
@@ -99,7 +102,12 @@ def error_bounds(cell: Cell, variant: Variant, peaks: NDArray[np.float64]) -> ND
     if variant.system == "switchagg":
         chunk_spans = 1 if variant.bits < 32 else WIDE_CHUNK // SPAN
         top = _power_above(_chunk_peaks(peaks, chunk_spans))
-        if variant.bits >= 32:
+        limb = 31 - math.ceil(math.log2(n))
+        if variant.bits == EXACT:
+            bound = 0.0 * top
+        elif variant.bits == DEFAULT:
+            bound = 2 * n * top * 2.0 ** (-3 * limb if cell.dtype == "float64" else -limb - 1)
+        elif variant.bits >= 32:
             lanes = 30 if variant.bits == 32 else 62
             step = top * 2.0 ** -(lanes + 1 - math.ceil(math.log2(n)))
             bound = n / 2 * step

@@ -120,7 +120,7 @@ class Trainer:
             _, *how = system.split("-")
             self.state = State(
                 self.model,
-                bits=int(how[0]) if how else 32,
+                bits=int(how[0]) if how else None,
                 error_feedback="ef" in how,
                 timeout=timedelta(seconds=settings.timeout),
             )

@@ -26,15 +26,29 @@ SMALL_SAMPLE_BYTES = 4 << 20
 """Calls smaller than this are timed several to a sample, back to back, each on its own tensor."""
 MAX_CALLS_PER_SAMPLE = 64
 
+EXACT, DEFAULT = 0, 1
+"""In place of a lane's width: exact sums, and sums of which a caller asks nothing."""
 LANES: dict[str, tuple[int, ...]] = {
-    "float32": (32, 16, 8),
-    "float64": (64, 32, 16, 8),
-    "float16": (32, 16, 8),
-    "bfloat16": (32, 16, 8),
+    "float32": (DEFAULT, 32, 16, 8, EXACT),
+    "float64": (DEFAULT, 64, 32, 16, 8, EXACT),
+    "float16": (DEFAULT, 32, 16, 8, EXACT),
+    "bfloat16": (DEFAULT, 32, 16, 8, EXACT),
     "int32": (32,),
     "int64": (64,),
 }
-"""The lane widths that each element type can travel in; the first one is its default."""
+"""Ways of each element type on the wire: lane widths, and `EXACT` and `DEFAULT` of floats."""
+_NAMES = {EXACT: "exact", DEFAULT: "default"}
+
+
+def parse_bits(text: str) -> int:
+    """A lane's width, or `EXACT` or `DEFAULT` by their names."""
+    names = {name: bits for bits, name in _NAMES.items()}
+    return names[text] if text in names else int(text)
+
+
+def name_of_bits(bits: int) -> str:
+    """A lane's width as text, or the name of `EXACT` or `DEFAULT`."""
+    return _NAMES.get(bits, str(bits))
 
 
 class Overlap(StrEnum):
@@ -102,7 +116,7 @@ class Variant:
     """One way to reduce a cell's tensors.
 
     Attributes:
-        bits: width of an element on the wire.
+        bits: width of an element on the wire; of switchagg, a way of `LANES`.
         loss: share of packets that the switch loses.
         transport: of switchagg: "shm" or "udp"; empty for other systems.
     """
@@ -123,7 +137,8 @@ class Variant:
         """One line for people."""
         lossy = f", {self.loss:.3g} loss" if self.loss else ""
         way = f" over {self.transport}" if self.transport else ""
-        return f"{self.system}{way} {self.bits}-bit{lossy}"
+        bits = name_of_bits(self.bits)
+        return f"{self.system}{way} {bits}{'-bit' if bits.isdigit() else ''}{lossy}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +147,7 @@ class Settings:
 
     Attributes:
         sizes: bytes of one worker's tensor.
-        bits: lane widths of switchagg; those that a dtype cannot travel in are left out for that dtype.
+        bits: ways of `LANES`; those that a dtype does not have are left out for it. None: all but exact.
         transports: of switchagg: shared memory, UDP.
         compare: the other systems, by name; None for every one that is installed.
         mask: pass each worker's block mask to switchagg, where it would scan the tensor for zero blocks.
@@ -178,9 +193,10 @@ class Settings:
                 accepted = f"multiples of {itemsize} bytes, the size of a {dtype}"
                 require(size % itemsize == 0, "size", size, accepted)
             if self.bits is not None and not set(self.bits) & set(LANES[dtype]):
-                require(False, f"bits for {dtype}", format_list(self.bits), format_list(LANES[dtype]))
+                asked, there = (format_list([name_of_bits(bits) for bits in ways]) for ways in (self.bits, LANES[dtype]))
+                require(False, f"bits for {dtype}", asked, there)
         for bits in self.bits or ():
-            require(bits in (8, 16, 32, 64), "bits", bits, "8, 16, 32, 64")
+            require(bits in (EXACT, DEFAULT, 8, 16, 32, 64), "bits", bits, "8, 16, 32, 64, default, exact")
         for density in self.densities:
             require(0 < density <= 1, "density", density, "more than 0, up to 1")
         for loss in self.losses:
@@ -205,9 +221,9 @@ class Settings:
         )
 
     def lanes(self, dtype: str) -> tuple[int, ...]:
-        """The lane widths to measure for an element type: those asked for that it can travel in."""
+        """The ways to measure for an element type: those asked for that it has."""
         if self.bits is None:
-            return LANES[dtype]
+            return tuple(bits for bits in LANES[dtype] if bits != EXACT)
         return tuple(bits for bits in self.bits if bits in LANES[dtype])
 
     def cells(self) -> Iterator[Cell]:

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as Bar
 
 from switchagg.bench.allreduce import Measurement, Outcome
-from switchagg.bench.grid import Cell, Settings, Variant, format_size
+from switchagg.bench.grid import DEFAULT, Cell, Settings, Variant, format_size, name_of_bits
 from switchagg.report.format import significant
 from switchagg.report.machine import machine
 from switchagg.report.table import columns
@@ -47,13 +47,14 @@ def to_json(settings: Settings, outcome: Outcome) -> dict[str, Any]:
 
 
 def _identity(measurement: Measurement) -> dict[str, Any]:
+    bits = measurement.variant.bits
     return {
         "system": measurement.variant.system,
         "transport": measurement.variant.transport or None,
         "workers": measurement.cell.workers,
         "bytes": measurement.cell.size,
         "dtype": measurement.cell.dtype,
-        "bits": measurement.variant.bits,
+        "bits": bits if bits > DEFAULT else name_of_bits(bits),
         "density": measurement.cell.density,
         "overlap": str(measurement.cell.overlap),
         "loss": measurement.variant.loss,
@@ -116,7 +117,7 @@ def _row(measurement: Measurement, members: Iterable[Measurement]) -> tuple[str,
     start = (
         variant.system,
         variant.transport,
-        str(variant.bits),
+        name_of_bits(variant.bits),
         f"{variant.loss:.3g}" if variant.loss else "",
     )
     if not measurement.seconds:

@@ -56,7 +56,9 @@ def _add_allreduce(kinds: Any) -> argparse.ArgumentParser:
     lists.add_argument(
         "--overlap", default="random", help="of the workers' non-zero blocks: all, random, none (%(default)s)"
     )
-    lists.add_argument("--bits", help="lanes of switchagg: 32, 16, 8, 64 (all that the dtype has)")
+    lists.add_argument(
+        "--bits", help="of switchagg: default, lanes of 32, 16, 8, 64, exact (all but the last)"
+    )
     lists.add_argument(
         "--transport",
         default="shm,udp",
@@ -156,7 +158,7 @@ def _add_policy(kinds: Any) -> argparse.ArgumentParser:
 
 def settings_from(args: argparse.Namespace) -> Settings:
     """Returns the settings of `bench allreduce` that the command line asks for. Raises `UsageError`."""
-    from switchagg.bench.grid import Overlap, Settings, parse_list, parse_size
+    from switchagg.bench.grid import Overlap, Settings, parse_bits, parse_list, parse_size
     from switchagg.bench.peers.registry import check_names
 
     compare: tuple[str, ...] | None = None
@@ -168,7 +170,9 @@ def settings_from(args: argparse.Namespace) -> Settings:
         sizes=parse_list(args.size, "size", parse_size),
         densities=parse_list(args.density, "density", float),
         overlaps=parse_list(args.overlap, "overlap (accepted are all, random, none)", Overlap),
-        bits=None if args.bits is None else parse_list(args.bits, "bits", int),
+        bits=None
+        if args.bits is None
+        else parse_list(args.bits, "bits (accepted are default, exact, 32, 16, 8, 64)", parse_bits),
         losses=parse_list(args.loss, "loss", float),
         transports=parse_list(args.transport, "transport", str),
         dtypes=parse_list(args.dtype, "dtype", str),

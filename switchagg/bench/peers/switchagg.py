@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from switchagg.bench.grid import Settings, is_float
+from switchagg.bench.grid import DEFAULT, EXACT, Settings, is_float
 from switchagg.bench.peers.peer import Endpoint, Peer, RankConfig, Work
 from switchagg.emulator.faults import Faults
 from switchagg.emulator.rates import Rate
@@ -87,10 +87,12 @@ class SwitchaggEndpoint(Endpoint):
     def reduce(self, work: Work) -> None:
         allreduce = self.session.allreduce
         # Only integers of 64 bits have no choice of lanes to name.
-        bits = work.bits if is_float(work.tensors[0].dtype.name) else None
+        limbs = work.bits in (EXACT, DEFAULT)
+        bits = work.bits if is_float(work.tensors[0].dtype.name) and not limbs else None
+        accuracy = "exact" if work.bits == EXACT else None
         for index, tensor in enumerate(work.tensors):
             blocks = "auto" if work.masks is None else work.masks[index]
-            allreduce(tensor, bits=bits, blocks=blocks, block_size=work.block_size)
+            allreduce(tensor, bits=bits, accuracy=accuracy, blocks=blocks, block_size=work.block_size)
 
     def counters(self) -> dict[str, float]:
         return flatten(self.session.stats())

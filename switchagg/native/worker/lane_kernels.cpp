@@ -379,17 +379,44 @@ void exact_limb_f32(const float* __restrict x, size_t n, int shift, uint32_t mas
   exact_limb<float, uint32_t, 23>(x + i, n - i, shift, mask, words + i);
 }
 
-void exact_pair_f32(const uint32_t* __restrict low, const uint32_t* __restrict high, size_t n, int places, int bits, ScaleF s,
-                    float* __restrict x, bool nontemporal) {
-  const auto word = [](uint32_t v) { return static_cast<int32_t>(big(v)); };
-  if (bits <= 53) {  // the sum is a double; loops of 64-bit integers have no vectors
-    const double times = static_cast<double>(int64_t{1} << places);
-    return each_written(x, n, nontemporal, [=](size_t i) {
-      return (static_cast<float>(static_cast<double>(word(high[i])) * times + static_cast<double>(word(low[i]))) * s.f1) * s.f2;
-    });
+inline int32_t word_at(const uint32_t* words, size_t i) { return static_cast<int32_t>(big(words[i])); }
+
+void exact_pair_f32(const uint32_t* __restrict low, const uint32_t* __restrict high, size_t n, int places, int bits,
+                    double divisor, double scale, float* __restrict x, bool nontemporal) {
+  if (bits > 53) {
+    for (size_t i = 0; i < n; ++i) {
+      const float rounded = static_cast<float>((int64_t{word_at(high, i)} << places) + word_at(low, i));
+      x[i] = static_cast<float>(static_cast<double>(rounded) * scale);
+    }
+    return;
   }
-  for (size_t i = 0; i < n; ++i)
-    x[i] = (static_cast<float>((int64_t{word(high[i])} << places) + word(low[i])) * s.f1) * s.f2;
+  const double times = static_cast<double>(int64_t{1} << places);
+  const auto sum = [=](size_t i) { return static_cast<double>(word_at(high, i)) * times + static_cast<double>(word_at(low, i)); };
+  if (divisor == 1.0) return each_written(x, n, nontemporal, [=](size_t i) { return static_cast<float>(sum(i) * scale); });
+  for (size_t i = 0; i < n; ++i) x[i] = static_cast<float>(sum(i) / divisor * scale);
+}
+
+void exact_triple_f64(const uint32_t* __restrict low, const uint32_t* __restrict middle, const uint32_t* __restrict high, size_t n,
+                      int places, ScaleD s, double* __restrict x) {
+  constexpr int kCut = 20;
+  const double times = static_cast<double>(int64_t{1} << (kCut + places));
+  for (size_t i = 0; i < n; ++i) {
+    const int64_t upper = (int64_t{word_at(high, i)} << places) + word_at(middle, i);
+    const int64_t lower = ((upper & ((int64_t{1} << kCut) - 1)) << places) + word_at(low, i);
+    // Both are doubles, so that only their sum is rounded.
+    x[i] = ((static_cast<double>(upper >> kCut) * times + static_cast<double>(lower)) * s.f1) * s.f2;
+  }
+}
+
+// Integers of more than 24 bits to floats with an odd last bit if they are not floats: rounding them to fewer bits is then as if
+// at once.
+void odd_f32_be(const uint32_t* __restrict words, size_t n, ScaleF s, float* __restrict x) {
+  for (size_t i = 0; i < n; ++i) {
+    const uint32_t word = big(words[i]), sign = word >> 31 ? ~0u : 0u, magnitude = (word ^ sign) - sign;
+    const uint32_t odd = (magnitude & ~0xffu) | (magnitude & 0xffu ? 0x80u : 0u);
+    const uint32_t kept = magnitude < 1u << 24 ? magnitude : odd;
+    x[i] = (static_cast<float>(static_cast<int32_t>((kept ^ sign) - sign)) * s.f1) * s.f2;
+  }
 }
 
 inline float one_f16(uint16_t h) {
@@ -455,7 +482,7 @@ const LaneKernels KERNELS = {
     dequantize<int32_t, float>, dequantize_f32_be, dequantize<int32_t, double>, dequantize<int64_t, double>,
     add_f32, subtract_f32, pack32, unpack32,
     dither_lane, add_lane, dequantize_lane<16>, dequantize_lane<8>, unpack_lane<16>, unpack_lane<8>, flush,
-    pack_limbs, unpack_limbs, exact_limb_f32, exact_limb<double, uint64_t, 52>, cut_off_f32, exact_pair_f32, widen_f16, narrow_f16, widen_bf16, narrow_bf16,
+    pack_limbs, unpack_limbs, exact_limb_f32, exact_limb<double, uint64_t, 52>, cut_off_f32, exact_pair_f32, exact_triple_f64, odd_f32_be, widen_f16, narrow_f16, widen_bf16, narrow_bf16,
 };
 
 }  // namespace switchagg

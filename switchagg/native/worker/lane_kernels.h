@@ -83,13 +83,17 @@ struct LaneKernels {
   void (*unpack_limbs)(const uint32_t* in, size_t n, int64_t* q);
 
   // Sums in limbs (docs/protocol.md, section 5): limb j of sign and magnitude of each x / unit, as big-endian words; `shift` is
-  // the exponent field of an element whose mantissa is the limb as it is, `mask` has the bits of a limb. And rounded sums of
-  // two limbs, of at most `bits` bits, times f1 and f2.
+  // the exponent field of an element whose mantissa is the limb as it is, `mask` has the bits of a limb.
   void (*exact_limb_f32)(const float* x, size_t n, int shift, uint32_t mask, uint32_t* words);
   void (*exact_limb_f64)(const double* x, size_t n, int shift, uint32_t mask, uint32_t* words);
   void (*cut_off_f32)(const float* x, size_t n, ScaleF up, ScaleF down, float* left);  // left = x - rint(x * up) * down
-  void (*exact_pair_f32)(const uint32_t* low, const uint32_t* high, size_t n, int places, int bits, ScaleF s, float* x,
-                         bool nontemporal);
+  // Sums of two and of three limbs, rounded once. Of two: of at most 53 bits, or 45 if they are divided; or of more if, scaled,
+  // they are multiples of the smallest subnormal, as those of three have to be.
+  void (*exact_pair_f32)(const uint32_t* low, const uint32_t* high, size_t n, int places, int bits, double divisor, double scale,
+                         float* x, bool nontemporal);
+  void (*exact_triple_f64)(const uint32_t* low, const uint32_t* middle, const uint32_t* high, size_t n, int places, ScaleD s,
+                           double* x);
+  void (*odd_f32_be)(const uint32_t* words, size_t n, ScaleF s, float* x);  // rounded to odd, then times f1 and f2, exactly
 
   void (*widen_f16)(const uint16_t* x, size_t n, float* out);
   void (*narrow_f16)(const float* x, size_t n, uint16_t* out);

@@ -174,15 +174,16 @@ float rounded_to_odd(double v) {
 template <typename T>
 void round_words(const uint32_t* words, int unit, size_t n, uint32_t divisor, T* out) {
   const double scale = std::ldexp(1.0, unit);
-  for (size_t i = 0; i < n; ++i) {
-    const double v = signed_word(words + i) / static_cast<double>(divisor) * scale;
-    if constexpr (std::is_same_v<T, float>) {
-      out[i] = static_cast<float>(v);
-    } else {
-      const float odd = rounded_to_odd(v);
-      uint16_t half;
-      (std::is_same_v<T, Float16> ? choose_lane_kernels().narrow_f16 : choose_lane_kernels().narrow_bf16)(&odd, 1, &half);
-      out[i] = static_cast<T>(half);
+  const auto value = [&](size_t i) { return signed_word(words + i) / static_cast<double>(divisor) * scale; };
+  if constexpr (std::is_same_v<T, float>) {
+    for (size_t i = 0; i < n; ++i) out[i] = static_cast<float>(value(i));
+  } else {
+    const LaneKernels& kernels = choose_lane_kernels();
+    float odd[256];
+    for (size_t i = 0; i < n; i += std::size(odd)) {
+      const size_t count = std::min(std::size(odd), n - i);
+      for (size_t j = 0; j < count; ++j) odd[j] = rounded_to_odd(value(i + j));
+      (std::is_same_v<T, Float16> ? kernels.narrow_f16 : kernels.narrow_bf16)(odd, count, reinterpret_cast<uint16_t*>(out + i));
     }
   }
 }
@@ -193,13 +194,6 @@ template <typename T>
 void round_sums(const uint32_t* words, size_t stride, const LimbGrid& grid, size_t n, uint32_t divisor, T* out) {
   if constexpr (!std::is_same_v<T, double>) {
     if (grid.words == 1) return round_words(words, grid.unit, n, divisor, out);
-  } else if (grid.words <= 3 && divisor == 1) {  // rounded once: the sum is a multiple of the smallest subnormal
-    for (size_t i = 0; i < n; ++i) {
-      __int128 sum = 0;
-      for (uint32_t j = grid.words; j-- > 0;) sum = sum * (__int128{1} << grid.limb_bits) + signed_word(words + j * stride + i);
-      out[i] = std::ldexp(static_cast<double>(sum), grid.unit);
-    }
-    return;
   }
   const int places = grid.limb_bits, count = static_cast<int>(grid.words);
   const int64_t mask = (int64_t{1} << places) - 1;

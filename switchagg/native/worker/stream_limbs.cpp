@@ -1,6 +1,7 @@
 // The parts of a stream that are of sums in limbs (limbs.h): docs/protocol.md, sections 4 to 7.
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstring>
 
 #include "switchagg/native/worker/scale.h"
@@ -215,20 +216,38 @@ void Stream::decode_limbs(uint64_t packet, const uint32_t* words) {
 // Writes `count` results of one grid, given all limbs of their sums in planes of `stride` words.
 void Stream::round(const LimbGrid& grid, uint64_t element, uint32_t count, const uint32_t* words, size_t stride) {
   const uint32_t divisor = call_.op == ReduceOp::avg ? call_.workers : 1;
-  uint8_t* out = call_.out + (element - call_.out_begin) * call_.element_bytes();
-  if (call_.dtype == DType::f64) return round_sums(words, stride, grid, count, divisor, reinterpret_cast<double*>(out));
-  if (call_.dtype == DType::f16) return round_sums(words, stride, grid, count, divisor, reinterpret_cast<Float16*>(out));
-  if (call_.dtype == DType::bf16) return round_sums(words, stride, grid, count, divisor, reinterpret_cast<BFloat16*>(out));
-  float* x = reinterpret_cast<float*>(out);
+  const bool power = std::has_single_bit(divisor);
+  const int unit = grid.unit - (power ? std::countr_zero(divisor) : 0), places = grid.limb_bits;
+  const int bits = grid.bits + static_cast<int>(std::bit_width(call_.workers - 1));
   // Only the integer is rounded: a sum is a multiple of the smallest subnormal, also where the unit is smaller, and so is an
   // average, divided by a power of two, where its unit is not.
-  const int unit = grid.unit - std::countr_zero(divisor);
-  if (!std::has_single_bit(divisor) || grid.words > 2 || (divisor > 1 && unit < -149))
-    return round_sums(words, stride, grid, count, divisor, x);
+  const bool once = power && (divisor == 1 || unit >= (call_.dtype == DType::f64 ? -1074 : -149));
+  uint8_t* out = call_.out + (element - call_.out_begin) * call_.element_bytes();
   const ScaleF s = scale_of(unit, 1.0f);
-  if (grid.words == 1) return kernels_.dequantize_f32_be(words, count, s, x, nontemporal_);
-  const int bits = grid.bits + static_cast<int>(std::bit_width(call_.workers - 1));
-  kernels_.exact_pair_f32(words, words + stride, count, grid.limb_bits, bits, s, x, nontemporal_);
+  if (call_.dtype == DType::f64) {
+    double* x = reinterpret_cast<double*>(out);
+    if (!once || grid.words > 3) return round_sums(words, stride, grid, count, divisor, x);
+    const std::vector<uint32_t> zeros(grid.words < 3 ? count : 0);
+    const auto plane = [&](uint32_t j) { return j < grid.words ? words + j * stride : zeros.data(); };
+    kernels_.exact_triple_f64(plane(0), plane(1), plane(2), count, places, scale_of(unit, 1.0), x);
+  } else if (call_.dtype == DType::f32) {
+    float* x = reinterpret_cast<float*>(out);
+    if (grid.words == 1 && once) return kernels_.dequantize_f32_be(words, count, s, x, nontemporal_);
+    if (grid.words != 2 || (!once && bits > (power ? 53 : 45)))
+      return round_sums(words, stride, grid, count, divisor, x);
+    const double scale = std::ldexp(1.0, unit);
+    kernels_.exact_pair_f32(words, words + stride, count, places, bits, power ? 1 : divisor, scale, x, nontemporal_);
+  } else {
+    const bool f16 = call_.dtype == DType::f16;
+    if (grid.words == 1 && once) {
+      kernels_.odd_f32_be(words, count, s, wide_.data());
+      (f16 ? kernels_.narrow_f16 : kernels_.narrow_bf16)(wide_.data(), count, reinterpret_cast<uint16_t*>(out));
+    } else if (f16) {
+      round_sums(words, stride, grid, count, divisor, reinterpret_cast<Float16*>(out));
+    } else {
+      round_sums(words, stride, grid, count, divisor, reinterpret_cast<BFloat16*>(out));
+    }
+  }
 }
 
 // The union's elements in a chunk of which nothing was sent: all ranks have zeros, NaN or Inf there, or what only a memory
