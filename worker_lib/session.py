@@ -158,9 +158,9 @@ class Session:
         """Sums, averages or ORs an array over all ranks, in place or into `out`.
 
         The result is the same to the bit on every rank. Integers are exact (modulo 2^32 or 2^64). Floats,
-        unless `bits` says otherwise, are within 2^-t sum over ranks of |x|, for each element by itself (divided
-        by n for averages) plus half a subnormal: t is 12, for float64 51, float16 10, bfloat16 7. NaN and Inf
-        stay at their elements.
+        unless `bits` says otherwise, are within 2^-t sum over ranks of abs(x), for each element by itself
+        (divided by n for averages) plus half a subnormal: t is 12, for float64 51, float16 10, bfloat16 7.
+        NaN and Inf stay at their elements.
 
         Args:
             x: C-contiguous NumPy array or CPU torch tensor, any shape; float32, float64, float16, bfloat16,
@@ -403,7 +403,10 @@ class Session:
         Returns:
             ``packets_sent``, ``packets_received``, ``packets_data``, ``packets_skip``; ``bytes_sent`` and
             ``bytes_received`` (UDP payload); ``retransmissions``; ``rtt_seconds`` (smoothed);
-            ``blocks_total``, ``blocks_union`` (non-zero at any rank) and ``blocks_skipped``; ``collectives``;
+            ``blocks_total``, ``blocks_union`` (non-zero at any rank) and ``blocks_skipped``;
+            ``collectives``; ``elements`` of their tensors, of these ``exact_elements`` and
+            ``bounded_elements`` (see `allreduce`; others were integers, bytes or in lanes of a given width),
+            and of the latter, about, ``refined_elements``, which took more words than others;
             ``seconds``: a dict of time spent in ``scan``, ``quantize``, ``wire`` (send and receive calls),
             ``wait`` (for packets) and ``decode``; ``window`` (packets allowed in flight); ``transport``.
             All zero in a group of one.
@@ -416,6 +419,7 @@ class Session:
             "collectives", "packets_sent", "packets_received", "packets_data", "packets_skip",
             "bytes_sent", "bytes_received", "retransmissions", "results_ignored",
             "send_calls", "receive_calls", "refused", "blocks_total", "blocks_union",
+            "elements", "exact_elements", "bounded_elements", "refined_elements",
         )  # fmt: skip
         out: dict[str, Any] = {name: raw.get(name, 0) for name in names}
         out["blocks_skipped"] = out["blocks_total"] - out["blocks_union"]

@@ -193,9 +193,8 @@ class Settings:
                 accepted = f"multiples of {itemsize} bytes, the size of a {dtype}"
                 require(size % itemsize == 0, "size", size, accepted)
             if self.bits is not None and not set(self.bits) & set(LANES[dtype]):
-                asked, there = (
-                    format_list([name_of_bits(bits) for bits in ways]) for ways in (self.bits, LANES[dtype])
-                )
+                asked = format_list([name_of_bits(bits) for bits in self.bits])
+                there = format_list([name_of_bits(bits) for bits in LANES[dtype]])
                 require(False, f"bits for {dtype}", asked, there)
         for bits in self.bits or ():
             require(bits in (EXACT, DEFAULT, 8, 16, 32, 64), "bits", bits, "8, 16, 32, 64, default, exact")

@@ -147,6 +147,7 @@ def _in_full(job: dict[str, Any]) -> str:
         ("loss", figures.percent(figures.rate(job, "loss"))),
         ("skipped", f"{figures.percent(figures.rate(job, 'skip_ratio'))} of blocks"),
         ("density", figures.percent(figures.rate(job, "density"))),
+        ("sums", _sums(job)),
         ("policy", figures.policy(policy) + _since(policy)),
         ("why", policy.get("why") or "-"),
         ("missing", figures.ranks(job["missing"])),
@@ -178,6 +179,18 @@ def _where(job: dict[str, Any]) -> str:
 def _state(job: dict[str, Any]) -> str:
     place = job.get("queue_position")
     return str(job["state"]) if place is None else f"{job['state']} ({place})"
+
+
+def _sums(job: dict[str, Any]) -> str:
+    exact, bounded, refined = (figures.rate(job, name) for name in ("exact", "bounded", "refined"))
+    if exact is None or bounded is None:
+        return "-"
+    others = max(0.0, 1 - exact - bounded)
+    more = "" if refined is None else f", {figures.percent(refined)} of these in more words"
+    return (
+        f"{figures.percent(exact)} of elements exact, {figures.percent(bounded)} bounded{more}, "
+        f"{figures.percent(others)} of lanes or integers"
+    )
 
 
 def _since(policy: dict[str, Any]) -> str:

@@ -78,6 +78,12 @@ class RatesView(TypedDict):
     density: float | None
     """Share of a rank's blocks that are not zero."""
     rtt_us: float | None
+    exact: float | None
+    """Share of elements that are summed exactly."""
+    bounded: float | None
+    """Share of elements that are summed within the default's bound."""
+    refined: float | None
+    """Share of the latter that takes more words than others."""
 
 
 class LeafView(TypedDict):

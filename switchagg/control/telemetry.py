@@ -58,6 +58,9 @@ class Point:
     retransmissions: float  # per second, of all members
     collectives: float  # per second, of one member on average
     rtt_us: float | None  # mean round trip in microseconds
+    exact: float | None  # the share of elements that are summed exactly
+    bounded: float | None  # the share in bounded sums
+    refined: float | None  # of these, the share that takes more words
 
 
 class History:
@@ -91,6 +94,11 @@ class History:
             return sum(rate.get(name, 0.0) for rate in rates)
 
         sent, blocks = total("packets_sent"), total("blocks_total")
+
+        def share(name: str, of: str) -> float | None:
+            whole = total(of)
+            return min(1.0, total(name) / whole) if whole else None
+
         trips = [trip for track in self._tracks.values() if (trip := track.latest.get("rtt_ns", 0)) > 0]
         self._points.append(
             Point(
@@ -103,6 +111,9 @@ class History:
                 retransmissions=total("retransmissions"),
                 collectives=total("collectives") / len(rates),
                 rtt_us=sum(trips) / len(trips) / 1000 if trips else None,
+                exact=share("exact_elements", "elements"),
+                bounded=share("bounded_elements", "elements"),
+                refined=share("refined_elements", "bounded_elements"),
             )
         )
 

@@ -59,6 +59,8 @@ class Report:
             with the scanning before it.
         policy_word: of the policy in force now. policy_lanes: the narrowest lanes that the last call allowed
             the policy to choose; 0 for none.
+        exact_elements, bounded_elements: of `elements`, those of exact and of bounded sums.
+        refined_elements: of the latter, about, those that took more than the first words.
     """
 
     collectives: int = 0
@@ -103,6 +105,9 @@ class Report:
     policy_ns: int = 0
     policy_word: int = 0
     policy_lanes: int = 0
+    exact_elements: int = 0
+    bounded_elements: int = 0
+    refined_elements: int = 0
 
     @property
     def sampled_own_by_size(self) -> tuple[int, ...]:

@@ -195,7 +195,7 @@ def test_exact_sums_are_rounded_once(dtype: DType) -> None:
         if wrong.size:
             i = int(wrong[0])
             raise AssertionError(
-                f"seed {seed}, case {number}: element {elements[i]}: {first[places][i]!r}, not {wanted[i]!r}; "
+                f"seed {seed}, case {number}, element {elements[i]}: {first[places][i]}, not {wanted[i]}; "
                 f"of {[x[elements[i]] for x in case.xs]}, {case.op.name}, K={case.words}, "
                 f"block={case.block}, {case.outs=}"
             )

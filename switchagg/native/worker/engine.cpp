@@ -350,6 +350,7 @@ bool Engine::start_step(Collective& c) {
       packets = s.stream->packets();
       c.blocks_union += s.sequence->union_blocks();
       stats_.blocks_union += s.sequence->union_blocks();
+      stats_.refined_elements += s.stream->refined_elements();
       stats_.blocks_own += s.call.sparse ? s.plan->own_blocks() : s.call.blocks();
     }
     stats_.scan_ns += now_ns() - before;
@@ -595,6 +596,8 @@ void Engine::set_status(Collective& c, Status status) {
   if (status == Status::done) {
     ++stats_.completed;
     stats_.elements += c.call.fingerprint_count;
+    if (c.call.bits == kExact) stats_.exact_elements += c.call.fingerprint_count;
+    if (c.call.bits == kBounded) stats_.bounded_elements += c.call.fingerprint_count;
     stats_.bytes_reduced += c.call.count * c.call.element_bytes();
   }
   c.status = status;

@@ -111,6 +111,8 @@ struct EngineStats {
   uint64_t collectives = 0, data_packets = 0, skip_packets = 0, retransmissions = 0, results = 0, ignored = 0;
   uint64_t completed = 0, elements = 0, bytes_reduced = 0;  // collectives that are done, and their tensors
   uint64_t blocks_total = 0, blocks_own = 0, blocks_union = 0;
+  // Of those elements: in exact sums, in bounded sums, and of the latter those that took more words.
+  uint64_t exact_elements = 0, bounded_elements = 0, refined_elements = 0;
   uint64_t packet_numbers = 0;  // packets sent for the first time
   int64_t scan_ns = 0, quantize_ns = 0, send_ns = 0, receive_ns = 0, wait_ns = 0, decode_ns = 0;
   int64_t plan_ns = 0;  // waited for plans only, after the header's RESULT

@@ -31,7 +31,7 @@ Report report_of(Engine& engine) {
           d.own[3],          d.own[4],           d.own[5],         d.own[6],           64 * d.summed,
           d.sum[0],          d.sum[1],           d.sum[2],         d.sum[3],           d.sum[4],
           d.sum[5],          d.sum[6],           s.policy_collectives, s.policy_elements, ns(s.policy_ns),
-          s.policy_word,     s.policy_lanes};
+          s.policy_word,     s.policy_lanes,     s.exact_elements, s.bounded_elements, s.refined_elements};
 }
 
 std::array<uint8_t, kHeartbeatBytes> heartbeat(const Cookie& cookie, uint64_t sequence, const Report& report) {

@@ -15,7 +15,7 @@
 namespace switchagg {
 
 // The counters of a heartbeat, in the order of the wire.
-inline constexpr size_t kReportFields = 42;
+inline constexpr size_t kReportFields = 45;
 using Report = std::array<uint64_t, kReportFields>;
 Report report_of(Engine& engine);
 

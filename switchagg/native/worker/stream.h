@@ -20,6 +20,7 @@ class Stream {
   // for bounded sums.
   Stream(const Call& call, const Plan* plan, const Sequence& sequence, const Refinement* refinement, uint32_t words);
 
+  uint64_t refined_elements() const { return groups_.size() * kGroup; }  // about: a segment's last group may be short
   uint64_t packets() const { return special_packets_ + packets_ + rest_packets(); }
   bool is_or(uint64_t packet) const { return packet < special_packets_ || call_.op == ReduceOp::bit_or; }
 
