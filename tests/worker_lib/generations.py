@@ -34,10 +34,16 @@ class Cluster:
     """One job on one switch; `engines` by place, the rank that a member had at first."""
 
     def __init__(
-        self, workers: int, *, faults: Faults | None = None, link: bool = False, seed: int = 0
+        self,
+        workers: int,
+        *,
+        faults: Faults | None = None,
+        link: bool = False,
+        seed: int = 0,
+        switch: Any = None,
     ) -> None:
         self.random = random.Random(seed)
-        self.switch = Switch(faults=faults)
+        self.switch: Any = switch or Switch(faults=faults)
         self.link = link
         self.engines: dict[int, _native.Engine] = {}
         self.places: tuple[int, ...] = ()

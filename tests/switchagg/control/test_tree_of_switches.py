@@ -14,10 +14,12 @@ import worker_lib
 from switchagg.control.jobs.records import OPEN
 from switchagg.emulator.faults import Faults
 from switchagg.errors import AdmissionError, NetworkError, SwitchError, UsageError, WorkerLostError
+from tests.reference import exact
 from tests.seeds import seed_of_this_run
 from tests.switchagg.control.switch_trees import SwitchTree, address, switch_tree
 from tests.waiting import eventually
 from tests.worker_lib.harness import Outcome, Process, in_threads, job_name, say
+from worker_lib.plan import DType
 
 LOSSES = [0.0, 0.02]
 
@@ -49,6 +51,7 @@ def _collectives(session: worker_lib.Session, ints: Any, floats: Any, doubles: A
     found = {"int32": session.allreduce(ints[r].copy()), "float32": session.allreduce(floats[r].copy())}
     found["16 bits"] = session.allreduce(floats[r].copy(), op="avg", bits=16)
     found["float64"] = session.allreduce(doubles[r].copy())
+    found["exact"] = session.allreduce(np.ldexp(floats[r], 7 * r), accuracy="exact")
     found["broadcast"] = session.broadcast(floats[n - 1].copy() if r == n - 1 else 0 * floats[0], root=n - 1)
     found["allgather"] = session.allgather(ints[r][:100].copy())
     for ranks in ([0, 3], [1, 2, 4]):  # each of both leaves
@@ -72,7 +75,9 @@ def test_sums_through_two_levels_are_exact(loss: float, transport: str) -> None:
     with switch_tree(2, faults=Faults(loss=loss, seed=seed_of_this_run()) if loss else None) as it:
         found = _values(at_leaves(it, where, _collectives, ints, floats, doubles, transport=transport))
         it.all_free()
+    wanted = exact.reduce([np.ldexp(x, 7 * r) for r, x in enumerate(floats)], DType.F32)
     for rank, mine in enumerate(found):
+        assert mine["exact"].tobytes() == wanted.tobytes()
         assert (mine["int32"] == ints.sum(0, dtype=np.int32)).all()
         for kind in ("float32", "16 bits", "float64"):
             assert mine[kind].tobytes() == found[0][kind].tobytes()
