@@ -1,8 +1,9 @@
 """One rank of the comparison: every system trains its own copy of a model on the same batches.
 
 gloo    DDP over gloo, which adds float32 in the order of its ring
-exact   the same gradients added in float64 by gloo and rounded once: how far rounding alone leads away
-32, 16, 8, and with error feedback 16-ef, 8-ef: `allreduce_hook`, in lanes of that width
+float64 the same gradients added in float64 by gloo and rounded once: how far rounding alone leads away
+default `allreduce_hook`; exact: with accuracy="exact"
+32, 16, 8, and with error feedback 16-ef, 8-ef: in lanes of that width
 
 After every step each rank's parameters are digested, and the digests are compared across ranks.
 """
@@ -24,7 +25,7 @@ from worker_lib.torch import State, allreduce_hook
 
 EXAMPLES: Final = Path(__file__).parents[2] / "examples"
 MODELS: Final = {"classifier": "ddp_digits", "language model": "language_model", "recommender": "recommender"}
-SYSTEMS: Final = ("gloo", "exact", "32", "16", "16-ef", "8", "8-ef")
+SYSTEMS: Final = ("gloo", "float64", "default", "exact", "32", "16", "16-ef", "8", "8-ef")
 
 
 @dataclass(frozen=True)
@@ -59,11 +60,14 @@ class Student:
         self.model = DistributedDataParallel(task.model(), bucket_cap_mb=0.05)
         self.optimizer = task.optimizer(self.model.parameters())
         self.state: State | None = None
-        if system == "exact":
-            self.model.register_comm_hook(None, exact_hook)
+        if system == "float64":
+            self.model.register_comm_hook(None, float64_hook)
         elif system != "gloo":
-            bits, *how = system.split("-")
-            self.state = State(self.model, bits=int(bits), error_feedback=how == ["ef"])
+            if system in ("default", "exact"):
+                self.state = State(self.model, accuracy="exact" if system == "exact" else None)
+            else:
+                bits, *how = system.split("-")
+                self.state = State(self.model, bits=int(bits), error_feedback=how == ["ef"])
             self.model.register_comm_hook(self.state, allreduce_hook)
 
     def step(self, batch: Any) -> float:
@@ -84,7 +88,7 @@ class Student:
             self.state.close()
 
 
-def exact_hook(_, bucket):  # type: ignore[no-untyped-def]  # DDP refuses annotations that are strings
+def float64_hook(_, bucket):  # type: ignore[no-untyped-def]  # DDP refuses annotations that are strings
     """The average, summed in float64."""
     buffer = bucket.buffer()
     wide = buffer.double()
