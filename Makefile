@@ -1,4 +1,4 @@
-# make install | demo | test | topo-test | experiments | fuzz | fuzz-sums | soak | fuzz-api | training | bench | lint. Each does its own set-up; needs Python 3.11+, a C++20 compiler and make.
+# make install | demo | test | test-long | topo-test | experiments | fuzz | fuzz-sums | soak | fuzz-api | training | bench | lint. Each does its own set-up; needs Python 3.11+, a C++20 compiler and make.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -12,7 +12,7 @@ PYTEST ?= -n 2 --dist loadfile
 STEPS ?= 500
 SOURCES := pyproject.toml CMakeLists.txt $(shell find switchagg worker_lib -name '*.cpp' -o -name '*.h')
 
-.PHONY: install demo test topo-test experiments fuzz fuzz-sums soak fuzz-api training bench lint format native clean
+.PHONY: install demo test test-long topo-test experiments fuzz fuzz-sums soak fuzz-api training bench lint format native clean
 
 install: $(VENV)/.installed-$(EXTRAS)
 
@@ -28,6 +28,10 @@ demo: install
 
 test: install
 	$(BIN)/python -m pytest $(PYTEST)
+
+# What `make test` leaves out for time: claims, soaks, examples, a thousand jobs.
+test-long: install
+	$(BIN)/python -m pytest --timeout 600 -m long $(PYTEST)
 
 # Networks in Mininet, each with every switch that is here, and one of 64 workers. As root, or where user namespaces are allowed.
 topo-test: install

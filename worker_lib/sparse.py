@@ -245,7 +245,7 @@ def _lanes(session: Session, values: Array, op: str, bits: int | None) -> int:
     """The lanes of a large sum; those of small ones may be wider."""
     dtype = SUMMABLE.get(values.dtype.name)
     if bits is None and dtype is not None and dtype.is_float:
-        return BOUNDED
+        return session.lanes(view(values, "values", write=False), op, "bounded")[1]
     return session.lanes(view(values, "values", write=False), op, bits)[1]
 
 

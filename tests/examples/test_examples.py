@@ -56,6 +56,7 @@ def test_language_model() -> None:
     assert re.search(r"through the switch: [\d.]+ MB", said), said
 
 
+@pytest.mark.long
 def test_recommender() -> None:
     said = torchrun("recommender.py", "--steps", "20")
     found = re.search(r"(\d+) KB sent a step; the tables are ([\d.]+) MB", said)
@@ -84,6 +85,7 @@ def test_accelerate_takes_over_the_group() -> None:
     assert float(found[1]) > 0.8
 
 
+@pytest.mark.long
 def test_elastic(tmp_path: Path) -> None:
     with EmbeddedController() as host:
         controller = ControllerClient(host.url)

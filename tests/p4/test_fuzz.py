@@ -113,7 +113,10 @@ def _wrong_program(mistake: str, folder: Path) -> Path:
     return folder / f"switchagg_{device.removeprefix('model-')}.p4"
 
 
-@pytest.mark.parametrize("mistake", MISTAKES)
+@pytest.mark.parametrize(
+    "mistake",
+    [pytest.param(name, marks=[pytest.mark.long] * (i % 3 > 0)) for i, name in enumerate(MISTAKES)],
+)
 def test_a_mistake_is_found_and_made_short(mistake: str, tmp_path: Path) -> None:
     seed = _seed()
     program = _wrong_program(mistake, tmp_path / "p4")

@@ -108,6 +108,7 @@ def done(rank: Rank, count: int) -> list[Line]:
     return lines
 
 
+@pytest.mark.long
 def test_a_controller_killed_in_the_middle_disturbs_no_collective(
     controller: ControllerProcess, tmp_path: Path
 ) -> None:
@@ -140,6 +141,7 @@ def test_a_controller_killed_in_the_middle_disturbs_no_collective(
     assert "lost" not in controller.events()
 
 
+@pytest.mark.long
 def test_a_switch_killed_in_the_middle_is_named_and_serves_the_next_job(
     controller: ControllerProcess, switch: NativeSwitch
 ) -> None:

@@ -15,6 +15,7 @@ from .run import soak
 
 
 @pytest.mark.timeout(240)
+@pytest.mark.long
 def test_jobs_at_once_with_ranks_that_come_leave_and_die() -> None:
     seed = str(seed_of_this_run())
     with EmbeddedController(faults=Faults(loss=0.002, seed=1)) as host:

@@ -699,7 +699,7 @@ def test_a_dense_policy_sends_zero_blocks_too() -> None:
     def traffic(session: Session) -> tuple[int, int]:
         x = np.zeros(100_000, np.float32)
         x[:64] = 1
-        session.allreduce(x)
+        session.allreduce(x, bits=32)
         assert x[:64].tolist() == [2.0] * 64
         assert not x[64:].any()
         stats = session.stats()

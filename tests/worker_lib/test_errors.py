@@ -415,7 +415,7 @@ def test_a_switch_that_dies_or_stops_in_the_middle(how: signal.Signals) -> None:
             error = outcome.get()
             assert isinstance(error, SwitchError | CollectiveTimeout)
             assert isinstance(error, TimeoutError) or how == signal.SIGKILL
-            assert "allreduce(float32, shape (300000,), avg, 32 bits)" in str(error)
+            assert "allreduce(float32, shape (300000,), avg, bounded)" in str(error)
             assert "refuses" in str(error) if how == signal.SIGKILL else "does not answer" in str(error)
 
 

@@ -42,7 +42,9 @@ def _are_four(done: subprocess.CompletedProcess[str]) -> bool:
     return sorted(done.stdout.split("\n")[:-1]) == [f"rank {rank} of 4: 10.0" for rank in range(4)]
 
 
-@pytest.mark.parametrize("program", [NUMPY, TORCH], ids=["numpy", "torch"])
+@pytest.mark.parametrize(
+    "program", [pytest.param(NUMPY, marks=pytest.mark.long), TORCH], ids=["numpy", "torch"]
+)
 @pytest.mark.parametrize("name", ["srun", "torchrun", "Open MPI", "Hydra", "Open MPI on one host"])
 def test_a_batch_file(name: str, program: str, tmp_path: Path) -> None:
     if name == "torchrun" or program is TORCH:

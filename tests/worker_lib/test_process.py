@@ -451,7 +451,7 @@ def test_a_killed_worker_is_named_and_the_switch_serves_the_next_job(host: Embed
             lost, message = rank.finish().get()
             assert lost == (1,)
             assert "rank 1" in message
-            assert "allreduce(float32, shape (1000000,), avg, 32 bits)" in message
+            assert "allreduce(float32, shape (1000000,), avg, bounded)" in message
     free = host.controller.queries.slots(OPEN)
     x = together(host.url, 3, lambda session: session.allreduce(np.ones(1000, F32)))
     assert np.array_equal(x[0], np.full(1000, 3, F32))

@@ -85,7 +85,7 @@ def test_plans_run_two_segments_ahead_of_streams(count: int, tmp_path: Path) -> 
     def twice(session: Session) -> None:
         for _ in range(2):
             x = np.repeat(own[session.rank], BLOCK)[:count].astype(np.float32)
-            session.allreduce(x)
+            session.allreduce(x, bits=32)
 
     with EmbeddedController(pcap=tmp_path / "run.pcap") as host:
         together(host.url, 2, twice, words=WORDS, slots=1024)
@@ -101,7 +101,7 @@ def test_after_a_sparse_collective_segments_are_large(tmp_path: Path) -> None:
 
     def twice(session: Session) -> None:
         for _ in range(2):
-            session.allreduce(np.repeat(union, BLOCK)[:count].astype(np.float32))
+            session.allreduce(np.repeat(union, BLOCK)[:count].astype(np.float32), bits=32)
 
     with EmbeddedController(pcap=tmp_path / "run.pcap") as host:
         together(host.url, 2, twice, words=WORDS, slots=1024)

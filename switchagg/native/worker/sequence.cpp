@@ -26,15 +26,14 @@ Sequence::Sequence(const Call& call, const Plan* plan, uint32_t words)
         elements_ -= call.blocks() * call.block - call.count;  // the tensor's last block may be short
     }
   }
+  if (call.in_limbs())
+    each_part([&](uint64_t element, uint64_t count) {
+      const uint64_t first = element >> call.chunk_shift(), last = (element + count - 1) >> call.chunk_shift();
+      for (uint64_t c = std::max(first, chunks_.empty() ? 0 : chunks_.back() + 1); c <= last; ++c) chunks_.push_back(c);
+    });
   if (!call.exponents_apart()) {
     ranges_ = plan->ranges();
     return;
-  }
-  for (uint64_t position = 0; position < elements_;) {
-    const Part p = part(position, call.chunk());
-    const uint64_t c = p.element >> call.chunk_shift();
-    if (chunks_.empty() || chunks_.back() != c) chunks_.push_back(c);
-    position += std::min(p.count, ((c + 1) << call.chunk_shift()) - p.element);
   }
   const uint32_t each = call.exponent_words();
   own_exponents_.resize(chunks_.size() * each);
@@ -48,15 +47,6 @@ void Sequence::agree() {
   const std::vector<ChunkRange> found = ranges_of(call_, exponents_.data(), chunks_.size());
   ranges_.assign(call_.chunks(), ChunkRange{});
   for (size_t i = 0; i < chunks_.size(); ++i) ranges_[chunks_[i]] = found[i];
-}
-
-Sequence::Part Sequence::part(uint64_t position, uint64_t most) const {
-  if (whole_) return {position, std::min(most, elements_ - position)};
-  const uint64_t block = call_.block;
-  uint64_t k = position / block, to = (blocks_[k] + uint64_t{1}) * block;
-  const uint64_t element = blocks_[k] * block + position % block, end = std::min(element + most, call_.count);
-  while (to < end && ++k < blocks_.size() && blocks_[k] * block == to) to += block;
-  return {element, std::min(to, end) - element};
 }
 
 }  // namespace switchagg

@@ -5,6 +5,7 @@
 // in the union.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -34,11 +35,19 @@ class Sequence {
 
   const std::vector<ChunkRange>& ranges() const { return ranges_; }
 
-  struct Part {  // consecutive elements of the tensor
-    uint64_t element, count;
-  };
-  // The elements from a position of the sequence on, `most` at most, that are neighbours.
-  Part part(uint64_t position, uint64_t most) const;
+  // Those that have a block in the union.
+  const std::vector<uint64_t>& chunks() const { return chunks_; }
+
+  // Calls f(element, count) for the longest runs of elements that are neighbours in the tensor, in order.
+  template <typename F>
+  void each_part(F&& f) const {
+    if (whole_ && elements_ > 0) f(uint64_t{0}, elements_);
+    for (size_t k = 0, next; k < blocks_.size(); k = next) {
+      for (next = k + 1; next < blocks_.size() && blocks_[next] == blocks_[next - 1] + 1;) ++next;
+      const uint64_t element = uint64_t{blocks_[k]} * call_.block;
+      f(element, std::min((blocks_[next - 1] + uint64_t{1}) * call_.block, call_.count) - element);
+    }
+  }
 
  private:
   static bool bit(const uint32_t* bits, uint64_t i) { return (bits[i >> 5] >> (i & 31)) & 1; }
@@ -50,7 +59,7 @@ class Sequence {
   std::vector<uint32_t> blocks_;
   const uint32_t* own_ = nullptr;  // bit a block, in the plan
   const uint32_t* union_ = nullptr;
-  std::vector<uint64_t> chunks_;  // whose exponents follow
+  std::vector<uint64_t> chunks_;
   std::vector<uint32_t> own_exponents_, exponents_;
   std::vector<ChunkRange> ranges_;
 };

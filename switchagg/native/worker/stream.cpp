@@ -572,7 +572,7 @@ void Stream::finish() {
   }
   // Chunks of zeros, of which nothing was sent.
   if (call_.in_limbs())
-    for (uint64_t c = 0; c < sequence_.ranges().size(); ++c)
+    for (const uint64_t c : sequence_.chunks())
       if (sequence_.ranges()[c].highest == kNoExponent) finish_zeros(c);
   finish_groups();
   write_specials();

@@ -41,11 +41,6 @@ class Stream {
   struct Piece {
     uint64_t element;
     uint32_t count, at, words, limb;
-    const LimbGrid* grid;
-  };
-  struct Cut {  // the beginning of a packet of limbs: an element of the sequence, and a limb of it
-    uint64_t from;
-    uint32_t limb;
   };
   // A marked group: what its words cut off is planes of `count` words, from `at` on in `rest_`, and the sums of its words planes
   // from `kept` on in `kept_`.
@@ -56,7 +51,7 @@ class Stream {
   };
   void runs_of(uint64_t packet, bool by_owner);
   template <typename F>
-  Cut each_limb_piece(Cut cut, F&& f) const;
+  void each_limb_piece(uint64_t packet, const uint8_t* tensor, F&& f) const;
   void cut_limbs();
   void find_groups(const Refinement& refinement);
   template <typename F>
@@ -116,8 +111,8 @@ class Stream {
   std::vector<uint64_t> special_;       // chunks that hold NaN or Inf
   std::vector<uint32_t> own_specials_, specials_;  // two bits an element of these: all of +Inf, then all of -Inf
   std::vector<LimbGrid> grids_;  // by chunk
-  std::vector<Cut> cuts_;                      // the packets of limbs
   std::vector<Piece> pieces_;
+  std::vector<size_t> packet_ends_;  // in `pieces_`
   std::vector<Group> groups_;          // in order
   std::vector<size_t> first_groups_;   // by chunk, and the end
   std::vector<uint32_t> own_rest_, rest_, kept_;  // words as they are in packets

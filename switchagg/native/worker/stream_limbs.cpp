@@ -9,46 +9,59 @@
 
 namespace switchagg {
 
-// Calls f(piece) for the pieces of the packet that begins at `cut`; returns the beginning of the next one.
-template <typename F>
-Stream::Cut Stream::each_limb_piece(Cut cut, F&& f) const {
-  uint32_t at = 0;
-  while (cut.from < sequence_.elements()) {
-    const Sequence::Part part = sequence_.part(cut.from, call_.chunk());
-    const uint64_t c = part.element >> call_.chunk_shift(), place = part.element & (call_.chunk() - 1);
-    const LimbGrid* grid = &grids_[c];
-    const uint64_t count = std::min(part.count, call_.chunk() - place);
-    const uint32_t words = grid->words;
-    if (words == 0) {  // nothing is sent; finish() writes zeros
-      cut = {cut.from + count, 0};
-      continue;
-    }
-    if (words > words_) {  // an element of several packets, each with limbs of it alone
-      if (at > 0) break;
-      const uint32_t limbs = std::min(words_, words - cut.limb);
-      f(Piece{part.element, 1, 0, limbs, cut.limb, grid});
-      return cut.limb + limbs < words ? Cut{cut.from, cut.limb + limbs} : Cut{cut.from + 1, 0};
-    }
-    const uint32_t fit = static_cast<uint32_t>(std::min<uint64_t>(count, (words_ - at) / words));
-    if (fit == 0) break;
-    f(Piece{part.element, fit, at, words, 0, grid});
-    at += fit * words;
-    cut = {cut.from + fit, 0};
-  }
-  return cut;
-}
+constexpr uint32_t kShort = 256;  // elements; longer pieces follow each other in memory
 
+// Cuts the sequence into pieces, and these into packets.
 void Stream::cut_limbs() {
   const std::vector<ChunkRange>& ranges = sequence_.ranges();
   grids_.reserve(ranges.size());
   for (const ChunkRange& range : ranges) grids_.emplace_back(call_, range, call_.bits == kBounded);
-  for (Cut cut{0, 0}; cut.from < sequence_.elements();) {
-    bool any = false;
-    const Cut next = each_limb_piece(cut, [&](const Piece&) { any = true; });
-    if (any) cuts_.push_back(cut);
-    cut = next;
+  uint32_t at = 0;  // words of the packet
+  const auto next_packet = [&] {
+    if (at > 0) packet_ends_.push_back(pieces_.size());
+    at = 0;
+  };
+  sequence_.each_part([&](uint64_t element, uint64_t count) {
+    for (uint64_t to = element + count; element < to;) {
+      const uint64_t c = element >> call_.chunk_shift();
+      uint64_t left = std::min(to, (c + 1) << call_.chunk_shift()) - element;
+      const LimbGrid& grid = grids_[c];
+      const uint32_t words = grid.words;
+      if (words > words_)  // an element of several packets, each with limbs of it alone
+        for (; left > 0; --left, ++element)
+          for (uint32_t limb = 0; limb < words; limb += words_) {
+            next_packet();
+            at = std::min(words_, words - limb);
+            pieces_.push_back({element, 1, 0, at, limb});
+            if (limb + at == words) next_packet();
+          }
+      if (words == 0) element += left;  // nothing is sent; finish() writes zeros
+      while (words > 0 && left > 0) {
+        if (words_ - at < words) next_packet();
+        const uint32_t fit = static_cast<uint32_t>(std::min<uint64_t>(left, (words_ - at) / words));
+        pieces_.push_back({element, fit, at, words, 0});
+        at += fit * words;
+        element += fit;
+        left -= fit;
+      }
+    }
+  });
+  next_packet();
+  packets_ = packet_ends_.size();
+}
+
+// Calls f(piece, grid) for the pieces of a packet. Prefetches those of `tensor`, because short ones are scattered.
+template <typename F>
+void Stream::each_limb_piece(uint64_t packet, const uint8_t* tensor, F&& f) const {
+  const size_t from = packet > 0 ? packet_ends_[packet - 1] : 0, to = packet_ends_[packet];
+  const uint64_t size = call_.element_bytes();
+  const auto fetch = [&](size_t i) {
+    if (i < pieces_.size() && pieces_[i].count < kShort) fetch_block(tensor + pieces_[i].element * size, pieces_[i].count * size);
+  };
+  for (size_t i = from; i < to; ++i) {
+    fetch(i + kFetched);
+    f(pieces_[i], grids_[pieces_[i].element >> call_.chunk_shift()]);
   }
-  packets_ = cuts_.size();
 }
 
 void Stream::find_groups(const Refinement& refinement) {
@@ -132,8 +145,6 @@ void Stream::finish_groups() {
 }
 
 bool Stream::encode_limbs(uint64_t packet, uint32_t* words) {
-  pieces_.clear();
-  each_limb_piece(cuts_[packet], [&](const Piece& piece) { pieces_.push_back(piece); });
   // Calls f(element, count, own) for the parts of a piece that are non-zero here and for those that are not.
   const auto parts = [&](const Piece& piece, auto&& f) {
     if (sequence_.has_all()) return f(piece.element, piece.count, true);
@@ -147,11 +158,12 @@ bool Stream::encode_limbs(uint64_t packet, uint32_t* words) {
     }
   };
   bool any = false;
-  for (const Piece& piece : pieces_) parts(piece, [&](uint64_t, uint32_t, bool own) { any |= own; });
+  each_limb_piece(packet, call_.in, [&](const Piece& piece, const LimbGrid&) {
+    parts(piece, [&](uint64_t, uint32_t, bool own) { any |= own; });
+  });
   uint32_t used = 0;
-  for (const Piece& piece : pieces_) {
+  each_limb_piece(packet, call_.in, [&](const Piece& piece, const LimbGrid& grid) {
     const ChunkRange& range = sequence_.ranges()[piece.element >> call_.chunk_shift()];
-    const LimbGrid& grid = *piece.grid;
     parts(piece, [&](uint64_t element, uint32_t count, bool own) {
       uint32_t* to = words + piece.at + (element - piece.element);
       const auto limbs = [&](const auto* x, auto kernel) {
@@ -181,14 +193,14 @@ bool Stream::encode_limbs(uint64_t packet, uint32_t* words) {
       }
     });
     used = piece.at + piece.count * piece.words;
-  }
+  });
   if (any) std::memset(words + used, 0, 4 * static_cast<size_t>(words_ - used));
   return any;
 }
 
 void Stream::decode_limbs(uint64_t packet, const uint32_t* words) {
-  each_limb_piece(cuts_[packet], [&](const Piece& piece) {
-    const LimbGrid& grid = *piece.grid;
+  const uint8_t* out = call_.out - call_.element_bytes() * call_.out_begin;
+  each_limb_piece(packet, out, [&](const Piece& piece, const LimbGrid& grid) {
     const uint64_t from = std::max(piece.element, call_.out_begin);
     const uint64_t to = std::min(piece.element + piece.count, call_.out_end);
     if (from >= to) return;

@@ -14,7 +14,7 @@ import pytest
 
 from switchagg.bench import allreduce
 from switchagg.bench.allreduce import Outcome
-from switchagg.bench.grid import Cell, Settings, Variant
+from switchagg.bench.grid import DEFAULT, EXACT, Cell, Settings, Variant
 from switchagg.bench.group import Group
 from switchagg.bench.peers.gloo import GlooPeer
 from switchagg.bench.peers.openmpi import OpenMpiPeer
@@ -151,7 +151,7 @@ def test_openmpi() -> None:
 def test_switchagg(mask: bool) -> None:
     outcome, progress = measure(compare=(), densities=(1.0, 0.1), mask=mask, sizes=(65536, 1 << 20))
     runs = check_runs(outcome, progress)
-    assert [run["bits"] for run in runs] == [32, 16, 8] * 8
+    assert [run["bits"] for run in runs] == ["default", 32, 16, 8] * 8
     assert all(run["stats"]["bytes_sent"] > 0 for run in runs)  # type: ignore[index]
 
 
@@ -168,7 +168,8 @@ def test_switchagg_through_loss() -> None:
 @needs_switchagg
 @pytest.mark.parametrize("dtype", ["int32", "int64", "float64", "float16"])
 def test_switchagg_on_other_types(dtype: str) -> None:
-    check_runs(*measure(compare=(), dtypes=(dtype,)))
+    bits = (32, 64) if dtype.startswith("int") else (DEFAULT, EXACT, 16)
+    check_runs(*measure(compare=(), dtypes=(dtype,), bits=bits))
 
 
 @needs_switchagg
@@ -245,7 +246,7 @@ def test_a_cell_that_every_system_refuses() -> None:
 def test_a_rank_that_dies_is_a_failure_with_a_reason() -> None:
     with Group(GlooPeer(), 2, 20.0, AllReduceRank) as group:
         os.kill(group.processes.children[1].pid, signal.SIGKILL)
-        group.processes.wait(60.0)
+        eventually(lambda: group.processes.children[1].status is not None or group.processes.wait(0.1))
         (cell, *_) = Settings(workers=(2,), sizes=(4096,)).cells()
         with pytest.raises(ProcessError, match=r"rank 1 ended|rank 1 hung up|was killed by SIGKILL"):
             group.command(lambda _: cell, type(None), 20.0)

@@ -1,6 +1,17 @@
 import pytest
 
-from switchagg.bench.grid import Cell, Overlap, Settings, format_size, parse_list, parse_size
+from switchagg.bench.grid import (
+    DEFAULT,
+    EXACT,
+    Cell,
+    Overlap,
+    Settings,
+    format_size,
+    name_of_bits,
+    parse_bits,
+    parse_list,
+    parse_size,
+)
 from switchagg.errors import UsageError
 
 
@@ -41,7 +52,7 @@ def test_lists_keep_order_and_drop_duplicates() -> None:
         ({"densities": (float("nan"),)}, "density is nan"),
         ({"losses": (1.0,)}, "loss is 1.0"),
         ({"bits": (12,)}, "bits"),
-        ({"bits": (64,)}, "bits for float32 is 64; accepted: 32, 16, 8"),
+        ({"bits": (64,)}, "bits for float32 is 64; accepted: default, 32, 16, 8, exact"),
         ({"dtypes": ("complex64",)}, "dtype is complex64"),
         ({"block_size": 0}, "block-size is 0"),
         ({"words": 8}, "words is 8"),
@@ -76,7 +87,9 @@ def test_a_dtype_takes_only_its_own_lanes() -> None:
     settings = Settings(dtypes=("float32", "int32"), bits=(32, 8))
     assert settings.lanes("float32") == (32, 8)
     assert settings.lanes("int32") == (32,)
-    assert Settings(dtypes=("float64",)).lanes("float64") == (64, 32, 16, 8)
+    assert Settings(dtypes=("float64",)).lanes("float64") == (DEFAULT, 64, 32, 16, 8)
+    assert Settings(bits=(EXACT, 32)).lanes("float32") == (EXACT, 32)
+    assert [name_of_bits(parse_bits(text)) for text in ("default", "exact", "8")] == ["default", "exact", "8"]
 
 
 def test_small_tensors_are_timed_several_to_a_sample() -> None:

@@ -447,6 +447,7 @@ def test_a_store_that_fails_for_a_while(tmp_path: Path, driver: FakeDriver) -> N
         store.close()
 
 
+@pytest.mark.long
 def test_1000_jobs_leave_nothing_behind(tmp_path: Path, driver: FakeDriver) -> None:
     process = psutil.Process()
     store = Store(tmp_path)

@@ -440,6 +440,7 @@ def test_nobody_there() -> None:
             ControllerClient(wrong)
 
 
+@pytest.mark.long
 def test_jobs_in_sequence_leave_nothing_behind(place: ServedController) -> None:
     process = psutil.Process()
 

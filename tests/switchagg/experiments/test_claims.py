@@ -54,6 +54,7 @@ def test_the_perceptron_s_gradient_is_its_loss_s() -> None:
     assert 0 <= model.error(x, pixels, digits) <= 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("claim", [sparse_break_even, swarm, gadmm], ids=lambda m: m.EXPERIMENT.name)
 def test_short_forms_run(claim: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in claim.EXPERIMENT.needs:

@@ -16,7 +16,9 @@ from switchagg.experiments.runner import Runner, Settings
 CLAIMS = ("differences", "both", "random_blocks", "adaptive_level")
 
 
-@pytest.mark.parametrize("name", CLAIMS)
+@pytest.mark.parametrize(
+    "name", [CLAIMS[0], *(pytest.param(name, marks=pytest.mark.long) for name in CLAIMS[1:])]
+)
 def test_short_forms_run_and_workers_agree(name: str) -> None:
     pytest.importorskip("sklearn", reason="the data sets come with scikit-learn")
     said: list[str] = []
