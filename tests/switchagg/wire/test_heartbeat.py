@@ -23,11 +23,11 @@ def test_byte_for_byte() -> None:
     report = Report(collectives=3, bytes_reduced=0x1122334455667788, sampled_own=(1 << 64) - 1)
     data = Heartbeat(COOKIE, 0x0102030405060708, report).pack()
     assert data == (
-        bytes.fromhex(HEAD.format(count=42))
+        bytes.fromhex(HEAD.format(count=45))
         + bytes.fromhex("0000000000000003 0000000000000000 1122334455667788")
         + bytes(8 * 19)
         + bytes.fromhex("ffffffffffffffff")
-        + bytes(8 * 19)
+        + bytes(8 * 22)
     )
     assert Heartbeat.unpack(data) == Heartbeat(COOKIE, 0x0102030405060708, report)
 
@@ -41,14 +41,14 @@ def test_the_order_of_fields_is_the_wire_s() -> None:
         "sampled_own_256", "sampled_own_512", "sampled_own_1024", "sampled_sums", "sampled_sum",
         "sampled_sum_32", "sampled_sum_64", "sampled_sum_128", "sampled_sum_256", "sampled_sum_512",
         "sampled_sum_1024", "policy_collectives", "policy_elements", "policy_ns", "policy_word",
-        "policy_lanes",
+        "policy_lanes", "exact_elements", "bounded_elements", "refined_elements",
     )  # fmt: skip
-    assert astuple(Heartbeat.unpack(datagram(*range(100, 142))).report) == tuple(range(100, 142))
+    assert astuple(Heartbeat.unpack(datagram(*range(100, 145))).report) == tuple(range(100, 145))
 
 
 def test_fields_of_later_versions_are_ignored_and_missing_ones_are_zero() -> None:
     longer = Heartbeat.unpack(datagram(*range(1, 51)))
-    assert astuple(longer.report) == tuple(range(1, 43))
+    assert astuple(longer.report) == tuple(range(1, 46))
     shorter = Heartbeat.unpack(datagram(7, 8))
     assert shorter.report == Report(collectives=7, elements=8)
     assert Heartbeat.unpack(datagram()).report == Report()
