@@ -230,3 +230,17 @@ def test_the_default_is_within_its_bound_for_each_element_by_itself(dtype: DType
             error = abs(abs(got[i]) * divisor - abs(sum(column))) << BOUND[dtype] + 1
             allowed = 2 * sum(map(abs, column)) + (divisor << BOUND[dtype])
             assert error <= allowed, f"seed {seed}, case {number}, element {i}: {first[i]!r} of {column}"
+
+
+@pytest.mark.parametrize("count", [5000, 40_000])
+def test_blocks_and_what_is_skipped_change_no_bit(count: int) -> None:
+    rng = np.random.default_rng(seed_of_this_run())
+    xs = [any_values(rng, DType.F32, count) for _ in range(3)]
+    for x in xs:
+        x[np.repeat(rng.random(-(-count // 64)) < 0.7, 64)[:count]] = 0
+    for bits in (EXACT, BOUNDED):
+        found = {
+            through_switch(xs, DType.F32, bits, ReduceOp.SUM, 64, block=block, sparse=sparse)[0].tobytes()
+            for block, sparse in ((64, True), (1, True), (4096, True), (64, False))
+        }
+        assert len(found) == 1
