@@ -150,7 +150,7 @@ Refinement::Refinement(const Call& call, const Plan& plan, const Sequence& seque
     const uint64_t mantissa = call.scanned_type() == DType::f32 ? std::min(power, uint64_t{1} << 23) : 0;
     places_[c] = static_cast<int32_t>(own_.size());
     own_.resize(own_.size() + kMarks);
-    mark_own(call, plan, sequence, c, power + mantissa / 1024, own_.data() + places_[c]);
+    mark_own(call, plan, sequence, sequence.chunk(c), power + mantissa / 1024, own_.data() + places_[c]);
   }
   agreed_.assign(own_.size(), 0);
 }

@@ -36,9 +36,9 @@ class Refinement {
   uint64_t packets() const { return (own_.size() + words_ - 1) / words_; }
   bool encode(uint64_t packet, uint8_t* payload) const { return store_words(own_, packet, words_, payload); }
   void decode(uint64_t packet, const uint8_t* payload) { load_words(agreed_, packet, words_, payload); }
-  // After all RESULTs: calls f(group) for the groups of a chunk that need all words.
+  // After all RESULTs: calls f(group) for the groups that need all words of a chunk, given its place in the sequence.
   template <typename F>
-  void each_group(uint64_t chunk, F&& f) const {
+  void each_group(size_t chunk, F&& f) const {
     if (places_[chunk] < 0) return;
     for (uint32_t w = 0; w < kMarks; ++w)
       for (uint32_t left = agreed_[static_cast<size_t>(places_[chunk]) + w]; left; left &= left - 1)

@@ -137,7 +137,7 @@ bool Plan::scan(uint64_t budget) {
   if (to > seen_) scan_range(seen_, to);
   seen_ = std::max(seen_, to);
   if (seen_ < call_.in_end) return false;
-  if (call_.chunks() && call_.in_end > call_.in_begin) note_exponent((call_.in_end - 1) / call_.chunk());
+  note_exponent();
   scanned_ = true;
   return true;
 }
@@ -177,7 +177,6 @@ void Plan::scan_range(uint64_t from, uint64_t to) {
   uint64_t at = from;
   while (at < to) {
     const uint64_t chunk_end = scaled ? std::min((at / chunk + 1) * chunk, to) : to;
-    if (scaled && at % chunk == 0 && at > call_.in_begin) note_exponent(at / chunk - 1);
     while (at < chunk_end) {
       const uint64_t b = at / block;
       uint64_t blocks = 1, length = block;
@@ -188,18 +187,21 @@ void Plan::scan_range(uint64_t from, uint64_t to) {
       }
       if (call_.mask) {
         const auto wanted = [&](uint64_t i) { return (call_.mask[i >> 5] >> (i & 31)) & 1; };
-        uint64_t run = 0;
-        if (!wanted(b)) {
-          while (run < blocks && !wanted(b + run))
-            run += ((b + run) & 31) == 0 && run + 32 <= blocks && call_.mask[(b + run) >> 5] == 0 ? 32 : 1;
-          at += run * length;
-          continue;
+        if (!wanted(b)) {  // on to the next that is
+          const uint64_t end = (to + block - 1) / block;
+          uint64_t next = b + 1;
+          while (next < end && !wanted(next)) next = call_.mask[next >> 5] >> (next & 31) ? next + 1 : (next | 31) + 1;
+          at = std::min(next * block, to);
+          break;
         }
+        uint64_t run = 0;
         while (run < blocks && wanted(b + run)) ++run;
         blocks = run;
         fetch_after(b, run);
       }
       if (scaled) {
+        if (at / chunk != scanned_chunk_) note_exponent();
+        scanned_chunk_ = at / chunk;
         scanner_.scan(at, blocks, length, bits, b);
       } else {
         const void* x = call_.in + (at - call_.in_begin) * call_.element_bytes();
@@ -210,7 +212,10 @@ void Plan::scan_range(uint64_t from, uint64_t to) {
   }
 }
 
-void Plan::note_exponent(uint64_t chunk) {
+// Of the chunk that was scanned last.
+void Plan::note_exponent() {
+  const uint64_t chunk = scanned_chunk_;
+  if (chunk == UINT64_MAX) return;
   uint32_t* exponents = call_.exponents_apart() ? exponents_.data() : own_.data() + header_words_ + bitmap_words_;
   const uint64_t smallest = scanner_.note(exponents + chunk * call_.exponent_words(), [&] {
     const uint64_t from = chunk * call_.chunk();

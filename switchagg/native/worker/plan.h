@@ -202,14 +202,14 @@ class Plan {
  private:
   void scan_range(uint64_t from, uint64_t to);
   void fetch_after(uint64_t block, uint64_t blocks);
-  void note_exponent(uint64_t chunk);
+  void note_exponent();
 
   const Call& call_;
   const LaneKernels& kernels_;
   uint32_t words_, header_words_;
   uint64_t bitmap_words_, packets_;
   std::vector<uint32_t> own_, agreed_;  // all plan words, host order
-  uint64_t seen_ = 0;
+  uint64_t seen_ = 0, scanned_chunk_ = UINT64_MAX;
   uint64_t fetched_to_ = 0, fetched_ = 0;  // the first block not prefetched; how many were
   bool scanned_ = false;
   Scanner scanner_;

@@ -33,6 +33,8 @@ Sequence::Sequence(const Call& call, const Plan* plan, uint32_t words)
     });
   if (!call.exponents_apart()) {
     ranges_ = plan->ranges();
+    for (size_t i = 0; i < chunks_.size(); ++i) ranges_[i] = ranges_[chunks_[i]];
+    if (call.in_limbs()) ranges_.resize(chunks_.size());
     return;
   }
   const uint32_t each = call.exponent_words();
@@ -44,9 +46,7 @@ Sequence::Sequence(const Call& call, const Plan* plan, uint32_t words)
 }
 
 void Sequence::agree() {
-  const std::vector<ChunkRange> found = ranges_of(call_, exponents_.data(), chunks_.size());
-  ranges_.assign(call_.chunks(), ChunkRange{});
-  for (size_t i = 0; i < chunks_.size(); ++i) ranges_[chunks_[i]] = found[i];
+  if (call_.exponents_apart()) ranges_ = ranges_of(call_, exponents_.data(), chunks_.size());
 }
 
 }  // namespace switchagg

@@ -33,10 +33,9 @@ class Sequence {
   void decode(uint64_t packet, const uint8_t* payload) { load_words(exponents_, packet, words_, payload); }
   void agree();  // after their RESULTs
 
+  // Of all chunks; for sums in limbs, of those that have a block in the union.
   const std::vector<ChunkRange>& ranges() const { return ranges_; }
-
-  // Those that have a block in the union.
-  const std::vector<uint64_t>& chunks() const { return chunks_; }
+  uint64_t chunk(size_t place) const { return chunks_.empty() ? place : chunks_[place]; }
 
   // Calls f(element, count) for the longest runs of elements that are neighbours in the tensor, in order.
   template <typename F>
@@ -59,7 +58,7 @@ class Sequence {
   std::vector<uint32_t> blocks_;
   const uint32_t* own_ = nullptr;  // bit a block, in the plan
   const uint32_t* union_ = nullptr;
-  std::vector<uint64_t> chunks_;
+  std::vector<uint64_t> chunks_;  // of these ranges, for sums in limbs
   std::vector<uint32_t> own_exponents_, exponents_;
   std::vector<ChunkRange> ranges_;
 };

@@ -497,7 +497,7 @@ void Stream::note_specials() {
   special_packets_ = (specials_.size() + words_ - 1) / words_;
   uint32_t* bits = own_specials_.data();
   for (const uint64_t c : special_) {
-    const uint64_t from = c * call_.chunk(), count = std::min(call_.chunk(), call_.count - from);
+    const uint64_t from = sequence_.chunk(c) * call_.chunk(), count = std::min(call_.chunk(), call_.count - from);
     for (uint64_t i = 0; i < count; ++i) {
       if (call_.mask && !bit(call_.mask, (from + i) / call_.block)) continue;
       const double x = value(from + i);
@@ -530,7 +530,7 @@ void Stream::write_specials() {
   const uint64_t half = call_.chunk() / 32;
   const uint32_t* bits = specials_.data();
   for (const uint64_t c : special_) {
-    const uint64_t from = c * call_.chunk();
+    const uint64_t from = sequence_.chunk(c) * call_.chunk();
     const uint64_t to = std::min({from + call_.chunk(), call_.count, call_.out_end});
     for (uint64_t e = std::max(from, call_.out_begin); e < to; ++e) {
       const uint64_t i = e - from;
@@ -572,8 +572,8 @@ void Stream::finish() {
   }
   // Chunks of zeros, of which nothing was sent.
   if (call_.in_limbs())
-    for (const uint64_t c : sequence_.chunks())
-      if (sequence_.ranges()[c].highest == kNoExponent) finish_zeros(c);
+    for (size_t c = 0; c < sequence_.ranges().size(); ++c)
+      if (sequence_.ranges()[c].highest == kNoExponent) finish_zeros(sequence_.chunk(c));
   finish_groups();
   write_specials();
   if (nontemporal_) kernels_.flush();

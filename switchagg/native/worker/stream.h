@@ -41,12 +41,13 @@ class Stream {
   struct Piece {
     uint64_t element;
     uint32_t count, at, words, limb;
+    uint32_t chunk;  // its place in the sequence
   };
   // A marked group: what its words cut off is planes of `count` words, from `at` on in `rest_`, and the sums of its words planes
   // from `kept` on in `kept_`.
   struct Group {
     uint64_t element;
-    uint32_t count;
+    uint32_t count, chunk;
     size_t at, kept;
   };
   void runs_of(uint64_t packet, bool by_owner);
@@ -55,9 +56,9 @@ class Stream {
   void cut_limbs();
   void find_groups(const Refinement& refinement);
   template <typename F>
-  void each_group(uint64_t element, uint64_t count, F&& f) const;
+  void each_group(uint32_t chunk, uint64_t element, uint64_t count, F&& f) const;
   uint64_t rest_packets() const { return (rest_.size() + words_ - 1) / words_; }
-  void encode_rest(uint64_t element, uint32_t count, const void* x);
+  void encode_rest(uint32_t chunk, uint64_t element, uint32_t count, const void* x);
   bool take_rest(uint64_t packet, uint32_t* words) const;
   void put_rest(uint64_t packet, const uint32_t* words);
   void finish_groups();
@@ -110,11 +111,11 @@ class Stream {
   uint64_t special_packets_ = 0;
   std::vector<uint64_t> special_;       // chunks that hold NaN or Inf
   std::vector<uint32_t> own_specials_, specials_;  // two bits an element of these: all of +Inf, then all of -Inf
-  std::vector<LimbGrid> grids_;  // by chunk
+  std::vector<LimbGrid> grids_;  // by place of the chunk
   std::vector<Piece> pieces_;
   std::vector<size_t> packet_ends_;  // in `pieces_`
   std::vector<Group> groups_;          // in order
-  std::vector<size_t> first_groups_;   // by chunk, and the end
+  std::vector<size_t> first_groups_;   // by place of the chunk, and the end
   std::vector<uint32_t> own_rest_, rest_, kept_;  // words as they are in packets
   std::map<uint64_t, std::pair<std::vector<uint32_t>, uint32_t>> parts_;  // elements of several packets: words, and how many
   uint32_t key_ = 0;                  // of the stochastic rounding

@@ -21,10 +21,11 @@ void Stream::cut_limbs() {
     if (at > 0) packet_ends_.push_back(pieces_.size());
     at = 0;
   };
+  uint32_t c = 0;
   sequence_.each_part([&](uint64_t element, uint64_t count) {
     for (uint64_t to = element + count; element < to;) {
-      const uint64_t c = element >> call_.chunk_shift();
-      uint64_t left = std::min(to, (c + 1) << call_.chunk_shift()) - element;
+      while (sequence_.chunk(c) < element >> call_.chunk_shift()) ++c;
+      uint64_t left = std::min(to, (sequence_.chunk(c) + 1) << call_.chunk_shift()) - element;
       const LimbGrid& grid = grids_[c];
       const uint32_t words = grid.words;
       if (words > words_)  // an element of several packets, each with limbs of it alone
@@ -32,14 +33,14 @@ void Stream::cut_limbs() {
           for (uint32_t limb = 0; limb < words; limb += words_) {
             next_packet();
             at = std::min(words_, words - limb);
-            pieces_.push_back({element, 1, 0, at, limb});
+            pieces_.push_back({element, 1, 0, at, limb, c});
             if (limb + at == words) next_packet();
           }
       if (words == 0) element += left;  // nothing is sent; finish() writes zeros
       while (words > 0 && left > 0) {
         if (words_ - at < words) next_packet();
         const uint32_t fit = static_cast<uint32_t>(std::min<uint64_t>(left, (words_ - at) / words));
-        pieces_.push_back({element, fit, at, words, 0});
+        pieces_.push_back({element, fit, at, words, 0, c});
         at += fit * words;
         element += fit;
         left -= fit;
@@ -60,20 +61,20 @@ void Stream::each_limb_piece(uint64_t packet, const uint8_t* tensor, F&& f) cons
   };
   for (size_t i = from; i < to; ++i) {
     fetch(i + kFetched);
-    f(pieces_[i], grids_[pieces_[i].element >> call_.chunk_shift()]);
+    f(pieces_[i], grids_[pieces_[i].chunk]);
   }
 }
 
 void Stream::find_groups(const Refinement& refinement) {
   first_groups_.reserve(grids_.size() + 1);
   size_t at = 0, kept = 0;
-  for (uint64_t c = 0; c < grids_.size(); ++c) {
+  for (uint32_t c = 0; c < grids_.size(); ++c) {
     first_groups_.push_back(groups_.size());
     refinement.each_group(c, [&](uint32_t g) {
-      const uint64_t element = (c << call_.chunk_shift()) + uint64_t{g} * kGroup;
+      const uint64_t element = (sequence_.chunk(c) << call_.chunk_shift()) + uint64_t{g} * kGroup;
       if (element >= call_.count) return;
       const uint32_t count = static_cast<uint32_t>(std::min<uint64_t>(kGroup, call_.count - element));
-      groups_.push_back({element, count, at, kept});
+      groups_.push_back({element, count, c, at, kept});
       at += count * grids_[c].rest;
       kept += count * grids_[c].words;
     });
@@ -86,10 +87,9 @@ void Stream::find_groups(const Refinement& refinement) {
 
 // Calls f(group, element, count) for the parts of marked groups among elements of one chunk.
 template <typename F>
-void Stream::each_group(uint64_t element, uint64_t count, F&& f) const {
+void Stream::each_group(uint32_t chunk, uint64_t element, uint64_t count, F&& f) const {
   if (groups_.empty()) return;
-  const uint64_t c = element >> call_.chunk_shift();
-  for (size_t i = first_groups_[c]; i < first_groups_[c + 1]; ++i) {
+  for (size_t i = first_groups_[chunk]; i < first_groups_[chunk + 1]; ++i) {
     const Group& group = groups_[i];
     const uint64_t from = std::max(element, group.element), to = std::min(element + count, group.element + group.count);
     if (from < to) f(group, from, to - from);
@@ -97,9 +97,9 @@ void Stream::each_group(uint64_t element, uint64_t count, F&& f) const {
 }
 
 // The rest of elements of which x[0] is the first; of those that are in marked groups.
-void Stream::encode_rest(uint64_t element, uint32_t count, const void* x) {
-  each_group(element, count, [&](const Group& group, uint64_t from, uint64_t n) {
-    const LimbGrid& grid = grids_[from >> call_.chunk_shift()];
+void Stream::encode_rest(uint32_t chunk, uint64_t element, uint32_t count, const void* x) {
+  const LimbGrid& grid = grids_[chunk];
+  each_group(chunk, element, count, [&](const Group& group, uint64_t from, uint64_t n) {
     const LimbGrid all = grid.with(grid.rest);
     uint32_t* to = own_rest_.data() + group.at + (from - group.element);
     const auto limbs = [&](const auto* values, auto kernel) {
@@ -126,7 +126,7 @@ void Stream::finish_groups() {
       if (next >= call_.out_begin && next < call_.out_end) __builtin_prefetch(call_.out + (next - call_.out_begin) * size, 1);
     }
     const Group& group = groups_[i];
-    const LimbGrid& grid = grids_[group.element >> call_.chunk_shift()];
+    const LimbGrid& grid = grids_[group.chunk];
     const LimbGrid all = grid.with(grid.rest);
     const uint32_t rest = group.count * grid.rest, words = group.count * grid.words;
     planes.resize(rest + words);
@@ -163,7 +163,7 @@ bool Stream::encode_limbs(uint64_t packet, uint32_t* words) {
   });
   uint32_t used = 0;
   each_limb_piece(packet, call_.in, [&](const Piece& piece, const LimbGrid& grid) {
-    const ChunkRange& range = sequence_.ranges()[piece.element >> call_.chunk_shift()];
+    const ChunkRange& range = sequence_.ranges()[piece.chunk];
     parts(piece, [&](uint64_t element, uint32_t count, bool own) {
       uint32_t* to = words + piece.at + (element - piece.element);
       const auto limbs = [&](const auto* x, auto kernel) {
@@ -173,7 +173,7 @@ bool Stream::encode_limbs(uint64_t packet, uint32_t* words) {
       if (own && call_.dtype == DType::f64) {
         const double* x = doubles(range, element, count);
         limbs(x, kernels_.exact_limb_f64);
-        encode_rest(element, count, x);
+        encode_rest(piece.chunk, element, count, x);
       } else if (own) {
         const float* x = widened(range, element, count);
         if (grid.words == 1 && (grid.limb_bits >= 24 || grid.rest == 0)) {  // no rounding exceeds the limb
@@ -181,7 +181,7 @@ bool Stream::encode_limbs(uint64_t packet, uint32_t* words) {
         } else {
           limbs(x, kernels_.exact_limb_f32);
         }
-        encode_rest(element, count, x);
+        encode_rest(piece.chunk, element, count, x);
       } else if (any) {
         for (uint32_t j = 0; j < piece.words; ++j, to += piece.count) std::memset(to, 0, 4 * static_cast<size_t>(count));
       }
@@ -214,7 +214,7 @@ void Stream::decode_limbs(uint64_t packet, const uint32_t* words) {
       parts_.erase(from);
     } else if (words) {
       round(grid, from, static_cast<uint32_t>(to - from), words + piece.at + (from - piece.element), piece.count);
-      each_group(from, to - from, [&](const Group& group, uint64_t element, uint64_t count) {
+      each_group(piece.chunk, from, to - from, [&](const Group& group, uint64_t element, uint64_t count) {
         for (uint32_t j = 0; j < grid.words; ++j)
           std::copy_n(words + piece.at + j * piece.count + (element - piece.element), count,
                       kept_.begin() + static_cast<std::ptrdiff_t>(group.kept + j * group.count + (element - group.element)));
