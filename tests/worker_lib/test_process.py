@@ -311,7 +311,7 @@ def test_import_is_light() -> None:
 
 
 LEAVES = """
-import sys, threading, numpy as np, worker_lib
+import sys, threading, time, numpy as np, worker_lib
 session = worker_lib.connect(sys.argv[1], sys.argv[2], int(sys.argv[3]), 2, timeout=30)
 session.barrier()
 how = sys.argv[4]
@@ -320,6 +320,7 @@ if session.rank == 0:
     if how == "pending":
         work = session.allreduce_async(x)
     elif how == "dropped":
+        time.sleep(1)  # rank 1 is through the barrier: a session that is dropped is a rank that is lost
         session.allreduce_async(x)
         del session
     elif how == "thread":

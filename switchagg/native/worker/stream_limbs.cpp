@@ -51,13 +51,13 @@ void Stream::cut_limbs() {
   packets_ = packet_ends_.size();
 }
 
-// Calls f(piece, grid) for the pieces of a packet. Prefetches those of `tensor`, because short ones are scattered.
+// Calls f(piece, grid) for the pieces of a packet. Prefetches those of `tensor`, if not null, because short ones are scattered.
 template <typename F>
 void Stream::each_limb_piece(uint64_t packet, const uint8_t* tensor, F&& f) const {
   const size_t from = packet > 0 ? packet_ends_[packet - 1] : 0, to = packet_ends_[packet];
   const uint64_t size = call_.element_bytes();
   const auto fetch = [&](size_t i) {
-    if (i < pieces_.size() && pieces_[i].count < kShort) fetch_block(tensor + pieces_[i].element * size, pieces_[i].count * size);
+    if (tensor && i < pieces_.size() && pieces_[i].count < kShort) fetch_block(tensor + pieces_[i].element * size, pieces_[i].count * size);
   };
   for (size_t i = from; i < to; ++i) {
     fetch(i + kFetched);
@@ -158,7 +158,7 @@ bool Stream::encode_limbs(uint64_t packet, uint32_t* words) {
     }
   };
   bool any = false;
-  each_limb_piece(packet, call_.in, [&](const Piece& piece, const LimbGrid&) {
+  each_limb_piece(packet, nullptr, [&](const Piece& piece, const LimbGrid&) {
     parts(piece, [&](uint64_t, uint32_t, bool own) { any |= own; });
   });
   uint32_t used = 0;
