@@ -152,13 +152,9 @@ void scan_vectors(const uint32_t* x, size_t blocks, size_t block, uint32_t* bits
       negative = true;
     }
   }
-  uint32_t tops[kWidth], leasts[kWidth];
-  store(tops, top);
-  store(leasts, least);
-  for (const uint32_t largest : tops)
-    if (largest > found->largest) found->largest = largest;
-  for (const uint32_t below : leasts)
-    if (below < found->smallest - 1) found->smallest = below + 1;
+  if (const uint32_t largest = largest_of(top); largest > found->largest) found->largest = largest;
+  if constexpr (kSmallest)
+    if (const uint32_t below = smallest_of(least); below < found->smallest - 1) found->smallest = below + 1;
   found->negative_zero |= negative;
 }
 

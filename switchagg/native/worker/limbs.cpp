@@ -64,35 +64,6 @@ T rounded(Wide v, bool more, int exponent, bool negative) {
 
 }  // namespace
 
-LimbGrid::LimbGrid(const Call& call, const ChunkRange& range, bool cut_off) {
-  if (range.highest == kNoExponent) return;
-  const DType dtype = call.scanned_type();
-  const bool wide = dtype == DType::f64;
-  const int container = wide ? 53 : 24, precision = wide ? 53 : dtype == DType::f32 ? 24 : dtype == DType::f16 ? 11 : 8;
-  const int highest = std::max<int>(range.highest, 1);
-  int lowest = std::max<int>(range.lowest, 1);
-  limb_bits = 31 - static_cast<int>(std::bit_width(call.workers - 1));
-  bits = highest - lowest + precision;
-  words = static_cast<uint32_t>((bits + limb_bits - 1) / limb_bits);
-  if (const uint32_t first = wide ? 3 : 1; cut_off && words > first) {
-    rest = words - first;
-    words = first;
-    lowest = highest + precision - static_cast<int>(first) * limb_bits;
-  }
-  shift = lowest + container - precision;
-  unit = lowest - (wide ? 1023 : 127) - (precision - 1);
-}
-
-LimbGrid LimbGrid::with(uint32_t more) const {
-  LimbGrid grid = *this;
-  const int places = static_cast<int>(more) * limb_bits;
-  grid.words += more;
-  grid.rest = 0;
-  grid.shift -= places;
-  grid.unit -= places;
-  return grid;
-}
-
 // The bits of 2^exponent in a type; 0 if it is under the smallest subnormal.
 static uint64_t power_of_two(DType dtype, int exponent) {
   const int mantissa = dtype == DType::f64 ? 52 : dtype == DType::f32 ? 23 : dtype == DType::f16 ? 10 : 7;
@@ -140,7 +111,7 @@ Refinement::Refinement(const Call& call, const Plan& plan, const Sequence& seque
   const bool wide = call.scanned_type() == DType::f64;
   places_.assign(ranges.size(), -1);
   for (uint64_t c = 0; c < ranges.size(); ++c) {
-    const LimbGrid grid(call, ranges[c], true);
+    const LimbGrid& grid = sequence.grids()[c];
     if (grid.rest == 0) continue;
     // Elements of 2^kept units and a little more are off by few enough of their bits. Those of wide limbs are rounded to nearest,
     // others cut.

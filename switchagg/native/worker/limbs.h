@@ -11,22 +11,6 @@
 
 namespace switchagg {
 
-// The fixed-point numbers of a chunk: an element is an integer times 2^unit, cut into `words` limbs of sign and magnitude.
-struct LimbGrid {
-  uint32_t words = 0;  // 0: all elements are zero
-  uint32_t rest = 0;   // words of what is cut off
-  int bits = 0;        // of an element, also of what is cut off
-  int limb_bits = 0;
-  int shift = 0;  // the exponent field of an element whose mantissa is its lowest limb
-  int unit = 0;
-
-  // Of all that the elements have; or, with `cut`, of the highest words only.
-  LimbGrid(const Call& call, const ChunkRange& range, bool cut = false);
-  // With more words below its own.
-  LimbGrid with(uint32_t more) const;
-  uint32_t mask() const { return (1u << limb_bits) - 1; }
-};
-
 // The groups of a segment's elements of which the first words cut off too much, a bit each, of the chunks where that may be.
 // Reduced with OR, before the stream.
 class Refinement {

@@ -5,6 +5,35 @@
 
 namespace switchagg {
 
+LimbGrid::LimbGrid(const Call& call, const ChunkRange& range, bool cut_off) {
+  if (range.highest == kNoExponent) return;
+  const DType dtype = call.scanned_type();
+  const bool wide = dtype == DType::f64;
+  const int container = wide ? 53 : 24, precision = wide ? 53 : dtype == DType::f32 ? 24 : dtype == DType::f16 ? 11 : 8;
+  const int highest = std::max<int>(range.highest, 1);
+  int lowest = std::max<int>(range.lowest, 1);
+  limb_bits = 31 - static_cast<int>(std::bit_width(call.workers - 1));
+  bits = highest - lowest + precision;
+  words = static_cast<uint32_t>((bits + limb_bits - 1) / limb_bits);
+  if (const uint32_t first = wide ? 3 : 1; cut_off && words > first) {
+    rest = words - first;
+    words = first;
+    lowest = highest + precision - static_cast<int>(first) * limb_bits;
+  }
+  shift = lowest + container - precision;
+  unit = lowest - (wide ? 1023 : 127) - (precision - 1);
+}
+
+LimbGrid LimbGrid::with(uint32_t more) const {
+  LimbGrid grid = *this;
+  const int places = static_cast<int>(more) * limb_bits;
+  grid.words += more;
+  grid.rest = 0;
+  grid.shift -= places;
+  grid.unit -= places;
+  return grid;
+}
+
 Sequence::Sequence(const Call& call, const Plan* plan, uint32_t words)
     : call_(call), words_(words), union_blocks_(call.blocks()), elements_(call.count) {
   if (!plan) return;
@@ -35,6 +64,7 @@ Sequence::Sequence(const Call& call, const Plan* plan, uint32_t words)
     ranges_ = plan->ranges();
     for (size_t i = 0; i < chunks_.size(); ++i) ranges_[i] = ranges_[chunks_[i]];
     if (call.in_limbs()) ranges_.resize(chunks_.size());
+    agree();
     return;
   }
   const uint32_t each = call.exponent_words();
@@ -46,7 +76,10 @@ Sequence::Sequence(const Call& call, const Plan* plan, uint32_t words)
 }
 
 void Sequence::agree() {
+  if (!call_.in_limbs()) return;
   if (call_.exponents_apart()) ranges_ = ranges_of(call_, exponents_.data(), chunks_.size());
+  grids_.reserve(ranges_.size());
+  for (const ChunkRange& range : ranges_) grids_.emplace_back(call_, range, call_.bits == kBounded);
 }
 
 }  // namespace switchagg

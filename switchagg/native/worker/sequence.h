@@ -13,6 +13,22 @@
 
 namespace switchagg {
 
+// The fixed-point numbers of a chunk: an element is an integer times 2^unit, cut into `words` limbs of sign and magnitude.
+struct LimbGrid {
+  uint32_t words = 0;  // 0: all elements are zero
+  uint32_t rest = 0;   // words of what is cut off
+  int bits = 0;        // of an element, also of what is cut off
+  int limb_bits = 0;
+  int shift = 0;  // the exponent field of an element whose mantissa is its lowest limb
+  int unit = 0;
+
+  // Of all that the elements have; or, with `cut`, of the highest words only.
+  LimbGrid(const Call& call, const ChunkRange& range, bool cut = false);
+  // With more words below its own.
+  LimbGrid with(uint32_t more) const;
+  uint32_t mask() const { return (1u << limb_bits) - 1; }
+};
+
 class Sequence {
  public:
   // `plan` is null for the no-op baseline, which sends every element.
@@ -35,6 +51,7 @@ class Sequence {
 
   // Of all chunks; for sums in limbs, of those that have a block in the union.
   const std::vector<ChunkRange>& ranges() const { return ranges_; }
+  const std::vector<LimbGrid>& grids() const { return grids_; }  // of these, for sums in limbs
   uint64_t chunk(size_t place) const { return chunks_.empty() ? place : chunks_[place]; }
 
   // Calls f(element, count) for the longest runs of elements that are neighbours in the tensor, in order.
@@ -61,6 +78,7 @@ class Sequence {
   std::vector<uint64_t> chunks_;  // of these ranges, for sums in limbs
   std::vector<uint32_t> own_exponents_, exponents_;
   std::vector<ChunkRange> ranges_;
+  std::vector<LimbGrid> grids_;
 };
 
 }  // namespace switchagg

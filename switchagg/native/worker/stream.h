@@ -111,7 +111,6 @@ class Stream {
   uint64_t special_packets_ = 0;
   std::vector<uint64_t> special_;       // chunks that hold NaN or Inf
   std::vector<uint32_t> own_specials_, specials_;  // two bits an element of these: all of +Inf, then all of -Inf
-  std::vector<LimbGrid> grids_;  // by place of the chunk
   std::vector<Piece> pieces_;
   std::vector<size_t> packet_ends_;  // in `pieces_`
   std::vector<Group> groups_;          // in order

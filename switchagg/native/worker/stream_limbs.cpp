@@ -13,9 +13,6 @@ constexpr uint32_t kShort = 256;  // elements; longer pieces follow each other i
 
 // Cuts the sequence into pieces, and these into packets.
 void Stream::cut_limbs() {
-  const std::vector<ChunkRange>& ranges = sequence_.ranges();
-  grids_.reserve(ranges.size());
-  for (const ChunkRange& range : ranges) grids_.emplace_back(call_, range, call_.bits == kBounded);
   uint32_t at = 0;  // words of the packet
   const auto next_packet = [&] {
     if (at > 0) packet_ends_.push_back(pieces_.size());
@@ -26,7 +23,7 @@ void Stream::cut_limbs() {
     for (uint64_t to = element + count; element < to;) {
       while (sequence_.chunk(c) < element >> call_.chunk_shift()) ++c;
       uint64_t left = std::min(to, (sequence_.chunk(c) + 1) << call_.chunk_shift()) - element;
-      const LimbGrid& grid = grids_[c];
+      const LimbGrid& grid = sequence_.grids()[c];
       const uint32_t words = grid.words;
       if (words > words_)  // an element of several packets, each with limbs of it alone
         for (; left > 0; --left, ++element)
@@ -61,22 +58,22 @@ void Stream::each_limb_piece(uint64_t packet, const uint8_t* tensor, F&& f) cons
   };
   for (size_t i = from; i < to; ++i) {
     fetch(i + kFetched);
-    f(pieces_[i], grids_[pieces_[i].chunk]);
+    f(pieces_[i], sequence_.grids()[pieces_[i].chunk]);
   }
 }
 
 void Stream::find_groups(const Refinement& refinement) {
-  first_groups_.reserve(grids_.size() + 1);
+  first_groups_.reserve(sequence_.grids().size() + 1);
   size_t at = 0, kept = 0;
-  for (uint32_t c = 0; c < grids_.size(); ++c) {
+  for (uint32_t c = 0; c < sequence_.grids().size(); ++c) {
     first_groups_.push_back(groups_.size());
     refinement.each_group(c, [&](uint32_t g) {
       const uint64_t element = (sequence_.chunk(c) << call_.chunk_shift()) + uint64_t{g} * kGroup;
       if (element >= call_.count) return;
       const uint32_t count = static_cast<uint32_t>(std::min<uint64_t>(kGroup, call_.count - element));
       groups_.push_back({element, count, c, at, kept});
-      at += count * grids_[c].rest;
-      kept += count * grids_[c].words;
+      at += count * sequence_.grids()[c].rest;
+      kept += count * sequence_.grids()[c].words;
     });
   }
   first_groups_.push_back(groups_.size());
@@ -98,7 +95,7 @@ void Stream::each_group(uint32_t chunk, uint64_t element, uint64_t count, F&& f)
 
 // The rest of elements of which x[0] is the first; of those that are in marked groups.
 void Stream::encode_rest(uint32_t chunk, uint64_t element, uint32_t count, const void* x) {
-  const LimbGrid& grid = grids_[chunk];
+  const LimbGrid& grid = sequence_.grids()[chunk];
   each_group(chunk, element, count, [&](const Group& group, uint64_t from, uint64_t n) {
     const LimbGrid all = grid.with(grid.rest);
     uint32_t* to = own_rest_.data() + group.at + (from - group.element);
@@ -126,7 +123,7 @@ void Stream::finish_groups() {
       if (next >= call_.out_begin && next < call_.out_end) __builtin_prefetch(call_.out + (next - call_.out_begin) * size, 1);
     }
     const Group& group = groups_[i];
-    const LimbGrid& grid = grids_[group.chunk];
+    const LimbGrid& grid = sequence_.grids()[group.chunk];
     const LimbGrid all = grid.with(grid.rest);
     const uint32_t rest = group.count * grid.rest, words = group.count * grid.words;
     planes.resize(rest + words);

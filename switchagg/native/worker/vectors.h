@@ -30,6 +30,18 @@ inline Ints swapped(Ints v) {
   return _mm512_or_si512(_mm512_and_si512(_mm512_rol_epi32(v, 8), _mm512_set1_epi32(0x00ff00ff)),
                          _mm512_and_si512(_mm512_ror_epi32(v, 8), _mm512_set1_epi32(static_cast<int>(0xff00ff00u))));
 }
+inline uint32_t largest_of(Ints v) {  // by hand: the header's own reductions make compilers warn
+  uint32_t x[kWidth], largest = 0;
+  store(x, v);
+  for (const uint32_t each : x) largest = each > largest ? each : largest;
+  return largest;
+}
+inline uint32_t smallest_of(Ints v) {
+  uint32_t x[kWidth], smallest = ~0u;
+  store(x, v);
+  for (const uint32_t each : x) smallest = each < smallest ? each : smallest;
+  return smallest;
+}
 inline Floats as_floats(Ints v) { return _mm512_castsi512_ps(v); }
 inline Ints floor_of(Floats v) { return _mm512_cvt_roundps_epi32(v, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC); }
 #else
@@ -49,6 +61,16 @@ inline Ints larger_than_zero(Ints v) { return _mm256_cmpgt_epi32(v, _mm256_setze
 inline Ints swapped(Ints v) {  // the bytes of each element, in the other order
   const __m128i order = _mm_set_epi8(12, 13, 14, 15, 8, 9, 10, 11, 4, 5, 6, 7, 0, 1, 2, 3);
   return _mm256_shuffle_epi8(v, _mm256_broadcastsi128_si256(order));
+}
+inline uint32_t largest_of(Ints v) {
+  __m128i m = _mm_max_epu32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
+  m = _mm_max_epu32(m, _mm_shuffle_epi32(m, 0x4e));
+  return static_cast<uint32_t>(_mm_cvtsi128_si32(_mm_max_epu32(m, _mm_shuffle_epi32(m, 0xb1))));
+}
+inline uint32_t smallest_of(Ints v) {
+  __m128i m = _mm_min_epu32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
+  m = _mm_min_epu32(m, _mm_shuffle_epi32(m, 0x4e));
+  return static_cast<uint32_t>(_mm_cvtsi128_si32(_mm_min_epu32(m, _mm_shuffle_epi32(m, 0xb1))));
 }
 inline Floats as_floats(Ints v) { return _mm256_castsi256_ps(v); }
 inline Ints floor_of(Floats v) { return _mm256_cvtps_epi32(_mm256_floor_ps(v)); }
