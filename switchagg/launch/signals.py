@@ -51,14 +51,18 @@ def stop_signals_exit() -> Iterator[None]:
 
     def leave(number: int, frame: FrameType | None) -> None:
         del frame
-        raise SystemExit(128 + number)
+        if not _leaving():
+            raise SystemExit(128 + number)
 
     def lost(what: sys.UnraisableHookArgs) -> None:
-        error = what.exc_value
-        if threading.get_ident() != main or not isinstance(error, SystemExit | KeyboardInterrupt):
+        error, number = what.exc_value, 0
+        if isinstance(error, KeyboardInterrupt):
+            number = signal.SIGINT
+        elif isinstance(error, SystemExit) and error.code in (128 + signal.SIGTERM, 128 + signal.SIGHUP):
+            number = int(error.code) - 128
+        if not number or threading.get_ident() != main:
             report(what)
             return
-        number = signal.SIGINT if isinstance(error, KeyboardInterrupt) else int(str(error.code)) - 128
         repeats.append(threading.Timer(_AGAIN, signal.pthread_kill, (main, number)))
         repeats[-1].start()
 
@@ -71,6 +75,16 @@ def stop_signals_exit() -> Iterator[None]:
             for repeat in repeats:
                 repeat.cancel()
                 repeat.join()
+
+
+def _leaving() -> bool:
+    """Returns True while a SystemExit is on its way: another signal does not disturb the clean-up."""
+    error = sys.exc_info()[1]
+    while error is not None:
+        if isinstance(error, SystemExit):
+            return True
+        error = error.__context__
+    return False
 
 
 @contextlib.contextmanager

@@ -64,3 +64,26 @@ def test_no_switch_changes_a_bit(loss: float) -> None:
                 assert out.tobytes() == wanted.tobytes(), name
             bounded |= {out.tobytes() for out in through(cluster, xs, BOUNDED)}
     assert len(bounded) == 1
+
+
+@pytest.mark.parametrize("more", [1000, 3000])
+def test_a_short_last_segment(more: int) -> None:
+    rng = np.random.default_rng(seed_of_this_run())
+    size = (1 << 19) + more
+    xs = [
+        np.ldexp(rng.standard_normal(size), rng.integers(-20, 20, size)).astype(np.float32)
+        for _ in range(WORKERS)
+    ]
+    for x in xs:
+        x[np.repeat(rng.random(size // 16 + 1) < 0.5, 16)[:size]] = 0
+    some = np.r_[0:500, size - 500 : size]
+    wanted = exact.reduce([x[some] for x in xs], DType.F32)
+    with Cluster(WORKERS, link=True) as cluster:
+        for _ in range(2):
+            for out in through(cluster, xs, EXACT):
+                assert out[some].tobytes() == wanted.tobytes()
+            first, *others = through(cluster, xs, BOUNDED)
+            assert all(out.tobytes() == first.tobytes() for out in others)
+            magnitudes = np.sum([np.abs(x, dtype=np.float64) for x in xs], axis=0)
+            error = np.abs(first - np.sum(xs, axis=0, dtype=np.float64))
+            assert (error <= magnitudes * 2.0**-12).all()

@@ -168,7 +168,7 @@ void round_sums(const uint32_t* words, size_t stride, const LimbGrid& grid, size
   }
   const int places = grid.limb_bits, count = static_cast<int>(grid.words);
   const int64_t mask = (int64_t{1} << places) - 1;
-  const int kept = 4;  // digits, of at most 30 bits, that are divided and rounded; below them it matters only if they are 0
+  const int kept = 4;  // digits, of at most 31 bits, that are divided and rounded; below them it matters only if they are 0
   uint32_t digits[96];
   for (size_t i = 0; i < n; ++i) {
     int64_t carry = 0;

@@ -78,6 +78,7 @@ Sequence::Sequence(const Call& call, const Plan* plan, uint32_t words)
 void Sequence::agree() {
   if (!call_.in_limbs()) return;
   if (call_.exponents_apart()) ranges_ = ranges_of(call_, exponents_.data(), chunks_.size());
+  grids_.clear();
   grids_.reserve(ranges_.size());
   for (const ChunkRange& range : ranges_) grids_.emplace_back(call_, range, call_.bits == kBounded);
 }
