@@ -29,7 +29,7 @@ demo: install
 test: install
 	$(BIN)/python -m pytest $(PYTEST)
 
-# What `make test` leaves out for time: claims, soaks, examples, a thousand jobs.
+# The tests that `make test` leaves out for time: claims, soaks, examples, a thousand jobs.
 test-long: install
 	$(BIN)/python -m pytest --timeout 600 -m long $(PYTEST)
 

@@ -157,10 +157,10 @@ class Session:
     ) -> Any:
         """Sums, averages or ORs an array over all ranks, in place or into `out`.
 
-        The result is the same to the bit on every rank. Integers are exact (modulo 2^32 or 2^64). Floats,
-        unless `bits` says otherwise, are within 2^-t sum over ranks of abs(x), for each element by itself
-        (divided by n for averages) plus half a subnormal: t is 12, for float64 51, float16 10, bfloat16 7.
-        NaN and Inf stay at their elements.
+        The result is the same to the bit on every rank. Integers are exact (modulo 2^32 or 2^64). Unless
+        `bits` says otherwise, the error of each float by itself is at most 2^-t times the sum over ranks of
+        its abs(x), plus half a subnormal: t is 12, for float64 51, float16 10, bfloat16 7; for averages
+        divided by n. NaN and Inf stay at their elements.
 
         Args:
             x: C-contiguous NumPy array or CPU torch tensor, any shape; float32, float64, float16, bfloat16,

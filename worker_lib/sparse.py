@@ -244,9 +244,8 @@ def _costs_of(
 def _lanes(session: Session, values: Array, op: str, bits: int | None) -> int:
     """The lanes of a large sum; those of small ones may be wider."""
     dtype = SUMMABLE.get(values.dtype.name)
-    if bits is None and dtype is not None and dtype.is_float:
-        return session.lanes(view(values, "values", write=False), op, "bounded")[1]
-    return session.lanes(view(values, "values", write=False), op, bits)[1]
+    asked = "bounded" if bits is None and dtype is not None and dtype.is_float else bits
+    return session.lanes(view(values, "values", write=False), op, asked)[1]
 
 
 def _wire_bits(dtype: np.dtype[Any], lanes: int) -> int:

@@ -381,7 +381,7 @@ void Engine::step_done(Collective& c, const Step& step) {
   if (step.kind != Step::Kind::header) {
     SegmentState& s = c.segments[step.segment];
     ++s.steps_done;
-    if (step.kind == Step::Kind::exponents && s.call.exponents_apart()) s.sequence->agree();  // not of a short last segment
+    if (step.kind == Step::Kind::exponents) s.sequence->agree();
     if (step.kind == Step::Kind::stream) {
       s.stream->finish();
       probe_.sample_result(s.call, s.probed);

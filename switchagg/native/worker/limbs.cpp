@@ -81,12 +81,7 @@ void mark_own(const Call& call, const Plan& plan, const Sequence& sequence, uint
   const DType dtype = call.scanned_type();
   std::vector<float> sum;
   const uint64_t first = chunk * call.chunk(), end = std::min(first + call.chunk(), call.count);
-  for (uint64_t at = first, to = end; at < end; at = to, to = end) {
-    if (!sequence.has_all()) {
-      const uint64_t b = at / call.block;
-      to = std::min((b + 1) * call.block, end);
-      if (!sequence.has(b)) continue;
-    }
+  const auto look = [&](uint64_t at, uint64_t to) {
     const void* x = call.in + at * call.element_bytes();
     if (call.memory) {
       sum.resize(to - at);
@@ -101,7 +96,11 @@ void mark_own(const Call& call, const Plan& plan, const Sequence& sequence, uint
     } else {
       kernels.mark_under16(static_cast<const uint16_t*>(x), place, n, static_cast<uint16_t>(least), groups);
     }
-  }
+  };
+  if (sequence.has_all()) return look(first, end);
+  each_block(call, first, end, [&](uint64_t b, uint64_t at, uint64_t to) {
+    if (sequence.has(b)) look(at, to);
+  });
 }
 
 }  // namespace

@@ -298,10 +298,8 @@ uint64_t largest_below(const void* x, size_t n, int mantissa) {
 uint64_t largest_finite(const Call& call, uint64_t from, uint64_t to) {
   uint64_t top = 0;
   std::vector<float> sum;
-  for (uint64_t at = from, end; at < to; at = end) {
-    const uint64_t b = at / call.block;
-    end = std::min((b + 1) * call.block, to);
-    if (call.mask && !((call.mask[b >> 5] >> (b & 31)) & 1)) continue;
+  each_block(call, from, to, [&](uint64_t b, uint64_t at, uint64_t end) {
+    if (call.mask && !((call.mask[b >> 5] >> (b & 31)) & 1)) return;
     const void* x = call.in + (at - call.in_begin) * call.element_bytes();
     if (call.memory) {
       sum.resize(end - at);
@@ -312,7 +310,7 @@ uint64_t largest_finite(const Call& call, uint64_t from, uint64_t to) {
     top = std::max(top, dtype == DType::f64   ? largest_below<uint64_t>(x, end - at, 52)
                         : dtype == DType::f32 ? largest_below<uint32_t>(x, end - at, 23)
                                               : largest_below<uint16_t>(x, end - at, dtype == DType::f16 ? 10 : 7));
-  }
+  });
   return top;
 }
 

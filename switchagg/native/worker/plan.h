@@ -10,6 +10,7 @@
 // Header and rest share one packet where the collective is one segment and both fit; else the header has a packet alone.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -65,7 +66,7 @@ struct Call {
   uint64_t out_begin = 0, out_end = 0;
   const uint32_t* mask = nullptr;  // a bit a block: 0 if it is zero here without being scanned; null: scan all
   // Error feedback, of float32, float16 and bfloat16: added to the input first. Afterwards it holds what was not sent of
-  // their sum: nothing where lanes are wide, all of it outside `mask`. May not overlap the other buffers.
+  // their sum: nothing of what wide lanes and limbs round off, all of it outside `mask`. May not overlap the other buffers.
   float* memory = nullptr;
   uint32_t* union_out = nullptr;  // a bit a block: where zero blocks are skipped, gets the union
   bool nontemporal = false;  // the result exceeds the caches: write it with nontemporal stores
@@ -125,6 +126,16 @@ inline void fetch_block(const uint8_t* at, uint64_t bytes) {
 // are zero, send a SKIP. Loads them from a RESULT; null: all zero.
 bool store_words(const std::vector<uint32_t>& all, uint64_t packet, uint32_t words, uint8_t* payload);
 void load_words(std::vector<uint32_t>& all, uint64_t packet, uint32_t words, const uint8_t* payload);
+
+// Calls f(block, from, to) for the parts of elements [from, to) that are in one block each.
+template <typename F>
+void each_block(const Call& call, uint64_t from, uint64_t to, F&& f) {
+  for (uint64_t at = from, end; at < to; at = end) {
+    const uint64_t b = at / call.block;
+    end = std::min((b + 1) * call.block, to);
+    f(b, at, end);
+  }
+}
 
 // The largest finite magnitude, as bits, of elements [from, to), as far as the mask has them; for chunks that hold NaN or Inf.
 uint64_t largest_finite(const Call& call, uint64_t from, uint64_t to);

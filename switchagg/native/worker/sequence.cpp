@@ -64,7 +64,7 @@ Sequence::Sequence(const Call& call, const Plan* plan, uint32_t words)
     ranges_ = plan->ranges();
     for (size_t i = 0; i < chunks_.size(); ++i) ranges_[i] = ranges_[chunks_[i]];
     if (call.in_limbs()) ranges_.resize(chunks_.size());
-    agree();
+    make_grids();
     return;
   }
   const uint32_t each = call.exponent_words();
@@ -76,9 +76,13 @@ Sequence::Sequence(const Call& call, const Plan* plan, uint32_t words)
 }
 
 void Sequence::agree() {
+  if (!call_.exponents_apart()) return;
+  ranges_ = ranges_of(call_, exponents_.data(), chunks_.size());
+  make_grids();
+}
+
+void Sequence::make_grids() {
   if (!call_.in_limbs()) return;
-  if (call_.exponents_apart()) ranges_ = ranges_of(call_, exponents_.data(), chunks_.size());
-  grids_.clear();
   grids_.reserve(ranges_.size());
   for (const ChunkRange& range : ranges_) grids_.emplace_back(call_, range, call_.bits == kBounded);
 }

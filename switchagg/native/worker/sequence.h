@@ -1,8 +1,8 @@
 // A segment as its ranks agree on it once its plan has all its RESULTs: the union's blocks, in order, as one sequence of elements,
 // and the range of exponents of each chunk. No I/O.
 //
-// Where sums in limbs skip zero blocks of a large segment, its plan has no exponents. They follow, of the chunks that have a block
-// in the union.
+// The plan of a large segment of which a sum in limbs skips zero blocks has no exponents. They follow, of the chunks that have a
+// block in the union.
 #pragma once
 
 #include <algorithm>
@@ -47,7 +47,7 @@ class Sequence {
   uint64_t packets() const { return (own_exponents_.size() + words_ - 1) / words_; }
   bool encode(uint64_t packet, uint8_t* payload) const { return store_words(own_exponents_, packet, words_, payload); }
   void decode(uint64_t packet, const uint8_t* payload) { load_words(exponents_, packet, words_, payload); }
-  void agree();  // after their RESULTs
+  void agree();  // after their RESULTs; changes nothing where the plan has exponents
 
   // Of all chunks; for sums in limbs, of those that have a block in the union.
   const std::vector<ChunkRange>& ranges() const { return ranges_; }
@@ -66,6 +66,7 @@ class Sequence {
   }
 
  private:
+  void make_grids();
   static bool bit(const uint32_t* bits, uint64_t i) { return (bits[i >> 5] >> (i & 31)) & 1; }
 
   const Call& call_;

@@ -9,6 +9,17 @@
 
 namespace switchagg {
 
+namespace {
+
+// Limbs of n elements, `words` of them from `limb` on, in planes of `stride` words.
+template <typename K, typename T>
+void write_limbs(K kernel, const T* x, uint64_t n, const LimbGrid& grid, uint32_t limb, uint32_t words, uint32_t stride, uint32_t* to) {
+  for (uint32_t j = 0; j < words; ++j, to += stride)
+    kernel(x, n, grid.shift + static_cast<int>(limb + j) * grid.limb_bits, grid.mask(), to);
+}
+
+}  // namespace
+
 constexpr uint32_t kShort = 256;  // elements; longer pieces follow each other in memory
 
 // Cuts the sequence into pieces, and these into packets.
@@ -99,10 +110,7 @@ void Stream::encode_rest(uint32_t chunk, uint64_t element, uint32_t count, const
   each_group(chunk, element, count, [&](const Group& group, uint64_t from, uint64_t n) {
     const LimbGrid all = grid.with(grid.rest);
     uint32_t* to = own_rest_.data() + group.at + (from - group.element);
-    const auto limbs = [&](const auto* values, auto kernel) {
-      for (uint32_t j = 0; j < grid.rest; ++j, to += group.count)
-        kernel(values, n, all.shift + static_cast<int>(j) * all.limb_bits, all.mask(), to);
-    };
+    const auto limbs = [&](const auto* values, auto kernel) { write_limbs(kernel, values, n, all, 0, grid.rest, group.count, to); };
     if (call_.dtype == DType::f64) return limbs(static_cast<const double*>(x) + (from - element), kernels_.exact_limb_f64);
     const float* values = static_cast<const float*>(x) + (from - element);
     if (grid.limb_bits < 24) return limbs(values, kernels_.exact_limb_f32);
@@ -129,15 +137,10 @@ void Stream::finish_groups() {
     planes.resize(rest + words);
     std::copy_n(rest_.data() + group.at, rest, planes.data());
     std::copy_n(kept_.data() + group.kept, words, planes.data() + rest);
-    const uint64_t end = std::min(group.element + group.count, call_.out_end);
-    for (uint64_t at = std::max(group.element, call_.out_begin), to = end; at < end; at = to, to = end) {
-      if (!sequence_.whole()) {
-        const uint64_t b = at / call_.block;
-        to = std::min((b + 1) * call_.block, end);
-        if (!sequence_.in_union(b)) continue;
-      }
-      round(all, at, static_cast<uint32_t>(to - at), planes.data() + (at - group.element), group.count);
-    }
+    const uint64_t from = std::max(group.element, call_.out_begin), to = std::min(group.element + group.count, call_.out_end);
+    each_block(call_, from, to, [&](uint64_t b, uint64_t at, uint64_t end) {
+      if (sequence_.in_union(b)) round(all, at, static_cast<uint32_t>(end - at), planes.data() + (at - group.element), group.count);
+    });
   }
 }
 
@@ -164,8 +167,7 @@ bool Stream::encode_limbs(uint64_t packet, uint32_t* words) {
     parts(piece, [&](uint64_t element, uint32_t count, bool own) {
       uint32_t* to = words + piece.at + (element - piece.element);
       const auto limbs = [&](const auto* x, auto kernel) {
-        for (uint32_t j = 0; j < piece.words; ++j, to += piece.count)
-          kernel(x, count, grid.shift + static_cast<int>(piece.limb + j) * grid.limb_bits, grid.mask(), to);
+        write_limbs(kernel, x, count, grid, piece.limb, piece.words, piece.count, to);
       };
       if (own && call_.dtype == DType::f64) {
         const double* x = doubles(range, element, count);
@@ -232,7 +234,6 @@ void Stream::round(const LimbGrid& grid, uint64_t element, uint32_t count, const
   // average, divided by a power of two, where its unit is not.
   const bool once = power && (divisor == 1 || unit >= (call_.dtype == DType::f64 ? -1074 : -149));
   uint8_t* out = call_.out + (element - call_.out_begin) * call_.element_bytes();
-  const ScaleF s = scale_of(unit, 1.0f);
   if (call_.dtype == DType::f64) {
     double* x = reinterpret_cast<double*>(out);
     if (!once || grid.words > 3) return round_sums(words, stride, grid, count, divisor, x);
@@ -241,7 +242,7 @@ void Stream::round(const LimbGrid& grid, uint64_t element, uint32_t count, const
     kernels_.exact_triple_f64(plane(0), plane(1), plane(2), count, places, scale_of(unit, 1.0), x);
   } else if (call_.dtype == DType::f32) {
     float* x = reinterpret_cast<float*>(out);
-    if (grid.words == 1 && once) return kernels_.dequantize_f32_be(words, count, s, x, nontemporal_);
+    if (grid.words == 1 && once) return kernels_.dequantize_f32_be(words, count, scale_of(unit, 1.0f), x, nontemporal_);
     if (grid.words != 2 || (!once && bits > (power ? 53 : 45)))
       return round_sums(words, stride, grid, count, divisor, x);
     const double scale = std::ldexp(1.0, unit);
@@ -249,7 +250,7 @@ void Stream::round(const LimbGrid& grid, uint64_t element, uint32_t count, const
   } else {
     const bool f16 = call_.dtype == DType::f16;
     if (grid.words == 1 && once) {
-      kernels_.odd_f32_be(words, count, s, wide_.data());
+      kernels_.odd_f32_be(words, count, scale_of(unit, 1.0f), wide_.data());
       (f16 ? kernels_.narrow_f16 : kernels_.narrow_bf16)(wide_.data(), count, reinterpret_cast<uint16_t*>(out));
     } else if (f16) {
       round_sums(words, stride, grid, count, divisor, reinterpret_cast<Float16*>(out));
@@ -263,10 +264,8 @@ void Stream::round(const LimbGrid& grid, uint64_t element, uint32_t count, const
 // will send.
 void Stream::finish_zeros(uint64_t chunk) {
   const uint64_t end = std::min((chunk + 1) * call_.chunk(), call_.count);
-  for (uint64_t element = chunk * call_.chunk(), to; element < end; element = to) {
-    const uint64_t b = element / call_.block;
-    to = std::min((b + 1) * call_.block, end);
-    if (!sequence_.in_union(b)) continue;
+  each_block(call_, chunk * call_.chunk(), end, [&](uint64_t b, uint64_t element, uint64_t to) {
+    if (!sequence_.in_union(b)) return;
     if (sequence_.has(b)) {
       forget(element, to - element);
     } else {
@@ -274,7 +273,7 @@ void Stream::finish_zeros(uint64_t chunk) {
     }
     const uint64_t first = std::max(element, call_.out_begin), last = std::min(to, call_.out_end);
     if (first < last) write_zeros(first, last - first);
-  }
+  });
 }
 
 // As store_words and load_words (plan.h), of words that are big-endian already.
