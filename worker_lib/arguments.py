@@ -17,7 +17,7 @@ import numpy as np
 from switchagg.errors import UsageError
 from switchagg.rules.planner import LANE_BITS, MAX_BLOCK
 from worker_lib import _native
-from worker_lib.plan import DType, pack_bitmap
+from worker_lib.plan import DType, Kind, pack_bitmap
 
 # Types that can be summed, by name; torch and NumPy (with ml_dtypes for bfloat16) use the same names.
 SUMMABLE: Final[dict[str, DType]] = {
@@ -40,9 +40,11 @@ DEFAULT_MIN_BITS: Final = 16  # bits: a policy makes lanes this narrow where a c
 
 
 class SumOptions(NamedTuple):
-    """Options of a sum; see `Session.allreduce`.
+    """Options of a reduction; see `Session.allreduce`.
 
     Attributes:
+        kind: all-reduce, reduce or reduce-scatter.
+        root: of a reduce.
         union: words of a bitmap, for the union of all ranks' blocks; shape (ceil(blocks / 32),).
         tag: meaning of x, for messages to ranks that disagree on it.
     """
@@ -55,6 +57,8 @@ class SumOptions(NamedTuple):
     memory: Any = None
     union: np.ndarray[Any, Any] | None = None
     tag: str = ""
+    kind: Kind = Kind.ALLREDUCE
+    root: int = 0
 
 
 class TensorView(NamedTuple):
@@ -172,14 +176,20 @@ def _torch_view(x: Any, name: str, *, write: bool) -> TensorView:
     )
 
 
-def checked_out(out: Any, x: TensorView, shape: tuple[int, ...]) -> TensorView:
-    """Views `out`, for a result of x's type and this shape, in place or apart from x."""
+def checked_out(
+    out: Any, x: TensorView, shape: tuple[int, ...], at: int = 0, own: str = "x itself"
+) -> TensorView:
+    """Views `out`, for a result of x's type and this shape, in place or apart from x.
+
+    Args:
+        at: bytes from x to `out` in place.
+        own: in messages, what to pass in order to work in place.
+    """
     o = view(out, "out", write=True)
     if o.dtype != x.dtype or o.shape != shape:
         raise UsageError(f"out is {o.dtype} of shape {o.shape}; needed: {x.dtype} of shape {shape}")
-    in_place = o.address == x.address and o.shape == x.shape
-    if o.overlaps(x) and not in_place:
-        raise UsageError("out overlaps x; pass x itself to work in place, or an array of its own")
+    if o.overlaps(x) and o.address != x.address + at:
+        raise UsageError(f"out overlaps x; pass {own} to work in place, or an array of its own")
     return o
 
 

@@ -35,6 +35,12 @@ class Kind(IntEnum):
     REDUCE_SCATTER = 3
     BARRIER = 4
     NO_OP = 5  # no-op baseline of the benchmark: data packets whose words nobody touches
+    REDUCE = 6
+    GATHER = 7
+    SCATTER = 8
+    ALL_TO_ALL = 9
+    ALLGATHERV = 10
+    EXTREMUM = 11  # max or min: exact moves, of which the ranks make the result
 
 
 class ReduceOp(IntEnum):

@@ -4,8 +4,8 @@
                     |                            |
                     +------- SessionState -------+       ranks, engine, the reason of a session's end
 
-This file checks arguments and chooses the elements that each rank sends and receives. Waiting, and the errors
-of it, are in `worker_lib/work.py`; packets and their order are the engine's.
+`worker_lib/calls.py`, `extrema.py` and `sized.py` choose the elements that each rank sends and receives.
+Waiting, and the errors of it, are in `worker_lib/work.py`; packets and their order are the engine's.
 """
 
 from __future__ import annotations
@@ -13,35 +13,16 @@ from __future__ import annotations
 import os
 import sys
 import weakref
-import zlib
 from collections.abc import Callable, Sequence
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
 from switchagg.errors import UsageError
 from switchagg.rules.planner import SkipPolicy
-from worker_lib import _native
-from worker_lib.arguments import (
-    ACCURACIES,
-    EXACT_ELEMENTS,
-    SUMMABLE,
-    SumOptions,
-    TensorView,
-    checked_accuracy,
-    checked_bitwise,
-    checked_block,
-    checked_blocks,
-    checked_memory,
-    checked_min_bits,
-    checked_out,
-    copier,
-    raw_bytes,
-    remembered,
-    view,
-)
-from worker_lib.plan import BOUNDED, EXACT, DType, Kind, ReduceOp
+from worker_lib import calls, extrema, sized
+from worker_lib.arguments import SumOptions, checked_accuracy
+from worker_lib.plan import Kind
 from worker_lib.session_state import SessionState
 from worker_lib.sparse import SparseCosts, allreduce_sparse
 from worker_lib.work import Prepared, Work
@@ -52,7 +33,6 @@ if TYPE_CHECKING:
     from worker_lib.compress.base import Compressor
 
 _sessions: weakref.WeakSet[Session] = weakref.WeakSet()
-_NAMES: Final = [kind.name.lower() for kind in Kind]
 
 
 class Session:
@@ -155,7 +135,7 @@ class Session:
         accuracy: str | None = None,
         async_op: bool = False,
     ) -> Any:
-        """Sums, averages or ORs an array over all ranks, in place or into `out`.
+        """Reduces an array over all ranks, in place or into `out`: sum, average, OR, maximum or minimum.
 
         The result is the same to the bit on every rank. Integers are exact (modulo 2^32 or 2^64). Unless
         `bits` says otherwise, the error of each float by itself is at most 2^-t times the sum over ranks of
@@ -165,8 +145,14 @@ class Session:
         Args:
             x: C-contiguous NumPy array or CPU torch tensor, any shape; float32, float64, float16, bfloat16,
                 int32, int64 (or unsigned). The same shape and type at all ranks.
-            op: ``"sum"``, ``"avg"`` (floats only), or ``"or"``: bit by bit, of bool and of integers of any
-                width, for which `bits`, masks, `block_size` and `memory` have no meaning.
+            op: ``"sum"``, ``"avg"`` (floats only), ``"or"``: bit by bit, of bool and integers of any width;
+                ``"max"``, ``"min"``: of floats, bool and integers of any width. NaN wins, as in NumPy's
+                maximum, and is the quiet one; -0 is less than +0. Of the arguments below, `out`, `timeout`
+                and `async_op` are for all of them, `blocks` for OR too (but masks), the rest for sums and
+                averages. Extrema are gathered, n elements for each, in one round trip and as much memory;
+                with over 16 ranks and 256 KiB a call that waits searches for them: 2.75 words in 11 round
+                trips for 32 bits (5.5 in 22 for 64). There, calls that wait and calls with `async_op` do not
+                match. (docs/protocol.md, section 4.)
             bits: width of lanes on the wire whose scale up to 65,536 neighbours share, and so their error
                 (docs/protocol.md, section 7): 32, 16 or 8, the narrow ones with stochastic rounding; float64
                 also 64. Integers: their own width. ``"auto"``: the width that the job's policy finds fastest,
@@ -202,21 +188,18 @@ class Session:
         """
         bits = checked_accuracy(bits, accuracy)
         if compressor is None:
-            work = self._allreduce(
-                x, op, bits, blocks, out, block_size, timeout,
-                min_bits=min_bits, memory=memory, background=async_op,
-            )  # fmt: skip
-        else:
-            from worker_lib.compress.reduce import start
+            options = SumOptions(op, bits, min_bits, blocks, block_size, memory)
+            return self._reduced(x, out, options, timeout, async_op)
+        from worker_lib.compress.reduce import start
 
-            given = {"bits": bits, "block_size": block_size, "min_bits": min_bits, "memory": memory}
-            given["blocks"] = None if isinstance(blocks, str) and blocks == "auto" else blocks
-            for name, value in given.items():
-                if value is not None:
-                    raise UsageError(
-                        f"{name} is given with a compressor, which decides on lanes and blocks itself"
-                    )
-            work = start(self, x, compressor, op, out, timeout, background=async_op)
+        given = {"bits": bits, "block_size": block_size, "min_bits": min_bits, "memory": memory}
+        given["blocks"] = None if isinstance(blocks, str) and blocks == "auto" else blocks
+        for name, value in given.items():
+            if value is not None:
+                raise UsageError(
+                    f"{name} is given with a compressor, which decides on lanes and blocks itself"
+                )
+        work = start(self, x, compressor, op, out, timeout, background=async_op)
         return work if async_op else work.wait()
 
     def allreduce_sparse(
@@ -281,8 +264,7 @@ class Session:
         Raises:
             UsageError: as in `allreduce`, or `root` is not a rank.
         """
-        work = self._broadcast(x, root, timeout, background=async_op)
-        return work if async_op else work.wait()
+        return self._run(calls.prepare_broadcast, x, root, timeout=timeout, async_op=async_op)
 
     def allgather(
         self, x: Any, out: Any = None, timeout: float | None = None, *, async_op: bool = False
@@ -291,7 +273,8 @@ class Session:
 
         Args:
             x: C-contiguous array of any type; same shape and type at all ranks.
-            out: array of shape (world_size, *x.shape) and x's type; made if None.
+            out: array of shape (world_size, *x.shape) and x's type; made if None. `x` may be this rank's row
+                of it, ``out[rank]``, which is then not copied.
             timeout: seconds; the session's setting by default.
             async_op: return a `Work` at once.
 
@@ -301,8 +284,7 @@ class Session:
         Raises:
             UsageError: as in `allreduce`, or `out` has another shape or type.
         """
-        work = self._allgather(x, out, timeout, background=async_op)
-        return work if async_op else work.wait()
+        return self._run(calls.prepare_allgather, x, out, timeout=timeout, async_op=async_op)
 
     def reduce_scatter(
         self,
@@ -316,11 +298,12 @@ class Session:
         accuracy: str | None = None,
         async_op: bool = False,
     ) -> Any:
-        """Sums or averages an array over all ranks; rank r gets the r-th of world_size equal parts.
+        """Reduces an array over all ranks; rank r gets the r-th of world_size equal parts.
 
         Args:
             x: as in `allreduce`; its first dimension is a multiple of world_size.
-            out: array of shape (x.shape[0] / world_size, *x.shape[1:]) and x's type; made if None.
+            out: array of shape (x.shape[0] / world_size, *x.shape[1:]) and x's type; made if None. It may be
+                this rank's part of `x`, which is then overwritten; the other parts are left as they are.
             op, bits, timeout, min_bits, accuracy: as in `allreduce`.
             async_op: return a `Work` at once.
 
@@ -331,13 +314,200 @@ class Session:
             UsageError: as in `allreduce`, or the first dimension cannot be divided.
         """
         bits = checked_accuracy(bits, accuracy)
-        work = self._reduce_scatter(x, out, op, bits, timeout, min_bits=min_bits, background=async_op)
-        return work if async_op else work.wait()
+        options = SumOptions(op, bits, min_bits, kind=Kind.REDUCE_SCATTER)
+        return self._reduced(x, out, options, timeout, async_op)
+
+    def reduce(
+        self,
+        x: Any,
+        root: int = 0,
+        op: str = "sum",
+        bits: int | str | None = None,
+        out: Any = None,
+        timeout: float | None = None,
+        *,
+        min_bits: int | None = None,
+        accuracy: str | None = None,
+        async_op: bool = False,
+    ) -> Any:
+        """Reduces an array over all ranks, for rank `root` alone, in place or into `out`.
+
+        Args:
+            x: as in `allreduce`; the other ranks' are left as they are.
+            root: rank that gets the result.
+            out: array like `x`, at the root; others' is not looked at.
+            op, bits, timeout, min_bits, accuracy: as in `allreduce`.
+            async_op: return a `Work` at once.
+
+        Returns:
+            At the root `out` if given, else `x`; elsewhere None. With `async_op` a `Work`.
+
+        Raises:
+            UsageError: as in `allreduce`, or `root` is not a rank.
+        """
+        bits = checked_accuracy(bits, accuracy)
+        options = SumOptions(op, bits, min_bits, kind=Kind.REDUCE, root=root)
+        return self._reduced(x, out, options, timeout, async_op)
+
+    def gather(
+        self,
+        x: Any,
+        root: int = 0,
+        out: Any = None,
+        timeout: float | None = None,
+        *,
+        async_op: bool = False,
+    ) -> Any:
+        """Collects every rank's array at rank `root`, byte for byte.
+
+        Args:
+            x: as in `allgather`.
+            root: rank that gets them.
+            out: at the root as in `allgather`; others' is not looked at.
+            timeout: seconds; the session's setting by default.
+            async_op: return a `Work` at once.
+
+        Returns:
+            At the root `out`, elsewhere None. With `async_op` a `Work`.
+
+        Raises:
+            UsageError: as in `allgather`, or `root` is not a rank.
+        """
+        return self._run(calls.prepare_gather, x, root, out, timeout=timeout, async_op=async_op)
+
+    def scatter(
+        self,
+        x: Any = None,
+        root: int = 0,
+        out: Any = None,
+        timeout: float | None = None,
+        *,
+        async_op: bool = False,
+    ) -> Any:
+        """Sends each rank its row of rank `root`'s array, byte for byte.
+
+        Args:
+            x: at the root a C-contiguous array of any type, of shape (world_size, *row); others' is not
+                looked at.
+            root: rank that has them.
+            out: array of shape `row` and x's type; at the root made if None, and may be ``x[root]``.
+            timeout: seconds; the session's setting by default.
+            async_op: return a `Work` at once.
+
+        Returns:
+            `out`; with `async_op` a `Work`.
+
+        Raises:
+            UsageError: `x` has another first dimension, there is no `out`, or `root` is not a rank.
+        """
+        return self._run(calls.prepare_scatter, x, root, out, timeout=timeout, async_op=async_op)
+
+    def all_to_all(
+        self, x: Any, out: Any = None, timeout: float | None = None, *, async_op: bool = False
+    ) -> Any:
+        """Sends rank r the r-th of world_size equal parts of each rank's array, byte for byte.
+
+        A switch sends its results to all workers: n times `x` comes to each rank, which needs memory for it.
+
+        Args:
+            x: C-contiguous array of any type; same shape and type at all ranks, the first dimension a
+                multiple of world_size.
+            out: array like `x`, or `x` itself, to work in place (through a copy); made if None.
+            timeout: seconds; the session's setting by default.
+            async_op: return a `Work` at once.
+
+        Returns:
+            `out`; its r-th part is from rank r. With `async_op` a `Work`.
+
+        Raises:
+            UsageError: as in `allgather`, or the first dimension cannot be divided.
+        """
+        return self._run(calls.prepare_all_to_all, x, out, timeout=timeout, async_op=async_op)
+
+    def allgatherv(
+        self,
+        x: Any,
+        counts: Sequence[int] | None = None,
+        out: Any = None,
+        timeout: float | None = None,
+        *,
+        async_op: bool = False,
+    ) -> Any:
+        """Collects every rank's rows, byte for byte; ranks may have different numbers of them.
+
+        Args:
+            x: C-contiguous array of any type, of shape (rows, *row); same type and `row` at all ranks.
+            counts: the number of rows of each rank, where all ranks know them. If None, they are exchanged
+                first, a collective for which an asynchronous call waits too.
+            out: array of shape (sum(counts), *row) and x's type; made if None. `x` may be this rank's part
+                of it, which is then not copied.
+            timeout: seconds for each collective; the session's setting by default.
+            async_op: return a `Work` at once.
+
+        Returns:
+            A list of each rank's rows, which lie in `out` end to end. With `async_op` a `Work`.
+
+        Raises:
+            UsageError: as in `allgather`, or `counts` is something else than each rank's rows.
+        """
+        return self._run(
+            sized.prepare_allgatherv, x, counts, out, timeout, timeout=timeout, async_op=async_op
+        )
+
+    def broadcast_object(
+        self, item: Any = None, root: int = 0, timeout: float | None = None, *, async_op: bool = False
+    ) -> Any:
+        """Copies rank `root`'s Python object to all ranks, by pickle: ranks must trust each other.
+
+        Two collectives, of the size and of the bytes; an asynchronous call waits for the first at once.
+
+        Args:
+            item: at the root anything that can be pickled; others' is not looked at.
+            root: rank whose object wins.
+            timeout: seconds for each collective; the session's setting by default.
+            async_op: return a `Work` at once.
+
+        Returns:
+            At the root `item`, elsewhere a copy. With `async_op` a `Work`.
+
+        Raises:
+            UsageError: `root` is not a rank, or the object cannot be pickled, or not unpickled here.
+        """
+        return self._run(
+            sized.prepare_broadcast_object, item, root, timeout, timeout=timeout, async_op=async_op
+        )
+
+    def allgather_object(self, item: Any, timeout: float | None = None, *, async_op: bool = False) -> Any:
+        """Collects every rank's Python object, by pickle: ranks must trust each other.
+
+        Two collectives, of sizes and of bytes; an asynchronous call waits for the first at once.
+
+        Args:
+            item: anything that can be pickled.
+            timeout: seconds for each collective; the session's setting by default.
+            async_op: return a `Work` at once.
+
+        Returns:
+            A list of copies, by rank. With `async_op` a `Work`.
+
+        Raises:
+            UsageError: the object cannot be pickled, or not unpickled here.
+        """
+        return self._run(sized.prepare_allgather_object, item, timeout, timeout=timeout, async_op=async_op)
+
+    def send(self, *_args: Any, **_named: Any) -> NoReturn:
+        """Raises `UsageError`: all ranks of a session take part in everything that goes through a switch."""
+        raise UsageError(
+            "send and recv do not exist: all ranks of a session take part in everything that goes through a "
+            "switch. For ranks a and b: pair = session.group([a, b]), which all ranks call; then both call "
+            "pair.broadcast(x, root=0)"
+        )
+
+    recv = send
 
     def barrier(self, timeout: float | None = None, *, async_op: bool = False) -> Any:
         """Returns when every rank has called it; with `async_op` a `Work` that is done then."""
-        work = self._barrier(timeout, background=async_op)
-        return work if async_op else work.wait()
+        return self._run(calls.prepare_barrier, timeout=timeout, async_op=async_op)
 
     def allreduce_async(self, *args: Any, **kwargs: Any) -> Work:
         """`allreduce` with ``async_op=True``."""
@@ -466,13 +636,26 @@ class Session:
         background: bool,
     ) -> Work:
         options = SumOptions(op, bits, min_bits, blocks, block_size, memory, union)
-        return Work(self._state, lambda: self.prepare_sum(x, out, options), timeout, background=background)
+        return self._reduction(x, out, options, timeout, background=background)
+
+    def _reduction(
+        self, x: Any, out: Any, options: SumOptions, timeout: float | None, *, background: bool
+    ) -> Work:
+        if options.op in extrema.OPS:
+            return extrema.start(self._state, x, out, options, timeout, background=background)
+        return self._start(calls.prepare_sum, x, out, options, timeout=timeout, background=background)
+
+    def _reduced(self, x: Any, out: Any, options: SumOptions, timeout: float | None, async_op: bool) -> Any:
+        if options.op in extrema.OPS and not async_op:
+            return extrema.run(self._state, x, out, options, timeout)
+        work = self._reduction(x, out, options, timeout, background=async_op)
+        return work if async_op else work.wait()
 
     def _broadcast(self, x: Any, root: int, timeout: float | None, *, background: bool) -> Work:
-        return Work(self._state, lambda: self._prepare_broadcast(x, root), timeout, background=background)
+        return self._start(calls.prepare_broadcast, x, root, timeout=timeout, background=background)
 
     def _allgather(self, x: Any, out: Any, timeout: float | None, *, background: bool) -> Work:
-        return Work(self._state, lambda: self._prepare_allgather(x, out), timeout, background=background)
+        return self._start(calls.prepare_allgather, x, out, timeout=timeout, background=background)
 
     def _reduce_scatter(
         self,
@@ -485,26 +668,29 @@ class Session:
         min_bits: int | None = None,
         background: bool,
     ) -> Work:
-        options = SumOptions(op, bits, min_bits)
-        return Work(
-            self._state, lambda: self._prepare_scatter(x, out, options), timeout, background=background
-        )
+        options = SumOptions(op, bits, min_bits, kind=Kind.REDUCE_SCATTER)
+        return self._reduction(x, out, options, timeout, background=background)
 
     def _barrier(self, timeout: float | None, *, background: bool, marks: str = "") -> Work:
         """`marks` names what it stands for; ranks that name different things get a `MismatchError`."""
-        return Work(self._state, lambda: self._prepare_barrier(marks), timeout, background=background)
+        return self._start(calls.prepare_barrier, marks, timeout=timeout, background=background)
 
     def _no_op(self, nbytes: int, timeout: float | None = None) -> None:
         """The benchmark's no-op baseline: as many packets as `nbytes` need, both ways, words untouched."""
-        v = TensorView(None, 0, "untouched", (nbytes,), nbytes, nbytes)
-        Work(
-            self._state,
-            lambda: self._prepared(
-                Kind.NO_OP, v, None, (), {"sparse": False, "count": -(-nbytes // 4)}, op=ReduceOp.SUM
-            ),
-            timeout,
-            background=False,
-        ).wait()
+        self._start(calls.prepare_no_op, nbytes, timeout=timeout, background=False).wait()
+
+    def _start(
+        self, prepare: Callable[..., Prepared], *args: Any, timeout: float | None, background: bool
+    ) -> Work:
+        """Starts a call that ``prepare(state, *args)`` prepares, each time for the present membership."""
+        state = self._state
+        return Work(state, lambda: prepare(state, *args), timeout, background=background)
+
+    def _run(
+        self, prepare: Callable[..., Prepared], *args: Any, timeout: float | None, async_op: bool
+    ) -> Any:
+        work = self._start(prepare, *args, timeout=timeout, background=async_op)
+        return work if async_op else work.wait()
 
     def _set_policy(self, word: int) -> None:
         """Sets the policy that rank 0's headers carry from now on; every rank follows it from the collective
@@ -513,220 +699,6 @@ class Session:
             raise UsageError(f"policy word is 0x{word:08x}; accepted: one that is marked valid")
         if self._state.engine is not None:
             self._state.engine.set_policy(word)
-
-    # ------------------------------------------------------------------ calls for the present membership
-
-    def _prepare_barrier(self, marks: str = "") -> Prepared:
-        v = TensorView(None, 0, marks or "uint32", (0,), 0, 0)
-        prepared = self._prepared(Kind.BARRIER, v, None, (), {})
-        prepared.label = (marks or "barrier()", "", (), ())
-        return prepared
-
-    def _prepare_broadcast(self, x: Any, root: int) -> Prepared:
-        if not isinstance(root, int) or not 0 <= root < self.world_size:
-            raise UsageError(f"root is {root!r}; accepted: a rank, 0 to {self.world_size - 1}")
-        here = self.rank == root
-        v = view(x, "x", write=not here)
-        words, padded = self._words(v)
-        address, finish = v.address, None
-        if padded is not None:
-            address = padded.ctypes.data
-            if not here:
-                finish = copier(x, raw_bytes(v), padded.view(np.uint8)[: v.nbytes])
-        return self._prepared(Kind.BROADCAST, v, x, (x, padded), {
-            "root": root, "count": words, "input": address, "in_end": words if here else 0,
-            "output": address, "out_end": 0 if here else words, "zero_fill": not here,
-        }, finish=finish)  # fmt: skip
-
-    def _prepare_allgather(self, x: Any, out: Any) -> Prepared:
-        v = view(x, "x", write=False)
-        n = self.world_size
-        shape = (n, *v.shape)
-        if out is None:
-            out = v.like(shape)
-        o = checked_out(out, v, shape)
-        if n == 1:
-            raw_bytes(o)[:] = raw_bytes(v)
-        each, part = self._words(v)
-        source, target, whole, finish = v.address, o.address, None, None
-        if part is not None:
-            whole = np.empty((n, each), np.uint32)
-            rows = whole.view(np.uint8).reshape(n, each * 4)[:, : v.nbytes]
-            finish = copier(out, raw_bytes(o).reshape(n, v.nbytes), rows)
-            source, target = part.ctypes.data, whole.ctypes.data
-        return self._prepared(Kind.ALLGATHER, v, out, (x, out, part, whole), {
-            "input": source, "in_begin": self.rank * each, "in_end": (self.rank + 1) * each,
-            "output": target, "out_end": n * each, "zero_fill": True, "count": n * each,
-        }, finish=finish)  # fmt: skip
-
-    def _prepare_scatter(self, x: Any, out: Any, options: SumOptions) -> Prepared:
-        v = view(x, "x", write=False)
-        n = self.world_size
-        if not v.shape or v.shape[0] % n:
-            raise UsageError(
-                f"x has shape {v.shape}; reduce_scatter over {n} ranks needs a first dimension divisible "
-                f"by {n}"
-            )
-        dtype, width, floor, reduce = self.lanes(v, options.op, options.bits, options.min_bits)
-        shape = (v.shape[0] // n, *v.shape[1:])
-        if out is None:
-            out = v.like(shape)
-        o = checked_out(out, v, shape)
-        if n == 1:
-            raw_bytes(o)[:] = raw_bytes(v)
-        part = v.elements // n
-        return self._prepared(Kind.REDUCE_SCATTER, v, out, (x, out), {
-            "auto_zeros": True, "auto_block": True,
-            "count": v.elements, "input": v.address, "in_end": v.elements, "zero_fill": True,
-            "output": o.address, "out_begin": self.rank * part, "out_end": (self.rank + 1) * part,
-        }, op=reduce, dtype=dtype, bits=width, auto_lanes=floor)  # fmt: skip
-
-    def prepare_sum(self, x: Any, out: Any, options: SumOptions) -> Prepared:
-        """Prepares an all-reduce; see `allreduce`."""
-        v = view(x, "x", write=out is None)
-        if options.op == "or":
-            return self._prepare_or(x, v, out, options)
-        dtype, width, floor, reduce = self.lanes(v, options.op, options.bits, options.min_bits)
-        memory = None if options.memory is None else checked_memory(options.memory, v, dtype)
-        size = options.block_size
-        block = self._state.admitted.block if size is None else checked_block(size)
-        sparse, mask = checked_blocks(options.blocks, v.elements, block)
-        o = v if out is None else checked_out(out, v, v.shape)
-        if memory is not None and memory.overlaps(o):
-            raise UsageError("memory overlaps the result; pass an array of its own")
-        if self.world_size == 1:
-            if memory is not None:
-                remembered(v, o, options.memory)
-            elif o is not v:
-                raw_bytes(o)[:] = raw_bytes(v)
-        keep = (x, out, mask, options.memory, options.union)
-        return self._prepared(Kind.ALLREDUCE, v, o.owner, keep, {
-            "sparse": sparse is not False, "auto_zeros": sparse is None,
-            "block": block, "auto_block": size is None and mask is None,
-            "count": v.elements, "input": v.address, "in_end": v.elements,
-            "output": o.address, "out_end": v.elements, "zero_fill": o is not v,
-            "mask": 0 if mask is None else mask.ctypes.data,
-            "memory": 0 if memory is None else memory.address,
-            "union_out": 0 if options.union is None else options.union.ctypes.data,
-        }, op=reduce, dtype=dtype, bits=width, auto_lanes=floor, tag=options.tag)  # fmt: skip
-
-    def _prepare_or(self, x: Any, v: TensorView, out: Any, options: SumOptions) -> Prepared:
-        sparse = checked_bitwise(
-            v,
-            options.blocks,
-            {name: getattr(options, name) for name in ("bits", "min_bits", "block_size", "memory")},
-        )
-        o = v if out is None else checked_out(out, v, v.shape)
-        if self.world_size == 1 and o is not v:
-            raw_bytes(o)[:] = raw_bytes(v)
-        words, padded = self._words(v)
-        source, target, finish = v.address, o.address, None
-        if padded is not None:
-            finish = copier(o.owner, raw_bytes(o), padded.view(np.uint8)[: v.nbytes])
-            source = target = padded.ctypes.data
-        return self._prepared(Kind.ALLREDUCE, v, o.owner, (x, out, padded), {
-            "sparse": sparse is not False, "auto_zeros": sparse is None, "auto_block": True,
-            "count": words, "input": source, "in_end": words,
-            "output": target, "out_end": words, "zero_fill": source != target,
-        }, finish=finish)  # fmt: skip
-
-    def _words(self, v: TensorView) -> tuple[int, np.ndarray[Any, Any] | None]:
-        """The number of words that an array takes on the wire, and a padded copy if it needs one for that."""
-        words, padded = -(-v.nbytes // 4), None
-        if v.nbytes % 4 and self.world_size > 1:
-            padded = np.zeros(words, np.uint32)
-            padded.view(np.uint8)[: v.nbytes] = raw_bytes(v)
-        return words, padded
-
-    def lanes(
-        self, v: TensorView, op: str, bits: int | str | None, min_bits: int | None = None
-    ) -> tuple[DType, int, int, ReduceOp]:
-        """Checks op, bits (or an accuracy) and min_bits of a sum.
-
-        Returns the element type, the lanes' width (or `EXACT`, `BOUNDED`), the narrowest that the policy may
-        choose (0: none), and the reduction.
-        """
-        dtype = v.summable
-        if dtype is None:
-            raise UsageError(
-                f"x has type {v.dtype}, which cannot be summed; accepted: {', '.join(SUMMABLE)} "
-                "(any type can be broadcast and gathered)"
-            )
-        if op not in ("sum", "avg"):
-            raise UsageError(f"op is {op!r}; accepted: 'sum', 'avg' (and 'or' in allreduce)")
-        if op == "avg" and dtype in (DType.I32, DType.I64):
-            raise UsageError(
-                f"op is 'avg' on {v.dtype}; an average of integers is not an integer: sum them and divide"
-            )
-        reduce = ReduceOp.AVG if op == "avg" else ReduceOp.SUM
-        accepted = dtype.lanes
-        if bits is None and min_bits is None and dtype.is_float:
-            return dtype, EXACT if v.elements <= EXACT_ELEMENTS else BOUNDED, 0, reduce
-        if bits in ACCURACIES:
-            if min_bits is not None:
-                raise UsageError(f"min_bits is {min_bits!r} with accuracy={bits!r}; it goes with bits='auto'")
-            width = EXACT if bits == "exact" else BOUNDED
-            return dtype, width if dtype.is_float else accepted[0], 0, reduce
-        if isinstance(bits, str) or min_bits is not None:
-            return dtype, accepted[0], checked_min_bits(bits, min_bits), reduce
-        width = accepted[0] if bits is None else bits
-        if width not in accepted:
-            widths = ", ".join(map(str, accepted))
-            raise UsageError(f"bits is {bits!r}; accepted for {v.dtype}: {widths}, or 'auto'")
-        most = 2 ** (width - 1) - 1
-        if width < 32 and self.world_size > most:
-            raise UsageError(
-                f"bits is {width}: {self.world_size} workers cannot share lanes so narrow; accepted: up to "
-                f"{most} workers, or more bits"
-            )
-        return dtype, width, 0, reduce
-
-    def _prepared(
-        self,
-        kind: Kind,
-        v: TensorView,
-        result: Any,
-        keep: tuple[Any, ...],
-        fields: dict[str, Any],
-        *,
-        op: ReduceOp = ReduceOp.OR,
-        dtype: DType = DType.RAW,
-        bits: int = 32,
-        auto_lanes: int = 0,
-        tag: str = "",
-        finish: Callable[[], Any] | None = None,
-    ) -> Prepared:
-        """Makes the engine's call; `fields` are those of `_native.Call`, beside what every call has.
-
-        They come as a dict: binding them one by one to `**fields` costs 2 us, a tenth of a short call.
-        """
-        state = self._state
-        name = _NAMES[kind]
-        if state.world_size == 1:
-            return Prepared(None, result, (name, v.dtype, v.shape, ()))
-        exact = op is ReduceOp.OR
-        moved = exact and kind is not Kind.ALLREDUCE
-        label = (
-            f"{name} through {tag}" if tag else name,
-            v.dtype,
-            v.shape,
-            () if moved else (op, "auto" if auto_lanes else bits),
-        )
-        # For exact moves the engine sees only words, so the element type is part of the shape's fingerprint.
-        shape = (v.dtype, *v.shape) if exact else (tag, *v.shape) if tag else v.shape
-        assert state.engine is not None
-        fields.setdefault("block", state.admitted.block)
-        call = _native.Call(
-            kind, op, dtype, bits, auto_lanes=auto_lanes, fingerprint_count=v.elements,
-            shape_crc=_fingerprint(shape), workers=state.world_size, rank=state.rank, **fields,
-        )  # fmt: skip
-        return Prepared(call, result, label, (*keep, v.owner), finish)
-
-
-@lru_cache(maxsize=256)
-def _fingerprint(shape: tuple[Any, ...]) -> int:
-    """The plan's word for a shape, and for exact moves the type."""
-    return zlib.crc32(repr(shape).encode())
 
 
 def _forget_sessions_in_child() -> None:

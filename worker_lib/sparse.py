@@ -33,6 +33,7 @@ import numpy.typing as npt
 
 from switchagg.errors import MismatchError, UsageError
 from worker_lib.arguments import SUMMABLE, view
+from worker_lib.calls import sum_lanes
 from worker_lib.plan import BOUNDED, EXACT, Words, pack_bitmap, unpack_bitmap
 
 if TYPE_CHECKING:
@@ -245,7 +246,7 @@ def _lanes(session: Session, values: Array, op: str, bits: int | None) -> int:
     """The lanes of a large sum; those of small ones may be wider."""
     dtype = SUMMABLE.get(values.dtype.name)
     asked = "bounded" if bits is None and dtype is not None and dtype.is_float else bits
-    return session.lanes(view(values, "values", write=False), op, asked)[1]
+    return sum_lanes(session._state, view(values, "values", write=False), op, asked)[1]
 
 
 def _wire_bits(dtype: np.dtype[Any], lanes: int) -> int:

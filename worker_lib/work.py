@@ -39,8 +39,10 @@ _SLICE_NS: Final = 50_000_000  # how often a waiting thread looks for signals
 _SLOW: Final = 30.0  # seconds of waiting after which late ranks are named in the log
 _SILENCE_NS: Final = 1_000_000_000  # nothing heard for this long, and a rank has left: no use to wait
 
-# A call: name, type, shape, and for sums their kind and bits. Made into text only where a message needs it.
-Label = tuple[str, str, tuple[int, ...], tuple[()] | tuple[ReduceOp, int | str]]
+# A reduction: its kind and bits, or its name; a call: name, type, shape, reduction. Text only where a message
+# needs it.
+How = tuple[()] | tuple[ReduceOp, int | str] | str
+Label = tuple[str, str, tuple[int, ...], How]
 
 
 class Retry(Exception):
@@ -62,6 +64,8 @@ class Prepared:
         keep: objects whose memory the engine uses.
         finish: makes the result once the engine is done; `result` is what it returns.
         release: called once when it is over, well or not.
+        generation: the membership that the call is for, where collectives were called while it was prepared;
+            None: that of before.
     """
 
     call: _native.Call | None
@@ -70,6 +74,7 @@ class Prepared:
     keep: tuple[Any, ...] = ()
     finish: Callable[[], Any] | None = None
     release: Callable[[], None] | None = None
+    generation: int | None = None
 
 
 class Work:
@@ -107,6 +112,8 @@ class Work:
             call = self._prepared.call
             if call is None:
                 return
+            if self._prepared.generation is not None:
+                generation = self._prepared.generation
             try:
                 if not self._seconds > 0:
                     raise UsageError(f"timeout is {self._seconds!r}; accepted: seconds greater than 0")
@@ -264,14 +271,16 @@ class Work:
 
     def called(self) -> str:
         """The call as messages name it: "allreduce(float32, shape (10,), sum, 32 bits)"."""
-        name, dtype, shape, sum_of = self._prepared.label
+        name, dtype, shape, how = self._prepared.label
         if not dtype:
             return name
-        how = ""
-        if sum_of:
-            width = {EXACT: "exact", BOUNDED: "bounded"}.get(sum_of[1], f"{sum_of[1]} bits")  # type: ignore[arg-type]
-            how = ", or" if sum_of[0] is ReduceOp.OR else f", {sum_of[0].name.lower()}, {width}"
-        return f"{name}({dtype}, shape {shape}{how})"
+        if isinstance(how, tuple) and how:
+            op, width = how
+            how = "or"
+            if op is not ReduceOp.OR:
+                bits = {EXACT: "exact", BOUNDED: "bounded"}.get(width, f"{width} bits")  # type: ignore[arg-type]
+                how = f"{op.name.lower()}, {bits}"
+        return f"{name}({dtype}, shape {shape}{f', {how}' if how else ''})"
 
     def _failure(self, native: _native.Collective, status: int) -> Exception:
         """The error for a collective that ended otherwise than done."""

@@ -16,6 +16,7 @@ import numpy as np
 
 from switchagg.errors import UsageError
 from worker_lib.arguments import SumOptions, TensorView, checked_out, raw_bytes, view
+from worker_lib.calls import prepare_sum
 from worker_lib.compress.base import Compressor, Floats, Round
 from worker_lib.plan import DType
 from worker_lib.quantize import STORAGE, narrow, widen
@@ -81,7 +82,8 @@ def _prepare(
                 raise Retry
         message = compressor.encode(flat, shared, round)
         total = np.empty_like(message.values)
-        prepared = session.prepare_sum(
+        prepared = prepare_sum(
+            session._state,
             message.values,
             total,
             SumOptions(
