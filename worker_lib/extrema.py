@@ -56,12 +56,11 @@ def run(state: SessionState, x: Any, out: Any, options: SumOptions, timeout: flo
     """Returns a maximum or minimum, gathered or searched for; called by all ranks, which wait for it."""
     while True:
         state.check_open()
-        generation = state.generation
         v, o, begin, end = _looked_at(state, x, out, options)
         if not searched(state.world_size, v.nbytes):
             return start(state, x, out, options, timeout, background=False).wait()
         try:
-            keys = _search(state, generation, v, options, timeout)
+            keys = _search(state, v, options, timeout)
         except _Restart:
             continue
         if o is None:
@@ -99,7 +98,7 @@ def _prepare(state: SessionState, x: Any, out: Any, options: SumOptions) -> Prep
     if state.world_size == 1 and o is not None:
         if o is not v:
             raw_bytes(o)[:] = raw_bytes(v)
-        return Prepared(None, o.owner, _label(v, options))
+        return Prepared(None, o.owner, (options.kind.name.lower(), v.dtype, v.shape, options.op))
     keys = ordered(v, options.op)
     rows, then = None, None
     if o is not None:
@@ -111,10 +110,6 @@ def _prepare(state: SessionState, x: Any, out: Any, options: SumOptions) -> Prep
         called=v, root=options.root, then=then, keep=(x, None if o is None else o.owner),
         tag=f"{options.kind.name} {options.op}", name=options.kind.name.lower(), how=options.op,
     )  # fmt: skip
-
-
-def _label(v: TensorView, options: SumOptions) -> tuple[str, str, tuple[int, ...], str]:
-    return options.kind.name.lower(), v.dtype, v.shape, options.op
 
 
 def _reduce(o: TensorView, rows: Keys, dtype: str, op: str) -> Any:
@@ -164,14 +159,13 @@ def _fields(dtype: str) -> tuple[Any, Any]:
 # ---------------------------------------------------------------------- the search
 
 
-def _search(
-    state: SessionState, generation: int, v: TensorView, options: SumOptions, timeout: float | None
-) -> Keys:
+def _search(state: SessionState, v: TensorView, options: SumOptions, timeout: float | None) -> Keys:
     """The extrema's keys, shape (elements,).
 
     Raises:
-        _Restart: the membership is not that of `generation` any more.
+        _Restart: the number of ranks has changed meanwhile, or this rank's.
     """
+    membership = state.rank, state.world_size
     keys = ordered(v, options.op)
     kind = keys.dtype
     top = kind.type(np.iinfo(kind).min)  # turns the order of signed integers into that of unsigned ones
@@ -184,7 +178,7 @@ def _search(
     for low in range((8 * kind.itemsize - 1) // _DIGIT * _DIGIT, -1, -_DIGIT):
         digit = ((mine >> unsigned.type(low)) & unsigned.type(7)).astype(np.uint8)
         np.left_shift(alive.view(np.uint8), digit, out=ored[: keys.size])
-        one = partial(_round, state, generation, v, ored, options, low)
+        one = partial(_round, state, membership, v, ored, options, low)
         Work(state, one, timeout, background=False).wait()
         highest = _HIGHEST[ored[: keys.size]]
         alive &= digit == highest
@@ -193,10 +187,10 @@ def _search(
 
 
 def _round(
-    state: SessionState, generation: int, v: TensorView, ored: Keys, options: SumOptions, low: int
+    state: SessionState, membership: tuple[int, int], v: TensorView, ored: Keys, options: SumOptions, low: int
 ) -> Prepared:
     """Prepares the OR of one digit, in place."""
-    if state.generation != generation:
+    if (state.rank, state.world_size) != membership:
         raise _Restart
     words = ored.size // 4
     return prepared(state, Kind.EXTREMUM, v, None, (ored,), {

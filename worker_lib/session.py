@@ -435,10 +435,12 @@ class Session:
     ) -> Any:
         """Collects every rank's rows, byte for byte; ranks may have different numbers of them.
 
+        Two collectives, unless `counts` is given: ranks that call from several threads must order the calls.
+
         Args:
             x: C-contiguous array of any type, of shape (rows, *row); same type and `row` at all ranks.
             counts: the number of rows of each rank, where all ranks know them. If None, they are exchanged
-                first, a collective for which an asynchronous call waits too.
+                first, for which an asynchronous call waits too.
             out: array of shape (sum(counts), *row) and x's type; made if None. `x` may be this rank's part
                 of it, which is then not copied.
             timeout: seconds for each collective; the session's setting by default.
@@ -451,7 +453,14 @@ class Session:
             UsageError: as in `allgather`, or `counts` is something else than each rank's rows.
         """
         return self._run(
-            sized.prepare_allgatherv, x, counts, out, timeout, timeout=timeout, async_op=async_op
+            sized.prepare_allgatherv,
+            x,
+            counts,
+            out,
+            timeout,
+            sized.Agreed(),
+            timeout=timeout,
+            async_op=async_op,
         )
 
     def broadcast_object(
@@ -474,7 +483,13 @@ class Session:
             UsageError: `root` is not a rank, or the object cannot be pickled, or not unpickled here.
         """
         return self._run(
-            sized.prepare_broadcast_object, item, root, timeout, timeout=timeout, async_op=async_op
+            sized.prepare_broadcast_object,
+            item,
+            root,
+            timeout,
+            sized.Agreed(),
+            timeout=timeout,
+            async_op=async_op,
         )
 
     def allgather_object(self, item: Any, timeout: float | None = None, *, async_op: bool = False) -> Any:
@@ -493,7 +508,14 @@ class Session:
         Raises:
             UsageError: the object cannot be pickled, or not unpickled here.
         """
-        return self._run(sized.prepare_allgather_object, item, timeout, timeout=timeout, async_op=async_op)
+        return self._run(
+            sized.prepare_allgather_object,
+            sized.pickled(item),
+            timeout,
+            sized.Agreed(),
+            timeout=timeout,
+            async_op=async_op,
+        )
 
     def send(self, *_args: Any, **_named: Any) -> NoReturn:
         """Raises `UsageError`: all ranks of a session take part in everything that goes through a switch."""

@@ -9,12 +9,13 @@ must agree on the order of their collectives, and the bytes cannot be sent befor
 from __future__ import annotations
 
 import pickle
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from switchagg.errors import UsageError
 from worker_lib.arguments import checked_out, view
@@ -22,6 +23,27 @@ from worker_lib.calls import checked_root, collected, prepare_broadcast
 from worker_lib.plan import Kind
 from worker_lib.session_state import SessionState
 from worker_lib.work import Prepared, Retry, Work
+
+Data = npt.NDArray[np.uint8]
+
+
+class Agreed:
+    """The answer to a collective that a call asks first, kept while the membership is the same.
+
+    A call is prepared again if the membership changes before it is carried out. Where ranks and their number
+    stay as they were, some ranks may have sent it all the same, and the others must not ask anew.
+    """
+
+    def __init__(self) -> None:
+        self._membership: tuple[int, int] | None = None
+        self._found: Any = None
+
+    def get(self, state: SessionState, ask: Callable[[], Any]) -> Any:
+        """Returns the answer for the present membership; ``ask()`` is a collective."""
+        if self._membership != (state.rank, state.world_size):
+            self._found = ask()
+            self._membership = state.rank, state.world_size
+        return self._found
 
 
 class _AnotherRoot(Exception):
@@ -34,6 +56,7 @@ def prepare_allgatherv(
     counts: Sequence[int] | None,
     out: Any,
     timeout: float | None,
+    agreed: Agreed,
     name: str = "allgatherv",
 ) -> Prepared:
     """Prepares `Session.allgatherv`; with `counts` None after a collective that gets them."""
@@ -42,28 +65,24 @@ def prepare_allgatherv(
         raise UsageError("x has shape (); allgatherv needs a first dimension, which may differ between ranks")
     row = v.shape[1:]
     if counts is None:
-        given = _sizes(state, v.shape[0], f"{name} of {v.dtype}, rows of shape {row}", timeout)
+        tag = f"{name} of {v.dtype}, rows of shape {row}"
+        given = agreed.get(state, lambda: _sizes(state, v.shape[0], tag, name, timeout))
     else:
         given = [int(count) for count in counts]
     generation, rank, n = state.generation, state.rank, state.world_size
-    if counts is None and len(given) != n:
-        raise Retry
     if len(given) != n or min(given) < 0 or given[rank] != v.shape[0]:
         raise UsageError(
             f"counts is {given}, and x has {v.shape[0]} rows on rank {rank}; accepted: the number of rows of "
             f"each of {n} ranks"
         )
-    whole = (sum(given), *row)
-    each = v.nbytes // v.shape[0] if v.shape[0] else view(v.like((1, *row)), "x", write=False).nbytes
-    before = sum(given[:rank])
+    whole, before = (sum(given), *row), sum(given[:rank])
+    each = view(v.like((1, *row)), "x", write=False).nbytes
     if out is None:
         out = v.like(whole)
-    own = f"x = out[{before}:{before + given[rank]}]"
-    o = checked_out(out, v, whole, -before * each, own)
+    o = checked_out(out, v, whole, -before * each, f"x = out[{before}:{before + given[rank]}]")
 
     def split() -> list[Any]:
-        ends = np.cumsum([0, *given]).tolist()
-        return [o.owner[a:b] for a, b in pairwise(ends)]
+        return [o.owner[a:b] for a, b in pairwise(np.cumsum([0, *given]).tolist())]
 
     call = collected(
         state, Kind.ALLGATHERV, v, o, [count * each for count in given],
@@ -72,41 +91,48 @@ def prepare_allgatherv(
     return replace(call, generation=generation)
 
 
-def prepare_allgather_object(state: SessionState, item: Any, timeout: float | None) -> Prepared:
-    """Prepares `Session.allgather_object`, after a collective that gets the sizes."""
-    call = prepare_allgatherv(state, _pickled(item), None, None, timeout, "allgather_object")
+def prepare_allgather_object(
+    state: SessionState, data: Data, timeout: float | None, agreed: Agreed
+) -> Prepared:
+    """Prepares `Session.allgather_object`, of a pickled object, after a collective that gets the sizes."""
+    call = prepare_allgatherv(state, data, None, None, timeout, agreed, "allgather_object")
 
     def load(parts: list[Any]) -> list[Any]:
         return [_unpickled(part, rank) for rank, part in enumerate(parts)]
 
-    if call.call is None:
-        return replace(call, result=load(call.result))
     finish = call.finish
-    assert finish is not None
+    if finish is None:
+        return replace(call, result=load(call.result))
     return replace(call, finish=lambda: load(finish()))
 
 
-def prepare_broadcast_object(state: SessionState, item: Any, root: Any, timeout: float | None) -> Prepared:
+def prepare_broadcast_object(
+    state: SessionState, item: Any, root: Any, timeout: float | None, agreed: Agreed
+) -> Prepared:
     """Prepares `Session.broadcast_object`, after a collective that tells the size."""
-    here, name = state.rank == checked_root(state, root), "broadcast_object"
-    data = _pickled(item) if here else np.empty(0, np.uint8)
-    size = np.array([data.size])
+    name = "broadcast_object"
 
-    def prepare() -> Prepared:
-        if here != (state.rank == root):
-            raise _AnotherRoot
-        return prepare_broadcast(state, size, root, f"{name}, its size", name)
+    def ask() -> Data:
+        here = state.rank == checked_root(state, root)
+        data = pickled(item) if here else np.empty(0, np.uint8)
+        size = np.array([data.size])
+
+        def prepare() -> Prepared:
+            if here != (state.rank == root):
+                raise _AnotherRoot
+            return prepare_broadcast(state, size, root, f"{name}, its size", name)
+
+        Work(state, prepare, timeout, background=False).wait()
+        return data if here else np.empty(int(size[0]), np.uint8)
 
     try:
-        Work(state, prepare, timeout, background=False).wait()
+        data = agreed.get(state, ask)
     except _AnotherRoot:
         raise Retry from None
     generation = state.generation
-    if not here:
-        data = np.empty(int(size[0]), np.uint8)
     call = prepare_broadcast(state, data, root, name, name)
-    if here:
-        return replace(call, result=item, finish=None, generation=generation)
+    if state.rank == root:
+        return replace(call, result=item, generation=generation)
     move = call.finish
 
     def load() -> Any:
@@ -117,30 +143,32 @@ def prepare_broadcast_object(state: SessionState, item: Any, root: Any, timeout:
     return replace(call, finish=load, generation=generation)
 
 
-def _sizes(state: SessionState, size: int, tag: str, timeout: float | None) -> list[int]:
+def _sizes(state: SessionState, size: int, tag: str, name: str, timeout: float | None) -> list[int]:
     """The sizes of all ranks, in order; a collective. Ranks must agree on `tag`."""
-    mine = np.array([size])
+    mine = view(np.array([size]), "size", write=False)
 
     def prepare() -> Prepared:
-        o = view(np.empty(state.world_size, np.int64), "sizes", write=True)
-        name = tag.partition(" ")[0]
-        sizes = [mine.nbytes] * state.world_size
-        return collected(
-            state, Kind.ALLGATHERV, view(mine, "size", write=False), o, sizes, tag=tag, name=name
-        )
+        n = state.world_size
+        o = view(np.empty(n, np.int64), "sizes", write=True)
+        return collected(state, Kind.ALLGATHERV, mine, o, [mine.nbytes] * n, tag=tag, name=name)
 
     found: list[int] = Work(state, prepare, timeout, background=False).wait().tolist()
     return found
 
 
-def _pickled(item: Any) -> np.ndarray[Any, Any]:
+def pickled(item: Any) -> Data:
+    """The bytes of an object.
+
+    Raises:
+        UsageError: it cannot be pickled.
+    """
     try:
         return np.frombuffer(pickle.dumps(item, pickle.HIGHEST_PROTOCOL), np.uint8)
     except Exception as error:
         raise UsageError(f"the object, a {type(item).__name__}, cannot be pickled: {error}") from error
 
 
-def _unpickled(data: np.ndarray[Any, Any], rank: int) -> Any:
+def _unpickled(data: Data, rank: int) -> Any:
     try:
         return pickle.loads(data.data)
     except Exception as error:

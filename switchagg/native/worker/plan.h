@@ -20,6 +20,7 @@ namespace switchagg {
 
 enum class DType : uint8_t { f32 = 0, f64 = 1, f16 = 2, bf16 = 3, i32 = 4, i64 = 5, raw = 6 };
 inline constexpr uint32_t kElementBytes[] = {4, 8, 2, 2, 4, 8, 4};  // by DType
+// Others that Python names (worker_lib/plan.py) differ in their ranges only.
 enum class Kind : uint8_t { allreduce = 0, broadcast = 1, allgather = 2, reduce_scatter = 3, barrier = 4, no_op = 5 };
 enum class ReduceOp : uint8_t { sum = 0, avg = 1, bit_or = 2 };
 
