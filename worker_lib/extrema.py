@@ -139,7 +139,9 @@ def _store(o: TensorView, keys: Keys, dtype: str) -> None:
     if dtype in _MANTISSA:
         magnitudes, infinity = _fields(dtype)
         keys = _folded(keys, magnitudes)
-        np.bitwise_and(keys, magnitudes, out=keys, where=(keys & magnitudes) > infinity)  # NaN without a sign
+        nan = (keys & magnitudes) > infinity
+        if nan.any():
+            keys[nan] &= magnitudes  # without a sign
     raw_bytes(o).view(keys.dtype)[...] = keys
 
 

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from switchagg.errors import UsageError
-from worker_lib.arguments import checked_out, view
+from worker_lib.arguments import TensorView, checked_out, view
 from worker_lib.calls import checked_root, collected, prepare_broadcast
 from worker_lib.plan import Kind
 from worker_lib.session_state import SessionState
@@ -65,8 +65,7 @@ def prepare_allgatherv(
         raise UsageError("x has shape (); allgatherv needs a first dimension, which may differ between ranks")
     row = v.shape[1:]
     if counts is None:
-        tag = f"{name} of {v.dtype}, rows of shape {row}"
-        given = agreed.get(state, lambda: _sizes(state, v.shape[0], tag, name, timeout))
+        given = agreed.get(state, lambda: _sizes(state, v, name, timeout))
     else:
         given = [int(count) for count in counts]
     generation, rank, n = state.generation, state.rank, state.world_size
@@ -143,14 +142,16 @@ def prepare_broadcast_object(
     return replace(call, finish=load, generation=generation)
 
 
-def _sizes(state: SessionState, size: int, tag: str, name: str, timeout: float | None) -> list[int]:
-    """The sizes of all ranks, in order; a collective. Ranks must agree on `tag`."""
-    mine = view(np.array([size]), "size", write=False)
+def _sizes(state: SessionState, v: TensorView, name: str, timeout: float | None) -> list[int]:
+    """The number of rows of each rank's array; a collective. Ranks must agree on type and row."""
+    mine = view(np.array([v.shape[0]]), "rows", write=False)
+    rows = v._replace(shape=(-1, *v.shape[1:]), elements=0)
 
     def prepare() -> Prepared:
         n = state.world_size
-        o = view(np.empty(n, np.int64), "sizes", write=True)
-        return collected(state, Kind.ALLGATHERV, mine, o, [mine.nbytes] * n, tag=tag, name=name)
+        o = view(np.empty(n, np.int64), "rows", write=True)
+        sizes = [mine.nbytes] * n
+        return collected(state, Kind.ALLGATHERV, mine, o, sizes, called=rows, tag=f"{name}, rows", name=name)
 
     found: list[int] = Work(state, prepare, timeout, background=False).wait().tolist()
     return found
