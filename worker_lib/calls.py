@@ -78,14 +78,14 @@ def prepared(
     fields.setdefault("block", state.admitted.block)
     call = _native.Call(
         kind, op, dtype, bits, auto_lanes=auto_lanes, fingerprint_count=v.elements,
-        shape_crc=_fingerprint((tag, *shape) if tag else shape), workers=state.world_size, rank=state.rank,
-        **fields,
+        shape_crc=shape_fingerprint((tag, *shape) if tag else shape), workers=state.world_size,
+        rank=state.rank, **fields,
     )  # fmt: skip
     return Prepared(call, result, label, (*keep, v.owner), finish)
 
 
 @lru_cache(maxsize=256)
-def _fingerprint(shape: tuple[Any, ...]) -> int:
+def shape_fingerprint(shape: tuple[Any, ...]) -> int:
     """The plan's word for a shape, and for exact moves the type."""
     return zlib.crc32(repr(shape).encode())
 

@@ -21,8 +21,8 @@ from switchagg.emulator.faults import Faults
 from switchagg.emulator.switch import Switch
 from switchagg.rules.slots import JobEntry, WorkerEntry
 from worker_lib import _native
+from worker_lib.calls import shape_fingerprint
 from worker_lib.plan import DType, Kind, ReduceOp
-from worker_lib.session import _fingerprint as shape_fingerprint
 from worker_lib.transport import BoundSocket, bind
 
 SLOTS, WORDS = 32, 64

@@ -1,4 +1,4 @@
-"""Which elements each rank sends and keeps: reduce, gather, scatter, all-to-all, and calls in place."""
+"""The elements that each rank sends and keeps: reduce, gather, scatter, all-to-all, and calls in place."""
 
 from __future__ import annotations
 

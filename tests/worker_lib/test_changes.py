@@ -27,6 +27,7 @@ from worker_lib import (
     SessionBrokenError,
     SwitchError,
     WorkerLostError,
+    extrema,
 )
 
 from .harness import Outcome, ProcessEnded, in_threads, job_name, processes, say, together, try_together
@@ -301,6 +302,61 @@ def test_a_rank_that_comes_back_takes_part_from_a_later_collective_on(host: Embe
             while seen.count((0, 1, 2)) < 10:
                 try:
                     seen.append(places(sum_of(session)))
+                except WorkerLostError as error:
+                    lost.append(error.ranks)
+        assert lost == ([] if rank == 1 else [(1,)])
+        return seen
+
+    first, second, last = [o.get() for o in in_threads([lambda r=r: member(r) for r in range(3)], limit=100)]
+    assert first == last
+    assert second == first[-10:] == [(0, 1, 2)] * 10
+    assert set(first[:-10]) <= {(0, 2)}
+
+
+def _highest(session: Session) -> tuple[int, ...]:
+    x = np.zeros(3000, I32)
+    x[session.places[session.rank] :: 32] = 1
+    return tuple(int(p) for p in np.flatnonzero(session.allreduce(x, op="max")[:32]))
+
+
+def _rows(session: Session) -> tuple[int, ...]:
+    place = session.places[session.rank]
+    return tuple(int(rows[0]) for rows in session.allgatherv(np.full(place + 1, place, np.uint8)))
+
+
+def _objects(session: Session) -> tuple[int, ...]:
+    return tuple(session.allgather_object(session.places[session.rank]))
+
+
+def _object(session: Session) -> tuple[int, ...]:
+    session.broadcast_object(object if session.rank == 1 else None, 1)
+    return session.places
+
+
+@pytest.mark.parametrize("transport", ["shm", "udp"])
+@pytest.mark.parametrize("call", [_highest, _rows, _objects, _object])
+def test_calls_of_several_collectives_begin_again_when_a_rank_comes_back(
+    host: EmbeddedController, monkeypatch: pytest.MonkeyPatch, call: Any, transport: str
+) -> None:
+    monkeypatch.setattr(extrema, "GATHERED_RANKS", 1)
+    monkeypatch.setattr(extrema, "GATHERED_BYTES", 0)
+    name = job_name()
+    settings: dict[str, Any] = {
+        "on_loss": "shrink", "deadline": 5.0, "timeout": 20.0, "transport": transport,
+    }  # fmt: skip
+
+    def member(rank: int) -> list[tuple[int, ...]]:
+        session = worker_lib.connect(host.url, name, rank, 3, **settings)
+        assert call(session) == (0, 1, 2)
+        if rank == 1:
+            vanish(session)
+            session = back(host.url, name, rank, 3, **settings)
+        seen: list[tuple[int, ...]] = []
+        lost: list[tuple[int, ...]] = []
+        with session:
+            while seen.count((0, 1, 2)) < 10:
+                try:
+                    seen.append(call(session))
                 except WorkerLostError as error:
                     lost.append(error.ranks)
         assert lost == ([] if rank == 1 else [(1,)])

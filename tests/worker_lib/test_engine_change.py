@@ -145,6 +145,18 @@ def test_a_collective_that_depends_on_the_number_of_ranks_is_left_undone_by_all(
         assert np.array_equal(again[0].x, ones(3))
 
 
+def test_a_withdrawn_collective_is_left_undone_by_ranks_that_call_another() -> None:
+    with Cluster(2) as cluster:
+        for e in cluster.engines.values():
+            e.freeze()
+        early = Sum(cluster.engines[0], ones(5), kind=Kind.ALLGATHERV)
+        cluster.change((0, 1, 2))
+        late = [Sum(cluster.engines[p], ones(7), kind=Kind.ALLREDUCE) for p in (1, 2)]
+        assert [s.wait() for s in (early, *late)] == [MOVED] * 3
+        again = [Sum(cluster.engines[p], ones(p)) for p in range(3)]
+        assert [s.wait() for s in again] == [DONE] * 3
+
+
 def test_calls_for_a_former_generation_are_not_taken() -> None:
     with Cluster(2) as cluster:
         cluster.change((0, 1))

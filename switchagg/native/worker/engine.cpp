@@ -566,12 +566,14 @@ void Engine::on_result(uint64_t packet_number, const uint8_t* payload) {
       limit_ = c.index + 1;
     }
     if (Policy::valid(c.policy)) policy_ = c.policy;
-    if (mismatch) {
+    // A withdrawn call is over at every rank: one that calls something else may be a step ahead, after the change.
+    const bool withdrawn = payload && PlanHeader::withdrawn(payload);
+    if (mismatch && !withdrawn) {
       // Every rank sees the mismatch, sends no more packets of this collective, and continues with the next one.
       ++sending_;
       return complete(c, Status::mismatch);
     }
-    if (PlanHeader::withdrawn(payload)) {
+    if (withdrawn) {
       ++sending_;
       return complete(c, Status::moved);
     }
