@@ -28,7 +28,7 @@ from switchagg.errors import UsageError
 from switchagg.wire.header import MAX_TREE_WORKERS
 from worker_lib import launchers
 from worker_lib.session import Session
-from worker_lib.torch import device, versions
+from worker_lib.torch import device, dispatch, versions
 from worker_lib.torch.collectives import Collectives
 from worker_lib.torch.fallback import GlooFallback, gloo_backend
 from worker_lib.torch.gloo import GlooCalls
@@ -65,6 +65,8 @@ def _make(given: Any, options: Any) -> SwitchGroup:
     )
 
 
+@versions.untraced
+@dispatch.dispatched
 class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
     """The group that `init_process_group("switchagg")` and `new_group(backend="switchagg")` make.
 
@@ -101,8 +103,13 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
         self._gloo_calls = GlooCalls(session)
         try:
             self._gloo = gloo_backend(store, rank, size, timeout)
+            backend, number = self._gloo, dist.ProcessGroup.BackendType.GLOO
+            if dispatch.available():
+                backend = dispatch.SwitchBackend(self, rank, size, timeout)
+                number = dist.ProcessGroup.BackendType.CUSTOM
+                self._set_default_backend(number)
             for kind in device.kinds():
-                self._register_backend(torch.device(kind), dist.ProcessGroup.BackendType.GLOO, self._gloo)
+                self._register_backend(torch.device(kind), number, backend)
             if options.fallback == "gloo" and size > 1:
                 store = dist.PrefixStore("fallback", store)
                 gloo = gloo_backend(store, rank, size, timeout)

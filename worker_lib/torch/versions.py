@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import re
 import sys
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -17,6 +20,7 @@ from switchagg.errors import UsageError
 if TYPE_CHECKING:
     from worker_lib.torch.work import SwitchWork
 
+_T = TypeVar("_T")
 OLDEST: Final = (2, 4)
 _NEWEST: Final = (2, 13)  # has none of the defects of 2.4; releases in between are taken to have them all
 _REST_SECONDS: Final = 0.05
@@ -66,6 +70,35 @@ def end_gloo(gloo: Any) -> None:
         gloo.shutdown()
     else:
         time.sleep(_REST_SECONDS)
+
+
+def untraced(kind: type[_T]) -> type[_T]:
+    """Keeps torch.compile out of the methods of a class, and of all that they call.
+
+    A compiled model calls them from C++, as DDP's broadcast of buffers, and the compiler would look at their
+    frames. `torch.compiler.disable` does the same, but imports the whole compiler, which takes seconds.
+    """
+    frames = torch._C._dynamo.eval_frame
+
+    def wrapped(method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            traced = frames.set_eval_frame(None)
+            try:
+                return method(*args, **kwargs)
+            finally:
+                frames.set_eval_frame(traced)
+
+        if hasattr(frames, "skip_code"):
+            frames.skip_code(call.__code__)
+        else:
+            skip = frames._FrameAction.SKIP
+            frames.set_code_exec_strategy(call.__code__, frames._FrameExecStrategy(skip, skip))
+        return functools.wraps(method)(call)
+
+    for name, method in list(vars(kind).items()):
+        if inspect.isfunction(method) and not name.startswith("__"):
+            setattr(kind, name, wrapped(method))
+    return kind
 
 
 def asynchronous(options: Any) -> bool:

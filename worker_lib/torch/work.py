@@ -10,11 +10,11 @@ or where results must be copied at the end whether anybody waits or not.
 
 from __future__ import annotations
 
-import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
 from functools import partial
 from typing import Any, Final, Protocol
@@ -24,6 +24,7 @@ import torch.distributed as dist
 from torch.autograd.profiler import record_function
 
 from switchagg.errors import SessionBrokenError
+from worker_lib.torch.versions import untraced
 from worker_lib.work import Work
 
 Step = Callable[[], None]
@@ -47,8 +48,11 @@ def flat(tensors: Any) -> list[torch.Tensor]:
 class TaskThread:
     """Runs tasks in the order in which they come, in a thread that starts with the first.
 
+    A task runs code that may wait for later tasks within `callbacks()`; another thread then goes on with
+    these.
+
     Args:
-        name: of the thread.
+        name: of its threads.
 
     Attributes:
         stopped: True after `stop`. Tasks that were put before still run, and may look at it.
@@ -56,10 +60,12 @@ class TaskThread:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._queue: queue.SimpleQueue[Step | None] = queue.SimpleQueue()
-        self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
-        self._waiting = 0
+        self._tasks: deque[Step] = deque()
+        self._changed = threading.Condition()
+        self._threads: set[threading.Thread] = set()
+        self._leader: threading.Thread | None = None  # runs a task, and takes the next
+        self._idle = 0  # threads that wait to become it
+        self._unfinished = 0
         self.stopped = False
 
     def put(self, task: Step) -> None:
@@ -67,35 +73,77 @@ class TaskThread:
 
         Raises `SessionBrokenError` after `stop`.
         """
-        with self._lock:
+        with self._changed:
             if self.stopped:
                 raise destroyed()
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-                self._thread.start()
-            self._waiting += 1
-            self._queue.put(task)
+            self._tasks.append(task)
+            self._unfinished += 1
+            self._find_leader()
 
     def busy(self) -> bool:
         """True if a task waits or runs, and the caller is not the task itself."""
-        return self._waiting > 0 and threading.current_thread() is not self._thread
+        return self._unfinished > 0 and threading.current_thread() not in self._threads
+
+    @contextmanager
+    def callbacks(self) -> Iterator[None]:
+        """A context in which another thread runs the tasks that wait, if the caller is a task."""
+        me = threading.current_thread()
+        with self._changed:
+            leads = self._leader is me
+            if leads:
+                self._leader = None
+                self._find_leader()
+        try:
+            yield
+        finally:
+            with self._changed:
+                if leads and self._leader is None:
+                    self._leader = me
 
     def stop(self) -> None:
-        """Ends the thread after the tasks that it has. Safe to call twice, and from a task."""
-        with self._lock:
+        """Ends the threads after the tasks that they have. Safe to call twice, and from a task."""
+        with self._changed:
             self.stopped = True
-            thread, self._thread = self._thread, None
-        if thread is not None:
-            self._queue.put(None)
-            if thread is not threading.current_thread():
-                thread.join(_STOP_SECONDS)
+            self._changed.notify_all()
+            threads = self._threads - {threading.current_thread()}
+        limit = time.monotonic() + _STOP_SECONDS
+        for thread in threads:
+            thread.join(max(0.0, limit - time.monotonic()))
+
+    def _find_leader(self) -> None:
+        """Wakes or starts a thread if tasks wait for one; with the lock."""
+        if self._leader is not None or not self._tasks:
+            return
+        if self._idle:
+            self._changed.notify()
+            return
+        thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+        self._threads.add(thread)
+        self._idle += 1
+        thread.start()
 
     def _run(self) -> None:
-        while (task := self._queue.get()) is not None:
-            task()
-            del task  # its tensors must not live until the next one comes
-            with self._lock:
-                self._waiting -= 1
+        me = threading.current_thread()
+        with self._changed:
+            while True:
+                while self._leader is not None or not self._tasks:
+                    if self.stopped and not self._tasks:
+                        self._threads.discard(me)
+                        return
+                    self._changed.wait()
+                self._leader = me
+                self._idle -= 1
+                task = self._tasks.popleft()
+                self._changed.release()
+                try:
+                    task()
+                    del task  # its tensors must not live until the next one comes
+                finally:
+                    self._changed.acquire()
+                self._unfinished -= 1
+                self._idle += 1
+                if self._leader is me:
+                    self._leader = None
 
 
 def destroyed() -> SessionBrokenError:
@@ -115,6 +163,7 @@ class Running(Protocol):
         """Waits for its end; `timeout` in seconds."""
 
 
+@untraced
 class SwitchWork(dist.Work):  # type: ignore[misc]
     """A collective through the switch, or several that count as one.
 
@@ -192,7 +241,11 @@ class SwitchWork(dist.Work):  # type: ignore[misc]
         raise RuntimeError("source_rank is for a receive from any rank; this is a collective")
 
     def get_future(self) -> torch.futures.Future[Any]:
-        """A future of the result. Its callbacks run in a thread of the process group."""
+        """A future of the result.
+
+        Its callbacks run in a thread of the process group, or in the one that waits for this work. They may
+        wait for other collectives.
+        """
         with self._lock:
             if self._future is not None:
                 return self._future
@@ -251,7 +304,8 @@ class SwitchWork(dist.Work):  # type: ignore[misc]
             self._parts, self._steps = (), ()
             ended = self._ended
         if ended is not None:
-            ended.set_result(None)
+            with self._futures.callbacks():
+                ended.set_result(None)
 
     def _deliver(self, _: object) -> Any:
         # DDP's reducer, in C++, takes an exception that was set on a future for a value; one that a callback

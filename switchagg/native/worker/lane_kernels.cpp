@@ -116,6 +116,7 @@ void mark_under32(const uint32_t* x, size_t first, size_t n, uint32_t least, uin
   size_t i = 0;
   if (first % kWidth == 0)
     for (; i + kWidth <= n; i += kWidth) {
+      if (i % kLine == 0) ahead(x + i);
       const Ints magnitude = both(load(x + i), all(0x7fffffffu));
       const uint32_t under = smaller_lanes(magnitude, all(least)) & ~smaller_lanes(magnitude, all(1u));
       for (size_t j = 0; j < kWidth && under; j += kGroup)

@@ -1,0 +1,121 @@
+"""Operations by way of PyTorch's dispatcher, so that its hooks and FlightRecorder see them (2.15 and later).
+
+    caller, DDP --> SwitchGroup.allreduce --> ProcessGroup.allreduce --> SwitchBackend.allreduce
+                          |                   hooks, FlightRecorder               |
+                          +<---------- the group's own operation <----------------+
+
+A group that is a Python class answers calls itself, and what PyTorch does around an operation is left out.
+So its methods call PyTorch's, which come back by way of a `Backend`, which earlier releases do not let Python
+derive from. PyTorch wraps the `Work` that a backend returns in one that knows neither `is_completed` nor
+`result`; the group returns the one inside.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import weakref
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, Final, TypeVar
+
+import torch.distributed as dist
+from torch._C import _distributed_c10d as native
+
+_T = TypeVar("_T")
+_BEGUN: Final = (  # by a method of the group's
+    "allreduce", "allreduce_coalesced", "reduce_scatter", "reduce_scatter_single",
+    "reduce_scatter_single_coalesced", "broadcast", "allgather", "all_gather_single",
+    "all_gather_single_coalesced", "barrier", "all_to_all_single", "alltoall", "reduce", "gather", "scatter",
+)  # fmt: skip
+_GLOOS: Final = ("allgather_coalesced", "send", "recv", "recv_anysource", "monitored_barrier")
+_ALIASES: Final = (  # other names of some of these
+    "alltoall_base", "_reduce_scatter_base", "reduce_scatter_tensor_coalesced", "_allgather_base",
+    "allgather_into_tensor_coalesced",
+)  # fmt: skip
+_local = threading.local()  # .work: of the operation that this thread is beginning
+
+
+class SwitchBackend(native.Backend):
+    """The backend of one `SwitchGroup`; its operations are the group's.
+
+    Args:
+        group: it.
+        rank, size, timeout: the group's.
+
+    Raises:
+        TypeError: this release lets no Python class derive from `Backend`.
+    """
+
+    allreduce_sparse: Any  # called so where a tensor is sparse
+
+    # All that PyTorch asks about: its own answers would ask this class again.
+    supports_coalescing = supports_splitting = supports_shrinking = supports_reconfigure = False
+    supports_window = _supports_time_estimate = False
+
+    def __init__(self, group: Any, rank: int, size: int, timeout: timedelta) -> None:
+        super().__init__(rank, size)
+        self._group = weakref.ref(group)  # which owns it
+        self._options = native.Backend.Options(group.getBackendName(), timeout)
+
+    def getBackendName(self) -> str:
+        """Its name for `torch.distributed.get_backend` and messages."""
+        return str(self._options.backend)
+
+    @property
+    def options(self) -> Any:
+        """Name and timeout, for PyTorch's hooks."""
+        return self._options
+
+
+def available() -> bool:
+    """True if this release lets a Python class derive from `Backend`."""
+    try:
+        return native.Backend(0, 1) is not None
+    except TypeError:
+        return False
+
+
+def dispatched(kind: type[_T]) -> type[_T]:
+    """Lets a group's operations take the dispatcher, where `available`; a decorator of its class."""
+    if available():
+        for name in (*_BEGUN, *_GLOOS):
+            own = vars(kind)[name] if name in _BEGUN else _gloos(name)
+            setattr(SwitchBackend, name, _begun(own))
+            setattr(kind, name, _calling(name, own))
+        SwitchBackend.allreduce_sparse = vars(SwitchBackend)["allreduce"]
+        for alias in _ALIASES:
+            delattr(kind, alias)  # PyTorch's call these; and pybind11 would take them for what is called here
+    return kind
+
+
+def _gloos(name: str) -> Callable[..., Any]:
+    def own(group: Any, *args: Any) -> Any:
+        return getattr(group._gloo, name)(*args)
+
+    return own
+
+
+def _begun(own: Callable[..., Any]) -> Callable[..., Any]:
+    """A method of the backend: begins the operation, and leaves its work for the group's method."""
+
+    def begin(self: SwitchBackend, *args: Any) -> Any:
+        _local.work = own(self._group(), *args)
+        return _local.work
+
+    return begin
+
+
+def _calling(name: str, own: Callable[..., Any]) -> Callable[..., Any]:
+    """A method of the group: calls PyTorch's, and returns the work that the backend has begun."""
+    beneath = getattr(dist.ProcessGroup, name)
+
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        _local.work = None
+        beneath(self, *args, **kwargs)
+        work, _local.work = _local.work, None
+        return work
+
+    # pybind11 calls the method of a derived class unless a frame of that name calls the base's.
+    call.__code__ = call.__code__.replace(co_name=name)
+    return functools.wraps(own)(call)
