@@ -28,12 +28,12 @@ def network(seed: int) -> torch.nn.Sequential:
 
 
 def trained(model: torch.nn.Module, seed: int) -> list[float]:
-    """Trains a model on batches of this rank's own; returns its losses."""
+    """Trains a model on a batch of this rank's own; returns its losses."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    generator = torch.Generator().manual_seed(seed + 1000 * dist.get_rank())
+    batch = torch.randn(8, 6, generator=torch.Generator().manual_seed(seed + 1000 * dist.get_rank()))
     losses = []
     for _ in range(STEPS):
-        loss = model(torch.randn(8, 6, generator=generator)).square().mean()
+        loss = model(batch).square().mean()
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
