@@ -1,4 +1,4 @@
-# make install | demo | test | test-long | topo-test | experiments | fuzz | fuzz-sums | soak | fuzz-api | training | bench | lint. Each does its own set-up; needs Python 3.11+, a C++20 compiler and make.
+# make install | demo | test | test-long | topo-test | experiments | fuzz | fuzz-sums | soak | fuzz-api | training | torch-matrix | bench | lint. Each does its own set-up; needs Python 3.11+, a C++20 compiler and make.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -12,7 +12,7 @@ PYTEST ?= -n 2 --dist loadfile
 STEPS ?= 500
 SOURCES := pyproject.toml CMakeLists.txt $(shell find switchagg worker_lib -name '*.cpp' -o -name '*.h')
 
-.PHONY: install demo test test-long topo-test experiments fuzz fuzz-sums soak fuzz-api training bench lint format native clean
+.PHONY: install demo test test-long topo-test experiments fuzz fuzz-sums soak fuzz-api training torch-matrix bench lint format native clean
 
 install: $(VENV)/.installed-$(EXTRAS)
 
@@ -62,6 +62,10 @@ soak: install
 training: install
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$(EXTRAS),examples]'
 	$(BIN)/python -m tests.training --steps $(STEPS) --ranks 4
+
+# Features of PyTorch through gloo and through the switch; the table of docs/pytorch.md.
+torch-matrix: install
+	$(BIN)/python -m tests.torch_matrix $(if $(ONLY),--only "$(ONLY)")
 
 bench: install
 	$(BIN)/switchagg bench allreduce

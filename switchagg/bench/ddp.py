@@ -104,30 +104,44 @@ def run(settings: DdpSettings, found: Callable[[Figures], None]) -> list[Figures
     Raises:
         UsageError: torch is not installed. ProcessError: a rank failed; the message has its last lines.
     """
-    if find_spec("torch") is None:
-        raise UsageError("bench ddp needs torch: pip install 'switchagg[torch]'")
-    from worker_lib.embedded import start_embedded
-
     figures: list[Figures] = []
 
     def collect(line: str) -> None:
         figures.append(Figures(**json.loads(line)))
         found(figures[-1])
 
-    with start_embedded(quiet=True) as host:
-        for workers in settings.workers:
-            _group(settings, workers, host.controller, collect)
+    run_ranks("switchagg.bench.ddp_rank", settings, settings.workers, collect)
     return figures
 
 
-def _group(settings: DdpSettings, workers: int, controller: str, collect: Callable[[str], None]) -> None:
-    """Runs the ranks to their end and hands on rank 0's lines."""
+def run_ranks(module: str, settings: Any, workers: Sequence[int], collect: Callable[[str], None]) -> None:
+    """Runs a switch and one group of ranks after another, to their ends.
+
+    Args:
+        module: the rank's program; its argument is JSON: settings, workers, rank, and a file to meet in.
+        settings: a dataclass.
+        workers: numbers of ranks.
+        collect: called with each line that a rank 0 prints.
+
+    Raises:
+        UsageError: torch is not installed. ProcessError: a rank failed; the message has its last lines.
+    """
+    if find_spec("torch") is None:
+        raise UsageError("this benchmark needs torch: pip install 'switchagg[torch]'")
+    from worker_lib.embedded import start_embedded
+
+    with start_embedded(quiet=True) as host:
+        for count in workers:
+            _group(module, settings, count, host.controller, collect)
+
+
+def _group(module: str, settings: Any, workers: int, controller: str, collect: Callable[[str], None]) -> None:
     environment = {
         **os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "SWITCHAGG_CONTROLLER": controller,
     }  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="swbench-") as folder, Processes() as processes:
         config = {"settings": asdict(settings), "workers": workers, "store": f"{folder}/store"}
-        command = [sys.executable, "-P", "-m", "switchagg.bench.ddp_rank"]
+        command = [sys.executable, "-P", "-m", module]
         for rank in range(workers):
             text = json.dumps(config | {"rank": rank})
             processes.start(f"rank {rank} of {workers}", [*command, text], environment=environment)

@@ -1,10 +1,11 @@
-"""`switchagg bench allreduce`, `bench ddp` and `bench policy`: measurements beside other systems."""
+"""`switchagg bench`, a parser and a function each benchmark: measurements beside other systems."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,7 +35,9 @@ and every result the same to the bit, 1 something failed, 2 a parameter that can
 def add_parser(subparsers: Any) -> None:
     bench = subparsers.add_parser("bench")
     kinds = bench.add_subparsers(dest="benchmark", required=True, metavar="BENCHMARK")
-    for add, measure in ((_add_allreduce, _allreduce), (_add_ddp, _ddp), (_add_policy, _policy)):
+    for add, measure in (
+        (_add_allreduce, _allreduce), (_add_ddp, _ddp), (_add_fsdp, _fsdp), (_add_policy, _policy),
+    ):  # fmt: skip
         parser = add(kinds)
         parser.set_defaults(measure=measure)
         parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
@@ -99,17 +102,36 @@ def _add_ddp(kinds: Any) -> argparse.ArgumentParser:
         epilog="Every system trains the same models on the same batches, in turns, in the same processes. "
         "Exit status: 0 all measured, ranks the same; 1 something failed; 2 a parameter that cannot work.",
     )
+    parser.add_argument("--model", default=",".join(MODELS), help="list (%(default)s)")
+    _add_training(parser, default, SYSTEMS)
+    return parser
+
+
+def _add_fsdp(kinds: Any) -> argparse.ArgumentParser:
+    from switchagg.bench.fsdp import SYSTEMS, FsdpSettings
+
+    parser: argparse.ArgumentParser = kinds.add_parser(
+        "fsdp",
+        help="training with PyTorch's FSDP2 (fully_shard)",
+        description="Steps a second, added time and bytes of sharded training, through the switch and gloo.",
+        epilog="Every system trains the same model on the same batches, in turns, in the same processes. "
+        "Exit status: 0 all measured and right; 1 something failed; 2 a parameter that cannot work.",
+    )
+    _add_training(parser, FsdpSettings(), SYSTEMS)
+    return parser
+
+
+def _add_training(parser: argparse.ArgumentParser, default: Any, systems: Iterable[str]) -> None:
+    """Adds the options that `bench ddp` and `bench fsdp` share."""
     option = parser.add_argument
     option("--workers", default=",".join(map(str, default.workers)), help="list (%(default)s)")
-    option("--model", default=",".join(MODELS), help="list (%(default)s)")
-    option("--system", default=",".join(default.systems), help=f"list of {', '.join(SYSTEMS)} (%(default)s)")
+    option("--system", default=",".join(default.systems), help=f"list of {', '.join(systems)} (%(default)s)")
     option("--steps", type=int, default=default.steps, help="a round (%(default)s)")
     option("--repeat", type=int, default=default.repeat, help="timed rounds (%(default)s)")
     option("--warmup", type=int, default=default.warmup, help="rounds before (%(default)s)")
     option("--parameters", type=int, default=default.parameters, help="of a model, about (%(default)s)")
     option("--batch", type=int, default=default.batch, help="samples a rank (%(default)s)")
     option("--timeout", type=float, default=default.timeout, help="seconds for a step (%(default)s)")
-    return parser
 
 
 def _add_policy(kinds: Any) -> argparse.ArgumentParser:
@@ -226,6 +248,25 @@ def _ddp(args: argparse.Namespace) -> _Outcome:
     found = ddp.run(settings, progress)
     right = all(figures.same is not False for figures in found)
     return f"{ddp.table(found)}\n\n{ddp.LEGEND}", ddp.to_json(settings, found), right
+
+
+def _fsdp(args: argparse.Namespace) -> _Outcome:
+    from switchagg.bench import fsdp
+    from switchagg.bench.grid import parse_list
+
+    settings = fsdp.FsdpSettings(
+        workers=parse_list(args.workers, "workers", int),
+        systems=parse_list(args.system, "system", str),
+        **chosen(args, "steps", "repeat", "warmup", "parameters", "batch", "timeout"),
+    )
+
+    def progress(figures: fsdp.Figures) -> None:
+        if sys.stderr.isatty():
+            print(f"{figures.workers} ranks, {figures.system}: measured", file=sys.stderr)
+
+    found = fsdp.run(settings, progress)
+    right = all(figures.right for figures in found)
+    return f"{fsdp.table(found)}\n\n{fsdp.LEGEND}", fsdp.to_json(settings, found), right
 
 
 def _policy(args: argparse.Namespace) -> _Outcome:

@@ -93,8 +93,8 @@ def run_case(name: str, backend: str, seed: int) -> Outcome:
         with open(f"{folder}/stderr", errors="replace") as said:
             outcome.detail += said.read()[-20_000:]
     outcome.seconds = time.monotonic() - started
-    if not outcome.error and (apart := _apart(outcome.found)):
-        outcome.error = apart
+    if not outcome.error and (difference := apart(outcome.found)):
+        outcome.error = difference
     return outcome
 
 
@@ -140,7 +140,7 @@ def _collect(pipe: Connection, chosen: Case, outcome: Outcome, deadline: float) 
             deadline = min(deadline, time.monotonic() + _LATER)
 
 
-def _apart(found: dict[int, Any]) -> str:
+def apart(found: dict[int, Any]) -> str:
     """Returns the first difference between ranks; "" if their tensors are the same to the bit."""
     import torch
 
