@@ -35,7 +35,8 @@ def test_a_small_run(tmp_path: Path) -> None:
     # Two all-gathers of the other's half of the parameters, and a reduce-scatter.
     parameters = 8 * (8 * 55**2 + 7 * 55) * 4
     for name in ("gloo", "switchagg"):
-        assert 0.9 < runs[name]["bytes_received"] / (1.5 * parameters) < 1.4, runs
+        assert runs[name]["bytes_received"] > 1.5 * parameters, runs
+        assert runs[name]["bytes_sent"] > 1.5 * parameters, runs
     assert runs["none"]["bytes_sent"] < 0.01 * parameters
     assert "NO" not in done.stdout
 
