@@ -22,6 +22,8 @@ from typing import Any, Final, TypeVar
 import torch.distributed as dist
 from torch._C import _distributed_c10d as native
 
+from worker_lib.torch.work import flat
+
 _T = TypeVar("_T")
 _BEGUN: Final = (  # by a method of the group's
     "allreduce", "allreduce_coalesced", "reduce_scatter", "reduce_scatter_single",
@@ -111,6 +113,8 @@ def _calling(name: str, own: Callable[..., Any]) -> Callable[..., Any]:
     beneath = getattr(dist.ProcessGroup, name)
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if any(tensor.is_neg() or tensor.is_conj() for tensor in flat(args)):
+            return own(self, *args, **kwargs)  # the dispatcher would copy the result back before it is there
         _local.work = None
         beneath(self, *args, **kwargs)
         work, _local.work = _local.work, None
