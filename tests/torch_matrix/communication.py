@@ -67,19 +67,21 @@ def copies() -> Any:
 @case("all_gather_into_tensor in place, over the rank's own part", ranks=3)
 def all_gather_in_place() -> Any:
     all_of, rank, size = numbers(50)
-    whole = torch.zeros(size, 50)
-    whole[rank] = all_of[rank]
-    dist.all_gather_into_tensor(whole, whole[rank])
-    same(whole, torch.stack(all_of))
+    whole = torch.zeros(size * 50)
+    mine = whole.chunk(size)[rank]
+    mine.copy_(all_of[rank])
+    dist.all_gather_into_tensor(whole, mine)
+    same(whole, torch.cat(all_of))
     return [whole]
 
 
 @case("reduce_scatter_tensor in place, over the rank's own part", ranks=3)
 def reduce_scatter_in_place() -> Any:
-    all_of, rank, _ = numbers(3, 50)
+    all_of, rank, size = numbers(150)
     whole = all_of[rank].clone()
-    dist.reduce_scatter_tensor(whole[rank], whole)
-    same(whole[rank], sum(all_of)[rank])
+    mine = whole.chunk(size)[rank]
+    dist.reduce_scatter_tensor(mine, whole)
+    same(mine, sum(all_of).chunk(size)[rank])
 
 
 @case("all_gather of different sizes", ranks=3)
