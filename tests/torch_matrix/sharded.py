@@ -80,7 +80,7 @@ def fsdp2_uneven() -> Any:
 
 @case("FSDP2, bfloat16 parameters, float32 gradients", near=0.02)
 def fsdp2_mixed() -> Any:
-    policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32, output_dtype=torch.float32)
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     return _fsdp2(init_device_mesh("cpu", (2,)), 0.05, mp_policy=policy)
 
 

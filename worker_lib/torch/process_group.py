@@ -17,6 +17,7 @@ import os
 import sys
 import threading
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
@@ -211,8 +212,8 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
     def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         """`reduce_scatter_single` of several tensors, as one operation."""
         opts = _options(c10d.ReduceScatterOptions, opts)
-        beneath = "reduce_scatter_tensor_coalesced"
-        return self._run("reduce_scatter_single_coalesced", beneath, [outputs, inputs], opts, fresh=True)
+        name, beneath = "reduce_scatter_single_coalesced", "_reduce_scatter_base"
+        return self._run(name, beneath, [outputs, inputs], opts, fresh=True, each=True)
 
     def broadcast(
         self, tensors: Any, opts: Any = None, timeout: timedelta | None = None, *, root: int | None = None
@@ -240,8 +241,8 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
     def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         """`all_gather_single` of several tensors, as one operation."""
         opts = _options(c10d.AllgatherOptions, opts)
-        beneath = "allgather_into_tensor_coalesced"
-        return self._run("all_gather_single_coalesced", beneath, [outputs, inputs], opts, fresh=True)
+        name, beneath = "all_gather_single_coalesced", "_allgather_base"
+        return self._run(name, beneath, [outputs, inputs], opts, fresh=True, each=True)
 
     def barrier(self, opts: Any = None, timeout: timedelta | None = None) -> Any:
         """Its work is done when every rank has called it."""
@@ -297,13 +298,16 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
     _allgather_base = all_gather_single
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
-    def _run(self, name: str, beneath: str, args: list[Any], opts: Any, *, fresh: bool = False) -> Any:
+    def _run(
+        self, name: str, beneath: str, args: list[Any], opts: Any, *, fresh: bool = False, each: bool = False
+    ) -> Any:
         """Runs an operation of `Collectives`, or gloo's if the switch does not have it.
 
         Args:
             name, beneath: the operation's in `Collectives` and in gloo.
             args: tensors, or lists of them; the first gets results.
             fresh: the first is only written.
+            each: as in `_by_gloo`.
         """
         collectives = self.collectives
 
@@ -313,7 +317,7 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
                 return work
             dtypes = sorted({str(tensor.dtype) for tensor in flat(args)})
             ops = [opts.reduceOp.op] if hasattr(opts, "reduceOp") else []
-            return self._by_gloo(name, beneath, args, opts, *dtypes, *ops)
+            return self._by_gloo(name, beneath, args, opts, *dtypes, *ops, each=each)
 
         return collectives.start(name, begin, args, fresh=fresh)
 
@@ -323,23 +327,27 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
             name, lambda *args: self._by_gloo(name, name, args, opts, *what), args, fresh=fresh
         )
 
-    def _by_gloo(self, name: str, beneath: str, args: Any, opts: Any, *what: Any) -> Any:
+    def _by_gloo(self, name: str, beneath: str, args: Any, opts: Any, *what: Any, each: bool = False) -> Any:
         """Begins an operation of gloo's.
 
         Args:
             name, beneath, args: as in `_run`.
             what: values that are the same at all ranks, if they call the same.
+            each: one call for each item of the lists in `args`: gloo's own call for all is not in Python.
         """
         collectives, gloo = self.collectives, self._gloo
         seconds = opts.timeout.total_seconds()
         said = ", ".join(str(each).removeprefix("torch.").removeprefix("RedOpType.") for each in what)
         self._gloo_calls.marked = not self.fallen_back
-        part = self._gloo_calls.start(
-            f"{name}({said}) through gloo",
-            seconds if seconds > 0 else None,
-            lambda: getattr(gloo, beneath)(*args, opts),
-        )
-        return collectives._work(name, [part], args[0], [], opts)
+        parts = [
+            self._gloo_calls.start(
+                f"{name}({said}) through gloo",
+                seconds if seconds > 0 else None,
+                partial(getattr(gloo, beneath), *call, opts),
+            )
+            for call in (zip(*args, strict=True) if each else [args])
+        ]
+        return collectives._work(name, parts, args[0], [], opts)
 
 
 def _kind(tensors: Any) -> tuple[Any, ...]:

@@ -223,6 +223,12 @@ def _coalesced() -> None:
         for piece in pieces:
             dist.reduce_scatter_tensor(piece, torch.arange(n).repeat_interleave(piece.numel()).float())
     assert all((piece == n * r).all() for piece in pieces)
+    products = [torch.empty(k) for k in (2, 7)]
+    with dist._coalescing_manager():  # through gloo
+        for piece in products:
+            own = torch.arange(n).repeat_interleave(piece.numel()).float()
+            dist.reduce_scatter_tensor(piece, own, op=dist.ReduceOp.PRODUCT)
+    assert all((piece == float(r) ** n).all() for piece in products)
     dist.all_reduce_coalesced(xs)
     assert (xs[0] == n * n * (n - 1) / 2).all()
     # Given twice, by one rank alone: gloo flattens what it is given, so nothing is summed twice.
