@@ -156,7 +156,7 @@ def prepare_sum(state: SessionState, x: Any, out: Any, options: SumOptions) -> P
         "memory": 0 if memory is None else memory.address,
         "union_out": 0 if options.union is None else options.union.ctypes.data,
     }, op=reduce, dtype=dtype, bits=width, auto_lanes=floor, tag=options.tag,
-        name=f"{_NAMES[options.kind]} through {options.tag}" if options.tag else "",
+        name=f"allreduce through {options.tag}" if options.tag else "",
         how=(reduce, "auto" if floor else width))  # fmt: skip
 
 
@@ -186,7 +186,8 @@ def _prepare_or(
         "root": options.root, "sparse": sparse is not False, "auto_zeros": sparse is None, "auto_block": True,
         "count": words, "input": source, "in_end": words,
         "output": target, "out_begin": first // 4, "out_end": last // 4, "zero_fill": source != target,
-    }, how=(ReduceOp.OR, 32), finish=finish)  # fmt: skip
+    }, tag=options.tag, name=f"allreduce through {options.tag}" if options.tag else "",
+        how=(ReduceOp.OR, 32), finish=finish)  # fmt: skip
 
 
 def sum_lanes(

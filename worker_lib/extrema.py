@@ -22,7 +22,7 @@ from worker_lib.arguments import SumOptions, TensorView, raw_bytes, view
 from worker_lib.calls import collected, prepared, reduction
 from worker_lib.plan import Kind
 from worker_lib.session_state import SessionState
-from worker_lib.work import Prepared, Work
+from worker_lib.work import MembershipChanged, Prepared, Work
 
 Keys = npt.NDArray[Any]
 
@@ -41,10 +41,6 @@ _INTEGERS: Final = [f"{sign}int{bits}" for bits in (8, 16, 32, 64) for sign in (
 COMPARABLE: Final = (*_MANTISSA, *_INTEGERS, "bool")
 
 
-class _Restart(Exception):
-    """Raised between two rounds of a search: the membership has changed, so search again."""
-
-
 def start(
     state: SessionState, x: Any, out: Any, options: SumOptions, timeout: float | None, *, background: bool
 ) -> Work:
@@ -61,7 +57,7 @@ def run(state: SessionState, x: Any, out: Any, options: SumOptions, timeout: flo
             return start(state, x, out, options, timeout, background=False).wait()
         try:
             keys = _search(state, v, options, timeout)
-        except _Restart:
+        except MembershipChanged:
             continue
         if o is None:
             return None
@@ -165,7 +161,7 @@ def _search(state: SessionState, v: TensorView, options: SumOptions, timeout: fl
     """The extrema's keys, shape (elements,).
 
     Raises:
-        _Restart: the number of ranks has changed meanwhile, or this rank's.
+        MembershipChanged: the number of ranks has changed meanwhile, or this rank's.
     """
     membership = state.rank, state.world_size
     keys = ordered(v, options.op)
@@ -193,7 +189,7 @@ def _round(
 ) -> Prepared:
     """Prepares the OR of one digit, in place."""
     if (state.rank, state.world_size) != membership:
-        raise _Restart
+        raise MembershipChanged
     words = ored.size // 4
     return prepared(state, Kind.EXTREMUM, v, None, (ored,), {
         "root": options.root, "sparse": False, "count": words, "input": ored.ctypes.data, "in_end": words,

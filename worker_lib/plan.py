@@ -41,6 +41,7 @@ class Kind(IntEnum):
     ALL_TO_ALL = 9
     ALLGATHERV = 10
     EXTREMUM = 11  # max or min: exact moves, of which the ranks make the result
+    COMPRESSED = 12  # all-reduce of what a compressor makes for this number of ranks
 
 
 class ReduceOp(IntEnum):

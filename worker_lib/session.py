@@ -25,7 +25,7 @@ from worker_lib.arguments import SumOptions, checked_accuracy
 from worker_lib.plan import Kind
 from worker_lib.session_state import SessionState
 from worker_lib.sparse import SparseCosts, allreduce_sparse
-from worker_lib.work import Prepared, Work
+from worker_lib.work import Agreed, Prepared, Work
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -458,7 +458,7 @@ class Session:
             counts,
             out,
             timeout,
-            sized.Agreed(),
+            Agreed(),
             timeout=timeout,
             async_op=async_op,
         )
@@ -487,7 +487,7 @@ class Session:
             item,
             root,
             timeout,
-            sized.Agreed(),
+            Agreed(),
             timeout=timeout,
             async_op=async_op,
         )
@@ -512,7 +512,7 @@ class Session:
             sized.prepare_allgather_object,
             sized.pickled(item),
             timeout,
-            sized.Agreed(),
+            Agreed(),
             timeout=timeout,
             async_op=async_op,
         )

@@ -9,7 +9,7 @@ must agree on the order of their collectives, and the bytes cannot be sent befor
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -22,32 +22,9 @@ from worker_lib.arguments import TensorView, checked_out, view
 from worker_lib.calls import checked_root, collected, prepare_broadcast
 from worker_lib.plan import Kind
 from worker_lib.session_state import SessionState
-from worker_lib.work import Prepared, Retry, Work
+from worker_lib.work import Agreed, MembershipChanged, Prepared, Retry, Work
 
 Data = npt.NDArray[np.uint8]
-
-
-class Agreed:
-    """The answer to a collective that a call asks first, kept while the membership is the same.
-
-    A call is prepared again if the membership changes before it is carried out. Where ranks and their number
-    stay as they were, some ranks may have sent it all the same, and the others must not ask anew.
-    """
-
-    def __init__(self) -> None:
-        self._membership: tuple[int, int] | None = None
-        self._found: Any = None
-
-    def get(self, state: SessionState, ask: Callable[[], Any]) -> Any:
-        """Returns the answer for the present membership; ``ask()`` is a collective."""
-        if self._membership != (state.rank, state.world_size):
-            self._found = ask()
-            self._membership = state.rank, state.world_size
-        return self._found
-
-
-class _AnotherRoot(Exception):
-    """Raised where a change of membership has made another rank the root."""
 
 
 def prepare_allgatherv(
@@ -118,7 +95,7 @@ def prepare_broadcast_object(
 
         def prepare() -> Prepared:
             if here != (state.rank == root):
-                raise _AnotherRoot
+                raise MembershipChanged
             return prepare_broadcast(state, size, root, f"{name}, its size", name)
 
         Work(state, prepare, timeout, background=False).wait()
@@ -126,7 +103,7 @@ def prepare_broadcast_object(
 
     try:
         data = agreed.get(state, ask)
-    except _AnotherRoot:
+    except MembershipChanged:
         raise Retry from None
     generation = state.generation
     call = prepare_broadcast(state, data, root, name, name)

@@ -49,6 +49,29 @@ class Retry(Exception):
     """Raised while a call is prepared: the membership changed and nothing was sent, so prepare it again."""
 
 
+class MembershipChanged(Exception):
+    """Raised between two collectives of one call: it must begin again, with the ranks of now."""
+
+
+class Agreed:
+    """The answer to a collective that a call makes first, kept while this rank and their number are the same.
+
+    A call is prepared again if the generation changes before it is carried out. Where ranks stay as they
+    were, some of them may have sent it before, and the others must not ask anew.
+    """
+
+    def __init__(self) -> None:
+        self._membership: tuple[int, int] | None = None
+        self._found: Any = None
+
+    def get(self, state: SessionState, ask: Callable[[], Any]) -> Any:
+        """Returns the answer for the present membership; ``ask()`` is a collective."""
+        if self._membership != (state.rank, state.world_size):
+            self._found = ask()
+            self._membership = state.rank, state.world_size
+        return self._found
+
+
 class Cancelled(MismatchError):
     """A rank had called this for another number of ranks, and all ranks left it undone."""
 

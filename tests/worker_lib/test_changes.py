@@ -29,6 +29,7 @@ from worker_lib import (
     WorkerLostError,
     extrema,
 )
+from worker_lib.compress import SharedExponent, StochasticRounding
 
 from .harness import Outcome, ProcessEnded, in_threads, job_name, processes, say, together, try_together
 
@@ -333,8 +334,20 @@ def _object(session: Session) -> tuple[int, ...]:
     return session.places
 
 
+def _compressed(session: Session) -> tuple[int, ...]:
+    x = np.full(1000, 1 << session.places[session.rank], np.float32)
+    session.allreduce(x, op="avg", compressor=StochasticRounding(2.0**-8))
+    return places(round(float(x[0]) * session.world_size))
+
+
+def _compressed_with_a_scale(session: Session) -> tuple[int, ...]:
+    x = np.full(1000, 1 << session.places[session.rank], np.float32)
+    session.allreduce(x, op="avg", compressor=SharedExponent())
+    return places(round(float(x[0]) * session.world_size))
+
+
 @pytest.mark.parametrize("transport", ["shm", "udp"])
-@pytest.mark.parametrize("call", [_highest, _rows, _objects, _object])
+@pytest.mark.parametrize("call", [_highest, _rows, _objects, _object, _compressed, _compressed_with_a_scale])
 def test_calls_of_several_collectives_begin_again_when_a_rank_comes_back(
     host: EmbeddedController, monkeypatch: pytest.MonkeyPatch, call: Any, transport: str
 ) -> None:
@@ -350,6 +363,7 @@ def test_calls_of_several_collectives_begin_again_when_a_rank_comes_back(
         assert call(session) == (0, 1, 2)
         if rank == 1:
             vanish(session)
+            time.sleep(0.1)  # the others go on without it
             session = back(host.url, name, rank, 3, **settings)
         seen: list[tuple[int, ...]] = []
         lost: list[tuple[int, ...]] = []

@@ -18,9 +18,10 @@ from switchagg.errors import UsageError
 from worker_lib.arguments import SumOptions, TensorView, checked_out, raw_bytes, view
 from worker_lib.calls import prepare_sum
 from worker_lib.compress.base import Compressor, Floats, Round
-from worker_lib.plan import DType
+from worker_lib.plan import DType, Kind, Words
 from worker_lib.quantize import STORAGE, narrow, widen
-from worker_lib.work import Prepared, Retry, Work
+from worker_lib.session_state import SessionState
+from worker_lib.work import Agreed, MembershipChanged, Prepared, Retry, Work
 
 if TYPE_CHECKING:
     from worker_lib.session import Session
@@ -43,18 +44,27 @@ def start(
     The work raises `RangeError` if the sum left the range of its lanes; at all ranks, and nothing was
     written. After any other error than that the compressor's state has not moved.
     """
+    begun, scale = Agreed(), Agreed()
     return Work(
         session._state,
-        lambda: _prepare(session, x, compressor, op, out, timeout),
+        lambda: _prepare(session, x, compressor, op, out, timeout, begun, scale),
         timeout,
         background=background,
     )
 
 
 def _prepare(
-    session: Session, x: Any, compressor: Compressor, op: str, out: Any, timeout: float | None
+    session: Session,
+    x: Any,
+    compressor: Compressor,
+    op: str,
+    out: Any,
+    timeout: float | None,
+    begun: Agreed,
+    scale: Agreed,
 ) -> Prepared:
-    generation = session._state.generation
+    """Prepares the sum, after the OR; `begun` is the generation of the round's begin, `scale` that OR."""
+    state = session._state
     v = view(x, "x", write=out is None)
     dtype = v.summable
     if dtype not in _FLOATS:
@@ -70,25 +80,28 @@ def _prepare(
     o = v if out is None else checked_out(out, v, v.shape)
     if not v.elements:
         return Prepared(None, o.owner, ("allreduce", v.dtype, v.shape, ()))
-    round = Round(session.rank, session.world_size)
-    compressor.begin(session, generation)
+    round = Round(state.rank, state.world_size)
+    compressor.begin(session, begun.get(state, lambda: state.generation))
     try:
         compressor.prepare(v.elements, round)
         flat = _flat(v, dtype)
         shared = compressor.share(flat, round)
         if shared is not None:
-            shared = session.allreduce(shared, op="or", timeout=timeout)
-            if session._state.generation != generation:
-                raise Retry
+            own, tag = shared, compressor.describe()
+            try:
+                shared = scale.get(state, lambda: _ored(state, own, round, tag, timeout))
+            except MembershipChanged:
+                raise Retry from None
         message = compressor.encode(flat, shared, round)
         total = np.empty_like(message.values)
         prepared = prepare_sum(
-            session._state,
+            state,
             message.values,
             total,
             SumOptions(
                 "sum", message.bits, None, message.blocks, message.block_size,
-                message.memory if session.world_size > 1 else None, tag=compressor.describe(),
+                message.memory if round.world_size > 1 else None, tag=compressor.describe(),
+                kind=Kind.COMPRESSED,
             ),
         )  # fmt: skip
     except BaseException:
@@ -104,6 +117,18 @@ def _prepare(
 
     prepared.finish, prepared.release = finish, compressor.end
     return prepared
+
+
+def _ored(state: SessionState, words: Words, round: Round, tag: str, timeout: float | None) -> Words:
+    """The OR of all ranks' words, in place; for the ranks that `round` is of."""
+
+    def prepare() -> Prepared:
+        if (state.rank, state.world_size) != (round.rank, round.world_size):
+            raise MembershipChanged
+        return prepare_sum(state, words, None, SumOptions("or", tag=tag, kind=Kind.COMPRESSED))
+
+    ored: Words = Work(state, prepare, timeout, background=False).wait()
+    return ored
 
 
 def _flat(v: TensorView, dtype: DType) -> Floats:
