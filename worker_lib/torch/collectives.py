@@ -17,7 +17,9 @@ from typing import Any, Final
 import torch
 from torch.distributed import ReduceOp
 
-from worker_lib.arguments import SUMMABLE
+from worker_lib.arguments import SUMMABLE, SumOptions
+from worker_lib.extrema import COMPARABLE
+from worker_lib.plan import Kind
 from worker_lib.session import Session
 from worker_lib.torch import sparse, versions
 from worker_lib.torch.device import Staging, reduces_on_device
@@ -25,6 +27,8 @@ from worker_lib.torch.fallback import GlooFallback
 from worker_lib.torch.options import Options
 from worker_lib.torch.work import Running, Step, SwitchWork, TaskThread, flat, ranged
 
+_EXTREMA: Final = (ReduceOp.MAX, ReduceOp.MIN)
+_GATHERED_BYTES: Final = 1 << 20  # of all ranks together; a ring moves fewer, in more steps
 _DIVIDED: Final = (torch.int32, torch.int64)  # integers whose average is the quotient of the exact sum
 
 
@@ -82,7 +86,27 @@ class Collectives:
             return self._sum("allreduce", tensors, opts)
         if len(tensors) == 1 and self._summable_sparse(tensors[0], opts.reduceOp):
             return self._sum_sparse(tensors[0], opts)
+        if len(tensors) == 1 and self._extremum(tensors[0], opts.reduceOp):
+            with ranged("allreduce"):
+                x, back = contiguous(tensors[0], write=True)
+                work = self.session._allreduce(x, _op(x, opts), **_waiting(opts))
+                return self._work("allreduce", [work], tensors, back, opts)
         return None
+
+    def reduce(self, tensors: Sequence[Any], opts: Any) -> SwitchWork | None:
+        """Reduces one tensor, in place at the root; elsewhere it is left as it is."""
+        if not (len(tensors) == 1 and opts.rootTensor == 0 and self.switch is self.session):
+            return None
+        tensor, here = tensors[0], self.session.rank == opts.rootRank
+        if not (_summable(tensor, opts.reduceOp) or self._extremum(tensor, opts.reduceOp)):
+            return None
+        with ranged("reduce"):
+            x, back = contiguous(tensor, write=here)
+            bits, min_bits = self._settings.lanes(x) if _summable(x, opts.reduceOp) else (None, None)
+            options = SumOptions(_op(x, opts), bits, min_bits, kind=Kind.REDUCE, root=opts.rootRank)
+            work = self.session._reduction(x, None, options, **_waiting(opts))
+            steps = back + _divider(tensor, opts, self._size) if here else []
+            return self._work("reduce", [work], tensors, steps, opts)
 
     def allreduce_coalesced(self, tensors: Sequence[Any], opts: Any) -> SwitchWork | None:
         """Reduces several tensors in place, as one operation."""
@@ -214,6 +238,14 @@ class Collectives:
             work.complete_in_background()
         return work
 
+    def _extremum(self, tensor: Any, op: Any) -> bool:
+        """True if the switch finds this maximum or minimum. It gathers, so tensors must not be large."""
+        if op not in _EXTREMA or self.switch is not self.session or not dense(tensor):
+            return False
+        if str(tensor.dtype).removeprefix("torch.") not in COMPARABLE:
+            return False
+        return bool(tensor.numel() * tensor.element_size() * self._size <= _GATHERED_BYTES)
+
     def _summable_sparse(self, tensor: Any, op: Any) -> bool:
         # The fallback keeps results, and a sparse one has no size that all ranks know: gloo does it.
         if self.switch is not self.session or not sparse.fits(tensor):
@@ -239,6 +271,8 @@ def _summable(tensor: Any, op: Any) -> bool:
 
 
 def _op(tensor: torch.Tensor, opts: Any) -> str:
+    if opts.reduceOp in _EXTREMA:
+        return "max" if opts.reduceOp == ReduceOp.MAX else "min"
     return "avg" if opts.reduceOp == ReduceOp.AVG and tensor.is_floating_point() else "sum"
 
 

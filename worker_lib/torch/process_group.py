@@ -4,10 +4,11 @@
                                      |
                                      +--where the switch does not have the operation--> gloo
 
-Through the switch: all-reduce and reduce-scatter, sum of float32, float64, float16, bfloat16, int32, int64
-and their unsigned kin, average of the floats, int32 and int64; broadcast, all-gather and barrier of any dense
-type. Through gloo, with gloo's answers and errors: other types and operations, reduce, gather, scatter,
-all-to-all, send and receive. Both kinds may be in flight at once; each keeps the order of its own calls.
+Through the switch: all-reduce, reduce and reduce-scatter, sum of float32, float64, float16, bfloat16, int32,
+int64 and their unsigned kin, average of the floats, int32 and int64; maximum and minimum of tensors that are
+not large; broadcast, all-gather and barrier of any dense type. Through gloo, with gloo's answers and errors:
+other types and operations, gather, scatter, all-to-all, send and receive. Both kinds may be in flight at
+once; each keeps the order of its own calls.
 A mark through the switch, for which nobody waits, tells ranks that call different ones (`gloo.py`).
 """
 
@@ -276,10 +277,8 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
         return self._through_gloo("alltoall", [outputs, inputs], opts, *_kind(outputs)[:1])
 
     def reduce(self, tensors: Any, opts: Any = None) -> Any:
-        """Reduces one tensor to the root, through gloo."""
-        opts = _options(c10d.ReduceOptions, opts)
-        what = (*_kind(tensors), opts.rootRank, opts.reduceOp.op)
-        return self._through_gloo("reduce", [tensors], opts, *what, fresh=False)
+        """Reduces one tensor to the root."""
+        return self._run("reduce", "reduce", [_as_list(tensors)], _options(c10d.ReduceOptions, opts))
 
     def gather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         """Collects every rank's tensor at the root, through gloo."""
@@ -317,7 +316,8 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
                 return work
             dtypes = sorted({str(tensor.dtype) for tensor in flat(args)})
             ops = [opts.reduceOp.op] if hasattr(opts, "reduceOp") else []
-            return self._by_gloo(name, beneath, args, opts, *dtypes, *ops, each=each)
+            roots = [opts.rootRank] if hasattr(opts, "rootRank") else []
+            return self._by_gloo(name, beneath, args, opts, *dtypes, *ops, *roots, each=each)
 
         return collectives.start(name, begin, args, fresh=fresh)
 

@@ -90,12 +90,23 @@ def through_future(x: torch.Tensor, group: Any) -> torch.Tensor:
     return dist.all_reduce(x, group=group, async_op=True).get_future().then(lambda f: f.value()[0]).wait()
 
 
+def reduced(x: torch.Tensor, group: Any) -> torch.Tensor:
+    result = x.clone()
+    dist.reduce(result, dst=0, group=group)
+    if dist.get_rank() == 0:
+        return result
+    if group is dist.group.WORLD and x.dtype in FLOATS + INTEGERS:
+        assert torch.equal(result, x)  # gloo leaves what it has added so far
+    return x
+
+
 CALLS: dict[str, Callable[[torch.Tensor, Any], Any]] = {
     "sum": in_place(dist.all_reduce),
     "max": in_place(dist.all_reduce, op=dist.ReduceOp.MAX),
     "product": in_place(dist.all_reduce, op=dist.ReduceOp.PRODUCT),
     "broadcast": in_place(dist.broadcast, src=1),
-    "reduce": in_place(dist.reduce, dst=0),
+    "reduce": reduced,
+    "min": in_place(dist.all_reduce, op=dist.ReduceOp.MIN),
     "all_gather": gather_list,
     "all_gather_into_tensor": gather_into,
     "reduce_scatter_tensor": scatter_tensor,
@@ -135,7 +146,7 @@ def _futures_like_gloos() -> None:
         lambda group: dist.all_reduce(x.to(torch.int8), group=group, async_op=True),
         lambda group: dist.broadcast(x.clone(), 1, group=group, async_op=True),
         lambda group: dist.all_gather([x.clone() for _ in range(n)], x, group=group, async_op=True),
-        lambda group: dist.reduce(x.clone(), 1, group=group, async_op=True),
+        lambda group: dist.reduce(x.clone(), 1, dist.ReduceOp.MAX, group=group, async_op=True),
         lambda group: dist.scatter(x.clone(), sources, 0, group=group, async_op=True),
         lambda group: dist.barrier(group=group, async_op=True),
     ]
@@ -242,13 +253,13 @@ def _many_in_flight() -> None:
     n = dist.get_world_size()
     xs = [torch.full((1000 * k + 1,), 1.0) for k in range(20)]
     works = [dist.all_reduce(x, async_op=True) for x in xs]
-    tops = [torch.full((3,), dist.get_rank()) for _ in range(5)]
-    works += [dist.all_reduce(top, op=dist.ReduceOp.MAX, async_op=True) for top in tops]  # through gloo
+    twos = [torch.full((3,), 2) for _ in range(5)]
+    works += [dist.all_reduce(two, op=dist.ReduceOp.PRODUCT, async_op=True) for two in twos]  # through gloo
     works.append(dist.barrier(async_op=True))
     for work in reversed(works):
         work.wait()
     assert all((x == n).all() for x in xs)
-    assert all((top == n - 1).all() for top in tops)
+    assert all((two == 2**n).all() for two in twos)
 
 
 def _rest_through_gloo() -> None:
@@ -446,16 +457,16 @@ def _all_reduce() -> None:
     dist.all_reduce(torch.ones(3))
 
 
-def _maximum() -> None:
-    dist.all_reduce(torch.ones(3), op=dist.ReduceOp.MAX)
+def _product() -> None:
+    dist.all_reduce(torch.ones(3), op=dist.ReduceOp.PRODUCT)
 
 
 def _reduce() -> None:
-    dist.reduce(torch.ones(3), 0)
+    dist.reduce(torch.ones(3), 0, dist.ReduceOp.PRODUCT)
 
 
 def _reduce_to_the_other() -> None:
-    dist.reduce(torch.ones(3), 1)
+    dist.reduce(torch.ones(3), 1, dist.ReduceOp.PRODUCT)
 
 
 def _gather() -> None:
@@ -465,21 +476,21 @@ def _gather() -> None:
 def _late_through_gloo() -> list[float]:
     if dist.get_rank() == 1:
         time.sleep(3 * gloo._LOOK)
-    x = torch.full((3,), float(dist.get_rank()))
-    dist.all_reduce(x, op=dist.ReduceOp.MAX)
-    work = dist.reduce(x, 0, async_op=True)
+    x = torch.full((3,), 2.0)
+    dist.all_reduce(x, op=dist.ReduceOp.PRODUCT)
+    work = dist.reduce(x, 0, dist.ReduceOp.PRODUCT, async_op=True)
     assert work is not None
     work.wait(timedelta(seconds=20))
     return x.tolist()  # type: ignore[no-any-return]
 
 
 def test_a_late_rank_is_waited_for_through_gloo() -> None:
-    assert run(2, _late_through_gloo)[0] == [2.0] * 3
+    assert run(2, _late_through_gloo)[0] == [16.0] * 3
 
 
 def _never_comes() -> str:
     if dist.get_rank() == 0:
-        work = dist.all_reduce(torch.ones(3), op=dist.ReduceOp.MAX, async_op=True)
+        work = dist.all_reduce(torch.ones(3), op=dist.ReduceOp.PRODUCT, async_op=True)
         with pytest.raises(RuntimeError, match="timed out") as caught:
             work.wait(timedelta(seconds=2 * gloo._LOOK))
         return str(caught.value)
@@ -491,7 +502,7 @@ def test_a_wait_through_gloo_has_a_timeout() -> None:
     run(2, _never_comes)
 
 
-@pytest.mark.parametrize("call", [_all_reduce, _maximum])
+@pytest.mark.parametrize("call", [_all_reduce, _product])
 def test_an_exception_that_ends_a_rank_is_told_to_the_others(call: Callable[[], None]) -> None:
     first, second = attempt(2, _fails, call)
     assert isinstance(second.error, ValueError)
@@ -500,7 +511,7 @@ def test_an_exception_that_ends_a_rank_is_told_to_the_others(call: Callable[[], 
 
 def _disagree(calls: tuple[Callable[[], None], Callable[[], None]]) -> tuple[str, bool]:
     """Returns this rank's error, and whether it refuses to use gloo again."""
-    for call in (_all_reduce, _maximum, _reduce, _gather):
+    for call in (_all_reduce, _product, _reduce, _gather):
         call()
     with pytest.raises(worker_lib.MismatchError) as caught:
         calls[dist.get_rank()]()
@@ -514,10 +525,10 @@ def _disagree(calls: tuple[Callable[[], None], Callable[[], None]]) -> tuple[str
 @pytest.mark.parametrize(
     ("one", "other", "by_gloo"),
     [
-        (_all_reduce, _maximum, (False, True)),
+        (_all_reduce, _product, (False, True)),
         (_reduce, _all_reduce, (True, False)),
         (dist.barrier, _gather, (False, True)),
-        (_reduce, _maximum, (True, True)),
+        (_reduce, _product, (True, True)),
         (_reduce, _reduce_to_the_other, (True, True)),
     ],
 )
