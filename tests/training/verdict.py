@@ -7,7 +7,9 @@ from typing import Final
 from tests.training.compare import Trained
 from tests.training.report import gap
 
-ROUNDING: Final = 1e-5  # of a loss, over hundreds of steps
+# Of a loss, over hundreds of steps, by system. In 32-bit lanes 65,536 neighbours share a scale, and Adam divides
+# small gradients by their own size.
+ROUNDING: Final = {"default": 1e-5, "exact": 1e-5, "32": 1e-3}
 TIMES: Final = 5  # or so many times what the rounding of gloo's own sums does, if that is more
 
 
@@ -19,8 +21,8 @@ def complaints(trained: dict[str, Trained]) -> list[str]:
         if each.differ and system not in ("gloo", "float64")
     ]
     noise = gap(trained["float64"], trained["gloo"]).largest
-    allowed = max(ROUNDING, TIMES * noise)
-    for system in ("default", "exact", "32"):
+    for system, least in ROUNDING.items():
+        allowed = max(least, TIMES * noise)
         if system in trained and not (wide := gap(trained[system], trained["gloo"]).largest) <= allowed:
             wrong.append(f"{system}: a loss is {wide:.2e} from gloo's; {allowed:.2e} is allowed")
     return wrong
