@@ -7,8 +7,8 @@ from typing import Final
 from tests.training.compare import Trained
 from tests.training.report import gap
 
-# Of a loss, over hundreds of steps, by system. In 32-bit lanes 65,536 neighbours share a scale, and Adam divides
-# small gradients by their own size.
+# Of a loss, over hundreds of steps, by system. In 32-bit lanes 65,536 neighbours share a scale, and Adam
+# divides small gradients by their own size.
 ROUNDING: Final = {"default": 1e-5, "exact": 1e-5, "32": 1e-3}
 TIMES: Final = 5  # or so many times what the rounding of gloo's own sums does, if that is more
 

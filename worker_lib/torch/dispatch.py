@@ -1,4 +1,4 @@
-"""Operations by way of PyTorch's dispatcher, so that its hooks and FlightRecorder see them (2.15 and later).
+"""Operations by way of PyTorch's dispatcher, so that its hooks (from 2.14 on) and FlightRecorder (2.15) see them.
 
     caller, DDP --> SwitchGroup.allreduce --> ProcessGroup.allreduce --> SwitchBackend.allreduce
                           |                   hooks, FlightRecorder               |
