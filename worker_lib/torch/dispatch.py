@@ -52,7 +52,8 @@ class SwitchBackend(native.Backend):
     allreduce_sparse: Any  # called so where a tensor is sparse
 
     # All that PyTorch asks about: its own answers would ask this class again.
-    supports_coalescing = supports_splitting = supports_shrinking = supports_reconfigure = False
+    supports_splitting = True
+    supports_coalescing = supports_shrinking = supports_reconfigure = False
     supports_window = _supports_time_estimate = False
 
     def __init__(self, group: Any, rank: int, size: int, timeout: timedelta) -> None:
@@ -93,6 +94,8 @@ def dispatched(kind: type[_T]) -> type[_T]:
 
 def _gloos(name: str) -> Callable[..., Any]:
     def own(group: Any, *args: Any) -> Any:
+        # A backend is given options where gloo's method in Python takes a timeout.
+        args = tuple(each.timeout if isinstance(each, native.BarrierOptions) else each for each in args)
         return getattr(group._gloo, name)(*args)
 
     return own

@@ -17,6 +17,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from collections.abc import Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -55,16 +56,20 @@ def register() -> None:
 
 def _make(given: Any, options: Any) -> SwitchGroup:
     """Makes a group; PyTorch calls it on the members of each new one."""
-    if options is None:
-        options = Options()
-    elif not isinstance(options, Options):
-        raise UsageError(f"pg_options is a {type(options).__name__}; accepted: worker_lib.torch.Options(...)")
+    options = _checked(options, Options())
     first = given.group_size == 1 and not dist.is_initialized()
     if first and (os.environ.get("RANK"), os.environ.get("WORLD_SIZE")) == ("0", "1"):
         launchers.read(os.environ)  # refuses a world of one where there are more
     return SwitchGroup(
         given.store, given.group_rank, given.group_size, given.timeout, given.group_id, options
     )
+
+
+def _checked(options: Any, default: Options) -> Options:
+    """The options that a caller gave, or the default. Raises `UsageError` for those of other backends."""
+    if options is not None and not isinstance(options, Options):
+        raise UsageError(f"pg_options is a {type(options).__name__}; accepted: worker_lib.torch.Options(...)")
+    return options or default
 
 
 @versions.untraced
@@ -92,6 +97,7 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
                 "on one. Reduce within smaller groups first, or use gloo"
             )
         versions.start_group(self, store, rank, size)
+        self._store = store
         self._destroy_watch = versions.DestroyWatch()
         self._lock = threading.Lock()
         self._collectives: Collectives | None = None
@@ -158,6 +164,45 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
             raise UsageError(f"timeout is {timeout!r}; accepted: more than 0 seconds")
         self.session.timeout = seconds
         self._gloo._set_default_timeout(timeout)
+
+    def get_group_store(self) -> Any:
+        """The store that the group was given."""
+        return self._store
+
+    def split_group(
+        self,
+        ranks: Sequence[int],
+        timeout: timedelta | None = None,
+        opts: Options | None = None,
+        group_name: str | None = None,
+        group_desc: str | None = None,
+        device_types: Any = None,  # noqa: ARG002  (all that this group has)
+    ) -> SwitchGroup | None:
+        """Makes a group of some of this one's ranks; `torch.distributed.split_group` calls it.
+
+        Args:
+            ranks: of this group, in the order that they have in the new one; no rank is in two of them.
+            timeout: of every operation; this group's session's by default.
+            opts: settings; this group's by default.
+            group_name: the same at all ranks, and no other group's.
+
+        Returns:
+            The group; None on a rank that is not in it.
+
+        Raises:
+            UsageError: there is no name, or options are of another backend.
+        """
+        if not group_name:
+            raise UsageError("split_group needs a group_name, the same at all ranks of the new group")
+        if self.rank() not in ranks:
+            return None
+        timeout = timeout or timedelta(seconds=self.session.timeout)
+        store = dist.PrefixStore(group_name, self.get_group_store())
+        rank, options = ranks.index(self.rank()), _checked(opts, self.settings)
+        group = SwitchGroup(store, rank, len(ranks), timeout, group_name, options)
+        group._set_group_name(group_name)
+        group._set_group_desc(group_desc or "undefined")
+        return group
 
     def shutdown(self) -> None:
         """Leaves the job, and lets go of threads, sockets and the switch, if this process started it.

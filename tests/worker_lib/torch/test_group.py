@@ -342,6 +342,27 @@ def test_groups_have_slots_of_their_own_and_one_rank_needs_none() -> None:
     assert run(4, _groups, environment=OWN_SWITCH) == [12] * 4
 
 
+def _split() -> float:
+    world, rank = dist.group.WORLD, dist.get_rank()
+    named = {"timeout": timedelta(seconds=20), "group_name": f"half {rank % 2}"}
+    with pytest.raises(worker_lib.UsageError, match="needs a group_name"):
+        world.split_group([0, 2])
+    with pytest.raises(worker_lib.UsageError, match="pg_options is a _Options; accepted"):
+        world.split_group([rank], opts=dist.ProcessGroupGloo._Options(), group_name="alone")
+    assert world.split_group([(rank + 1) % 4], group_name="others") is None
+    half = world.split_group([2, 0] if rank % 2 == 0 else [3, 1], opts=Options(bits=16), **named)
+    assert (half.group_name, half.size(), half.rank()) == (named["group_name"], 2, 1 - rank // 2)
+    assert (half.settings.bits, half.session.timeout) == (16, 20.0)
+    x = torch.full((10,), 2, dtype=torch.int64) ** rank
+    half.allreduce([x]).wait()
+    half.shutdown()
+    return x[0].item()
+
+
+def test_a_group_is_split() -> None:
+    assert run(4, _split) == [5, 10, 5, 10]
+
+
 def _destroyed() -> tuple[list[str], int, int]:
     def busy() -> tuple[int, int]:
         return len(os.listdir("/proc/self/task")), len(os.listdir("/proc/self/fd"))
