@@ -1,4 +1,4 @@
-"""Operations by way of PyTorch's dispatcher, so that its hooks (from 2.14 on) and FlightRecorder (2.15) see them.
+"""Operations by way of PyTorch's dispatcher: its hooks (from 2.14 on) and FlightRecorder (2.15) see them.
 
     caller, DDP --> SwitchGroup.allreduce --> ProcessGroup.allreduce --> SwitchBackend.allreduce
                           |                   hooks, FlightRecorder               |
