@@ -1,4 +1,4 @@
-"""Time of the default and of exact sums beside sums in 32-bit lanes, in pairs that alternate in one run.
+"""Time of the default and of exact sums, in place, beside 32-bit lanes, in pairs that alternate in one run.
 
     python scripts/sum_times.py --workers 4 --transport shm --data normal
     python scripts/sum_times.py --workers 4 --transport udp --data random --blocks masked
@@ -43,7 +43,7 @@ def measure(pipe: Connection, url: str, rank: int, options: argparse.Namespace) 
     how: dict[str, Any] = {"blocks": options.blocks}
     if options.blocks == "masked":
         how = {"blocks": blocks, "block_size": BLOCK}
-    out = np.empty_like(x)
+    given = x.copy()
     kinds = list(enumerate(KINDS.values()))
     times = np.zeros((options.pairs + 2, len(kinds), 2))
     with worker_lib.connect(
@@ -51,9 +51,10 @@ def measure(pipe: Connection, url: str, rank: int, options: argparse.Namespace) 
     ) as session:
         for number in range(len(times)):
             for kind, settings in kinds if number % 2 else kinds[::-1]:
+                x[:] = given
                 session.barrier()
                 begun, used = time.perf_counter(), time.process_time()
-                session.allreduce(x, out=out, **how, **settings)
+                session.allreduce(x, **how, **settings)
                 used = time.process_time() - used
                 session.barrier()
                 times[number, kind] = time.perf_counter() - begun, used
