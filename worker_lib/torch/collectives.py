@@ -25,7 +25,7 @@ from worker_lib.torch import sparse, versions
 from worker_lib.torch.device import Staging, reduces_on_device
 from worker_lib.torch.fallback import GlooFallback
 from worker_lib.torch.options import Options
-from worker_lib.torch.work import Running, Step, SwitchWork, TaskThread, flat, ranged
+from worker_lib.torch.work import Running, StartOrder, Step, SwitchWork, TaskThread, flat, ranged
 
 _EXTREMA: Final = (ReduceOp.MAX, ReduceOp.MIN)
 _GATHERED_BYTES: Final = 1 << 20  # of all ranks together; a ring moves fewer, in more steps
@@ -58,6 +58,7 @@ class Collectives:
         self._size = session.world_size
         self._keep_alive = versions.KeepAlive()
         self._tables = sparse.Tables()
+        self._order = StartOrder()
 
     def close(self) -> None:
         """Closes the session and ends the threads. Operations on their way end with an error."""
@@ -232,7 +233,7 @@ class Collectives:
     def _work(
         self, name: str, parts: Sequence[Running], result: Any, steps: Sequence[Step], opts: Any = None
     ) -> SwitchWork:
-        work = SwitchWork(name, parts, result, steps, self.futures)
+        work = SwitchWork(name, parts, result, steps, self.futures, self._order)
         self._keep_alive.add(work)
         if versions.asynchronous(opts):
             work.complete_in_background()

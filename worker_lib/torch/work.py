@@ -10,6 +10,7 @@ or where results must be copied at the end whether anybody waits or not.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import deque
@@ -29,6 +30,8 @@ from worker_lib.work import Work
 
 Step = Callable[[], None]
 _STOP_SECONDS: Final = 5.0
+_log = logging.getLogger("switchagg")
+_local = threading.local()  # .calling: of the work whose callbacks this thread runs, as in SwitchWork
 
 
 def ranged(name: str) -> AbstractContextManager[Any]:
@@ -146,6 +149,33 @@ class TaskThread:
                     self._leader = None
 
 
+class StartOrder:
+    """Notices a collective that a callback starts after others were started elsewhere; says so once, in the log.
+
+    All ranks must start a group's collectives in one order, and between a callback and the rest of a program
+    there is none.
+    """
+
+    def __init__(self) -> None:
+        self._started = 0  # outside of callbacks
+        self._told = False
+
+    def next(self, name: str) -> int:
+        """Takes note of a collective that starts; returns its number, in a callback that of its work."""
+        order, number, caller = getattr(_local, "calling", (None, 0, ""))
+        if order is not self:
+            self._started += 1
+            return self._started
+        if number != self._started and not self._told:
+            self._told = True
+            _log.warning(
+                "switchagg: a callback of %s has started %s after other collectives: if ranks start them in "
+                "different orders, tensors are added up that do not belong together. With a hook of DDP that "
+                "starts collectives in callbacks, give the model one bucket (bucket_cap_mb)", caller, name,
+            )  # fmt: skip
+        return int(number)
+
+
 def destroyed() -> SessionBrokenError:
     """The error of a process group that is used after its end."""
     return SessionBrokenError(
@@ -173,13 +203,21 @@ class SwitchWork(dist.Work):  # type: ignore[misc]
         result: returned by the future, and by `result()` as a flat list.
         steps: called once, when all parts are done: they copy results to where they belong.
         futures: the thread that completes futures.
+        order: of the group's collectives; None for those of a hook.
     """
 
     def __init__(
-        self, name: str, parts: Sequence[Running], result: Any, steps: Sequence[Step], futures: TaskThread
+        self,
+        name: str,
+        parts: Sequence[Running],
+        result: Any,
+        steps: Sequence[Step],
+        futures: TaskThread,
+        order: StartOrder | None = None,
     ) -> None:
         super().__init__()
         self._name = name
+        self._calling = (order, 0 if order is None else order.next(name), name)
         self._parts = parts
         self._result = result
         self._steps = steps
@@ -304,8 +342,13 @@ class SwitchWork(dist.Work):  # type: ignore[misc]
             self._parts, self._steps = (), ()
             ended = self._ended
         if ended is not None:
-            with self._futures.callbacks():
-                ended.set_result(None)
+            outer = getattr(_local, "calling", (None, 0, ""))
+            _local.calling = self._calling
+            try:
+                with self._futures.callbacks():
+                    ended.set_result(None)
+            finally:
+                _local.calling = outer
 
     def _deliver(self, _: object) -> Any:
         # DDP's reducer, in C++, takes an exception that was set on a future for a value; one that a callback

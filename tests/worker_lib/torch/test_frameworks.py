@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import pickle
 import time
@@ -143,6 +144,32 @@ def _nested(depth: int) -> None:
 
 def test_callbacks_wait_for_collectives_to_any_depth() -> None:
     run(2, _nested, 40)
+
+
+def _warned() -> list[str]:
+    told: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: told.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("switchagg").addHandler(handler)
+    # In step: the other collectives were started before, and the callback's is the last.
+    x = torch.ones(3)
+    dist.all_reduce(x)
+    first = dist.all_reduce(x, async_op=True).get_future()
+    first.then(lambda _: dist.all_reduce(torch.ones(2))).wait()
+    assert told == []
+    late = torch.futures.Future[None]()
+    held = dist.all_reduce(x, async_op=True).get_future().then(lambda _: late.wait())
+    later = held.then(lambda _: dist.all_reduce(torch.ones(2)))
+    dist.all_reduce(x)
+    late.set_result(None)
+    later.wait()
+    return told
+
+
+def test_a_callback_that_starts_a_collective_out_of_step_is_told_of() -> None:
+    for told in run(2, _warned):
+        assert len(told) == 1
+        assert "a callback of allreduce has started allreduce after other collectives" in told[0]
 
 
 # ---------------------------------------------------------------------- sharded parameters
