@@ -55,8 +55,8 @@ def elastic(backend: str) -> Any:
         text = said.read()
     print(text, file=sys.stderr)
     if status:
-        errors = re.findall(r"^(\w[\w.]*Error: .*)", text, re.MULTILINE)
-        raise RuntimeError(f"torchrun ended with {status}: {errors[-1] if errors else text[-200:]}")
+        errors = re.findall(r"^(?:\[rank\d+\]: *)?(?!torch)(\w[\w.]*Error: .*)", text, re.MULTILINE)
+        raise RuntimeError(f"torchrun ended with {status}: {errors[-1] if errors else 'see its output'}")
     parts = [torch.load(folder / f"rank{r}.pt") for r in range(2)]
     equal([p["life"] for p in parts], [1, 1])
     assert all(torch.equal(a, b) for a, b in zip(parts[0]["model"], parts[1]["model"], strict=True))
