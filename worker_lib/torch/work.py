@@ -150,7 +150,7 @@ class TaskThread:
 
 
 class StartOrder:
-    """Notices a collective that a callback starts after others were started elsewhere; says so once, in the log.
+    """Notices a collective that a callback starts after others, started elsewhere; says so once, in the log.
 
     All ranks must start a group's collectives in one order, and between a callback and the rest of a program
     there is none.
