@@ -116,8 +116,9 @@ def _calling(name: str, own: Callable[..., Any]) -> Callable[..., Any]:
     beneath = getattr(dist.ProcessGroup, name)
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if any(tensor.is_neg() or tensor.is_conj() for tensor in flat(args)):
-            return own(self, *args, **kwargs)  # the dispatcher would copy the result back before it is there
+        # The dispatcher would copy the result back before it is there, or take a meta tensor for a trace's.
+        if any(tensor.is_neg() or tensor.is_conj() or tensor.is_meta for tensor in flat(args)):
+            return own(self, *args, **kwargs)
         _local.work = None
         beneath(self, *args, **kwargs)
         work, _local.work = _local.work, None
