@@ -60,6 +60,13 @@ class SumOptions(NamedTuple):
     kind: Kind = Kind.ALLREDUCE
     root: int = 0
 
+    def given(self) -> dict[str, Any]:
+        """Arguments that sums and averages alone have, but for `blocks`, by the names that callers use."""
+        bits = "accuracy" if self.bits in ACCURACIES else "bits"
+        return {
+            bits: self.bits, "min_bits": self.min_bits, "block_size": self.block_size, "memory": self.memory
+        }  # fmt: skip
+
 
 class TensorView(NamedTuple):
     """One contiguous array in this process's memory.

@@ -163,11 +163,7 @@ def prepare_sum(state: SessionState, x: Any, out: Any, options: SumOptions) -> P
 def _prepare_or(
     state: SessionState, v: TensorView, o: TensorView | None, begin: int, end: int, options: SumOptions
 ) -> Prepared:
-    sparse = checked_bitwise(
-        v,
-        options.blocks,
-        {name: getattr(options, name) for name in ("bits", "min_bits", "block_size", "memory")},
-    )
+    sparse = checked_bitwise(v, options.blocks, options.given())
     each = v.nbytes // max(v.elements, 1)
     first, last = begin * each, end * each
     if state.world_size == 1 and o is not None and o is not v:

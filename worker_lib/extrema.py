@@ -53,9 +53,11 @@ def run(state: SessionState, x: Any, out: Any, options: SumOptions, timeout: flo
     while True:
         state.check_open()
         v, o, begin, end = _looked_at(state, x, out, options)
-        if not searched(state.world_size, v.nbytes):
-            return start(state, x, out, options, timeout, background=False).wait()
         try:
+            if not searched(state.world_size, v.nbytes):
+                return Work(
+                    state, partial(_gathered, state, x, out, options), timeout, background=False
+                ).wait()
             keys = _search(state, v, options, timeout)
         except MembershipChanged:
             continue
@@ -63,6 +65,13 @@ def run(state: SessionState, x: Any, out: Any, options: SumOptions, timeout: flo
             return None
         _store(o, keys[begin:end], v.dtype)
         return o.owner
+
+
+def _gathered(state: SessionState, x: Any, out: Any, options: SumOptions) -> Prepared:
+    """Prepares a gathering; raises `MembershipChanged` where the ranks are so many now that they search."""
+    if searched(state.world_size, view(x, "x", write=False).nbytes):
+        raise MembershipChanged
+    return _prepare(state, x, out, options)
 
 
 def searched(world_size: int, nbytes: int) -> bool:
@@ -79,7 +88,7 @@ def _looked_at(
             f"x has type {v.dtype} with op={options.op!r}; accepted: float16, bfloat16, float32, float64, "
             "bool, and integers of 8 to 64 bits"
         )
-    given = {name: getattr(options, name) for name in ("bits", "min_bits", "block_size", "memory")}
+    given = options.given()
     given["blocks"] = None if isinstance(options.blocks, str) and options.blocks == "auto" else options.blocks
     for name, value in given.items():
         if value is not None:
@@ -92,8 +101,7 @@ def _looked_at(
 def _prepare(state: SessionState, x: Any, out: Any, options: SumOptions) -> Prepared:
     v, o, begin, end = _looked_at(state, x, out, options)
     if state.world_size == 1 and o is not None:
-        if o is not v:
-            raw_bytes(o)[:] = raw_bytes(v)
+        _store(o, ordered(v, options.op), v.dtype)
         return Prepared(None, o.owner, (options.kind.name.lower(), v.dtype, v.shape, options.op))
     keys = ordered(v, options.op)
     rows, then = None, None

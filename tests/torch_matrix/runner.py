@@ -146,7 +146,8 @@ def apart(found: dict[int, Any]) -> str:
 
     for rank, tensors in found.items():
         for i, (mine, first) in enumerate(zip(tensors or (), found[0] or (), strict=True)):
-            if not torch.equal(mine, first):
+            bits = [each.contiguous().view(-1).view(torch.uint8) for each in (mine, first)]
+            if mine.shape != first.shape or not torch.equal(*bits):
                 return f"rank {rank} has another tensor {i} than rank 0"
     return ""
 

@@ -27,7 +27,6 @@ from worker_lib.torch.fallback import GlooFallback
 from worker_lib.torch.options import Options
 from worker_lib.torch.work import Running, StartOrder, Step, SwitchWork, TaskThread, flat, ranged
 
-_EXTREMA: Final = (ReduceOp.MAX, ReduceOp.MIN)
 _GATHERED_BYTES: Final = 1 << 20  # of all ranks together; a ring moves fewer, in more steps
 _DIVIDED: Final = (torch.int32, torch.int64)  # integers whose average is the quotient of the exact sum
 
@@ -233,7 +232,9 @@ class Collectives:
     def _work(
         self, name: str, parts: Sequence[Running], result: Any, steps: Sequence[Step], opts: Any = None
     ) -> SwitchWork:
-        work = SwitchWork(name, parts, result, steps, self.futures, self._order)
+        # The feeder's works are those that it was given, which have their place.
+        order = None if self.staging.feeder.runs_caller() else self._order
+        work = SwitchWork(name, parts, result, steps, self.futures, order)
         self._keep_alive.add(work)
         if versions.asynchronous(opts):
             work.complete_in_background()
@@ -241,7 +242,7 @@ class Collectives:
 
     def _extremum(self, tensor: Any, op: Any) -> bool:
         """True if the switch finds this maximum or minimum. It gathers, so tensors must not be large."""
-        if op not in _EXTREMA or self.switch is not self.session or not dense(tensor):
+        if not _is_extremum(op) or self.switch is not self.session or not dense(tensor):
             return False
         if str(tensor.dtype).removeprefix("torch.") not in COMPARABLE:
             return False
@@ -271,8 +272,12 @@ def _summable(tensor: Any, op: Any) -> bool:
     return _reduces(tensor, op)
 
 
+def _is_extremum(op: Any) -> bool:
+    return any(op == kind for kind in (ReduceOp.MAX, ReduceOp.MIN))  # a kind does not equal its ReduceOp
+
+
 def _op(tensor: torch.Tensor, opts: Any) -> str:
-    if opts.reduceOp in _EXTREMA:
+    if _is_extremum(opts.reduceOp):
         return "max" if opts.reduceOp == ReduceOp.MAX else "min"
     return "avg" if opts.reduceOp == ReduceOp.AVG and tensor.is_floating_point() else "sum"
 

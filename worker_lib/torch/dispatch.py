@@ -22,7 +22,7 @@ from typing import Any, Final, TypeVar
 import torch.distributed as dist
 from torch._C import _distributed_c10d as native
 
-from worker_lib.torch.work import flat
+from worker_lib.torch.work import destroyed, flat
 
 _T = TypeVar("_T")
 _BEGUN: Final = (  # by a method of the group's
@@ -35,7 +35,16 @@ _ALIASES: Final = (  # other names of some of these
     "alltoall_base", "_reduce_scatter_base", "reduce_scatter_tensor_coalesced", "_allgather_base",
     "allgather_into_tensor_coalesced",
 )  # fmt: skip
-_local = threading.local()  # .work: of the operation that this thread is beginning
+
+
+class _Works(threading.local):
+    """The works of the operations that a thread is beginning, one a call that is under way."""
+
+    def __init__(self) -> None:
+        self.begun: list[Any] = []
+
+
+_works = _Works()
 
 
 class SwitchBackend(native.Backend):
@@ -96,6 +105,8 @@ def _gloos(name: str) -> Callable[..., Any]:
     def own(group: Any, *args: Any) -> Any:
         # A backend is given options where gloo's method in Python takes a timeout.
         args = tuple(each.timeout if isinstance(each, native.BarrierOptions) else each for each in args)
+        if group._gloo is None:
+            raise destroyed()
         return getattr(group._gloo, name)(*args)
 
     return own
@@ -105,8 +116,13 @@ def _begun(own: Callable[..., Any]) -> Callable[..., Any]:
     """A method of the backend: begins the operation, and leaves its work for the group's method."""
 
     def begin(self: SwitchBackend, *args: Any) -> Any:
-        _local.work = own(self._group(), *args)
-        return _local.work
+        group = self._group()
+        if group is None:
+            raise destroyed()
+        work = own(group, *args)
+        if _works.begun:
+            _works.begun[-1] = work
+        return work
 
     return begin
 
@@ -119,9 +135,11 @@ def _calling(name: str, own: Callable[..., Any]) -> Callable[..., Any]:
         # The dispatcher would copy the result back before it is there, or take a meta tensor for a trace's.
         if any(tensor.is_neg() or tensor.is_conj() or tensor.is_meta for tensor in flat(args)):
             return own(self, *args, **kwargs)
-        _local.work = None
-        beneath(self, *args, **kwargs)
-        work, _local.work = _local.work, None
+        _works.begun.append(None)  # a hook of PyTorch's may call an operation within
+        try:
+            beneath(self, *args, **kwargs)
+        finally:
+            work = _works.begun.pop()
         return work
 
     # pybind11 calls the method of a derived class unless a frame of that name calls the base's.

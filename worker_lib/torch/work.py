@@ -30,8 +30,9 @@ from worker_lib.work import Work
 
 Step = Callable[[], None]
 _STOP_SECONDS: Final = 5.0
+_PATIENCE: Final = 0.5  # seconds for a callback before another thread runs what comes after it
 _log = logging.getLogger("switchagg")
-_local = threading.local()  # .calling: of the work whose callbacks this thread runs, as in SwitchWork
+_local = threading.local()  # .calling, as in SwitchWork; .running, .within: levels of a TaskThread
 
 
 def ranged(name: str) -> AbstractContextManager[Any]:
@@ -49,25 +50,33 @@ def flat(tensors: Any) -> list[torch.Tensor]:
 
 
 class TaskThread:
-    """Runs tasks in the order in which they come, in a thread that starts with the first.
+    """Runs tasks one after another, in the order in which they come, in a thread that starts with the first.
 
-    A task runs code that may wait for later tasks within `callbacks()`; another thread then goes on with
-    these.
+    A task runs code of others within `callbacks()`. What that puts here runs beside it, in a thread of a
+    level below, so that it can wait for that. If it waits for a task of its own level, another thread goes on
+    after a while.
 
     Args:
         name: of its threads.
+        root: the uppermost level; None for that one.
 
     Attributes:
         stopped: True after `stop`. Tasks that were put before still run, and may look at it.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, root: TaskThread | None = None) -> None:
         self._name = name
+        self._root = root or self
+        self._below: TaskThread | None = None
         self._tasks: deque[Step] = deque()
         self._changed = threading.Condition()
         self._threads: set[threading.Thread] = set()
         self._leader: threading.Thread | None = None  # runs a task, and takes the next
-        self._idle = 0  # threads that wait to become it
+        self._turn = 0  # counts beginnings and ends of callbacks
+        self._calling = self._watched = (
+            False  # the leader is in callbacks; a thread looks whether it stays there
+        )
+        self._idle = 0  # threads that wait to lead
         self._unfinished = 0
         self.stopped = False
 
@@ -76,46 +85,74 @@ class TaskThread:
 
         Raises `SessionBrokenError` after `stop`.
         """
-        with self._changed:
-            if self.stopped:
-                raise destroyed()
-            self._tasks.append(task)
-            self._unfinished += 1
-            self._find_leader()
+        level = self._level("within")
+        if level is not None:
+            level._lower()._queue(task)
+        else:
+            self._queue(task)
 
     def busy(self) -> bool:
         """True if a task waits or runs, and the caller is not the task itself."""
-        return self._unfinished > 0 and threading.current_thread() not in self._threads
+        return self._unfinished > 0 and not self.runs_caller()
+
+    def runs_caller(self) -> bool:
+        """True if the caller is a task."""
+        return threading.current_thread() in self._threads
 
     @contextmanager
     def callbacks(self) -> Iterator[None]:
-        """A context in which another thread runs the tasks that wait, if the caller is a task."""
-        me = threading.current_thread()
-        with self._changed:
-            leads = self._leader is me
-            if leads:
-                self._leader = None
-                self._find_leader()
+        """A context for code that may wait for tasks."""
+        level, outer = self._level("running") or self, getattr(_local, "within", None)
+        _local.within = level
+        level._turned(calling=True)
         try:
             yield
         finally:
-            with self._changed:
-                if leads and self._leader is None:
-                    self._leader = me
+            level._turned(calling=False)
+            _local.within = outer
 
     def stop(self) -> None:
         """Ends the threads after the tasks that they have. Safe to call twice, and from a task."""
         with self._changed:
             self.stopped = True
             self._changed.notify_all()
-            threads = self._threads - {threading.current_thread()}
+            threads, below = self._threads - {threading.current_thread()}, self._below
+        if below is not None:
+            below.stop()
         limit = time.monotonic() + _STOP_SECONDS
         for thread in threads:
             thread.join(max(0.0, limit - time.monotonic()))
 
-    def _find_leader(self) -> None:
+    def _level(self, which: str) -> TaskThread | None:
+        """The level of this object whose callbacks the caller is within, or in whose thread it is running."""
+        level: TaskThread | None = getattr(_local, which, None)
+        return level if level is not None and level._root is self._root else None
+
+    def _lower(self) -> TaskThread:
+        with self._changed:
+            if self._below is None:
+                self._below = TaskThread(self._name, self._root)
+                self._below.stopped = self.stopped
+            return self._below
+
+    def _queue(self, task: Step) -> None:
+        with self._changed:
+            if self.stopped:
+                raise destroyed()
+            self._tasks.append(task)
+            self._unfinished += 1
+            self._wake()
+
+    def _turned(self, *, calling: bool) -> None:
+        with self._changed:
+            if self._leader is threading.current_thread():
+                self._turn += 1
+                self._calling = calling
+                self._wake()
+
+    def _wake(self) -> None:
         """Wakes or starts a thread if tasks wait for one; with the lock."""
-        if self._leader is not None or not self._tasks:
+        if not self._tasks or (self._leader is not None and (not self._calling or self._watched)):
             return
         if self._idle:
             self._changed.notify()
@@ -127,14 +164,10 @@ class TaskThread:
 
     def _run(self) -> None:
         me = threading.current_thread()
+        _local.running = self
         with self._changed:
-            while True:
-                while self._leader is not None or not self._tasks:
-                    if self.stopped and not self._tasks:
-                        self._threads.discard(me)
-                        return
-                    self._changed.wait()
-                self._leader = me
+            while self._wait_to_lead():
+                self._leader, self._calling = me, False
                 self._idle -= 1
                 task = self._tasks.popleft()
                 self._changed.release()
@@ -147,6 +180,23 @@ class TaskThread:
                 self._idle += 1
                 if self._leader is me:
                     self._leader = None
+            self._threads.discard(me)
+            self._changed.notify_all()
+
+    def _wait_to_lead(self) -> bool:
+        """Waits, with the lock, until the caller has a task to run; returns False if there will be none."""
+        while self._leader is not None or not self._tasks:
+            if self.stopped and not self._tasks:
+                return False
+            if not (self._tasks and self._calling and not self._watched):
+                self._changed.wait()
+                continue
+            turn, self._watched = self._turn, True
+            self._changed.wait(_PATIENCE)
+            self._watched = False
+            if self._turn == turn and self._calling and self._tasks:
+                break
+        return True
 
 
 class StartOrder:

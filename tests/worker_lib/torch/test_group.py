@@ -132,6 +132,33 @@ def _like_gloo(seed: int) -> list[str]:
     return different
 
 
+def _by_the_switch() -> None:
+    n, r = dist.get_world_size(), dist.get_rank()
+    session = dist.group.WORLD.session
+    x = torch.tensor([float(r), -0.0 if r else 0.0, float("nan") if r == 1 else 1.0, -float(r)])
+    for op, expected in ((dist.ReduceOp.MAX, [n - 1.0, 0.0]), (dist.ReduceOp.MIN, [0.0, 1 - n])):
+        before = session.stats()["collectives"]
+        y = x.clone()
+        dist.all_reduce(y, op=op)
+        assert session.stats()["collectives"] == before + 1
+        assert [y[0].item(), y[3].item()] == expected
+        assert torch.signbit(y[1]).item() is (op == dist.ReduceOp.MIN)
+        assert y[2].isnan()
+        y = x.clone()
+        dist.reduce(y, 1, op)
+        assert session.stats()["collectives"] == before + 2
+        assert (y[0].item() == expected[0]) if r == 1 else torch.equal(y[:1], x[:1])
+    large = torch.full((1 << 18,), float(r))
+    before = session.stats()["elements"]
+    dist.all_reduce(large, op=dist.ReduceOp.MAX)  # through gloo; the switch has a mark
+    assert session.stats()["elements"] - before < 100
+    assert (large == n - 1).all()
+
+
+def test_maxima_and_minima_that_are_not_large_go_through_the_switch() -> None:
+    run(3, _by_the_switch)
+
+
 def test_every_operation_on_every_type_is_what_gloo_says() -> None:
     seed = seed_of_this_run() % 2**31
     assert run(3, _like_gloo, seed) == [[], [], []]
@@ -146,7 +173,7 @@ def _futures_like_gloos() -> None:
         lambda group: dist.all_reduce(x.to(torch.int8), group=group, async_op=True),
         lambda group: dist.broadcast(x.clone(), 1, group=group, async_op=True),
         lambda group: dist.all_gather([x.clone() for _ in range(n)], x, group=group, async_op=True),
-        lambda group: dist.reduce(x.clone(), 1, dist.ReduceOp.MAX, group=group, async_op=True),
+        lambda group: dist.reduce(x.clone(), 1, dist.ReduceOp.PRODUCT, group=group, async_op=True),
         lambda group: dist.scatter(x.clone(), sources, 0, group=group, async_op=True),
         lambda group: dist.barrier(group=group, async_op=True),
     ]

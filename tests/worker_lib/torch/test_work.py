@@ -1,0 +1,91 @@
+"""The threads that complete a process group's works."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from switchagg.errors import SessionBrokenError
+from tests.waiting import eventually
+from worker_lib.torch.work import TaskThread
+
+
+def test_callbacks_of_different_tasks_run_one_after_another() -> None:
+    tasks, running, order = TaskThread("test"), threading.Lock(), []
+
+    def task(number: int) -> None:
+        with tasks.callbacks():
+            assert running.acquire(blocking=False)
+            time.sleep(0.002)
+            order.append(number)
+            running.release()
+
+    for number in range(20):
+        tasks.put(lambda number=number: task(number))  # type: ignore[misc]
+    tasks.stop()
+    assert order == list(range(20))
+
+
+def test_a_callback_waits_for_tasks_that_it_puts_and_for_later_ones() -> None:
+    tasks, later, ended = TaskThread("test"), threading.Event(), []
+
+    def below(depth: int) -> None:
+        done = threading.Event()
+
+        def task() -> None:
+            with tasks.callbacks():
+                if depth:
+                    below(depth - 1)
+            done.set()
+
+        tasks.put(task)
+        assert done.wait(20)
+
+    def first() -> None:
+        with tasks.callbacks():
+            below(5)
+            assert later.wait(20)
+            ended.append("first")
+
+    last = threading.Event()
+    tasks.put(first)
+    tasks.put(later.set)
+    tasks.put(last.set)
+    assert later.wait(20)
+    assert last.wait(20)
+    eventually(lambda: ended == ["first"])
+    tasks.stop()
+
+
+def test_stopping_ends_every_thread_after_the_tasks_that_wait() -> None:
+    tasks, later, ended = TaskThread("test"), threading.Event(), []
+
+    def first() -> None:
+        with tasks.callbacks():
+            assert later.wait(20)
+
+    tasks.put(first)
+    tasks.put(later.set)  # takes a second thread
+    assert later.wait(20)
+    threads = set(tasks._threads)
+    assert len(threads) == 2
+    for number in range(3):
+        tasks.put(lambda number=number: (time.sleep(0.05), ended.append(number)))  # type: ignore[misc]
+    tasks.stop()
+    assert ended == [0, 1, 2]
+    assert not any(thread.is_alive() for thread in threads)
+    with pytest.raises(SessionBrokenError, match="destroyed"):
+        tasks.put(later.set)
+
+
+def test_a_group_is_not_busy_for_its_own_tasks() -> None:
+    tasks, seen = TaskThread("test"), []
+    assert not tasks.busy()
+    hold = threading.Event()
+    tasks.put(lambda: (seen.append(tasks.busy()), hold.wait(20)))  # type: ignore[arg-type, return-value]
+    assert tasks.busy()
+    hold.set()
+    tasks.stop()
+    assert seen == [False]
