@@ -11,16 +11,17 @@ import os
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from switchagg.errors import UsageError, require
 from switchagg.launch.processes import Ended, Line, ProcessError, Processes
 from switchagg.report.machine import machine
 from switchagg.report.table import columns
 
+_F = TypeVar("_F")
 MODELS: Final = ("dense", "embedding", "sparse")
 SYSTEMS: Final = (
     "gloo", "gloo-fp16", "switchagg", "switchagg-16", "switchagg-8", "switchagg-16-ef", "switchagg-8-ef",
@@ -61,16 +62,27 @@ class DdpSettings:
     def __post_init__(self) -> None:
         if not (self.workers and self.models and self.systems):
             raise UsageError("nothing to measure: name workers, models and systems")
-        for n in self.workers:
-            require(2 <= n <= MAX_WORKERS, "workers", n, f"2 to {MAX_WORKERS}")
-        for name, given, accepted in (("model", self.models, MODELS), ("system", self.systems, SYSTEMS)):
-            for each in given:
-                require(each in accepted, name, repr(each), ", ".join(accepted))
-        for name, value in (("steps", self.steps), ("repeat", self.repeat), ("batch", self.batch)):
-            require(value >= 1, name, value, "1 and more")
-        require(self.warmup >= 0, "warmup", self.warmup, "0 and more")
-        require(10_000 <= self.parameters <= 2**31, "parameters", self.parameters, "10,000 to 2^31")
-        require(self.timeout > 0, "timeout", self.timeout, "seconds greater than 0")
+        for each in self.models:
+            require(each in MODELS, "model", repr(each), ", ".join(MODELS))
+        check_training(self, SYSTEMS)
+
+
+def check_training(settings: Any, systems: Collection[str]) -> None:
+    """Checks the settings that the benchmarks of trainings have in common.
+
+    Raises:
+        UsageError: a value that cannot work.
+    """
+    for n in settings.workers:
+        require(2 <= n <= MAX_WORKERS, "workers", n, f"2 to {MAX_WORKERS}")
+    for system in settings.systems:
+        require(system in systems, "system", repr(system), ", ".join(systems))
+    for name in ("steps", "repeat", "batch"):
+        value = getattr(settings, name)
+        require(value >= 1, name, value, "1 and more")
+    require(settings.warmup >= 0, "warmup", settings.warmup, "0 and more")
+    require(10_000 <= settings.parameters <= 2**31, "parameters", settings.parameters, "10,000 to 2^31")
+    require(settings.timeout > 0, "timeout", settings.timeout, "seconds greater than 0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,35 +116,38 @@ def run(settings: DdpSettings, found: Callable[[Figures], None]) -> list[Figures
     Raises:
         UsageError: torch is not installed. ProcessError: a rank failed; the message has its last lines.
     """
-    figures: list[Figures] = []
-
-    def collect(line: str) -> None:
-        figures.append(Figures(**json.loads(line)))
-        found(figures[-1])
-
-    run_ranks("switchagg.bench.ddp_rank", settings, settings.workers, collect)
-    return figures
+    return measure("switchagg.bench.ddp_rank", settings, Figures, found)
 
 
-def run_ranks(module: str, settings: Any, workers: Sequence[int], collect: Callable[[str], None]) -> None:
+def measure(module: str, settings: Any, kind: Callable[..., _F], found: Callable[[_F], None]) -> list[_F]:
     """Runs a switch and one group of ranks after another, to their ends.
 
     Args:
         module: the rank's program; its argument is JSON: settings, workers, rank, and a file to meet in.
-        settings: a dataclass.
-        workers: numbers of ranks.
-        collect: called with each line that a rank 0 prints.
+        settings: a dataclass; `workers` has the numbers of ranks.
+        kind: makes the figures of the JSON in a line that a rank 0 prints.
+        found: called with the figures as they come.
+
+    Returns:
+        All of them.
 
     Raises:
         UsageError: torch is not installed. ProcessError: a rank failed; the message has its last lines.
     """
+    figures: list[_F] = []
+
+    def collect(line: str) -> None:
+        figures.append(kind(**json.loads(line)))
+        found(figures[-1])
+
     if find_spec("torch") is None:
         raise UsageError("this benchmark needs torch: pip install 'switchagg[torch]'")
     from worker_lib.embedded import start_embedded
 
     with start_embedded(quiet=True) as host:
-        for count in workers:
+        for count in settings.workers:
             _group(module, settings, count, host.controller, collect)
+    return figures
 
 
 def _group(module: str, settings: Any, workers: int, controller: str, collect: Callable[[str], None]) -> None:

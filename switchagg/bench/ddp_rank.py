@@ -14,7 +14,7 @@ import time
 import zlib
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -24,6 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from switchagg.bench.ddp import DdpSettings
 
+_S = TypeVar("_S")
 _WIDTH = 32  # of an embedding's row
 
 
@@ -193,19 +194,24 @@ class Trainer:
             self.state.close()
 
 
-def main(text: str) -> None:
-    """Runs a rank to its end."""
+def joined(text: str, kind: Callable[..., _S]) -> _S:
+    """Joins the ranks' gloo group, as a rank's argument says; returns its settings, made by `kind`."""
     config = json.loads(text)
     given: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in config["settings"].items()}
-    settings = DdpSettings(**given)
     torch.set_num_threads(1)
     dist.init_process_group(
         "gloo",
         init_method=f"file://{config['store']}",
         rank=config["rank"],
         world_size=config["workers"],
-        timeout=timedelta(seconds=settings.timeout),
+        timeout=timedelta(seconds=given["timeout"]),
     )
+    return kind(**given)
+
+
+def main(text: str) -> None:
+    """Runs a rank to its end."""
+    settings = joined(text, DdpSettings)
     for model in settings.models:
         trainers = [Trainer(system, model, settings) for system in settings.systems]
         for round_ in range(settings.warmup + settings.repeat):

@@ -6,14 +6,13 @@ table and JSON of them.
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from switchagg.bench.ddp import MAX_WORKERS, run_ranks
-from switchagg.errors import UsageError, require
+from switchagg.bench.ddp import check_training, measure
+from switchagg.errors import UsageError
 from switchagg.report.machine import machine
 from switchagg.report.table import Cell, Table
 
@@ -50,15 +49,7 @@ class FsdpSettings:
     def __post_init__(self) -> None:
         if not (self.workers and self.systems):
             raise UsageError("nothing to measure: name workers and systems")
-        for n in self.workers:
-            require(2 <= n <= MAX_WORKERS, "workers", n, f"2 to {MAX_WORKERS}")
-        for system in self.systems:
-            require(system in SYSTEMS, "system", repr(system), ", ".join(SYSTEMS))
-        for name, value in (("steps", self.steps), ("repeat", self.repeat), ("batch", self.batch)):
-            require(value >= 1, name, value, "1 and more")
-        require(self.warmup >= 0, "warmup", self.warmup, "0 and more")
-        require(10_000 <= self.parameters <= 2**31, "parameters", self.parameters, "10,000 to 2^31")
-        require(self.timeout > 0, "timeout", self.timeout, "seconds greater than 0")
+        check_training(self, SYSTEMS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,14 +91,7 @@ def run(settings: FsdpSettings, found: Callable[[Figures], None]) -> list[Figure
     Raises:
         UsageError: torch is not installed. ProcessError: a rank failed; the message has its last lines.
     """
-    figures: list[Figures] = []
-
-    def collect(line: str) -> None:
-        figures.append(Figures(**json.loads(line)))
-        found(figures[-1])
-
-    run_ranks("switchagg.bench.fsdp_rank", settings, settings.workers, collect)
-    return figures
+    return measure("switchagg.bench.fsdp_rank", settings, Figures, found)
 
 
 LEGEND: Final = """\

@@ -24,13 +24,13 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
+from switchagg.bench.ddp_rank import joined
 from switchagg.bench.fsdp import FsdpSettings
 from worker_lib.torch import Options
 
 _LAYERS: Final = 8
-_ACKNOWLEDGED: Final = (
-    120  # offset of tcpi_bytes_acked in Linux's struct tcp_info; tcpi_bytes_received follows
-)
+# Offset of tcpi_bytes_acked in Linux's struct tcp_info; tcpi_bytes_received follows.
+_ACKNOWLEDGED: Final = 120
 
 
 class Layer(nn.Module):  # type: ignore[misc]
@@ -155,17 +155,7 @@ def tcp_bytes() -> tuple[int, int]:
 
 def main(text: str) -> None:
     """Runs a rank to its end."""
-    config = json.loads(text)
-    given: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in config["settings"].items()}
-    settings = FsdpSettings(**given)
-    torch.set_num_threads(1)
-    dist.init_process_group(
-        "gloo",
-        init_method=f"file://{config['store']}",
-        rank=config["rank"],
-        world_size=config["workers"],
-        timeout=timedelta(seconds=settings.timeout),
-    )
+    settings = joined(text, FsdpSettings)
     trainers = [Trainer(system, settings) for system in settings.systems]
     for round_ in range(settings.warmup + settings.repeat):
         for trainer in trainers:

@@ -73,9 +73,8 @@ class TaskThread:
         self._threads: set[threading.Thread] = set()
         self._leader: threading.Thread | None = None  # runs a task, and takes the next
         self._turn = 0  # counts beginnings and ends of callbacks
-        self._calling = self._watched = (
-            False  # the leader is in callbacks; a thread looks whether it stays there
-        )
+        self._calling = False  # the leader is in callbacks
+        self._watched = False  # a thread looks whether it stays there
         self._idle = 0  # threads that wait to lead
         self._unfinished = 0
         self.stopped = False
