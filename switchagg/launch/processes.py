@@ -250,8 +250,10 @@ class Processes:
                 kept.close()
             raise CannotExecute(f"cannot execute {command[0]!r}: {error.strerror}") from None
         child = Child(name, process, os.pidfd_open(process.pid), kept)
-        self.children.append(child)
+        # A signal's exception may come between any two steps. What is in `children` can be reaped; a process
+        # that is not yet there is the guardian's to end.
         self._selector.register(child.pidfd, selectors.EVENT_READ, child)
+        self.children.append(child)
         for stream, out in ((process.stdout, sys.stdout.buffer), (process.stderr, sys.stderr.buffer)):
             if stream is not None:
                 os.set_blocking(stream.fileno(), False)

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
+import itertools
 import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
+import psutil
 import pytest
 
+import switchagg.launch.processes as processes_module
 from switchagg.launch.processes import CannotExecute, Child, Ended, Line, Output, ProcessError, Processes
 from tests.waiting import eventually
 
@@ -46,6 +53,37 @@ def test_lines_arrive_in_order_and_the_end_tells_why() -> None:
         assert [next(events), next(events)] == [Line(child, "1"), Line(child, "2")]
         assert next(events) == Ended(child)
         assert child.ending() == f"worker 7 (process {child.pid}) ended with status 1: no more paper"
+
+
+def test_an_exit_between_any_two_lines_of_a_start_leaves_no_process() -> None:
+    started = set(psutil.Process().children())
+    lines = itertools.count(1)
+    while _exits_at_line(next(lines)):
+        gc.collect()  # a guardian that was half started ends with its pipe
+        eventually(lambda: all(gone(child.pid) for child in set(psutil.Process().children()) - started))
+    assert next(lines) > 10
+
+
+def _exits_at_line(number: int) -> bool:
+    """Starts a child and raises SystemExit at that line of the module; returns False after the last one."""
+    before = itertools.count(1)
+
+    def tracer(frame: FrameType, event: str, _: object) -> Any:
+        if frame.f_code.co_filename != processes_module.__file__:
+            return None
+        if event == "line" and next(before) == number:
+            sys.settrace(None)
+            raise SystemExit
+        return tracer
+
+    with contextlib.suppress(SystemExit), Processes() as processes:
+        sys.settrace(tracer)
+        try:
+            processes.start("child", [sys.executable, "-S", "-c", "import time; time.sleep(60)"])
+        finally:
+            sys.settrace(None)
+        return False
+    return True
 
 
 def test_a_killed_child_is_named_as_the_first_cause() -> None:
