@@ -61,8 +61,8 @@ class SwitchBackend(native.Backend):
     allreduce_sparse: Any  # called so where a tensor is sparse
 
     # All that PyTorch asks about: its own answers would ask this class again.
-    supports_splitting = True
-    supports_coalescing = supports_shrinking = supports_reconfigure = False
+    supports_splitting = supports_reconfigure = True
+    supports_coalescing = supports_shrinking = False
     supports_window = _supports_time_estimate = False
 
     def __init__(self, group: Any, rank: int, size: int, timeout: timedelta) -> None:
@@ -78,6 +78,45 @@ class SwitchBackend(native.Backend):
     def options(self) -> Any:
         """Name and timeout, for PyTorch's hooks."""
         return self._options
+
+    def rank(self) -> int:
+        """The group's."""
+        return int(self._its.rank())
+
+    def size(self) -> int:
+        """The group's."""
+        return int(self._its.size())
+
+    def get_error(self) -> Any:
+        """REMOTE_ERROR where a rank's end, the switch or the network has broken the members' session."""
+        communicator = self._its._communicator
+        broken = communicator is not None and communicator.collectives.session._state.broken is not None
+        return native.ErrorType.REMOTE_ERROR if broken else native.ErrorType.SUCCESS
+
+    def get_reconfigure_handle(self) -> str:
+        """The group's."""
+        return str(self._its.get_reconfigure_handle())
+
+    def reconfigure(self, opts: Any) -> Any:
+        """`SwitchGroup.reconfigure`."""
+        return self._its.reconfigure(opts)
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """`SwitchGroup.set_timeout`."""
+        self._its.set_timeout(timeout)
+
+    def abort(self) -> None:
+        """`SwitchGroup.abort`."""
+        self._its.abort()
+
+    shutdown = abort
+
+    @property
+    def _its(self) -> Any:
+        group = self._group()
+        if group is None:
+            raise destroyed()
+        return group
 
 
 def available() -> bool:
@@ -105,9 +144,7 @@ def _gloos(name: str) -> Callable[..., Any]:
     def own(group: Any, *args: Any) -> Any:
         # A backend is given options where gloo's method in Python takes a timeout.
         args = tuple(each.timeout if isinstance(each, native.BarrierOptions) else each for each in args)
-        if group._gloo is None:
-            raise destroyed()
-        return getattr(group._gloo, name)(*args)
+        return getattr(group.communicator.gloo, name)(*args)
 
     return own
 
@@ -116,10 +153,7 @@ def _begun(own: Callable[..., Any]) -> Callable[..., Any]:
     """A method of the backend: begins the operation, and leaves its work for the group's method."""
 
     def begin(self: SwitchBackend, *args: Any) -> Any:
-        group = self._group()
-        if group is None:
-            raise destroyed()
-        work = own(group, *args)
+        work = own(self._its, *args)
         if _works.begun:
             _works.begun[-1] = work
         return work

@@ -14,6 +14,7 @@ import itertools
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Final, Self
@@ -28,7 +29,7 @@ from worker_lib.compress.base import Compressor
 from worker_lib.compress.reduce import start as compressed
 from worker_lib.session import Session
 from worker_lib.torch import sparse
-from worker_lib.torch.collectives import dense
+from worker_lib.torch.collectives import Collectives, dense
 from worker_lib.torch.device import Staging, reduces_on_device
 from worker_lib.torch.memories import BucketCompressors, BucketMemories, names_of
 from worker_lib.torch.options import Options
@@ -42,6 +43,25 @@ from worker_lib.torch.work import Running, Step, SwitchWork, TaskThread, ranged
 _DRIVE_SECONDS: Final = 0.1
 _FEEDBACK_TYPES: Final = (torch.float32, torch.float16, torch.bfloat16)
 _made: defaultdict[str, Iterator[int]] = defaultdict(itertools.count)  # States of a process group, by name
+
+
+@dataclass
+class _Joined:
+    """A job of a state's own, where its process group is another backend's."""
+
+    session: Session
+    futures: TaskThread
+    staging: Staging
+    controller: Controller | None
+
+    def close(self) -> None:
+        """Leaves it. Safe to call twice."""
+        self.session.close()
+        self.staging.feeder.stop()
+        self.futures.stop()
+        if self.controller is not None:
+            controllers.release(self.controller)
+            self.controller = None
 
 
 class State:
@@ -121,29 +141,27 @@ class State:
         group = process_group or getattr(model, "process_group", None) or dist.group.WORLD
         if group is None:
             raise UsageError("there is no process group: call torch.distributed.init_process_group first")
-        self._controller: Controller | None = None
-        self._own = not isinstance(group, SwitchGroup)
-        if isinstance(group, SwitchGroup):
-            shared = group.collectives
-            self._session, self._futures, self._staging = shared.session, shared.futures, shared.staging
-        else:
-            self._session = self._join(group, timeout)
-            self._futures = TaskThread("switchagg hook futures")
-            self._staging = Staging("switchagg hook")
+        self._group = group
+        self._joined = None if isinstance(group, SwitchGroup) else self._join(group, timeout)
 
-    def _join(self, group: Any, timeout: timedelta | None) -> Session:
+    def _join(self, group: Any, timeout: timedelta | None) -> _Joined:
         size, rank = dist.get_world_size(group), dist.get_rank(group)
         name = c10d._get_process_group_name(group)
         store = dist.PrefixStore(f"switchagg-hook/{next(_made[name])}", c10d._get_process_group_store(group))
         limit = timeout or c10d._get_default_timeout(dist.get_backend(group))
         store = store_prefix(store, rank, size, limit)
-        session, self._controller = join(store, f"{name}-hook", rank, size, limit, self._options)
-        return session
+        session, controller = join(store, f"{name}-hook", rank, size, limit, self._options)
+        return _Joined(session, TaskThread("switchagg hook futures"), Staging("switchagg hook"), controller)
+
+    @property
+    def _through(self) -> _Joined | Collectives:
+        """What this state has joined, or else what its group has now: members may have changed."""
+        return self._joined or self._group.collectives
 
     @property
     def session(self) -> Session:
         """The session beneath, for its counters."""
-        return self._session
+        return self._through.session
 
     # ------------------------------------------------------------------ checkpoints
 
@@ -179,13 +197,8 @@ class State:
 
     def close(self) -> None:
         """Leaves the job, if this state has joined one. Safe to call twice."""
-        if self._own:
-            self._own = False
-            self._session.close()
-            self._staging.feeder.stop()
-            self._futures.stop()
-            if self._controller is not None:
-                controllers.release(self._controller)
+        if self._joined is not None:
+            self._joined.close()
 
     def __enter__(self) -> Self:
         return self
@@ -203,30 +216,32 @@ class State:
         part: Running
         backs: Sequence[Step] = ()
         bits = self._options.lanes(buffer)[0]
-        if reduces_on_device(buffer, bits) and self.density == 1 and self._session.world_size > 1:
+        if reduces_on_device(buffer, bits) and self.density == 1 and self.session.world_size > 1:
             memory = None
             if self.error_feedback:
                 memory = self._memories.of(bucket.parameters(), buffer.device)
-            part = self._staging.reduce(
-                self._session, buffer, bits=int(bits or 0), average=True, seconds=self._seconds,
+            part = self._through.staging.reduce(
+                self.session, buffer, bits=int(bits or 0), average=True, seconds=self._seconds,
                 memory=memory,
             )  # fmt: skip
         else:
-            deferred = self._staging.defer(lambda x: self._reduce(bucket, x, background=True), [buffer])
+            deferred = self._through.staging.defer(
+                lambda x: self._reduce(bucket, x, background=True), [buffer]
+            )
             if deferred is None:
                 return self._reduce(bucket, buffer, background=not bucket.is_last())
             part, backs = deferred
-        return SwitchWork("allreduce_hook", [part], buffer, backs, self._futures)
+        return SwitchWork("allreduce_hook", [part], buffer, backs, self._through.futures)
 
     def _reduce(self, bucket: Any, buffer: torch.Tensor, *, background: bool) -> SwitchWork:
         """Starts the reduction of a bucket's gradients on the CPU, in place."""
         bits, min_bits = self._options.lanes(buffer)
         if sparse.fits(buffer) and buffer.is_floating_point():
             works, finish = sparse.start(
-                self._session, buffer, "avg", bits, min_bits, self._tables,
+                self.session, buffer, "avg", bits, min_bits, self._tables,
                 timeout=self._seconds, background=background,
             )  # fmt: skip
-            return SwitchWork("allreduce_hook", works, buffer, [finish], self._futures)
+            return SwitchWork("allreduce_hook", works, buffer, [finish], self._through.futures)
         if not dense(buffer) or not buffer.is_floating_point():
             raise UsageError(
                 f"the gradients are {buffer.dtype}, {buffer.layout} on {buffer.device}; allreduce_hook takes "
@@ -238,21 +253,21 @@ class State:
         x = buffer.detach()
         if self._compressors is not None:
             compressor = self._compressors.of(bucket.parameters())
-            work = compressed(self._session, x, compressor, "avg", None, self._seconds, background=background)
-            return SwitchWork("allreduce_hook", [work], buffer, [], self._futures)
+            work = compressed(self.session, x, compressor, "avg", None, self._seconds, background=background)
+            return SwitchWork("allreduce_hook", [work], buffer, [], self._through.futures)
         memory = None
         if self.error_feedback and x.dtype in _FEEDBACK_TYPES:
             memory = self._memories.of(bucket.parameters())
         blocks: Any = self._options.blocks
         block = self._options.block_size
         if self.density < 1:
-            block = block or self._session.mask_block_size
+            block = block or self.session.mask_block_size
             blocks = self._largest(x, block, memory)
-        work = self._session._allreduce(
+        work = self.session._allreduce(
             x, "avg", bits, blocks, block_size=block, timeout=self._seconds,
             min_bits=min_bits, memory=memory, background=background,
         )  # fmt: skip
-        return SwitchWork("allreduce_hook", [work], buffer, [], self._futures)
+        return SwitchWork("allreduce_hook", [work], buffer, [], self._through.futures)
 
     def _largest(self, x: torch.Tensor, block: int, memory: torch.Tensor | None) -> Any:
         """A mask of the blocks with the largest norms; without a memory the others become zero in x."""

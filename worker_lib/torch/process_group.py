@@ -28,16 +28,15 @@ from torch.distributed import ReduceOp
 from torch.distributed import distributed_c10d as c10d
 
 from switchagg.errors import UsageError
-from switchagg.wire.header import MAX_TREE_WORKERS
 from worker_lib import launchers
 from worker_lib.session import Session
 from worker_lib.torch import device, dispatch, versions
 from worker_lib.torch.collectives import Collectives
-from worker_lib.torch.fallback import GlooFallback, gloo_backend
-from worker_lib.torch.gloo import GlooCalls
+from worker_lib.torch.communicator import Change, Communicator, Handle, ReconfigureError, check_size
+from worker_lib.torch.fallback import GlooFallback
 from worker_lib.torch.options import Options
-from worker_lib.torch.rendezvous import controllers, join, store_prefix
-from worker_lib.torch.work import destroyed, flat
+from worker_lib.torch.rendezvous import controllers, store_prefix
+from worker_lib.torch.work import SwitchWork, destroyed, flat, memberless
 
 NAME = "switchagg"
 
@@ -61,8 +60,9 @@ def _make(given: Any, options: Any) -> SwitchGroup:
     if first and (os.environ.get("RANK"), os.environ.get("WORLD_SIZE")) == ("0", "1"):
         launchers.read(os.environ)  # refuses a world of one where there are more
     return SwitchGroup(
-        given.store, given.group_rank, given.group_size, given.timeout, given.group_id, options
-    )
+        given.store, given.group_rank, given.group_size, given.timeout, given.group_id, options,
+        members=not getattr(given, "enable_reconfigure", False),
+    )  # fmt: skip
 
 
 def _checked(options: Any, default: Options) -> Options:
@@ -83,48 +83,56 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
         timeout: of every operation that is given no other.
         name: the group's, in PyTorch.
         options: its settings.
+        members: False leaves it without members until `reconfigure`.
 
     Raises:
         UsageError: more ranks than a switch can serve. SwitchError: there is no switch, or it is full.
     """
 
     def __init__(
-        self, store: Any, rank: int, size: int, timeout: timedelta, name: str, options: Options
+        self,
+        store: Any,
+        rank: int,
+        size: int,
+        timeout: timedelta,
+        name: str,
+        options: Options,
+        *,
+        members: bool = True,
     ) -> None:
-        if size > MAX_TREE_WORKERS:
-            raise UsageError(
-                f"the group has {size} ranks; accepted: 1 to {MAX_TREE_WORKERS} on a tree of switches, fewer "
-                "on one. Reduce within smaller groups first, or use gloo"
-            )
+        check_size(size)
+        if not members and not dispatch.available():
+            raise UsageError("enable_reconfigure needs PyTorch 2.14 or newer; this is " + torch.__version__)
         versions.start_group(self, store, rank, size)
-        self._store = store
+        self._given = store  # by the caller; a change of members brings another one
+        self._store, self._rank, self._size, self._timeout, self._name = store, rank, size, timeout, name
         self._destroy_watch = versions.DestroyWatch()
         self._lock = threading.Lock()
-        self._collectives: Collectives | None = None
-        self._gloo: Any = None
+        self._changing = threading.Lock()  # members, by one thread at a time
+        self._members = members
+        self._communicator: Communicator | None = None
+        self._handle = Handle.of_group(store)
+        self._uuids: set[int] = set()
         self.settings = options
-        self.fallback: GlooFallback | None = None
-        store = store_prefix(store, rank, size, timeout)
-        # First the switch, which may have no room: gloo connects every rank with every other.
-        session, self._controller = join(store, name, rank, size, timeout, options)
-        self._collectives = Collectives(session, options, f"switchagg {name}")
-        self._gloo_calls = GlooCalls(session)
+        if members:
+            store = store_prefix(store, rank, size, timeout)
+            self._communicator = Communicator(store, rank, size, timeout, name, options)
         try:
-            self._gloo = gloo_backend(store, rank, size, timeout)
-            backend, number = self._gloo, dist.ProcessGroup.BackendType.GLOO
-            if dispatch.available():
-                backend = dispatch.SwitchBackend(self, rank, size, timeout)
-                number = dist.ProcessGroup.BackendType.CUSTOM
-                self._set_default_backend(number)
-            for kind in device.kinds():
-                self._register_backend(torch.device(kind), number, backend)
-            if options.fallback == "gloo" and size > 1:
-                store = dist.PrefixStore("fallback", store)
-                gloo = gloo_backend(store, rank, size, timeout)
-                self.fallback = self._collectives.switch = GlooFallback(session, gloo, store, name)
+            self._register()
         except BaseException:
             self.shutdown()
             raise
+
+    def _register(self) -> None:
+        """Tells PyTorch where operations go that it does not find in this class."""
+        if dispatch.available():
+            backend: Any = dispatch.SwitchBackend(self, self._rank, self._size, self._timeout)
+            number = dist.ProcessGroup.BackendType.CUSTOM
+            self._set_default_backend(number)
+        else:
+            backend, number = self.communicator.gloo, dist.ProcessGroup.BackendType.GLOO
+        for kind in device.kinds():
+            self._register_backend(torch.device(kind), number, backend)
 
     def getBackendName(self) -> str:
         """Its name for `torch.distributed.get_backend` and messages."""
@@ -132,38 +140,107 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     name = getBackendName
 
+    def getRank(self) -> int:
+        """This process's rank; PyTorch asks here, since members may change."""
+        return self._rank
+
+    def getSize(self) -> int:
+        """Number of members."""
+        return self._size
+
+    rank, size = getRank, getSize
+
+    @property
+    def communicator(self) -> Communicator:
+        """The members' job and connections.
+
+        Raises `SessionBrokenError` when the group is destroyed, or has no members yet.
+        """
+        if self._communicator is not None and self._destroy_watch.destroyed(self):
+            self.shutdown()
+        communicator = self._communicator
+        if communicator is None:
+            raise destroyed() if self._members else memberless()
+        return communicator
+
     @property
     def collectives(self) -> Collectives:
-        """The collectives that go through the switch.
-
-        Raises `SessionBrokenError` when the group is destroyed.
-        """
-        if self._collectives is not None and self._destroy_watch.destroyed(self):
-            self.shutdown()
-        if self._collectives is None:
-            raise destroyed()
-        return self._collectives
+        """The collectives that go through the switch. Raises as `communicator` does."""
+        return self.communicator.collectives
 
     @property
     def session(self) -> Session:
-        """The session beneath, for its counters.
-
-        Raises `SessionBrokenError` when the group is destroyed.
-        """
+        """The session beneath, for its counters. Raises as `communicator` does."""
         return self.collectives.session
+
+    @property
+    def fallback(self) -> GlooFallback | None:
+        """Does the switch's work when it is lost; None without ``fallback="gloo"``, and without members."""
+        return None if self._communicator is None else self._communicator.fallback
 
     @property
     def fallen_back(self) -> bool:
         """True if the switch is lost and gloo does its work."""
         return self.fallback is not None and self.fallback.lost.is_set()
 
+    # ------------------------------------------------------------------ members
+
+    @property
+    def supports_reconfigure(self) -> bool:
+        """True if members can change: from PyTorch 2.14 on."""
+        return dispatch.available()
+
+    def get_reconfigure_handle(self) -> str:
+        """This group's handle, which all that are to be members with it need; the same for its life."""
+        return str(self._handle)
+
+    def reconfigure(self, opts: Any) -> SwitchWork:
+        """Changes the members; `torch.distributed.distributed_c10d._reconfigure` calls it on all new ones.
+
+        Until all have come, the old members stay. After that the group has the new ones, or, if the switch or
+        gloo fails, none until the next call. Operations that are still on their way end with an error.
+
+        Args:
+            opts: PyTorch's ReconfigureOptions. `uuid`: another one each time. `handles`: the new members', in
+                the order of their ranks; of a set, in the order of the strings. `timeout`: the group's unless
+                given. `hints` are for other backends.
+
+        Returns:
+            A work that is complete.
+
+        Raises:
+            ReconfigureError: the uuid has been used before, this group's handle is missing, or one is none.
+            UsageError: PyTorch before 2.14; more ranks than a switch can serve.
+            SwitchError: not all members came in time; no switch, or it is full.
+        """
+        if not self.supports_reconfigure:
+            raise UsageError("reconfigure needs PyTorch 2.14 or newer; this is " + torch.__version__)
+        timeout = opts.timeout or self._timeout
+        with self._changing:
+            change = Change.read(opts, self._handle)
+            if opts.uuid in self._uuids:
+                raise ReconfigureError(f"uuid {opts.uuid} was already used; accepted: a new one each time")
+            store = dist.PrefixStore(change.prefix, change.first.store(self._handle, self._given, timeout))
+            met = store_prefix(store, change.rank, change.size, timeout)
+            self._uuids.add(opts.uuid)
+            with controllers.kept(self._communicator.controller if self._communicator else None):
+                self.shutdown()
+                self._communicator = Communicator(
+                    met, change.rank, change.size, timeout, self._name, self.settings, changed=True
+                )
+            self._store, self._rank, self._size = store, change.rank, change.size
+            self.set_timeout(self._timeout)
+        return SwitchWork("reconfigure", [], [], [], self.collectives.futures)
+
     def set_timeout(self, timeout: timedelta) -> None:
         """Sets the timeout of operations that are given no other."""
         seconds = timeout.total_seconds()
         if not seconds > 0:
             raise UsageError(f"timeout is {timeout!r}; accepted: more than 0 seconds")
-        self.session.timeout = seconds
-        self._gloo._set_default_timeout(timeout)
+        self._timeout = timeout
+        if self._communicator is not None:
+            self.session.timeout = seconds
+            self._communicator.gloo._set_default_timeout(timeout)
 
     def get_group_store(self) -> Any:
         """The store that the group was given."""
@@ -194,11 +271,11 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
         """
         if not group_name:
             raise UsageError("split_group needs a group_name, the same at all ranks of the new group")
-        if self.rank() not in ranks:
+        if self._rank not in ranks:
             return None
-        timeout = timeout or timedelta(seconds=self.session.timeout)
+        timeout = timeout or self._timeout
         store = dist.PrefixStore(group_name, self.get_group_store())
-        rank, options = ranks.index(self.rank()), _checked(opts, self.settings)
+        rank, options = ranks.index(self._rank), _checked(opts, self.settings)
         group = SwitchGroup(store, rank, len(ranks), timeout, group_name, options)
         group._set_group_name(group_name)
         group._set_group_desc(group_desc or "undefined")
@@ -210,18 +287,12 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
         Operations that are still on their way end with an error. Safe to call twice.
         """
         with self._lock:
-            collectives, self._collectives = self._collectives, None
-            gloo, self._gloo = self._gloo, None
-        if collectives is None:
-            return
-        collectives.close()
-        if gloo is not None:
-            versions.end_gloo(gloo)
-        if self._controller is not None:
-            controllers.release(self._controller)
+            communicator, self._communicator = self._communicator, None
+        if communicator is not None:
+            communicator.close()
 
     def __del__(self) -> None:
-        if getattr(self, "_collectives", None) is not None and not sys.is_finalizing():
+        if getattr(self, "_communicator", None) is not None and not sys.is_finalizing():
             self.shutdown()
 
     def abort(self) -> None:
@@ -380,19 +451,19 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
             what: values that are the same at all ranks, if they call the same.
             each: one call for each item of the lists in `args`: gloo's own call for all is not in Python.
         """
-        collectives, gloo = self.collectives, self._gloo
+        communicator = self.communicator
         seconds = opts.timeout.total_seconds()
         said = ", ".join(str(each).removeprefix("torch.").removeprefix("RedOpType.") for each in what)
-        self._gloo_calls.marked = not self.fallen_back
+        communicator.gloo_calls.marked = not self.fallen_back
         parts = [
-            self._gloo_calls.start(
+            communicator.gloo_calls.start(
                 f"{name}({said}) through gloo",
                 seconds if seconds > 0 else None,
-                partial(getattr(gloo, beneath), *call, opts),
+                partial(getattr(communicator.gloo, beneath), *call, opts),
             )
             for call in (zip(*args, strict=True) if each else [args])
         ]
-        return collectives._work(name, parts, args[0], [], opts)
+        return communicator.collectives._work(name, parts, args[0], [], opts)
 
 
 def _kind(tensors: Any) -> tuple[Any, ...]:

@@ -13,12 +13,14 @@ destroyed.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import json
 import os
 import secrets
 import socket
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final
@@ -123,6 +125,13 @@ class Controller:
     child: Embedded | None = None
     uses: int = 0
 
+    def fits(self, *, own: bool, several: bool) -> bool:
+        """True if it can be a group's whose needs are those of `_Controllers.oldest`."""
+        alone = self.child is not None and self.child.switch[0].startswith("127.")
+        if own and (self.child is None or self.child.process.poll() is not None):
+            return False
+        return not (several and alone)
+
 
 class _Controllers:
     """Those in use in this process, the oldest first."""
@@ -131,10 +140,15 @@ class _Controllers:
         self._lock = threading.Lock()
         self._held: list[Controller] = []
 
-    def oldest(self) -> Controller | None:
-        """The one that new groups should use too."""
+    def oldest(self, *, own: bool = False, several: bool = False) -> Controller | None:
+        """The one that new groups should use too.
+
+        Args:
+            own: only one that this process has started, and that still runs.
+            several: only one that other hosts reach.
+        """
         with self._lock:
-            return self._held[0] if self._held else None
+            return next((each for each in self._held if each.fits(own=own, several=several)), None)
 
     def hold(self, controller: Controller) -> None:
         """Counts one more group that uses it."""
@@ -152,6 +166,17 @@ class _Controllers:
             self._held.remove(controller)
         if controller.child is not None:
             controller.child.close()
+
+    @contextlib.contextmanager
+    def kept(self, controller: Controller | None) -> Iterator[None]:
+        """Holds one, if it is given, while a group leaves it and may come back."""
+        if controller is not None:
+            self.hold(controller)
+        try:
+            yield
+        finally:
+            if controller is not None:
+                self.release(controller)
 
     def end(self) -> None:
         """Ends all child processes, at the end of this one.
@@ -181,7 +206,14 @@ atexit.register(controllers.end)
 
 
 def join(
-    store: Any, group: str, rank: int, size: int, timeout: timedelta, options: Options
+    store: Any,
+    group: str,
+    rank: int,
+    size: int,
+    timeout: timedelta,
+    options: Options,
+    *,
+    changed: bool = False,
 ) -> tuple[Session, Controller | None]:
     """Joins the job of a process group.
 
@@ -190,6 +222,7 @@ def join(
         group: its name in PyTorch, for listings.
         rank, size: in the group.
         timeout: for everything; also the session's.
+        changed: rank 0 takes no controller that another process has started, which may have gone.
 
     Returns:
         The session, and the controller that the caller releases after it has closed the session; None in a
@@ -205,7 +238,7 @@ def join(
     store.set(f"{_KEY}/host/{rank}", _host_identity())
     if rank == 0:
         try:
-            controller = _controller(store, size, deadline)
+            controller = _controller(store, size, deadline, changed)
         except SwitchAggError as error:
             store.set(_KEY, json.dumps({"error": str(error)}))
             raise
@@ -213,7 +246,7 @@ def join(
         answer = {"controller": controller.url, "credential": controller.credential, "job": name}
         store.set(_KEY, json.dumps(answer))
     else:
-        answer = json.loads(store.get(_KEY))
+        answer = json.loads(_read(store, _KEY, "rank 0 has named no switch", deadline))
         if "error" in answer:
             raise SwitchError(f"rank 0 has no switch for this process group: {answer['error']}")
         name = answer["job"]
@@ -235,16 +268,17 @@ def join(
     return session, controller
 
 
-def _controller(store: Any, size: int, deadline: float) -> Controller:
+def _controller(store: Any, size: int, deadline: float, changed: bool) -> Controller:
     """The controller that rank 0 chooses."""
     if url := os.environ.get("SWITCHAGG_CONTROLLER"):
         return Controller(url)
-    if known := controllers.oldest():
+    hosts = [_read(store, f"{_KEY}/host/{r}", f"rank {r} has gone", deadline) for r in range(size)]
+    several = len(set(hosts)) > 1
+    if known := controllers.oldest(own=changed, several=several):
         return known
     address = "127.0.0.1"
-    several = len({store.get(f"{_KEY}/host/{rank}") for rank in range(size)}) > 1
     if several:
-        address = os.environ.get("MASTER_ADDR", "")
+        address = _own_address(store) if changed else os.environ.get("MASTER_ADDR", "")
         if not address:
             raise UsageError(
                 "the ranks run on several hosts and MASTER_ADDR is not set: set it to an address of rank 0's "
@@ -254,6 +288,32 @@ def _controller(store: Any, size: int, deadline: float) -> Controller:
     patience = max(1.0, deadline - time.monotonic())
     child = start_embedded(address, timeout=patience, credential=credential, several_hosts=several)
     return Controller(child.controller, credential, child)
+
+
+def _read(store: Any, key: str, complaint: str, deadline: float) -> str:
+    """The value of a key that appears before the deadline; else raises `SwitchError`."""
+    if not _appears(store, key, deadline):
+        raise SwitchError(f"{complaint} within the process group's timeout")
+    value: str = store.get(key).decode()
+    return value
+
+
+def tcp_store(store: Any) -> Any:
+    """The TCPStore beneath prefixes; None where the store is of another kind."""
+    while isinstance(store, dist.PrefixStore):
+        store = store.underlying_store
+    return store if isinstance(store, dist.TCPStore) else None
+
+
+def _own_address(store: Any) -> str:
+    """The address of this host that leads to the group's store; empty if that is loopback, or unknown."""
+    tcp = tcp_store(store)
+    there = tcp.host if tcp else os.environ.get("MASTER_ADDR", "")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, contextlib.suppress(OSError):
+        probe.connect((there, 9))  # sends nothing
+        address: str = probe.getsockname()[0]
+        return "" if address.startswith("127.") else address
+    return ""
 
 
 def _host_identity() -> str:

@@ -232,6 +232,13 @@ def destroyed() -> SessionBrokenError:
     )
 
 
+def memberless() -> SessionBrokenError:
+    """The error of a process group that was made without members, and has none yet or no longer."""
+    return SessionBrokenError(
+        "this process group has no members: call torch.distributed._reconfigure on all that are to be members"
+    )
+
+
 class Running(Protocol):
     """The part of `worker_lib.Work` that a `SwitchWork` needs."""
 
