@@ -1,4 +1,4 @@
-# make install | demo | test | test-long | topo-test | experiments | fuzz | fuzz-sums | soak | fuzz-api | training | torch-matrix | bench | lint. Each does its own set-up; needs Python 3.11+, a C++20 compiler and make.
+# make install | demo | test | test-long | topo-test | experiments | fuzz | fuzz-sums | soak | fuzz-api | training | torch-matrix | torch-kills | bench | lint. Each does its own set-up; needs Python 3.11+, a C++20 compiler and make.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -10,9 +10,11 @@ SUMS ?= 5000
 # Two files of tests at a time: most of their time they wait. PYTEST= runs one after another.
 PYTEST ?= -n 2 --dist loadfile
 STEPS ?= 500
+KILLS ?= 100
+WAY ?= reconfigure
 SOURCES := pyproject.toml CMakeLists.txt $(shell find switchagg worker_lib -name '*.cpp' -o -name '*.h')
 
-.PHONY: install demo test test-long topo-test experiments fuzz fuzz-sums soak fuzz-api training torch-matrix bench lint format native clean
+.PHONY: install demo test test-long topo-test experiments fuzz fuzz-sums soak fuzz-api training torch-matrix torch-kills bench lint format native clean
 
 install: $(VENV)/.installed-$(EXTRAS)
 
@@ -66,6 +68,10 @@ training: install
 # Features of PyTorch through gloo and through the switch; the table of docs/pytorch.md.
 torch-matrix: install
 	$(BIN)/python -m tests.torch_matrix $(if $(ONLY),--only "$(ONLY)")
+
+# Ranks that are killed in training and come back, KILLS of them, under PyTorch's reconfigure; WAY=torchft under its Manager.
+torch-kills: install
+	$(BIN)/python -m tests.torch_kills --kills $(KILLS) --way $(WAY)
 
 bench: install
 	$(BIN)/switchagg bench allreduce

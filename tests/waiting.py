@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 
-def eventually(condition: Callable[[], object], seconds: float = 60.0) -> None:
+def eventually(condition: Callable[[], object], seconds: float = 120.0) -> None:
     """Returns when `condition()` is true; fails when that has not come within `seconds`."""
     deadline = time.monotonic() + seconds
     while not condition():

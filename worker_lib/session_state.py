@@ -19,7 +19,7 @@ from worker_lib.membership import Loss
 from worker_lib.monitor import MembershipMonitor
 
 PENDING, DONE, MISMATCH, TIMEOUT, ABORTED, LOST, MOVED = range(7)  # statuses of a `_native.Collective`
-_ASK_TIMEOUT: Final = 1.0  # seconds for asking the controller who is missing, after a timeout
+_ASK_TIMEOUT: Final = 3.0  # seconds for asking the controller who is missing, after a timeout
 _LEAVE_SECONDS: Final = 5.0  # at most, for other threads to come out of the engine
 
 

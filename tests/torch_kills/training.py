@@ -1,4 +1,4 @@
-"""What the ranks train: a small network on data drawn from step and rank, and the processes that they are."""
+"""The network that ranks train, on data drawn from step and rank, and the processes that they are."""
 
 from __future__ import annotations
 

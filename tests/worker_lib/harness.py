@@ -38,7 +38,7 @@ import worker_lib
 from worker_lib.join import MemberStream
 
 ROOT = Path(__file__).resolve().parents[2]
-LIMIT = 60.0  # seconds for anything
+LIMIT = 150.0  # seconds for anything
 _names = itertools.count()
 
 

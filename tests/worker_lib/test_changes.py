@@ -283,7 +283,7 @@ def test_one_that_is_left_goes_on_alone_and_is_joined_again(host: EmbeddedContro
             gathered = session.allgather(np.full(3, session.rank, I32))
             return [total, *gathered[:, 0].tolist()]
 
-    for outcome in in_threads([survivor, lost_and_back], limit=100):
+    for outcome in in_threads([survivor, lost_and_back], limit=200):
         assert outcome.get() == [3, 0, 1]
 
 
@@ -308,7 +308,7 @@ def test_a_rank_that_comes_back_takes_part_from_a_later_collective_on(host: Embe
         assert lost == ([] if rank == 1 else [(1,)])
         return seen
 
-    first, second, last = [o.get() for o in in_threads([lambda r=r: member(r) for r in range(3)], limit=100)]
+    first, second, last = [o.get() for o in in_threads([lambda r=r: member(r) for r in range(3)], limit=200)]
     assert first == last
     assert second == first[-10:] == [(0, 1, 2)] * 10
     assert set(first[:-10]) <= {(0, 2)}
@@ -376,7 +376,7 @@ def test_calls_of_several_collectives_begin_again_when_a_rank_comes_back(
         assert lost == ([] if rank == 1 else [(1,)])
         return seen
 
-    first, second, last = [o.get() for o in in_threads([lambda r=r: member(r) for r in range(3)], limit=100)]
+    first, second, last = [o.get() for o in in_threads([lambda r=r: member(r) for r in range(3)], limit=200)]
     assert first == last
     assert second == first[-10:] == [(0, 1, 2)] * 10
     assert set(first[:-10]) <= {(0, 2)}
@@ -423,7 +423,7 @@ def test_a_collective_called_for_another_number_of_ranks(host: EmbeddedControlle
                 session.allgather_async(np.ones(2, I32)).wait()
             return gathers(session)
 
-    for outcome in in_threads([first, second, third], limit=100):
+    for outcome in in_threads([first, second, third], limit=200):
         assert outcome.get() == [0, 1, 2]
 
 
@@ -604,7 +604,7 @@ def test_random_losses_and_returns(way: str) -> None:
                 except WorkerLostError:
                     continue
 
-        outcomes: list[Outcome] = in_threads([lambda p=p: member(p) for p in range(n)], limit=100)
+        outcomes: list[Outcome] = in_threads([lambda p=p: member(p) for p in range(n)], limit=200)
         for outcome in outcomes:
             outcome.get()
         print(f"lives {lives}, {len({job for job, _ in seen})} generations, {len(seen)} collectives")

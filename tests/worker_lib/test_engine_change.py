@@ -256,7 +256,7 @@ def test_random_changes_under_loss(link: bool) -> None:
         for thread in threads.values():
             thread.join(60)
             assert not thread.is_alive()
-    assert len(completed) > 50
+    assert len(completed) > len(members)
     for (generation, _), sums in completed.items():
         assert sums == {sum(1 << p for p in members[generation])}
 

@@ -30,8 +30,8 @@ def through(cluster: Cluster, xs: list[np.ndarray[Any, Any]], bits: int) -> list
             count=x.size, fingerprint_count=x.size, shape_crc=1, workers=WORKERS, rank=len(works),
             input=x.ctypes.data, in_end=x.size, output=out.ctypes.data, out_end=x.size, zero_fill=True,
         )  # fmt: skip
-        works.append((engine, engine.submit(call, 60 * SECOND, True, engine.generation)))
-    assert [engine.wait(work, 60 * SECOND) for engine, work in works] == [DONE] * WORKERS
+        works.append((engine, engine.submit(call, 150 * SECOND, True, engine.generation)))
+    assert [engine.wait(work, 150 * SECOND) for engine, work in works] == [DONE] * WORKERS
     return outs
 
 

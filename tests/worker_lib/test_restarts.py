@@ -54,7 +54,7 @@ def test_a_rank_that_dies_while_the_controller_is_away(tmp_path: Path) -> None:
         site.start_controller()
 
     try:
-        first, second, last, struck = in_threads([*(lambda r=r: member(r) for r in range(3)), strikes], 110)
+        first, second, last, struck = in_threads([*(lambda r=r: member(r) for r in range(3)), strikes], 200)
         struck.get()
         assert second.get() is None
         for outcome in (first, last):

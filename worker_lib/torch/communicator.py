@@ -1,4 +1,4 @@
-"""What a process group has while its ranks stay the same: a session on the switch, and gloo for the rest.
+"""Members of a process group that have joined a job: a session on the switch, and gloo for the rest.
 
     SwitchGroup --> Communicator (uuid 7: ranks a, b, c) --> Collectives, gloo
                     reconfigure(uuid 8, handles of a, c, d)

@@ -155,7 +155,7 @@ class State:
 
     @property
     def _through(self) -> _Joined | Collectives:
-        """What this state has joined, or else what its group has now: members may have changed."""
+        """The job that this state has joined, or else its group's of now: members may have changed."""
         return self._joined or self._group.collectives
 
     @property

@@ -35,7 +35,7 @@ def at_leaves(
         with worker_lib.connect(it.url, name, r, len(where), address=address(where[r], r), **settings) as s:
             return function(s, *args)
 
-    return in_threads([functools.partial(rank, r) for r in range(len(where))], 90.0)
+    return in_threads([functools.partial(rank, r) for r in range(len(where))], 200.0)
 
 
 def _values(outcomes: list[Outcome]) -> list[Any]:

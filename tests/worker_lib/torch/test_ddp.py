@@ -110,7 +110,7 @@ def _last_bucket(seconds: float | None) -> tuple[list[float], list[bool], bool]:
         for _ in range(3):
             model.zero_grad()
             model(torch.full((1000,), 1.0 + rank)).backward()
-        return model.module.weight.grad[0].unique().tolist(), complete, bool(state._futures._threads)
+        return model.module.weight.grad[0].unique().tolist(), complete, bool(state._through.futures._threads)
 
 
 def test_whoever_hands_over_the_last_bucket_runs_the_exchange() -> None:

@@ -153,8 +153,10 @@ def refuse() -> None:
         dist.all_reduce(x)
     meet("d")
     change(9, others)
-    parts = dist.split_group(split_ranks=[[0], [1]])
-    dist.all_reduce(x, group=parts)
+    pair = dist.group.WORLD.split_group([1, 0], group_name="pair")
+    pair.allreduce([x]).wait()
+    assert torch.equal(x, torch.full((2,), 4.0))
+    pair.shutdown()
 
 
 @needs_reconfigure
