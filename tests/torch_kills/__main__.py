@@ -5,7 +5,7 @@ python -m tests.torch_kills --kills 100 --way torchft    torchft's Manager
 python -m tests.torch_kills --backend gloo               beside it
 
 Every kill has to leave the others training, with equal weights, and the new rank has to catch up with them.
-Every step's sum is compared with the number of ranks. Status 1: one of these was not so.
+With every step a one is summed, which must give the number of ranks. Status 1: one of these was not so.
 """
 
 from __future__ import annotations

@@ -124,7 +124,7 @@ class Members:
         )
 
     def finish(self) -> str:
-        """The last word on the weights."""
+        """Trains on, and compares all ranks' weights once more."""
         self._train()
         self._ranks[0].pipe.send("report")
         found = reports(self._ranks)

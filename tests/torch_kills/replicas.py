@@ -87,7 +87,7 @@ class Replicas:
         return f"{victim.name} killed at step {step}; {seconds:.1f} s until the others had done 3 more"
 
     def finish(self) -> str:
-        """The last word on the weights."""
+        """Trains to a step that all end at, and compares their weights."""
         last = max(rank.steps.value for rank in self._ranks) + 20
         for rank in self._ranks:
             rank.pipe.send(last)

@@ -87,6 +87,7 @@ class Compressor(ABC):
 
     Attributes:
         unbiased: true if the mean of `own` over its random draws is x.
+        draws_shared: true if all ranks must draw the same random numbers.
         remembers: true if it has a memory with an entry for each element, so that elements must keep their
             indices from round to round.
         parameters: attributes that `describe` shows, by name.
@@ -95,6 +96,7 @@ class Compressor(ABC):
     """
 
     unbiased: bool = False
+    draws_shared: bool = False
     remembers: ClassVar[bool] = False
     parameters: tuple[str, ...] = ()
     memory_names: ClassVar[tuple[str, ...]] = ()
@@ -314,6 +316,15 @@ class Compressor(ABC):
         self.restore_scalars(state["scalars"])
         for part, its in zip(self.parts(), state["parts"], strict=True):
             part._load(its)
+
+    def tag(self) -> str:
+        """Returns text that must be the same at all ranks in a round."""
+        drawn = f" draw {self.stream}/{self.step}" if self.draws_shared else ""
+        return self.describe() + drawn + "".join(part.tag() for part in self.parts() if part.draws_shared)
+
+    def follow(self, other: Compressor) -> None:
+        """Continues where `other` is, which has been used with the same ranks."""
+        self._with = other._with
 
     # ------------------------------------------------------------------ for subclasses
 

@@ -87,7 +87,7 @@ def _prepare(
         flat = _flat(v, dtype)
         shared = compressor.share(flat, round)
         if shared is not None:
-            own, tag = shared, compressor.describe()
+            own, tag = shared, compressor.tag()
             try:
                 shared = scale.get(state, lambda: _ored(state, own, round, tag, timeout))
             except MembershipChanged:
@@ -100,7 +100,7 @@ def _prepare(
             total,
             SumOptions(
                 "sum", message.bits, None, message.blocks, message.block_size,
-                message.memory if round.world_size > 1 else None, tag=compressor.describe(),
+                message.memory if round.world_size > 1 else None, tag=compressor.tag(),
                 kind=Kind.COMPRESSED,
             ),
         )  # fmt: skip

@@ -281,7 +281,7 @@ class RandomBlocks(CountedBlocks):
     ) -> None:
         super().__init__(k, tau, block, seed)
         self.independent = independent
-        self.same_blocks = not independent
+        self.same_blocks = self.draws_shared = not independent
         self.scaled = scaled
 
     @property

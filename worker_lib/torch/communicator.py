@@ -39,10 +39,12 @@ class Communicator:
         timeout: of every operation that is given no other.
         name: the group's, in PyTorch.
         options: the group's settings.
-        changed: the members of the group have changed, or may: rank 0 takes no controller that another
-            process has started, which may have been a member's that has gone.
+        changed: the group has had other members: rank 0 takes no controller that another process has
+            started, which may be one of those that have gone.
 
     Attributes:
+        rank, size: of this process among the members.
+        controller: what `join` returned.
         collectives: those that go through the switch.
         gloo: a gloo backend.
         gloo_calls: begins its operations.
@@ -80,6 +82,25 @@ class Communicator:
         except BaseException:
             self.close()
             raise
+
+    @property
+    def fallen_back(self) -> bool:
+        """True if the switch is lost and gloo does its work."""
+        return self.fallback is not None and self.fallback.lost.is_set()
+
+    @property
+    def broken(self) -> bool:
+        """True if a rank's end, the switch or the network has ended it, and nothing does its work."""
+        if self.fallback is not None and self.fallen_back:
+            return self.fallback.failed
+        return self.collectives.session._state.broken is not None
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Sets the timeout of operations that are given no other; more than 0."""
+        self.collectives.session.timeout = timeout.total_seconds()
+        self.gloo._set_default_timeout(timeout)
+        if self.fallback is not None:
+            self.fallback.set_timeout(timeout)
 
     def close(self) -> None:
         """Leaves the job, and lets go of threads, sockets and the switch, if this process started it.

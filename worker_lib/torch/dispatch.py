@@ -80,39 +80,39 @@ class SwitchBackend(native.Backend):
         return self._options
 
     def rank(self) -> int:
-        """The group's."""
-        return int(self._its.rank())
+        """The group's rank of this process."""
+        return int(self._owner.rank())
 
     def size(self) -> int:
-        """The group's."""
-        return int(self._its.size())
+        """The group's number of members."""
+        return int(self._owner.size())
 
     def get_error(self) -> Any:
         """REMOTE_ERROR where a rank's end, the switch or the network has broken the members' session."""
-        communicator = self._its._communicator
-        broken = communicator is not None and communicator.collectives.session._state.broken is not None
+        communicator = self._owner._communicator
+        broken = communicator is not None and communicator.broken
         return native.ErrorType.REMOTE_ERROR if broken else native.ErrorType.SUCCESS
 
     def get_reconfigure_handle(self) -> str:
-        """The group's."""
-        return str(self._its.get_reconfigure_handle())
+        """The group's handle."""
+        return str(self._owner.get_reconfigure_handle())
 
     def reconfigure(self, opts: Any) -> Any:
         """`SwitchGroup.reconfigure`."""
-        return self._its.reconfigure(opts)
+        return self._owner.reconfigure(opts)
 
     def set_timeout(self, timeout: timedelta) -> None:
         """`SwitchGroup.set_timeout`."""
-        self._its.set_timeout(timeout)
+        self._owner.set_timeout(timeout)
 
     def abort(self) -> None:
         """`SwitchGroup.abort`."""
-        self._its.abort()
+        self._owner.abort()
 
     shutdown = abort
 
     @property
-    def _its(self) -> Any:
+    def _owner(self) -> Any:
         group = self._group()
         if group is None:
             raise destroyed()
@@ -153,7 +153,7 @@ def _begun(own: Callable[..., Any]) -> Callable[..., Any]:
     """A method of the backend: begins the operation, and leaves its work for the group's method."""
 
     def begin(self: SwitchBackend, *args: Any) -> Any:
-        work = own(self._its, *args)
+        work = own(self._owner, *args)
         if _works.begun:
             _works.begun[-1] = work
         return work

@@ -146,6 +146,15 @@ class GlooFallback:
         self._thread = threading.Thread(target=self._run, name=f"switchagg {name} fallback", daemon=True)
         self._thread.start()
 
+    @property
+    def failed(self) -> bool:
+        """True if gloo has failed too."""
+        return self._failed is not None
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Sets the timeout of gloo's operations that are given no other."""
+        self._gloo._set_default_timeout(timeout)
+
     def close(self) -> None:
         """Makes sure that the last results have reached all ranks, and ends the thread."""
         if not self.lost.is_set():

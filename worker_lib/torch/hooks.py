@@ -212,36 +212,44 @@ class State:
 
     def _start(self, bucket: Any) -> SwitchWork:
         """Starts the reduction of a bucket: on its GPU, from its GPU through the feeder, or at once."""
+        through = self._through  # what begins later does so among the same ranks
+        if self._joined is not None and dist.get_world_size(self._group) != through.session.world_size:
+            raise UsageError(
+                f"the process group has {dist.get_world_size(self._group)} members, this State "
+                f"{through.session.world_size}: make a new one when members change"
+            )
         buffer = bucket.buffer()
         part: Running
         backs: Sequence[Step] = ()
         bits = self._options.lanes(buffer)[0]
-        if reduces_on_device(buffer, bits) and self.density == 1 and self.session.world_size > 1:
+        if reduces_on_device(buffer, bits) and self.density == 1 and through.session.world_size > 1:
             memory = None
             if self.error_feedback:
                 memory = self._memories.of(bucket.parameters(), buffer.device)
-            part = self._through.staging.reduce(
-                self.session, buffer, bits=int(bits or 0), average=True, seconds=self._seconds,
+            part = through.staging.reduce(
+                through.session, buffer, bits=int(bits or 0), average=True, seconds=self._seconds,
                 memory=memory,
             )  # fmt: skip
         else:
-            deferred = self._through.staging.defer(
-                lambda x: self._reduce(bucket, x, background=True), [buffer]
+            deferred = through.staging.defer(
+                lambda x: self._reduce(through, bucket, x, background=True), [buffer]
             )
             if deferred is None:
-                return self._reduce(bucket, buffer, background=not bucket.is_last())
+                return self._reduce(through, bucket, buffer, background=not bucket.is_last())
             part, backs = deferred
-        return SwitchWork("allreduce_hook", [part], buffer, backs, self._through.futures)
+        return SwitchWork("allreduce_hook", [part], buffer, backs, through.futures)
 
-    def _reduce(self, bucket: Any, buffer: torch.Tensor, *, background: bool) -> SwitchWork:
+    def _reduce(
+        self, through: _Joined | Collectives, bucket: Any, buffer: torch.Tensor, *, background: bool
+    ) -> SwitchWork:
         """Starts the reduction of a bucket's gradients on the CPU, in place."""
         bits, min_bits = self._options.lanes(buffer)
         if sparse.fits(buffer) and buffer.is_floating_point():
             works, finish = sparse.start(
-                self.session, buffer, "avg", bits, min_bits, self._tables,
+                through.session, buffer, "avg", bits, min_bits, self._tables,
                 timeout=self._seconds, background=background,
             )  # fmt: skip
-            return SwitchWork("allreduce_hook", works, buffer, [finish], self._through.futures)
+            return SwitchWork("allreduce_hook", works, buffer, [finish], through.futures)
         if not dense(buffer) or not buffer.is_floating_point():
             raise UsageError(
                 f"the gradients are {buffer.dtype}, {buffer.layout} on {buffer.device}; allreduce_hook takes "
@@ -253,21 +261,23 @@ class State:
         x = buffer.detach()
         if self._compressors is not None:
             compressor = self._compressors.of(bucket.parameters())
-            work = compressed(self.session, x, compressor, "avg", None, self._seconds, background=background)
-            return SwitchWork("allreduce_hook", [work], buffer, [], self._through.futures)
+            work = compressed(
+                through.session, x, compressor, "avg", None, self._seconds, background=background
+            )
+            return SwitchWork("allreduce_hook", [work], buffer, [], through.futures)
         memory = None
         if self.error_feedback and x.dtype in _FEEDBACK_TYPES:
             memory = self._memories.of(bucket.parameters())
         blocks: Any = self._options.blocks
         block = self._options.block_size
         if self.density < 1:
-            block = block or self.session.mask_block_size
+            block = block or through.session.mask_block_size
             blocks = self._largest(x, block, memory)
-        work = self.session._allreduce(
+        work = through.session._allreduce(
             x, "avg", bits, blocks, block_size=block, timeout=self._seconds,
             min_bits=min_bits, memory=memory, background=background,
         )  # fmt: skip
-        return SwitchWork("allreduce_hook", [work], buffer, [], self._through.futures)
+        return SwitchWork("allreduce_hook", [work], buffer, [], through.futures)
 
     def _largest(self, x: torch.Tensor, block: int, memory: torch.Tensor | None) -> Any:
         """A mask of the blocks with the largest norms; without a memory the others become zero in x."""

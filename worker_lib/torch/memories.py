@@ -10,6 +10,7 @@ BucketCompressors   a compressor of `worker_lib.compress` for each bucket, with 
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -112,7 +113,6 @@ class BucketCompressors:
         self._prototype = prototype
         self._names = names
         self._sizes = {name: parameter.numel() for parameter, name in names.items()}
-        self._made = 0
         self._of: dict[tuple[str, ...], Compressor] = {}
         self._where: dict[str, tuple[Compressor, int]] = {}  # a parameter's, and its first element there
 
@@ -124,8 +124,8 @@ class BucketCompressors:
         """
         names = _names_in(self._names, parameters)
         if names not in self._of:
-            self._made += 1
-            compressor = self._prototype.fork(self._made)
+            # A rank that comes later has seen fewer buckets: the stream is that of the names alone.
+            compressor = self._prototype.fork(zlib.crc32("\0".join(names).encode()))
             self._hand_over(names, compressor)
             self._put(names, compressor)
         return self._of[names]
@@ -163,7 +163,6 @@ class BucketCompressors:
         self._where.clear()
         for names, compressor in loaded:
             self._put(names, compressor)
-        self._made = max((c.stream for _, c in loaded), default=0)
 
     def _put(self, names: tuple[str, ...], compressor: Compressor) -> None:
         """Makes it the compressor of these parameters, from here on."""
@@ -191,6 +190,7 @@ class BucketCompressors:
                     }
                 )
             part.step = max(parts[i].step for parts in before.values())
+        compressor.follow(owners[0])
 
     def _memory_of(
         self, name: str, memories: Mapping[int, Mapping[str, npt.NDArray[Any]]], kind: str, dtype: Any

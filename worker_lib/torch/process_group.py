@@ -17,6 +17,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from datetime import timedelta
 from functools import partial
@@ -27,12 +28,12 @@ import torch.distributed as dist
 from torch.distributed import ReduceOp
 from torch.distributed import distributed_c10d as c10d
 
-from switchagg.errors import UsageError
+from switchagg.errors import SwitchAggError, SwitchError, UsageError
 from worker_lib import launchers
 from worker_lib.session import Session
 from worker_lib.torch import device, dispatch, versions
 from worker_lib.torch.collectives import Collectives
-from worker_lib.torch.communicator import Change, Communicator, Handle, ReconfigureError, check_size
+from worker_lib.torch.communicator import Change, Communicator, Handle, ReconfigureError
 from worker_lib.torch.fallback import GlooFallback
 from worker_lib.torch.options import Options
 from worker_lib.torch.rendezvous import controllers, store_prefix
@@ -100,7 +101,6 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
         *,
         members: bool = True,
     ) -> None:
-        check_size(size)
         if not members and not dispatch.available():
             raise UsageError("enable_reconfigure needs PyTorch 2.14 or newer; this is " + torch.__version__)
         versions.start_group(self, store, rank, size)
@@ -109,6 +109,7 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
         self._destroy_watch = versions.DestroyWatch()
         self._lock = threading.Lock()
         self._changing = threading.Lock()  # members, by one thread at a time
+        self._ends = 0  # calls of `shutdown`
         self._members = members
         self._communicator: Communicator | None = None
         self._handle = Handle.of_group(store)
@@ -141,12 +142,14 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
     name = getBackendName
 
     def getRank(self) -> int:
-        """This process's rank; PyTorch asks here, since members may change."""
-        return self._rank
+        """This process's rank among the members; without any, among the last or given ones."""
+        communicator = self._communicator
+        return self._rank if communicator is None else communicator.rank
 
     def getSize(self) -> int:
-        """Number of members."""
-        return self._size
+        """Number of members; without any, of the last or given ones."""
+        communicator = self._communicator
+        return self._size if communicator is None else communicator.size
 
     rank, size = getRank, getSize
 
@@ -181,7 +184,7 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
     @property
     def fallen_back(self) -> bool:
         """True if the switch is lost and gloo does its work."""
-        return self.fallback is not None and self.fallback.lost.is_set()
+        return self._communicator is not None and self._communicator.fallen_back
 
     # ------------------------------------------------------------------ members
 
@@ -209,27 +212,48 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
             A work that is complete.
 
         Raises:
-            ReconfigureError: the uuid has been used before, this group's handle is missing, or one is none.
+            ReconfigureError: the uuid has been used before, this group's handle is missing.
             UsageError: PyTorch before 2.14; more ranks than a switch can serve.
             SwitchError: not all members came in time; no switch, or it is full.
         """
         if not self.supports_reconfigure:
             raise UsageError("reconfigure needs PyTorch 2.14 or newer; this is " + torch.__version__)
-        timeout = opts.timeout or self._timeout
+        timeout = self._timeout if opts.timeout is None else opts.timeout
+        if timeout <= timedelta(0):
+            raise ReconfigureError(f"timeout is {timeout!r}; accepted: more than 0 seconds")
+        limit = time.monotonic() + timeout.total_seconds()
+        ends = self._ends
         with self._changing:
             change = Change.read(opts, self._handle)
             if opts.uuid in self._uuids:
                 raise ReconfigureError(f"uuid {opts.uuid} was already used; accepted: a new one each time")
-            store = dist.PrefixStore(change.prefix, change.first.store(self._handle, self._given, timeout))
-            met = store_prefix(store, change.rank, change.size, timeout)
-            self._uuids.add(opts.uuid)
-            with controllers.kept(self._communicator.controller if self._communicator else None):
-                self.shutdown()
-                self._communicator = Communicator(
-                    met, change.rank, change.size, timeout, self._name, self.settings, changed=True
+            try:
+                store = dist.PrefixStore(
+                    change.prefix, change.first.store(self._handle, self._given, timeout)
                 )
+                met = store_prefix(store, change.rank, change.size, _until(limit))
+                self._uuids.add(opts.uuid)
+                self._members = False  # from here on, those before are over
+                with controllers.kept(self._communicator.controller if self._communicator else None):
+                    self._end()
+                    communicator = Communicator(
+                        met, change.rank, change.size, _until(limit), self._name, self.settings, changed=True
+                    )
+            except SwitchAggError:
+                raise
+            except RuntimeError as error:  # of a store or of gloo
+                raise SwitchError(
+                    f"the {change.size} members do not reach each other, or the store of the first: {error}"
+                ) from error
+            communicator.set_timeout(self._timeout)
+            with self._lock:
+                ended = self._ends != ends
+                if not ended:
+                    self._communicator = communicator
+            if ended:  # by another thread
+                communicator.close()
+                raise destroyed()
             self._store, self._rank, self._size = store, change.rank, change.size
-            self.set_timeout(self._timeout)
         return SwitchWork("reconfigure", [], [], [], self.collectives.futures)
 
     def set_timeout(self, timeout: timedelta) -> None:
@@ -239,11 +263,10 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
             raise UsageError(f"timeout is {timeout!r}; accepted: more than 0 seconds")
         self._timeout = timeout
         if self._communicator is not None:
-            self.session.timeout = seconds
-            self._communicator.gloo._set_default_timeout(timeout)
+            self._communicator.set_timeout(timeout)
 
     def get_group_store(self) -> Any:
-        """The store that the group was given."""
+        """The store that the group was given, or in which its present members met."""
         return self._store
 
     def split_group(
@@ -259,7 +282,7 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
 
         Args:
             ranks: of this group, in the order that they have in the new one; no rank is in two of them.
-            timeout: of every operation; this group's session's by default.
+            timeout: of every operation; this group's by default.
             opts: settings; this group's by default.
             group_name: the same at all ranks, and no other group's.
 
@@ -286,6 +309,10 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
 
         Operations that are still on their way end with an error. Safe to call twice.
         """
+        self._ends += 1
+        self._end()
+
+    def _end(self) -> None:
         with self._lock:
             communicator, self._communicator = self._communicator, None
         if communicator is not None:
@@ -383,9 +410,10 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
 
         def begin(*tensors: Any) -> Any:
             args = [*tensors, output_split_sizes, input_split_sizes]
-            return self._by_gloo("all_to_all_single", "alltoall_base", args, opts, output.dtype)
+            return _by_gloo(communicator, "all_to_all_single", "alltoall_base", args, opts, output.dtype)
 
-        return self.collectives.start("all_to_all_single", begin, [output, input], fresh=True)
+        communicator = self.communicator
+        return communicator.collectives.start("all_to_all_single", begin, [output, input], fresh=True)
 
     def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         """Sends each rank a tensor of a list, through gloo."""
@@ -424,7 +452,8 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
             fresh: the first is only written.
             each: as in `_by_gloo`.
         """
-        collectives = self.collectives
+        communicator = self.communicator  # what begins later does so among the same members
+        collectives = communicator.collectives
 
         def begin(*args: Any) -> Any:
             work = getattr(collectives, name)(*args, opts)
@@ -433,37 +462,45 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
             dtypes = sorted({str(tensor.dtype) for tensor in flat(args)})
             ops = [opts.reduceOp.op] if hasattr(opts, "reduceOp") else []
             roots = [opts.rootRank] if hasattr(opts, "rootRank") else []
-            return self._by_gloo(name, beneath, args, opts, *dtypes, *ops, *roots, each=each)
+            return _by_gloo(communicator, name, beneath, args, opts, *dtypes, *ops, *roots, each=each)
 
         return collectives.start(name, begin, args, fresh=fresh)
 
     def _through_gloo(self, name: str, args: Any, opts: Any, *what: Any, fresh: bool = True) -> Any:
         """Runs an operation that gloo has under the same name; `what` is as in `_by_gloo`."""
-        return self.collectives.start(
-            name, lambda *args: self._by_gloo(name, name, args, opts, *what), args, fresh=fresh
+        communicator = self.communicator
+        return communicator.collectives.start(
+            name, lambda *args: _by_gloo(communicator, name, name, args, opts, *what), args, fresh=fresh
         )
 
-    def _by_gloo(self, name: str, beneath: str, args: Any, opts: Any, *what: Any, each: bool = False) -> Any:
-        """Begins an operation of gloo's.
 
-        Args:
-            name, beneath, args: as in `_run`.
-            what: values that are the same at all ranks, if they call the same.
-            each: one call for each item of the lists in `args`: gloo's own call for all is not in Python.
-        """
-        communicator = self.communicator
-        seconds = opts.timeout.total_seconds()
-        said = ", ".join(str(each).removeprefix("torch.").removeprefix("RedOpType.") for each in what)
-        communicator.gloo_calls.marked = not self.fallen_back
-        parts = [
-            communicator.gloo_calls.start(
-                f"{name}({said}) through gloo",
-                seconds if seconds > 0 else None,
-                partial(getattr(communicator.gloo, beneath), *call, opts),
-            )
-            for call in (zip(*args, strict=True) if each else [args])
-        ]
-        return communicator.collectives._work(name, parts, args[0], [], opts)
+def _by_gloo(
+    communicator: Communicator, name: str, beneath: str, args: Any, opts: Any, *what: Any, each: bool = False
+) -> Any:
+    """Begins an operation of gloo's.
+
+    Args:
+        name, beneath, args: as in `SwitchGroup._run`.
+        what: values that are the same at all ranks, if they call the same.
+        each: one call for each item of the lists in `args`: gloo's own call for all is not in Python.
+    """
+    seconds = opts.timeout.total_seconds()
+    said = ", ".join(str(each).removeprefix("torch.").removeprefix("RedOpType.") for each in what)
+    communicator.gloo_calls.marked = not communicator.fallen_back
+    parts = [
+        communicator.gloo_calls.start(
+            f"{name}({said}) through gloo",
+            seconds if seconds > 0 else None,
+            partial(getattr(communicator.gloo, beneath), *call, opts),
+        )
+        for call in (zip(*args, strict=True) if each else [args])
+    ]
+    return communicator.collectives._work(name, parts, args[0], [], opts)
+
+
+def _until(limit: float) -> timedelta:
+    """Time that is left, and at least a little."""
+    return timedelta(seconds=max(0.1, limit - time.monotonic()))
 
 
 def _kind(tensors: Any) -> tuple[Any, ...]:

@@ -242,9 +242,14 @@ def join(
         except SwitchAggError as error:
             store.set(_KEY, json.dumps({"error": str(error)}))
             raise
+        controllers.hold(controller)
         name = f"torch-{group}-{secrets.token_hex(4)}"
         answer = {"controller": controller.url, "credential": controller.credential, "job": name}
-        store.set(_KEY, json.dumps(answer))
+        try:
+            store.set(_KEY, json.dumps(answer))
+        except BaseException:
+            controllers.release(controller)
+            raise
     else:
         answer = json.loads(_read(store, _KEY, "rank 0 has named no switch", deadline))
         if "error" in answer:
@@ -255,12 +260,12 @@ def join(
             controller = known
         else:
             controller = Controller(answer["controller"], answer["credential"])
-    controllers.hold(controller)
+        controllers.hold(controller)
     try:
         session = connect(
             controller.url, name, rank, size, timeout=seconds, transport=options.transport,
             join_timeout=max(1.0, deadline - time.monotonic()), credential=controller.credential,
-            on_loss="fail",  # a process group has its size for life
+            on_loss="fail",  # another number of ranks is another job
         )  # fmt: skip
     except BaseException:
         controllers.release(controller)
@@ -279,6 +284,12 @@ def _controller(store: Any, size: int, deadline: float, changed: bool) -> Contro
     address = "127.0.0.1"
     if several:
         address = _own_address(store) if changed else os.environ.get("MASTER_ADDR", "")
+        if not address and changed:
+            raise UsageError(
+                "the members run on several hosts, and no IPv4 address of this one but loopback leads to the "
+                "store in which they met: give the first member's TCPStore an address that all reach, or set "
+                "SWITCHAGG_CONTROLLER to a controller's URL"
+            )
         if not address:
             raise UsageError(
                 "the ranks run on several hosts and MASTER_ADDR is not set: set it to an address of rank 0's "

@@ -235,7 +235,8 @@ def destroyed() -> SessionBrokenError:
 def memberless() -> SessionBrokenError:
     """The error of a process group that was made without members, and has none yet or no longer."""
     return SessionBrokenError(
-        "this process group has no members: call torch.distributed._reconfigure on all that are to be members"
+        "this process group has no members: it is destroyed, or waits for torch.distributed._reconfigure on "
+        "all that are to be members"
     )
 
 

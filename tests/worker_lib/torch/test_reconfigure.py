@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from switchagg.errors import SessionBrokenError, SwitchError, UsageError
 from tests.worker_lib.torch.worlds import OWN_SWITCH, run
+from worker_lib.compress import RandomBlocks
 from worker_lib.torch import Options, State, SwitchGroup, allreduce_hook, dispatch
 from worker_lib.torch.communicator import Change, Handle, ReconfigureError
 
@@ -33,7 +35,7 @@ def begin() -> int:
 
 def handles(step: str) -> list[str]:
     """All processes' handles, in the order of their first ranks."""
-    store = dist.PrefixStore(f"test/{step}", dist.group.WORLD._given)
+    store = dist.PrefixStore(f"test/{step}", dist.distributed_c10d._get_process_group_store(dist.group.WORLD))
     store.set(str(_first[0]), dist._get_reconfigure_handle())
     return [store.get(str(r)).decode() for r in range(_first[1])]
 
@@ -125,6 +127,86 @@ def test_ddp_divides_by_the_number_of_members_that_there_are(hook: bool) -> None
             torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-6)
 
 
+def train_with_shared_draws() -> list[torch.Tensor]:
+    """Two veterans train, a third rank comes, and all make model and State anew from a veteran's weights."""
+    me = begin()
+
+    def trained(scale: float, weights: torch.Tensor) -> torch.Tensor:
+        net = torch.nn.Linear(64, 1, bias=False)
+        with torch.no_grad():
+            net.weight.copy_(weights)
+        ddp = DistributedDataParallel(net)
+        ddp.register_comm_hook(State(ddp, compressor=RandomBlocks(tau=0.25, block=4, seed=3)), allreduce_hook)
+        for _ in range(3):
+            net.zero_grad()
+            ddp(torch.full((1, 64), scale)).sum().backward()
+            assert net.weight.grad is not None
+            net.weight.detach().sub_(net.weight.grad)
+        return net.weight.detach()
+
+    weights = torch.zeros(1, 64)
+    first, second, third = handles("a")
+    if me < 2:
+        dist._reconfigure(1, [first, second], timeout=SECONDS).wait()
+        weights = trained(1.0, weights)
+    meet("b")
+    dist._reconfigure(2, [first, second, third], timeout=SECONDS).wait()
+    dist.broadcast(weights, src=0)
+    before = weights.clone()
+    return [before, trained(me + 1.0, weights)]
+
+
+@needs_reconfigure
+def test_a_newcomer_draws_the_blocks_that_the_others_draw() -> None:
+    found = run(3, train_with_shared_draws)
+    for before, after in found[1:]:
+        assert torch.equal(before, found[0][0])
+        assert torch.equal(after, found[0][1])
+    grown = (found[0][0] - found[0][1]).unique().tolist()
+    assert set(grown) <= {0.0, 8.0, 16.0, 24.0}  # the mean of 1, 2 and 3, four times, in chosen blocks
+    assert len(grown) > 1
+
+
+def go_on_with_an_old_state() -> None:
+    me = begin()
+    net = torch.nn.Linear(4, 1)
+    ddp = DistributedDataParallel(net)
+    ddp.register_comm_hook(State(ddp), allreduce_hook)
+    ddp(torch.ones(1, 4)).sum().backward()
+    members = handles("a")
+    if me < 2:
+        dist._reconfigure(1, members[:2], timeout=SECONDS).wait()
+        with pytest.raises(UsageError, match="has 2 members, this State 3: make a new one"):
+            ddp(torch.ones(1, 4)).sum().backward()
+    meet("b")
+
+
+@needs_reconfigure
+def test_a_state_over_gloo_does_not_divide_by_former_members() -> None:
+    run(3, go_on_with_an_old_state, backend="gloo")
+
+
+def end_while_others_are_awaited() -> None:
+    me = begin()
+    members = handles("a")
+    group = dist.group.WORLD
+    if me == 0:
+        ending = threading.Timer(1.0, group.abort)
+        ending.start()
+        with pytest.raises(SwitchError, match="did not come"):
+            dist._reconfigure(1, members, timeout=timedelta(seconds=2))
+        ending.join()
+        with pytest.raises(SessionBrokenError, match="destroyed"):
+            dist.all_reduce(torch.ones(1))
+    meet("b")
+    change(2, members)
+
+
+@needs_reconfigure
+def test_a_group_that_is_aborted_in_a_change_can_change_again() -> None:
+    run(2, end_while_others_are_awaited)
+
+
 def refuse() -> None:
     me = begin()
     mine, others = dist._get_reconfigure_handle(), handles("a")
@@ -137,6 +219,11 @@ def refuse() -> None:
     ]:
         with pytest.raises(ReconfigureError, match=why):
             dist._reconfigure(uuid, given)
+    with pytest.raises(ReconfigureError, match=r"timeout is .*; accepted: more than 0"):
+        dist._reconfigure(5, others, timeout=timedelta(0))
+    gone = Handle("a" * 32, "127.0.0.1", 9)
+    with pytest.raises(SwitchError, match="do not reach each other, or the store of the first"):
+        dist._reconfigure(6, [str(gone), mine], timeout=timedelta(seconds=1))
     change(7, others)
     meet("b")
     with pytest.raises(ReconfigureError, match="7 was already used"):
@@ -166,7 +253,7 @@ def test_a_change_that_cannot_be_made_leaves_the_members() -> None:
 
 def without_members() -> None:
     begin()
-    store = dist.PrefixStore("own", dist.group.WORLD._given)
+    store = dist.PrefixStore("own", dist.distributed_c10d._get_process_group_store(dist.group.WORLD))
     group = SwitchGroup(store, dist.get_rank(), 2, SECONDS, "late", Options(), members=False)
     for call in (lambda: group.session, lambda: group.allreduce(torch.ones(1))):
         with pytest.raises(SessionBrokenError, match="no members"):
