@@ -36,7 +36,7 @@ from worker_lib.torch.collectives import Collectives
 from worker_lib.torch.communicator import Change, Communicator, Handle, ReconfigureError
 from worker_lib.torch.fallback import GlooFallback
 from worker_lib.torch.options import Options
-from worker_lib.torch.rendezvous import controllers, store_prefix
+from worker_lib.torch.rendezvous import Controller, controllers, store_prefix
 from worker_lib.torch.work import SwitchWork, destroyed, flat, memberless
 
 NAME = "switchagg"
@@ -110,6 +110,7 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
         self._lock = threading.Lock()
         self._changing = threading.Lock()  # members, by one thread at a time
         self._ends = 0  # calls of `shutdown`
+        self._kept: Controller | None = None
         self._members = members
         self._communicator: Communicator | None = None
         self._handle = Handle.of_group(store)
@@ -234,11 +235,11 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
                 met = store_prefix(store, change.rank, change.size, _until(limit))
                 self._uuids.add(opts.uuid)
                 self._members = False  # from here on, those before are over
-                with controllers.kept(self._communicator.controller if self._communicator else None):
-                    self._end()
-                    communicator = Communicator(
-                        met, change.rank, change.size, _until(limit), self._name, self.settings, changed=True
-                    )
+                self._keep_controller()
+                self._end()
+                communicator = Communicator(
+                    met, change.rank, change.size, _until(limit), self._name, self.settings, changed=True
+                )
             except SwitchAggError:
                 raise
             except RuntimeError as error:  # of a store or of gloo
@@ -311,6 +312,17 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
         """
         self._ends += 1
         self._end()
+        with self._lock:
+            kept, self._kept = self._kept, None
+        if kept is not None:
+            controllers.release(kept)
+
+    def _keep_controller(self) -> None:
+        """Holds a controller that this process has started until the group's end: it may be rank 0 again."""
+        controller = self._communicator.controller if self._communicator else None
+        if self._kept is None and controller is not None and controller.child is not None:
+            controllers.hold(controller)
+            self._kept = controller
 
     def _end(self) -> None:
         with self._lock:
@@ -319,7 +331,8 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
             communicator.close()
 
     def __del__(self) -> None:
-        if getattr(self, "_communicator", None) is not None and not sys.is_finalizing():
+        held = getattr(self, "_communicator", None) or getattr(self, "_kept", None)
+        if held is not None and not sys.is_finalizing():
             self.shutdown()
 
     def abort(self) -> None:

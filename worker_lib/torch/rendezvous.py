@@ -20,7 +20,6 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final
@@ -166,17 +165,6 @@ class _Controllers:
             self._held.remove(controller)
         if controller.child is not None:
             controller.child.close()
-
-    @contextlib.contextmanager
-    def kept(self, controller: Controller | None) -> Iterator[None]:
-        """Holds one, if it is given, while a group leaves it and may come back."""
-        if controller is not None:
-            self.hold(controller)
-        try:
-            yield
-        finally:
-            if controller is not None:
-                self.release(controller)
 
     def end(self) -> None:
         """Ends all child processes, at the end of this one.
