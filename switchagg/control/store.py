@@ -38,6 +38,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from switchagg.control.jobs.records import Event, EventKind, Quota, Tenant
+from switchagg.control.state_folder import claim_folder, open_own
 from switchagg.errors import SwitchError, UsageError
 
 SCHEMA: Final = 1
@@ -87,7 +88,7 @@ class Store:
         persistent: True if jobs outlive the controller.
 
     Raises:
-        UsageError: the directory cannot be created or opened.
+        UsageError: the directory cannot be created or opened, or is not this user's alone.
         SwitchError: another controller uses it, or a newer version wrote it, or it holds no database.
     """
 
@@ -100,10 +101,10 @@ class Store:
         try:
             if directory is not None:
                 path = directory / _FILE
-                directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+                claim_folder(directory, (_FILE, f"{_FILE}-wal", f"{_FILE}-shm", f"{_FILE}-journal", _LOCK))
                 if serving:
                     self._held = _claim(directory / _LOCK)
-                os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+                os.close(open_own(path))
             self._database = sqlite3.connect(path, timeout=5.0, isolation_level=None, check_same_thread=False)
             for pragma in ("journal_mode = WAL", "synchronous = NORMAL", "foreign_keys = ON"):
                 self._database.execute(f"PRAGMA {pragma}")
@@ -232,7 +233,7 @@ class Store:
 
 
 def _claim(path: Path) -> int:
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    descriptor = open_own(path)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Self
 
-MAGIC = 0x53574C31
+MAGIC = 0x53574C32
 ENTRY = struct.Struct("=IIQ16s")  # region, size of the packet, offset of its words, header
 ATTACH = struct.Struct("=I4xIIQ")  # magic; entries, bytes of a packet, bytes of packet memory
 ATTACHED = struct.Struct("=II")
@@ -47,8 +47,7 @@ class LinkEnd:
 
     socket: socket.socket
     memory: mmap.mmap
-    bell: int
-    switch_bell: int
+    bell: socket.socket
     shape: Shape
     written: int = 0
     taken: int = 0
@@ -65,7 +64,7 @@ class LinkEnd:
         magic: int = MAGIC,
         size: int | None = None,
         seals: int = SEALS,
-        descriptors: int = 3,
+        descriptors: int = 2,
     ) -> Self:
         """Attaches. Raises ConnectionError where the switch refuses."""
         shape = shape or Shape()
@@ -77,17 +76,15 @@ class LinkEnd:
         memory = mmap.mmap(descriptor, shape.bytes if size is None else size)
         if seals:
             fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
-        bell = os.eventfd(0)
         message = ATTACH.pack(magic, shape.entries, shape.packet_bytes, shape.memory_bytes)
-        given = [descriptor, bell, udp.fileno()][:descriptors]
+        given = [descriptor, udp.fileno()][:descriptors]
         socket.send_fds(link, [message], given)
         os.close(descriptor)
         answer, received, _, _ = socket.recv_fds(link, 64, 4)
         if len(answer) != ATTACHED.size or ATTACHED.unpack(answer) != (MAGIC, 1):
             link.close()
-            os.close(bell)
             raise ConnectionError("refused")
-        return cls(link, memory, bell, received[0], shape)
+        return cls(link, memory, socket.socket(fileno=received[0]), shape)
 
     def send(
         self, packet: bytes, *, size: int | None = None, offset: int | None = None, region: int = 0
@@ -107,7 +104,7 @@ class LinkEnd:
         """Says how many entries there are."""
         self.written = written
         struct.pack_into("=I", self.memory, 0, written & 0xFFFFFFFF)
-        os.eventfd_write(self.switch_bell, 1)
+        self.bell.send(b"!", socket.MSG_DONTWAIT)
 
     def receive(self, timeout: float = 60.0) -> bytes | None:
         """The next packet; None at the link's end. Raises TimeoutError."""
@@ -153,5 +150,6 @@ class LinkEnd:
     def close(self) -> None:
         """Ends the link."""
         self.socket.close()
-        for descriptor in (self.bell, self.switch_bell, *self.region_descriptors.values()):
+        self.bell.close()
+        for descriptor in self.region_descriptors.values():
             os.close(descriptor)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import mmap
 import os
 import socket
+import struct
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +22,7 @@ from switchagg.emulator.faults import Faults
 from switchagg.emulator.switch import Switch
 from switchagg.errors import SwitchError, UsageError
 from switchagg.wire.header import Header, Op, decode, encode
-from tests.reference.link_end import LinkEnd, Shape
+from tests.reference.link_end import RING, LinkEnd, Shape
 from tests.seeds import seed_of_this_run
 from tests.waiting import eventually
 from tests.worker_lib.harness import job_name, together
@@ -211,7 +214,7 @@ WRONG_ATTACHES = {
     "packet too large": {"shape": Shape(packet_bytes=65508)},
     "memory smaller than it says": {"size": 4096},
     "memory that could shrink": {"seals": 0},
-    "no UDP socket": {"descriptors": 2},
+    "no UDP socket": {"descriptors": 1},
     "no descriptors": {"descriptors": 0},
 }
 
@@ -233,6 +236,28 @@ def test_an_address_is_had_by_its_socket_and_once(host: EmbeddedController, udp:
     time.sleep(0.05)
     LinkEnd.attach(host.switch.link, udp).close()
     serves(host)
+
+
+def test_a_bell_that_nobody_hears_stops_nothing(host: EmbeddedController, udp: socket.socket) -> None:
+    """Whatever a worker makes of its own end of the bell, the switch does not wait for it."""
+    name = job_name()
+    mine = join(host.url, name, 0, 1, *udp.getsockname(), words=16, slots=16)
+    link = LinkEnd.attach(mine.switch_link, udp)
+    fcntl.fcntl(link.bell, fcntl.F_SETFL, fcntl.fcntl(link.bell, fcntl.F_GETFL) & ~os.O_NONBLOCK)
+    for position in range(1000):  # a group of one: every packet is answered at once
+        struct.pack_into("=I", link.memory, RING + 128, 1)  # asleep: ring
+        link.send(contribution(mine, position, [1] * 16))
+        assert link.receive() is not None
+    assert 100 < len(link.bell.recv(4096)) < 1000  # it has rung until there was no room, and gone on
+    with contextlib.suppress(BlockingIOError):
+        for _ in range(1000):
+            link.bell.send(bytes(1 << 16), socket.MSG_DONTWAIT)
+    serves(host)
+    link.bell.shutdown(socket.SHUT_RDWR)
+    assert link.ended()
+    serves(host)
+    link.close()
+    mine.leave()
 
 
 @pytest.mark.parametrize(

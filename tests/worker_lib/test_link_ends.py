@@ -231,9 +231,9 @@ class FakeSwitch:
         _, entries, packet_bytes, memory_bytes = struct.unpack("=I4xIIQ", message)
         self.shape = Shape(entries, packet_bytes, memory_bytes)
         self.memory = mmap.mmap(descriptors[0], self.shape.bytes)
-        self.bell = descriptors[1]
-        self.own_bell = os.eventfd(0)
-        socket.send_fds(self.link, [ATTACHED.pack(MAGIC, 1)], [self.own_bell])
+        self.bell, theirs = socket.socketpair()
+        socket.send_fds(self.link, [ATTACHED.pack(MAGIC, 1)], [theirs.fileno()])
+        theirs.close()
         self.act(self)
 
     def show(self, *entries: bytes, count: int | None = None) -> None:
@@ -242,7 +242,7 @@ class FakeSwitch:
             at = self.shape.down_entries + i * ENTRY.size
             self.memory[at : at + ENTRY.size] = entry
         struct.pack_into("=I", self.memory, 192, len(entries) if count is None else count)
-        os.eventfd_write(self.bell, 1)
+        self.bell.send(b"!")
 
     def close(self) -> None:
         self.thread.join(5)
@@ -272,7 +272,20 @@ def hangs_up(fake: FakeSwitch) -> None:
     fake.link.close()
 
 
-@pytest.fixture(params=[nonsense_count, unknown_region, outside_its_region, larger_than_a_packet, hangs_up])
+def closes_the_bell(fake: FakeSwitch) -> None:
+    fake.bell.close()
+
+
+@pytest.fixture(
+    params=[
+        nonsense_count,
+        unknown_region,
+        outside_its_region,
+        larger_than_a_packet,
+        hangs_up,
+        closes_the_bell,
+    ]
+)
 def fake(request: pytest.FixtureRequest) -> Iterator[FakeSwitch]:
     switch = FakeSwitch(request.param)
     yield switch

@@ -4,6 +4,8 @@
 * A request that is begun and not finished ends with its connection after `REQUEST_TIMEOUT`.
 * A request that follows before the answer to the one before it ends the connection: its bytes would lie
   between us and the news that the peer is gone.
+* Of more than `MAX_WAITING` connections that have no request under way, the one that has been silent for
+  longest ends: idle ones cost a descriptor each, and take none from those who ask.
 * What is no HTTP is answered in the shape of all other errors.
 
 The application finds its transport under ``scope["switchagg.transport"]``.
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
 REQUEST_TIMEOUT = 30.0  # seconds for a request to arrive
 KEEPALIVE: Final = (5, 2, 3)  # seconds of silence before probes, seconds between them, probes
+MAX_WAITING: Final = 256
 MAX_HEAD: Final = 16 * 1024  # bytes of request line and headers
 
 _WAITS_FOR_PEER: Final = (h11.IDLE, h11.SEND_BODY)
@@ -34,9 +37,12 @@ class Protocol(H11Protocol):
     """A connection of `ControlServer`."""
 
     _deadline: asyncio.TimerHandle | None = None
+    _silent_since = 0.0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self._silent_since = self.loop.time()
+        self._make_room()
         sock = transport.get_extra_info("socket")
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for option, value in zip(
@@ -72,6 +78,10 @@ class Protocol(H11Protocol):
             if self.conn.trailing_data[0] and self.cycle is not None and not self.cycle.response_complete:
                 self.transport.abort()
 
+    def on_response_complete(self) -> None:
+        self._silent_since = self.loop.time()
+        super().on_response_complete()
+
     def send_400_response(self, msg: str) -> None:
         del msg
         body = error_body(
@@ -85,6 +95,15 @@ class Protocol(H11Protocol):
         for event in (h11.Response(status_code=400, headers=headers), h11.Data(body), h11.EndOfMessage()):
             self.transport.write(self.conn.send(event) or b"")
         self.transport.close()
+
+    def _make_room(self) -> None:
+        waiting = [each for each in self.connections if isinstance(each, Protocol) and each._waits()]
+        if len(waiting) > MAX_WAITING:
+            min(waiting, key=lambda each: each._silent_since).transport.abort()
+
+    def _waits(self) -> bool:
+        """True if it is open and has no request under way."""
+        return (self.cycle is None or self.cycle.response_complete) and not self.transport.is_closing()
 
     def _arm(self) -> None:
         if self._deadline is None:

@@ -14,11 +14,13 @@
 //
 // Neither side trusts the other's numbers: it copies what it reads from the link's memory and then checks the copy.
 //
-// Before it sleeps, a side that finds its ring empty sets `asleep` and looks again. The other side writes, and signals
-// the wake-up if the flag is set.
+// Before it sleeps, a side that finds its ring empty sets `asleep` and looks again. The other side writes, and rings if the
+// flag is set: a byte through a pair of connected sockets of the link's own. Each side has an end, and how it writes and
+// reads there is its own choice; flags of a descriptor that both hold would be the other's to change.
 #pragma once
 
 #include <sched.h>
+#include <sys/socket.h>
 
 #include <atomic>
 #include <bit>
@@ -149,15 +151,15 @@ class Reader {
 };
 
 // Messages over the UNIX socket, in the host's byte order.
-constexpr uint32_t kMagic = 0x53574C31;  // "SWL1": changes with everything in this file
+constexpr uint32_t kMagic = 0x53574C32;  // "SWL2": changes with everything in this file
 
-// Worker -> switch, with descriptors of the link's memory, of the worker's wake-up, and of the UDP socket by whose address
-// the worker is admitted: holding it proves that the address is the worker's.
+// Worker -> switch, with descriptors of the link's memory and of the UDP socket by whose address the worker is admitted:
+// holding it proves that the address is the worker's.
 struct Attach {
   uint32_t magic = kMagic;
   Shape shape;
 };
-struct Attached {  // switch -> worker, with the switch's wake-up
+struct Attached {  // switch -> worker, with the worker's end of the bell
   uint32_t magic = kMagic;
   uint32_t accepted = 0;
 };
@@ -166,5 +168,16 @@ struct Announce {  // switch -> worker, with memory that later entries point to
   uint32_t region = 0;
   uint64_t bytes = 0;
 };
+
+// Rings at the other end of a bell. Never blocks; where the buffer is full the other side has not heard yet.
+inline void ring_bell(int end) {
+  const char byte = 0;
+  [[maybe_unused]] const auto n = ::send(end, &byte, 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+// Takes what the other end has rung. False if it is closed.
+inline bool hear_bell(int end) {
+  char bytes[256];
+  return ::recv(end, bytes, sizeof bytes, MSG_DONTWAIT) != 0;
+}
 
 }  // namespace switchagg::link

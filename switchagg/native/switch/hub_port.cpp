@@ -1,6 +1,5 @@
 #include "switchagg/native/switch/hub_port.h"
 
-#include <fcntl.h>
 #include <netinet/in.h>
 #include <sys/random.h>
 #include <sys/socket.h>
@@ -27,6 +26,10 @@ constexpr int kAcceptEach = 2;        // connections in one wait(), so that many
 constexpr int64_t kAcceptPauseNs = 500'000'000;  // until the next try, when no descriptor was free
 constexpr int64_t kSilentNs = 5'000'000'000;  // a connection may be dropped for another if it has not attached by then
 
+// An event's tag is the link for its socket, and one more for its bell.
+void* bell_tag(void* link) { return reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(link) | 1); }
+bool is_bell(void* tag) { return (reinterpret_cast<uintptr_t>(tag) & 1) != 0; }
+
 constexpr uint32_t kWatched = EPOLLIN | EPOLLRDHUP;
 
 std::string random_name() {
@@ -49,7 +52,7 @@ struct HubPort::Link {
   bool attached = false, broken = false;
   int64_t since = 0;
   Endpoint endpoint;
-  Descriptor wake_up;
+  Descriptor bell;  // the switch's end
   link::Shape shape;
   SharedMemory memory;
   link::Reader up;
@@ -134,6 +137,9 @@ bool HubPort::wait(int64_t timeout_ns) {
       clear_wake_up(wake_up_.get());
     } else if (tag == &listener_) {
       accept_links();
+    } else if (is_bell(tag)) {
+      Link& link = *reinterpret_cast<Link*>(reinterpret_cast<uintptr_t>(tag) & ~uintptr_t{1});
+      if (!link::hear_bell(link.bell.get())) link.broken = true;
     } else {
       Link& link = *static_cast<Link*>(tag);  // a request to attach, or the end of a link
       if (!link.broken && (link.attached || !attach(link))) link.broken = true;
@@ -169,8 +175,8 @@ void HubPort::accept_links() {
 
 bool HubPort::attach(Link& link) {
   link::Attach request;
-  std::array<Descriptor, 3> given;  // memory, wake-up, UDP socket
-  if (!receive_message(link.socket.get(), request, given) || !given[2]) return false;
+  std::array<Descriptor, 2> given;  // memory, UDP socket
+  if (!receive_message(link.socket.get(), request, given) || !given[1]) return false;
   if (request.magic != link::kMagic || !request.shape.valid()) return false;
 
   // Holding the socket proves that the worker has the address.
@@ -178,21 +184,24 @@ bool HubPort::attach(Link& link) {
   socklen_t length = sizeof address;
   int protocol = 0;
   socklen_t protocol_length = sizeof protocol;
-  if (getsockname(given[2].get(), reinterpret_cast<sockaddr*>(&address), &length) != 0 ||
+  if (getsockname(given[1].get(), reinterpret_cast<sockaddr*>(&address), &length) != 0 ||
       length != sizeof address || address.sin_family != AF_INET ||
-      getsockopt(given[2].get(), SOL_SOCKET, SO_PROTOCOL, &protocol, &protocol_length) != 0 || protocol != IPPROTO_UDP)
+      getsockopt(given[1].get(), SOL_SOCKET, SO_PROTOCOL, &protocol, &protocol_length) != 0 || protocol != IPPROTO_UDP)
     return false;
   const Endpoint endpoint = from_sockaddr(address);
   if (find(endpoint)) return false;
 
   auto memory = SharedMemory::map(std::move(given[0]), request.shape.bytes(), true);
   if (!memory) return false;
-  fcntl(given[1].get(), F_SETFL, O_NONBLOCK);
+  int ends[2];
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) return false;
+  Descriptor bell(ends[0]);
+  const Descriptor theirs(ends[1]);
   const link::Attached answer{link::kMagic, 1};
-  const int wake_up = wake_up_.get();
-  if (!send_message(link.socket.get(), answer, {&wake_up, 1})) return false;
+  if (!epoll_.try_watch(bell.get(), bell_tag(&link)) || !send_message(link.socket.get(), answer, {&ends[1], 1}))
+    return false;
   link.endpoint = endpoint;
-  link.wake_up = std::move(given[1]);
+  link.bell = std::move(bell);
   link.shape = request.shape;
   link.memory = std::move(*memory);
   uint8_t* const at = link.memory.get();
@@ -209,6 +218,7 @@ void HubPort::drop_marked() {
     if (l->attached) by_endpoint_.erase(key(l->endpoint));
     // A forked child may hold the socket too; closing would then not end the connection.
     epoll_.drop(l->socket.get());
+    epoll_.drop(l->bell.get());
     shutdown(l->socket.get(), SHUT_RDWR);
     if (accept_paused_until_ != 0) set_accepting(true);
     return true;
@@ -309,7 +319,7 @@ void HubPort::send(std::span<const Endpoint> to, std::span<const Segment> segmen
     }
     if (link->down.publish()) {
       ++shared_.send_calls;
-      signal_wake_up(link->wake_up.get());
+      link::ring_bell(link->bell.get());
     }
   }
   if (!remote_.empty()) udp_->send(remote_, segments);

@@ -50,13 +50,13 @@ LinkPort::LinkPort(std::unique_ptr<UdpPort>& udp, const std::string& name, Endpo
   memory_ = SharedMemory::make(shape_.bytes(), false);
   wake_up_ = make_wake_up();
   const link::Attach request{link::kMagic, shape_};
-  const int descriptors[] = {memory_.descriptor(), wake_up_.get(), udp->descriptor()};
+  const int descriptors[] = {memory_.descriptor(), udp->descriptor()};
   if (!send_message(socket_.get(), request, descriptors)) refuse("the switch does not listen");
   link::Attached answer;
   std::array<Descriptor, 1> given;
   if (!receive_message(socket_.get(), answer, given, true) || answer.magic != link::kMagic || !answer.accepted || !given[0])
     refuse("the switch refused");
-  switch_wake_up_ = std::move(given[0]);
+  bell_ = std::move(given[0]);
   memory_.close_descriptor();
   uint8_t* const at = memory_.get();
   up_ = link::Writer(at, shape_.up_ring(), shape_.up_entries(), shape_.entries);
@@ -81,19 +81,21 @@ bool LinkPort::wait(int64_t timeout_ns) {
   if (!ended_ && !down_.fall_asleep()) return true;
   const timespec limit = timespec_of(timeout_ns);
   // Only the end of the socket counts here: announcements stay in it until an entry needs them.
-  pollfd fds[2] = {{wake_up_.get(), POLLIN, 0}, {ended_ ? -1 : socket_.get(), POLLRDHUP, 0}};
-  const int ready = ppoll(fds, 2, timeout_ns >= 0 ? &limit : nullptr, nullptr);
+  pollfd fds[3] = {
+      {wake_up_.get(), POLLIN, 0}, {ended_ ? -1 : bell_.get(), POLLIN, 0}, {ended_ ? -1 : socket_.get(), POLLRDHUP, 0}};
+  const int ready = ppoll(fds, 3, timeout_ns >= 0 ? &limit : nullptr, nullptr);
   down_.awake();
   ++waits_;
   if (ready > 0 && (fds[0].revents & POLLIN)) clear_wake_up(wake_up_.get());
-  if (ready > 0 && fds[1].revents) ended_ = true;
+  if (ready > 0 && fds[1].revents && !link::hear_bell(bell_.get())) ended_ = true;
+  if (ready > 0 && fds[2].revents) ended_ = true;
   return ready != 0;
 }
 
 void LinkPort::abandon() {
   socket_.reset();
   wake_up_.reset();
-  switch_wake_up_.reset();
+  bell_.reset();
   udp_->abandon();
   regions_.clear();
   memory_ = SharedMemory();
@@ -161,7 +163,7 @@ void LinkPort::send(std::span<const Endpoint>, std::span<const Segment> segments
   }
   if (up_.publish()) {
     ++counters_.send_calls;
-    signal_wake_up(switch_wake_up_.get());
+    link::ring_bell(bell_.get());
   }
 }
 

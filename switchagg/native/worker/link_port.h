@@ -41,7 +41,7 @@ class LinkPort : public Port {
   Endpoint peer_, local_;
   std::unique_ptr<UdpPort> udp_;
   SharedMemory memory_;
-  Descriptor socket_, wake_up_, switch_wake_up_;
+  Descriptor socket_, bell_, wake_up_;
   link::Writer up_;
   link::Reader down_;
   std::vector<Region> regions_;

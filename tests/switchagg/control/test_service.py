@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import http.client
 import json
 import socket
 import struct
@@ -372,6 +373,28 @@ def test_a_member_may_be_silent(place: ServedController, monkeypatch: pytest.Mon
     time.sleep(0.3)
     assert place.members() == {0: "joined", 1: "joined"}
     assert json.loads(joined[0].response.readline()) == {"event": "ping"}
+    for member in joined:
+        assert place.leave("a", member)[0] == 200
+
+
+def test_idle_connections_make_room_the_oldest_first(place: ServedController) -> None:
+    joined = place.join_all()
+    used = place.connection()
+    assert call(used, "GET", "/healthz")[0] == 200
+    with contextlib.ExitStack() as stack:
+        idle = [
+            stack.enter_context(socket.create_connection(("127.0.0.1", place.port), timeout=20))
+            for _ in range(protocol.MAX_WAITING + 100)
+        ]
+        for old in idle[:99]:
+            with contextlib.suppress(ConnectionResetError):
+                assert old.recv(100) == b""
+        for young in idle[-200:]:
+            young.sendall(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+            assert young.recv(100).startswith(b"HTTP/1.1 200")
+    with pytest.raises((http.client.RemoteDisconnected, ConnectionError)):  # silent since before all of them
+        call(used, "GET", "/healthz")
+    assert place.members() == {0: "joined", 1: "joined"}
     for member in joined:
         assert place.leave("a", member)[0] == 200
 
