@@ -51,7 +51,7 @@ class Communicator:
         fallback: does the switch's work when it is lost; None without ``fallback="gloo"``.
 
     Raises:
-        UsageError: more ranks than a switch can serve. SwitchError: there is no switch, or it is full.
+        UsageError: settings that cannot work. SwitchError: there is no switch, or it is full.
     """
 
     def __init__(
@@ -65,7 +65,6 @@ class Communicator:
         *,
         changed: bool = False,
     ) -> None:
-        check_size(size)
         self.rank, self.size = rank, size
         self.gloo: Any = None
         self.fallback: GlooFallback | None = None

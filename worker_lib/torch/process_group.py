@@ -33,7 +33,7 @@ from worker_lib import launchers
 from worker_lib.session import Session
 from worker_lib.torch import device, dispatch, versions
 from worker_lib.torch.collectives import Collectives
-from worker_lib.torch.communicator import Change, Communicator, Handle, ReconfigureError
+from worker_lib.torch.communicator import Change, Communicator, Handle, ReconfigureError, check_size
 from worker_lib.torch.fallback import GlooFallback
 from worker_lib.torch.options import Options
 from worker_lib.torch.rendezvous import Controller, controllers, store_prefix
@@ -101,6 +101,7 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]
         *,
         members: bool = True,
     ) -> None:
+        check_size(size)
         if not members and not dispatch.available():
             raise UsageError("enable_reconfigure needs PyTorch 2.14 or newer; this is " + torch.__version__)
         versions.start_group(self, store, rank, size)

@@ -23,7 +23,7 @@ GLOO = {"fallback": "gloo"}
 
 def kill_the_switch() -> None:
     """On rank 0, which has started it."""
-    controller = dist.group.WORLD._controller
+    controller = dist.group.WORLD.communicator.controller
     if controller is not None and controller.child is not None:
         os.kill(controller.child.pid, signal.SIGKILL)
 

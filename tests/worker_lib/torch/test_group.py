@@ -595,7 +595,7 @@ def _strangers() -> str:
     group = dist.group.WORLD
     dist.all_reduce(torch.ones(3))
     with pytest.raises(worker_lib.AdmissionError) as caught:
-        ControllerClient(group._controller.url, token="guessed").slots()
+        ControllerClient(group.communicator.controller.url, token="guessed").slots()
     return caught.value.code
 
 
