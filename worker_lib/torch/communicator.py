@@ -39,8 +39,7 @@ class Communicator:
         timeout: of every operation that is given no other.
         name: the group's, in PyTorch.
         options: the group's settings.
-        changed: the group has had other members: rank 0 takes no controller that another process has
-            started, which may be one of those that have gone.
+        changed: as in `join`.
 
     Attributes:
         rank, size: of this process among the members.

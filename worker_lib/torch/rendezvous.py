@@ -7,7 +7,7 @@
 The controller is the one in SWITCHAGG_CONTROLLER, or the one that an earlier group of this process uses, or
 one that rank 0 starts with a switch as a child process, with a random token: on loopback if all ranks run on
 one host, else on MASTER_ADDR's interface. It ends when the last group of the process that started it is
-destroyed.
+destroyed. In a group whose members have changed it is one that a member has started, rank 0's own first.
 """
 
 from __future__ import annotations
@@ -210,7 +210,8 @@ def join(
         group: its name in PyTorch, for listings.
         rank, size: in the group.
         timeout: for everything; also the session's.
-        changed: rank 0 takes no controller that another process has started, which may have gone.
+        changed: the group has had other members; rank 0 takes no controller but one that a present member has
+            started, since others may have gone.
 
     Returns:
         The session, and the controller that the caller releases after it has closed the session; None in a
@@ -223,7 +224,9 @@ def join(
     if size == 1:
         return connect(rank=0, world_size=1, timeout=seconds), None
     deadline = time.monotonic() + seconds
-    store.set(f"{_KEY}/host/{rank}", _host_identity())
+    offered = controllers.oldest(own=True) if changed else None
+    offer = (None, None) if offered is None else (offered.url, offered.credential)
+    store.set(f"{_KEY}/host/{rank}", json.dumps([_host_identity(), *offer]))
     if rank == 0:
         try:
             controller = _controller(store, size, deadline, changed)
@@ -265,10 +268,15 @@ def _controller(store: Any, size: int, deadline: float, changed: bool) -> Contro
     """The controller that rank 0 chooses."""
     if url := os.environ.get("SWITCHAGG_CONTROLLER"):
         return Controller(url)
-    hosts = [_read(store, f"{_KEY}/host/{r}", f"rank {r} has gone", deadline) for r in range(size)]
-    several = len(set(hosts)) > 1
+    offers = [
+        json.loads(_read(store, f"{_KEY}/host/{r}", f"rank {r} has gone", deadline)) for r in range(size)
+    ]
+    several = len({host for host, *_ in offers}) > 1
     if known := controllers.oldest(own=changed, several=several):
         return known
+    for _, url, credential in offers:  # a member's, which ends no sooner than these members do
+        if url is not None and not (several and "//127." in url):
+            return Controller(url, credential)
     address = "127.0.0.1"
     if several:
         address = _own_address(store) if changed else os.environ.get("MASTER_ADDR", "")
