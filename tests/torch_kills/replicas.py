@@ -44,8 +44,10 @@ def replica(pipe: Connection, steps: Any, lighthouse: str, name: str, backend: s
         loss_of(wrapped, manager.current_step(), manager.participating_rank() or 0).backward()
         ones = torch.ones(1)
         manager.allreduce(ones).wait()  # their average
-        if ones != 1 and not manager.errored():
-            raise Wrong(f"the average of {manager.num_participants()} ones is {ones}")
+        # At step 0 torchft zeroes what all but one replica give, and divides by all.
+        if ones != 1 and manager.current_step() > 0 and not manager.errored():
+            who = f"{name}, step {manager.current_step()}, participating as {manager.participating_rank()}"
+            raise Wrong(f"{who}: the average of {manager.num_participants()} ones is {ones}")
         optimizer.step()
         steps.value = manager.current_step()
         time.sleep(_REST)
@@ -114,6 +116,10 @@ class Replicas:
     def _wait(self, done: Any) -> None:
         deadline = time.monotonic() + PATIENCE
         while not done():
+            for rank in self._ranks:
+                if rank.pipe.poll():
+                    reports([rank])  # raises what it has found, or that it has ended
+                    raise Wrong(f"{rank.name} has ended before it was told to")
             if time.monotonic() > deadline:
                 raise Wrong(f"no progress in {PATIENCE:g} s: steps {[r.steps.value for r in self._ranks]}")
             time.sleep(0.005)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import multiprocessing
 import os
+import sys
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection, wait
@@ -113,4 +114,5 @@ def _run(code: Callable[..., None], pipe: Connection, steps: Any, args: tuple[An
     try:
         code(pipe, steps, *args)
     except Wrong as error:
+        print(f"rank: {error}", file=sys.stderr, flush=True)
         pipe.send(error)
