@@ -216,6 +216,12 @@ class Compressor(ABC):
         """Yields the compressors inside this one."""
         yield from ()
 
+    def with_parts(self) -> Iterator[Compressor]:
+        """Yields this one and all that it is made of, at any depth, in order."""
+        yield self
+        for part in self.parts():
+            yield from part.with_parts()
+
     def memories(self) -> dict[str, Floats]:
         """Returns state with an entry for each element of x, by name; none before the first round.
 
@@ -319,8 +325,8 @@ class Compressor(ABC):
 
     def tag(self) -> str:
         """Returns text that must be the same at all ranks in a round."""
-        drawn = f" draw {self.stream}/{self.step}" if self.draws_shared else ""
-        return self.describe() + drawn + "".join(part.tag() for part in self.parts() if part.draws_shared)
+        draws = [f" draw {each.stream}/{each.step}" for each in self.with_parts() if each.draws_shared]
+        return self.describe() + "".join(draws)
 
     def follow(self, other: Compressor) -> None:
         """Continues where `other` is, which has been used with the same ranks."""

@@ -11,7 +11,7 @@ BucketCompressors   a compressor of `worker_lib.compress` for each bucket, with 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -152,7 +152,7 @@ class BucketCompressors:
             compressor = self._prototype.fork(0)
             compressor.load_state_dict(bucket["state"])
             size = sum(self._sizes[name] for name in names)
-            for part in _with_parts(compressor):
+            for part in compressor.with_parts():
                 for name, memory in part.memories().items():
                     if memory.size != size:
                         raise UsageError(
@@ -176,10 +176,10 @@ class BucketCompressors:
     def _hand_over(self, names: tuple[str, ...], compressor: Compressor) -> None:
         """Copies the memories of these parameters to a new compressor, from those that had them."""
         owners = [self._where[name][0] for name in names if name in self._where]
-        before = {id(owner): list(_with_parts(owner)) for owner in owners}
+        before = {id(owner): list(owner.with_parts()) for owner in owners}
         if not before:
             return
-        for i, part in enumerate(_with_parts(compressor)):
+        for i, part in enumerate(compressor.with_parts()):
             memories = {key: parts[i].memories() for key, parts in before.items()}
             kinds = {kind: memory.dtype for each in memories.values() for kind, memory in each.items()}
             if kinds:
@@ -202,10 +202,3 @@ class BucketCompressors:
             if (memory := memories[id(old)].get(kind)) is not None:
                 part[:] = memory[at : at + part.size]
         return part
-
-
-def _with_parts(compressor: Compressor) -> Iterator[Compressor]:
-    """A compressor and all that it is made of, in order."""
-    yield compressor
-    for part in compressor.parts():
-        yield from _with_parts(part)
