@@ -13,7 +13,6 @@ destroyed. In a group whose members have changed it is one that a member has sta
 from __future__ import annotations
 
 import atexit
-import contextlib
 import json
 import os
 import secrets
@@ -26,11 +25,12 @@ from typing import Any, Final
 
 import torch.distributed as dist
 
-from switchagg.errors import SwitchAggError, SwitchError, UsageError
+from switchagg.errors import NetworkError, SwitchAggError, SwitchError, UsageError
 from worker_lib.connect import connect
 from worker_lib.embedded import Embedded, start_embedded
 from worker_lib.session import Session, close_all
 from worker_lib.torch.options import Options
+from worker_lib.transport import local_address_towards
 
 _KEY: Final = "switchagg"
 _LOOK: Final = 1.0  # seconds until a rank asks again who leads
@@ -124,12 +124,11 @@ class Controller:
     child: Embedded | None = None
     uses: int = 0
 
-    def fits(self, *, own: bool, several: bool) -> bool:
+    def fits(self, *, own: bool = False, several: bool) -> bool:
         """True if it can be a group's whose needs are those of `_Controllers.oldest`."""
-        alone = self.child is not None and self.child.switch[0].startswith("127.")
         if own and (self.child is None or self.child.process.poll() is not None):
             return False
-        return not (several and alone)
+        return not (several and "//127." in self.url)
 
 
 class _Controllers:
@@ -233,14 +232,8 @@ def join(
         except SwitchAggError as error:
             store.set(_KEY, json.dumps({"error": str(error)}))
             raise
-        controllers.hold(controller)
         name = f"torch-{group}-{secrets.token_hex(4)}"
         answer = {"controller": controller.url, "credential": controller.credential, "job": name}
-        try:
-            store.set(_KEY, json.dumps(answer))
-        except BaseException:
-            controllers.release(controller)
-            raise
     else:
         answer = json.loads(_read(store, _KEY, "rank 0 has named no switch", deadline))
         if "error" in answer:
@@ -251,8 +244,10 @@ def join(
             controller = known
         else:
             controller = Controller(answer["controller"], answer["credential"])
-        controllers.hold(controller)
+    controllers.hold(controller)
     try:
+        if rank == 0:
+            store.set(_KEY, json.dumps(answer))
         session = connect(
             controller.url, name, rank, size, timeout=seconds, transport=options.transport,
             join_timeout=max(1.0, deadline - time.monotonic()), credential=controller.credential,
@@ -275,8 +270,8 @@ def _controller(store: Any, size: int, deadline: float, changed: bool) -> Contro
     if known := controllers.oldest(own=changed, several=several):
         return known
     for _, url, credential in offers:  # a member's, which ends no sooner than these members do
-        if url is not None and not (several and "//127." in url):
-            return Controller(url, credential)
+        if url is not None and (offered := Controller(url, credential)).fits(several=several):
+            return offered
     address = "127.0.0.1"
     if several:
         address = _own_address(store) if changed else os.environ.get("MASTER_ADDR", "")
@@ -316,11 +311,11 @@ def _own_address(store: Any) -> str:
     """The address of this host that leads to the group's store; empty if that is loopback, or unknown."""
     tcp = tcp_store(store)
     there = tcp.host if tcp else os.environ.get("MASTER_ADDR", "")
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, contextlib.suppress(OSError):
-        probe.connect((there, 9))  # sends nothing
-        address: str = probe.getsockname()[0]
-        return "" if address.startswith("127.") else address
-    return ""
+    try:
+        address = local_address_towards(there, tcp.port if tcp else 9)
+    except NetworkError:
+        return ""
+    return "" if address.startswith("127.") else address
 
 
 def _host_identity() -> str:

@@ -17,6 +17,8 @@ from tests.switchagg.cli.processes import Command, command, outcome
 from tests.waiting import eventually
 
 SLEEP = "import os, time; print('here', flush=True); time.sleep(600)"
+# Not one long sleep: a signal that comes between Python's last look and the system call is handled after it.
+WAIT = "while True: time.sleep(0.1)"
 
 
 def python(program: str) -> list[str]:
@@ -123,7 +125,7 @@ time.sleep(600)
 
 def test_the_others_have_their_grace() -> None:
     """They end by themselves with another status, which does not count, and after SIGTERM in order."""
-    program = """
+    program = f"""
 import os, signal, sys, time
 def term(*_):
     print("told", flush=True)
@@ -134,7 +136,7 @@ if os.environ["RANK"] == "0":
     time.sleep(0.5); sys.exit(9)
 if os.environ["RANK"] == "1":
     time.sleep(1.0); sys.exit(4)
-time.sleep(600)
+{WAIT}
 """
     status, out, err = outcome("run", "-n", "3", "--grace", "3", *python(program))
     assert status == 9
@@ -164,7 +166,7 @@ def handler(got, _):
     sys.exit(0)
 signal.signal({int(number)}, handler)
 print("here", flush=True)
-time.sleep(600)
+{WAIT}
 """
     with command(["run", "-n", "2", *python(program)]) as running:
         wait_for_output(running, 2)
@@ -176,11 +178,11 @@ time.sleep(600)
 
 def test_ctrl_c_at_a_terminal_reaches_each_rank_once() -> None:
     """A terminal signals the whole foreground process group."""
-    program = """
+    program = f"""
 import time
 try:
     print("here", flush=True)
-    time.sleep(600)
+    {WAIT}
 except KeyboardInterrupt:
     print("once", flush=True)
     time.sleep(0.3)
@@ -197,12 +199,11 @@ except KeyboardInterrupt:
 
 
 def test_a_second_signal_kills() -> None:
-    program = """
+    program = f"""
 import signal, time
 signal.signal(signal.SIGINT, lambda *_: print("no", flush=True))
 print("here", flush=True)
-while True:
-    time.sleep(600)
+{WAIT}
 """
     with command(["run", "-n", "2", "--grace", "600", *python(program)]) as running:
         wait_for_output(running, 2)
