@@ -105,6 +105,7 @@ class Engine:
     def set_pause_eventfd(self, descriptor: int) -> None: ...
     def fail_from(self, begun: int) -> None: ...
     begun: Final[int]
+    completed: Final[int]
     frozen: Final[bool]
     halted: Final[bool]
     generation: Final[int]
@@ -116,7 +117,7 @@ class Engine:
     policy: Final[int]  # the policy word of the next collective to begin
     def set_policy(self, word: int) -> None:
         """Sets the policy that the next header carries, on rank 0."""
-    silence_ns: Final[int]
+    def silence_ns(self, completed: int) -> int: ...
     def stats(self) -> dict[str, int]: ...
 
 class HeartbeatSender:

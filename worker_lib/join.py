@@ -269,11 +269,12 @@ class Membership:
             lambda: _membership(answer, self._there, self._held, controller=self.controller, name=self.name),
         )
 
-    def leave(self, begun: int | None = None, why: str | None = None) -> None:
+    def leave(self, begun: int | None = None, completed: int | None = None, why: str | None = None) -> None:
         """Leaves the job. Does nothing the second time, or where the controller is gone.
 
         Args:
-            begun: collectives that this rank has begun since its admission, which the others are told.
+            begun, completed: collectives that this rank has begun and that are complete here since its
+                admission, which the others are told.
             why: the exception that ends this rank, likewise; None if it leaves in order.
         """
         if self._held.over:
@@ -281,7 +282,7 @@ class Membership:
         self._held.over = True
         try:
             # Also where the stream has broken: a controller that was restarted still knows this rank.
-            body = {"token": self.token, "begun": begun}
+            body = {"token": self.token, "begun": begun, "completed": completed}
             self._ask("leave", body if why is None else body | {"why": why}, SHORT_TIMEOUT)
         except SwitchError:
             pass  # nobody is there to be told; the closed connection says the same

@@ -2,7 +2,7 @@
 
     event of the member stream -> MembershipStateMachine.event -> effect
                                         End(cause)              the session has ended
-                                        FailFrom(begun, loss)   later collectives cannot complete
+                                        FailFrom(begun, completed, loss)  later collectives cannot complete
                                         Change()                freeze, progress, finish, proceed
                                         RequestPause()          rank 0: ask all ranks to change
                                         SetPolicy(word)         rank 0: the policy of plans from now on
@@ -128,9 +128,13 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class FailFrom:
-    """Collectives from number `begun` on (of this generation) cannot complete; None: not known from which."""
+    """Collectives from number `begun` on (of this generation) cannot complete; None: not known from which.
+
+    Those before `completed` were complete at a rank that has left, so all their RESULTs are in the switch.
+    """
 
     begun: int | None
+    completed: int
     loss: Loss
 
 
@@ -194,7 +198,8 @@ class MembershipStateMachine:
                     return self._on_lost(_places(event["ranks"]), str(event["why"]))
                 case "left":
                     why = str(event.get("why") or "")
-                    return self._on_left(_places(event["ranks"]), event.get("begun"), why)
+                    counts = event.get("begun"), event.get("completed")
+                    return self._on_left(_places(event["ranks"]), *counts, why)
                 case "switch":
                     return End(Gone(f"job {self.name!r} has lost its slots: {event['why']}"))
                 case "evicted":
@@ -252,8 +257,11 @@ class MembershipStateMachine:
         lost = sorted(self._lost)
         return End(Loss(_ranks(self.generation, lost), self._text(self.generation, lost)))
 
-    def _on_left(self, places: Sequence[int], begun: object, why: str) -> Effect | None:
+    def _on_left(self, places: Sequence[int], begun: object, completed: object, why: str) -> Effect | None:
         counts = begun if isinstance(begun, list) else [None] * len(places)
+        known = (
+            [int(count) for count in completed if count is not None] if isinstance(completed, list) else []
+        )
         new = {
             place: count
             for place, count in zip(places, counts, strict=True)
@@ -271,7 +279,7 @@ class MembershipStateMachine:
         # Ranks that leave in order after one has failed do so because of it.
         text = "; ".join(said) or f"{self.generation.called(left)} left the job in order"
         least = None if any(count is None for count in new.values()) else min(int(n) for n in new.values())
-        return FailFrom(least, Loss(_ranks(self.generation, left), text, left=True))
+        return FailFrom(least, max(known, default=0), Loss(_ranks(self.generation, left), text, left=True))
 
     def _text(self, generation: Generation, gone: Sequence[int]) -> str:
         """ "rank 1 was lost: its process ended; rank 3 was lost: silent for 10 s"."""

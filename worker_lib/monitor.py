@@ -83,6 +83,7 @@ class MembershipMonitor:
         owed: a loss that the caller has not been told of; no call is made before it is.
         losses: by the number of the generation that they ended.
         left: ranks of this generation that have left.
+        completed: collectives of this generation that were complete at one of these, and so get all RESULTs.
         transport: the way of the packets: "shm" or "udp".
     """
 
@@ -95,6 +96,7 @@ class MembershipMonitor:
         self.owed: Loss | None = None
         self.losses: dict[int, Loss] = {}
         self.left: Loss | None = None
+        self.completed = 0
         self.transport = used
         generation = Generation(member.job, member.rank, member.places)
         self.generations = [generation]
@@ -121,19 +123,25 @@ class MembershipMonitor:
         self._thread.start()
         _monitors.add(self)
 
-    def leave(self, begun: int, error: BaseException | None) -> None:
+    def leave(self, begun: int, completed: int, error: BaseException | None) -> None:
         """Leaves the job, with the exception that ends this rank, and ends the threads.
 
-        The engine is closed before.
+        The engine is closed before, which had begun and completed so many collectives.
         """
         self._end_threads()
-        self.member.leave(begun, failure(error, self.member.on_loss))
+        self.member.leave(begun, completed, failure(error, self.member.on_loss))
         self.join()
 
     def join(self) -> None:
         """Waits a while for the thread to end."""
         if threading.current_thread() is not self._thread:
             self._thread.join(_END_SECONDS)
+
+    def lose_switch(self) -> None:
+        """Ends the session: the switch sends nothing, and its port refuses packets. From any thread."""
+        member = self.member
+        where = f"{member.switch_address}:{member.switch_port}"
+        self._end(Gone(f"the switch of job {member.name!r} at {where} is gone: its port refuses packets"))
 
     def drop(self) -> None:
         """Ends the threads, and closes the stream without a leave. From any thread."""
@@ -237,9 +245,9 @@ class MembershipMonitor:
             case SetPolicy(word):
                 if SkipPolicy.from_word(word) is not None:
                     self._engine.set_policy(word)
-            case FailFrom(begun, loss):
+            case FailFrom(begun, completed, loss):
                 with self.lock:
-                    self.left = loss
+                    self.left, self.completed = loss, max(self.completed, completed)
                 if begun is not None:
                     self._engine.fail_from(begun)
 
@@ -334,7 +342,7 @@ class MembershipMonitor:
         # Under the lock: no call is made between the old generation's end and the caller's being told.
         with self.lock:
             self.member = new
-            self.left = None
+            self.left, self.completed = None, 0
             self.generations.append(generation)
             self.policies.append(new.policy)
             if loss is not None:

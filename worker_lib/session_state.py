@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 import weakref
+from collections import deque
 from typing import Final
 
 from switchagg.errors import SessionBrokenError, SwitchAggError, WorkerLostError
@@ -66,7 +67,7 @@ class SessionState:
         self.groups_made = 0
         self.pid = os.getpid()
         self._made_in = id(sys.exc_info()[1])  # the exception that was being handled then
-        self._pending: list[tuple[_native.Collective, object]] = []
+        self._pending: deque[tuple[_native.Collective, object]] = deque()  # in the order of calls
         self._lock = threading.Lock() if monitor is None else monitor.lock
         # Threads in the engine. A thread enters itself first and then looks at `closed`; close() sets that
         # first and then looks here.
@@ -133,9 +134,11 @@ class SessionState:
 
     def forget_done(self) -> None:
         """Lets go of the tensors of collectives that nobody waited for."""
+        done = []  # let go without the lock
         if self._pending:
             with self._lock:
-                self._pending = [each for each in self._pending if each[0].status == PENDING]
+                while self._pending and self._pending[0][0].status != PENDING:
+                    done.append(self._pending.popleft())
 
     def enter_engine(self) -> None:
         """This thread goes into the engine; `close` waits until it has called `leave_engine`."""
@@ -222,11 +225,11 @@ class SessionState:
         if self.pid != os.getpid():
             return
         if self.engine is not None:
-            begun = self.engine.begun
+            begun, completed = self.engine.begun, self.engine.completed
             self.engine.close()
             self._await_threads()
             if self.monitor is not None:
-                self.monitor.leave(begun, error)
+                self.monitor.leave(begun, completed, error)
         self._pending.clear()
 
     def _await_threads(self) -> None:

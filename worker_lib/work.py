@@ -37,7 +37,7 @@ _L = TypeVar("_L")
 _T = TypeVar("_T")
 _SLICE_NS: Final = 50_000_000  # how often a waiting thread looks for signals
 _SLOW: Final = 30.0  # seconds of waiting after which late ranks are named in the log
-_SILENCE_NS: Final = 1_000_000_000  # nothing heard for this long, and a rank has left: no use to wait
+_SILENCE_NS: Final = 1_000_000_000  # until it counts that a rank has left, or that the port refuses packets
 
 # A reduction: its kind and bits, or its name; a call: name, type, shape, reduction. Text only where a message
 # needs it.
@@ -215,6 +215,7 @@ class Work:
         now = time.monotonic()
         limit = math.inf if timeout is None else now + timeout
         tell = now + _SLOW
+        refused = None  # packets that the switch's port has refused, when the silence began to be long
         while True:
             status = native.status if state.closed else engine.wait(native, _SLICE_NS)
             if status != PENDING:
@@ -226,9 +227,18 @@ class Work:
             if timeout is not None and now >= limit:
                 state.break_off(f"{self.called()} was not done within {timeout} s")
                 raise self._timeout_error(native, timeout)
-            left = None if state.monitor is None else state.monitor.left
-            if left is not None and engine.silence_ns > _SILENCE_NS:
-                # A rank left and the switch is silent: how far that rank got is unknown.
+            if state.monitor is None:
+                continue
+            if engine.silence_ns(0) <= _SILENCE_NS:
+                refused = None
+            elif refused is None:
+                refused = engine.stats()["refused"]
+            elif engine.stats()["refused"] > refused:
+                state.monitor.lose_switch()
+                continue
+            left = state.monitor.left
+            if left is not None and engine.silence_ns(state.monitor.completed) > _SILENCE_NS:
+                # A rank has left without waiting for this collective, perhaps before its packets were there.
                 state.break_off(left.text)
                 raise left.error(self.called())
 

@@ -3,7 +3,7 @@
     HTTP ---- calls ----> Controller --.
       |                   Queries ------> ControllerCore <-- reports -- Agent -- SwitchDriver --> a switch
       |                                     one lock,    <-- reports -- Agent -- SwitchDriver --> another
-      `<- EventStream: events ------------- JobBook, Journal --> Store
+      `<- EventStream: events ------------- JobBook, Journal -- one thread --> Store
 
 `Controller` has the calls of tenants and members, `Queries` those that change nothing. `ControllerCore` has
 the lock, the threads and the order of effects.
@@ -24,7 +24,7 @@ from switchagg.control.jobs.records import EventStream, JobSpec, JobState, JoinR
 from switchagg.control.queries import Queries
 from switchagg.control.store import Store
 from switchagg.control.tenants import Tenants
-from switchagg.errors import AdmissionError
+from switchagg.errors import AdmissionError, SwitchError
 from switchagg.rules.planner import SkipPolicy
 from switchagg.rules.wiring import Attachment
 
@@ -47,7 +47,8 @@ class Controller:
     Raises `UsageError` for defaults that do not fit a switch, two switches of one name, or wiring that is no
     tree.
 
-    Methods that a tenant calls raise `AdmissionError` if they are refused; nothing has changed then.
+    Methods that a tenant calls raise `AdmissionError` if they are refused; nothing has changed then. They
+    raise another `SwitchError` if the store does not take what has changed: a restart would undo it.
     """
 
     def __init__(
@@ -91,9 +92,19 @@ class Controller:
     # Calls of tenants.
 
     def create(self, tenant: Tenant, spec: JobSpec) -> JobView:
-        """Orders a job and returns it: it has its slots, or is queued."""
-        with self._core.changing() as book:
-            return self.queries.job_view(book.create(tenant, spec, time.monotonic()))
+        """Orders a job and returns it: it has its slots, or is queued. One that is not kept is not there."""
+        job = None
+        try:
+            with self._core.keeping() as book:
+                job = book.create(tenant, spec, time.monotonic())
+                view = self.queries.job_view(job)
+        except SwitchError:
+            if job is not None:
+                with self._core.changing() as book:
+                    if job.state is not JobState.ended:
+                        book.evict(job, "the controller, which cannot keep it")
+            raise
+        return view
 
     def evict(self, tenant: Tenant, name: str, job_id: int | None = None) -> JobView:
         """Ends a job now, whatever its members do, and returns it."""
@@ -106,7 +117,7 @@ class Controller:
     def _end(
         self, tenant: Tenant, name: str, job_id: int | None, change: Callable[[Job, str], None]
     ) -> JobView:
-        with self._core.changing():
+        with self._core.keeping():
             job = self._core.find(tenant, name, job_id)
             if job is None:
                 raise AdmissionError(f"there is no job {name[:128]!r}", "not_found")
@@ -124,7 +135,7 @@ class Controller:
     def _set_draining(self, tenant: Tenant, name: str, draining: bool) -> SwitchView:
         if not tenant.admin:
             raise AdmissionError("switches are the administrators' affair", "forbidden")
-        with self._core.changing() as book:
+        with self._core.keeping() as book:
             if name not in self._core.drivers:
                 raise AdmissionError(f"there is no switch {name[:128]!r}", "not_found")
             self._core.keep(switches={name: draining})
@@ -173,16 +184,18 @@ class Controller:
         rank: int,
         token: int,
         begun: int | None = None,
+        completed: int | None = None,
         why: str | None = None,
     ) -> None:
         """A rank leaves its job.
 
         Args:
-            begun: number of collectives that it has begun, if known.
+            begun, completed: numbers of collectives that it has begun and completed, if known.
             why: the exception that ends it; None if it leaves in order.
         """
         with self._core.changing() as book:
-            book.leave(book.table.member(tenant.name, name, rank, token), begun, why)
+            member = book.table.member(tenant.name, name, rank, token)
+            book.leave(member, begun, completed, why)
 
     def heartbeat(
         self, cookie: bytes, sequence: int, fields: Mapping[str, int], now: float | None = None

@@ -1,11 +1,12 @@
 """The controller's shared state: its lock, its threads, and the order in which effects are carried out.
 
-    a call -> the book changes -> the store -> agents, members' streams, answers
+    a call -> the book changes -> the journal -> the store; then agents, members' streams, answers
     agents' reports, the ticker: the same
 
-One lock guards the book of jobs. A call changes the book. Still holding the lock, it then writes to the store
-what must survive, queues with the agents what switches are to do, and sends members their events. None of
-these waits for anybody.
+One lock guards the book of jobs. A call changes the book. Still holding the lock, it hands the journal what
+must survive, and its effects: what switches are to do, and members' events. The journal writes in a thread of
+its own, without the lock; then, with it, effects are queued with the agents and the streams. None of these
+waits for anybody.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from switchagg.control import job_codec
 from switchagg.control.agent import Agent
 from switchagg.control.answers import AdmittedView
 from switchagg.control.drivers.base import SwitchDriver
-from switchagg.control.event_log import Journal
 from switchagg.control.jobs import effects
 from switchagg.control.jobs.book import JobBook
 from switchagg.control.jobs.job import Job, Member
 from switchagg.control.jobs.records import JobState, Tenant
 from switchagg.control.jobs.switch_resources import SwitchResources
+from switchagg.control.journal import Journal
 from switchagg.control.member_streams import MemberStreams, admitted
 from switchagg.control.store import Changes, Store
 from switchagg.control.telemetry import INTERVAL, Telemetry
@@ -75,7 +76,7 @@ class ControllerCore:
             policy=policy,
         )
         self.streams = MemberStreams()
-        self.journal = Journal(store)
+        self.journal = Journal(store, self.lock, self._do_all)
         self.telemetry = Telemetry(tuned=policy is None)
         self._stop = threading.Event()
         self._ticker = threading.Thread(target=self._tick, name="switchagg-ticker", daemon=True)
@@ -83,7 +84,7 @@ class ControllerCore:
     def start(self, heartbeat_address: tuple[str, int] | None) -> None:
         """Takes over the jobs in the store and starts the threads."""
         self._heartbeat_address = heartbeat_address
-        kept = self.journal.load()
+        kept = self.journal.start()
         with self.lock:
             self.book.table.last_id, self.book.table.last_number = kept.last_id, kept.last_number
             now = time.monotonic()
@@ -108,15 +109,17 @@ class ControllerCore:
             self.closed = True
             self.book.close(for_good=not self.journal.store.persistent)
             self._carry_out()
-            self.streams.close(AdmissionError("the controller is stopping", "stopping"))
         self._stop.set()
         if self._ticker.is_alive():
             self._ticker.join()
+        self.journal.stop(STOP_PATIENCE)
+        with self.lock:
+            self.streams.close(AdmissionError("the controller is stopping", "stopping"))
         end = time.monotonic() + STOP_PATIENCE
         for agent in self.agents.values():
             agent.stop(max(0.0, end - time.monotonic()))
 
-    # With the lock held, except the first.
+    # With the lock held, except the first two.
 
     @contextmanager
     def changing(self) -> Iterator[JobBook]:
@@ -126,6 +129,17 @@ class ControllerCore:
                 yield self.book
             finally:
                 self._carry_out()
+
+    @contextmanager
+    def keeping(self) -> Iterator[JobBook]:
+        """As `changing`; then waits until what has changed is kept. Raises `SwitchError` if it is not."""
+        with self.lock:
+            try:
+                yield self.book
+            finally:
+                self._carry_out()
+            number = self.journal.last
+        self.journal.wait(number)
 
     def find(self, tenant: Tenant, name: str, job_id: int | None = None) -> Job | None:
         """Returns the job of that name that the tenant may see; None if there is none.
@@ -148,18 +162,17 @@ class ControllerCore:
         assert member.admission is not None
         return admitted(member.admission, self.drivers[member.admission.switch], self._heartbeat_address)
 
-    def keep(self, **changes: Any) -> None:
-        """Writes changes, the fields of `Changes`, to the store."""
+    def keep(self, pending: Sequence[effects.Effect] = (), **changes: Any) -> None:
+        """Has changes, the fields of `Changes`, written to the store, and then effects carried out."""
         table = self.book.table
-        self.journal.write(Changes(**changes, last_id=table.last_id, last_number=table.last_number))
+        kept = Changes(**changes, last_id=table.last_id, last_number=table.last_number)
+        self.journal.add(kept, pending)
 
     def _carry_out(self) -> None:
         """Carries out the book's effects: the store first, then switches and members in order."""
         pending = self.book.poll()
         if pending:
             self._record(pending)
-            for effect in pending:
-                self._do(effect)
 
     def _record(self, pending: Sequence[effects.Effect]) -> None:
         jobs: dict[int, dict[str, Any] | None] = {}
@@ -174,7 +187,11 @@ class ControllerCore:
                 case effects.LogEvent():
                     events.append(self.journal.events.add(effect, time.time()))
                     _log.info("%s", effect.text, extra={"event": effect})
-        self.keep(jobs=jobs, events=events)
+        self.keep(pending, jobs=jobs, events=events)
+
+    def _do_all(self, pending: Sequence[effects.Effect]) -> None:
+        for effect in pending:
+            self._do(effect)
 
     def _do(self, effect: effects.Effect) -> None:
         match effect:
@@ -213,8 +230,7 @@ class ControllerCore:
                     if now - sampled >= INTERVAL:
                         sampled = now
                         self.telemetry.sample(now, time.time())
-                    if self.journal.error:
-                        self.journal.retry()
+                    self.journal.tick(now)
             except Exception:
                 # An error in one job: deadlines of the others go on.
                 _log.exception("a look at deadlines failed")

@@ -1,8 +1,7 @@
-"""The event log, and the changes that the store has not taken yet. Bounded."""
+"""The event log. Bounded."""
 
 from __future__ import annotations
 
-import logging
 from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import asdict, astuple
@@ -12,10 +11,7 @@ from typing import cast
 from switchagg.control.answers import EventView
 from switchagg.control.jobs.effects import LogEvent
 from switchagg.control.jobs.records import Event, Tenant
-from switchagg.control.store import IN_MEMORY, IN_STORE, Changes, Store
-from switchagg.errors import SwitchError
-
-_log = logging.getLogger(__name__)
+from switchagg.control.store import IN_MEMORY
 
 
 class EventLog:
@@ -50,42 +46,3 @@ def describe(event: Event) -> EventView:
     """Returns an event as JSON's types."""
     shown = asdict(event)
     return cast(EventView, {"n": shown.pop("number"), **shown, "time": round(event.time, 3)})
-
-
-class Journal:
-    """Writes changes to a store; a change that fails is written again with the next one."""
-
-    def __init__(self, store: Store) -> None:
-        self.store = store
-        self.events = EventLog()
-        self.error = ""  # of the store, while changes are not written
-        self._unsaved = Changes()
-
-    def load(self) -> Changes:
-        """Returns the state of an earlier controller, and goes on with its event log."""
-        kept = self.store.load()
-        self.events = EventLog(kept.events)
-        return kept
-
-    def write(self, changes: Changes) -> None:
-        """Writes changes, together with those that could not be written earlier."""
-        earlier = self._unsaved
-        self._unsaved = Changes(
-            {**earlier.jobs, **changes.jobs},
-            [*earlier.events, *changes.events][-IN_STORE:],
-            {**earlier.switches, **changes.switches},
-            changes.last_id,
-            changes.last_number,
-        )
-        self.retry()
-
-    def retry(self) -> None:
-        """Writes the changes that could not be written earlier."""
-        try:
-            self.store.write(self._unsaved)
-        except SwitchError as error:
-            if not self.error:
-                _log.error("%s", error)
-            self.error = str(error)
-        else:
-            self._unsaved, self.error = Changes(), ""

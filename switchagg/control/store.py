@@ -19,9 +19,9 @@ The order is always: the store, then the switch, then the members. After a kill 
 The one exception is the opening: a job is on the switch, with all its slots initialised, before it is stored
 as running. Its members are told only afterwards.
 
-Each step of the controller is one transaction. The database is in WAL mode with synchronous=NORMAL: a killed
-process loses nothing; a machine that loses its power may lose the last moments, which has the effect of a
-kill before they were stored.
+Steps of the controller are written whole, one or several in a transaction. The database is in WAL mode with
+synchronous=NORMAL: a killed process loses nothing; a machine that loses its power may lose the last moments,
+which has the effect of a kill before they were stored.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ import json
 import os
 import sqlite3
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -46,6 +46,8 @@ IN_MEMORY: Final = 2000  # events
 IN_STORE: Final = 10_000
 _FILE: Final = "controller.db"
 _LOCK: Final = "controller.lock"
+_WRITE_PATIENCE: Final = 5.0  # seconds for other processes to end what they write
+_READ_PATIENCE: Final = 0.5  # seconds; in WAL mode a reader waits for no writer
 
 _TABLES: Final = """
 CREATE TABLE jobs (number INTEGER PRIMARY KEY, document TEXT NOT NULL);
@@ -78,7 +80,8 @@ class Changes:
 class Store:
     """Keeps what must survive the controller. Methods may be called from any thread.
 
-    Methods that write or read a file raise `SwitchError` if that fails; nothing is half-written then.
+    Methods that write or read a file raise `SwitchError` if that fails; nothing is half-written then. Those
+    that read do not wait for those that write.
 
     Args:
         directory: created if missing, readable by its owner only. None keeps tenants in memory, and no jobs.
@@ -86,6 +89,7 @@ class Store:
 
     Attributes:
         persistent: True if jobs outlive the controller.
+        where: the store in words, for messages.
 
     Raises:
         UsageError: the directory cannot be created or opened, or is not this user's alone.
@@ -93,8 +97,7 @@ class Store:
     """
 
     def __init__(self, directory: Path | None = None, *, serving: bool = True) -> None:
-        self._where = "memory" if directory is None else f"state directory {directory}"
-        self._lock = threading.Lock()
+        self.where = "memory" if directory is None else f"state directory {directory}"
         self._held: int | None = None
         self.persistent = directory is not None
         path = Path(":memory:")
@@ -105,26 +108,25 @@ class Store:
                 if serving:
                     self._held = _claim(directory / _LOCK)
                 os.close(open_own(path))
-            self._database = sqlite3.connect(path, timeout=5.0, isolation_level=None, check_same_thread=False)
-            for pragma in ("journal_mode = WAL", "synchronous = NORMAL", "foreign_keys = ON"):
-                self._database.execute(f"PRAGMA {pragma}")
+            self._writing = _Database(path, _WRITE_PATIENCE)
             self._prepare()
+            self._reading = self._writing if directory is None else _Database(path, _READ_PATIENCE)
         except OSError as error:
             self._release()
-            raise UsageError(f"{self._where}: {error.strerror or error}") from None
+            raise UsageError(f"{self.where}: {error.strerror or error}") from None
         except sqlite3.Error as error:
             self._release()
-            raise SwitchError(f"{self._where}: {error}") from error
+            raise SwitchError(f"{self.where}: {error}") from error
         except BaseException:
             self._release()
             raise
 
     def _prepare(self) -> None:
-        with self._transaction(writing=True) as database:
+        with self._transaction(self._writing) as database:
             version = database.execute("PRAGMA user_version").fetchone()[0]
             if version > SCHEMA:
                 raise SwitchError(
-                    f"{self._where}: written by a newer switchagg (schema {version}; this one knows {SCHEMA})"
+                    f"{self.where}: written by a newer switchagg (schema {version}; this one knows {SCHEMA})"
                 )
             if version == 0:
                 for statement in _TABLES.split(";"):
@@ -133,7 +135,7 @@ class Store:
 
     def load(self) -> Changes:
         """Returns the state that an earlier controller left, with its latest IN_MEMORY events."""
-        with self._transaction() as database:
+        with self._transaction(self._reading) as database:
             meta = dict(database.execute("SELECT name, value FROM meta"))
             rows = database.execute("SELECT * FROM events ORDER BY number DESC LIMIT ?", (IN_MEMORY,))
             events = [Event(number, time, EventKind(kind), *rest) for number, time, kind, *rest in rows]
@@ -150,7 +152,7 @@ class Store:
         """Makes changes, all or none; without a directory none."""
         if not self.persistent:
             return
-        with self._transaction(writing=True) as database:
+        with self._transaction(self._writing) as database:
             for number, document in changes.jobs.items():
                 if document is None:
                     database.execute("DELETE FROM jobs WHERE number = ?", (number,))
@@ -169,12 +171,12 @@ class Store:
 
     def tenants(self) -> list[Tenant]:
         """Returns the tenants, by name."""
-        with self._transaction() as database:
+        with self._transaction(self._reading) as database:
             return [_tenant(*row) for row in database.execute("SELECT * FROM tenants ORDER BY name")]
 
     def put_tenant(self, tenant: Tenant) -> None:
         """Adds or changes a tenant."""
-        with self._transaction(writing=True) as database:
+        with self._transaction(self._writing) as database:
             database.execute(
                 "INSERT INTO tenants VALUES (?, ?, ?, ?, ?) ON CONFLICT (name) DO UPDATE SET "
                 "admin = excluded.admin, jobs = excluded.jobs, slots = excluded.slots, "
@@ -184,22 +186,22 @@ class Store:
 
     def drop_tenant(self, name: str) -> bool:
         """Deletes a tenant and its tokens. Returns False if there was none."""
-        with self._transaction(writing=True) as database:
+        with self._transaction(self._writing) as database:
             return bool(database.execute("DELETE FROM tenants WHERE name = ?", (name,)).rowcount)
 
     def put_token(self, tenant: str, hashed: str) -> None:
         """Adds a token of a tenant, as its hash."""
-        with self._transaction(writing=True) as database:
+        with self._transaction(self._writing) as database:
             database.execute("INSERT OR REPLACE INTO tokens VALUES (?, ?)", (hashed, tenant))
 
     def drop_tokens(self, tenant: str) -> int:
         """Deletes all tokens of a tenant. Returns their number."""
-        with self._transaction(writing=True) as database:
+        with self._transaction(self._writing) as database:
             return int(database.execute("DELETE FROM tokens WHERE tenant = ?", (tenant,)).rowcount)
 
     def tenant_of(self, hashed: str) -> Tenant | None:
         """Returns the tenant with this token; None if there is none."""
-        with self._transaction() as database:
+        with self._transaction(self._reading) as database:
             row = database.execute(
                 "SELECT tenants.* FROM tokens JOIN tenants ON tenants.name = tokens.tenant WHERE hash = ?",
                 (hashed,),
@@ -208,28 +210,42 @@ class Store:
 
     def close(self) -> None:
         """Closes the database. Safe to call twice."""
-        with self._lock:
-            self._database.close()
+        for database in (self._reading, self._writing):
+            with database.lock:
+                database.connection.close()
         self._release()
 
     @contextlib.contextmanager
-    def _transaction(self, *, writing: bool = False) -> Any:
-        with self._lock:
+    def _transaction(self, database: _Database) -> Iterator[sqlite3.Connection]:
+        connection = database.connection
+        with database.lock:
             try:
-                self._database.execute("BEGIN IMMEDIATE" if writing else "BEGIN")
+                connection.execute("BEGIN IMMEDIATE" if database is self._writing else "BEGIN")
                 try:
-                    yield self._database
+                    yield connection
                 except BaseException:
-                    self._database.execute("ROLLBACK")
+                    connection.execute("ROLLBACK")
                     raise
-                self._database.execute("COMMIT")
+                connection.execute("COMMIT")
             except (sqlite3.Error, ValueError) as error:
-                raise SwitchError(f"{self._where}: {error}") from error
+                raise SwitchError(f"{self.where}: {error}") from error
 
     def _release(self) -> None:
         held, self._held = self._held, None
         if held is not None:
             os.close(held)
+
+
+class _Database:
+    """A connection, for one thread at a time."""
+
+    def __init__(self, path: Path, patience: float) -> None:
+        self.lock = threading.Lock()
+        self.connection = sqlite3.connect(
+            path, timeout=patience, isolation_level=None, check_same_thread=False
+        )
+        for pragma in ("journal_mode = WAL", "synchronous = NORMAL", "foreign_keys = ON"):
+            self.connection.execute(f"PRAGMA {pragma}")
 
 
 def _claim(path: Path) -> int:

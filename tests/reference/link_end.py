@@ -10,11 +10,11 @@ import socket
 import struct
 import time
 from dataclasses import dataclass, field
-from typing import Self
+from typing import Protocol, Self
 
-MAGIC = 0x53574C32
+MAGIC = 0x53574C33
 ENTRY = struct.Struct("=IIQ16s")  # region, size of the packet, offset of its words, header
-ATTACH = struct.Struct("=I4xIIQ")  # magic; entries, bytes of a packet, bytes of packet memory
+ATTACH = struct.Struct("=III4xIIQ")  # magic, job, token; entries, bytes of a packet, bytes of packet memory
 ATTACHED = struct.Struct("=II")
 ANNOUNCE = struct.Struct("=IIQ")
 RING = 192  # bytes: written, taken and asleep, a line of cache each
@@ -23,6 +23,23 @@ SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 def _page(size: int) -> int:
     return (size + 4095) & ~4095
+
+
+class Admitted(Protocol):
+    """A worker's place in a job."""
+
+    @property
+    def job(self) -> int: ...
+    @property
+    def token(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A worker's place in a job, as somebody claims it."""
+
+    job: int
+    token: int
 
 
 @dataclass
@@ -43,7 +60,7 @@ class Shape:
 
 @dataclass
 class LinkEnd:
-    """Attached to a switch by the UNIX socket `name`, as the owner of the UDP socket `udp`."""
+    """Attached to a switch by the UNIX socket `name`, as a worker whose address the UDP socket `udp` has."""
 
     socket: socket.socket
     memory: mmap.mmap
@@ -59,6 +76,7 @@ class LinkEnd:
         cls,
         name: str,
         udp: socket.socket,
+        member: Admitted,
         shape: Shape | None = None,
         *,
         magic: int = MAGIC,
@@ -76,7 +94,9 @@ class LinkEnd:
         memory = mmap.mmap(descriptor, shape.bytes if size is None else size)
         if seals:
             fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
-        message = ATTACH.pack(magic, shape.entries, shape.packet_bytes, shape.memory_bytes)
+        message = ATTACH.pack(
+            magic, member.job, member.token, shape.entries, shape.packet_bytes, shape.memory_bytes
+        )
         given = [descriptor, udp.fileno()][:descriptors]
         socket.send_fds(link, [message], given)
         os.close(descriptor)

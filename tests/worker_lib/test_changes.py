@@ -156,6 +156,15 @@ def test_results_that_are_under_way_still_come_when_a_rank_leaves() -> None:
         assert together(host.url, 3, call) == [[7] * 5] * 3
 
 
+def test_results_that_take_long_still_come_when_a_rank_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long the switch is silent: it has all that was complete on a rank that has left."""
+    monkeypatch.setattr("worker_lib.work._SILENCE_NS", 1)
+    seed = seed_of_this_run()
+    with EmbeddedController(faults=Faults(loss=0.2, delay=0.1, seed=seed)) as host:
+        for _ in range(6):
+            assert together(host.url, 4, sum_of, 20_000, transport="udp") == [15] * 4
+
+
 def reduces_for_ever(session: Session) -> None:
     while True:
         session.allreduce(np.ones(100, I32))

@@ -179,6 +179,19 @@ def test_a_rank_that_has_left_dooms_what_it_did_not_begin() -> None:
         assert not cluster.engines[0].broken
 
 
+def test_silence_counts_from_the_collective_that_it_is_asked_for() -> None:
+    with Cluster(2) as cluster:
+        sums = [Sum(e, ones(1)) for e in cluster.engines.values()]
+        assert [s.wait() for s in sums] == [DONE] * 2
+        one = cluster.engines[0]
+        assert (one.begun, one.completed, one.silence_ns(0)) == (1, 1, 0)
+        waiting = Sum(one, ones(1))
+        assert waiting.wait(0.02) == PENDING
+        assert (one.begun, one.completed) == (2, 1)
+        assert one.silence_ns(1) >= 20_000_000
+        assert one.silence_ns(2) == 0  # it is complete elsewhere
+
+
 @pytest.mark.parametrize("link", [False, True])
 def test_random_changes_under_loss(link: bool) -> None:
     """Ranks die and come back at any moment, with several collectives in flight; whatever completes is exact.

@@ -469,6 +469,24 @@ def test_a_switch_that_never_answers(host: EmbeddedController, monkeypatch: pyte
         assert silent.recv(100)
 
 
+def test_a_switch_that_is_gone_is_not_waited_for(
+    host: EmbeddedController, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its controller lives: it was another process, and is killed."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as ended:
+        ended.bind(("127.0.0.1", 0))
+        monkeypatch.setattr(host.driver, "address", ended.getsockname())
+    monkeypatch.setattr(type(host.driver), "link", property(lambda _: ""))
+
+    def call(session: Session) -> None:
+        with pytest.raises(SwitchError, match="is gone: its port refuses packets; allreduce"):
+            session.allreduce(np.ones(10, F32), timeout=600)
+        with pytest.raises(SessionBrokenError):
+            session.barrier()
+
+    together(host.url, 2, call)
+
+
 def test_a_rank_that_is_late_is_waited_for_until_the_timeout(host: EmbeddedController) -> None:
     over = threading.Event()
 

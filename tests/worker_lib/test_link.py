@@ -21,8 +21,9 @@ from switchagg.control.embedded import EmbeddedController
 from switchagg.emulator.faults import Faults
 from switchagg.emulator.switch import Switch
 from switchagg.errors import SwitchError, UsageError
+from switchagg.rules.slots import JobEntry, WorkerEntry
 from switchagg.wire.header import Header, Op, decode, encode
-from tests.reference.link_end import RING, LinkEnd, Shape
+from tests.reference.link_end import RING, Claim, LinkEnd, Shape
 from tests.seeds import seed_of_this_run
 from tests.waiting import eventually
 from tests.worker_lib.harness import job_name, together
@@ -35,6 +36,14 @@ def udp() -> Iterator[socket.socket]:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as bound:
         bound.bind(("127.0.0.1", 0))
         yield bound
+
+
+@pytest.fixture
+def alone(host: EmbeddedController, udp: socket.socket) -> Iterator[Membership]:
+    """A job of one rank, whose packets come from `udp`."""
+    member = join(host.url, job_name(), 0, 1, *udp.getsockname(), words=16, slots=16)
+    yield member
+    member.leave()
 
 
 def sums(session: Session, seed: int) -> tuple[str, list[bytes], int]:
@@ -158,7 +167,7 @@ def test_a_python_link_and_a_udp_worker_sum(host: EmbeddedController, udp: socke
         later = pool.submit(join, host.url, name, 1, 2, *other.getsockname(), words=16, slots=16)
         mine = join(host.url, name, 0, 2, *udp.getsockname(), words=16, slots=16)
         theirs = later.result()
-        link = LinkEnd.attach(mine.switch_link, udp)
+        link = LinkEnd.attach(mine.switch_link, udp, mine)
         to = (theirs.switch_address, theirs.switch_port)
         for position in range(100):
             link.send(contribution(mine, position, [position + i for i in range(16)]))
@@ -220,29 +229,66 @@ WRONG_ATTACHES = {
 
 
 @pytest.mark.parametrize("wrong", WRONG_ATTACHES)
-def test_a_wrong_attach_is_refused(host: EmbeddedController, udp: socket.socket, wrong: str) -> None:
+def test_a_wrong_attach_is_refused(
+    host: EmbeddedController, udp: socket.socket, alone: Membership, wrong: str
+) -> None:
     with pytest.raises(ConnectionError):
-        LinkEnd.attach(host.switch.link, udp, **WRONG_ATTACHES[wrong])  # type: ignore[arg-type]
+        LinkEnd.attach(host.switch.link, udp, alone, **WRONG_ATTACHES[wrong])  # type: ignore[arg-type]
     serves(host)
 
 
-def test_an_address_is_had_by_its_socket_and_once(host: EmbeddedController, udp: socket.socket) -> None:
+def test_a_link_is_for_an_admitted_worker_and_once(
+    host: EmbeddedController, udp: socket.socket, alone: Membership
+) -> None:
+    """A socket with a worker's address is not enough: anybody may bind one to any host's."""
+    link = host.switch.link
+    job, token = alone.job, alone.token
+    for claim in (Claim(job, token ^ 1), Claim(job ^ 1, token), Claim(job + 65536, token)):
+        with pytest.raises(ConnectionError):
+            LinkEnd.attach(link, udp, claim)
     with socket.create_server(("127.0.0.1", 0)) as tcp, pytest.raises(ConnectionError):
-        LinkEnd.attach(host.switch.link, tcp)
-    link = LinkEnd.attach(host.switch.link, udp)
+        LinkEnd.attach(link, tcp, alone)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
+        other.bind(("127.0.0.1", 0))
+        with pytest.raises(ConnectionError):
+            LinkEnd.attach(link, other, alone)
+    first = LinkEnd.attach(link, udp, alone)
     with pytest.raises(ConnectionError):
-        LinkEnd.attach(host.switch.link, udp)
-    link.close()
+        LinkEnd.attach(link, udp, alone)
+    first.close()
     time.sleep(0.05)
-    LinkEnd.attach(host.switch.link, udp).close()
+    LinkEnd.attach(link, udp, alone).close()
     serves(host)
+
+
+def test_a_link_gets_nothing_of_other_jobs_of_its_address(
+    host: EmbeddedController, udp: socket.socket, alone: Membership
+) -> None:
+    """Such as those of a worker whose address somebody else has given as his own."""
+    other = join(host.url, job_name(), 0, 1, *udp.getsockname(), words=16, slots=16)
+    link = LinkEnd.attach(host.switch.link, udp, other)
+    udp.settimeout(60)
+    for position in range(20):
+        udp.sendto(contribution(alone, position, [position] * 16), host.switch.address)
+        header, words = decode(udp.recv(100))
+        assert header.job == alone.job
+        assert words is not None
+        assert words.tolist() == [position] * 16
+        link.send(contribution(other, position, [3] * 16))
+        result = link.receive()
+        assert result is not None
+        assert decode(result)[0].job == other.job
+    with pytest.raises(TimeoutError):
+        link.receive(timeout=0.1)
+    link.close()
+    other.leave()
 
 
 def test_a_bell_that_nobody_hears_stops_nothing(host: EmbeddedController, udp: socket.socket) -> None:
     """Whatever a worker makes of its own end of the bell, the switch does not wait for it."""
     name = job_name()
     mine = join(host.url, name, 0, 1, *udp.getsockname(), words=16, slots=16)
-    link = LinkEnd.attach(mine.switch_link, udp)
+    link = LinkEnd.attach(mine.switch_link, udp, mine)
     fcntl.fcntl(link.bell, fcntl.F_SETFL, fcntl.fcntl(link.bell, fcntl.F_GETFL) & ~os.O_NONBLOCK)
     for position in range(1000):  # a group of one: every packet is answered at once
         struct.pack_into("=I", link.memory, RING + 128, 1)  # asleep: ring
@@ -264,9 +310,9 @@ def test_a_bell_that_nobody_hears_stops_nothing(host: EmbeddedController, udp: s
     "wrong", ["offset", "offset past 2^64", "size", "short", "region", "count", "message"]
 )
 def test_nonsense_in_the_rings_ends_the_link(
-    host: EmbeddedController, udp: socket.socket, wrong: str
+    host: EmbeddedController, udp: socket.socket, alone: Membership, wrong: str
 ) -> None:
-    link = LinkEnd.attach(host.switch.link, udp)
+    link = LinkEnd.attach(host.switch.link, udp, alone)
     packet = bytes(16 + 64)
     match wrong:
         case "offset":
@@ -288,9 +334,11 @@ def test_nonsense_in_the_rings_ends_the_link(
     serves(host)
 
 
-def test_packets_that_nobody_admitted(host: EmbeddedController, udp: socket.socket) -> None:
+def test_packets_that_nobody_admitted(
+    host: EmbeddedController, udp: socket.socket, alone: Membership
+) -> None:
     """A link makes nobody a member: what comes through it is checked like a datagram."""
-    link = LinkEnd.attach(host.switch.link, udp)
+    link = LinkEnd.attach(host.switch.link, udp, alone)
     before = host.switch.counters()
     header = Header(op=Op.SUM, flags=0, job=60_000, token=1, seq=1, slot=1, reply=0)
     link.send(encode(header, None))
@@ -305,7 +353,7 @@ def test_a_ring_that_nobody_empties_loses_packets_and_stops_nothing(
 ) -> None:
     name = job_name()
     mine = join(host.url, name, 0, 1, *udp.getsockname(), words=16, slots=16)
-    link = LinkEnd.attach(mine.switch_link, udp)
+    link = LinkEnd.attach(mine.switch_link, udp, mine)
     errors = host.switch.port_counters()["send_errors"]
     for position in range(3 * link.shape.entries):  # a group of one: every packet is answered at once
         link.send(contribution(mine, position, [1] * 16))
@@ -321,19 +369,20 @@ def test_a_ring_that_nobody_empties_loses_packets_and_stops_nothing(
 def test_other_users_are_refused() -> None:
     if os.geteuid() != 0:
         pytest.skip("needs root, to become somebody else")
-    with Switch() as switch:
+    with Switch() as switch, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as own:
+        own.bind(("127.0.0.1", 0))
+        worker = WorkerEntry(0, *own.getsockname(), token=5)
+        switch.add_job(JobEntry(job=7, base=0, slots=16, words=16, result_token=1, workers=(worker,)))
         name = switch.link
         child = os.fork()
         if child == 0:
             status = 1
             try:
                 os.setuid(65534)
-                with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as own:
-                    own.bind(("127.0.0.1", 0))
-                    try:
-                        LinkEnd.attach(name, own)
-                    except OSError:
-                        status = 0
+                try:
+                    LinkEnd.attach(name, own, Claim(7, 5))
+                except OSError:
+                    status = 0
             finally:
                 os._exit(status)
         assert os.waitpid(child, 0)[1] == 0

@@ -18,7 +18,8 @@ import pytest
 import worker_lib
 from switchagg.control.embedded import EmbeddedController
 from switchagg.emulator.switch import Switch
-from tests.reference.link_end import ANNOUNCE, ATTACHED, ENTRY, MAGIC, LinkEnd, Shape
+from switchagg.rules.slots import JobEntry, WorkerEntry
+from tests.reference.link_end import ANNOUNCE, ATTACH, ATTACHED, ENTRY, MAGIC, Claim, LinkEnd, Shape
 from tests.worker_lib.harness import in_threads, job_name
 from worker_lib import _native
 from worker_lib.plan import DType
@@ -31,6 +32,14 @@ def udp_socket() -> socket.socket:
     bound = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     bound.bind(("127.0.0.1", 0))
     return bound
+
+
+def admitted(switch: Switch, udp: socket.socket) -> Claim:
+    """Adds a job of one worker, with this socket's address, to a switch."""
+    worker = Claim(7, 0xABCDEF01)
+    entry = WorkerEntry(0, *udp.getsockname(), worker.token)
+    switch.add_job(JobEntry(job=worker.job, base=0, slots=16, words=16, result_token=1, workers=(entry,)))
+    return worker
 
 
 def calls_in(switch: Switch, seconds: float, nobody: socket.socket) -> int:
@@ -61,7 +70,8 @@ def end(child: int) -> None:
 
 def test_a_link_ends_while_a_forked_child_holds_its_socket() -> None:
     with Switch() as switch, udp_socket() as udp:
-        link = LinkEnd.attach(switch.link, udp)
+        worker = admitted(switch, udp)
+        link = LinkEnd.attach(switch.link, udp, worker)
         # As between the fork and the exec of a program: a child of os.fork() lets go of it.
         held = [os.dup(int(name)) for name in os.listdir("/proc/self/fd") if _is_link_socket(int(name))]
         assert held
@@ -70,7 +80,7 @@ def test_a_link_ends_while_a_forked_child_holds_its_socket() -> None:
         assert calls_in(switch, 0.5, udp) < 50
         for descriptor in held:
             os.close(descriptor)
-        LinkEnd.attach(switch.link, udp).close()
+        LinkEnd.attach(switch.link, udp, worker).close()
 
 
 def _is_link_socket(descriptor: int) -> bool:
@@ -87,6 +97,7 @@ def test_the_end_of_a_switch_is_seen_though_its_forked_child_lives() -> None:
     def switch_with_a_child() -> None:
         switch = Switch()
         switch.start()
+        admitted(switch, udp)
         os.write(writer, switch.link.encode().ljust(64))
         os.read(second_reader, 1)
         grandchild = in_child(lambda: time.sleep(30))
@@ -94,18 +105,19 @@ def test_the_end_of_a_switch_is_seen_though_its_forked_child_lives() -> None:
         time.sleep(30)
 
     second_reader, second_writer = os.pipe()
+    udp = udp_socket()
     child = in_child(switch_with_a_child)
     grandchild = 0
     try:
-        with udp_socket() as udp:
-            link = LinkEnd.attach(os.read(reader, 64).decode().strip(), udp)
-            os.write(second_writer, b"x")
-            grandchild = int(os.read(reader, 64))
-            time.sleep(0.2)  # until the grandchild has come to its sleep
-            end(child)
-            assert link.ended()
-            link.close()
+        link = LinkEnd.attach(os.read(reader, 64).decode().strip(), udp, Claim(7, 0xABCDEF01))
+        os.write(second_writer, b"x")
+        grandchild = int(os.read(reader, 64))
+        time.sleep(0.2)  # until the grandchild has come to its sleep
+        end(child)
+        assert link.ended()
+        link.close()
     finally:
+        udp.close()
         if grandchild:
             os.kill(grandchild, signal.SIGKILL)
         for descriptor in (reader, writer, second_reader, second_writer):
@@ -119,6 +131,7 @@ def test_a_switch_without_descriptors_sleeps_and_takes_links_later() -> None:
         udp_socket() as udp,
         socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as caller,
     ):
+        worker = admitted(switch, udp)
         hold: list[int] = []
         last = max(int(entry) for entry in os.listdir("/proc/self/fd"))
         resource.setrlimit(resource.RLIMIT_NOFILE, (last + 8, limits[1]))
@@ -138,11 +151,12 @@ def test_a_switch_without_descriptors_sleeps_and_takes_links_later() -> None:
                 os.close(descriptor)
             resource.setrlimit(resource.RLIMIT_NOFILE, limits)
         time.sleep(0.6)
-        LinkEnd.attach(switch.link, udp).close()
+        LinkEnd.attach(switch.link, udp, worker).close()
 
 
-def test_a_socket_that_is_not_udp_owns_no_udp_address(host: EmbeddedController) -> None:
-    with udp_socket() as udp:
+def test_a_socket_that_is_not_udp_owns_no_udp_address() -> None:
+    with Switch() as switch, udp_socket() as udp:
+        worker = admitted(switch, udp)
         try:
             other = socket.socket(socket.AF_INET, socket.SOCK_DGRAM, 136)  # UDP-Lite: ports of its own
         except OSError:
@@ -150,7 +164,8 @@ def test_a_socket_that_is_not_udp_owns_no_udp_address(host: EmbeddedController) 
         with other:
             other.bind(udp.getsockname())
             with pytest.raises(ConnectionError):
-                LinkEnd.attach(host.switch.link, other)
+                LinkEnd.attach(switch.link, other, worker)
+        LinkEnd.attach(switch.link, udp, worker).close()
 
 
 def test_many_strangers_do_not_stop_the_packets(host: EmbeddedController) -> None:
@@ -228,7 +243,7 @@ class FakeSwitch:
     def _run(self) -> None:
         self.link, _ = self.listener.accept()
         message, descriptors, _, _ = socket.recv_fds(self.link, 64, 4)
-        _, entries, packet_bytes, memory_bytes = struct.unpack("=I4xIIQ", message)
+        _, _, _, entries, packet_bytes, memory_bytes = ATTACH.unpack(message)
         self.shape = Shape(entries, packet_bytes, memory_bytes)
         self.memory = mmap.mmap(descriptors[0], self.shape.bytes)
         self.bell, theirs = socket.socketpair()

@@ -115,14 +115,14 @@ def test_who_is_alone_need_not_ask_anybody_to_pause() -> None:
 
 def test_a_rank_that_left_in_order() -> None:
     r = machine()
-    action = r.event({"event": "left", "ranks": [1, 3], "begun": [7, 5]})
+    action = r.event({"event": "left", "ranks": [1, 3], "begun": [7, 5], "completed": [4, None]})
     assert isinstance(action, FailFrom)
-    assert action.begun == 5
+    assert (action.begun, action.completed) == (5, 4)
     assert action.loss.ranks == (1, 3)
     assert "ranks 1, 3 left the job in order, and barrier() needs it" in str(action.loss.error("barrier()"))
     unknown = r.event({"event": "left", "ranks": [2], "begun": [None]})
     assert isinstance(unknown, FailFrom)
-    assert unknown.begun is None
+    assert (unknown.begun, unknown.completed) == (None, 0)
     assert unknown.loss.ranks == (1, 2, 3)
     assert isinstance(machine().event({"event": "left", "ranks": [1]}), FailFrom)
 

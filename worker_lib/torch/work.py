@@ -190,10 +190,13 @@ class TaskThread:
             if not (self._tasks and self._calling and not self._watched):
                 self._changed.wait()
                 continue
-            turn, self._watched = self._turn, True
-            self._changed.wait(_PATIENCE)
+            turn, self._watched, end = self._turn, True, time.monotonic() + _PATIENCE
+            while stays := self._turn == turn and self._calling and bool(self._tasks):
+                if (left := end - time.monotonic()) <= 0:
+                    break
+                self._changed.wait(left)
             self._watched = False
-            if self._turn == turn and self._calling and self._tasks:
+            if stays:
                 break
         return True
 

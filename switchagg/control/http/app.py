@@ -24,8 +24,8 @@ from switchagg.control.http.guard import REQUEST_ID, TENANT, Authenticator, Guar
 from switchagg.control.http.metrics import MEDIA_TYPE, Metrics
 from switchagg.control.http.page_files import PAGE_HEADERS, page_file
 from switchagg.control.http.routes import (
-    SWITCH_THREADS,
     THREADS,
+    WAITING_THREADS,
     Asking,
     Service,
     answering,
@@ -79,8 +79,8 @@ def guarded(
 ) -> tuple[Guard, Service]:
     """Returns the whole application, and the service that its routes share."""
     pool = ThreadPoolExecutor(THREADS, thread_name_prefix="switchagg-http-call")
-    switch_pool = ThreadPoolExecutor(SWITCH_THREADS, thread_name_prefix="switchagg-http-switch")
-    service = Service(controller, authenticator, metrics, stop, pool, switch_pool)
+    waiting_pool = ThreadPoolExecutor(WAITING_THREADS, thread_name_prefix="switchagg-http-waiting")
+    service = Service(controller, authenticator, metrics, stop, pool, waiting_pool)
     return Guard(create_app(service), authenticator, metrics), service
 
 

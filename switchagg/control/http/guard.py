@@ -28,7 +28,7 @@ from switchagg.control.http.errors import error_body, status_of
 from switchagg.control.http.metrics import Metrics
 from switchagg.control.http.protocol import abort
 from switchagg.control.jobs.records import OPEN, Tenant
-from switchagg.errors import AdmissionError
+from switchagg.errors import AdmissionError, SwitchError
 
 if TYPE_CHECKING:
     from switchagg.control.tenants import Tenants
@@ -131,8 +131,9 @@ class Guard:
         try:
             try:
                 self._check(scope, headers)
-            except AdmissionError as error:
-                await _refuse(error, headers, receive, answer)
+            except SwitchError as error:  # of the store, if it is no refusal
+                refusal = error if isinstance(error, AdmissionError) else AdmissionError(str(error), "switch")
+                await _refuse(refusal, headers, receive, answer)
             else:
                 await self._application(scope, receive, answer)
         except Exception:

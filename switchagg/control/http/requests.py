@@ -131,6 +131,7 @@ class Leaving(Bearing):
     begun: Count | None = Field(
         None, description="Collectives that it has begun since its admission; others learn of it."
     )
+    completed: Count | None = Field(None, description="Of these, how many are complete on it; likewise.")
     why: str | None = Field(
         None,
         max_length=MAX_WHY,

@@ -1,7 +1,7 @@
 """The calls of the API: jobs, their members, switches, slots, counters, the event log, the live view.
 
-Each route names the controller's method that it calls. Calls that wait for a switch run in threads of their
-own, so that a switch that does not answer keeps nobody else waiting.
+Each route names the controller's method that it calls. Calls that wait for a switch or the store run in
+threads of their own, so that one that does not answer keeps nobody else waiting.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 MAX_EVENTS: Final = 1000
 THREADS: Final = 16  # for calls that wait for the controller
-SWITCH_THREADS: Final = 8  # for calls that wait for a switch
+WAITING_THREADS: Final = 8  # for calls that wait for a switch or the store
 
 _T = TypeVar("_T")
 _Ts = TypeVarTuple("_Ts")
@@ -57,7 +57,7 @@ class Service:
     Attributes:
         stop: set when the service ends.
         pool: for calls that wait for the controller's lock, or a moment for a switch.
-        switch_pool: for calls that wait until a switch has answered.
+        waiting_pool: for calls that wait until a switch or the store has answered.
     """
 
     controller: Controller
@@ -65,20 +65,20 @@ class Service:
     metrics: Metrics
     stop: asyncio.Event
     pool: ThreadPoolExecutor
-    switch_pool: ThreadPoolExecutor
+    waiting_pool: ThreadPoolExecutor
 
     async def in_thread(self, call: Callable[[*_Ts], _T], *arguments: *_Ts) -> _T:
         """Awaits a call that may block for a moment."""
         return await asyncio.get_running_loop().run_in_executor(self.pool, call, *arguments)
 
-    async def of_switch(self, call: Callable[[*_Ts], _T], *arguments: *_Ts) -> _T:
-        """Awaits a call that waits for an answer of a switch."""
-        return await asyncio.get_running_loop().run_in_executor(self.switch_pool, call, *arguments)
+    async def waiting(self, call: Callable[[*_Ts], _T], *arguments: *_Ts) -> _T:
+        """Awaits a call that waits for an answer of a switch or the store."""
+        return await asyncio.get_running_loop().run_in_executor(self.waiting_pool, call, *arguments)
 
     def close(self) -> None:
         """Waits for the calls under way."""
         self.pool.shutdown()
-        self.switch_pool.shutdown()
+        self.waiting_pool.shutdown()
 
 
 def check_query(request: Request) -> None:
@@ -146,7 +146,7 @@ Since = Annotated[
 def _failures(*codes: str) -> dict[int | str, dict[str, Any]]:
     """Returns FastAPI's `responses` for a call that may fail with these codes, besides the usual ones."""
     by_status: dict[int, list[str]] = {}
-    for code in ("bad_request", "unauthorized", "forbidden", *codes):
+    for code in ("bad_request", "unauthorized", "forbidden", "switch", *codes):
         by_status.setdefault(int(STATUS[code]), []).append(code)
     return {
         status: {"model": Failure, "description": ", ".join(f"`{code}`" for code in of_status)}
@@ -168,15 +168,15 @@ def streaming(description: str, media_type: str, *codes: str) -> dict[str, Any]:
 _BODY: Final = ("length_required", "too_large")  # of every call with a body
 _CREATE: Final = (
     *("world_size", "quota", "not_found", "name_taken"),
-    *("no_slots", "no_memory", "draining", "switch", "stopping"),
+    *("no_slots", "no_memory", "draining", "stopping"),
 )
 _MEMBER: Final = ("wrong_token", "not_found")
 _CHANGE: Final = (*_MEMBER, "lost", "failed", "evicted", "stopping")
-_PROCEED: Final = (*_CHANGE, "address_taken", "no_slots", "no_memory", "no_switch", "switch")
+_PROCEED: Final = (*_CHANGE, "address_taken", "no_slots", "no_memory", "no_switch")
 _JOIN: Final = (
     *("rank_out_of_range", "world_size", "quota", "rank_taken", "address_taken", "world_size_mismatch"),
     *("settings_mismatch", "join_timeout", "draining", "evicted", "failed"),
-    *("no_slots", "no_memory", "no_switch", "switch", "stopping"),
+    *("no_slots", "no_memory", "no_switch", "stopping"),
 )
 _STREAM: Final = (
     "A stream of events, a JSON object a line, that lasts as long as the membership. The first is "
@@ -195,7 +195,7 @@ def job_routes(service: Service) -> APIRouter:
     async def create(order: JobOrder, tenant: Asking) -> Response:
         """Makes a job before its ranks join. If no switch has room for it, it waits in the queue."""
         spec = JobSpec(**order.model_dump() | {"on_loss": OnLoss(order.on_loss)})
-        return JSONResponse(await in_thread(controller.create, tenant, spec), 201)
+        return JSONResponse(await service.waiting(controller.create, tenant, spec), 201)
 
     @routes.get("", summary="List jobs", **answering(answers.JobsView))
     async def jobs(tenant: Narrowed) -> Response:
@@ -210,12 +210,12 @@ def job_routes(service: Service) -> APIRouter:
     @routes.delete("/{name}", summary="Evict a job", **answering(JobView, "not_found"))
     async def evict(name: Name, tenant: Narrowed, job_id: JobId = None) -> Response:
         """Ends a job now; its members are told by whom."""
-        return JSONResponse(await in_thread(controller.evict, tenant, name, job_id))
+        return JSONResponse(await service.waiting(controller.evict, tenant, name, job_id))
 
     @routes.post("/{name}/drain", summary="Drain a job", **answering(JobView, *_BODY, "not_found", "failed"))
     async def drain(name: Name, tenant: Narrowed, job_id: JobId = None) -> Response:
         """Lets nobody in any more; the job ends when all have left."""
-        return JSONResponse(await in_thread(controller.drain, tenant, name, job_id))
+        return JSONResponse(await service.waiting(controller.drain, tenant, name, job_id))
 
     @routes.get(
         "/{name}/history", summary="Show a job over time", **answering(answers.HistoryView, "not_found")
@@ -252,7 +252,7 @@ def member_routes(service: Service) -> APIRouter:
     @routes.post("/{rank}/leave", summary="Leave", **answering(answers.Empty, *_BODY, *_MEMBER))
     async def leave(name: Name, rank: Rank, shown: Leaving, tenant: Asking) -> Response:
         """Gives a rank back. With on_loss="shrink", one that an exception ends is lost."""
-        controller.leave(tenant, name, rank, shown.token, shown.begun, shown.why)
+        controller.leave(tenant, name, rank, shown.token, shown.begun, shown.completed, shown.why)
         return JSONResponse({})
 
     @routes.post(
@@ -292,7 +292,7 @@ def switch_routes(service: Service) -> APIRouter:
     async def _drain(call: Any, name: str, tenant: Tenant) -> Response:
         if not tenant.admin:
             raise AdmissionError("draining a switch is for administrators", "forbidden")
-        return JSONResponse(await in_thread(call, tenant, name))
+        return JSONResponse(await service.waiting(call, tenant, name))
 
     @routes.post("/switches/{name}/drain", summary="Drain a switch", **drained)
     async def drain(name: SwitchName, tenant: Asking) -> Response:
@@ -310,13 +310,13 @@ def switch_routes(service: Service) -> APIRouter:
     async def slots(tenant: Narrowed, job: WaitingJob = None, job_id: JobId = None) -> Response:
         """Returns the slots that jobs have; or those of one job that wait, and for which ranks."""
         if job is not None:
-            return _found(job, await service.of_switch(controller.queries.waiting_slots, tenant, job, job_id))
+            return _found(job, await service.waiting(controller.queries.waiting_slots, tenant, job, job_id))
         return JSONResponse(await in_thread(controller.queries.slots, tenant))
 
     @routes.get("/stats", summary="Show counters", **answering(answers.StatsView))
     async def stats(tenant: Narrowed) -> Response:
         """Returns the counters of the switches and of every job."""
-        return JSONResponse(await service.of_switch(controller.queries.stats, tenant))
+        return JSONResponse(await service.waiting(controller.queries.stats, tenant))
 
     @routes.get("/events", summary="Read the event log", **answering(answers.EventsView))
     async def events(tenant: Narrowed, since: Since = 0, limit: Limit = 200) -> Response:

@@ -210,8 +210,14 @@ class JobBook:
         self.scheduler.update(job)
         return member
 
-    def leave(self, member: Member, begun: int | None = None, why: str | None = None) -> None:
-        """A rank is done with its job, after it has begun so many collectives in this generation.
+    def leave(
+        self,
+        member: Member,
+        begun: int | None = None,
+        completed: int | None = None,
+        why: str | None = None,
+    ) -> None:
+        """A rank is done with its job, having begun and completed so many collectives of this generation.
 
         `why` is the exception that ended it, if one did. Then a job that shrinks has lost it; any other job
         completes what it has begun. Does nothing the second time.
@@ -223,12 +229,12 @@ class JobBook:
         if reason and job.on_loss is OnLoss.shrink:
             self.lost([member], reason)
             return
-        member.why = reason
+        member.why, member.begun, member.completed = reason, begun, completed
         self._lifecycle.end_member(member, MemberState.left)
         text = f"rank {member.rank} of job {job.name!r} has {f'failed: {reason}' if reason else 'left'}"
         self._effects.log(EventKind.left, text, job, rank=member.rank)
         if not self._lifecycle.end_if_empty(job):
-            self._effects.send_all(job, _left_event(member, job.id, begun))
+            self._effects.send_all(job, _left_event(member, job.id))
             if job.state is not JobState.failed:
                 self._effects.save(job)
             self.changes.advance(job)
@@ -247,7 +253,7 @@ class JobBook:
         if generation is not None and generation.open:
             for rank in generation.places:
                 if job.members[rank].state is MemberState.left:
-                    left = _left_event(job.members[rank], generation.id, None)
+                    left = _left_event(job.members[rank], generation.id)
                     self._effects.add(SendEvent(member, left))
                 if job.change is not None and (why := job.change.lost.get(rank)) is not None:
                     self._effects.add(SendEvent(member, _lost_event(job, generation.id, [rank], why)))
@@ -463,8 +469,9 @@ class JobBook:
         self.scheduler.run()
 
 
-def _left_event(member: Member, job_id: int, begun: int | None) -> dict[str, object]:
-    event: dict[str, object] = {"event": "left", "ranks": [member.rank], "begun": [begun], "job": job_id}
+def _left_event(member: Member, job_id: int) -> dict[str, object]:
+    counts = {"begun": [member.begun], "completed": [member.completed]}
+    event: dict[str, object] = {"event": "left", "ranks": [member.rank], **counts, "job": job_id}
     return event | {"why": member.why} if member.why else event
 
 

@@ -151,12 +151,13 @@ class Reader {
 };
 
 // Messages over the UNIX socket, in the host's byte order.
-constexpr uint32_t kMagic = 0x53574C32;  // "SWL2": changes with everything in this file
+constexpr uint32_t kMagic = 0x53574C33;  // "SWL3": changes with everything in this file
 
-// Worker -> switch, with descriptors of the link's memory and of the UDP socket by whose address the worker is admitted:
-// holding it proves that the address is the worker's.
+// Worker -> switch, with descriptors of the link's memory and of a UDP socket. The link is for this job, in which a worker with
+// the socket's address and this token is admitted. The socket alone proves nothing: one can be bound to any host's address.
 struct Attach {
   uint32_t magic = kMagic;
+  uint32_t job = 0, token = 0;
   Shape shape;
 };
 struct Attached {  // switch -> worker, with the worker's end of the bell

@@ -43,7 +43,11 @@ std::string random_name() {
   return name;
 }
 
-uint64_t key(Endpoint e) { return uint64_t{e.ip} << 16 | e.port; }
+uint64_t key(uint16_t job, Endpoint e) { return uint64_t{e.ip} << 32 | uint32_t{e.port} << 16 | job; }
+
+uint16_t job_of(const Segment& segment) {
+  return segment.size < wire::kHeaderBytes ? uint16_t{0} : wire::load16(segment.data + wire::kJobOffset);
+}
 
 }  // namespace
 
@@ -51,6 +55,7 @@ struct HubPort::Link {
   Descriptor socket;
   bool attached = false, broken = false;
   int64_t since = 0;
+  uint16_t job = 0;
   Endpoint endpoint;
   Descriptor bell;  // the switch's end
   link::Shape shape;
@@ -60,7 +65,8 @@ struct HubPort::Link {
   std::vector<uint32_t> announced;
 };
 
-HubPort::HubPort(std::unique_ptr<UdpPort> udp) : udp_(std::move(udp)), name_(random_name()) {
+HubPort::HubPort(std::unique_ptr<UdpPort> udp, Admits admits)
+    : udp_(std::move(udp)), admits_(std::move(admits)), name_(random_name()) {
   taken_.resize(kTakeAll);
   listener_ = Descriptor(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!listener_) fail("socket");
@@ -89,7 +95,7 @@ void HubPort::abandon() {
   wake_up_.reset();
   epoll_.close();
   links_.clear();
-  by_endpoint_.clear();
+  by_worker_.clear();
   udp_->abandon();
 }
 
@@ -177,9 +183,8 @@ bool HubPort::attach(Link& link) {
   link::Attach request;
   std::array<Descriptor, 2> given;  // memory, UDP socket
   if (!receive_message(link.socket.get(), request, given) || !given[1]) return false;
-  if (request.magic != link::kMagic || !request.shape.valid()) return false;
+  if (request.magic != link::kMagic || request.job > 0xFFFF || !request.shape.valid()) return false;
 
-  // Holding the socket proves that the worker has the address.
   sockaddr_in address{};
   socklen_t length = sizeof address;
   int protocol = 0;
@@ -189,7 +194,8 @@ bool HubPort::attach(Link& link) {
       getsockopt(given[1].get(), SOL_SOCKET, SO_PROTOCOL, &protocol, &protocol_length) != 0 || protocol != IPPROTO_UDP)
     return false;
   const Endpoint endpoint = from_sockaddr(address);
-  if (find(endpoint)) return false;
+  const uint16_t job = static_cast<uint16_t>(request.job);
+  if (find(job, endpoint) || !admits_(job, endpoint, request.token)) return false;
 
   auto memory = SharedMemory::map(std::move(given[0]), request.shape.bytes(), true);
   if (!memory) return false;
@@ -200,6 +206,7 @@ bool HubPort::attach(Link& link) {
   const link::Attached answer{link::kMagic, 1};
   if (!epoll_.try_watch(bell.get(), bell_tag(&link)) || !send_message(link.socket.get(), answer, {&ends[1], 1}))
     return false;
+  link.job = job;
   link.endpoint = endpoint;
   link.bell = std::move(bell);
   link.shape = request.shape;
@@ -208,14 +215,14 @@ bool HubPort::attach(Link& link) {
   link.up = link::Reader(at, request.shape.up_ring(), request.shape.up_entries(), request.shape.entries);
   link.down = link::Writer(at, request.shape.down_ring(), request.shape.down_entries(), request.shape.entries);
   link.attached = true;
-  by_endpoint_[key(endpoint)] = &link;
+  by_worker_[key(job, endpoint)] = &link;
   return true;
 }
 
 void HubPort::drop_marked() {
   std::erase_if(links_, [this](const std::unique_ptr<Link>& l) {
     if (!l->broken) return false;
-    if (l->attached) by_endpoint_.erase(key(l->endpoint));
+    if (l->attached) by_worker_.erase(key(l->job, l->endpoint));
     // A forked child may hold the socket too; closing would then not end the connection.
     epoll_.drop(l->socket.get());
     epoll_.drop(l->bell.get());
@@ -225,9 +232,9 @@ void HubPort::drop_marked() {
   });
 }
 
-HubPort::Link* HubPort::find(Endpoint endpoint) const {
-  const auto found = by_endpoint_.find(key(endpoint));
-  return found == by_endpoint_.end() ? nullptr : found->second;
+HubPort::Link* HubPort::find(uint16_t job, Endpoint worker) const {
+  const auto found = by_worker_.find(key(job, worker));
+  return found == by_worker_.end() ? nullptr : found->second;
 }
 
 void HubPort::receive(std::vector<Received>& into) {
@@ -301,10 +308,19 @@ bool HubPort::write(Link& link, const Segment& segment) {
 }
 
 void HubPort::send(std::span<const Endpoint> to, std::span<const Segment> segments) {
-  if (by_endpoint_.empty()) return udp_->send(to, segments);
+  if (by_worker_.empty()) return udp_->send(to, segments);
+  while (!segments.empty()) {
+    size_t count = 1;
+    while (count < segments.size() && job_of(segments[count]) == job_of(segments[0])) ++count;
+    send_of(job_of(segments[0]), to, segments.first(count));
+    segments = segments.subspan(count);
+  }
+}
+
+void HubPort::send_of(uint16_t job, std::span<const Endpoint> to, std::span<const Segment> segments) {
   remote_.clear();
   for (const Endpoint& endpoint : to) {
-    Link* const link = find(endpoint);
+    Link* const link = find(job, endpoint);
     if (!link || link->broken) {
       remote_.push_back(endpoint);
       continue;

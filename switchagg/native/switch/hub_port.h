@@ -3,13 +3,14 @@
 //      loop  <->  HubPort  <->  UdpPort  <->  kernel            workers anywhere
 //                    ^---->  links (switchagg/native/shared/link.h)    workers of this host, attached by a UNIX socket
 //
-// An attached worker keeps its UDP address, which it has proven to own, so the loop sees no difference. Only processes of
-// the same user and of root may attach. A link ends when its worker closes the socket, dies, or writes invalid entries;
-// UDP then reaches its address again.
+// A link is for one worker of one job, which shows the address and the token by which it is admitted; the loop sees no
+// difference. Only processes of the same user and of root may attach. A link ends when its worker closes the socket, dies, or
+// writes invalid entries; UDP then reaches its address again.
 //
 // Attaching happens in wait(), on the loop's thread.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <unordered_map>
@@ -25,7 +26,10 @@ namespace switchagg {
 
 class HubPort : public Port {
  public:
-  explicit HubPort(std::unique_ptr<UdpPort> udp);  // throws std::system_error
+  // True if a worker of a job has this address and token, and is not fenced. Called on the loop's thread.
+  using Admits = std::function<bool(uint16_t job, Endpoint worker, uint32_t token)>;
+
+  HubPort(std::unique_ptr<UdpPort> udp, Admits admits);  // throws std::system_error
   ~HubPort() override;
 
   const std::string& name() const { return name_; }  // of the UNIX socket, in the abstract namespace
@@ -47,15 +51,17 @@ class HubPort : public Port {
   void accept_links();
   bool attach(Link& link);
   void drop_marked();
-  Link* find(Endpoint endpoint) const;
+  Link* find(uint16_t job, Endpoint worker) const;
   bool write(Link& link, const Segment& segment);
+  void send_of(uint16_t job, std::span<const Endpoint> to, std::span<const Segment> segments);
 
   std::unique_ptr<UdpPort> udp_;
+  Admits admits_;
   std::string name_;
   Descriptor listener_, wake_up_;
   Epoll epoll_;
   std::vector<std::unique_ptr<Link>> links_;            // attached or about to
-  std::unordered_map<uint64_t, Link*> by_endpoint_;     // attached
+  std::unordered_map<uint64_t, Link*> by_worker_;       // attached
   size_t turn_ = 0;                                     // the link that is read first
   uint32_t waits_ = 0;                                  // since the sockets were last polled
   bool udp_ready_ = false;

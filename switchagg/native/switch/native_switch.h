@@ -70,7 +70,9 @@ class NativeSwitch {
       auto udp = std::make_unique<UdpPort>(options);
       udp_ = udp.get();
       if (links) {
-        wrap(hub_, std::make_unique<HubPort>(std::move(udp)));
+        wrap(hub_, std::make_unique<HubPort>(std::move(udp), [this](uint16_t job, Endpoint worker, uint32_t token) {
+               return loop_->with_table([&](const SlotTable& table) { return table.admits(job, worker, token); });
+             }));
         loop_->with_table([](SlotTable& table) { table.share_records(); });
       } else {
         port_ = std::move(udp);

@@ -243,6 +243,12 @@ void SlotTable::set_fenced(uint16_t id, uint32_t bits, bool fenced) {
     if (bits & worker.bit) worker.fenced = fenced;
 }
 
+bool SlotTable::admits(uint16_t id, Endpoint source, uint32_t token) const {
+  Job* job = find(id);
+  const Job::Worker* worker = job ? job->find(source) : nullptr;
+  return worker && !worker->fenced && worker->token == token;
+}
+
 SlotTable::Job* SlotTable::find(uint16_t id) const {
   const uint16_t index = index_of_job_[id];
   return index == kNoJob ? nullptr : jobs_[index].get();

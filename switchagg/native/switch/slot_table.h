@@ -131,6 +131,7 @@ class SlotTable {
   // std::invalid_argument if there is no such job, or no worker has one of the bits.
   void fence(uint16_t job, uint32_t bits) { set_fenced(job, bits, true); }
   void admit(uint16_t job, uint32_t bits) { set_fenced(job, bits, false); }
+  bool admits(uint16_t job, Endpoint worker, uint32_t token) const;  // true if it would take such a worker's packets
 
   // Puts the records of later jobs into FindableMemory, where workers of this host can read RESULTs.
   void share_records() { shareable_ = true; }

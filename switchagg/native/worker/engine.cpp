@@ -186,9 +186,10 @@ PortCounters Engine::port_counters() {
   return sum;
 }
 
-int64_t Engine::silence_ns() {
+int64_t Engine::silence_ns(uint64_t completed) {
   auto lock = contend();
-  return queue_.empty() || last_result_ == 0 ? 0 : now_ns() - last_result_;
+  if (queue_.empty() || queue_.front()->index < completed || last_result_ == 0) return 0;
+  return now_ns() - last_result_;
 }
 
 void Engine::break_all(Status status) {
@@ -733,6 +734,11 @@ uint64_t Engine::begun() {
   uint64_t count = completed_;
   for (const auto& c : queue_) count += c->begun;
   return count;
+}
+
+uint64_t Engine::completed() {
+  auto lock = contend();
+  return completed_;
 }
 
 }  // namespace switchagg

@@ -162,8 +162,9 @@ class Engine {
   uint32_t generation() const { return generation_; }
   // Ends collectives from number `begun` on as lost, also those called later: a rank left after it had begun `begun`.
   void fail_from(uint64_t begun);
-  // Collectives of this generation begun so far.
+  // Collectives of this generation so far that are begun, and that are complete.
   uint64_t begun();
+  uint64_t completed();
 
   // Ends every collective as aborted. No buffer is used after this returns, and the engine accepts no more calls.
   void abort();
@@ -177,8 +178,8 @@ class Engine {
   uint32_t policy() const { return policy_; }
   // Sets the policy in this worker's headers, if it is rank 0.
   void set_policy(uint32_t word) { policy_sent_ = word; }
-  // Nanoseconds since the last RESULT, while any is outstanding.
-  int64_t silence_ns();
+  // Nanoseconds since the last RESULT, while one is outstanding, of a collective from number `completed` on.
+  int64_t silence_ns(uint64_t completed);
   // In a forked child: closes the inherited sockets and forgets the thread. Call nothing else afterwards.
   void abandon();
 

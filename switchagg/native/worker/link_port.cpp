@@ -26,7 +26,8 @@ constexpr time_t kAnswerSeconds = 5;        // the most that the switch may take
 
 }  // namespace
 
-LinkPort::LinkPort(std::unique_ptr<UdpPort>& udp, const std::string& name, Endpoint peer, const link::Shape& shape)
+LinkPort::LinkPort(std::unique_ptr<UdpPort>& udp, const std::string& name, Endpoint peer, uint16_t job, uint32_t token,
+                   const link::Shape& shape)
     : shape_(shape), peer_(peer), local_(udp->local()), taken_(kTake) {
   sockaddr_un address{};
   if (name.empty() || name.size() + 1 > sizeof address.sun_path || !shape.valid()) {
@@ -49,7 +50,7 @@ LinkPort::LinkPort(std::unique_ptr<UdpPort>& udp, const std::string& name, Endpo
 
   memory_ = SharedMemory::make(shape_.bytes(), false);
   wake_up_ = make_wake_up();
-  const link::Attach request{link::kMagic, shape_};
+  const link::Attach request{link::kMagic, job, token, shape_};
   const int descriptors[] = {memory_.descriptor(), udp->descriptor()};
   if (!send_message(socket_.get(), request, descriptors)) refuse("the switch does not listen");
   link::Attached answer;

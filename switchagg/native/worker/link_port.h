@@ -16,8 +16,10 @@ namespace switchagg {
 class LinkPort : public Port {
  public:
   // Attaches to the switch whose UNIX socket has this name in the abstract namespace. Throws std::system_error if there is
-  // none, or if it refuses; the caller then keeps `udp`.
-  LinkPort(std::unique_ptr<UdpPort>& udp, const std::string& name, Endpoint peer, const link::Shape& shape);
+  // none, or if it refuses, as it does unless it has admitted the address of `udp` to this job with this token; the caller then
+  // keeps `udp`.
+  LinkPort(std::unique_ptr<UdpPort>& udp, const std::string& name, Endpoint peer, uint16_t job, uint32_t token,
+           const link::Shape& shape);
 
   bool wait(int64_t timeout_ns) override;
   void receive(std::vector<Received>& into) override;

@@ -64,7 +64,7 @@ class Socket {
     // Room for all packets in flight and some retransmissions; a full ring drops packets, as a full socket buffer does.
     shape.entries = std::max(link::Shape::kMinEntries, 4 * admission.slots);
     shape.memory_bytes = uint64_t{admission.slots} * shape.packet_bytes;
-    return std::make_unique<LinkPort>(port_, admission.link, admission.switch_at, shape);
+    return std::make_unique<LinkPort>(port_, admission.link, admission.switch_at, admission.job, admission.token, shape);
   }
   void close() { port_.reset(); }
 
@@ -318,6 +318,7 @@ NB_MODULE(_native, m) {
       .def("set_pause_eventfd", &Engine::set_pause_eventfd, "descriptor"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("fail_from", &Engine::fail_from, "begun"_a, nb::call_guard<nb::gil_scoped_release>())
       .def_prop_ro("begun", &Engine::begun, nb::call_guard<nb::gil_scoped_release>())
+      .def_prop_ro("completed", &Engine::completed, nb::call_guard<nb::gil_scoped_release>())
       .def_prop_ro("frozen", &Engine::frozen)
       .def_prop_ro("halted", &Engine::is_halted, nb::call_guard<nb::gil_scoped_release>())
       .def_prop_ro("generation", &Engine::generation)
@@ -328,7 +329,7 @@ NB_MODULE(_native, m) {
       .def_prop_ro("calls", &Engine::calls)
       .def_prop_ro("policy", &Engine::policy)
       .def("set_policy", &Engine::set_policy, "word"_a)
-      .def_prop_ro("silence_ns", &Engine::silence_ns)
+      .def("silence_ns", &Engine::silence_ns, "completed"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("stats", &stats_dict);
 
   nb::class_<HeartbeatSender>(m, "HeartbeatSender")

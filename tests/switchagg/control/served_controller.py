@@ -91,15 +91,16 @@ class ServedController:
 
 
 @contextlib.contextmanager
-def serving(**options: Any) -> Iterator[ServedController]:
+def serving(store: Store | None = None, **options: Any) -> Iterator[ServedController]:
     """Serves until the end of the block; then nothing is left on the switch, and no thread.
 
     Args:
+        store: in memory unless given. Jobs in one on a disk outlive the block.
         options: of `ControlServer`.
     """
     threads = set(threading.enumerate())
     driver = FakeDriver()
-    server = ControlServer(Controller([driver], store=Store(), slots=16), **options)
+    server = ControlServer(Controller([driver], store=store or Store(), slots=16), **options)
     server.start()
     try:
         yield ServedController(server, driver)

@@ -76,7 +76,8 @@ def test_a_job_from_its_joins_to_its_end(controller: Controller, driver: FakeDri
     assert [member["packets"] for member in job["members"]] == [1, None]
     assert (job["policy"]["block"], job["policy"]["why"]) == (64, "set at admission")
     controller.leave(OPEN, "a", 0, token(zero), begun=3)
-    assert one.of("left") == [{"event": "left", "job": place["job"], "ranks": [0], "begun": [3]}]
+    left = {"event": "left", "job": place["job"], "ranks": [0], "begun": [3], "completed": [None]}
+    assert one.of("left") == [left]
     assert zero.closed
     controller.stream_closed(zero)
     controller.leave(OPEN, "a", 1, token(one))

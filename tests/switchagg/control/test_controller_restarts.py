@@ -16,7 +16,7 @@ import pytest
 
 from switchagg.control.controller import Controller
 from switchagg.control.jobs.records import OPEN, JobSpec, OnLoss
-from switchagg.control.store import Store
+from switchagg.control.store import Changes, Store
 from switchagg.errors import AdmissionError, SwitchError
 from switchagg.rules.slots import JobEntry
 from tests.switchagg.control.fake_driver import FakeDriver
@@ -153,7 +153,7 @@ def test_who_attaches_hears_whom_it_has_lost_meanwhile(
     first.start()
     up(first)
     lines = join_all(first, world_size=4, on_loss=OnLoss.shrink)
-    first.leave(OPEN, "a", 3, token(lines[3]), begun=1)
+    first.leave(OPEN, "a", 3, token(lines[3]), begun=2, completed=1)
     with restarted(first, tmp_path, driver) as second:
         fresh = Recorder()
         second.attach(OPEN, "a", 0, token(lines[0]), fresh)
@@ -161,9 +161,12 @@ def test_who_attaches_hears_whom_it_has_lost_meanwhile(
         with restarted(second, tmp_path, driver) as third:  # killed before it could tell
             late = Recorder()
             third.attach(OPEN, "a", 1, token(lines[1]), late)
+            eventually(lambda: late.of("lost"))
             (lost,) = late.of("lost")
             assert (lost["ranks"], lost["why"], lost["on_loss"]) == ([0], "its process ended", "shrink")
-            assert [(event["ranks"], event["begun"]) for event in late.of("left")] == [([3], [None])]
+            eventually(lambda: late.of("left"))
+            (left,) = late.of("left")
+            assert (left["ranks"], left["begun"], left["completed"]) == ([3], [2], [1])
             third.attach(OPEN, "a", 2, token(lines[2]), Recorder())
             waiting = [third.progress(OPEN, "a", rank, token(lines[rank]), 5) for rank in (1, 2)]
             assert [future.result(60) for future in waiting] == [5, 5]
@@ -210,7 +213,7 @@ def test_a_job_that_the_switches_have_no_place_for_any_more_is_forgotten(
     try:
         assert second.queries.jobs(OPEN) == []
         assert any("no switch 'fake' any more" in event["text"] for event in second.queries.events(OPEN))
-        assert not second.store.load().jobs
+        eventually(lambda: not second.store.load().jobs)
     finally:
         second.close()
         second.store.close()
@@ -489,22 +492,26 @@ def test_1000_jobs_leave_nothing_behind(tmp_path: Path, driver: FakeDriver) -> N
 def test_a_store_that_fails_for_long_fills_no_memory(
     tmp_path: Path, driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("switchagg.control.event_log.IN_STORE", 20)
+    monkeypatch.setattr("switchagg.control.journal.IN_STORE", 20)
     store = Store(tmp_path)
     controller = Controller([driver], store=store, slots=16)
     controller.start()
     try:
         up(controller)
         write = store.write
+        written: list[Changes] = []
 
         def fails(_: object) -> None:
             raise SwitchError("disk full")
 
         monkeypatch.setattr(store, "write", fails)
         for number in range(30):
-            controller.create(OPEN, JobSpec(f"j{number}", 1))
-            controller.evict(OPEN, f"j{number}")
-        assert len(controller._core.journal._unsaved.events) == 20
+            with pytest.raises(SwitchError, match="disk full"):
+                controller.create(OPEN, JobSpec(f"j{number}", 1))
+            assert controller.queries.jobs(OPEN) == []
+        monkeypatch.setattr(store, "write", written.append)
+        eventually(lambda: written)
+        assert len(written[0].events) == 20
         monkeypatch.setattr(store, "write", write)
         controller.create(OPEN, JobSpec("a", 1))
         assert [job["name"] for job in store.load().jobs.values()] == ["a"]

@@ -9,6 +9,7 @@ import pytest
 
 from switchagg.errors import SessionBrokenError
 from tests.waiting import eventually
+from worker_lib.torch import work
 from worker_lib.torch.work import TaskThread
 
 
@@ -26,6 +27,30 @@ def test_callbacks_of_different_tasks_run_one_after_another() -> None:
         tasks.put(lambda number=number: task(number))  # type: ignore[misc]
     tasks.stop()
     assert order == list(range(20))
+
+
+def test_a_stop_hurries_no_callback(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(work, "_PATIENCE", 600.0)
+    tasks, here, goes_on, order = TaskThread("test"), threading.Event(), threading.Event(), []
+
+    def first() -> None:
+        with tasks.callbacks():
+            here.set()
+            assert goes_on.wait(20)
+            order.append(1)
+
+    tasks.put(first)
+    assert here.wait(20)
+    tasks.put(lambda: order.append(2))
+    eventually(lambda: tasks._watched)
+    stopping = threading.Thread(target=tasks.stop)
+    stopping.start()
+    eventually(lambda: tasks.stopped)
+    time.sleep(0.1)
+    assert order == []
+    goes_on.set()
+    stopping.join()
+    assert order == [1, 2]
 
 
 def test_a_callback_waits_for_tasks_that_it_puts_and_for_later_ones() -> None:
