@@ -24,8 +24,9 @@ from switchagg.control.http.guard import REQUEST_ID, TENANT, Authenticator, Guar
 from switchagg.control.http.metrics import MEDIA_TYPE, Metrics
 from switchagg.control.http.page_files import PAGE_HEADERS, page_file
 from switchagg.control.http.routes import (
+    STORE_THREADS,
+    SWITCH_THREADS,
     THREADS,
-    WAITING_THREADS,
     Asking,
     Service,
     answering,
@@ -71,7 +72,7 @@ def openapi_document() -> dict[str, Any]:
     """Returns the OpenAPI document, without a controller."""
     nobody: Any = None
     pool = ThreadPoolExecutor(1)  # starts no thread until it has work
-    return create_app(Service(nobody, nobody, nobody, asyncio.Event(), pool, pool)).openapi()
+    return create_app(Service(nobody, nobody, nobody, asyncio.Event(), pool, pool, pool)).openapi()
 
 
 def guarded(
@@ -79,8 +80,9 @@ def guarded(
 ) -> tuple[Guard, Service]:
     """Returns the whole application, and the service that its routes share."""
     pool = ThreadPoolExecutor(THREADS, thread_name_prefix="switchagg-http-call")
-    waiting_pool = ThreadPoolExecutor(WAITING_THREADS, thread_name_prefix="switchagg-http-waiting")
-    service = Service(controller, authenticator, metrics, stop, pool, waiting_pool)
+    switch_pool = ThreadPoolExecutor(SWITCH_THREADS, thread_name_prefix="switchagg-http-switch")
+    store_pool = ThreadPoolExecutor(STORE_THREADS, thread_name_prefix="switchagg-http-store")
+    service = Service(controller, authenticator, metrics, stop, pool, switch_pool, store_pool)
     return Guard(create_app(service), authenticator, metrics), service
 
 

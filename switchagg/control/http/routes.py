@@ -1,7 +1,7 @@
 """The calls of the API: jobs, their members, switches, slots, counters, the event log, the live view.
 
-Each route names the controller's method that it calls. Calls that wait for a switch or the store run in
-threads of their own, so that one that does not answer keeps nobody else waiting.
+Each route names the controller's method that it calls. Calls that wait for a switch run in threads of their
+own, and so do those that wait for the store: one that does not answer keeps nobody else waiting.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ if TYPE_CHECKING:
 
 MAX_EVENTS: Final = 1000
 THREADS: Final = 16  # for calls that wait for the controller
-WAITING_THREADS: Final = 8  # for calls that wait for a switch or the store
+SWITCH_THREADS: Final = 8  # for calls that wait for a switch
+STORE_THREADS: Final = 8  # for calls that wait for the store
 
 _T = TypeVar("_T")
 _Ts = TypeVarTuple("_Ts")
@@ -57,7 +58,8 @@ class Service:
     Attributes:
         stop: set when the service ends.
         pool: for calls that wait for the controller's lock, or a moment for a switch.
-        waiting_pool: for calls that wait until a switch or the store has answered.
+        switch_pool: for calls that wait until a switch has answered.
+        store_pool: for calls that wait until the store has answered.
     """
 
     controller: Controller
@@ -65,20 +67,26 @@ class Service:
     metrics: Metrics
     stop: asyncio.Event
     pool: ThreadPoolExecutor
-    waiting_pool: ThreadPoolExecutor
+    switch_pool: ThreadPoolExecutor
+    store_pool: ThreadPoolExecutor
 
     async def in_thread(self, call: Callable[[*_Ts], _T], *arguments: *_Ts) -> _T:
         """Awaits a call that may block for a moment."""
         return await asyncio.get_running_loop().run_in_executor(self.pool, call, *arguments)
 
-    async def waiting(self, call: Callable[[*_Ts], _T], *arguments: *_Ts) -> _T:
-        """Awaits a call that waits for an answer of a switch or the store."""
-        return await asyncio.get_running_loop().run_in_executor(self.waiting_pool, call, *arguments)
+    async def of_switch(self, call: Callable[[*_Ts], _T], *arguments: *_Ts) -> _T:
+        """Awaits a call that waits for an answer of a switch."""
+        return await asyncio.get_running_loop().run_in_executor(self.switch_pool, call, *arguments)
+
+    async def kept(self, call: Callable[[*_Ts], _T], *arguments: *_Ts) -> _T:
+        """Awaits a call that waits until the store has its change."""
+        return await asyncio.get_running_loop().run_in_executor(self.store_pool, call, *arguments)
 
     def close(self) -> None:
         """Waits for the calls under way."""
         self.pool.shutdown()
-        self.waiting_pool.shutdown()
+        self.switch_pool.shutdown()
+        self.store_pool.shutdown()
 
 
 def check_query(request: Request) -> None:
@@ -195,7 +203,7 @@ def job_routes(service: Service) -> APIRouter:
     async def create(order: JobOrder, tenant: Asking) -> Response:
         """Makes a job before its ranks join. If no switch has room for it, it waits in the queue."""
         spec = JobSpec(**order.model_dump() | {"on_loss": OnLoss(order.on_loss)})
-        return JSONResponse(await service.waiting(controller.create, tenant, spec), 201)
+        return JSONResponse(await service.kept(controller.create, tenant, spec), 201)
 
     @routes.get("", summary="List jobs", **answering(answers.JobsView))
     async def jobs(tenant: Narrowed) -> Response:
@@ -210,12 +218,12 @@ def job_routes(service: Service) -> APIRouter:
     @routes.delete("/{name}", summary="Evict a job", **answering(JobView, "not_found"))
     async def evict(name: Name, tenant: Narrowed, job_id: JobId = None) -> Response:
         """Ends a job now; its members are told by whom."""
-        return JSONResponse(await service.waiting(controller.evict, tenant, name, job_id))
+        return JSONResponse(await service.kept(controller.evict, tenant, name, job_id))
 
     @routes.post("/{name}/drain", summary="Drain a job", **answering(JobView, *_BODY, "not_found", "failed"))
     async def drain(name: Name, tenant: Narrowed, job_id: JobId = None) -> Response:
         """Lets nobody in any more; the job ends when all have left."""
-        return JSONResponse(await service.waiting(controller.drain, tenant, name, job_id))
+        return JSONResponse(await service.kept(controller.drain, tenant, name, job_id))
 
     @routes.get(
         "/{name}/history", summary="Show a job over time", **answering(answers.HistoryView, "not_found")
@@ -292,7 +300,7 @@ def switch_routes(service: Service) -> APIRouter:
     async def _drain(call: Any, name: str, tenant: Tenant) -> Response:
         if not tenant.admin:
             raise AdmissionError("draining a switch is for administrators", "forbidden")
-        return JSONResponse(await service.waiting(call, tenant, name))
+        return JSONResponse(await service.kept(call, tenant, name))
 
     @routes.post("/switches/{name}/drain", summary="Drain a switch", **drained)
     async def drain(name: SwitchName, tenant: Asking) -> Response:
@@ -310,13 +318,13 @@ def switch_routes(service: Service) -> APIRouter:
     async def slots(tenant: Narrowed, job: WaitingJob = None, job_id: JobId = None) -> Response:
         """Returns the slots that jobs have; or those of one job that wait, and for which ranks."""
         if job is not None:
-            return _found(job, await service.waiting(controller.queries.waiting_slots, tenant, job, job_id))
+            return _found(job, await service.of_switch(controller.queries.waiting_slots, tenant, job, job_id))
         return JSONResponse(await in_thread(controller.queries.slots, tenant))
 
     @routes.get("/stats", summary="Show counters", **answering(answers.StatsView))
     async def stats(tenant: Narrowed) -> Response:
         """Returns the counters of the switches and of every job."""
-        return JSONResponse(await service.waiting(controller.queries.stats, tenant))
+        return JSONResponse(await service.of_switch(controller.queries.stats, tenant))
 
     @routes.get("/events", summary="Read the event log", **answering(answers.EventsView))
     async def events(tenant: Narrowed, since: Since = 0, limit: Limit = 200) -> Response:
