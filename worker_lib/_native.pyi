@@ -139,23 +139,19 @@ def heartbeat(cookie: bytes, sequence: int, report: Sequence[int]) -> bytes:
     """Returns the datagram that a `HeartbeatSender` sends."""
 
 class Codec:
-    """Plan and stream of one call without a network. Payloads are K big-endian words; None is a SKIP."""
+    """The steps of one call without a network. Payloads are K big-endian words; None is a SKIP."""
 
     def __init__(self, call: Call, call_number: int, words: int) -> None: ...
     plan_packets: Final[int]
     def plan_packet(self, packet: int) -> bytes | None: ...
     def plan_result(self, packet: int, payload: bytes | None) -> None: ...
-    def refine(self) -> int | None:
-        """Begins the next step between plan and stream: exponents that the plan left out, a refinement.
+    def next_step(self) -> int | None:
+        """Begins the next step after the plan: exponents left out of it, the stream, a refinement's.
 
         Call it once the step before has every result. Returns its packets; None if there is no other.
         """
-    def refinement_packet(self, packet: int) -> bytes | None: ...
-    def refinement_result(self, packet: int, payload: bytes | None) -> None: ...
-    def open(self) -> int:
-        """Opens the stream, once every plan result is there. Returns its number of packets."""
     def is_or(self, packet: int) -> bool:
-        """True if packets of this number are reduced with OR."""
+        """True if packets of this number in this step are reduced with OR."""
     def encode(self, packet: int) -> bytes | None: ...
     def decode(self, packet: int, payload: bytes | None) -> None: ...
     def finish(self) -> None: ...

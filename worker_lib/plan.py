@@ -20,7 +20,8 @@ VERSION: Final = 1  # of plans and streams; ranks of another one are told so
 HEADER_WORDS: Final = 12
 NO_EXPONENT: Final = -1  # of a chunk that is all zero
 WIDE_CHUNK: Final = 65536  # elements that share an exponent, 64- and 32-bit lanes
-NARROW_CHUNK: Final = 1024  # the same, 16- and 8-bit lanes, and sums in limbs
+BOUNDED_CHUNK: Final = 4096  # the same, sums within the bound
+NARROW_CHUNK: Final = 1024  # the same, 16- and 8-bit lanes, and exact sums
 # In place of a lane's width: exact sums, and sums within a bound for each element by itself.
 EXACT: Final = 0
 BOUNDED: Final = 1

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from switchagg.bench.data import SLAB, SPAN, Reference, span_peaks
 from switchagg.bench.grid import DEFAULT, EXACT, Cell, Variant, is_float
-from worker_lib.plan import WIDE_CHUNK
+from worker_lib.plan import BOUNDED_CHUNK, NARROW_CHUNK, WIDE_CHUNK
 
 UNIT_ROUNDOFF = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 # 2^-24 is half of float16's smallest subnormal and bfloat16 reaches far below what the data holds.
@@ -100,7 +100,8 @@ def error_bounds(cell: Cell, variant: Variant, peaks: NDArray[np.float64]) -> ND
     n = cell.workers
     unit = UNIT_ROUNDOFF[cell.dtype]
     if variant.system == "switchagg":
-        chunk_spans = 1 if variant.bits < 32 else WIDE_CHUNK // SPAN
+        chunk = {DEFAULT: BOUNDED_CHUNK, 32: WIDE_CHUNK, 64: WIDE_CHUNK}.get(variant.bits, NARROW_CHUNK)
+        chunk_spans = chunk // SPAN
         top = _power_above(_chunk_peaks(peaks, chunk_spans))
         limb = 31 - math.ceil(math.log2(n))
         if variant.bits == EXACT:

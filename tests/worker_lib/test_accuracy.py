@@ -66,6 +66,39 @@ def test_neither_offset_nor_buckets_nor_losses_change_a_bit(op: str, transport: 
         assert part.ravel()[: mine.size].tobytes() == mine.tobytes()
 
 
+@pytest.mark.parametrize("transport", ["auto", "udp"])
+def test_the_default_takes_what_it_needs_of_the_input_before_it_writes_over_it(transport: str) -> None:
+    """Two segments of heavy tails, of sums that cancel, of zeros, and of what takes more words, in place."""
+    n, count, seed = 3, 600_000, seed_of_this_run()
+
+    def given(rank: int) -> np.ndarray[Any, Any]:
+        x = np.random.default_rng([seed, rank]).standard_t(2, count).astype(F32)
+        if rank == 1:
+            x[100_000:110_000] = -given(0)[100_000:110_000]
+        x[520_000:540_000:2] = 0
+        x[200_000:220_000:2] *= 2.0**-20  # on all ranks: second words
+        return x
+
+    def call(session: Session) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+        x = session.allreduce(given(session.rank), blocks="dense")
+        feedback, memory = given(session.rank) / 2, given(session.rank) / 2
+        session.allreduce(feedback, blocks="sparse", block_size=16, memory=memory)
+        assert not memory.any()
+        rows = given(session.rank).reshape(n, -1)
+        part = session.reduce_scatter(rows, rows[session.rank : session.rank + 1])
+        assert 1000 < session.stats()["refined_elements"] < 300_000
+        return x, feedback, part
+
+    with EmbeddedController(faults=Faults(loss=0.02, reorder=0.02, seed=seed)) as host:
+        ranks = together(host.url, n, call, transport=transport, timeout=60.0)
+    xs = np.array([given(rank) for rank in range(n)], np.float64)
+    whole, feedback, _ = ranks[0]
+    assert (np.abs(whole - xs.sum(0)) <= 2.0**-12 * np.abs(xs).sum(0)).all()
+    assert {found.tobytes() for found, _, _ in ranks} == {whole.tobytes()}
+    assert {found.tobytes() for _, found, _ in ranks} == {whole.tobytes()} == {feedback.tobytes()}
+    assert np.concatenate([part.ravel() for _, _, part in ranks]).tobytes() == whole.tobytes()
+
+
 @pytest.mark.parametrize("kind", ["float64", "float32", "float16", "bfloat16"])
 def test_small_sums_are_exact_without_being_asked_for(host: EmbeddedController, kind: str) -> None:
     seed = seed_of_this_run()

@@ -184,7 +184,7 @@ def one_case(rng: np.random.Generator, dtype: DType, label: str) -> None:
     agreed = plan.decode(call, [as_words(p, DType.F32) for p in results])
 
     # The stream.
-    packets = {r.codec.open() for r in ranks}
+    packets = {r.codec.next_step() for r in ranks}
     sent: list[list[Payload]] = []
     for number, (r, s) in enumerate(zip(ranks, scans, strict=True)):
         expected = stream.encode(call, agreed, r.x, s.bitmap, words=words, workers=n, rank=number)

@@ -79,7 +79,7 @@ def one_case(rng: np.random.Generator, dtype: DType, label: str) -> None:
     sent = []
     for number, (r, s, v) in enumerate(zip(ranks, scans, sums, strict=True)):
         expected = stream.encode(wide, agreed, v, s.bitmap, words=words, workers=n, rank=number)
-        assert r.codec.open() == len(expected), label
+        assert r.codec.next_step() == len(expected), label
         sent.append([r.codec.encode(p) for p in range(len(expected))])
         for mine, theirs in zip(sent[-1], expected, strict=True):
             if mine is None or theirs is None:

@@ -40,7 +40,7 @@ def test_no_switch_changes_a_bit(loss: float) -> None:
     seed = seed_of_this_run()
     rng = np.random.default_rng(seed)
     # Over 32 chunks, most of them zero, and values of many exponents: every step of a sum in limbs.
-    xs = [np.zeros(40_000, np.float32) for _ in range(WORKERS)]
+    xs = [np.zeros(140_000, np.float32) for _ in range(WORKERS)]
     for x in xs:
         for at in rng.integers(0, x.size // 16, 30) * 16:
             x[at : at + 16] = np.ldexp(rng.standard_normal(16), rng.integers(-20, 20, 16))

@@ -70,12 +70,15 @@ def through_switch(
     sparse: bool = True,
     masks: list[np.ndarray[Any, Any]] | None = None,
     outs: tuple[int, int] | None = None,
+    in_place: bool = False,
     order: np.random.Generator | None = None,
 ) -> list[Values]:
     """Every rank's result of a collective whose packets are summed here, in any order."""
     n, count = len(xs), xs[0].size
     begin, end = outs or (0, count)
-    results = [np.full(end - begin, 1, xs[0].dtype) for _ in xs]
+    if in_place:
+        xs = [x.copy() for x in xs]
+    results = [x[begin:end] if in_place else np.full(end - begin, 1, x.dtype) for x in xs]
     packed = [None if masks is None else pack_bitmap(mask) for mask in masks or [None] * n]
     codecs = []
     for rank, (x, result, mask) in enumerate(zip(xs, results, packed, strict=True)):
@@ -96,21 +99,16 @@ def through_switch(
         for c in codecs:
             c.plan_result(p, total)
     while True:
-        (packets,) = {c.refine() for c in codecs}
+        (packets,) = {c.next_step() for c in codecs}
         if packets is None:
             break
-        for p in range(packets):
-            total = summed([c.refinement_packet(p) for c in codecs], np.bitwise_or)
+        totals = [
+            summed([c.encode(p) for c in codecs], np.bitwise_or if codecs[0].is_or(p) else np.add)
+            for p in range(packets)
+        ]
+        for p in range(packets) if order is None else order.permutation(packets):
             for c in codecs:
-                c.refinement_result(p, total)
-    (stream,) = {c.open() for c in codecs}
-    totals = [
-        summed([c.encode(p) for c in codecs], np.bitwise_or if codecs[0].is_or(p) else np.add)
-        for p in range(stream)
-    ]
-    for p in range(stream) if order is None else order.permutation(stream):
-        for c in codecs:
-            c.decode(int(p), totals[int(p)])
+                c.decode(int(p), totals[int(p)])
     for c in codecs:
         c.finish()
     return results
@@ -127,6 +125,7 @@ class Case:
     sparse: bool
     masks: list[np.ndarray[Any, Any]] | None
     outs: tuple[int, int] | None
+    in_place: bool
 
     def checked(self, rng: np.random.Generator) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
         """Elements of the tensor that the oracle is asked for, all or some; and their places in a result."""
@@ -139,7 +138,7 @@ class Case:
     def run(self, dtype: DType, bits: int, rng: np.random.Generator) -> list[Values]:
         return through_switch(
             self.xs, dtype, bits, self.op, self.words, block=self.block, sparse=self.sparse,
-            masks=self.masks, outs=self.outs, order=rng,
+            masks=self.masks, outs=self.outs, in_place=self.in_place, order=rng,
         )  # fmt: skip
 
 
@@ -147,7 +146,7 @@ def any_case(rng: np.random.Generator, dtype: DType) -> Case:
     n = int(rng.choice([2, 3, 4, 5, 8, 13, 16]))
     if rng.random() < 0.03:
         n = int(rng.choice([129, 256]))
-    count = int(rng.choice([1, 2, 100, 1023, 1024, 1025, 3000])) if n <= 16 else 40
+    count = int(rng.choice([1, 2, 100, 1023, 1024, 1025, 3000, 4095, 4097, 9000])) if n <= 16 else 40
     block = int(rng.choice([1, 7, 64, 100, 1024]))
     words, density = int(rng.choice([16, 17, 31, 64, 364, 2239])), 0.5
     if rng.random() < 0.03:  # exponents come later where zero blocks are skipped
@@ -177,6 +176,7 @@ def any_case(rng: np.random.Generator, dtype: DType) -> Case:
         sparse,
         masks,
         (count // 3, count - count // 4) if rng.random() < 0.2 else None,
+        bool(rng.random() < 0.5),
     )
 
 

@@ -349,7 +349,7 @@ def test_a_union_with_blocks_that_there_are_not() -> None:
         plan = np.frombuffer(first, ">u4").astype(np.uint32)
         plan[12] |= np.uint32(1 << bit)
         codec.plan_result(0, plan.astype(">u4").tobytes())
-        assert codec.open() == 2  # five blocks of 16, 64 to a packet
+        assert codec.next_step() == 2  # five blocks of 16, 64 to a packet
         for packet in range(2):
             codec.decode(packet, bytes(4 * words))
         codec.finish()

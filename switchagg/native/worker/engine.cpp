@@ -43,14 +43,14 @@ bool means_the_same(const Call& call, const Admission& before, const Admission& 
 }
 
 // Of steps of each segment.
-uint32_t kinds_of_steps(const Call& call) { return 2 + call.exponents_apart() + (call.bits == kBounded); }
+uint32_t kinds_of_steps(const Call& call) { return 2 + call.exponents_apart() + (call.bits == kBounded ? 2 : 0); }
 
 }  // namespace
 
 Step::Kind kind_of_step(const Call& call, uint32_t number) {
-  if (number == 0) return Step::Kind::plan;
-  if (number + 1 == kinds_of_steps(call)) return Step::Kind::stream;
-  return number == 1 && call.exponents_apart() ? Step::Kind::exponents : Step::Kind::refinement;
+  using enum Step::Kind;
+  constexpr Step::Kind kinds[] = {plan, exponents, stream, ranges, rest};
+  return kinds[number > 0 && !call.exponents_apart() ? number + 1 : number];
 }
 
 Engine::Engine(std::unique_ptr<Port> port, const Admission& admission)
@@ -214,7 +214,7 @@ bool Engine::waits_for_plans() const {
     if (!c->begun || c->ended != Status::pending) continue;
     if (!c->opened) return false;
     for (const Step& step : c->active)
-      if (step.kind == Step::Kind::stream) return false;
+      if (step.sums()) return false;
     if (!c->active.empty()) return true;
   }
   return false;
@@ -343,15 +343,16 @@ bool Engine::start_step(Collective& c) {
       packets = c.header_has_plan ? 0 : s.plan->packets();
     } else if (step.kind == Step::Kind::exponents) {
       packets = s.sequence->packets();
-    } else if (step.kind == Step::Kind::refinement) {
-      s.refinement = std::make_unique<Refinement>(s.call, *plan, *s.sequence, admission_.words);
-      packets = s.refinement->packets();
+    } else if (step.kind == Step::Kind::ranges) {
+      packets = s.stream->refinement().open_ranges();
+    } else if (step.kind == Step::Kind::rest) {
+      packets = s.stream->refinement().open_rest();
+      stats_.refined_elements += s.stream->refinement().elements().size();
     } else {
-      s.stream = std::make_unique<Stream>(s.call, plan, *s.sequence, s.refinement.get(), admission_.words);
+      s.stream = std::make_unique<Stream>(s.call, plan, *s.sequence, admission_.words);
       packets = s.stream->packets();
       c.blocks_union += s.sequence->union_blocks();
       stats_.blocks_union += s.sequence->union_blocks();
-      stats_.refined_elements += s.stream->refined_elements();
       stats_.blocks_own += s.call.sparse ? s.plan->own_blocks() : s.call.blocks();
     }
     stats_.scan_ns += now_ns() - before;
@@ -383,11 +384,10 @@ void Engine::step_done(Collective& c, const Step& step) {
     SegmentState& s = c.segments[step.segment];
     ++s.steps_done;
     if (step.kind == Step::Kind::exponents) s.sequence->agree();
-    if (step.kind == Step::Kind::stream) {
+    if (s.steps_done == kinds_of_steps(c.call)) {
       s.stream->finish();
       probe_.sample_result(s.call, s.probed);
       s.stream.reset();
-      s.refinement.reset();
       s.sequence.reset();
       s.plan.reset();
     }
@@ -428,8 +428,11 @@ bool Engine::build(Collective& c, uint64_t packet_number) {
     filled = c.segments[step.segment].stream->encode(packet, payload);
   } else if (step.kind == Step::Kind::exponents) {
     filled = c.segments[step.segment].sequence->encode(packet, payload);
-  } else if (step.kind == Step::Kind::refinement) {
-    filled = c.segments[step.segment].refinement->encode(packet, payload);
+  } else if (step.kind == Step::Kind::ranges) {
+    filled = c.segments[step.segment].stream->refinement().encode_ranges(packet, payload);
+  } else if (step.kind == Step::Kind::rest) {
+    is_or = false;
+    filled = c.segments[step.segment].stream->refinement().encode_rest(packet, reinterpret_cast<uint32_t*>(payload));
   } else if (step.kind == Step::Kind::plan || c.header_has_plan) {
     filled = c.segments[step.segment].plan->encode(packet, payload);
   } else {
@@ -464,7 +467,7 @@ bool Engine::send_new(int64_t now) {
   const int64_t built = now_ns();
   stats_.quantize_ns += built - before;
   // RESULTs of plans wait for other ranks, so their round trips do not measure the network.
-  window_.sent(count, now, c.active.back().kind == Step::Kind::stream);
+  window_.sent(count, now, c.active.back().sums());
   transmit();
   return true;
 }
@@ -556,8 +559,10 @@ void Engine::on_result(uint64_t packet_number, const uint8_t* payload) {
     s->plan->decode(packet, payload);
   } else if (step.kind == Step::Kind::exponents) {
     s->sequence->decode(packet, payload);
-  } else if (step.kind == Step::Kind::refinement) {
-    s->refinement->decode(packet, payload);
+  } else if (step.kind == Step::Kind::ranges) {
+    s->stream->refinement().decode_ranges(packet, payload);
+  } else if (step.kind == Step::Kind::rest) {
+    s->stream->refinement().decode_rest(packet, reinterpret_cast<const uint32_t*>(payload));
   } else {
     // A RESULT without words is no header.
     const bool mismatch = !payload || PlanHeader::mismatch(payload, c.difference, &c.policy);

@@ -29,7 +29,6 @@
 
 #include "switchagg/native/shared/port.h"
 #include "switchagg/native/worker/density.h"
-#include "switchagg/native/worker/limbs.h"
 #include "switchagg/native/worker/plan.h"
 #include "switchagg/native/worker/stream.h"
 #include "switchagg/native/worker/window.h"
@@ -59,12 +58,13 @@ enum class Status : uint8_t {
 
 // A collective is sent in steps, each a range of packet numbers. The header is sent alone, until its RESULT is there. Plans
 // are one segment ahead of streams, so that a segment that was scanned is quantized from the cache, and no rank waits for a
-// plan's round trip. Sums within the bound have refinements between them, a segment ahead and behind:
+// plan's round trip. Sums within the bound have ranges and rests behind them (refinement.h), one and two segments later:
 //
 //      header  plan 0  plan 1  stream 0  plan 2  stream 1  plan 3  stream 2 ...
-//      header  plan 0  plan 1  refinement 0  plan 2  refinement 1  stream 0  plan 3  refinement 2  stream 1 ...
+//      header  plan 0  plan 1  stream 0  plan 2  stream 1  ranges 0  plan 3  stream 2  ranges 1  rest 0 ...
 struct Step {
-  enum class Kind : uint8_t { header, plan, exponents, refinement, stream } kind;
+  enum class Kind : uint8_t { header, plan, exponents, stream, ranges, rest } kind;
+  bool sums() const { return kind == Kind::stream || kind == Kind::rest; }
   uint32_t segment;
   uint64_t start, end, results;
 };
@@ -76,7 +76,6 @@ struct SegmentState {
   Call call;
   std::unique_ptr<Plan> plan;
   std::unique_ptr<Sequence> sequence;
-  std::unique_ptr<Refinement> refinement;
   std::unique_ptr<Stream> stream;
   uint32_t steps_done = 0;
   std::vector<uint64_t> probed;  // groups whose density is sampled

@@ -103,31 +103,6 @@ void scan_words(const uint32_t* x, size_t blocks, size_t block, uint32_t* bits, 
   }
 }
 
-template <typename T, T kSign>
-void mark_under(const T* x, size_t first, size_t n, T least, uint32_t* groups) {
-  for (size_t i = 0; i < n; ++i) {
-    const T magnitude = static_cast<T>(x[i] & static_cast<T>(~kSign));
-    if (magnitude != 0 && magnitude < least) set_bit(groups, (first + i) / kGroup);
-  }
-}
-
-#if defined(__AVX2__)
-void mark_under32(const uint32_t* x, size_t first, size_t n, uint32_t least, uint32_t* groups) {
-  size_t i = 0;
-  if (first % kWidth == 0)
-    for (; i + kWidth <= n; i += kWidth) {
-      if (i % kLine == 0) ahead(x + i);
-      const Ints magnitude = both(load(x + i), all(0x7fffffffu));
-      const uint32_t under = smaller_lanes(magnitude, all(least)) & ~smaller_lanes(magnitude, all(1u));
-      for (size_t j = 0; j < kWidth && under; j += kGroup)
-        if (under >> j & ((1u << kGroup) - 1)) set_bit(groups, (first + i + j) / kGroup);
-    }
-  mark_under<uint32_t, 0x80000000u>(x + i, first + i, n - i, least, groups);
-}
-#else
-constexpr auto mark_under32 = mark_under<uint32_t, 0x80000000u>;
-#endif
-
 // The common case, float32: one vector of maxima for the whole chunk, and for each block only a test for zero.
 #if defined(__AVX2__)
 template <bool kSmallest>
@@ -378,6 +353,112 @@ void exact_limb_f32(const float* __restrict x, size_t n, int shift, uint32_t mas
 
 inline int32_t word_at(const uint32_t* words, size_t i) { return static_cast<int32_t>(big(words[i])); }
 
+size_t dequantize_large(const uint32_t* __restrict sums, size_t n, uint32_t least, ScaleF s, float* __restrict x,
+                        [[maybe_unused]] bool nontemporal) {
+  size_t i = 0;
+  if (s.f2 != 1.0f) return 0;
+#if defined(__AVX2__)
+  const Ints bound = all(least);
+  const auto some = [&]<size_t kVectors>(auto&& write) {  // false if one is small
+    Ints sum[kVectors], smallest = bound;
+    for (size_t j = 0; j < kVectors; ++j) {
+      sum[j] = swapped(load(sums + i + j * kWidth));
+      smallest = smaller(smallest, magnitude(sum[j]));
+    }
+    if (smaller_lanes(smallest, bound)) return false;
+    for (size_t j = 0; j < kVectors; ++j) write(x + i + j * kWidth, multiply(to_floats(sum[j]), all(s.f1)));
+    return true;
+  };
+  const auto keep = [](float* at, Floats v) { store(at, v); };
+  constexpr size_t kLines = 2 * kLine;
+  if (nontemporal && n >= kLine) {
+    if (const size_t past = reinterpret_cast<uintptr_t>(x) % (4 * kLine) / 4; past > 0) {
+      if (!some.template operator()<kLine / kWidth>(keep)) return 0;
+      i = kLine - past;
+    }
+    for (; i + kLines <= n; i += kLines)
+      if (!some.template operator()<kLines / kWidth>([](float* at, Floats v) { stream(at, v); })) return i;
+  }
+  for (; i + kLines <= n; i += kLines) {
+    if (n > kLong) ahead_to_write(x + i), ahead_to_write(x + i + kLine);
+    if (!some.template operator()<kLines / kWidth>(keep)) return i;
+  }
+  for (; i + kWidth <= n; i += kWidth)
+    if (!some.template operator()<1>(keep)) return i;
+#endif
+  for (; i < n; ++i) {
+    const int32_t sum = word_at(sums, i);
+    if (static_cast<uint32_t>(sum < 0 ? -sum : sum) < least) return i;
+    x[i] = static_cast<float>(sum) * s.f1;
+  }
+  return n;
+}
+
+uint32_t small_sums32(const uint32_t* __restrict sums, size_t n, uint32_t least, uint32_t* __restrict small,
+                      uint32_t* __restrict zero) {
+  size_t i = 0;
+  uint32_t found = 0;
+#if defined(__AVX2__)
+  constexpr size_t kVectors = 32 / kWidth;
+  const Ints bound = all(least), one = all(1u);
+  for (; i + 32 <= n; i += 32) {
+    Ints magnitudes[kVectors], smallest = bound;
+    for (size_t j = 0; j < kVectors; ++j) {
+      magnitudes[j] = magnitude(swapped(load(sums + i + j * kWidth)));
+      smallest = smaller(smallest, magnitudes[j]);
+    }
+    if (!smaller_lanes(smallest, bound)) continue;
+    found |= 1u << (i / 32);
+    for (size_t j = 0; j < kVectors; ++j) {
+      small[i / 32] |= smaller_lanes(magnitudes[j], bound) << (j * kWidth);
+      zero[i / 32] |= smaller_lanes(magnitudes[j], one) << (j * kWidth);
+    }
+  }
+#endif
+  for (; i < n; ++i) {
+    const int32_t sum = word_at(sums, i);
+    if (static_cast<uint32_t>(sum < 0 ? -sum : sum) >= least) continue;
+    found |= 1u << (i / 32);
+    set_bit(small, i);
+    if (sum == 0) set_bit(zero, i);
+  }
+  return found;
+}
+
+uint32_t large32(const float* x, float least, uint32_t* nonzero) {
+  uint32_t large = 0, bits = 0;
+#if defined(__AVX2__)
+  uint32_t bound_bits;  // magnitudes compare as integers do
+  __builtin_memcpy(&bound_bits, &least, sizeof bound_bits);
+  const Ints bound = all(bound_bits - 1);
+  for (size_t i = 0; i < 32; i += kWidth) {
+    const Ints v = both(load(reinterpret_cast<const uint32_t*>(x) + i), all(0x7fffffffu));
+    bits |= smaller_lanes(all(0u), v) << i;
+    large |= smaller_lanes(bound, v) << i;
+  }
+#else
+  for (size_t i = 0; i < 32; ++i) {
+    bits |= static_cast<uint32_t>(x[i] != 0) << i;
+    large |= static_cast<uint32_t>(x[i] >= least || x[i] <= -least) << i;
+  }
+#endif
+  *nonzero = bits;
+  return large;
+}
+
+uint32_t small_sums64(const uint32_t* __restrict sums, size_t stride, size_t n, int places, int64_t least,
+                      uint32_t* __restrict small, uint32_t* __restrict zero) {
+  uint32_t found = 0;
+  for (size_t i = 0; i < n; ++i) {
+    const int64_t upper = (int64_t{word_at(sums, i + 2 * stride)} << places) + word_at(sums, i + stride);
+    if (upper >= least || upper <= -least) continue;
+    found |= 1u << (i / 32);
+    set_bit(small, i);
+    if ((upper << places) + word_at(sums, i) == 0) set_bit(zero, i);
+  }
+  return found;
+}
+
 void exact_pair_f32(const uint32_t* __restrict low, const uint32_t* __restrict high, size_t n, int places, int bits,
                     double divisor, double scale, float* __restrict x, bool nontemporal) {
   if (bits > 53) {
@@ -473,7 +554,7 @@ void narrow_bf16(const float* __restrict x, size_t n, uint16_t* __restrict out) 
 
 const LaneKernels KERNELS = {
     scan32<false>, scan32<true>, scan<uint64_t, 0x8000000000000000u>, scan<uint16_t, 0x8000u>,
-    mark_under32, mark_under<uint64_t, 0x8000000000000000u>, mark_under<uint16_t, 0x8000u>,
+    dequantize_large, small_sums32, small_sums64, large32,
     scan_words, count_bits,
     quantize<float, int32_t>, quantize_f32_be, quantize_f64, quantize<double, int64_t>, dither<float>, dither<double>,
     dequantize<int32_t, float>, dequantize_f32_be, dequantize<int32_t, double>, dequantize<int64_t, double>,

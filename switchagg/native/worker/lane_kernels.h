@@ -25,8 +25,6 @@ struct Extremes {
   bool negative_zero = false;
 };
 
-inline constexpr uint32_t kGroup = 8;  // elements of a chunk that are marked together (docs/protocol.md, section 5)
-
 struct LaneKernels {
   // Scan `blocks` consecutive blocks of `block` elements. Set bit i of `bits` (first bit `at`) for every block with a
   // non-zero element, and widen *found. scan32 leaves out the smallest.
@@ -35,11 +33,14 @@ struct LaneKernels {
   void (*scan64)(const uint64_t* x, size_t blocks, size_t block, uint32_t* bits, size_t at, Extremes<uint64_t>* found);
   void (*scan16)(const uint16_t* x, size_t blocks, size_t block, uint32_t* bits, size_t at, Extremes<uint16_t>* found);
 
-  // Set the bit of each group of a chunk that has a non-zero element under `least` among x[0] to x[n - 1], which begin `first`
-  // elements into the chunk.
-  void (*mark_under32)(const uint32_t* x, size_t first, size_t n, uint32_t least, uint32_t* groups);
-  void (*mark_under64)(const uint64_t* x, size_t first, size_t n, uint64_t least, uint32_t* groups);
-  void (*mark_under16)(const uint16_t* x, size_t first, size_t n, uint16_t least, uint32_t* groups);
+  // As dequantize_f32_be, up to a sum whose magnitude is under `least`, or some elements before it; returns how many were written.
+  size_t (*dequantize_large)(const uint32_t* sums, size_t n, uint32_t least, ScaleF s, float* x, bool nontemporal);
+  // Of at most 1,024 sums, big-endian words, or planes of three limbs of `places` bits, those whose magnitude is under `least`, of
+  // three limbs without the lowest: set the bits of small sums, and of zeros among them, and return one for each word of bits.
+  uint32_t (*small_sums32)(const uint32_t* sums, size_t n, uint32_t least, uint32_t* small, uint32_t* zero);
+  uint32_t (*small_sums64)(const uint32_t* sums, size_t stride, size_t n, int places, int64_t least, uint32_t* small, uint32_t* zero);
+  // Of 32 elements, a bit for each whose magnitude is not under `least`; sets a bit for each that is not zero.
+  uint32_t (*large32)(const float* x, float least, uint32_t* nonzero);
 
   // The same for integers and bytes, a block being `block` words; there is no sign to leave out.
   void (*scan_words)(const uint32_t* x, size_t blocks, size_t block, uint32_t* bits, size_t at);

@@ -102,35 +102,34 @@ class Codec {
   void plan_result(uint64_t p, std::optional<nb::bytes> payload) {
     if (header_has_plan_ || p > 0) plan_->decode(header_has_plan_ ? p : p - 1, checked(payload));
   }
-  // Begins the next step between plan and stream; its packets, or None if there is no other.
-  std::optional<uint64_t> refine() {
-    if (step_ == Step::Kind::stream) return std::nullopt;
+  // Begins the next step after the plan; its packets, or None if there is no other.
+  std::optional<uint64_t> next_step() {
     if (step_ == Step::Kind::exponents) sequence_->agree();
     if (!sequence_) sequence_ = std::make_unique<Sequence>(call_, plan_.get(), words_);
+    if (step_ == (call_.bits == kBounded ? Step::Kind::rest : Step::Kind::stream)) return std::nullopt;
     step_ = kind_of_step(call_, ++steps_);
-    if (step_ == Step::Kind::stream) return std::nullopt;
     if (step_ == Step::Kind::exponents) return sequence_->packets();
-    refinement_ = std::make_unique<Refinement>(call_, *plan_, *sequence_, words_);
-    return refinement_->packets();
-  }
-  nb::object refinement_packet(uint64_t p) const {
-    return packet([&](uint8_t* out) { return refinement_ ? refinement_->encode(p, out) : sequence_->encode(p, out); });
-  }
-  void refinement_result(uint64_t p, std::optional<nb::bytes> payload) {
-    const uint8_t* words = checked(payload);
-    refinement_ ? refinement_->decode(p, words) : sequence_->decode(p, words);
-  }
-  uint64_t open() {
-    while (refine()) {
-    }
-    stream_ = std::make_unique<Stream>(call_, plan_.get(), *sequence_, refinement_.get(), words_);
+    if (step_ == Step::Kind::ranges) return stream_->refinement().open_ranges();
+    if (step_ == Step::Kind::rest) return stream_->refinement().open_rest();
+    stream_ = std::make_unique<Stream>(call_, plan_.get(), *sequence_, words_);
     return stream_->packets();
   }
-  bool is_or(uint64_t p) const { return stream_->is_or(p); }
+  bool is_or(uint64_t p) const { return step_ == Step::Kind::stream ? stream_->is_or(p) : step_ != Step::Kind::rest; }
   nb::object encode(uint64_t p) {
-    return packet([&](uint8_t* out) { return stream_->encode(p, out); });
+    return packet([&](uint8_t* out) {
+      if (step_ == Step::Kind::exponents) return sequence_->encode(p, out);
+      if (step_ == Step::Kind::ranges) return stream_->refinement().encode_ranges(p, out);
+      if (step_ == Step::Kind::rest) return stream_->refinement().encode_rest(p, reinterpret_cast<uint32_t*>(out));
+      return stream_->encode(p, out);
+    });
   }
-  void decode(uint64_t p, std::optional<nb::bytes> payload) { stream_->decode(p, checked(payload)); }
+  void decode(uint64_t p, std::optional<nb::bytes> payload) {
+    const uint8_t* words = checked(payload);
+    if (step_ == Step::Kind::exponents) return sequence_->decode(p, words);
+    if (step_ == Step::Kind::ranges) return stream_->refinement().decode_ranges(p, words);
+    if (step_ == Step::Kind::rest) return stream_->refinement().decode_rest(p, reinterpret_cast<const uint32_t*>(words));
+    stream_->decode(p, words);
+  }
   void finish() { stream_->finish(); }
 
  private:
@@ -151,7 +150,6 @@ class Codec {
   uint32_t steps_ = 0;
   std::unique_ptr<Plan> plan_;
   std::unique_ptr<Sequence> sequence_;
-  std::unique_ptr<Refinement> refinement_;
   std::unique_ptr<Stream> stream_;
 };
 
@@ -366,10 +364,7 @@ NB_MODULE(_native, m) {
       .def_prop_ro("plan_packets", &Codec::plan_packets)
       .def("plan_packet", &Codec::plan_packet, "packet"_a)
       .def("plan_result", &Codec::plan_result, "packet"_a, "payload"_a.none())
-      .def("refine", &Codec::refine)
-      .def("refinement_packet", &Codec::refinement_packet, "packet"_a)
-      .def("refinement_result", &Codec::refinement_result, "packet"_a, "payload"_a.none())
-      .def("open", &Codec::open)
+      .def("next_step", &Codec::next_step)
       .def("is_or", &Codec::is_or, "packet"_a)
       .def("encode", &Codec::encode, "packet"_a)
       .def("decode", &Codec::decode, "packet"_a, "payload"_a.none())

@@ -125,7 +125,6 @@ Plan::Plan(const Call& call, uint32_t words, bool with_header)
   own_.assign(total, 0);
   agreed_.assign(total, 0);
   if (with_header) write_header(call, own_.data());
-  if (call.in_limbs()) smallest_.assign(call.chunks(), UINT64_MAX);
   if (call.exponents_apart()) exponents_.assign(call.chunks() * call.exponent_words(), 0);
   scanned_ = call.rest_words() == 0;
   seen_ = call.in_begin;
@@ -217,11 +216,10 @@ void Plan::note_exponent() {
   const uint64_t chunk = scanned_chunk_;
   if (chunk == UINT64_MAX) return;
   uint32_t* exponents = call_.exponents_apart() ? exponents_.data() : own_.data() + header_words_ + bitmap_words_;
-  const uint64_t smallest = scanner_.note(exponents + chunk * call_.exponent_words(), [&] {
+  scanner_.note(exponents + chunk * call_.exponent_words(), [&] {
     const uint64_t from = chunk * call_.chunk();
     return largest_finite(call_, std::max(from, call_.in_begin), std::min(from + call_.chunk(), call_.in_end));
   });
-  if (call_.in_limbs()) smallest_[chunk] = smallest;
 }
 
 uint64_t Scanner::infinity_of(DType dtype) {
@@ -241,7 +239,7 @@ void Scanner::scan(uint64_t element, uint64_t blocks, uint64_t length, uint32_t*
     kernel(static_cast<const T*>(x), n, length, bits, first, &e);
     widen(e);
   };
-  const auto scan32 = call_.in_limbs() ? kernels_.scan32_smallest : kernels_.scan32;
+  const auto scan32 = call_.bits == kExact ? kernels_.scan32_smallest : kernels_.scan32;
   if (call_.memory) {
     const uint64_t each = std::max<uint64_t>(1, kSumElements / length);
     for (uint64_t b = 0; b < blocks; b += each) {
@@ -272,10 +270,14 @@ void Scanner::set_exponent(uint32_t* exponents, uint64_t magnitude) const {
     kernels_.widen_f16(&half, 1, &wide);
     exponent = std::bit_cast<uint32_t>(wide) >> 23;
   }
-  const bool finite = exponent < call_.not_finite();
-  exponent >>= call_.cut_exponent_bits();
-  if (finite) exponent = std::min(exponent, 32 * call_.exponent_words() - 2);  // the last bit is that of NaN and Inf
-  exponents[exponent / 32] |= 1u << (exponent % 32);
+  switchagg::set_exponent(call_, exponents, exponent);
+}
+
+void set_exponent(const Call& call, uint32_t* exponents, uint64_t field) {
+  const bool finite = field < call.not_finite();
+  uint64_t bit = field >> call.cut_exponent_bits();
+  if (finite) bit = std::min<uint64_t>(bit, 32 * call.exponent_words() - 2);  // the last bit is that of NaN and Inf
+  exponents[bit / 32] |= 1u << (bit % 32);
 }
 
 namespace {

@@ -2,7 +2,7 @@
 // reduced with OR; tests/reference/plan.py does the same in Python. No I/O.
 //
 //      header:  fingerprint, its complement, policy          once a collective
-//      rest:    bitmap (a bit a block), then exponents (one-hot, 256 or 2,048 bits a chunk; 128 or 256 for sums in limbs)
+//      rest:    bitmap (a bit a block), then exponents (one-hot, 256 or 2,048 bits a chunk; 128 or 256 in limbs)
 //                                                                                               once a segment
 //
 // The exponents of large segments in limbs of which zero blocks are skipped come later (sequence.h).
@@ -29,9 +29,10 @@ inline constexpr uint32_t kPlanVersion = 1;  // as in worker_lib/plan.py: ranks 
 inline constexpr int kNoExponent = -1;
 // In place of a lane's bits: sums that are exact, and sums whose error is within the bound for each element by itself.
 inline constexpr uint8_t kExact = 0, kBounded = 1;
+inline constexpr uint32_t kBoundedChunkShift = 12;  // log2 of a chunk's elements
 
 // The finite, non-zero elements of a chunk on all ranks: bounds on the exponent fields of the smallest and of the largest
-// magnitude, kNoExponent where there are none. For lanes of a fixed width `highest` is exact, and there is no lowest.
+// magnitude, kNoExponent where there are none. For lanes of a fixed width `highest` is exact; `lowest` is for exact sums only.
 struct ChunkRange {
   int16_t lowest = kNoExponent, highest = kNoExponent;
   bool special = false;  // some element is NaN or Inf
@@ -76,13 +77,13 @@ struct Call {
   uint32_t element_bytes() const { return kElementBytes[static_cast<size_t>(dtype)]; }
   bool scaled() const { return op != ReduceOp::bit_or && dtype <= DType::bf16; }
   bool in_limbs() const { return bits <= kBounded; }
-  uint32_t chunk_shift() const { return bits == 32 || bits == 64 ? 16 : 10; }
+  uint32_t chunk_shift() const { return bits == 32 || bits == 64 ? 16 : bits == kBounded ? kBoundedChunkShift : 10; }
   uint64_t chunk() const { return uint64_t{1} << chunk_shift(); }
   uint64_t chunks() const { return scaled() ? (count + chunk() - 1) / chunk() : 0; }
   uint64_t blocks() const { return (count + block - 1) / block; }
-  // Of a one-hot exponent, which for sums in limbs has its lowest bits cut off.
+  // Of a one-hot exponent, which for exact sums, and float64 in limbs, has its lowest bits cut off.
   uint32_t exponent_words() const { return (dtype == DType::f64 ? 64u : 8u) >> cut_exponent_bits(); }
-  uint32_t cut_exponent_bits() const { return !in_limbs() ? 0 : dtype == DType::f64 ? 3 : 1; }
+  uint32_t cut_exponent_bits() const { return !in_limbs() ? 0 : dtype == DType::f64 ? 3 : bits == kExact ? 1 : 0; }
   uint32_t not_finite() const { return dtype == DType::f64 ? 2047 : 255; }
   // The type in which elements are scaled: float64, or float32 where a memory is added; halves as they are.
   DType scanned_type() const { return memory ? DType::f32 : dtype; }
@@ -140,6 +141,8 @@ void each_block(const Call& call, uint64_t from, uint64_t to, F&& f) {
 
 // The largest finite magnitude, as bits, of elements [from, to), as far as the mask has them; for chunks that hold NaN or Inf.
 uint64_t largest_finite(const Call& call, uint64_t from, uint64_t to);
+// Sets the bit of an exponent field among a chunk's one-hot exponents.
+void set_exponent(const Call& call, uint32_t* exponents, uint64_t field);
 // The ranges that one-hot exponents of chunks tell.
 std::vector<ChunkRange> ranges_of(const Call& call, const uint32_t* exponents, uint64_t chunks);
 
@@ -149,10 +152,9 @@ class Scanner {
   explicit Scanner(const Call& call) : call_(call), kernels_(choose_lane_kernels()) {}
   // Elements from `element` on, as `blocks` blocks of `length`; sets bits from `at` on for those that are not zero.
   void scan(uint64_t element, uint64_t blocks, uint64_t length, uint32_t* bits, uint64_t at);
-  // Sets the one-hot exponents of what was scanned since the last note, and returns the smallest non-zero finite magnitude, as
-  // bits; all ones if there is none. `largest()` is called if some element is not finite.
+  // Sets the one-hot exponents of what was scanned since the last note. `largest()` is called if some element is not finite.
   template <typename F>
-  uint64_t note(uint32_t* exponents, F&& largest);
+  void note(uint32_t* exponents, F&& largest);
   bool negative_zero() const { return found_.negative_zero; }
 
  private:
@@ -168,17 +170,15 @@ class Scanner {
 };
 
 template <typename F>
-uint64_t Scanner::note(uint32_t* exponents, F&& largest) {
+void Scanner::note(uint32_t* exponents, F&& largest) {
   const uint64_t infinity = infinity_of(call_.scanned_type());
   if (found_.largest >= infinity) {
     set_exponent(exponents, infinity);
     found_.largest = largest();
   }
   if (found_.largest != 0) set_exponent(exponents, found_.largest);
-  const uint64_t smallest = call_.in_limbs() && found_.smallest < infinity ? found_.smallest : UINT64_MAX;
-  if (smallest != UINT64_MAX) set_exponent(exponents, smallest);
+  if (call_.bits == kExact && found_.smallest < infinity) set_exponent(exponents, found_.smallest);
   found_ = {0, UINT64_MAX, found_.negative_zero};
-  return smallest;
 }
 
 // The header of a collective.
@@ -206,9 +206,8 @@ class Plan {
   uint64_t own_blocks() const;  // of its bitmap
   const uint32_t* union_bitmap() const { return agreed_.data() + header_words_; }
   std::vector<ChunkRange> ranges() const;
-  // Of this rank's chunks: exponents where they are apart; the smallest magnitude, as of Scanner::note, for sums in limbs.
+  // Of this rank's chunks, where they are apart.
   const std::vector<uint32_t>& own_exponents() const { return exponents_; }
-  uint64_t smallest(uint64_t chunk) const { return smallest_[chunk]; }
   bool negative_zero() const { return scanner_.negative_zero(); }
 
  private:
@@ -226,7 +225,6 @@ class Plan {
   bool scanned_ = false;
   Scanner scanner_;
   std::vector<uint32_t> exponents_;
-  std::vector<uint64_t> smallest_;
 };
 
 }  // namespace switchagg

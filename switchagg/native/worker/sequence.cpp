@@ -5,30 +5,42 @@
 
 namespace switchagg {
 
-LimbGrid::LimbGrid(const Call& call, const ChunkRange& range, bool cut_off) {
+namespace {
+
+int precision_of(DType dtype) { return dtype == DType::f64 ? 53 : dtype == DType::f32 ? 24 : dtype == DType::f16 ? 11 : 8; }
+int bias_of(DType dtype) { return dtype == DType::f64 ? 1023 : 127; }
+
+}  // namespace
+
+int unit_of(const Call& call, int field) {
+  const DType dtype = call.scanned_type();
+  const int normal = dtype == DType::f16 ? 113 : 1;  // the least field of a normal number; of halves, as float32
+  return std::max(field, normal) - bias_of(dtype) - (precision_of(dtype) - 1);
+}
+
+LimbGrid::LimbGrid(const Call& call, const ChunkRange& range, bool bounded) {
   if (range.highest == kNoExponent) return;
   const DType dtype = call.scanned_type();
-  const bool wide = dtype == DType::f64;
-  const int container = wide ? 53 : 24, precision = wide ? 53 : dtype == DType::f32 ? 24 : dtype == DType::f16 ? 11 : 8;
+  const int container = dtype == DType::f64 ? 53 : 24, precision = precision_of(dtype);
   const int highest = std::max<int>(range.highest, 1);
-  int lowest = std::max<int>(range.lowest, 1);
+  int lowest = bounded ? std::min(unit_of(call, 0) + bias_of(dtype) + precision - 1, highest) : std::max<int>(range.lowest, 1);
   limb_bits = 31 - static_cast<int>(std::bit_width(call.workers - 1));
   bits = highest - lowest + precision;
   words = static_cast<uint32_t>((bits + limb_bits - 1) / limb_bits);
-  if (const uint32_t first = wide ? 3 : 1; cut_off && words > first) {
-    rest = words - first;
+  if (const uint32_t first = dtype == DType::f64 ? 3 : 1; bounded && words > first) {
+    cut = true;
     words = first;
     lowest = highest + precision - static_cast<int>(first) * limb_bits;
   }
   shift = lowest + container - precision;
-  unit = lowest - (wide ? 1023 : 127) - (precision - 1);
+  unit = lowest - bias_of(dtype) - (precision - 1);
 }
 
 LimbGrid LimbGrid::with(uint32_t more) const {
   LimbGrid grid = *this;
   const int places = static_cast<int>(more) * limb_bits;
   grid.words += more;
-  grid.rest = 0;
+  grid.cut = false;
   grid.shift -= places;
   grid.unit -= places;
   return grid;

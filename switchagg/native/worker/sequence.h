@@ -16,18 +16,21 @@ namespace switchagg {
 // The fixed-point numbers of a chunk: an element is an integer times 2^unit, cut into `words` limbs of sign and magnitude.
 struct LimbGrid {
   uint32_t words = 0;  // 0: all elements are zero
-  uint32_t rest = 0;   // words of what is cut off
+  bool cut = false;    // elements may have more below these words
   int bits = 0;        // of an element, also of what is cut off
   int limb_bits = 0;
   int shift = 0;  // the exponent field of an element whose mantissa is its lowest limb
   int unit = 0;
 
-  // Of all that the elements have; or, with `cut`, of the highest words only.
-  LimbGrid(const Call& call, const ChunkRange& range, bool cut = false);
+  // Of all that the elements have; or, `bounded`, of the highest words only.
+  LimbGrid(const Call& call, const ChunkRange& range, bool bounded = false);
   // With more words below its own.
   LimbGrid with(uint32_t more) const;
   uint32_t mask() const { return (1u << limb_bits) - 1; }
 };
+
+// The exponent of the lowest bit that an element with this exponent field, or a larger one, can have.
+int unit_of(const Call& call, int field);
 
 class Sequence {
  public:

@@ -32,7 +32,7 @@ uint32_t dither_key(uint32_t call_number, uint32_t rank) {
 
 }  // namespace
 
-Stream::Stream(const Call& call, const Plan* plan, const Sequence& sequence, const Refinement* refinement, uint32_t words)
+Stream::Stream(const Call& call, const Plan* plan, const Sequence& sequence, uint32_t words)
     : call_(call), kernels_(choose_lane_kernels()), words_(words), sequence_(sequence) {
   lanes_per_packet_ = call.in_limbs() ? words : call.bits == 64 ? words / 3 : words * (32 / call.bits);
   headroom_ = std::bit_width(call.workers - 1) + (call.workers >= 256);
@@ -51,7 +51,7 @@ Stream::Stream(const Call& call, const Plan* plan, const Sequence& sequence, con
   packets_ = (sequence.elements() + lanes_per_packet_ - 1) / lanes_per_packet_;
   if (call.in_limbs()) {
     cut_limbs();
-    if (refinement) find_groups(*refinement);
+    if (call.bits == kBounded) refinement_.emplace(call, sequence, words);
   } else if (narrow()) {
     sums_.resize(words);
     q_.resize(call.chunk());
@@ -170,7 +170,7 @@ bool Stream::encode(uint64_t packet, uint8_t* payload) {
   uint32_t* words = reinterpret_cast<uint32_t*>(payload);
   if (packet < special_packets_) return store_words(own_specials_, packet, words_, payload);
   packet -= special_packets_;
-  if (call_.in_limbs()) return packet < packets_ ? encode_limbs(packet, words) : take_rest(packet - packets_, words);
+  if (call_.in_limbs()) return encode_limbs(packet, words);
   runs_of(packet, call_.sparse);
   if (!std::any_of(runs_.begin(), runs_.end(), [](const Run& r) { return r.own; })) {
     for (const Run& r : runs_) remember(r.element, r.count);
@@ -333,7 +333,7 @@ void Stream::decode(uint64_t packet, const uint8_t* payload) {
   if (packet < special_packets_) return load_words(specials_, packet, words_, payload);
   packet -= special_packets_;
   const uint32_t* words = reinterpret_cast<const uint32_t*>(payload);
-  if (call_.in_limbs()) return packet < packets_ ? decode_limbs(packet, words) : put_rest(packet - packets_, words);
+  if (call_.in_limbs()) return decode_limbs(packet, words);
   runs_of(packet, false);
   // Keep the elements that the caller wants.
   if (call_.out_begin > 0 || call_.out_end < call_.count) {
@@ -574,7 +574,7 @@ void Stream::finish() {
   if (call_.in_limbs())
     for (size_t c = 0; c < sequence_.ranges().size(); ++c)
       if (sequence_.ranges()[c].highest == kNoExponent) finish_zeros(sequence_.chunk(c));
-  finish_groups();
+  if (refinement_) finish_refined();
   write_specials();
   if (nontemporal_) kernels_.flush();
 }

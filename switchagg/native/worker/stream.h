@@ -2,32 +2,34 @@
 // decodes RESULTs in any order. tests/reference/stream.py is the reference implementation. No I/O.
 //
 // If a chunk holds NaN or Inf, packets come first that are reduced with OR: a bit for each of its elements that is +Inf or
-// NaN, and one for each that is -Inf or NaN. Bounded sums end with packets of what their words cut off of marked groups.
+// NaN, and one for each that is -Inf or NaN. Bounded sums go on with a refinement (refinement.h).
 #pragma once
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <vector>
 
 #include "switchagg/native/worker/limbs.h"
 #include "switchagg/native/worker/plan.h"
+#include "switchagg/native/worker/refinement.h"
 
 namespace switchagg {
 
 class Stream {
  public:
-  // All of them have their RESULTs. `plan` is null for the no-op baseline, whose payloads are not touched, and `refinement` but
-  // for bounded sums.
-  Stream(const Call& call, const Plan* plan, const Sequence& sequence, const Refinement* refinement, uint32_t words);
+  // Both have their RESULTs. `plan` is null for the no-op baseline, whose payloads are not touched.
+  Stream(const Call& call, const Plan* plan, const Sequence& sequence, uint32_t words);
 
-  uint64_t refined_elements() const { return groups_.size() * kGroup; }  // about: a segment's last group may be short
-  uint64_t packets() const { return special_packets_ + packets_ + rest_packets(); }
+  uint64_t packets() const { return special_packets_ + packets_; }
   bool is_or(uint64_t packet) const { return packet < special_packets_ || call_.op == ReduceOp::bit_or; }
 
   // Writes this rank's words of packet p; false: all its blocks there are zero, send a SKIP.
   bool encode(uint64_t packet, uint8_t* payload);
   void decode(uint64_t packet, const uint8_t* payload);  // null: the sum is zero
-  void finish();  // after the last decode: writes elements that no packet carried
+  // Of bounded sums, after the last decode. It goes on before finish().
+  Refinement& refinement() { return *refinement_; }
+  void finish();  // after all RESULTs: writes refined elements, and those that no packet carried
 
  private:
   struct Run {  // consecutive elements of the tensor in one packet
@@ -43,28 +45,21 @@ class Stream {
     uint32_t count, at, words, limb;
     uint32_t chunk;  // its place in the sequence
   };
-  // A marked group: what its words cut off is planes of `count` words, from `at` on in `rest_`, and the sums of its words planes
-  // from `kept` on in `kept_`.
-  struct Group {
-    uint64_t element;
-    uint32_t count, chunk;
-    size_t at, kept;
-  };
   void runs_of(uint64_t packet, bool by_owner);
   template <typename F>
   void each_limb_piece(uint64_t packet, const uint8_t* tensor, F&& f) const;
   void cut_limbs();
-  void find_groups(const Refinement& refinement);
   template <typename F>
-  void each_group(uint32_t chunk, uint64_t element, uint64_t count, F&& f) const;
-  uint64_t rest_packets() const { return (rest_.size() + words_ - 1) / words_; }
-  void encode_rest(uint32_t chunk, uint64_t element, uint32_t count, const void* x);
-  bool take_rest(uint64_t packet, uint32_t* words) const;
-  void put_rest(uint64_t packet, const uint32_t* words);
-  void finish_groups();
+  void each_own_part(const Piece& piece, F&& f) const;
+  void note_small(const Piece& piece, const uint32_t* sums);
+  void decode_large(const Piece& piece, const LimbGrid& grid, const uint32_t* sums);
+  void finish_refined();
   bool encode_limbs(uint64_t packet, uint32_t* words);
   void decode_limbs(uint64_t packet, const uint32_t* words);
-  void round(const LimbGrid& grid, uint64_t element, uint32_t count, const uint32_t* words, size_t stride);
+  void round(const LimbGrid& grid, uint32_t count, const uint32_t* words, size_t stride, uint8_t* out, bool nontemporal);
+  uint32_t divisor() const { return call_.op == ReduceOp::avg ? call_.workers : 1; }
+  int result_unit(const LimbGrid& grid) const;
+  bool once(const LimbGrid& grid) const;
   void note_specials();
   double value(uint64_t element) const;
   void write_specials();
@@ -113,9 +108,7 @@ class Stream {
   std::vector<uint32_t> own_specials_, specials_;  // two bits an element of these: all of +Inf, then all of -Inf
   std::vector<Piece> pieces_;
   std::vector<size_t> packet_ends_;  // in `pieces_`
-  std::vector<Group> groups_;          // in order
-  std::vector<size_t> first_groups_;   // by place of the chunk, and the end
-  std::vector<uint32_t> own_rest_, rest_, kept_;  // words as they are in packets
+  std::optional<Refinement> refinement_;
   std::map<uint64_t, std::pair<std::vector<uint32_t>, uint32_t>> parts_;  // elements of several packets: words, and how many
   uint32_t key_ = 0;                  // of the stochastic rounding
   int32_t top_ = 0;                   // largest lane value

@@ -1,5 +1,6 @@
 // The parts of a stream that are of sums in limbs (limbs.h): docs/protocol.md, sections 4 to 7.
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -9,18 +10,8 @@
 
 namespace switchagg {
 
-namespace {
-
-// Limbs of n elements, `words` of them from `limb` on, in planes of `stride` words.
-template <typename K, typename T>
-void write_limbs(K kernel, const T* x, uint64_t n, const LimbGrid& grid, uint32_t limb, uint32_t words, uint32_t stride, uint32_t* to) {
-  for (uint32_t j = 0; j < words; ++j, to += stride)
-    kernel(x, n, grid.shift + static_cast<int>(limb + j) * grid.limb_bits, grid.mask(), to);
-}
-
-}  // namespace
-
 constexpr uint32_t kShort = 256;  // elements; longer pieces follow each other in memory
+constexpr uint32_t kLine = 32;    // elements, of two lines of cache
 
 // Cuts the sequence into pieces, and these into packets.
 void Stream::cut_limbs() {
@@ -73,118 +64,46 @@ void Stream::each_limb_piece(uint64_t packet, const uint8_t* tensor, F&& f) cons
   }
 }
 
-void Stream::find_groups(const Refinement& refinement) {
-  first_groups_.reserve(sequence_.grids().size() + 1);
-  size_t at = 0, kept = 0;
-  for (uint32_t c = 0; c < sequence_.grids().size(); ++c) {
-    first_groups_.push_back(groups_.size());
-    refinement.each_group(c, [&](uint32_t g) {
-      const uint64_t element = (sequence_.chunk(c) << call_.chunk_shift()) + uint64_t{g} * kGroup;
-      if (element >= call_.count) return;
-      const uint32_t count = static_cast<uint32_t>(std::min<uint64_t>(kGroup, call_.count - element));
-      groups_.push_back({element, count, c, at, kept});
-      at += count * sequence_.grids()[c].rest;
-      kept += count * sequence_.grids()[c].words;
-    });
-  }
-  first_groups_.push_back(groups_.size());
-  own_rest_.resize(at);
-  rest_.resize(at);
-  kept_.resize(kept);
-}
-
-// Calls f(group, element, count) for the parts of marked groups among elements of one chunk.
+// Calls f(element, count, own) for the parts of a piece that are non-zero here and for those that are not.
 template <typename F>
-void Stream::each_group(uint32_t chunk, uint64_t element, uint64_t count, F&& f) const {
-  if (groups_.empty()) return;
-  for (size_t i = first_groups_[chunk]; i < first_groups_[chunk + 1]; ++i) {
-    const Group& group = groups_[i];
-    const uint64_t from = std::max(element, group.element), to = std::min(element + count, group.element + group.count);
-    if (from < to) f(group, from, to - from);
-  }
-}
-
-// The rest of elements of which x[0] is the first; of those that are in marked groups.
-void Stream::encode_rest(uint32_t chunk, uint64_t element, uint32_t count, const void* x) {
-  const LimbGrid& grid = sequence_.grids()[chunk];
-  each_group(chunk, element, count, [&](const Group& group, uint64_t from, uint64_t n) {
-    const LimbGrid all = grid.with(grid.rest);
-    uint32_t* to = own_rest_.data() + group.at + (from - group.element);
-    const auto limbs = [&](const auto* values, auto kernel) { write_limbs(kernel, values, n, all, 0, grid.rest, group.count, to); };
-    if (call_.dtype == DType::f64) return limbs(static_cast<const double*>(x) + (from - element), kernels_.exact_limb_f64);
-    const float* values = static_cast<const float*>(x) + (from - element);
-    if (grid.limb_bits < 24) return limbs(values, kernels_.exact_limb_f32);
-    float left[kGroup];
-    const ScaleF up = scale_of(-grid.unit, 1.0f), down = scale_of(grid.unit, 1.0f);
-    kernels_.cut_off_f32(values, n, up, down, left);
-    limbs(left, kernels_.exact_limb_f32);
-  });
-}
-
-// Rounds the sums of marked groups, of all words.
-void Stream::finish_groups() {
-  std::vector<uint32_t> planes;
-  const uint64_t size = call_.element_bytes();
-  for (size_t i = 0; i < groups_.size(); ++i) {
-    if (i + kFetched < groups_.size()) {
-      const uint64_t next = groups_[i + kFetched].element;
-      if (next >= call_.out_begin && next < call_.out_end) __builtin_prefetch(call_.out + (next - call_.out_begin) * size, 1);
-    }
-    const Group& group = groups_[i];
-    const LimbGrid& grid = sequence_.grids()[group.chunk];
-    const LimbGrid all = grid.with(grid.rest);
-    const uint32_t rest = group.count * grid.rest, words = group.count * grid.words;
-    planes.resize(rest + words);
-    std::copy_n(rest_.data() + group.at, rest, planes.data());
-    std::copy_n(kept_.data() + group.kept, words, planes.data() + rest);
-    const uint64_t from = std::max(group.element, call_.out_begin), to = std::min(group.element + group.count, call_.out_end);
-    each_block(call_, from, to, [&](uint64_t b, uint64_t at, uint64_t end) {
-      if (sequence_.in_union(b)) round(all, at, static_cast<uint32_t>(end - at), planes.data() + (at - group.element), group.count);
-    });
+void Stream::each_own_part(const Piece& piece, F&& f) const {
+  if (sequence_.has_all()) return f(piece.element, piece.count, true);
+  const uint64_t to = piece.element + piece.count;
+  for (uint64_t element = piece.element, end; element < to; element = end) {
+    const uint64_t b = element / call_.block;
+    uint64_t next = b + 1;
+    while (next * call_.block < to && sequence_.has(next) == sequence_.has(b)) ++next;
+    end = std::min(next * call_.block, to);
+    f(element, static_cast<uint32_t>(end - element), sequence_.has(b));
   }
 }
 
 bool Stream::encode_limbs(uint64_t packet, uint32_t* words) {
-  // Calls f(element, count, own) for the parts of a piece that are non-zero here and for those that are not.
-  const auto parts = [&](const Piece& piece, auto&& f) {
-    if (sequence_.has_all()) return f(piece.element, piece.count, true);
-    const uint64_t to = piece.element + piece.count;
-    for (uint64_t element = piece.element, end; element < to; element = end) {
-      const uint64_t b = element / call_.block;
-      uint64_t next = b + 1;
-      while (next * call_.block < to && sequence_.has(next) == sequence_.has(b)) ++next;
-      end = std::min(next * call_.block, to);
-      f(element, static_cast<uint32_t>(end - element), sequence_.has(b));
-    }
-  };
   bool any = false;
   each_limb_piece(packet, nullptr, [&](const Piece& piece, const LimbGrid&) {
-    parts(piece, [&](uint64_t, uint32_t, bool own) { any |= own; });
+    each_own_part(piece, [&](uint64_t, uint32_t, bool own) { any |= own; });
   });
   uint32_t used = 0;
   each_limb_piece(packet, call_.in, [&](const Piece& piece, const LimbGrid& grid) {
     const ChunkRange& range = sequence_.ranges()[piece.chunk];
-    parts(piece, [&](uint64_t element, uint32_t count, bool own) {
+    each_own_part(piece, [&](uint64_t element, uint32_t count, bool own) {
       uint32_t* to = words + piece.at + (element - piece.element);
       const auto limbs = [&](const auto* x, auto kernel) {
         write_limbs(kernel, x, count, grid, piece.limb, piece.words, piece.count, to);
       };
       if (own && call_.dtype == DType::f64) {
-        const double* x = doubles(range, element, count);
-        limbs(x, kernels_.exact_limb_f64);
-        encode_rest(piece.chunk, element, count, x);
+        limbs(doubles(range, element, count), kernels_.exact_limb_f64);
       } else if (own) {
         const float* x = widened(range, element, count);
-        if (grid.words == 1 && (grid.limb_bits >= 24 || grid.rest == 0)) {  // no rounding exceeds the limb
+        if (grid.words == 1 && (grid.limb_bits >= 24 || !grid.cut)) {  // no rounding exceeds the limb
           kernels_.quantize_f32_be(x, count, scale_of(-grid.unit, 1.0f), to);
         } else {
           limbs(x, kernels_.exact_limb_f32);
         }
-        encode_rest(piece.chunk, element, count, x);
       } else if (any) {
         for (uint32_t j = 0; j < piece.words; ++j, to += piece.count) std::memset(to, 0, 4 * static_cast<size_t>(count));
       }
-      if (piece.limb + piece.words < grid.words) return;  // the memory is still needed
+      if (refinement_ || piece.limb + piece.words < grid.words) return;  // the memory is still needed
       if (own) {
         forget(element, count);
       } else {
@@ -197,43 +116,117 @@ bool Stream::encode_limbs(uint64_t packet, uint32_t* words) {
   return any;
 }
 
+// Of a bounded sum: notes what the refinement needs of a piece, before its results are written, perhaps over the input.
+void Stream::note_small(const Piece& piece, const uint32_t* sums) {
+  const ChunkRange& range = sequence_.ranges()[piece.chunk];
+  each_own_part(piece, [&](uint64_t element, uint32_t count, bool own) {
+    const auto note = [&](auto&& values) {
+      const uint32_t* of_part = sums + (element - piece.element);
+      refinement_->note(piece.chunk, element, count, of_part, piece.count, [&] { return own ? values() : nullptr; });
+    };
+    if (sums && sequence_.grids()[piece.chunk].cut) {
+      if (call_.dtype == DType::f64) {
+        note([&] { return doubles(range, element, count); });
+      } else {
+        note([&] { return widened(range, element, count); });
+      }
+    }
+    if (own) {
+      forget(element, count);
+    } else {
+      remember(element, count);
+    }
+  });
+}
+
 void Stream::decode_limbs(uint64_t packet, const uint32_t* words) {
   const uint8_t* out = call_.out - call_.element_bytes() * call_.out_begin;
   each_limb_piece(packet, out, [&](const Piece& piece, const LimbGrid& grid) {
     const uint64_t from = std::max(piece.element, call_.out_begin);
     const uint64_t to = std::min(piece.element + piece.count, call_.out_end);
+    const bool is_whole = to - from == piece.count;
+    if (refinement_ && words && grid.cut && call_.dtype == DType::f32 && !call_.memory && once(grid) && is_whole)
+      return decode_large(piece, grid, words + piece.at);
+    if (refinement_) note_small(piece, words ? words + piece.at : nullptr);
     if (from >= to) return;
+    uint8_t* result = call_.out + (from - call_.out_begin) * call_.element_bytes();
     if (piece.words < grid.words) {
       auto& [limbs, there] = parts_[from];
       limbs.resize(grid.words);
       if (words) std::copy_n(words, piece.words, limbs.begin() + piece.limb);
       there += piece.words;
       if (there < grid.words) return;
-      round(grid, from, 1, limbs.data(), 1);
+      round(grid, 1, limbs.data(), 1, result, nontemporal_);
       parts_.erase(from);
     } else if (words) {
-      round(grid, from, static_cast<uint32_t>(to - from), words + piece.at + (from - piece.element), piece.count);
-      each_group(piece.chunk, from, to - from, [&](const Group& group, uint64_t element, uint64_t count) {
-        for (uint32_t j = 0; j < grid.words; ++j)
-          std::copy_n(words + piece.at + j * piece.count + (element - piece.element), count,
-                      kept_.begin() + static_cast<std::ptrdiff_t>(group.kept + j * group.count + (element - group.element)));
-      });
+      const uint32_t* sums = words + piece.at + (from - piece.element);
+      round(grid, static_cast<uint32_t>(to - from), sums, piece.count, result, nontemporal_);
     } else {
       write_zeros(from, to - from);
     }
   });
 }
 
+// The usual case: most sums are not small. Where one is, it comes last, with some elements behind it, more of them each
+// time.
+void Stream::decode_large(const Piece& piece, const LimbGrid& grid, const uint32_t* sums) {
+  const ScaleF scale = scale_of(result_unit(grid), 1.0f);
+  float* const x = reinterpret_cast<float*>(call_.out) + (piece.element - call_.out_begin);
+  std::array<Piece, 32> parts;
+  size_t left = 0;
+  for (uint32_t at = 0, some = kLine; at < piece.count; some *= 2) {
+    at += static_cast<uint32_t>(
+        kernels_.dequantize_large(sums + at, piece.count - at, refinement_->least(), scale, x + at, nontemporal_));
+    if (at == piece.count) break;
+    fetch_block(call_.in + (piece.element + at) * sizeof(float), 4 * kLine);
+    Piece& part = parts[left++] = piece;
+    part.element += at;
+    part.count = std::min(some, piece.count - at);
+    at += part.count;
+  }
+  for (size_t i = 0; i < left; ++i) {
+    const size_t at = parts[i].element - piece.element;
+    note_small(parts[i], sums + at);
+    kernels_.dequantize_f32_be(sums + at, parts[i].count, scale, x + at, nontemporal_);
+  }
+}
+
+// Writes the results of refined elements.
+void Stream::finish_refined() {
+  const uint64_t size = call_.element_bytes();
+  const std::vector<uint32_t>& elements = refinement_->elements();
+  const auto place = [&](uint32_t element) { return call_.out + (element - call_.out_begin) * size; };
+  const auto wanted = [&](uint32_t element) { return element >= call_.out_begin && element < call_.out_end; };
+  std::vector<uint8_t> results;
+  refinement_->each_part([&](const LimbGrid& grid, size_t first, uint32_t count, const uint32_t* words) {
+    results.resize(count * size);
+    round(grid, count, words, count, results.data(), false);
+    for (uint32_t i = 0; i < count; ++i) {
+      if (const size_t next = first + i + kFetched; next < elements.size() && wanted(elements[next]))
+        __builtin_prefetch(place(elements[next]), 1);
+      if (wanted(elements[first + i])) std::memcpy(place(elements[first + i]), results.data() + i * size, size);
+    }
+  });
+}
+
+// The exponent of a result's unit, but for what remains of a divisor that is no power of two.
+int Stream::result_unit(const LimbGrid& grid) const {
+  return grid.unit - (std::has_single_bit(divisor()) ? std::countr_zero(divisor()) : 0);
+}
+
+// True if only the integer is rounded: a sum is a multiple of the smallest subnormal, also where the unit is smaller, and so
+// is an average, divided by a power of two, where its unit is not.
+bool Stream::once(const LimbGrid& grid) const {
+  if (divisor() == 1) return true;
+  return std::has_single_bit(divisor()) && result_unit(grid) >= (call_.dtype == DType::f64 ? -1074 : -149);
+}
+
 // Writes `count` results of one grid, given all limbs of their sums in planes of `stride` words.
-void Stream::round(const LimbGrid& grid, uint64_t element, uint32_t count, const uint32_t* words, size_t stride) {
-  const uint32_t divisor = call_.op == ReduceOp::avg ? call_.workers : 1;
-  const bool power = std::has_single_bit(divisor);
-  const int unit = grid.unit - (power ? std::countr_zero(divisor) : 0), places = grid.limb_bits;
+void Stream::round(const LimbGrid& grid, uint32_t count, const uint32_t* words, size_t stride, uint8_t* out, bool nontemporal) {
+  const uint32_t divisor = this->divisor();
+  const bool power = std::has_single_bit(divisor), once = this->once(grid);
+  const int unit = result_unit(grid), places = grid.limb_bits;
   const int bits = grid.bits + static_cast<int>(std::bit_width(call_.workers - 1));
-  // Only the integer is rounded: a sum is a multiple of the smallest subnormal, also where the unit is smaller, and so is an
-  // average, divided by a power of two, where its unit is not.
-  const bool once = power && (divisor == 1 || unit >= (call_.dtype == DType::f64 ? -1074 : -149));
-  uint8_t* out = call_.out + (element - call_.out_begin) * call_.element_bytes();
   if (call_.dtype == DType::f64) {
     double* x = reinterpret_cast<double*>(out);
     if (!once || grid.words > 3) return round_sums(words, stride, grid, count, divisor, x);
@@ -242,11 +235,11 @@ void Stream::round(const LimbGrid& grid, uint64_t element, uint32_t count, const
     kernels_.exact_triple_f64(plane(0), plane(1), plane(2), count, places, scale_of(unit, 1.0), x);
   } else if (call_.dtype == DType::f32) {
     float* x = reinterpret_cast<float*>(out);
-    if (grid.words == 1 && once) return kernels_.dequantize_f32_be(words, count, scale_of(unit, 1.0f), x, nontemporal_);
+    if (grid.words == 1 && once) return kernels_.dequantize_f32_be(words, count, scale_of(unit, 1.0f), x, nontemporal);
     if (grid.words != 2 || (!once && bits > (power ? 53 : 45)))
       return round_sums(words, stride, grid, count, divisor, x);
     const double scale = std::ldexp(1.0, unit);
-    kernels_.exact_pair_f32(words, words + stride, count, places, bits, power ? 1 : divisor, scale, x, nontemporal_);
+    kernels_.exact_pair_f32(words, words + stride, count, places, bits, power ? 1 : divisor, scale, x, nontemporal);
   } else {
     const bool f16 = call_.dtype == DType::f16;
     if (grid.words == 1 && once) {
@@ -274,19 +267,6 @@ void Stream::finish_zeros(uint64_t chunk) {
     const uint64_t first = std::max(element, call_.out_begin), last = std::min(to, call_.out_end);
     if (first < last) write_zeros(first, last - first);
   });
-}
-
-// As store_words and load_words (plan.h), of words that are big-endian already.
-bool Stream::take_rest(uint64_t packet, uint32_t* words) const {
-  const uint64_t from = packet * words_, to = std::min<uint64_t>(from + words_, own_rest_.size());
-  const auto first = own_rest_.begin() + static_cast<std::ptrdiff_t>(from), last = own_rest_.begin() + static_cast<std::ptrdiff_t>(to);
-  std::fill(std::copy(first, last, words), words + words_, 0u);
-  return std::any_of(first, last, [](uint32_t w) { return w != 0; });
-}
-
-void Stream::put_rest(uint64_t packet, const uint32_t* words) {
-  const uint64_t from = packet * words_, to = std::min<uint64_t>(from + words_, rest_.size());
-  if (words) std::copy_n(words, to - from, rest_.begin() + static_cast<std::ptrdiff_t>(from));
 }
 
 }  // namespace switchagg

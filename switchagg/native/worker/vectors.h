@@ -76,6 +76,9 @@ inline Floats as_floats(Ints v) { return _mm256_castsi256_ps(v); }
 inline Ints floor_of(Floats v) { return _mm256_cvtps_epi32(_mm256_floor_ps(v)); }
 #endif
 
+inline Floats to_floats(Ints v) { return VECTOR(cvtepi32_ps)(v); }
+inline void store(float* at, Floats v) { VECTOR(storeu_ps)(at, v); }
+inline void stream(float* at, Floats v) { VECTOR(stream_ps)(at, v); }  // past the cache
 inline Floats load(const float* at) { return VECTOR(loadu_ps)(at); }
 inline Ints all(uint32_t v) { return VECTOR(set1_epi32)(static_cast<int>(v)); }
 inline Floats all(float v) { return VECTOR(set1_ps)(v); }
@@ -86,6 +89,7 @@ inline Ints add(Ints a, Ints b) { return VECTOR(add_epi32)(a, b); }
 inline Ints subtract(Ints a, Ints b) { return VECTOR(sub_epi32)(a, b); }
 inline Ints multiply(Ints a, Ints b) { return VECTOR(mullo_epi32)(a, b); }
 inline Ints larger(Ints a, Ints b) { return VECTOR(max_epu32)(a, b); }
+inline Ints magnitude(Ints v) { return VECTOR(abs_epi32)(v); }
 inline Ints smaller(Ints a, Ints b) { return VECTOR(min_epu32)(a, b); }
 inline Ints smaller_signed(Ints a, Ints b) { return VECTOR(min_epi32)(a, b); }
 template <int kPlaces>
