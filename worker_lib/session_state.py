@@ -225,7 +225,7 @@ class SessionState:
         if self.pid != os.getpid():
             return
         if self.engine is not None:
-            begun, completed = self.engine.begun, self.engine.completed
+            completed, begun = self.engine.completed, self.engine.begun  # in this order: it still runs
             self.engine.close()
             self._await_threads()
             if self.monitor is not None:

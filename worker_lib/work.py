@@ -37,6 +37,7 @@ _L = TypeVar("_L")
 _T = TypeVar("_T")
 _SLICE_NS: Final = 50_000_000  # how often a waiting thread looks for signals
 _SLOW: Final = 30.0  # seconds of waiting after which late ranks are named in the log
+_REFUSALS: Final = 3  # of packets by the switch's port in such a silence, after which it is gone
 _SILENCE_NS: Final = 1_000_000_000  # until it counts that a rank has left, or that the port refuses packets
 
 # A reduction: its kind and bits, or its name; a call: name, type, shape, reduction. Text only where a message
@@ -233,7 +234,7 @@ class Work:
                 refused = None
             elif refused is None:
                 refused = engine.stats()["refused"]
-            elif engine.stats()["refused"] > refused:
+            elif engine.stats()["refused"] >= refused + _REFUSALS:
                 state.monitor.lose_switch()
                 continue
             left = state.monitor.left

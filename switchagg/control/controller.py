@@ -164,8 +164,7 @@ class Controller:
                 # The event that told it so went to a stream that is gone.
                 raise AdmissionError(f"job {name!r} has failed: {member.job.why}", "failed")
             self._core.streams.open(member, stream)
-            stream.send(self._core.admitted(member))
-            book.attached(member, time.monotonic())
+            book.attached(member, self._core.admitted(member), time.monotonic())
 
     def stream_closed(self, stream: EventStream) -> None:
         """A connection has ended. Its member is lost, unless it has a newer stream or has left.

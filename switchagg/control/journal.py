@@ -54,7 +54,7 @@ class Journal:
         self._unwritten: Changes | None = None
         self._waiting: deque[_Step] = deque()  # effects that are not carried out yet
         self._tried = self._kept = 0  # steps, by number, that the store has answered for, and has taken
-        self._stopping = False
+        self._stopping = self._over = False
         self._thread = threading.Thread(target=self._run, name="switchagg-journal", daemon=True)
 
     # Without the lock.
@@ -67,13 +67,17 @@ class Journal:
         return kept
 
     def stop(self, patience: float) -> None:
-        """Ends the thread after the last changes, or `patience` seconds, and carries out all effects."""
+        """Ends the thread after the last changes, or `patience` seconds, and carries out all effects.
+
+        Later steps are written at once, but for a thread that still waits for the store.
+        """
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
         if self._thread.is_alive():
             self._thread.join(patience)
         with self._changed:
+            self._over = True
             self._release()
 
     def wait(self, number: int) -> None:
@@ -94,7 +98,10 @@ class Journal:
             return
         self._unwritten = changes if self._unwritten is None else _merged(self._unwritten, changes)
         self._waiting.append(_Step(self.last, effects, time.monotonic()))
-        if self.error:
+        if self._over and not self._thread.is_alive():
+            changes, self._unwritten = self._unwritten, None
+            self._write(changes)
+        if self.error or self._over:
             self._release()
         self._changed.notify_all()
 
@@ -121,6 +128,16 @@ class Journal:
                 # An error in one step: those of the others are carried out.
                 _log.exception("effects were not carried out")
 
+    def _write(self, changes: Changes) -> str:
+        """Writes changes; returns what the store says against it, empty if nothing."""
+        try:
+            self.store.write(changes)
+        except Exception as failure:
+            if not isinstance(failure, SwitchError):
+                _log.exception("changes were not written")
+            return str(failure) or repr(failure)
+        return ""
+
     # In the thread.
 
     def _run(self) -> None:
@@ -131,11 +148,7 @@ class Journal:
                         return
                     self._changed.wait()
                 changes, self._unwritten, number = self._unwritten, None, self.last
-            error = ""
-            try:
-                self.store.write(changes)
-            except SwitchError as failure:
-                error = str(failure)
+            error = self._write(changes)
             with self._changed:
                 self._tried = number
                 if error:

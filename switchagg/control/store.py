@@ -47,6 +47,7 @@ IN_STORE: Final = 10_000
 _FILE: Final = "controller.db"
 _LOCK: Final = "controller.lock"
 _WRITE_PATIENCE: Final = 5.0  # seconds for other processes to end what they write
+_CLOSE_PATIENCE: Final = 1.0  # seconds for what is being written
 _READ_PATIENCE: Final = 0.5  # seconds; in WAL mode a reader waits for no writer
 
 _TABLES: Final = """
@@ -209,10 +210,11 @@ class Store:
             return None if row is None else _tenant(*row)
 
     def close(self) -> None:
-        """Closes the database. Safe to call twice."""
+        """Closes the database, unless a thread is stuck in it. Safe to call twice."""
         for database in (self._reading, self._writing):
-            with database.lock:
+            if database.lock.acquire(timeout=_CLOSE_PATIENCE):
                 database.connection.close()
+                database.lock.release()
         self._release()
 
     @contextlib.contextmanager

@@ -99,6 +99,20 @@ def test_the_default_takes_what_it_needs_of_the_input_before_it_writes_over_it(t
     assert np.concatenate([part.ravel() for _, _, part in ranks]).tobytes() == whole.tobytes()
 
 
+def test_the_default_takes_large_tensors_at_any_address(host: EmbeddedController) -> None:
+    """Results of this size are written past the cache, which asks for addresses of a kind."""
+    count = (16 << 20) // 4 + 40
+
+    def call(session: Session) -> None:
+        for offset in (1, 2, 4, 6):
+            x = np.frombuffer(bytearray(4 * count + 8), F32, count, offset)
+            x[:] = np.arange(count) % 251 + 1
+            session.allreduce(x, blocks="dense")
+            assert (np.abs(x / (2 * (np.arange(count) % 251 + 1)) - 1) <= 2.0**-12).all()
+
+    together(host.url, 2, call)
+
+
 @pytest.mark.parametrize("kind", ["float64", "float32", "float16", "bfloat16"])
 def test_small_sums_are_exact_without_being_asked_for(host: EmbeddedController, kind: str) -> None:
     seed = seed_of_this_run()

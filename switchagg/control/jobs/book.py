@@ -32,8 +32,8 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
 
 from switchagg.control.jobs.candidates import CandidateFinder
 from switchagg.control.jobs.effects import AnswerJoin, Effect, Effects, LogEvent, SendEvent
@@ -245,8 +245,9 @@ class JobBook:
         self.table.liveness.heard(cookie, now)
         return self.table.cookies.get(cookie)
 
-    def attached(self, member: Member, now: float) -> None:
-        """Repeats on a member's new stream the events that it may have missed."""
+    def attached(self, member: Member, admitted: Mapping[str, Any], now: float) -> None:
+        """Repeats on a member's new stream the event `admitted`, and others that it may have missed."""
+        self._effects.add(SendEvent(member, admitted))
         self.table.liveness.heard(member.cookie, now)
         member.attached = now
         job, generation = member.job, member.job.generation

@@ -371,7 +371,7 @@ size_t dequantize_large(const uint32_t* __restrict sums, size_t n, uint32_t leas
   };
   const auto keep = [](float* at, Floats v) { store(at, v); };
   constexpr size_t kLines = 2 * kLine;
-  if (nontemporal && n >= kLine) {
+  if (nontemporal && n >= kLine && reinterpret_cast<uintptr_t>(x) % sizeof *x == 0) {
     if (const size_t past = reinterpret_cast<uintptr_t>(x) % (4 * kLine) / 4; past > 0) {
       if (!some.template operator()<kLine / kWidth>(keep)) return 0;
       i = kLine - past;

@@ -2,7 +2,7 @@
 // reduced with OR; tests/reference/plan.py does the same in Python. No I/O.
 //
 //      header:  fingerprint, its complement, policy          once a collective
-//      rest:    bitmap (a bit a block), then exponents (one-hot, 256 or 2,048 bits a chunk; 128 or 256 in limbs)
+//      rest:    bitmap (a bit a block), then exponents (one-hot, 256 or 2,048 bits a chunk; in limbs 128 or 256 of exact sums, 256 of bounded)
 //                                                                                               once a segment
 //
 // The exponents of large segments in limbs of which zero blocks are skipped come later (sequence.h).

@@ -176,6 +176,7 @@ def test_who_attaches_hears_whom_it_has_lost_meanwhile(
             assert news[0].result(60)["lost"] == [{"rank": 0, "why": "its process ended"}]
             again = Recorder()
             third.attach(OPEN, "a", 1, int(news[0].result()["token"]), again)
+            again.wait()
             assert [event["event"] for event in again.events] == ["admitted"]
 
 

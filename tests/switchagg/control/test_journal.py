@@ -81,8 +81,8 @@ def test_a_stalled_disk_holds_nobody_up(store: Store, disk: Disk) -> None:
             _, health = served.call("GET", "/healthz", token=credential)
             assert "has not taken a change within 3 seconds" in health["warnings"][-1]
         eventually(lambda: served.call("GET", "/healthz", token=credential)[1]["warnings"] == [])
-        kinds = [event.kind.value for event in store.load().events]
-        assert kinds == ["switch_up", "job_created", "opened", "left", "ended"]
+        kinds = ["switch_up", "job_created", "opened", "left", "ended"]
+        eventually(lambda: [event.kind.value for event in store.load().events] == kinds)
         works(served, credential)
 
 
@@ -158,6 +158,46 @@ def test_a_controller_ends_although_its_disk_stalls(store: Store, disk: Disk) ->
         assert line.of("stopping") == [{"event": "stopping", "jobs": "stay"}]
     with pytest.raises(SwitchError):
         controller.join(OPEN, "b", asked(0, 1), Recorder())
+
+
+def test_what_changes_while_a_controller_ends_is_kept(store: Store) -> None:
+    """It answers calls until its server is closed."""
+    controller = Controller([FakeDriver()], store=store, slots=16)
+    controller.start()
+    up(controller)
+    line = Recorder()
+    controller.join(OPEN, "a", asked(0, 1), line)
+    line.wait()
+    controller.close()
+    controller.leave(OPEN, "a", 0, token(line))
+    assert store.load().jobs == {}
+    assert [event.kind.value for event in store.load().events][-2:] == ["left", "ended"]
+
+
+def test_an_error_of_any_kind_is_said_and_written_again(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    controller = Controller([FakeDriver()], store=store, slots=16)
+    controller.start()
+    try:
+        up(controller)
+        write, calls = store.write, 0
+
+        def fails_twice(changes: Changes) -> None:
+            nonlocal calls
+            calls += 1
+            if calls < 3:
+                raise OverflowError("a number too large")
+            write(changes)
+
+        monkeypatch.setattr(store, "write", fails_twice)
+        with pytest.raises(SwitchError, match="a number too large"):
+            controller.create(OPEN, JobSpec("a", 1))
+        eventually(lambda: controller.queries.health()["warnings"] == [])
+        controller.create(OPEN, JobSpec("b", 1))
+        assert [job["name"] for job in store.load().jobs.values() if job] == ["b"]
+    finally:
+        controller.close()
 
 
 def test_an_order_waits_for_the_store_alone(

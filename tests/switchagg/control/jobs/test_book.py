@@ -170,8 +170,9 @@ def test_an_exception_that_ends_a_rank_is_told_to_the_others() -> None:
     assert told(done, zero) == [event]
     assert [each.text for each in only(done, LogEvent)] == [f"rank 1 of job 'a' has failed: {why}"]
     assert (one.state, one.why, one.job.state) == (MemberState.left, why, JobState.running)
-    jobs.attached(zero, 0.0)
-    assert told(jobs.poll(), zero) == [event]  # again
+    again = {"event": "admitted"}
+    jobs.attached(zero, again, 0.0)
+    assert told(jobs.poll(), zero) == [again, event]
 
 
 def test_a_job_that_shrinks_has_lost_a_rank_that_an_exception_ended() -> None:
