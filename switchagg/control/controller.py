@@ -95,7 +95,7 @@ class Controller:
         """Orders a job and returns it: it has its slots, or is queued. One that is not kept is not there."""
         job = None
         try:
-            with self._core.keeping() as book:
+            with self._core.changing(keep=True) as book:
                 job = book.create(tenant, spec, time.monotonic())
                 view = self.queries.job_view(job)
         except SwitchError:
@@ -117,7 +117,7 @@ class Controller:
     def _end(
         self, tenant: Tenant, name: str, job_id: int | None, change: Callable[[Job, str], None]
     ) -> JobView:
-        with self._core.keeping():
+        with self._core.changing(keep=True):
             job = self._core.find(tenant, name, job_id)
             if job is None:
                 raise AdmissionError(f"there is no job {name[:128]!r}", "not_found")
@@ -135,7 +135,7 @@ class Controller:
     def _set_draining(self, tenant: Tenant, name: str, draining: bool) -> SwitchView:
         if not tenant.admin:
             raise AdmissionError("switches are the administrators' affair", "forbidden")
-        with self._core.keeping() as book:
+        with self._core.changing(keep=True) as book:
             if name not in self._core.drivers:
                 raise AdmissionError(f"there is no switch {name[:128]!r}", "not_found")
             self._core.keep(switches={name: draining})

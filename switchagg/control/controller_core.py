@@ -119,27 +119,23 @@ class ControllerCore:
         for agent in self.agents.values():
             agent.stop(max(0.0, end - time.monotonic()))
 
-    # With the lock held, except the first two.
+    # With the lock held, except the first.
 
     @contextmanager
-    def changing(self) -> Iterator[JobBook]:
-        """Holds the lock, yields the book, and carries out the book's effects at the end of the block."""
-        with self.lock:
-            try:
-                yield self.book
-            finally:
-                self._carry_out()
+    def changing(self, *, keep: bool = False) -> Iterator[JobBook]:
+        """Holds the lock, yields the book, and carries out the book's effects at the end of the block.
 
-    @contextmanager
-    def keeping(self) -> Iterator[JobBook]:
-        """As `changing`; then waits until what has changed is kept. Raises `SwitchError` if it is not."""
+        With `keep` it then waits, without the lock, until the store has what has changed. Raises
+        `SwitchError` if the store does not take it.
+        """
         with self.lock:
             try:
                 yield self.book
             finally:
                 self._carry_out()
             number = self.journal.last
-        self.journal.wait(number)
+        if keep:
+            self.journal.wait(number)
 
     def find(self, tenant: Tenant, name: str, job_id: int | None = None) -> Job | None:
         """Returns the job of that name that the tenant may see; None if there is none.
@@ -169,12 +165,10 @@ class ControllerCore:
         self.journal.add(kept, pending)
 
     def _carry_out(self) -> None:
-        """Carries out the book's effects: the store first, then switches and members in order."""
+        """Has the book's effects carried out: the store first, then switches and members in order."""
         pending = self.book.poll()
-        if pending:
-            self._record(pending)
-
-    def _record(self, pending: Sequence[effects.Effect]) -> None:
+        if not pending:
+            return
         jobs: dict[int, dict[str, Any] | None] = {}
         events = []
         for effect in pending:

@@ -190,15 +190,16 @@ class TaskThread:
             if not (self._tasks and self._calling and not self._watched):
                 self._changed.wait()
                 continue
-            turn, self._watched, end = self._turn, True, time.monotonic() + _PATIENCE
-            while stays := self._turn == turn and self._calling and bool(self._tasks):
-                if (left := end - time.monotonic()) <= 0:
-                    break
-                self._changed.wait(left)
+            turn, self._watched = self._turn, True
+            goes_on = self._changed.wait_for(partial(self._goes_on, turn), _PATIENCE)
             self._watched = False
-            if stays:
+            if not goes_on:
                 break
         return True
+
+    def _goes_on(self, turn: int) -> bool:
+        """True if the leader has left the callbacks that it was in at that turn, or no task waits."""
+        return self._turn != turn or not (self._calling and self._tasks)
 
 
 class StartOrder:

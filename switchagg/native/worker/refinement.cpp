@@ -218,9 +218,9 @@ void Refinement::add_part(const Small& small, const uint32_t* ranges, uint32_t r
   own_rest_.resize(part.at + size_t{part.rest} * part.count, 0);
   parts_.push_back(part);
   if (wide_) {
-    write_rest(part, x64_, left64_);
+    write_rest(part, x64_);
   } else {
-    write_rest(part, x32_, left32_);
+    write_rest(part, x32_);
   }
 }
 
@@ -242,7 +242,7 @@ void Refinement::each_noted(const Part& part, F&& f) const {
 
 // This rank's words below the first.
 template <typename T>
-void Refinement::write_rest(const Part& part, std::vector<T>& x, std::vector<T>& left) {
+void Refinement::write_rest(const Part& part, std::vector<T>& x) {
   x.assign(part.count, 0);
   each_noted(part, [&](uint32_t i, const Noted& noted) { x[i] = static_cast<T>(noted.x); });
   const LimbGrid& grid = sequence_.grids()[part.chunk];
@@ -253,9 +253,9 @@ void Refinement::write_rest(const Part& part, std::vector<T>& x, std::vector<T>&
   } else if (grid.limb_bits < 24) {
     write_limbs(kernels_.exact_limb_f32, x.data(), part.count, all, 0, part.rest, part.count, to);
   } else {
-    left.resize(part.count);
-    kernels_.cut_off_f32(x.data(), part.count, scale_of(-grid.unit, 1.0f), scale_of(grid.unit, 1.0f), left.data());
-    write_limbs(kernels_.exact_limb_f32, left.data(), part.count, all, 0, part.rest, part.count, to);
+    left_.resize(part.count);
+    kernels_.cut_off_f32(x.data(), part.count, scale_of(-grid.unit, 1.0f), scale_of(grid.unit, 1.0f), left_.data());
+    write_limbs(kernels_.exact_limb_f32, left_.data(), part.count, all, 0, part.rest, part.count, to);
   }
 }
 

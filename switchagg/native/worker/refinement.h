@@ -30,8 +30,8 @@ class Refinement {
       }
   }
 
-  // The ranges of these elements, reduced with OR: after all sums. There are none if all words that the elements may have
-  // fit in a packet.
+  // The ranges of these elements, reduced with OR: after all sums. There are none if no chunk has more than kFew small sums and
+  // all words that their elements may have fit in a packet.
   uint64_t open_ranges();  // returns packets
   bool encode_ranges(uint64_t packet, uint8_t* payload) const { return store_words(own_ranges_, packet, words_, payload); }
   void decode_ranges(uint64_t packet, const uint8_t* payload) { load_words(ranges_, packet, words_, payload); }
@@ -56,7 +56,7 @@ class Refinement {
  private:
   static constexpr uint32_t kChunk = 1u << kBoundedChunkShift, kFind = 1024, kGroup = 8;  // elements
   static constexpr uint32_t kFew = 64;  // small sums of a chunk of which this rank's elements are kept whatever they are
-  static constexpr uint32_t kGroupWords = kChunk / kGroup / 32;                            // of a chunk
+  static constexpr uint32_t kGroupWords = kChunk / kGroup / 32;  // of a chunk
   struct Word {  // small sums among the 32 elements from `element` on: all, those that are 0, those with a large element of this rank
     uint32_t element, small, zero, large;
   };
@@ -94,7 +94,7 @@ class Refinement {
   template <typename F>
   void each_noted(const Part& part, F&& f) const;
   template <typename T>
-  void write_rest(const Part& part, std::vector<T>& x, std::vector<T>& left);
+  void write_rest(const Part& part, std::vector<T>& x);
   void gather(const Part& part, std::vector<uint32_t>& planes) const;
 
   const Call& call_;
@@ -103,18 +103,18 @@ class Refinement {
   uint32_t words_;
   bool wide_;  // float64
   int limb_bits_;
-  int64_t least_;             // of sums that are not small; of wide ones, without their lowest word
+  int64_t least_;  // of sums that are not small; of wide ones, without their lowest word
   std::array<uint32_t, kFind / 32> small_{}, zero_{};  // as find() has left them
   uint32_t found_ = 0, found_of_ = 0;  // a bit for each of these words that is not 0; sums
-  std::vector<Word> sums_;       // that are small
-  std::vector<uint32_t> few_;    // noted so far, by place of the chunk in the sequence
+  std::vector<Word> sums_;     // that are small
+  std::vector<uint32_t> few_;  // noted so far, by place of the chunk in the sequence
   std::vector<Noted> noted_;
   bool whole_ = false;  // there are no ranges
   std::vector<uint32_t> own_ranges_, ranges_;
   std::vector<Part> parts_;
   std::vector<uint32_t> elements_, own_rest_, rest_;  // words as they are in packets
-  std::vector<float> x32_, left32_;
-  std::vector<double> x64_, left64_;
+  std::vector<float> x32_, left_;  // scratch
+  std::vector<double> x64_;
 };
 
 }  // namespace switchagg

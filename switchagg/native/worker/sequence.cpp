@@ -9,13 +9,13 @@ namespace {
 
 int precision_of(DType dtype) { return dtype == DType::f64 ? 53 : dtype == DType::f32 ? 24 : dtype == DType::f16 ? 11 : 8; }
 int bias_of(DType dtype) { return dtype == DType::f64 ? 1023 : 127; }
+int least_of(DType dtype) { return dtype == DType::f16 ? 113 : 1; }  // field of a normal number; of halves, as float32
 
 }  // namespace
 
 int unit_of(const Call& call, int field) {
   const DType dtype = call.scanned_type();
-  const int normal = dtype == DType::f16 ? 113 : 1;  // the least field of a normal number; of halves, as float32
-  return std::max(field, normal) - bias_of(dtype) - (precision_of(dtype) - 1);
+  return std::max(field, least_of(dtype)) - bias_of(dtype) - (precision_of(dtype) - 1);
 }
 
 LimbGrid::LimbGrid(const Call& call, const ChunkRange& range, bool bounded) {
@@ -23,7 +23,7 @@ LimbGrid::LimbGrid(const Call& call, const ChunkRange& range, bool bounded) {
   const DType dtype = call.scanned_type();
   const int container = dtype == DType::f64 ? 53 : 24, precision = precision_of(dtype);
   const int highest = std::max<int>(range.highest, 1);
-  int lowest = bounded ? std::min(unit_of(call, 0) + bias_of(dtype) + precision - 1, highest) : std::max<int>(range.lowest, 1);
+  int lowest = bounded ? std::min(least_of(dtype), highest) : std::max<int>(range.lowest, 1);
   limb_bits = 31 - static_cast<int>(std::bit_width(call.workers - 1));
   bits = highest - lowest + precision;
   words = static_cast<uint32_t>((bits + limb_bits - 1) / limb_bits);
