@@ -95,13 +95,23 @@ class GlooPart:
                 self._work.wait(timedelta(seconds=max(0.001, min(left, _LOOK))))
                 return
             except RuntimeError:
-                # If another rank is the reason, gloo knows no more than that a connection has ended.
-                failed = self._work.is_completed()
-                self._look(self._mark, _REASON if failed else 0.0)
-                if failed or left <= _LOOK:
+                if self._work.is_completed():
+                    self._outcome(self._mark)
+                    return
+                self._look(self._mark, 0.0)
+                if left <= _LOOK:
                     raise
         left = limit - time.monotonic()
         self._work.wait(*(() if left == math.inf else (timedelta(seconds=max(0.001, left)),)))
+
+    def _outcome(self, mark: Work) -> None:
+        """Returns or raises as the operation, which has ended: perhaps well, just after a time-out."""
+        try:
+            self._work.wait()
+        except RuntimeError:
+            # If another rank is the reason, gloo knows no more than that a connection has ended.
+            self._look(mark, _REASON)
+            raise
 
     def _look(self, mark: Work, seconds: float) -> None:
         """Raises what the mark says about other ranks, within `seconds`; then nobody looks at it again."""

@@ -536,6 +536,39 @@ def test_a_late_rank_is_waited_for_through_gloo() -> None:
     assert run(2, _late_through_gloo)[0] == [16.0] * 3
 
 
+class _EndsAfterTheTimeout:
+    """Of gloo's Work: a wait times out, and before anybody asks, the operation ends."""
+
+    def __init__(self, error: str) -> None:
+        self._error, self._ended = error, False
+
+    def is_completed(self) -> bool:
+        return self._ended
+
+    def wait(self, *_: timedelta) -> None:
+        if not self._ended:
+            self._ended = True
+            raise RuntimeError("Operation timed out!")
+        if self._error:
+            raise RuntimeError(self._error)
+
+
+def _ends_after_the_timeout(error: str) -> None:
+    session = dist.group.WORLD.session
+    work = _EndsAfterTheTimeout(error)
+    gloo.GlooCalls(session).start("a test", None, lambda: work).wait(20.0)
+
+
+@pytest.mark.parametrize("error", ["", "Connection closed by peer"])
+def test_an_operation_that_ends_just_after_a_look_says_its_own_outcome(error: str) -> None:
+    for outcome in attempt(2, _ends_after_the_timeout, error):
+        if error:
+            with pytest.raises(RuntimeError, match=error):
+                outcome.get()
+        else:
+            outcome.get()
+
+
 def _never_comes() -> str:
     if dist.get_rank() == 0:
         work = dist.all_reduce(torch.ones(3), op=dist.ReduceOp.PRODUCT, async_op=True)
