@@ -1,4 +1,4 @@
-# make install | demo | test | test-long | topo-test | experiments | fuzz | fuzz-sums | soak | fuzz-api | training | torch-matrix | torch-kills | bench | lint. Each does its own set-up; needs Python 3.11+, a C++20 compiler and make.
+# make install | demo | test | test-long | topo-test | experiments | fuzz | fuzz-sums | fuzz-native | exhaustive | loss | soak | fuzz-api | training | torch-matrix | torch-kills | bench | lint. Each does its own set-up; needs Python 3.11+, a C++20 compiler and make.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -9,12 +9,13 @@ API_EXAMPLES ?= 200
 SUMS ?= 5000
 # Two files of tests at a time: most of their time they wait. PYTEST= runs one after another.
 PYTEST ?= -n 2 --dist loadfile
+EXECUTIONS ?= 1000000
 STEPS ?= 500
 KILLS ?= 100
 WAY ?= reconfigure
 SOURCES := pyproject.toml CMakeLists.txt $(shell find switchagg worker_lib -name '*.cpp' -o -name '*.h')
 
-.PHONY: install demo test test-long topo-test experiments fuzz fuzz-sums soak fuzz-api training torch-matrix torch-kills bench lint format native clean
+.PHONY: install demo test test-long topo-test experiments fuzz fuzz-sums fuzz-native exhaustive loss soak fuzz-api training torch-matrix torch-kills bench lint format native clean
 
 install: $(VENV)/.installed-$(EXTRAS)
 
@@ -46,6 +47,18 @@ fuzz: install
 # Random exact and bounded sums, SUMS of each, against integers of any size: some twenty minutes. SWITCHAGG_TEST_SEED repeats them.
 fuzz-sums: install
 	SWITCHAGG_SUMS=$(SUMS) $(BIN)/python -m pytest --timeout 3600 -n 2 tests/worker_lib/test_limbs.py
+
+# The native parsers under address and undefined-behaviour sanitizers: EXECUTIONS inputs each, found by coverage. SEED repeats a run.
+fuzz-native: install
+	$(BIN)/python -m tests.native.fuzz --executions $(EXECUTIONS) $(if $(SEED),--seed $(SEED))
+
+# Every schedule of small jobs, and that mistakes in the rules are found; the tables of docs/verification.md.
+exhaustive: install
+	$(BIN)/python -m tests.exhaustive
+
+# Goodput and retransmission timers under loss, over workers, slots, words and loss; for every change of the window.
+loss: install
+	$(BIN)/python scripts/loss_envelope.py
 
 # Every claim of docs/experiments.md, some ten minutes; OPTIONS=--quick for the short form. Brings scikit-learn.
 experiments:

@@ -23,10 +23,12 @@ from switchagg.errors import (
 )
 from worker_lib.connect import connect
 from worker_lib.session import Session
+from worker_lib.session_state import CollectiveRecord
 from worker_lib.work import Work
 
 __all__ = [
     "AdmissionError",
+    "CollectiveRecord",
     "CollectiveTimeout",
     "MismatchError",
     "NetworkError",

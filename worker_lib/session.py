@@ -23,7 +23,7 @@ from switchagg.rules.planner import SkipPolicy
 from worker_lib import calls, extrema, sized
 from worker_lib.arguments import SumOptions, checked_accuracy
 from worker_lib.plan import Kind
-from worker_lib.session_state import SessionState
+from worker_lib.session_state import CollectiveRecord, SessionState
 from worker_lib.sparse import SparseCosts, allreduce_sparse
 from worker_lib.work import Agreed, Prepared, Work
 
@@ -594,14 +594,14 @@ class Session:
 
         Returns:
             ``packets_sent``, ``packets_received``, ``packets_data``, ``packets_skip``; ``bytes_sent`` and
-            ``bytes_received`` (UDP payload); ``retransmissions``; ``rtt_seconds`` (smoothed);
-            ``blocks_total``, ``blocks_union`` (non-zero at any rank) and ``blocks_skipped``;
-            ``collectives``; ``elements`` of their tensors, of these ``exact_elements`` and
-            ``bounded_elements`` (see `allreduce`; others were integers, bytes or in lanes of a given width),
-            and of the latter, about, ``refined_elements``, which took more words than others;
-            ``seconds``: a dict of time spent in ``scan``, ``quantize``, ``wire`` (send and receive calls),
-            ``wait`` (for packets) and ``decode``; ``window`` (packets allowed in flight); ``transport``.
-            All zero in a group of one.
+            ``bytes_received`` (UDP payload); ``retransmissions``; ``rtt_seconds`` (smoothed) and
+            ``rto_seconds`` (the retransmission timer); ``blocks_total``, ``blocks_union`` (non-zero at any
+            rank) and ``blocks_skipped``; ``collectives``; ``elements`` of their tensors, of these
+            ``exact_elements`` and ``bounded_elements`` (see `allreduce`; others were integers, bytes or in
+            lanes of a given width), and of the latter, about, ``refined_elements``, which took more words
+            than others; ``seconds``: a dict of time spent in ``scan``, ``quantize``, ``wire`` (send and
+            receive calls), ``wait`` (for packets) and ``decode``; ``window`` (packets allowed in flight);
+            ``transport``. All zero in a group of one.
         """
         state = self._state
         if state.pid != os.getpid():
@@ -616,10 +616,18 @@ class Session:
         out: dict[str, Any] = {name: raw.get(name, 0) for name in names}
         out["blocks_skipped"] = out["blocks_total"] - out["blocks_union"]
         out["rtt_seconds"] = raw.get("rtt_ns", 0) / 1e9
+        out["rto_seconds"] = raw.get("rto_ns", 0) / 1e9
         out["window"] = raw.get("cwnd", 0)
         times = {name: raw.get(f"{name}_ns", 0) / 1e9 for name in ("scan", "quantize", "wait", "decode")}
         wire = (raw.get("send_ns", 0) + raw.get("receive_ns", 0)) / 1e9
         return {**out, "seconds": {**times, "wire": wire}, "transport": self.transport}
+
+    def recent(self) -> list[CollectiveRecord]:
+        """The last 32 collectives, in the order of calls, also of a session that is broken or closed.
+
+        Errors that end collectives have the last four as notes, which a traceback shows.
+        """
+        return self._state.recent()
 
     def close(self) -> None:
         """Leaves the job. Collectives still on their way are aborted. Safe to call twice, and in a forked

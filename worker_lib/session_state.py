@@ -11,6 +11,8 @@ import threading
 import time
 import weakref
 from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 from switchagg.errors import SessionBrokenError, SwitchAggError, WorkerLostError
@@ -20,8 +22,42 @@ from worker_lib.membership import Loss
 from worker_lib.monitor import MembershipMonitor
 
 PENDING, DONE, MISMATCH, TIMEOUT, ABORTED, LOST, MOVED = range(7)  # statuses of a `_native.Collective`
+NO_ANSWER: Final = "the controller does not answer either"
 _ASK_TIMEOUT: Final = 3.0  # seconds for asking the controller who is missing, after a timeout
 _LEAVE_SECONDS: Final = 5.0  # at most, for other threads to come out of the engine
+_RECORDS: Final = 32  # collectives that a session remembers
+_TOLD: Final = 4  # of these, in the notes of an error
+_STATUSES: Final = ("pending", "done", "mismatch", "timed out", "aborted", "lost", "withdrawn")
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveRecord:
+    """One of a session's last collectives, for a look back.
+
+    Attributes:
+        generation: the membership that it belongs to; counts from 0.
+        number: of the call in that generation, from 0: the same at all ranks.
+        call: "allreduce(float32, shape (10,), sum, 32 bits)".
+        status: "pending", "done", "mismatch", "timed out", "aborted", "lost" or "withdrawn".
+        called: seconds since the epoch.
+        seconds: that it took, or has taken so far.
+        packets, results: packet numbers assigned so far, and RESULTs that have come for them.
+    """
+
+    generation: int
+    number: int
+    call: str
+    status: str
+    called: float
+    seconds: float
+    packets: int
+    results: int
+
+    def __str__(self) -> str:
+        what = f"#{self.number} {self.call}: {self.status}"
+        if self.status == "done":
+            return f"{what} after {self.seconds:.3g} s"
+        return f"{what} after {self.seconds:.3g} s with {self.results} of {self.packets or '?'} results"
 
 
 class SessionState:
@@ -68,6 +104,7 @@ class SessionState:
         self.pid = os.getpid()
         self._made_in = id(sys.exc_info()[1])  # the exception that was being handled then
         self._pending: deque[tuple[_native.Collective, object]] = deque()  # in the order of calls
+        self._records: deque[tuple[Callable[[], str], _native.Collective]] = deque(maxlen=_RECORDS)
         self._lock = threading.Lock() if monitor is None else monitor.lock
         # Threads in the engine. A thread enters itself first and then looks at `closed`; close() sets that
         # first and then looks here.
@@ -109,11 +146,19 @@ class SessionState:
             self.adopt(self.engine.generation)
 
     def submit(
-        self, call: _native.Call, seconds: float, generation: int, *, background: bool, keep: object
+        self,
+        call: _native.Call,
+        seconds: float,
+        generation: int,
+        *,
+        background: bool,
+        keep: object,
+        called: Callable[[], str],
     ) -> _native.Collective | None:
         """Hands a call to the engine; None where the membership is not that of `generation` any more.
 
-        `keep` lives until a collective in the background has ended, whether anybody waits or not.
+        `keep` lives until a collective in the background has ended, whether anybody waits or not. `called`
+        names the call in records.
         """
         assert self.engine is not None
         me = threading.get_ident()
@@ -127,8 +172,10 @@ class SessionState:
                 native = self.engine.submit(call, int(min(seconds, 1e9) * 1e9), background, generation)
             finally:
                 self._threads.discard(me)
-            if background and native is not None:
-                self._pending.append((native, keep))
+            if native is not None:
+                self._records.append((called, native))
+                if background:
+                    self._pending.append((native, keep))
         self.forget_done()
         return native
 
@@ -186,6 +233,32 @@ class SessionState:
             self.broken = cause.text
         return cause.error(doing)
 
+    def recent(self) -> list[CollectiveRecord]:
+        """The last collectives of this session, in the order of calls."""
+        with self._lock:
+            records = list(self._records)
+        now, clock = time.monotonic_ns(), time.time()
+        return [
+            CollectiveRecord(
+                native.generation, native.call_number, called(), _STATUSES[native.status],
+                clock - (now - native.submitted_at) / 1e9,
+                ((native.ended_at or now) - native.submitted_at) / 1e9,
+                native.packets, native.results,
+            )
+            for called, native in records
+        ]  # fmt: skip
+
+    def timed_out(self) -> str | None:
+        """Names the first of the last collectives that was not done in time, if any."""
+        with self._lock:
+            return next((called() for called, native in self._records if native.status == TIMEOUT), None)
+
+    def with_record(self, error: SwitchAggError) -> SwitchAggError:
+        """The error, with notes on the last collectives of this rank."""
+        lines = [f"  {record}" for record in self.recent()[-_TOLD:]]
+        error.add_note("\n".join([f"Last collectives of rank {self.rank}:", *lines]))
+        return error
+
     def lost_ranks(self) -> tuple[tuple[int, ...], str]:
         """Asks the controller which ranks are gone, and what else is wrong with the job."""
         if self.monitor is None:
@@ -193,7 +266,7 @@ class SessionState:
         try:
             return self.monitor.member.standing(_ASK_TIMEOUT)
         except SwitchAggError:
-            return (), "the controller does not answer either"
+            return (), NO_ANSWER
 
     def late_ranks(self) -> tuple[int, ...]:
         """Asks the switch, through the controller, whose packets it waits for; none where it cannot say."""
@@ -207,6 +280,22 @@ class SessionState:
         self.broken = why
         if self.engine is not None:
             self.engine.abort()
+
+    def leave(self, error: BaseException | None) -> None:
+        """Leaves the job, with an engine that does nothing any more; the other ranks hear of `error`.
+
+        Does nothing the second time.
+        """
+        if self.monitor is not None and self.engine is not None:
+            self.monitor.leave(self.engine.begun, self.engine.completed, error)
+
+    def leave_at_once(self, error: SwitchAggError) -> None:
+        """Leaves because of a time-out, before `close` does.
+
+        Not a job that shrinks: it would go on without this rank, which is not the one that is late.
+        """
+        if self.monitor is not None and self.monitor.member.on_loss == "fail":
+            self.leave(error)
 
     def error_on_its_way(self) -> BaseException | None:
         """The exception that this thread handles, if it came up in the life of this session.
@@ -225,11 +314,9 @@ class SessionState:
         if self.pid != os.getpid():
             return
         if self.engine is not None:
-            completed, begun = self.engine.completed, self.engine.begun  # in this order: it still runs
             self.engine.close()
             self._await_threads()
-            if self.monitor is not None:
-                self.monitor.leave(begun, completed, error)
+            self.leave(error)
         self._pending.clear()
 
     def _await_threads(self) -> None:

@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from switchagg.errors import (
@@ -31,7 +32,17 @@ from switchagg.errors import (
 )
 from worker_lib import _native
 from worker_lib.plan import BOUNDED, EXACT, ReduceOp, differing_fields
-from worker_lib.session_state import ABORTED, DONE, LOST, MISMATCH, MOVED, PENDING, TIMEOUT, SessionState
+from worker_lib.session_state import (
+    ABORTED,
+    DONE,
+    LOST,
+    MISMATCH,
+    MOVED,
+    NO_ANSWER,
+    PENDING,
+    TIMEOUT,
+    SessionState,
+)
 
 _L = TypeVar("_L")
 _T = TypeVar("_T")
@@ -39,6 +50,7 @@ _SLICE_NS: Final = 50_000_000  # how often a waiting thread looks for signals
 _SLOW: Final = 30.0  # seconds of waiting after which late ranks are named in the log
 _REFUSALS: Final = 3  # of packets by the switch's port in such a silence, after which it is gone
 _SILENCE_NS: Final = 1_000_000_000  # until it counts that a rank has left, or that the port refuses packets
+_SLICES: Final = 4  # of waiting in such a silence, in which the port refuses packets if the switch is gone
 
 # A reduction: its kind and bits, or its name; a call: name, type, shape, reduction. Text only where a message
 # needs it.
@@ -142,8 +154,9 @@ class Work:
                 if not self._seconds > 0:
                     raise UsageError(f"timeout is {self._seconds!r}; accepted: seconds greater than 0")
                 self._native = state.submit(
-                    call, self._seconds, generation, background=self._background, keep=self._prepared
-                )
+                    call, self._seconds, generation, background=self._background,
+                    keep=self._prepared, called=partial(_called, self._prepared.label),
+                )  # fmt: skip
             except BaseException:
                 self._release()
                 raise
@@ -216,7 +229,8 @@ class Work:
         now = time.monotonic()
         limit = math.inf if timeout is None else now + timeout
         tell = now + _SLOW
-        refused = None  # packets that the switch's port has refused, when the silence began to be long
+        silent = 0  # slices of silence so far
+        refused = 0  # packets that the switch's port had refused when it began
         while True:
             status = native.status if state.closed else engine.wait(native, _SLICE_NS)
             if status != PENDING:
@@ -226,22 +240,28 @@ class Work:
                 self._tell_late()
                 tell = math.inf
             if timeout is not None and now >= limit:
-                state.break_off(f"{self.called()} was not done within {timeout} s")
-                raise self._timeout_error(native, timeout)
+                raise self._timed_out(native, timeout, f"{self.called()} was not done within {timeout} s")
             if state.monitor is None:
                 continue
             if engine.silence_ns(0) <= _SILENCE_NS:
-                refused = None
-            elif refused is None:
-                refused = engine.stats()["refused"]
-            elif engine.stats()["refused"] >= refused + _REFUSALS:
-                state.monitor.lose_switch()
+                silent = 0
                 continue
             left = state.monitor.left
-            if left is not None and engine.silence_ns(state.monitor.completed) > _SILENCE_NS:
+            silent += 1
+            if silent == 1:
+                refused = engine.stats()["refused"]
+            elif engine.stats()["refused"] >= refused + (1 if left else _REFUSALS):
+                state.monitor.lose_switch()
+                continue
+            if (
+                left is not None
+                and silent > _SLICES
+                and engine.silence_ns(state.monitor.completed) > _SILENCE_NS
+            ):
                 # A rank has left without waiting for this collective, perhaps before its packets were there.
+                # If it did so because the switch is gone, the port has refused a packet by now.
                 state.break_off(left.text)
-                raise left.error(self.called())
+                raise state.with_record(left.error(self.called()))
 
     def _tell_late(self) -> None:
         """Logs the ranks that this collective waits for."""
@@ -305,16 +325,7 @@ class Work:
 
     def called(self) -> str:
         """The call as messages name it: "allreduce(float32, shape (10,), sum, 32 bits)"."""
-        name, dtype, shape, how = self._prepared.label
-        if not dtype:
-            return name
-        if isinstance(how, tuple) and how:
-            op, width = how
-            how = "or"
-            if op is not ReduceOp.OR:
-                bits = {EXACT: "exact", BOUNDED: "bounded"}.get(width, f"{width} bits")  # type: ignore[arg-type]
-                how = f"{op.name.lower()}, {bits}"
-        return f"{name}({dtype}, shape {shape}{f', {how}' if how else ''})"
+        return _called(self._prepared.label)
 
     def _failure(self, native: _native.Collective, status: int) -> Exception:
         """The error for a collective that ended otherwise than done."""
@@ -334,20 +345,39 @@ class Work:
                 "many they are. Nothing was changed; call it again."
             )
         if status == TIMEOUT:
-            state.break_off(f"{name} timed out")
-            return self._timeout_error(native, self._seconds)
+            return self._timed_out(native, self._seconds, f"{name} timed out")
         if status == LOST and monitor is not None:
             loss = monitor.losses.get(native.generation) or monitor.left
             if loss is not None:
-                return state.loss_error(loss, f"{name} on rank {state.rank}")
+                return state.with_record(state.loss_error(loss, f"{name} on rank {state.rank}"))
+        if status == ABORTED and state.broken is None and (late := state.timed_out()) is not None:
+            # Nobody has waited for that one, in the background.
+            state.break_off(f"{late} timed out")
+            state.leave_at_once(CollectiveTimeout(f"{late} was not done in time on rank {state.rank}"))
         if status == ABORTED and monitor is not None and monitor.over is not None:
-            return state.over_error(f"{name} on rank {state.rank}")
+            return state.with_record(state.over_error(f"{name} on rank {state.rank}"))
         return SessionBrokenError(
             f"{name} was abandoned: {state.broken or 'the session was closed'}. Its tensor is undefined; "
             "connect again."
         )
 
-    def _timeout_error(self, native: _native.Collective, timeout: float) -> SwitchAggError:
+    def _timed_out(self, native: _native.Collective, timeout: float, why: str) -> SwitchAggError:
+        """Breaks the session, and leaves the job, so that no other rank waits for its own time-out.
+
+        Only the first time, since several collectives time out together.
+        """
+        state = self._state
+        if state.broken is not None:
+            return CollectiveTimeout(f"{self.called()} was not done: {state.broken}. Connect again.")
+        state.break_off(why)
+        error, answers = self._timeout_error(native, timeout)
+        state.with_record(error)
+        if answers:
+            state.leave_at_once(error)
+        return error
+
+    def _timeout_error(self, native: _native.Collective, timeout: float) -> tuple[SwitchAggError, bool]:
+        """The error, and whether the controller answers."""
         state, name = self._state, self.called()
         assert state.engine is not None
         ranks, trouble = state.lost_ranks()
@@ -355,7 +385,7 @@ class Work:
         if ranks:
             return WorkerLostError(
                 f"{_named(ranks)} left the job or died; {name} could not be done within {seconds}", ranks
-            )
+            ), True
         stats, late = state.engine.stats(), state.late_ranks()
         parts = [
             f"{name} was not done within {seconds} on rank {state.rank} of {state.world_size}",
@@ -378,7 +408,21 @@ class Work:
             parts.append("perhaps a rank has not called it")
         if trouble:
             parts.append(trouble)
-        return CollectiveTimeout("; ".join(parts) + ". The session is broken: connect again.")
+        text = "; ".join(parts) + ". The session is broken: connect again."
+        return CollectiveTimeout(text), trouble != NO_ANSWER
+
+
+def _called(label: Label) -> str:
+    name, dtype, shape, how = label
+    if not dtype:
+        return name
+    if isinstance(how, tuple) and how:
+        op, width = how
+        how = "or"
+        if op is not ReduceOp.OR:
+            bits = {EXACT: "exact", BOUNDED: "bounded"}.get(width, f"{width} bits")  # type: ignore[arg-type]
+            how = f"{op.name.lower()}, {bits}"
+    return f"{name}({dtype}, shape {shape}{f', {how}' if how else ''})"
 
 
 def _named(ranks: Sequence[int]) -> str:

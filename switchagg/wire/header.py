@@ -120,7 +120,7 @@ FIELDS: Final[tuple[Field, ...]] = (
     ),
     Field("seq", 32, "sequence number of this packet in the job, modulo 2^32"),
     Field("slot", 16, "base + (seq mod P)"),
-    Field("reply", 16, "0; in two-level jobs a repeat carries requester + 1 and the RESULT echoes it"),
+    Field("reply", 16, "0; of a repeat its time, a leaf's has the worker's bit + 1; the answer echoes it"),
 )
 
 _STRUCT: Final = struct.Struct(">BBHIIHH")

@@ -50,6 +50,7 @@ def test_digits() -> None:
     assert float(found[1]) > 0.8
 
 
+@pytest.mark.long
 def test_language_model() -> None:
     said = torchrun("language_model.py", "--steps", "60", "--width", "32", "--layers", "1")
     assert float(re.findall(r"step 60: loss ([\d.]+)", said)[0]) < 4  # 5.5 before it has learned anything

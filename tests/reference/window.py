@@ -13,6 +13,13 @@ packet number) mod 2^32 and its slot is base + (seq mod P). The rules that this 
   for other workers' retransmissions, which are no property of the network. Packets that wait for other ranks
   to arrive, not for the network (plans), are never sampled. At most one batch is retransmitted for its
   timers in a round trip: a peer that is only late does not need the whole window once more.
+* While packets are lost, a rank that waits for its timer delays what it sends next, and so every sample of
+  all others: timers would raise each other without limit. So after a loss, known by the reordering threshold
+  or because a RESULT came as the answer to a retransmission, and for 64 to 128 flights, the timeout is what
+  the same estimator says of such answers, which wait for nobody; before the first one, at most 8 times the
+  least round trip of those flights, since whoever is the last to send waits for nobody either. Without a
+  loss the timeout is no less than these say: where every packet is sent again too early, no other sample
+  comes.
 * A packet is lost by the reordering threshold when RESULTs of so many later packets are held (two batches,
   16 to 64, P/8 at most). It is retransmitted at once; after that, only RESULTs of packets first sent after
   the retransmission count.
@@ -26,12 +33,16 @@ packet number) mod 2^32 and its slot is base + (seq mod P). The rules that this 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 RTO_FLOOR_NS = 500_000
 RTO_CEILING_NS = 50_000_000
 RTO_INITIAL_NS = 10_000_000
+RTO_ROUND_TRIPS = 8
+EPOCH_FLIGHTS = 64
+STAMP_NS = 4096
 REORDERING_LEAST = 16
 REORDERING_MOST = 64
 
@@ -43,6 +54,36 @@ class _Outstanding:
     mark: int  # RESULTs of packets from here on count towards the threshold
     timed: bool  # sent once, and its RESULT is a measure of the round trip
     done: bool = False
+
+
+@dataclass(slots=True)
+class RoundTrip:
+    """The estimator of RFC 6298. `srtt` is 0 before the first sample."""
+
+    srtt: int = 0
+    rttvar: int = 0
+
+    def add(self, rtt: int) -> None:
+        """Takes in a sample."""
+        if self.srtt == 0:
+            self.srtt = max(rtt, 1)
+            self.rttvar = rtt // 2
+        else:
+            self.rttvar += (abs(self.srtt - rtt) - self.rttvar) // 4
+            self.srtt = max(self.srtt + (rtt - self.srtt) // 8, 1)
+
+    @property
+    def rto(self) -> int:
+        """The timeout without floor and ceiling."""
+        return self.srtt + 4 * self.rttvar
+
+
+@dataclass(slots=True)
+class _Epoch:
+    """Of some flights: the least round trip, and whether a packet is known to be lost in one."""
+
+    least: float = math.inf
+    lossy: bool = False
 
 
 class Window:
@@ -63,13 +104,16 @@ class Window:
         self.base = 0
         self.next = 0
         self.cwnd = self.limit
-        self.srtt = 0
-        self.rttvar = 0
-        self.rto = RTO_INITIAL_NS
+        self._measured = RoundTrip()  # of flights
+        self._path = RoundTrip()  # of answers to retransmissions
+        self._estimate = RTO_INITIAL_NS
         self.retransmissions = 0
         self._credit = 0
         self._samples: list[int] = []  # round trips of this flight
         self._flight_end = 0
+        self._present = _Epoch()
+        self._last = _Epoch()
+        self._flights = 0  # of the present epoch
         self._timers_held_until = 0
         self._backoff = 0
         self._backed_off_at = 0
@@ -83,6 +127,32 @@ class Window:
     def outstanding(self) -> int:
         """Packets sent whose RESULT is not held."""
         return self.next - self.base - self._held
+
+    @property
+    def srtt(self) -> int:
+        """The smoothed round trip; 0 before the first sample."""
+        return self._measured.srtt
+
+    @property
+    def rttvar(self) -> int:
+        """Its variation."""
+        return self._measured.rttvar
+
+    @property
+    def rto(self) -> int:
+        """The retransmission timeout: the estimate, under loss that of the path alone."""
+        lossy = self._present.lossy or self._last.lossy
+        if self._path.srtt:
+            return max(self._path.rto, RTO_FLOOR_NS, 0 if lossy else self._estimate)
+        least = min(self._present.least, self._last.least)
+        return (
+            int(min(self._estimate, max(RTO_ROUND_TRIPS * least, RTO_FLOOR_NS))) if lossy else self._estimate
+        )
+
+    @property
+    def round_trip(self) -> int:
+        """Time between two retransmissions by timer, and between two shrinkings of the window."""
+        return min(self.srtt, self.rto)
 
     @property
     def timeout(self) -> int:
@@ -112,6 +182,19 @@ class Window:
         self._high = max(self._high, packet_number + 1)
         return True
 
+    @staticmethod
+    def stamp(now: int) -> int:
+        """The `reply` of a retransmission: the time in steps of 4.1 us, 1 to 65,535 and then again."""
+        return now // STAMP_NS % 0xFFFF + 1
+
+    def answered(self, stamp: int, is_new: bool, now: int) -> None:
+        """A RESULT came as the answer to a retransmission of that time. If it is new, that for all was lost.
+
+        It is a measure of the path: nobody was waited for.
+        """
+        self._present.lossy |= is_new
+        self._path.add(((self.stamp(now) - stamp) % 0xFFFF + 1) * STAMP_NS)  # stamps are cut off
+
     def acknowledge(self, accepted: Iterable[int], now: int) -> None:
         """Takes in one batch of accepted packets: one round-trip sample, window growth, new base."""
         count = 0
@@ -125,10 +208,19 @@ class Window:
             del self._entries[self.base]
             self.base += 1
             self._held -= 1
-        if self.base >= self._flight_end and self._samples:
-            self._sample(sorted(self._samples)[(len(self._samples) - 1) // 4])
+        if self.base < self._flight_end:
+            return
+        if self._samples:
+            ordered = sorted(self._samples)
+            self._present.least = min(self._present.least, ordered[0])
+            self._sample(ordered[(len(ordered) - 1) // 4])
             self._samples.clear()
-            self._flight_end = self.next
+        self._flight_end = self.next
+        self._flights += 1
+        if self._flights == EPOCH_FLIGHTS:
+            if not self._present.lossy:
+                self._path = RoundTrip()
+            self._last, self._present, self._flights = self._present, _Epoch(), 0
 
     def detect_lost(self, now: int) -> list[int]:
         """Packets to send again now, at most one batch, lowest first; their timers are set anew."""
@@ -155,10 +247,11 @@ class Window:
             out.append(q)
         self.retransmissions += len(out)
         if timer:
-            self._timers_held_until = now + self.srtt
+            self._timers_held_until = now + self.round_trip
             self._shrink(3, 4, now)
         elif loss:
             self._shrink(7, 8, now)
+        self._present.lossy |= loss
         return out
 
     def loss_timer(self) -> int | None:
@@ -170,13 +263,8 @@ class Window:
         return _HeldFrom(self._entries, self._high)
 
     def _sample(self, rtt: int) -> None:
-        if self.srtt == 0:
-            self.srtt = max(rtt, 1)
-            self.rttvar = rtt // 2
-        else:
-            self.rttvar += (abs(self.srtt - rtt) - self.rttvar) // 4
-            self.srtt = max(self.srtt + (rtt - self.srtt) // 8, 1)
-        self.rto = max(self.srtt + 4 * self.rttvar, RTO_FLOOR_NS)
+        self._measured.add(rtt)
+        self._estimate = max(self._measured.rto, RTO_FLOOR_NS)
 
     def _back_off(self, now: int) -> None:
         if self._progress:
@@ -194,7 +282,7 @@ class Window:
         self.cwnd = min(self.cwnd + steps, self.limit)
 
     def _shrink(self, numerator: int, denominator: int, now: int) -> None:
-        if self._shrunk_at is not None and now - self._shrunk_at < self.srtt:
+        if self._shrunk_at is not None and now - self._shrunk_at < self.round_trip:
             return
         self._shrunk_at = now
         self.cwnd = max(self.cwnd * numerator // denominator, self.batch)

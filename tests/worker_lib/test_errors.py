@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import threading
@@ -26,6 +27,7 @@ from worker_lib import (
     SwitchAggError,
     SwitchError,
     UsageError,
+    WorkerLostError,
 )
 from worker_lib.embedded import start_embedded
 
@@ -469,20 +471,46 @@ def test_a_switch_that_never_answers(host: EmbeddedController, monkeypatch: pyte
         assert silent.recv(100)
 
 
-def test_a_switch_that_is_gone_is_not_waited_for(
-    host: EmbeddedController, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its controller lives: it was another process, and is killed."""
+def name_ended_switch(host: EmbeddedController, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From here on the controller admits ranks to a switch whose port refuses packets."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as ended:
         ended.bind(("127.0.0.1", 0))
         monkeypatch.setattr(host.driver, "address", ended.getsockname())
     monkeypatch.setattr(type(host.driver), "link", property(lambda _: ""))
+
+
+def test_a_switch_that_is_gone_is_not_waited_for(
+    host: EmbeddedController, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its controller lives: it was another process, and is killed."""
+    name_ended_switch(host, monkeypatch)
 
     def call(session: Session) -> None:
         with pytest.raises(SwitchError, match="is gone: its port refuses packets; allreduce"):
             session.allreduce(np.ones(10, F32), timeout=600)
         with pytest.raises(SessionBrokenError):
             session.barrier()
+
+    together(host.url, 2, call)
+
+
+def test_a_rank_that_leaves_because_the_switch_is_gone_does_not_hide_it(
+    host: EmbeddedController, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was the first to notice, and the others hear of that before they notice themselves."""
+    name_ended_switch(host, monkeypatch)
+    monkeypatch.setattr("worker_lib.work._REFUSALS", 10**9)
+
+    def call(session: Session) -> None:
+        if session.rank == 0:
+            work = session.allreduce_async(np.ones(10, F32))
+            time.sleep(0.5)
+            session.close()
+            with pytest.raises(SessionBrokenError):
+                work.wait()
+            return
+        with pytest.raises(SwitchError, match="is gone: its port refuses packets; allreduce"):
+            session.allreduce(np.ones(10, F32), timeout=600)
 
     together(host.url, 2, call)
 
@@ -516,11 +544,92 @@ def test_the_late_of_many_are_named(host: EmbeddedController) -> None:
             session.allreduce(np.ones(300_000, F32))
         if session.rank % 2 == 0:
             works = [session.allreduce_async(np.ones(300_000, F32), timeout=2) for _ in range(3)]
-            with pytest.raises(CollectiveTimeout, match=r"the switch waits for ranks 1, 3, late"):
+            # Whoever is second may hear of the first before its own time is up.
+            with pytest.raises(
+                (CollectiveTimeout, WorkerLostError), match=r"the switch waits for ranks 1, 3, late"
+            ):
                 works[-1].wait()
         over.wait(60)
 
     together(host.url, 4, call)
+
+
+def test_a_time_out_reaches_the_other_ranks_at_once_with_its_cause(host: EmbeddedController) -> None:
+    over = threading.Event()
+
+    def call(session: Session) -> None:
+        session.barrier()
+        before = time.monotonic()
+        if session.rank == 0:
+            with pytest.raises(CollectiveTimeout):
+                session.barrier(timeout=2)
+            return
+        if session.rank == 1:
+            assert over.wait(60)
+            session.barrier(timeout=60)  # the switch has the others' packets of this one
+        why = r"^rank 0 has failed: it ended with CollectiveTimeout: barrier\(\) was not done within 2 s"
+        with pytest.raises(WorkerLostError, match=rf"{why}.* the switch waits for rank 1, late"):
+            session.barrier(timeout=60)
+        over.set()
+        assert time.monotonic() - before < 30
+
+    together(host.url, 3, call)
+
+
+def test_a_time_out_that_nobody_waits_for_reaches_the_others(host: EmbeddedController) -> None:
+    over = threading.Event()
+
+    def call(session: Session) -> None:
+        session.barrier()
+        if session.rank == 1:
+            assert over.wait(60)
+            with pytest.raises(
+                WorkerLostError, match=r"^rank 0 has failed: .*broadcast\(float32, shape \(10,\)\)"
+            ):
+                session.broadcast(np.empty(10, F32), timeout=60)
+            return
+        session.broadcast(np.ones(10, F32), timeout=0.5, async_op=True)
+        eventually(lambda: session.recent()[-1].status == "timed out")
+        with pytest.raises(SessionBrokenError, match=r"broadcast\(float32, shape \(10,\)\) timed out"):
+            session.barrier()
+        over.set()
+
+    together(host.url, 2, call)
+
+
+def test_each_rank_has_a_record_of_its_last_collectives(host: EmbeddedController) -> None:
+    done = threading.Barrier(2)
+
+    def call(session: Session) -> None:
+        assert session.recent() == []
+        before = time.time()
+        for _ in range(40):
+            session.barrier()
+        session.allreduce(np.ones((3, 4), F32), bits=16)
+        records = session.recent()
+        assert len(records) == 32, "the oldest are forgotten"
+        assert [record.number for record in records] == list(range(9, 41))
+        last = records[-1]
+        assert (last.call, last.status) == ("allreduce(float32, shape (3, 4), sum, 16 bits)", "done")
+        assert last.results == last.packets > 0
+        assert before - 1 <= last.called <= time.time() + 1
+        assert 0 < last.seconds < 60
+        if session.rank == 0:
+            with pytest.raises(CollectiveTimeout) as caught:
+                session.broadcast(np.ones(10, np.int64), timeout=0.3)
+            last = session.recent()[-1]
+            assert (last.number, last.status, last.results) == (41, "timed out", 0)
+            assert last.seconds >= 0.3
+            notes = caught.value.__notes__[0].splitlines()
+            assert notes[0] == "Last collectives of rank 0:"
+            assert notes[1:4] == [f"  {record}" for record in records[-3:]]
+            assert re.fullmatch(
+                r"  #41 broadcast\(int64, shape \(10,\)\): timed out after \S+ s with 0 of 1 results",
+                notes[4],
+            )
+        done.wait(60)
+
+    together(host.url, 2, call)
 
 
 def test_a_rank_that_others_wait_for_is_named_in_the_log(

@@ -45,7 +45,10 @@ def _are_four(done: subprocess.CompletedProcess[str]) -> bool:
 @pytest.mark.parametrize(
     "program", [pytest.param(NUMPY, marks=pytest.mark.long), TORCH], ids=["numpy", "torch"]
 )
-@pytest.mark.parametrize("name", ["srun", "torchrun", "Open MPI", "Hydra", "Open MPI on one host"])
+@pytest.mark.parametrize(
+    "name",
+    ["srun", "torchrun", "Open MPI", "Hydra", pytest.param("Open MPI on one host", marks=pytest.mark.long)],
+)
 def test_a_batch_file(name: str, program: str, tmp_path: Path) -> None:
     if name == "torchrun" or program is TORCH:
         pytest.importorskip("torch")

@@ -23,7 +23,7 @@ LARGEST = {
     d: np.array([i - 1], np.dtype(f"u{np.dtype(STORAGE[d]).itemsize}")).view(STORAGE[d])
     for d, i in INFINITY.items()
 }
-CASES = int(os.environ.get("SWITCHAGG_SUMS", "120")) // 4  # of each element type
+CASES = int(os.environ.get("SWITCHAGG_SUMS", "60")) // 4  # of each element type
 
 
 def from_float64(x: np.ndarray[Any, Any], dtype: DType) -> Values:

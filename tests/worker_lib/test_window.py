@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import heapq
+import math
 import os
 import random
-from itertools import pairwise
+from collections import defaultdict
+from itertools import count, pairwise
 
 import pytest
 
 from tests.reference.window import RTO_CEILING_NS, RTO_FLOOR_NS, RTO_INITIAL_NS, Window
+from tests.seeds import seed_of_this_run
 from worker_lib import _native
 
 MS = 1_000_000
@@ -185,7 +189,14 @@ def test_native_and_python_windows_are_the_same_machine(case):
         in_flight = [(q, at) for q, at in in_flight if at > now]
         if rng.random() < 0.1:
             here.append(rng.randint(0, first + n + 5))
-        accepted = [results(w, here, now) for w in pair]
+        accepted = [[q for q in here if w.on_result(q)] for w in pair]
+        if accepted[0] and rng.random() < loss:
+            stamp = Window.stamp(now - rng.randint(0, 5 * MS))
+            is_new = rng.random() < 0.5
+            for w in pair:
+                w.answered(stamp, is_new, now)
+        for w in pair:
+            w.acknowledge(accepted[0], now)
         assert accepted[0] == accepted[1]
         due = [w.detect_lost(now) for w in pair]
         assert due[0] == due[1]
@@ -208,3 +219,104 @@ def test_native_and_python_windows_are_the_same_machine(case):
         assert state[0] == state[1]
     assert pair[0].base > 0
     assert loss == 0.0 or slots < 8 or repeats > 0
+
+
+class SimulatedJob:
+    """Ranks with native windows around one switch, in virtual time; every packet may be lost, each way."""
+
+    def __init__(self, ranks: int, slots: int, loss: float, rng: random.Random) -> None:
+        self.windows = [_native.Window(slots, 64, slots) for _ in range(ranks)]
+        self.loss, self.rng = loss, rng
+        self.path = MS // 10  # to the switch and back
+        self.transmitted = 0
+        self.events: list[tuple[int, int, str, int, int, int]] = []
+        self.seen: dict[int, set[int]] = defaultdict(set)
+        self.wakes: list[float] = [math.inf] * ranks
+        self.numbers = count()
+
+    def post(self, at: int, kind: str, rank: int, q: int = 0, reply: int = 0) -> None:
+        heapq.heappush(self.events, (at, next(self.numbers), kind, rank, q, reply))
+
+    def transmit(self, now: int, kind: str, rank: int, q: int, reply: int = 0) -> None:
+        self.transmitted += 1
+        if self.rng.random() >= self.loss:
+            self.post(now + self.path // 2, kind, rank, q, reply)
+
+    def contribute(self, now: int, rank: int, q: int, reply: int) -> None:
+        if len(self.seen[q]) == len(self.windows):
+            self.transmit(now, "result", rank, q, reply)
+            return
+        self.seen[q].add(rank)
+        if len(self.seen[q]) == len(self.windows):
+            for to in range(len(self.windows)):
+                self.transmit(now, "result", to, q)
+
+    def act(self, now: int, rank: int, total: int) -> None:
+        window = self.windows[rank]
+        for q in window.detect_lost(now):
+            self.transmit(now, "contribution", rank, q, window.stamp(now))
+        new = min(window.room(), total - window.next)
+        first = window.next
+        window.sent(new, now)
+        for q in range(first, first + new):
+            self.transmit(now, "contribution", rank, q)
+        timer = window.loss_timer()
+        if timer is not None and timer < self.wakes[rank]:
+            self.wakes[rank] = timer
+            self.post(timer, "timer", rank)
+
+    def run(self, total: int, limit: int, now: int = 0) -> tuple[int, int]:
+        """Until all ranks hold `total` RESULTs; returns when, and the longest RTO in the second half."""
+        for rank in range(len(self.windows)):
+            self.post(now + rank, "timer", rank)
+        longest = 0
+        while self.events and min(w.base for w in self.windows) < total:
+            now, _, kind, rank, q, reply = heapq.heappop(self.events)
+            assert now < limit, f"not done after {now / 1e9} s: {[w.base for w in self.windows]}"
+            if kind == "contribution":
+                self.contribute(now, rank, q, reply)
+                continue
+            window = self.windows[rank]
+            if kind == "result":
+                is_new = window.on_result(q)
+                if reply:
+                    window.answered(reply, is_new, now)
+                if is_new:
+                    window.acknowledge([q], now)
+            else:
+                self.wakes[rank] = math.inf
+            self.act(now, rank, total)
+            if window.base > total // 2:
+                longest = max(longest, window.rto)
+        return now, longest
+
+
+@pytest.mark.parametrize(
+    ("ranks", "slots", "loss"),
+    [pytest.param(16, 64, 0.05, id="16-ranks-5%"), pytest.param(32, 64, 0.1, id="32-ranks-10%"),
+     pytest.param(4, 8, 0.2, id="4-ranks-8-slots-20%"), pytest.param(16, 512, 0.1, id="16-ranks-512-slots")],
+)  # fmt: skip
+def test_timers_of_ranks_do_not_raise_each_other_under_loss(ranks, slots, loss):
+    """A rank that waits for its timer delays its next packets, and so the samples of all others."""
+    rng = random.Random(seed_of_this_run())
+    job = SimulatedJob(ranks, slots, loss, rng)
+    total = 2500
+    now, longest = job.run(total, limit=60_000 * MS)
+    print(f"{total} packets a rank in {now / MS:.1f} ms of virtual time, RTO at most {longest / MS:.2f} ms")
+    assert longest <= 16 * job.path
+
+
+@pytest.mark.parametrize("loss", [0.0, 0.01, 0.05])
+def test_timers_follow_a_path_that_becomes_slow_under_loss(loss):
+    """Otherwise every packet would be sent again before its RESULT can be there, for ever."""
+    job = SimulatedJob(4, 64, loss, random.Random(seed_of_this_run()))
+    now, _ = job.run(2000, limit=60_000 * MS)
+    assert max(w.rto for w in job.windows) < 2 * MS
+    job.path = 5 * MS
+    now, _ = job.run(3000, limit=60_000 * MS, now=now)
+    assert min(w.rto for w in job.windows) > 5 * MS
+    before = job.transmitted
+    job.run(5000, limit=120_000 * MS, now=now)
+    sent = (job.transmitted - before) / (2000 * 4)  # RESULTs too
+    print(f"{sent:.2f} packets for each that is needed twice")
+    assert sent < 4

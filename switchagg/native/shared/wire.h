@@ -127,7 +127,7 @@ struct Header {
   uint32_t token = 0;  // a worker's secret for this job; in a RESULT the job's result token
   uint32_t seq = 0;  // sequence number of this packet in the job, modulo 2^32
   uint16_t slot = 0;  // base + (seq mod P)
-  uint16_t reply = 0;  // 0; in two-level jobs a repeat carries requester + 1 and the RESULT echoes it
+  uint16_t reply = 0;  // 0; of a repeat its time, a leaf's has the worker's bit + 1; the answer echoes it
 
   // `at` has kHeaderBytes bytes.
   static Header parse(const uint8_t* at) {

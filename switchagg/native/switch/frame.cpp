@@ -148,6 +148,7 @@ void answer_echo(uint8_t* frame) {
 
 namespace {
 
+constexpr uint32_t kIpv6Bytes = 40, kTcpBytes = 20;
 constexpr uint8_t kTcp = 6;
 constexpr uint8_t kTcpFin = 0x01, kTcpPush = 0x08, kTcpReduced = 0x80;  // the last two stand in the last and in the first segment only
 
@@ -160,7 +161,7 @@ uint32_t network_at(const uint8_t* frame, uint32_t size, uint16_t& type) {
     type = wire::load16(frame + at + 2);
     at += kTagBytes;
   }
-  const uint32_t header = type == kIpv4Type ? kIpv4Bytes : type == kIpv6Type ? 40 : 0;
+  const uint32_t header = type == kIpv4Type ? kIpv4Bytes : type == kIpv6Type ? kIpv6Bytes : 0;
   return header != 0 && size >= at + header ? at : 0;
 }
 
@@ -187,10 +188,12 @@ bool split_super_frame(const OffloadInfo& about, const uint8_t* frame, uint32_t 
   uint16_t type = 0;
   const uint32_t network = network_at(frame, size, type);
   const uint32_t transport = about.checksum_start;
-  if (network == 0 || transport <= network || transport + (tcp ? 20u : kUdpBytes) > size) return false;
   const bool ipv4 = type == kIpv4Type;
+  if (network == 0 || transport < network + (ipv4 ? kIpv4Bytes : kIpv6Bytes) ||
+      transport + (tcp ? kTcpBytes : kUdpBytes) > size)
+    return false;
   const uint32_t headers = transport + (tcp ? 4u * (frame[transport + 12] >> 4) : kUdpBytes);
-  if (headers >= size) return false;
+  if (headers < transport + (tcp ? kTcpBytes : kUdpBytes) || headers >= size) return false;
 
   const uint32_t payload = size - headers;
   for (uint32_t at = 0, number = 0; at < payload; at += about.gso_size, ++number) {
@@ -210,7 +213,7 @@ bool split_super_frame(const OffloadInfo& about, const uint8_t* frame, uint32_t 
       wire::store16(ip + 10, 0);
       wire::store16(ip + 10, checksum_of(ones_sum(ip, transport - network)));
     } else {
-      wire::store16(ip + 4, static_cast<uint16_t>(transport - network - 40 + segment));
+      wire::store16(ip + 4, static_cast<uint16_t>(transport - network - kIpv6Bytes + segment));
     }
     uint8_t* const head = made + transport;
     if (tcp) {

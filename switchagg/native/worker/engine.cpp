@@ -89,11 +89,12 @@ bool Engine::submit(std::shared_ptr<Collective> work, int64_t timeout_ns, bool b
   work->index = calls_++;
   work->call.call_number = static_cast<uint32_t>(work->index);
   work->generation = generation;
+  const int64_t now = now_ns();
+  work->submitted_at = now;
   if (broken_ || work->index >= failed_from_) {
-    work->status = broken_ ? Status::aborted : Status::lost;
+    set_status(*work, broken_ ? Status::aborted : Status::lost);
     return true;
   }
-  const int64_t now = now_ns();
   work->deadline = timeout_ns < 0 ? INT64_MAX : now + timeout_ns;
   queue_.push_back(std::move(work));
   if (busy_since_ < 0) busy_since_ = now;
@@ -193,7 +194,8 @@ int64_t Engine::silence_ns(uint64_t completed) {
 }
 
 void Engine::break_all(Status status) {
-  for (auto& c : queue_) c->status = status;
+  begun_before_break_ = count_begun();
+  for (auto& c : queue_) set_status(*c, status);
   queue_.clear();
   sending_ = 0;
   publish();
@@ -490,6 +492,8 @@ bool Engine::retransmit(int64_t now) {
     uint8_t* to = record(packet_number);
     const bool filled = has_payload_[packet_number & (admission_.slots - 1)];
     to[wire::kFlagsOffset] |= wire::kFlagRetransmission;
+    // The answer has it too, if it is for this worker alone.
+    wire::store16(to + wire::kReplyOffset, Window::stamp(now));
     (filled ? data_ : skips_).push_back({to, filled ? stride_ : wire::kHeaderBytes});
   }
   transmit();
@@ -515,8 +519,13 @@ bool Engine::receive(int64_t now) {
         static_cast<int32_t>(h.seq - admission_.first_seq - static_cast<uint32_t>(window_.base()));
     if (h.version != wire::kVersion || h.op != static_cast<uint8_t>(wire::Op::RESULT) || h.job != admission_.job ||
         h.token != admission_.result_token || filled != (r.size == stride_) ||
-        h.slot != admission_.base + (h.seq & (admission_.slots - 1)) || ahead < 0 ||
-        !window_.on_result(window_.base() + static_cast<uint64_t>(ahead))) {
+        h.slot != admission_.base + (h.seq & (admission_.slots - 1))) {
+      ++stats_.ignored;
+      continue;
+    }
+    const bool is_new = ahead >= 0 && window_.on_result(window_.base() + static_cast<uint64_t>(ahead));
+    if (h.reply != 0) window_.answered(h.reply, is_new, got);
+    if (!is_new) {
       ++stats_.ignored;
       continue;
     }
@@ -608,6 +617,7 @@ void Engine::set_status(Collective& c, Status status) {
     if (c.call.bits == kBounded) stats_.bounded_elements += c.call.fingerprint_count;
     stats_.bytes_reduced += c.call.count * c.call.element_bytes();
   }
+  c.ended_at = now_ns();
   c.status = status;
 }
 
@@ -705,7 +715,7 @@ void Engine::adopt(const Admission& admission) {
   has_payload_.assign(admission.slots, 0);
   ++generation_;
   calls_ = 0;
-  completed_ = limit_ = 0;
+  completed_ = limit_ = begun_before_break_ = 0;
   failed_from_ = UINT64_MAX;
   frozen_ = pausing_ = pause_requested_ = false;
   sparse_ = false;
@@ -736,9 +746,13 @@ void Engine::fail_from(uint64_t begun) {
 
 uint64_t Engine::begun() {
   auto lock = contend();
+  return count_begun();
+}
+
+uint64_t Engine::count_begun() const {
   uint64_t count = completed_;
   for (const auto& c : queue_) count += c->begun;
-  return count;
+  return std::max(count, begun_before_break_);
 }
 
 uint64_t Engine::completed() {

@@ -85,6 +85,7 @@ struct Collective {
   Call call;
   int64_t deadline = 0;
   std::atomic<Status> status{Status::pending};
+  std::atomic<int64_t> submitted_at{0}, ended_at{0};  // nanoseconds of the monotonic clock; 0: not yet
   uint32_t difference[5] = {};  // for a mismatch: the bits of each fingerprint word in which ranks differ
   uint32_t policy = 0;          // rank 0's policy word of this collective
   std::atomic<uint32_t> generation{0};  // in which it is carried out
@@ -202,6 +203,7 @@ class Engine {
   void complete(Collective& c, Status status);
   void publish();
   void set_status(Collective& c, Status status);
+  uint64_t count_begun() const;
   bool halted() const { return frozen_ && completed_ >= limit_; }
   bool expire(int64_t now);
   void adopt(const Admission& admission);
@@ -231,6 +233,7 @@ class Engine {
   // rank that has left.
   std::atomic<uint32_t> generation_{0};
   uint64_t completed_ = 0, limit_ = 0, failed_from_ = UINT64_MAX;
+  uint64_t begun_before_break_ = 0;
   std::atomic<bool> frozen_{false}, pause_requested_{false};
   bool pausing_ = false;  // frozen_ by a header, and pause_eventfd_ was not signalled yet
   int pause_eventfd_ = -1;

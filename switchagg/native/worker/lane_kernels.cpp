@@ -352,6 +352,7 @@ void exact_limb_f32(const float* __restrict x, size_t n, int shift, uint32_t mas
 }
 
 inline int32_t word_at(const uint32_t* words, size_t i) { return static_cast<int32_t>(big(words[i])); }
+inline uint32_t magnitude_of(int32_t v) { return v < 0 ? 0u - static_cast<uint32_t>(v) : static_cast<uint32_t>(v); }
 
 size_t dequantize_large(const uint32_t* __restrict sums, size_t n, uint32_t least, ScaleF s, float* __restrict x,
                         [[maybe_unused]] bool nontemporal) {
@@ -388,7 +389,7 @@ size_t dequantize_large(const uint32_t* __restrict sums, size_t n, uint32_t leas
 #endif
   for (; i < n; ++i) {
     const int32_t sum = word_at(sums, i);
-    if (static_cast<uint32_t>(sum < 0 ? -sum : sum) < least) return i;
+    if (magnitude_of(sum) < least) return i;
     x[i] = static_cast<float>(sum) * s.f1;
   }
   return n;
@@ -400,11 +401,11 @@ uint32_t small_sums32(const uint32_t* __restrict sums, size_t n, uint32_t least,
   uint32_t found = 0;
 #if defined(__AVX2__)
   constexpr size_t kVectors = 32 / kWidth;
-  const Ints bound = all(least), one = all(1u);
+  const Ints bound = all(least), one = all(1u), most = all(0x7fffffffu);
   for (; i + 32 <= n; i += 32) {
     Ints magnitudes[kVectors], smallest = bound;
     for (size_t j = 0; j < kVectors; ++j) {
-      magnitudes[j] = magnitude(swapped(load(sums + i + j * kWidth)));
+      magnitudes[j] = smaller(magnitude(swapped(load(sums + i + j * kWidth))), most);  // that of -2^31 is no int32
       smallest = smaller(smallest, magnitudes[j]);
     }
     if (!smaller_lanes(smallest, bound)) continue;
@@ -417,7 +418,7 @@ uint32_t small_sums32(const uint32_t* __restrict sums, size_t n, uint32_t least,
 #endif
   for (; i < n; ++i) {
     const int32_t sum = word_at(sums, i);
-    if (static_cast<uint32_t>(sum < 0 ? -sum : sum) >= least) continue;
+    if (magnitude_of(sum) >= least) continue;
     found |= 1u << (i / 32);
     set_bit(small, i);
     if (sum == 0) set_bit(zero, i);

@@ -257,6 +257,8 @@ NB_MODULE(_native, m) {
       .def_prop_ro("policy", [](const Collective& c) { return c.policy; })
       .def_prop_ro("call_number", [](const Collective& c) { return c.call.call_number; })
       .def_prop_ro("generation", [](const Collective& c) { return c.generation.load(); })
+      .def_prop_ro("submitted_at", [](const Collective& c) { return c.submitted_at.load(); })
+      .def_prop_ro("ended_at", [](const Collective& c) { return c.ended_at.load(); })
       .def_prop_ro("resolved",
                    [](const Collective& c) { return std::make_tuple(c.call.sparse, c.call.block, int{c.call.bits}); })
       .def_prop_ro("packets", [](const Collective& c) { return c.packets; })
@@ -383,6 +385,8 @@ NB_MODULE(_native, m) {
       .def("room", &Window::room)
       .def("sent", &Window::sent, "count"_a, "now"_a, "timed"_a = true)
       .def("on_result", &Window::on_result, "packet_number"_a)
+      .def_static("stamp", &Window::stamp, "now"_a)
+      .def("answered", &Window::answered, "stamp"_a, "is_new"_a, "now"_a)
       .def(
           "acknowledge",
           [](Window& w, const std::vector<uint64_t>& accepted, int64_t now) { w.acknowledge(accepted, now); },

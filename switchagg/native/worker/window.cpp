@@ -1,10 +1,13 @@
 #include "switchagg/native/worker/window.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace switchagg {
 namespace {
 constexpr int64_t kRtoFloor = 500000, kRtoCeiling = 50000000, kRtoInitial = 10000000;
+constexpr int64_t kRoundTrips = 8;  // of the least, as a timeout
+constexpr uint32_t kEpochFlights = 64;
 constexpr uint32_t kLeastReordering = 16, kMostReordering = 64;
 
 int64_t floor_div(int64_t a, int64_t b) { return a / b - (a % b != 0 && (a < 0) != (b < 0)); }
@@ -27,7 +30,8 @@ uint32_t Window::room() const {
 }
 
 void Window::sent(uint32_t count, int64_t now, bool timed) {
-  for (uint32_t i = 0; i < count; ++i, ++next_) at(next_) = {now, now + timeout(), next_ + 1, timed, false};
+  const int64_t deadline = now + timeout();
+  for (uint32_t i = 0; i < count; ++i, ++next_) at(next_) = {now, deadline, next_ + 1, timed, false};
 }
 
 bool Window::on_result(uint64_t packet_number) {
@@ -39,6 +43,11 @@ bool Window::on_result(uint64_t packet_number) {
   ++held_;
   high_ = std::max(high_, packet_number + 1);
   return true;
+}
+
+void Window::answered(uint16_t stamp, bool is_new, int64_t now) {
+  present_.lossy |= is_new;
+  path_.add(((Window::stamp(now) + UINT16_MAX - stamp) % UINT16_MAX + 1) * kStampNs);  // stamps are cut off
 }
 
 void Window::acknowledge(std::span<const uint64_t> accepted, int64_t now) {
@@ -54,13 +63,19 @@ void Window::acknowledge(std::span<const uint64_t> accepted, int64_t now) {
     ++base_;
     --held_;
   }
-  if (base_ >= flight_end_ && !samples_.empty()) {
+  if (base_ < flight_end_) return;
+  if (!samples_.empty()) {
     const auto quartile = samples_.begin() + static_cast<std::ptrdiff_t>((samples_.size() - 1) / 4);
     std::nth_element(samples_.begin(), quartile, samples_.end());
     sample(*quartile);
+    present_.least = std::min(present_.least, *std::min_element(samples_.begin(), quartile + 1));
     samples_.clear();
-    flight_end_ = next_;
   }
+  flight_end_ = next_;
+  if (++flights_ < kEpochFlights) return;
+  if (!present_.lossy) path_ = {};
+  last_ = std::exchange(present_, {});
+  flights_ = 0;
 }
 
 void Window::detect_lost(int64_t now, std::vector<uint64_t>& out) {
@@ -91,11 +106,12 @@ void Window::detect_lost(int64_t now, std::vector<uint64_t>& out) {
   }
   retransmissions_ += out.size() - before;
   if (timer) {
-    timers_held_until_ = now + srtt_;
+    timers_held_until_ = now + round_trip();
     shrink(3, 4, now);
   } else if (loss) {
     shrink(7, 8, now);
   }
+  present_.lossy |= loss;
 }
 
 int64_t Window::loss_timer() const {
@@ -107,7 +123,14 @@ int64_t Window::loss_timer() const {
   return earliest < 0 ? -1 : std::max(earliest, timers_held_until_);
 }
 
-int64_t Window::timeout() const { return std::min(rto_ << backoff_, std::max(rto_, kRtoCeiling)); }
+int64_t Window::rto() const {
+  const bool lossy = present_.lossy || last_.lossy;
+  if (path_.srtt > 0) return std::max({path_.rto(), kRtoFloor, lossy ? 0 : rto_});
+  const int64_t least = std::min(present_.least, last_.least);
+  return lossy && least < INT64_MAX ? std::min(rto_, std::max(kRoundTrips * least, kRtoFloor)) : rto_;
+}
+
+int64_t Window::timeout() const { return std::min(rto() << backoff_, std::max(rto(), kRtoCeiling)); }
 
 void Window::back_off(int64_t now) {
   if (progress_) {
@@ -121,20 +144,24 @@ void Window::back_off(int64_t now) {
   backed_off_at_ = now;
 }
 
-void Window::sample(int64_t rtt) {
-  if (srtt_ == 0) {
-    srtt_ = std::max<int64_t>(rtt, 1);
-    rttvar_ = rtt / 2;
+void Window::RoundTrip::add(int64_t rtt) {
+  if (srtt == 0) {
+    srtt = std::max<int64_t>(rtt, 1);
+    rttvar = rtt / 2;
   } else {
-    const int64_t error = srtt_ > rtt ? srtt_ - rtt : rtt - srtt_;
-    rttvar_ += floor_div(error - rttvar_, 4);
-    srtt_ = std::max<int64_t>(srtt_ + floor_div(rtt - srtt_, 8), 1);
+    const int64_t error = srtt > rtt ? srtt - rtt : rtt - srtt;
+    rttvar += floor_div(error - rttvar, 4);
+    srtt = std::max<int64_t>(srtt + floor_div(rtt - srtt, 8), 1);
   }
-  rto_ = std::max(srtt_ + 4 * rttvar_, kRtoFloor);
+}
+
+void Window::sample(int64_t rtt) {
+  measured_.add(rtt);
+  rto_ = std::max(measured_.rto(), kRtoFloor);
 }
 
 void Window::shrink(uint32_t numerator, uint32_t denominator, int64_t now) {
-  if (shrunk_at_ >= 0 && now - shrunk_at_ < srtt_) return;
+  if (shrunk_at_ >= 0 && now - shrunk_at_ < round_trip()) return;
   shrunk_at_ = now;
   cwnd_ = std::max(cwnd_ * numerator / denominator, batch_);
 }

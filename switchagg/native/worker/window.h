@@ -2,6 +2,7 @@
 // docs/protocol.md, section 8, has the rules; tests/reference/window.py is the reference implementation.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -16,9 +17,9 @@ class Window {
   uint64_t next() const { return next_; }
   uint32_t batch() const { return batch_; }
   uint32_t cwnd() const { return cwnd_; }
-  int64_t srtt() const { return srtt_; }
-  int64_t rttvar() const { return rttvar_; }
-  int64_t rto() const { return rto_; }
+  int64_t srtt() const { return measured_.srtt; }
+  int64_t rttvar() const { return measured_.rttvar; }
+  int64_t rto() const;
   uint64_t retransmissions() const { return retransmissions_; }
   uint32_t outstanding() const { return static_cast<uint32_t>(next_ - base_) - held_; }
 
@@ -28,6 +29,10 @@ class Window {
   uint32_t room() const;
   void sent(uint32_t count, int64_t now, bool timed);
   bool on_result(uint64_t packet_number);  // false: outside the window, or a duplicate
+  // The time in steps of 4.1 us, 1 to 65,535 and then again: what a retransmission carries, and its answer echoes.
+  static uint16_t stamp(int64_t now) { return static_cast<uint16_t>(now / kStampNs % UINT16_MAX + 1); }
+  // A RESULT came as the answer to a retransmission of that time. A new one was lost on its first way.
+  void answered(uint16_t stamp, bool is_new, int64_t now);
   // Processes a batch of new RESULTs: round-trip sample, window growth, new base.
   void acknowledge(std::span<const uint64_t> accepted, int64_t now);
   // Appends packet numbers to retransmit now: lost by reordering threshold or loss timer, at most a batch.
@@ -35,6 +40,7 @@ class Window {
   int64_t loss_timer() const;  // -1: nothing is outstanding
 
  private:
+  static constexpr int64_t kStampNs = 4096;
   struct Entry {
     int64_t sent_at, deadline;
     uint64_t later_from;  // RESULTs from this packet number on count towards the threshold
@@ -42,6 +48,7 @@ class Window {
   };
   Entry& at(uint64_t packet_number) { return entries_[packet_number & (span_ - 1)]; }
   const Entry& at(uint64_t packet_number) const { return entries_[packet_number & (span_ - 1)]; }
+  int64_t round_trip() const { return std::min(measured_.srtt, rto()); }
   int64_t timeout() const;
   void back_off(int64_t now);
   void sample(int64_t rtt);
@@ -51,10 +58,23 @@ class Window {
   uint64_t base_ = 0, next_ = 0, high_ = 0;
   uint32_t held_ = 0;
   uint64_t credit_ = 0;
-  int64_t srtt_ = 0, rttvar_ = 0, rto_;
+  struct RoundTrip {  // RFC 6298
+    int64_t srtt = 0, rttvar = 0;
+    void add(int64_t rtt);
+    int64_t rto() const { return srtt + 4 * rttvar; }
+  };
+  RoundTrip measured_, path_;  // of flights; of answers to retransmissions, which wait for nobody
+  int64_t rto_;
   int64_t shrunk_at_ = -1;
   std::vector<int64_t> samples_;  // round trips of this flight
   uint64_t flight_end_ = 0;
+  // Of some flights: the least round trip, and whether a packet was lost in one, which lateness does not look like.
+  struct Epoch {
+    int64_t least = INT64_MAX;
+    bool lossy = false;
+  };
+  Epoch present_, last_;
+  uint32_t flights_ = 0;  // of the present epoch
   int64_t timers_held_until_ = 0;
   uint32_t backoff_ = 0;
   int64_t backed_off_at_ = 0;

@@ -1,0 +1,13 @@
+"""Every schedule of the slot table and the windows, for a few workers and slots.
+
+    search.py        breadth-first search over states, with the shortest way to one that is wrong
+    programs.py      the reference programs, each distinct step run once; and with a mistake put in
+    one_switch.py    workers and one switch
+    tree.py          workers, leaves and a root
+    mistakes.py      mistakes in the rules, each of which must be found
+    __main__.py      all configurations: `make exhaustive`
+
+The network is the set of all packets ever sent: each may arrive at any time, again and again, in any order,
+or never. That is loss, duplication and reordering without a bound, and a retransmission adds nothing to it.
+What a worker has sent follows from how far it is, so the set needs no room in a state.
+"""

@@ -1,0 +1,33 @@
+"""Every schedule of small jobs is right, and a mistake in any rule is found."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.exhaustive.mistakes import MISTAKES
+from tests.exhaustive.one_switch import OneSwitch
+from tests.exhaustive.search import Wrong, search
+from tests.exhaustive.tree import Tree
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(lambda: OneSwitch(2, 2, 6), id="2-workers-2-slots"),
+        pytest.param(lambda: OneSwitch(2, 4, 12), id="2-workers-4-slots"),
+        pytest.param(lambda: OneSwitch(3, 2, 6), id="3-workers-2-slots"),
+        pytest.param(lambda: Tree((1, 1), 2, 6), id="tree-of-1+1"),
+        pytest.param(lambda: Tree((2, 1), 2, 6), id="tree-of-2+1"),
+    ],
+)
+def test_every_schedule_ends_with_the_right_sums(make):
+    found = search(make())
+    print(found)
+    assert found.states > 50
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_found(name):
+    with pytest.raises(Wrong) as caught:
+        search(MISTAKES[name]())
+    print(caught.value)
