@@ -73,10 +73,12 @@ def places(total: int) -> tuple[int, ...]:
 
 
 def test_a_lost_rank_is_named_at_once_to_those_who_wait(host: EmbeddedController) -> None:
+    all_have_it = threading.Barrier(3)
+
     def call(session: Session) -> None:
         session.barrier()
+        all_have_it.wait(60)
         if session.rank == 1:
-            time.sleep(0.2)
             return vanish(session)
         works = [session.allreduce_async(np.ones(100, I32)) for _ in range(3)]
         with pytest.raises(WorkerLostError, match=r"rank 1 was lost: .*allreduce\(int32") as caught:
@@ -94,8 +96,11 @@ def test_a_lost_rank_is_named_at_once_to_those_who_wait(host: EmbeddedController
 
 
 def test_who_was_not_waiting_is_told_by_the_next_call(host: EmbeddedController) -> None:
+    all_have_it = threading.Barrier(2)
+
     def call(session: Session) -> None:
         session.barrier()
+        all_have_it.wait(60)
         if session.rank == 1:
             return vanish(session)
         monitor = session._state.monitor
@@ -195,9 +200,12 @@ def test_an_evicted_job(host: EmbeddedController) -> None:
 
 
 def test_the_others_go_on_after_a_loss(host: EmbeddedController) -> None:
+    all_have_it = threading.Barrier(4)
+
     def call(session: Session) -> Any:
         assert session.places == (0, 1, 2, 3)
         assert sum_of(session) == 15
+        all_have_it.wait(60)
         if session.rank in (1, 2):
             if session.rank == 2:
                 time.sleep(0.05)
@@ -258,12 +266,13 @@ def test_asynchronous_collectives_fail_together_and_later_ones_match(host: Embed
 
 def test_one_that_is_left_goes_on_alone_and_is_joined_again(host: EmbeddedController) -> None:
     name = job_name()
-    alone = threading.Event()
+    alone, all_have_it = threading.Event(), threading.Barrier(2)
     settings: dict[str, Any] = {"on_loss": "shrink", "deadline": 5.0, "timeout": 20.0}
 
     def survivor() -> list[int]:
         with worker_lib.connect(host.url, name, 0, 2, **settings) as session:
             assert sum_of(session) == 3
+            all_have_it.wait(60)
             with pytest.raises(WorkerLostError, match="goes on with 1 rank:"):
                 session.barrier()
             assert (session.rank, session.world_size, session.places) == (0, 1, (0,))
@@ -283,6 +292,7 @@ def test_one_that_is_left_goes_on_alone_and_is_joined_again(host: EmbeddedContro
     def lost_and_back() -> list[int]:
         session = worker_lib.connect(host.url, name, 1, 2, **settings)
         assert sum_of(session) == 3
+        all_have_it.wait(60)
         vanish(session)
         assert alone.wait(60)
         with back(host.url, name, 1, 2, **settings) as session:
@@ -299,10 +309,12 @@ def test_one_that_is_left_goes_on_alone_and_is_joined_again(host: EmbeddedContro
 def test_a_rank_that_comes_back_takes_part_from_a_later_collective_on(host: EmbeddedController) -> None:
     name = job_name()
     settings: dict[str, Any] = {"on_loss": "shrink", "deadline": 5.0, "timeout": 20.0}
+    all_have_it = threading.Barrier(3)
 
     def member(rank: int) -> list[tuple[int, ...]]:
         session = worker_lib.connect(host.url, name, rank, 3, **settings)
         assert sum_of(session) == 7
+        all_have_it.wait(60)
         if rank == 1:
             vanish(session)
             session = back(host.url, name, rank, 3, **settings)
@@ -366,10 +378,12 @@ def test_calls_of_several_collectives_begin_again_when_a_rank_comes_back(
     settings: dict[str, Any] = {
         "on_loss": "shrink", "deadline": 5.0, "timeout": 20.0, "transport": transport,
     }  # fmt: skip
+    all_have_it = threading.Barrier(3)
 
     def member(rank: int) -> list[tuple[int, ...]]:
         session = worker_lib.connect(host.url, name, rank, 3, **settings)
         assert call(session) == (0, 1, 2)
+        all_have_it.wait(60)
         if rank == 1:
             vanish(session)
             time.sleep(0.1)  # the others go on without it
@@ -444,12 +458,15 @@ def wait_for_pause(session: Session) -> None:
 
 
 def test_groups_after_a_change(host: EmbeddedController) -> None:
+    all_have_it = threading.Barrier(3)
+
     def call(session: Session) -> Any:
         with_all = session.group([0, 2])
         if with_all is not None:
             assert sum_of(with_all) == 3
             with_all.close()
         session.barrier()
+        all_have_it.wait(60)
         if session.rank == 1:
             return vanish(session)
         with pytest.raises(WorkerLostError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import ml_dtypes
@@ -230,8 +231,11 @@ def test_ranks_that_are_left_after_a_loss_measure_again(host: EmbeddedController
         found = session.allreduce_sparse(mine, np.ones(mine.size, np.float32), 1 << 17)
         return found.indices.size, int(found.values.sum())
 
+    all_have_it = threading.Barrier(3)
+
     def call(session: Session) -> Any:
         before = reduced(session)
+        all_have_it.wait(60)
         if session.rank == 1:
             return vanish(session)
         with pytest.raises(WorkerLostError):
