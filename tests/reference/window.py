@@ -38,6 +38,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 RTO_FLOOR_NS = 500_000
+WHOLE_BATCHES = 3  # time-outs in a row without a RESULT, before repeats are fewer
 RTO_CEILING_NS = 50_000_000
 RTO_INITIAL_NS = 10_000_000
 RTO_ROUND_TRIPS = 8
@@ -116,6 +117,7 @@ class Window:
         self._flights = 0  # of the present epoch
         self._timers_held_until = 0
         self._backoff = 0
+        self._unanswered = 0  # time-outs in a row after which no RESULT came
         self._backed_off_at = 0
         self._progress = False  # has a RESULT come since the last time-out?
         self._shrunk_at: int | None = None
@@ -152,7 +154,7 @@ class Window:
     @property
     def round_trip(self) -> int:
         """Time between two retransmissions by timer, and between two shrinkings of the window."""
-        return min(self.srtt, self.rto)
+        return min(self.srtt, self.rto) if self.srtt else self.rto
 
     @property
     def timeout(self) -> int:
@@ -223,12 +225,18 @@ class Window:
             self._last, self._present, self._flights = self._present, _Epoch(), 0
 
     def detect_lost(self, now: int) -> list[int]:
-        """Packets to send again now, at most one batch, lowest first; their timers are set anew."""
+        """Packets to send again now, lowest first; their timers are set anew.
+
+        At most one batch. After `WHOLE_BATCHES` time-outs in a row that no RESULT followed, half of it, then
+        half of that, down to one packet: where only the first packets of a batch ever arrive, and each rank
+        sends others first, ranks would lose the rest again and again.
+        """
         out: list[int] = []
         held_from = self._held_from_top()
         loss = timer = False
+        most = self.batch
         for q in range(self.base, self.next):
-            if len(out) >= self.batch:
+            if len(out) >= most:
                 break
             entry = self._entries[q]
             if entry.done:
@@ -236,6 +244,7 @@ class Window:
             if now >= max(entry.deadline, self._timers_held_until):
                 if not timer:
                     self._back_off(now)
+                    most = max(1, self.batch >> max(0, self._unanswered - WHOLE_BATCHES))
                 timer = True
             elif entry.mark < self._high and held_from(entry.mark) >= self.reordering_threshold:
                 loss = True
@@ -267,6 +276,7 @@ class Window:
         self._estimate = max(self._measured.rto, RTO_FLOOR_NS)
 
     def _back_off(self, now: int) -> None:
+        self._unanswered = 0 if self._progress else self._unanswered + 1
         if self._progress:
             self._backoff = 0
         elif now - self._backed_off_at >= self.timeout < RTO_CEILING_NS:

@@ -123,6 +123,22 @@ def test_a_packet_lost_by_the_reordering_threshold_is_resent_at_once_and_not_aga
     assert w.retransmissions == 2
 
 
+def test_time_outs_that_nothing_follows_repeat_fewer_packets_down_to_the_oldest(make):
+    w = make(128, 8, 64)
+    w.sent(1, 0)
+    assert results(w, [0], MS) == [0]
+    w.sent(8, MS)
+    repeats, times = [], [MS]
+    for _ in range(9):
+        times.append(w.loss_timer())
+        repeats.append(w.detect_lost(times[-1]))
+    assert [len(each) for each in repeats] == [8, 8, 8, 8, 4, 2, 1, 1, 1]
+    assert repeats[4:8] == [[1, 2, 3, 4], [5, 6], [7], [8]]
+    assert all(later - earlier >= MS for earlier, later in pairwise(times)), "a round trip between two"
+    assert results(w, [1], times[-1]) == [1]
+    assert len(w.detect_lost(times[-1] + 1000 * MS)) == 7, "after a RESULT, a batch again"
+
+
 def test_congestion_window_shrinks_once_a_round_trip_and_keeps_a_batch(make):
     w = make(1024, 46, 512)
     w.sent(512, 0)

@@ -8,6 +8,7 @@ namespace {
 constexpr int64_t kRtoFloor = 500000, kRtoCeiling = 50000000, kRtoInitial = 10000000;
 constexpr int64_t kRoundTrips = 8;  // of the least, as a timeout
 constexpr uint32_t kEpochFlights = 64;
+constexpr uint32_t kWholeBatches = 3, kMostUnanswered = kWholeBatches + 31;
 constexpr uint32_t kLeastReordering = 16, kMostReordering = 64;
 
 int64_t floor_div(int64_t a, int64_t b) { return a / b - (a % b != 0 && (a < 0) != (b < 0)); }
@@ -82,11 +83,15 @@ void Window::detect_lost(int64_t now, std::vector<uint64_t>& out) {
   const size_t before = out.size();
   bool loss = false, timer = false;
   bool counted = false;
-  for (uint64_t q = base_; q < next_ && out.size() - before < batch_; ++q) {
+  uint32_t most = batch_;
+  for (uint64_t q = base_; q < next_ && out.size() - before < most; ++q) {
     Entry& e = at(q);
     if (e.done) continue;
     if (now >= std::max(e.deadline, timers_held_until_)) {
-      if (!timer) back_off(now);
+      if (!timer) {
+        back_off(now);
+        most = std::max(1u, batch_ >> (std::max(unanswered_, kWholeBatches) - kWholeBatches));
+      }
       timer = true;
     } else if (e.later_from < high_) {
       if (!counted) {  // held_from_[i]: RESULTs held from packet number base + i on
@@ -133,6 +138,7 @@ int64_t Window::rto() const {
 int64_t Window::timeout() const { return std::min(rto() << backoff_, std::max(rto(), kRtoCeiling)); }
 
 void Window::back_off(int64_t now) {
+  unanswered_ = progress_ ? 0 : std::min(unanswered_ + 1, kMostUnanswered);
   if (progress_) {
     backoff_ = 0;
   } else if (now - backed_off_at_ >= timeout() && timeout() < kRtoCeiling) {

@@ -35,7 +35,8 @@ class Window {
   void answered(uint16_t stamp, bool is_new, int64_t now);
   // Processes a batch of new RESULTs: round-trip sample, window growth, new base.
   void acknowledge(std::span<const uint64_t> accepted, int64_t now);
-  // Appends packet numbers to retransmit now: lost by reordering threshold or loss timer, at most a batch.
+  // Appends packet numbers to retransmit now: lost by reordering threshold or loss timer, at most a batch, and less after
+  // several time-outs in a row that no RESULT followed.
   void detect_lost(int64_t now, std::vector<uint64_t>& out);
   int64_t loss_timer() const;  // -1: nothing is outstanding
 
@@ -48,7 +49,7 @@ class Window {
   };
   Entry& at(uint64_t packet_number) { return entries_[packet_number & (span_ - 1)]; }
   const Entry& at(uint64_t packet_number) const { return entries_[packet_number & (span_ - 1)]; }
-  int64_t round_trip() const { return std::min(measured_.srtt, rto()); }
+  int64_t round_trip() const { return measured_.srtt > 0 ? std::min(measured_.srtt, rto()) : rto(); }
   int64_t timeout() const;
   void back_off(int64_t now);
   void sample(int64_t rtt);
@@ -76,7 +77,7 @@ class Window {
   Epoch present_, last_;
   uint32_t flights_ = 0;  // of the present epoch
   int64_t timers_held_until_ = 0;
-  uint32_t backoff_ = 0;
+  uint32_t backoff_ = 0, unanswered_ = 0;  // time-outs in a row after which no RESULT came
   int64_t backed_off_at_ = 0;
   bool progress_ = false;
   uint64_t retransmissions_ = 0;
