@@ -1,4 +1,4 @@
-# make install | demo | test | test-long | topo-test | experiments | fuzz | fuzz-sums | fuzz-native | exhaustive | loss | soak | fuzz-api | training | torch-matrix | torch-kills | bench | lint. Each does its own set-up; needs Python 3.11+, a C++20 compiler and make.
+# make install | demo | test | test-long | topo-test | experiments | fuzz | fuzz-sums | fuzz-native | exhaustive | simulate | loss | soak | fuzz-api | training | torch-matrix | torch-kills | bench | lint. Each does its own set-up; needs Python 3.11+, a C++20 compiler and make.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -10,12 +10,13 @@ SUMS ?= 5000
 # Two files of tests at a time: most of their time they wait. PYTEST= runs one after another.
 PYTEST ?= -n 2 --dist loadfile
 EXECUTIONS ?= 1000000
+SCHEDULES ?= 100000
 STEPS ?= 500
 KILLS ?= 100
 WAY ?= reconfigure
 SOURCES := pyproject.toml CMakeLists.txt $(shell find switchagg worker_lib -name '*.cpp' -o -name '*.h')
 
-.PHONY: install demo test test-long topo-test experiments fuzz fuzz-sums fuzz-native exhaustive loss soak fuzz-api training torch-matrix torch-kills bench lint format native clean
+.PHONY: install demo test test-long topo-test experiments fuzz fuzz-sums fuzz-native exhaustive simulate loss soak fuzz-api training torch-matrix torch-kills bench lint format native clean
 
 install: $(VENV)/.installed-$(EXTRAS)
 
@@ -55,6 +56,10 @@ fuzz-native: install
 # Every schedule of small jobs, and that mistakes in the rules are found; the tables of docs/verification.md.
 exhaustive: install
 	$(BIN)/python -m tests.exhaustive
+
+# Engines, switches and a network in virtual time: SCHEDULES random ones, with faults. SEED repeats a run.
+simulate: install
+	$(BIN)/python -m tests.native.simulation --schedules $(SCHEDULES) $(if $(SEED),--seed $(SEED))
 
 # Goodput and retransmission timers under loss, over workers, slots, words and loss; for every change of the window.
 loss: install

@@ -8,7 +8,8 @@ import shutil
 import subprocess
 import sys
 
-from tests.native.fuzz.build import HERE, ROOT, TARGETS, build
+from tests.native.building import ROOT
+from tests.native.fuzz.build import HERE, TARGETS, build
 
 
 def main() -> int:

@@ -1,0 +1,82 @@
+// A program with a stack of its own, which stops where it waits and goes on when it is told to.
+#pragma once
+
+#include <sys/mman.h>
+#include <ucontext.h>
+
+#include <exception>
+#include <functional>
+#include <new>
+#include <utility>
+#include <vector>
+
+namespace simulation {
+
+class Fiber {
+ public:
+  static constexpr size_t kStackBytes = 256 << 10;
+
+  explicit Fiber(std::function<void()> program) : program_(std::move(program)), stack_(take_stack()) {
+    getcontext(&own_);
+    own_.uc_stack.ss_sp = stack_;
+    own_.uc_stack.ss_size = kStackBytes;
+    own_.uc_link = nullptr;
+    makecontext(&own_, reinterpret_cast<void (*)()>(&Fiber::enter), 0);
+  }
+  ~Fiber() { free_stacks().push_back(stack_); }
+  Fiber(const Fiber&) = delete;
+  Fiber& operator=(const Fiber&) = delete;
+
+  // Runs the program until it waits or ends. Throws what the program has thrown.
+  void go_on() {
+    Fiber* const outer = std::exchange(current(), this);
+    swapcontext(&outside_, &own_);
+    current() = outer;
+    if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
+  }
+  // In the program: returns to go_on().
+  static void pause() {
+    Fiber& fiber = *current();
+    swapcontext(&fiber.own_, &fiber.outside_);
+  }
+  bool ended() const { return ended_; }
+
+ private:
+  static Fiber*& current() {
+    static Fiber* fiber = nullptr;
+    return fiber;
+  }
+  static std::vector<void*>& free_stacks() {
+    static std::vector<void*> stacks;
+    return stacks;
+  }
+  static void* take_stack() {
+    auto& stacks = free_stacks();
+    if (!stacks.empty()) {
+      void* const stack = stacks.back();
+      stacks.pop_back();
+      return stack;
+    }
+    void* const stack = mmap(nullptr, kStackBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (stack == MAP_FAILED) throw std::bad_alloc();
+    return stack;
+  }
+  static void enter() {
+    Fiber& fiber = *current();
+    try {
+      fiber.program_();
+    } catch (...) {
+      fiber.error_ = std::current_exception();
+    }
+    fiber.ended_ = true;
+    pause();
+  }
+
+  std::function<void()> program_;
+  void* const stack_;
+  ucontext_t own_, outside_;
+  std::exception_ptr error_;
+  bool ended_ = false;
+};
+
+}  // namespace simulation

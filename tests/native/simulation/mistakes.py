@@ -1,0 +1,112 @@
+"""Mistakes in the product, each of which the simulation must find."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """A change of one source file.
+
+    Attributes:
+        name: unique.
+        file: below `switchagg/native`; empty: none.
+        right, wrong: a text that is there once, and what it becomes.
+        options: of the simulation.
+    """
+
+    name: str
+    file: str = ""
+    right: str = ""
+    wrong: str = ""
+    options: tuple[str, ...] = ()
+
+    def put_into(self, source: str) -> str:
+        """Returns the source with the mistake.
+
+        Raises:
+            ValueError: the right text is not there once.
+        """
+        if source.count(self.right) != 1:
+            raise ValueError(
+                f"{self.name}: {self.right!r} is {source.count(self.right)} times in {self.file}"
+            )
+        return source.replace(self.right, self.wrong)
+
+
+_SLOTS: Final = "switch/slot_table.cpp"
+_WINDOW: Final = "worker/window.cpp"
+_ENGINE: Final = "worker/engine.cpp"
+
+MISTAKES: Final = (
+    Mistake("no-stale-test", _SLOTS, "if (!fresh && header.seq != slot.seq) {", "if (false) {"),
+    Mistake("seen-forgotten", _SLOTS, "slot.seen |= worker->bit;", "slot.seen = worker->bit;"),
+    Mistake(
+        "repeat-added-twice",
+        _SLOTS,
+        "if (!fresh && slot.seen & worker->bit) {",
+        "if (!fresh && slot.seen == job.full) {",
+    ),
+    Mistake(
+        "words-kept-in-a-new-round",
+        _SLOTS,
+        "    slot.seen = 0;\n    slot.filled = false;",
+        "    slot.seen = 0;",
+    ),
+    Mistake("token-not-looked-at", _SLOTS, "worker->token != header.token", "false"),
+    Mistake(
+        "slot-not-looked-at",
+        _SLOTS,
+        "if (header.slot != job.base + index) {\n    if",
+        "if (false) {\n    if",
+    ),
+    Mistake(
+        "sequence-number-that-does-not-wrap",
+        _SLOTS,
+        "header.seq == slot.seq + job.mask + 1",
+        "header.seq == uint64_t{slot.seq} + job.mask + 1",
+    ),
+    Mistake(
+        "result-before-the-last",
+        _SLOTS,
+        "const bool completing = slot.seen == job.full;",
+        "const bool completing = __builtin_popcount(slot.seen) + 1 >= __builtin_popcount(job.full);",
+    ),
+    Mistake(
+        "leaf-sends-no-repeat-up",
+        _SLOTS,
+        "      verdict.to = job.parent->endpoint;\n      verdict.reply",
+        "      return dropped(DropReason::duplicate);\n      verdict.reply",
+    ),
+    Mistake("no-init", options=("--without-init",)),
+    Mistake("window-of-P", _WINDOW, "span_(slots / 2)", "span_(slots)"),
+    Mistake("result-taken-twice", _WINDOW, "  if (e.done) return false;\n", ""),
+    Mistake(
+        "batches-lost-for-ever",
+        _WINDOW,
+        "most = std::max(1u, batch_ >> (std::max(unanswered_, kWholeBatches) - kWholeBatches));",
+        "",
+    ),
+    Mistake("timer-forgotten", _ENGINE, "    if (timer >= 0) limit = std::min(limit, timer);\n", ""),
+    Mistake("result-token-not-looked-at", _ENGINE, "h.token != admission_.result_token || ", ""),
+    Mistake(
+        "repeat-of-a-skip-with-words",
+        _ENGINE,
+        "    to[wire::kFlagsOffset] |= wire::kFlagRetransmission;",
+        "    to[wire::kFlagsOffset] |= wire::kFlagRetransmission | wire::kFlagPayload;",
+    ),
+    Mistake(
+        "result-of-another-round-taken",
+        _ENGINE,
+        "is_new = ahead >= 0 && window_.on_result(window_.base() + static_cast<uint64_t>(ahead));",
+        "is_new = window_.on_result(window_.base() + (static_cast<uint64_t>(ahead) % admission_.slots));",
+    ),
+    Mistake(
+        "answer-of-the-neighbour",
+        "switch/loop.cpp",
+        "if (verdict.action == Action::unicast) answer(verdict);",
+        "if (verdict.action == Action::unicast) verdict.slot ^= 1, answer(verdict);",
+    ),
+)

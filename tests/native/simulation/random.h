@@ -1,0 +1,33 @@
+// Random numbers that a seed determines, the same on every machine.
+#pragma once
+
+#include <cstdint>
+
+namespace simulation {
+
+inline uint64_t mix(uint64_t x) {  // the finisher of SplitMix64
+  x += 0x9E3779B97F4A7C15;
+  x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9;
+  x = (x ^ x >> 27) * 0x94D049BB133111EB;
+  return x ^ x >> 31;
+}
+inline uint64_t mix(uint64_t a, uint64_t b) { return mix(mix(a) ^ b); }
+inline double unit(uint64_t bits) { return static_cast<double>(bits >> 11) * 0x1p-53; }  // 0 <= u < 1
+
+class Random {
+ public:
+  explicit Random(uint64_t seed) : state_(mix(seed)) {}
+  uint64_t next() { return mix(state_++); }
+  uint32_t below(uint32_t n) { return static_cast<uint32_t>((next() >> 32) * n >> 32); }
+  int64_t between(int64_t least, int64_t most) {
+    return least + static_cast<int64_t>(next() % static_cast<uint64_t>(most - least + 1));
+  }
+  bool chance(double p) { return unit(next()) < p; }
+  template <typename T, size_t N>
+  T one_of(const T (&choices)[N]) { return choices[below(N)]; }
+
+ private:
+  uint64_t state_;
+};
+
+}  // namespace simulation
