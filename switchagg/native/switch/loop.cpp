@@ -61,7 +61,7 @@ void SwitchLoop::serve() {
 }
 
 void SwitchLoop::turn(Port& port) {
-  port_ = &port;
+  if (port_ != &port) port_ = &port;  // the thread writes nothing that stop() reads
   arrived_.clear();
   port.receive(arrived_);
   std::lock_guard<FairMutex> guard(lock_);

@@ -1,0 +1,265 @@
+// threads ROUNDS: a switch and its workers as threads of one process, for the thread sanitizer.
+//
+// Of each worker, one thread calls collectives, one waits for them, one looks at everything that may be looked at while
+// others drive; of the switch, the packet thread and one that asks for counters. Then membership changes, twice, while all
+// of that goes on, and in the end an abort meets those who wait.
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "switchagg/native/shared/clock.h"
+#include "switchagg/native/shared/udp_port.h"
+#include "switchagg/native/switch/fault_port.h"
+#include "switchagg/native/switch/hub_port.h"
+#include "switchagg/native/switch/loop.h"
+#include "switchagg/native/worker/engine.h"
+#include "switchagg/native/worker/link_port.h"
+
+using namespace switchagg;
+
+namespace {
+
+constexpr uint32_t kWorkers = 3, kSlots = 32, kWords = 64, kCount = 3000, kCalls = 40;
+constexpr uint16_t kJob = 5;
+constexpr int64_t kSecond = 1'000'000'000;
+
+void check(bool holds, const char* what) {
+  if (holds) return;
+  std::fprintf(stderr, "threads: %s\n", what);
+  std::exit(1);
+}
+
+UdpOptions loopback() {
+  UdpOptions options;
+  options.bind = {0x7F000001, 0, 0};
+  return options;
+}
+
+struct Switch {
+  explicit Switch(bool links) : loop(4096), by_links(links) {
+    auto udp = std::make_unique<UdpPort>(loopback());
+    if (links) {
+      auto hub = std::make_unique<HubPort>(std::move(udp), [this](uint16_t job, Endpoint worker, uint32_t token) {
+        return loop.with_table([&](const SlotTable& table) { return table.admits(job, worker, token); });
+      });
+      name = hub->name();
+      loop.with_table([](SlotTable& table) { table.share_records(); });
+      port = std::move(hub);
+    } else {
+      port = std::move(udp);
+    }
+    port = std::make_unique<FaultPort>(std::move(port), FaultSettings{.loss = 0.01, .seed = 7});
+    loop.start(*port);
+  }
+  ~Switch() { loop.stop(); }
+
+  // Admits workers with these sockets, instead of those before; returns what each needs.
+  std::vector<Admission> admit(const std::vector<std::unique_ptr<UdpPort>>& sockets, uint32_t generation) {
+    JobAdmission entry;
+    entry.job = kJob;
+    entry.base = 64;
+    entry.slots = kSlots;
+    entry.words = kWords;
+    entry.result_token = 1000 + generation;
+    std::vector<Admission> admissions(sockets.size());
+    for (uint32_t rank = 0; rank < sockets.size(); ++rank) {
+      entry.workers.push_back({sockets[rank]->local(), rank, 100 * (generation + 1) + rank});
+      Admission& a = admissions[rank];
+      a.job = kJob;
+      a.token = entry.workers.back().token;
+      a.result_token = entry.result_token;
+      a.base = entry.base;
+      a.slots = a.window_limit = kSlots;
+      a.words = kWords;
+      a.first_seq = generation * 77;
+      a.rank = rank;
+      a.workers = static_cast<uint32_t>(sockets.size());
+      a.switch_at = port->local();
+      if (by_links) a.link = name;
+    }
+    loop.with_table([&](SlotTable& table) {
+      if (generation > 0) table.remove_job(kJob);
+      table.add_job(entry);
+    });
+    for (uint32_t p = 0; p < kSlots; ++p) {
+      wire::Header header;
+      header.op = static_cast<uint8_t>(wire::Op::INIT);
+      header.job = kJob;
+      header.seq = generation * 77 - kSlots + p;
+      header.slot = static_cast<uint16_t>(entry.base + (header.seq & (kSlots - 1)));
+      uint8_t packet[wire::kHeaderBytes];
+      header.write(packet);
+      check(!loop.packet_out(packet).empty(), "an INIT was not taken");
+    }
+    return admissions;
+  }
+
+  SwitchLoop loop;
+  const bool by_links;
+  std::string name;
+  std::unique_ptr<Port> port;
+};
+
+std::unique_ptr<Port> connect(std::unique_ptr<UdpPort> socket, const Admission& admission) {
+  if (admission.link.empty()) {
+    socket->connect(admission.switch_at);
+    return socket;
+  }
+  link::Shape shape;
+  shape.packet_bytes = wire::kHeaderBytes + 4 * admission.words;
+  shape.entries = std::max(link::Shape::kMinEntries, 4 * admission.slots);
+  shape.memory_bytes = uint64_t{admission.slots} * shape.packet_bytes;
+  return std::make_unique<LinkPort>(socket, admission.link, admission.switch_at, admission.job, admission.token, shape);
+}
+
+struct Task {
+  std::vector<int32_t> values;
+  std::shared_ptr<Collective> work = std::make_shared<Collective>();
+};
+
+struct Worker {
+  Worker(uint32_t at, std::unique_ptr<Port> port, const Admission& admission) : rank(at), engine(std::move(port), admission) {}
+
+  void call() {
+    std::mt19937 random(rank);
+    for (uint32_t i = 0; i < kCalls && !engine.broken(); ++i) {
+      auto task = std::make_unique<Task>();
+      task->values.assign(kCount, static_cast<int32_t>(rank + 1 + i));
+      Call& call = task->work->call;
+      call.kind = Kind::allreduce;
+      call.dtype = DType::i32;
+      call.sparse = i % 2;
+      call.count = call.fingerprint_count = call.in_end = call.out_end = kCount;
+      call.in = call.out = reinterpret_cast<uint8_t*>(task->values.data());
+      call.workers = kWorkers;
+      call.rank = rank;
+      const auto work = task->work;
+      {
+        std::lock_guard guard(lock);
+        tasks.push_back(std::move(task));
+      }
+      // False: the membership has changed since the generation was read.
+      while (!engine.submit(work, 60 * kSecond, random() % 2, engine.generation())) {}
+      ++submitted;
+      if (random() % 4 == 0) std::this_thread::sleep_for(std::chrono::microseconds(random() % 3000));
+    }
+  }
+
+  void wait() {
+    for (uint32_t i = 0; i < kCalls; ++i) {
+      while (submitted <= i)
+        if (engine.broken()) return;
+        else std::this_thread::yield();
+      Task* task;
+      {
+        std::lock_guard guard(lock);
+        task = tasks[i].get();
+      }
+      while (engine.wait(*task->work, kSecond / 10) == Status::pending) {}
+      if (task->work->status == Status::aborted || task->work->status == Status::lost) return;
+      check(task->work->status == Status::done, "a collective was not done");
+      const int32_t sum = static_cast<int32_t>(kWorkers * (kWorkers + 1) / 2 + kWorkers * i);
+      for (const int32_t value : task->values) check(value == sum, "a wrong sum");
+      ++done;
+    }
+  }
+
+  void look() {
+    while (!ended) {
+      (void)engine.stats();
+      (void)engine.port_counters();
+      (void)engine.begun();
+      (void)engine.silence_ns(engine.completed());
+      (void)(engine.frozen() || engine.is_halted() || engine.pause_requested() || engine.broken());
+      (void)(engine.calls() + engine.policy());
+      if (rank == 0) engine.set_policy(Policy::kValid | 64);
+      std::this_thread::sleep_for(std::chrono::microseconds(200));
+    }
+  }
+
+  const uint32_t rank;
+  Engine engine;
+  std::mutex lock;
+  std::deque<std::unique_ptr<Task>> tasks;
+  std::atomic<uint32_t> submitted{0}, done{0};
+  std::atomic<bool> ended{false};
+};
+
+std::vector<std::unique_ptr<UdpPort>> sockets() {
+  std::vector<std::unique_ptr<UdpPort>> made;
+  for (uint32_t rank = 0; rank < kWorkers; ++rank) made.push_back(std::make_unique<UdpPort>(loopback()));
+  return made;
+}
+
+void round(bool links, bool abort) {
+  Switch host(links);
+  std::vector<std::unique_ptr<Worker>> workers;
+  auto bound = sockets();
+  auto admissions = host.admit(bound, 0);
+  for (uint32_t rank = 0; rank < kWorkers; ++rank)
+    workers.push_back(std::make_unique<Worker>(rank, connect(std::move(bound[rank]), admissions[rank]), admissions[rank]));
+
+  std::vector<std::thread> threads, lookers;
+  std::atomic<bool> ended{false};
+  for (auto& each : workers) {
+    Worker& worker = *each;
+    threads.emplace_back([&worker] { worker.call(); });
+    threads.emplace_back([&worker] { worker.wait(); });
+    lookers.emplace_back([&worker] { worker.look(); });
+  }
+  lookers.emplace_back([&] {
+    while (!ended) {
+      (void)host.loop.with_table([](SlotTable& table) { return table.report(kJob).counters[0]; });
+      (void)host.loop.port_counters();
+      check(host.loop.failure().empty(), "the packet thread has ended");
+      std::this_thread::sleep_for(std::chrono::microseconds(300));
+    }
+  });
+
+  for (uint32_t generation = 1; generation <= 2; ++generation) {
+    while (workers[0]->done < generation * kCalls / 4) std::this_thread::sleep_for(std::chrono::microseconds(100));
+    // All ranks stop after the same collective, which the header of rank 0 names, or, after freeze(), at the farthest.
+    if (generation == 1) {
+      workers[0]->engine.request_pause();
+      for (auto& worker : workers)
+        while (!worker->engine.is_halted()) std::this_thread::sleep_for(std::chrono::microseconds(100));
+    }
+    uint64_t farthest = 0;
+    for (auto& worker : workers) farthest = std::max(farthest, worker->engine.freeze());
+    for (auto& worker : workers) check(worker->engine.finish(farthest, 60 * kSecond), "a change was not finished");
+    bound = sockets();
+    admissions = host.admit(bound, generation);
+    // What had begun and is complete nowhere would be lost; here nobody is, so only a pause leaves nothing begun.
+    if (generation == 2) break;
+    for (uint32_t rank = 0; rank < kWorkers; ++rank)
+      check(workers[rank]->engine.resume(connect(std::move(bound[rank]), admissions[rank]), admissions[rank], false), "resume");
+  }
+  if (!abort)
+    for (uint32_t rank = 0; rank < kWorkers; ++rank)
+      workers[rank]->engine.resume(connect(std::move(bound[rank]), admissions[rank]), admissions[rank], true);
+  for (auto& worker : workers) worker->engine.abort();
+  for (auto& thread : threads) thread.join();
+  for (auto& worker : workers) worker->ended = true;
+  ended = true;
+  for (auto& thread : lookers) thread.join();
+  uint32_t done = 0;
+  for (auto& worker : workers) {
+    worker->engine.close();
+    done += worker->done;
+  }
+  std::printf("%s: %u collectives\n", links ? "links" : "UDP", done);
+}
+
+}  // namespace
+
+int main(int n, char** words) {
+  const int rounds = n > 1 ? std::atoi(words[1]) : 4;
+  for (int i = 0; i < rounds; ++i) round(i % 2, i % 4 > 1);
+}
