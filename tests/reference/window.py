@@ -19,7 +19,8 @@ packet number) mod 2^32 and its slot is base + (seq mod P). The rules that this 
   the same estimator says of such answers, which wait for nobody; before the first one, at most 8 times the
   least round trip of those flights, since whoever is the last to send waits for nobody either. Without a
   loss the timeout is no less than these say: where every packet is sent again too early, no other sample
-  comes.
+  comes. It is never more than 50 ms and 8 times the least round trip: a rank that loses nothing itself does
+  not see that others do.
 * A packet is lost by the reordering threshold when RESULTs of so many later packets are held (two batches,
   16 to 64, P/8 at most). It is retransmitted at once; after that, only RESULTs of packets first sent after
   the retransmission count.
@@ -144,12 +145,10 @@ class Window:
     def rto(self) -> int:
         """The retransmission timeout: the estimate, under loss that of the path alone."""
         lossy = self._present.lossy or self._last.lossy
-        if self._path.srtt:
-            return max(self._path.rto, RTO_FLOOR_NS, 0 if lossy else self._estimate)
         least = min(self._present.least, self._last.least)
-        return (
-            int(min(self._estimate, max(RTO_ROUND_TRIPS * least, RTO_FLOOR_NS))) if lossy else self._estimate
-        )
+        most = max(RTO_ROUND_TRIPS * least, RTO_FLOOR_NS if lossy else RTO_CEILING_NS)
+        rto = int(min(self._estimate, most))
+        return max(self._path.rto, RTO_FLOOR_NS, 0 if lossy else rto) if self._path.srtt else rto
 
     @property
     def round_trip(self) -> int:

@@ -95,6 +95,25 @@ def test_a_position_that_waits_for_other_ranks_gives_no_sample(make):
     assert w.srtt == 0
 
 
+def test_waits_for_others_do_not_raise_a_timer_without_limit(make):
+    """A rank that loses nothing itself sees only that RESULTs are late."""
+    w = make(2, 1, 1)
+    now = 0
+    for q in range(64):
+        w.sent(1, now)
+        now += MS // 10 if q % 4 else 40 * MS << q // 4
+        results(w, [q], now)
+        assert w.rto <= max(RTO_INITIAL_NS, RTO_CEILING_NS) or q == 0
+    w.sent(1, now)
+    now += 1000 * MS
+    results(w, [64], now)
+    for q in range(65, 200):  # a path that is this long
+        w.sent(1, now)
+        now += 1000 * MS
+        results(w, [q], now)
+    assert w.rto > 1000 * MS
+
+
 @pytest.mark.parametrize(
     ("slots", "batch", "threshold"),
     [

@@ -130,9 +130,10 @@ int64_t Window::loss_timer() const {
 
 int64_t Window::rto() const {
   const bool lossy = present_.lossy || last_.lossy;
-  if (path_.srtt > 0) return std::max({path_.rto(), kRtoFloor, lossy ? 0 : rto_});
   const int64_t least = std::min(present_.least, last_.least);
-  return lossy && least < INT64_MAX ? std::min(rto_, std::max(kRoundTrips * least, kRtoFloor)) : rto_;
+  int64_t rto = rto_;
+  if (least < INT64_MAX) rto = std::min(rto, std::max(kRoundTrips * least, lossy ? kRtoFloor : kRtoCeiling));
+  return path_.srtt > 0 ? std::max({path_.rto(), kRtoFloor, lossy ? 0 : rto}) : rto;
 }
 
 int64_t Window::timeout() const { return std::min(rto() << backoff_, std::max(rto(), kRtoCeiling)); }
